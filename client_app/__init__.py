@@ -1,0 +1,1 @@
+"""What runs on a site: its data, its training, and what it answers."""

@@ -1,0 +1,1 @@
+"""What server and sites share: settings, messages, data, networks."""

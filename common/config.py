@@ -1,0 +1,252 @@
+"""The settings of a run: one schema for defaults, TOML files, words and Flower's run-config.
+
+Keys are kebab-case everywhere a person types them. A setting has one meaning and one name; an
+unknown key, a bad value or an impossible combination is a :class:`ConfigError` of one line per
+problem, raised before anything starts. Names that belong to a catalogue (``strategy``,
+``metric``, ``dataset``) are checked by the file that holds it, so that adding touches one file.
+"""
+
+import difflib
+import functools
+import math
+import os
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, Self, get_args, get_origin
+
+import tomli_w
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+
+from common.errors import ConfigError
+
+Scalar = bool | int | float | str
+
+
+def kebab_case(name: str) -> str:
+    """Return the name as people type it: ``num_clients`` -> ``num-clients``."""
+    return name.replace("_", "-")
+
+
+class Settings(BaseModel):
+    """Everything that decides a run's numbers, plus where they are written."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=kebab_case,
+        allow_inf_nan=False,
+        validate_default=True,
+    )
+
+    # Data
+    dataset: str = Field("digits", description="a data set's name, or a .npz, .csv or image folder")
+    data_dir: str = Field("", description="folder that holds the data set's files")
+    download: bool = Field(False, description="fetch missing files into data-dir")
+    label_column: str = Field("label", description="csv: the column with the class")
+    client_column: str = Field("", description="csv: the column that names each row's client")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="held out per class where the data has no test split"
+    )
+    num_clients: int = Field(
+        20, ge=0, le=1_000_000, description="sites; 0 with split=by-user: as many as there are"
+    )
+    split: Literal["dirichlet", "dirichlet-partitioned", "iid", "by-user", "shards"] = Field(
+        "dirichlet", description="how the training rows are dealt to the sites"
+    )
+    dirichlet_alpha: float = Field(
+        0.3, gt=0, le=1e6, description="small: each site sees few classes (the papers' beta)"
+    )
+    num_partitions: int = Field(
+        2, ge=1, description="class blocks of split=dirichlet-partitioned (the paper's rho)"
+    )
+    min_partition_size: int = Field(10, ge=1, description="fewest training rows of a site")
+    seed: int = Field(0, ge=0, lt=2**63, description="of every draw but keys and privacy noise")
+
+    # Training on the sites
+    model: Literal[
+        "auto",
+        "lenet",
+        "mlp",
+        "fama-cnn",
+        "fama-cnn-small",
+        "pereira-mlp",
+        "pereira-cnn",
+        "resnet18",
+    ] = Field("auto", description="network; auto: lenet for images, mlp for rows of features")
+    batch_size: int = Field(16, ge=1, description="rows per SGD step")
+    local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")
+    learning_rate: float = Field(0.05, gt=0, description="of SGD")
+    momentum: float = Field(0.5, ge=0, lt=1, description="of SGD")
+    weight_decay: float = Field(0.0, ge=0, description="of SGD (L2)")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto, cpu, cuda or cuda:<index>",
+    )
+
+    # Who trains, and with which model
+    strategy: str = Field("similarity", description="a method of the catalogue: coterie methods")
+    metric: str = Field("euclidean", description="label dissimilarity of strategy=similarity")
+    num_clusters: int = Field(0, ge=0, description="0: the method chooses")
+    max_clusters: int = Field(0, ge=0, description="largest number tried; 0: no bound")
+    clients_per_round: int = Field(
+        0, ge=0, description="0: one per cluster, or everybody where there are no clusters"
+    )
+    routing: Literal["one-model", "per-cluster"] = Field(
+        "one-model", description="which model a site gets"
+    )
+
+    # Rounds
+    num_server_rounds: int = Field(20, ge=1, description="rounds of training")
+    round_timeout: float = Field(3600, gt=0, description="seconds to wait for a round's replies")
+    on_bad_update: Literal["drop", "fail"] = Field(
+        "drop", description="what an unusable reply does: leave it out, or stop the run"
+    )
+
+    # Where the run is written, and how it is executed
+    output_dir: str = Field("runs", min_length=1, description="folder that receives the run folder")
+    name: str = Field(
+        "run",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="start of the run folder's name: 1 to 64 letters, digits, dots, - or _",
+    )
+    workers: int = Field(0, ge=0, le=1024, description="simulation processes; 0: one per core")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.num_clients == 0 and self.split != "by-user":
+            raise ValueError("num-clients = 0: only split=by-user knows the number of sites itself")
+        if self.num_clients:
+            for key in ("clients_per_round", "num_clusters", "max_clusters"):
+                _at_most(key, getattr(self, key), "num-clients", self.num_clients)
+            if self.split == "dirichlet-partitioned":
+                _at_most("num_partitions", self.num_partitions, "num-clients", self.num_clients)
+        if self.max_clusters == 1:
+            raise ValueError("max-clusters = 1: one cluster groups nobody; use 2 or more, or 0")
+        if self.max_clusters and self.num_clusters:
+            _at_most("num_clusters", self.num_clusters, "max-clusters", self.max_clusters)
+        return self
+
+    @classmethod
+    def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:
+        """Check values with kebab-case keys; a :class:`ConfigError` begins with the source."""
+        known = {kebab_case(name) for name in cls.model_fields}
+        unknown = [unknown_name("setting", key, known) for key in values if key not in known]
+        if unknown:
+            raise ConfigError("\n".join(unknown))
+        try:
+            return cls.model_validate(dict(values), by_alias=True, by_name=False)
+        except ValidationError as error:
+            lines = [_one_line(problem) for problem in error.errors()]
+            prefix = f"{source}: " if source else ""
+            raise ConfigError("\n".join(prefix + line for line in lines)) from None
+
+    def to_dict(self) -> dict[str, Scalar]:
+        """Return all settings with kebab-case keys, in the schema's order."""
+        return self.model_dump(by_alias=True)
+
+    def to_toml(self) -> str:
+        """Return a TOML text that :func:`load` reads back to equal settings."""
+        return tomli_w.dumps(self.to_dict())
+
+    def replace(self, **changes: Scalar) -> Self:
+        """Return a checked copy with some fields (snake_case) changed."""
+        values = self.to_dict() | {kebab_case(name): value for name, value in changes.items()}
+        return self.parse(values)
+
+    def with_absolute_paths(self) -> Self:
+        """Return a copy whose paths do not depend on the working directory."""
+        changes: dict[str, Scalar] = {"output_dir": os.path.abspath(_expand(self.output_dir))}
+        if self.data_dir:
+            changes["data_dir"] = os.path.abspath(_expand(self.data_dir))
+        if Path(_expand(self.dataset)).suffix in {".npz", ".csv"} or os.sep in self.dataset:
+            changes["dataset"] = os.path.abspath(_expand(self.dataset))
+        return self.replace(**changes)
+
+
+def load(file: Path | None, words: Iterable[str] = ()) -> Settings:
+    """Return the defaults, changed by a TOML file, changed by ``key=value`` words."""
+    values: dict[str, object] = {}
+    if file is not None:
+        values |= _read_toml(file)
+    pairs = [_split_word(word) for word in words]
+    twice = sorted({key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1})
+    if twice:
+        raise ConfigError(f"{twice[0]} is given twice; give each setting once")
+    return Settings.parse(values | dict(pairs))
+
+
+def from_run_config(run_config: Mapping[str, Scalar]) -> Settings:
+    """Return the settings in Flower's run-config; equal configs share one parsed object."""
+    return _from_items(tuple(sorted(run_config.items())))
+
+
+@functools.lru_cache(maxsize=8)
+def _from_items(items: tuple[tuple[str, Scalar], ...]) -> Settings:
+    # Parsed once per process and not once per message.
+    return Settings.parse(dict(items), source="run-config")
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return one line about a name that is in no catalogue, with the nearest ones that are."""
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
+    return f"unknown {kind} {name!r}; {hint}"
+
+
+def _expand(path: str) -> str:
+    return os.path.expanduser(path)
+
+
+def _at_most(key: str, value: int, limit_key: str, limit: int) -> None:
+    if value > limit:
+        raise ValueError(f"{kebab_case(key)} = {value}: must be at most {limit_key} = {limit}")
+
+
+def _split_word(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{word!r} is not a setting; write key=value, for example num-clients=20")
+    return key.strip(), value.strip()
+
+
+def _read_toml(file: Path) -> dict[str, object]:
+    try:
+        return tomllib.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"cannot read {file}: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file} is not a TOML file: {error}") from None
+
+
+def _one_line(problem: Any) -> str:
+    if not problem["loc"]:  # from _fits_together, already a sentence
+        return str(problem["ctx"]["error"])
+    key = str(problem["loc"][0])
+    field = Settings.model_fields[key.replace("-", "_")]
+    return f"{key} = {problem['input']!r}: must be {allowed_values(field)}"
+
+
+def allowed_values(field: FieldInfo) -> str:
+    """Return in words what a setting accepts: its choices, or its type and range."""
+    annotation = field.annotation
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(map(str, get_args(annotation)))
+    assert isinstance(annotation, type)
+    assert not isinstance(annotation, UnionType)
+    kinds = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+    limits = {name: _limit(field, name) for name in ("gt", "ge", "lt", "le")}
+    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    ranges = [f"{words[name]} {limit}" for name, limit in limits.items() if limit is not None]
+    if any(hasattr(entry, "pattern") for entry in field.metadata):
+        ranges.append(f"({field.description})")
+    return " ".join([kinds[annotation], " and ".join(ranges)]).strip()
+
+
+def _limit(field: FieldInfo, name: str) -> float | int | None:
+    found = [getattr(entry, name) for entry in field.metadata if hasattr(entry, name)]
+    return found[0] if found and math.isfinite(found[0]) else None

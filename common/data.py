@@ -1,0 +1,208 @@
+"""The data sets: one `Dataset` in memory, ready to train on, from a name or from a user's files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common import readers, seeds
+from common.errors import ConfigError, DataError
+from common.own_data import read_csv, read_image_folder, read_npz
+from common.readers import Array, DataFolder, IntArray, Reader, Rows, did_you_mean, require_finite
+
+DATASETS: Final[dict[str, Reader]] = {
+    "digits": readers.digits,
+    "mnist": readers.mnist,
+    "fashion-mnist": readers.fashion_mnist,
+    "emnist": readers.emnist,
+    "cifar10": readers.cifar10,
+    "cifar100": readers.cifar100,
+    "cifar10-jpeg": readers.cifar10_jpeg,
+    "motionsense": readers.motionsense,
+    "uci-har": readers.uci_har,
+    "heart-disease": readers.heart_disease,
+}
+
+# Rows standardised at once: bounds the memory of the float64 intermediate.
+CHUNK_ROWS = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test rows, standardised, with the natural client of each row where there is one.
+
+    train_x (n, *input_shape) float32, C-contiguous; images have input_shape (channels, height,
+    width), tables (features,). train_y (n,) int64 in 0..num_classes-1. train_owner (n,) int64 in
+    0..len(owner_names)-1, or None for all rows of the set. The test arrays likewise.
+    """
+
+    name: str
+    train_x: NDArray[np.float32]
+    train_y: IntArray
+    test_x: NDArray[np.float32]
+    test_y: IntArray
+    num_classes: int
+    class_names: tuple[str, ...]
+    train_owner: IntArray | None = None
+    test_owner: IntArray | None = None
+    owner_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.class_names) != self.num_classes:
+            raise DataError(
+                f"{self.name}: {len(self.class_names)} class names for {self.num_classes} classes"
+            )
+        if self.train_x.shape[1:] != self.test_x.shape[1:]:
+            raise DataError(
+                f"{self.name}: training rows {self.train_x.shape[1:]}, "
+                f"test rows {self.test_x.shape[1:]}; they must have one shape"
+            )
+        self._check_part("train", self.train_x, self.train_y, self.train_owner)
+        self._check_part("test", self.test_x, self.test_y, self.test_owner)
+
+    def _check_part(self, part: str, x: Array, y: Array, owner: Array | None) -> None:
+        what = f"{self.name}: {part}"
+        if x.dtype != np.float32 or not x.flags.c_contiguous or x.ndim < 2 or not x.size:
+            raise DataError(
+                f"{what}_x is {x.dtype} of shape {x.shape}; expected C-contiguous float32 rows"
+            )
+        require_finite(x, f"{what}_x")
+        _check_numbers(f"{what}_y", y, len(x), self.num_classes)
+        if (owner is None) == bool(self.owner_names):
+            raise DataError(f"{what}_owner and owner_names must be given together")
+        if owner is not None:
+            _check_numbers(f"{what}_owner", owner, len(x), len(self.owner_names))
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one row: (channels, height, width) or (features,)."""
+        return self.train_x.shape[1:]
+
+
+def _check_numbers(what: str, numbers: Array, rows: int, limit: int) -> None:
+    if numbers.shape != (rows,) or numbers.dtype != np.int64:
+        raise DataError(f"{what} is {numbers.dtype} {numbers.shape}; expected int64 ({rows},)")
+    wrong = (numbers < 0) | (numbers >= limit)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(f"{what}: row {row} holds {numbers[row]}; expected 0 to {limit - 1}")
+
+
+def load_dataset(
+    name_or_path: str,
+    *,
+    data_dir: Path | None = None,
+    download: bool = False,
+    label_column: str = "label",
+    client_column: str = "",
+    test_fraction: float = 0.2,
+    seed: int,
+) -> Dataset:
+    """Return a data set of the table `DATASETS`, or the one in an .npz, a .csv or an image folder.
+
+    A name of the table wins over a file of that name. The columns are for .csv only; an empty
+    `client_column` means no natural clients. Without a test split of its own, a data set gives up
+    `test_fraction` (0 to 1, exclusive) of its rows, drawn from `seed`; otherwise both are unused.
+
+    Every feature of a table, and every channel of images, is standardised to mean 0 and standard
+    deviation 1 over the training rows; what is constant there becomes 0.
+
+    Raises:
+        ConfigError: an unknown name, or a test fraction out of range.
+        DataError: files that are missing, damaged or unfit.
+    """
+    if not 0 < test_fraction < 1:
+        raise ConfigError(f"test-fraction={test_fraction}: choose a fraction between 0 and 1")
+    if name_or_path in DATASETS:
+        name = name_or_path
+        rows = DATASETS[name](DataFolder(data_dir, download))
+    else:
+        path = Path(name_or_path).expanduser().absolute()
+        name, rows = path.stem, _read_own(path, name_or_path, label_column, client_column)
+    rng = seeds.generator(seed, "test-split", name)
+    test = _hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
+    return _standardised(name, rows, test)
+
+
+def _read_own(path: Path, given: str, label_column: str, client_column: str) -> Rows:
+    if path.is_dir():
+        return read_image_folder(path)
+    suffix = path.suffix.lower()
+    if suffix not in (".npz", ".csv"):
+        if path.exists():
+            raise DataError(f"dataset={path} is no .npz, .csv or folder of images")
+        raise ConfigError(f"dataset={given} is unknown{did_you_mean(given, DATASETS)}")
+    if not path.is_file():
+        raise DataError(f"dataset={given}: there is no file {path}")
+    return read_npz(path) if suffix == ".npz" else read_csv(path, label_column, client_column)
+
+
+def _hold_out(rows: Rows, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return test marks (n,): `fraction` of each owner's rows of each class, to less than one row.
+
+    At least one row of every owner and class stays for training.
+    """
+    owner = np.zeros_like(rows.y) if rows.owner is None else rows.owner
+    stratum = owner * len(rows.class_names) + rows.y
+    sizes = np.bincount(stratum)
+    # Rounding the running total, and not each stratum, keeps the overall number right.
+    taken = np.diff(np.floor(np.cumsum(sizes) * fraction + 0.5).astype(np.int64), prepend=0)
+    taken = np.minimum(taken, np.maximum(sizes - 1, 0))
+    if not taken.any():
+        raise DataError(
+            f"test-fraction={fraction} of {len(rows.y)} rows in {np.count_nonzero(sizes)} groups "
+            "of one class and client leaves no test row; raise it or bring more rows"
+        )
+    order = rng.permutation(len(stratum))
+    order = order[np.argsort(stratum[order], kind="stable")]
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    test = np.zeros(len(order), np.bool_)
+    test[order] = rank < np.repeat(taken, sizes)
+    return test
+
+
+def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
+    parts = {"train": ~test, "test": test}
+    for part, chosen in parts.items():
+        if not chosen.any():
+            raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
+    train_x = rows.x[~test]
+    mean, scale = _mean_and_scale(train_x)
+    owner = rows.owner
+    return Dataset(
+        name=name,
+        train_x=_scaled(train_x, mean, scale),
+        train_y=rows.y[~test],
+        test_x=_scaled(rows.x[test], mean, scale),
+        test_y=rows.y[test],
+        num_classes=len(rows.class_names),
+        class_names=rows.class_names,
+        train_owner=None if owner is None else owner[~test],
+        test_owner=None if owner is None else owner[test],
+        owner_names=rows.owner_names,
+    )
+
+
+def _mean_and_scale(x: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and 1/std per feature or channel, shaped to broadcast; 1/std is 0 where constant.
+
+    Pixels need no scaling to [0, 1] first: (x/255 - mean/255) / (std/255) = (x - mean) / std.
+    """
+    axes = (0, *range(2, x.ndim))
+    mean = np.asarray(x.mean(axis=axes, keepdims=True, dtype=np.float64))
+    squares = np.zeros_like(mean)
+    for start in range(0, len(x), CHUNK_ROWS):
+        squares += np.square(x[start : start + CHUNK_ROWS] - mean).sum(axis=axes, keepdims=True)
+    std = np.sqrt(squares * (mean.size / x.size))
+    # Rounding of the mean can leave a constant feature a tiny deviation: compare its extremes.
+    varies = x.min(axis=axes, keepdims=True) < x.max(axis=axes, keepdims=True)
+    return mean, np.divide(1.0, std, out=np.zeros_like(std), where=varies & (std > 0))
+
+
+def _scaled(x: Array, mean: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float32]:
+    out = np.empty(x.shape, np.float32)
+    for start in range(0, len(x), CHUNK_ROWS):
+        out[start : start + CHUNK_ROWS] = (x[start : start + CHUNK_ROWS] - mean) * scale
+    return out

@@ -1,0 +1,39 @@
+"""One tree of errors; each names the thing, its value and the remedy in one line.
+
+CoterieError              exit code 1
+├── ConfigError           a setting that cannot be used                       2
+├── DataError             files or arrays that cannot be used                 2
+├── MessageError          a message that does not hold what was agreed        1
+├── ClusteringError       clients that cannot be grouped as asked             1
+└── RoundError            a round without a usable result                     1
+"""
+
+
+class CoterieError(Exception):
+    """Base of every error that Coterie raises on purpose."""
+
+    exit_code = 1
+
+
+class ConfigError(CoterieError):
+    """A setting, or a combination of settings, that cannot be used."""
+
+    exit_code = 2
+
+
+class DataError(CoterieError):
+    """Files or arrays that are missing, unreadable or unfit for the run."""
+
+    exit_code = 2
+
+
+class MessageError(CoterieError):
+    """A message that does not hold what sender and receiver agreed on."""
+
+
+class ClusteringError(CoterieError):
+    """Clients that cannot be grouped as asked."""
+
+
+class RoundError(CoterieError):
+    """A round that ended without a usable result, also after its retry."""

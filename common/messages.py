@@ -1,0 +1,241 @@
+"""Every record on the wire: its keys, how it is encoded, decoded and measured.
+
+A message's content holds at most one ``ArrayRecord`` (``arrays``: a model) and one ``ConfigRecord``
+(``report`` or ``order``: a dataclass below, field by field). Nothing else in the project spells a
+wire key.
+"""
+
+import functools
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+
+from common.errors import MessageError
+
+ARRAYS = "arrays"
+RECORD = "record"
+
+TRAIN = MessageType.TRAIN
+EVALUATE = MessageType.EVALUATE
+INTRODUCE = f"{MessageType.QUERY}.introduce"
+LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
+
+Parameters = Mapping[str, np.ndarray]
+"""A model's arrays by name, in the order of its state dict."""
+
+
+@dataclass(frozen=True)
+class _Record:
+    """A flat record of numbers, texts and lists of them."""
+
+    def encode(self) -> ConfigRecord:
+        """Return the record as Flower carries it."""
+        return ConfigRecord(asdict(self))
+
+    @classmethod
+    def decode(cls, content: RecordDict) -> Self:
+        """Return the record in a content; :class:`MessageError` if it is not as agreed."""
+        record = content.config_records.get(RECORD)
+        if record is None:
+            raise MessageError(f"the message holds no {cls.__name__}")
+        values: dict[str, Any] = {}
+        for field in fields(cls):
+            value = record.get(field.name)
+            if not _is_of_type(value, field.type):
+                raise MessageError(
+                    f"{cls.__name__}.{field.name} = {value!r}: expected {_type_name(field.type)}"
+                )
+            values[field.name] = value
+        return cls(**values)
+
+
+def _is_of_type(value: object, expected: object) -> bool:
+    if expected == list[int]:
+        return isinstance(value, list) and all(type(entry) is int for entry in value)
+    if expected == list[str]:
+        return isinstance(value, list) and all(type(entry) is str for entry in value)
+    # bool is an int to Python, never to us
+    return type(value) is expected
+
+
+def _type_name(expected: object) -> str:
+    return expected.__name__ if type(expected) is type else str(expected)
+
+
+@dataclass(frozen=True)
+class Introduction(_Record):
+    """A site's answer to ``query.introduce``."""
+
+    site: str
+    """Stable id: the same after a restart, unlike Flower's node id."""
+    num_examples: int
+    """Training rows."""
+    num_test_examples: int
+    num_classes: int
+    input_shape: list[int]
+    """Of one row: (channels, height, width) or (features,)."""
+    releases: list[str]
+    """What the site is willing to release: a subset of :data:`RELEASES`."""
+
+
+RELEASES = ("label-histogram", "model")
+"""What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
+
+
+@dataclass(frozen=True)
+class LabelHistogram(_Record):
+    """A site's answer to ``query.label_histogram``."""
+
+    site: str
+    counts: list[int]
+    """Training rows per class, length ``num_classes``."""
+
+
+@dataclass(frozen=True)
+class Order(_Record):
+    """What the server asks with a model: to train it, or to evaluate it."""
+
+    round: int
+    """From 1."""
+    attempt: int
+    """1, or 2 when the round is retried."""
+    model: int
+    """Index of the model sent."""
+
+
+@dataclass(frozen=True)
+class TrainReport(_Record):
+    """A site's account of one training, beside its arrays."""
+
+    site: str
+    round: int
+    attempt: int
+    model: int
+    num_examples: int
+    loss: float
+    """Mean training loss over the last local epoch, in nats."""
+    seconds: float
+    """Wall time on the site."""
+
+
+@dataclass(frozen=True)
+class EvaluateReport(_Record):
+    """A site's account of one evaluation on its held-out rows."""
+
+    site: str
+    round: int
+    attempt: int
+    model: int
+    num_examples: int
+    loss: float
+    """Mean cross-entropy in nats."""
+    accuracy: float
+    """In [0, 1]."""
+    seconds: float
+
+
+def content(record: _Record | None = None, arrays: ArrayRecord | None = None) -> RecordDict:
+    """Return a message's content."""
+    result = RecordDict()
+    if record is not None:
+        result[RECORD] = record.encode()
+    if arrays is not None:
+        result[ARRAYS] = arrays
+    return result
+
+
+def reply(message: Message, record: _Record, parameters: Parameters | None = None) -> Message:
+    """Return the answer to a message."""
+    arrays = None if parameters is None else encode_arrays(parameters)
+    return Message(content(record, arrays), reply_to=message)
+
+
+def arrays_of(message_content: RecordDict) -> ArrayRecord:
+    """Return the model in a message's content."""
+    arrays = message_content.array_records.get(ARRAYS)
+    if arrays is None:
+        raise MessageError("the message holds no model")
+    return arrays
+
+
+def encode_arrays(parameters: Parameters) -> ArrayRecord:
+    """Return a model as Flower carries it: each array in NumPy's own file format."""
+    return ArrayRecord({name: _encode_array(value) for name, value in parameters.items()})
+
+
+def decode_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
+    """Return a model's arrays, read-only views of the message's bytes."""
+    return {name: _decode_array(name, value) for name, value in record.items()}
+
+
+# Array(ndarray) and Array.numpy() spend more time on the .npy header than on the numbers; it
+# depends on dtype and shape alone, so it is written and parsed once for each.
+
+
+def _encode_array(value: np.ndarray) -> Array:
+    data = _npy_header(value.dtype.str, value.shape) + value.tobytes()
+    return Array(str(value.dtype), tuple(value.shape), "numpy.ndarray", data)
+
+
+@functools.lru_cache(maxsize=4096)
+def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    buffer = io.BytesIO()
+    np.lib.format.write_array_header_1_0(
+        buffer, {"descr": dtype, "fortran_order": False, "shape": shape}
+    )
+    return buffer.getvalue()
+
+
+_NPY_PREFIX = 10  # magic, version and header length of format 1.0
+
+
+def _decode_array(name: str, array: Array) -> np.ndarray:
+    data = array.data
+    if array.stype != "numpy.ndarray" or data[:8] != b"\x93NUMPY\x01\x00":
+        raise MessageError(f"array {name!r} is not in NumPy's format 1.0")
+    start = _NPY_PREFIX + int.from_bytes(data[8:10], "little")
+    try:
+        dtype, shape = _parse_npy_header(data[:start])
+        return np.frombuffer(data, dtype, offset=start).reshape(shape)
+    except ValueError as error:
+        raise MessageError(f"array {name!r} cannot be read: {error}") from None
+
+
+@functools.lru_cache(maxsize=4096)
+def _parse_npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(
+        io.BytesIO(header[8:]), max_header_size=10_000
+    )
+    if fortran_order or dtype.hasobject:
+        raise ValueError(f"layout {dtype} (fortran_order={fortran_order}) is not accepted")
+    return dtype, shape
+
+
+_SCALAR_BYTES = 10  # a protobuf number with its tag and the map entry around it
+
+
+def payload_bytes(message_content: RecordDict) -> int:
+    """Return the bytes of a content: arrays exactly, names and scalars as protobuf packs them.
+
+    Flower adds about a kilobyte of headers per message, and TLS its own; neither is counted.
+    """
+    arrays = sum(_array_bytes(record) for record in message_content.array_records.values())
+    return arrays + sum(map(_config_bytes, message_content.config_records.values()))
+
+
+def _array_bytes(record: ArrayRecord) -> int:
+    return sum(len(name) + len(array.data) for name, array in record.items())
+
+
+def _config_bytes(record: ConfigRecord) -> int:
+    return sum(len(key) + _value_bytes(value) for key, value in record.items())
+
+
+def _value_bytes(value: object) -> int:
+    if isinstance(value, list):
+        return sum(map(_value_bytes, value))
+    return len(value) + 2 if isinstance(value, str | bytes) else _SCALAR_BYTES

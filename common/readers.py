@@ -1,0 +1,410 @@
+"""Reads each data set's files as they lie on disk into `Rows`; scales and splits nothing.
+
+A new data set is one function ``DataFolder -> Rows`` here and one line in `common.data.DATASETS`.
+Where the files come from, their licences and layouts: docs/data.md.
+"""
+
+import difflib
+import gzip
+import io
+import itertools
+import math
+import pickle
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from common.errors import DataError
+
+Array = NDArray[Any]
+IntArray = NDArray[np.int64]
+
+CIFAR_IMAGE = (3, 32, 32)
+FASHION_CLASSES = (
+    *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+    *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+)
+# Beyond this a value cannot become float32, and its square still fits in float64.
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return "; did you mean ...? Known: ..." for an error that refuses `word`."""
+    names = [*known]
+    close = difflib.get_close_matches(word, names, n=1)
+    hint = f"; did you mean {close[0]!r}?" if close else "."
+    return f"{hint} Known: {', '.join(names)}"
+
+
+def require_finite(x: Array, what: str) -> None:
+    """Raise DataError naming the first row of `x` (n, ...) that has NaN, inf or exceeds float32."""
+    # min and max carry a NaN along, so the usual case needs no array of flags.
+    if x.dtype.kind != "f" or not x.size or (x.min() >= -LARGEST and x.max() <= LARGEST):
+        return
+    flat = x.reshape(len(x), -1)
+    bad = ~(np.abs(flat) <= LARGEST)
+    row = int(bad.any(axis=1).argmax())
+    value = flat[row][bad[row]][0]
+    raise DataError(f"{what}: row {row} holds {value}; drop the row or replace the value")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A data set as read: unscaled, in the order of its files.
+
+    x (n, features), or (n, channels, height, width) for images; y (n,) in 0..len(class_names)-1;
+    owner (n,) in 0..len(owner_names)-1, or None without natural clients; test (n,) marks the rows
+    of a split that comes with the data, or None.
+    """
+
+    x: Array
+    y: IntArray
+    class_names: tuple[str, ...]
+    owner: IntArray | None = None
+    owner_names: tuple[str, ...] = ()
+    test: NDArray[np.bool_] | None = None
+
+    def __post_init__(self) -> None:
+        if self.x.ndim not in (2, 4):
+            raise DataError(f"rows of shape {self.x.shape[1:]}: expected (features,) or images")
+        lengths = {
+            len(part) for part in (self.x, self.y, self.owner, self.test) if part is not None
+        }
+        if len(lengths) != 1 or 0 in self.x.shape:
+            raise DataError(
+                f"{len(self.x)} rows of shape {self.x.shape[1:]} with {len(self.y)} labels: "
+                "rows, labels, clients and test marks must be equally many, and at least one"
+            )
+        require_finite(self.x, "the data")
+
+
+@dataclass(frozen=True)
+class DataFolder:
+    """The setting data-dir, and whether torchvision may fetch missing files into it."""
+
+    path: Path | None
+    download: bool
+
+    def files(
+        self, dataset: str, names: Sequence[str], fetch: str = "", **options: str
+    ) -> list[Path]:
+        """Return the paths of `names` (or of ``name.gz``), fetched first by torchvision's `fetch`.
+
+        Nothing is written while every file is there, so the folder may be read-only. A file that
+        stays missing is a DataError with the place that was searched.
+        """
+        if self.path is None:
+            raise DataError(
+                f"dataset={dataset} is read from files: set data-dir=<folder that holds {names[0]}>"
+                " (docs/data.md shows the layouts)"
+            )
+        root = self.path.resolve()
+        if self.download and fetch and not all(_present(root / name) for name in names):
+            _fetch(dataset, fetch, root, options)
+        return [_present(root / name) or _missing(dataset, root / name, fetch) for name in names]
+
+
+Reader = Callable[[DataFolder], Rows]
+
+
+def _present(path: Path) -> Path | None:
+    candidates = (path, path.with_name(path.name + ".gz"))
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+def _missing(dataset: str, path: Path, fetch: str) -> Path:
+    remedy = (
+        "put it there, or set download=true and a data-dir=<folder> that can be written"
+        if fetch
+        else "it is not fetched by itself: docs/data.md says where it comes from"
+    )
+    raise DataError(f"dataset={dataset}: there is no file {path}; {remedy}")
+
+
+def _fetch(dataset: str, class_name: str, root: Path, options: dict[str, str]) -> None:
+    from torchvision import datasets
+
+    try:
+        getattr(datasets, class_name)(str(root), download=True, **options)
+    except (OSError, RuntimeError) as error:  # URLError is an OSError; RuntimeError: wrong md5
+        raise DataError(
+            f"dataset={dataset} could not be fetched into {root}: {error}; "
+            "check the network and the folder, or put the files there by hand (docs/data.md)"
+        ) from error
+
+
+# --- the bundled and the image sets ---------------------------------------------------------------
+
+
+def digits(folder: DataFolder) -> Rows:
+    """Return scikit-learn's 1797 handwritten digits of 8x8 pixels; `folder` is not used."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = bunch.images[:, None].astype(np.uint8)
+    return Rows(x, bunch.target.astype(np.int64), _numbered("", 10))
+
+
+def mnist(folder: DataFolder) -> Rows:
+    """Return MNIST from ``MNIST/raw/``."""
+    return _idx_rows(folder, "mnist", "MNIST", ("train", "t10k"), _numbered("", 10))
+
+
+def fashion_mnist(folder: DataFolder) -> Rows:
+    """Return Fashion-MNIST from ``FashionMNIST/raw/``."""
+    return _idx_rows(folder, "fashion-mnist", "FashionMNIST", ("train", "t10k"), FASHION_CLASSES)
+
+
+def emnist(folder: DataFolder) -> Rows:
+    """Return the digits split of EMNIST from ``EMNIST/raw/``, turned upright like MNIST's.
+
+    280 000 digits: the split used by Elhussein & Gürsoy. EMNIST's files hold each image transposed.
+    """
+    parts = ("emnist-digits-train", "emnist-digits-test")
+    rows = _idx_rows(folder, "emnist", "EMNIST", parts, _numbered("", 10), split="digits")
+    return Rows(rows.x.swapaxes(2, 3), rows.y, rows.class_names, test=rows.test)
+
+
+def _numbered(prefix: str, count: int, first: int = 0, width: int = 1) -> tuple[str, ...]:
+    return tuple(f"{prefix}{number:0{width}d}" for number in range(first, first + count))
+
+
+def _idx_rows(
+    folder: DataFolder,
+    dataset: str,
+    class_name: str,  # torchvision's, which is also the folder's
+    parts: tuple[str, str],
+    classes: tuple[str, ...],
+    **options: str,
+) -> Rows:
+    names = [
+        f"{class_name}/raw/{part}-{content}-ubyte"
+        for part in parts
+        for content in ("images-idx3", "labels-idx1")
+    ]
+    files = folder.files(dataset, names, class_name, **options)
+    train_x, train_y, test_x, test_y = (
+        _read_idx(path, ndim) for path, ndim in zip(files, (3, 1, 3, 1), strict=True)
+    )
+    return _official(train_x[:, None], train_y, test_x[:, None], test_y, classes)
+
+
+def _official(
+    train_x: Array, train_y: Array, test_x: Array, test_y: Array, classes: tuple[str, ...]
+) -> Rows:
+    labels = np.concatenate([train_y, test_y]).astype(np.int64)
+    test = np.arange(len(labels)) >= len(train_y)
+    if len(train_x) != len(train_y):
+        raise DataError(
+            f"{len(train_x)} training images but {len(train_y)} labels: fetch them anew"
+        )
+    return Rows(np.concatenate([train_x, test_x]), labels, classes, test=test)
+
+
+def _read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
+    """Return an IDX file's array: 0, 0, 8 (uint8), ndim, then ndim big-endian sizes, then bytes."""
+    content = _content(path)
+    start = 4 + 4 * ndim
+    if content[:4] != bytes((0, 0, 8, ndim)) or len(content) < start:
+        raise damaged(path, f"it starts with {content[:4].hex(' ')}, not 00 00 08 0{ndim}")
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", ndim, 4))
+    if len(content) - start != math.prod(shape):
+        raise damaged(path, f"{len(content) - start} bytes for the shape {shape}")
+    return np.frombuffer(content, np.uint8, offset=start).reshape(shape)
+
+
+def cifar10(folder: DataFolder) -> Rows:
+    """Return CIFAR-10 from ``cifar-10-batches-py/``, the python version of its archive."""
+    batches = [f"data_batch_{number}" for number in range(1, 6)]
+    names = [f"cifar-10-batches-py/{name}" for name in (*batches, "test_batch", "batches.meta")]
+    return _cifar_rows(folder.files("cifar10", names, "CIFAR10"), "labels", "label_names")
+
+
+def cifar100(folder: DataFolder) -> Rows:
+    """Return CIFAR-100 with its 100 fine classes from ``cifar-100-python/``."""
+    names = [f"cifar-100-python/{name}" for name in ("train", "test", "meta")]
+    return _cifar_rows(
+        folder.files("cifar100", names, "CIFAR100"), "fine_labels", "fine_label_names"
+    )
+
+
+def _cifar_rows(files: list[Path], labels: str, names: str) -> Rows:
+    *batches, meta = files
+    parts = [_cifar_batch(path, labels) for path in batches]
+    x = np.concatenate([images for images, _ in parts[:-1]])
+    y = np.concatenate([targets for _, targets in parts[:-1]])
+    return _official(x, y, *parts[-1], tuple(map(str, _unpickled(meta, names)[0])))
+
+
+def _cifar_batch(path: Path, labels: str) -> tuple[Array, IntArray]:
+    data, targets = _unpickled(path, "data", labels)
+    try:
+        return np.asarray(data, np.uint8).reshape(-1, *CIFAR_IMAGE), np.asarray(targets, np.int64)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise damaged(path, error) from error
+
+
+class _ArrayUnpickler(pickle.Unpickler):
+    """Unpickles dictionaries, lists, texts and arrays: whatever else a file asks for is refused."""
+
+    ALLOWED = frozenset(("_reconstruct", "ndarray", "dtype", "encode"))
+
+    def find_class(self, module: str, name: str) -> Any:
+        # Files of 2009 name NumPy's module by its old path, which NumPy 2 warns about.
+        module = module.replace("numpy.core", "numpy._core")
+        known = module in ("numpy", "numpy._core.multiarray", "_codecs")
+        if not known or name not in self.ALLOWED:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+        return super().find_class(module, name)
+
+
+def _unpickled(path: Path, *keys: str) -> list[Any]:
+    try:
+        record = _ArrayUnpickler(io.BytesIO(_content(path)), encoding="latin1").load()
+        return [record[key] for key in keys]
+    except Exception as error:  # damage surfaces in whatever instruction it reaches
+        raise damaged(path, f"no batch with {', '.join(keys)} ({error})") from error
+
+
+def cifar10_jpeg(folder: DataFolder) -> Rows:
+    """Return a lossy JPEG copy of CIFAR-10.
+
+    Accuracies are not comparable with those on the true CIFAR-10.
+    """
+    names = ("CIFAR10-jpeg/train.npz", "CIFAR10-jpeg/test.npz")
+    train, test = (
+        read_arrays(path, "jpeg", "offsets", "labels", "class_names")
+        for path in folder.files("cifar10-jpeg", names)
+    )
+    classes = tuple(map(str, train["class_names"]))
+    return _official(_jpegs(train), train["labels"], _jpegs(test), test["labels"], classes)
+
+
+def _jpegs(archive: dict[str, Array]) -> NDArray[np.uint8]:
+    content, offsets = archive["jpeg"].tobytes(), archive["offsets"].tolist()
+    images = np.empty((len(offsets) - 1, *CIFAR_IMAGE), np.uint8)
+    for row, (start, stop) in enumerate(itertools.pairwise(offsets)):
+        what = f"image {row} of cifar10-jpeg"
+        image = read_image(io.BytesIO(content[start:stop]), what)
+        if image.shape != CIFAR_IMAGE:
+            raise DataError(f"{what} has shape {image.shape}, not {CIFAR_IMAGE}; replace the file")
+        images[row] = image
+    return images
+
+
+# --- sets with natural clients --------------------------------------------------------------------
+
+
+def motionsense(folder: DataFolder) -> Rows:
+    """Return MotionSense: 7 features per 50 Hz sample, 24 subjects as clients, 6 activities.
+
+    The test rows of a subject are, for each activity, its highest-numbered trial as a whole. These
+    are the short trials 11 to 16, on which the data set's authors test too (Malekzadeh et al.,
+    2019). Single rows would leak: neighbours in time are nearly equal. Trial, subject and time stay
+    out of the features, for the trial gives the activity away.
+    """
+    (path,) = folder.files("motionsense", ["MotionSense/motionsense_accgyro.npz"])
+    archive = read_arrays(path, "X", "subject", "trial", "activity", "activity_names")
+    activities = tuple(map(str, archive["activity_names"]))
+    owner, y = archive["subject"].astype(np.int64) - 1, archive["activity"].astype(np.int64)
+    group = owner * len(activities) + y
+    last_trial = np.zeros(group.max() + 1, np.int64)
+    np.maximum.at(last_trial, group, archive["trial"])
+    test = archive["trial"] == last_trial[group]
+    subjects = _numbered("subject-", 24, first=1, width=2)
+    return Rows(archive["X"], y, activities, owner, subjects, test)
+
+
+def uci_har(folder: DataFolder) -> Rows:
+    """Return UCI HAR: 561 features per window, 30 subjects as clients, 6 activities.
+
+    The test rows are the file's ``client_test``, a fifth of every subject's windows. Windows
+    overlap by half, so a test window shares samples with training windows.
+    """
+    (path,) = folder.files("uci-har", ["UCI-HAR/uci_har_561.npz"])
+    archive = read_arrays(path, "X", "y", "subject", "client_test", "activity_names")
+    owner, y = (archive[key].astype(np.int64) - 1 for key in ("subject", "y"))
+    subjects = _numbered("subject-", 30, first=1, width=2)
+    names = tuple(map(str, archive["activity_names"]))
+    return Rows(archive["X"], y, names, owner, subjects, archive["client_test"] == 1)
+
+
+HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
+
+
+def heart_disease(folder: DataFolder) -> Rows:
+    """Return UCI Heart Disease: the 740 complete patients of four hospitals, healthy or sick.
+
+    The mostly missing slope, ca and thal are left out, then patients with a missing value. Of the
+    10 columns left, cp (4 values) and restecg (3 values) become indicators of all values but the
+    first, as in FLamby: 13 features. Sick is num > 0.
+    """
+    files = folder.files("heart-disease", [f"HeartDisease/processed.{h}.data" for h in HOSPITALS])
+    tables = [_patients(path) for path in files]
+    owner = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
+    table = np.concatenate(tables)
+    numeric = table[:, [0, 1, 3, 4, 5, 7, 8, 9]]
+    x = np.hstack([numeric, table[:, [2]] == [2, 3, 4], table[:, [6]] == [1, 2]])
+    return Rows(x, (table[:, -1] > 0).astype(np.int64), ("healthy", "sick"), owner, HOSPITALS)
+
+
+def _patients(path: Path) -> NDArray[np.float64]:
+    """Return the complete rows (n, 11): the ten columns age to oldpeak, then num."""
+    try:
+        lines = _content(path).decode("ascii").splitlines()
+        cells = [line.replace("?", "nan").split(",") for line in lines]
+        table = np.array(cells, dtype=np.float64)
+    except ValueError as error:
+        raise damaged(path, error) from error
+    if table.shape[1:] != (14,):
+        raise damaged(path, f"{table.shape[1:]} columns instead of 14")
+    table = table[:, [*range(10), 13]]
+    return np.delete(table, np.flatnonzero(np.isnan(table).any(axis=1)), axis=0)
+
+
+# --- files of one kind -------------------------------------------------------------------------
+
+
+def damaged(path: Path, why: object) -> DataError:
+    """Return the error for a file that is there but does not hold what it should."""
+    return DataError(f"{path.absolute()} cannot be read: {why}; replace the file")
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise damaged(path, str(error)) from error
+
+
+def read_arrays(path: Path, *required: str) -> dict[str, Array]:
+    """Return all arrays of an ``.npz``, of which `required` must be there; pickles are refused."""
+    try:
+        # Opened here, because np.load leaves a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            arrays = {key: archive[key] for key in archive.files}
+    except Exception as error:  # damage surfaces in whatever part of the parser it reaches
+        raise damaged(path, error) from error
+    for key in required:
+        if key not in arrays:
+            raise DataError(f"{path.absolute()} has no array {key!r}; it holds {', '.join(arrays)}")
+    return arrays
+
+
+def read_image(source: Path | io.BytesIO, what: str) -> NDArray[np.uint8]:
+    """Return one image (channels, height, width)."""
+    try:
+        with Image.open(source) as image:
+            mode, pixels = image.mode, np.asarray(image)
+    # Pillow reports some broken PNG chunks as SyntaxError, and sizes that could fill the memory.
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise DataError(f"{what} cannot be read as an image: {error}; replace the file") from error
+    if mode not in ("L", "RGB"):
+        raise DataError(f"{what} has colour mode {mode}; save it as 8-bit grey or RGB")
+    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)

@@ -1,0 +1,88 @@
+"""The ``coterie`` command."""
+
+import logging
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common import config
+from common.config import Settings, allowed_values, kebab_case
+from common.errors import CoterieError
+
+app = typer.Typer(
+    help="Group the members of a federation by what their data or models have in common.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[KEY=VALUE]...", help="settings; coterie settings lists them"),
+]
+ConfigFile = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with settings; words go over it")
+]
+
+
+@app.command()
+def simulate(words: Words = None, config_file: ConfigFile = None) -> None:
+    """Run a whole federation on this machine."""
+    settings = config.load(config_file, words or ())
+    # torch and flwr take seconds to import: bad settings are refused before that.
+    _refuse_early(settings)
+    from deploy.simulation import simulate as run
+
+    folder = run(settings)
+    typer.echo(f"report: {(folder / 'report.html').as_uri()}")
+    typer.echo(f"run: {folder}")
+
+
+@app.command()
+def settings() -> None:
+    """List every setting with its default, what it accepts and what it means."""
+    for name, field in Settings.model_fields.items():
+        default = field.default if field.default != "" else '""'
+        typer.echo(f"{kebab_case(name)} = {default}")
+        typer.echo(f"    {field.description} [{allowed_values(field)}]")
+
+
+@app.command()
+def methods() -> None:
+    """List the methods that strategy=... can name."""
+    from server_app.methods import METHODS
+
+    for name, build in METHODS.items():
+        typer.echo(f"{name}\n    {(build.__doc__ or '').strip().splitlines()[0]}")
+
+
+def _refuse_early(settings: Settings) -> None:
+    from server_app.methods import build
+
+    build(settings)
+
+
+def main() -> None:
+    """Run the command; a known error is one line on stderr and its exit code, no traceback."""
+    _log_to_stdout()
+    try:
+        app(standalone_mode=True)
+    except CoterieError as error:
+        for line in str(error).splitlines():
+            typer.echo(f"coterie: {line}", err=True)
+        sys.exit(error.exit_code)
+
+
+def _log_to_stdout() -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log = logging.getLogger("coterie")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+if __name__ == "__main__":
+    main()

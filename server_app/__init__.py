@@ -1,0 +1,1 @@
+"""What runs on the server: methods, strategies, and the run folder."""

@@ -1,0 +1,72 @@
+"""The ServerApp: settings -> method -> strategy -> run folder."""
+
+import logging
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+
+from common import config, messages, models
+from common.config import Settings
+from common.errors import CoterieError
+from server_app import methods, report
+from server_app.methods import Method
+from server_app.roster import Roster, introduce
+from server_app.run_folder import RunFolder
+from server_app.strategies.base import FederatedTraining
+from server_app.strategies.label_distribution import LabelDistributionClustering
+
+log = logging.getLogger("coterie")
+
+_STATE = "coterie"
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run a whole federation; any error is written to the run folder before it is raised."""
+    settings = config.from_run_config(context.run_config).with_absolute_paths()
+    method = methods.build(settings)
+    folder = RunFolder.create(settings)
+    folder.set_status("running", done=0, rounds=settings.num_server_rounds)
+    context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
+    log.info("writing to %s", folder.path)
+    try:
+        _run(grid, settings, method, folder)
+    except BaseException as error:
+        done = folder.read_json("status.json")["round"]
+        text = str(error) if isinstance(error, CoterieError) else repr(error)
+        folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
+        raise
+    finally:
+        report.write_report(folder)
+    log.info("run: %s", folder.path)
+
+
+def run_folder_of(context: Context) -> Path:
+    """Return the run folder that :func:`main` wrote for a context."""
+    return Path(str(context.state.config_records[_STATE]["run-folder"]))
+
+
+def _run(grid: Grid, settings: Settings, method: Method, folder: RunFolder) -> None:
+    roster = introduce(grid, expected=settings.num_clients, timeout=settings.round_timeout)
+    folder.write_json("sites.json", [vars(site) for site in roster.sites])
+    first = roster.sites[0]
+    initial = models.initial_parameters(settings, tuple(first.input_shape), first.num_classes)
+    strategy = _strategy(method, settings, roster, folder)
+    strategy.start(
+        grid,
+        messages.encode_arrays(initial),
+        num_rounds=settings.num_server_rounds,
+        timeout=settings.round_timeout,
+    )
+    rounds = settings.num_server_rounds
+    folder.set_status("finished", done=rounds, rounds=rounds)
+
+
+def _strategy(
+    method: Method, settings: Settings, roster: Roster, folder: RunFolder
+) -> FederatedTraining:
+    kind = FederatedTraining if method.group is None else LabelDistributionClustering
+    return kind(method, settings, roster, folder)

@@ -1,0 +1,163 @@
+"""What a round cost and brought: one line per round, one per site asked."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from common.messages import EvaluateReport, TrainReport
+from server_app.exchange import NO_REPLY, OK, Answer
+from server_app.roster import Roster
+from server_app.run_folder import RunFolder
+
+Trained = tuple[TrainReport, dict[str, np.ndarray]]
+
+
+@dataclass
+class Attempt:
+    """One attempt at a round, filled in as it happens."""
+
+    round: int
+    attempt: int
+    training: list[Answer[Trained]] = field(default_factory=list)
+    evaluation: list[Answer[EvaluateReport]] = field(default_factory=list)
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall seconds of the server by phase: ``train``, ``evaluate``, ``server``."""
+
+    @property
+    def trained(self) -> list[tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]]:
+        """The usable updates."""
+        return [(answer, *answer.value) for answer in self.training if answer.value is not None]
+
+    @property
+    def evaluated(self) -> list[EvaluateReport]:
+        """The usable evaluations."""
+        return [answer.value for answer in self.evaluation if answer.value is not None]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Accuracy in [0, 1] and loss in nats, over the held-out rows of some sites."""
+
+    accuracy: float
+    loss: float
+    num_sites: int
+    num_examples: int
+
+    @classmethod
+    def of(cls, reports: Sequence[EvaluateReport]) -> "Score":
+        """Return the mean over all rows, each site under the model it got."""
+        rows = np.array([report.num_examples for report in reports], dtype=np.float64)
+        shares = rows / rows.sum()
+        accuracy = float(shares @ [report.accuracy for report in reports])
+        loss = float(shares @ [report.loss for report in reports])
+        return cls(accuracy, loss, len(reports), int(rows.sum()))
+
+
+class Ledger:
+    """Writes the lines of a run as its rounds end, and its results at the end."""
+
+    def __init__(self, folder: RunFolder, roster: Roster) -> None:
+        self._folder = folder
+        self._roster = roster
+
+    def record(self, attempt: Attempt) -> dict[str, Any]:
+        """Append an attempt's lines to disk and return the round's own line."""
+        self._folder.append("clients.jsonl", self._client_lines(attempt))
+        line = self._round_line(attempt)
+        self._folder.append("rounds.jsonl", [line])
+        return line
+
+    def results(self, seconds: float) -> dict[str, Any]:
+        """Return the final figures, from the lines alone."""
+        lines = [line for line in self._folder.read_lines("rounds.jsonl") if line["models"]]
+        best = max(lines, key=lambda line: (line["accuracy"], -line["round"]))
+        return {
+            "accuracy": lines[-1]["accuracy"],
+            "loss": lines[-1]["loss"],
+            "best_accuracy": best["accuracy"],
+            "best_round": best["round"],
+            "rounds": lines[-1]["round"],
+            "mean_clients_per_round": float(np.mean([len(line["trained"]) for line in lines])),
+            "bytes_down": sum(line["bytes_down"] for line in lines),
+            "bytes_up": sum(line["bytes_up"] for line in lines),
+            "seconds": seconds,
+            "selected": self._times_selected(lines),
+            "models": lines[-1]["models"],
+        }
+
+    def _times_selected(self, lines: list[dict[str, Any]]) -> dict[str, int]:
+        times = dict.fromkeys(self._roster.names, 0)
+        for line in lines:
+            for site in line["trained"]:
+                times[site] += 1
+        return times
+
+    def _round_line(self, attempt: Attempt) -> dict[str, Any]:
+        answers = [*attempt.training, *attempt.evaluation]
+        scores = _by_model(attempt.evaluated)
+        overall = Score.of(attempt.evaluated) if scores else None
+        return {
+            "round": attempt.round,
+            "attempt": attempt.attempt,
+            "accuracy": overall.accuracy if overall else None,
+            "loss": overall.loss if overall else None,
+            "train_loss": _train_loss(attempt),
+            "models": [{"model": model, **vars(score)} for model, score in scores.items()],
+            "trained": [self._roster.names[answer.client] for answer, _, _ in attempt.trained],
+            "rejected": self._rejected(attempt),
+            "missing": sorted(
+                {self._roster.names[a.client] for a in answers if a.verdict == NO_REPLY}
+            ),
+            "bytes_down": sum(answer.bytes_down for answer in answers),
+            "bytes_up": sum(answer.bytes_up for answer in answers),
+            "seconds": {name: round(value, 6) for name, value in attempt.seconds.items()},
+        }
+
+    def _rejected(self, attempt: Attempt) -> list[dict[str, str]]:
+        phases = {"train": attempt.training, "evaluate": attempt.evaluation}
+        return [
+            {"site": self._roster.names[a.client], "phase": phase, "reason": a.verdict}
+            for phase, answers in phases.items()
+            for a in answers
+            if a.verdict not in (OK, NO_REPLY)
+        ]
+
+    def _client_lines(self, attempt: Attempt) -> list[dict[str, Any]]:
+        reports = [(a, "train", a.value and a.value[0]) for a in attempt.training]
+        reports += [(a, "evaluate", a.value) for a in attempt.evaluation]
+        return [self._client_line(attempt, *entry) for entry in reports]
+
+    def _client_line(
+        self,
+        attempt: Attempt,
+        answer: Answer[Any],
+        phase: str,
+        report: TrainReport | EvaluateReport | None,
+    ) -> dict[str, Any]:
+        told = ("num_examples", "loss", "accuracy", "seconds")
+        return {
+            "round": attempt.round,
+            "attempt": attempt.attempt,
+            "phase": phase,
+            "site": self._roster.names[answer.client],
+            "model": answer.model,
+            **{key: getattr(report, key) for key in told if hasattr(report, key)},
+            "bytes_down": answer.bytes_down,
+            "bytes_up": answer.bytes_up,
+            "verdict": answer.verdict,
+        }
+
+
+def _by_model(reports: Sequence[EvaluateReport]) -> dict[int, Score]:
+    models = sorted({report.model for report in reports})
+    return {model: Score.of([r for r in reports if r.model == model]) for model in models}
+
+
+def _train_loss(attempt: Attempt) -> float | None:
+    reports = [report for _, report, _ in attempt.trained]
+    if not reports:
+        return None
+    rows = [report.num_examples for report in reports]
+    return float(np.average([report.loss for report in reports], weights=rows))

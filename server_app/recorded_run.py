@@ -1,0 +1,309 @@
+"""A run's folder, read back: whatever is there, in whatever state the run is.
+
+A file that is missing leaves its part empty; one that cannot be read is noted as well. Nothing here
+draws or computes figures anew.
+"""
+
+import json
+import math
+import os
+import tomllib
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.int64]
+Json = Mapping[str, Any]
+Attempt = tuple[int, int]
+"""Round and attempt, both from 1."""
+
+_BLOCK = 1 << 20  # bytes read at a time
+
+
+@dataclass(frozen=True)
+class OrderedSites:
+    """Sites as pictures and tables list them: cluster by cluster, those in no cluster last."""
+
+    names: tuple[str, ...]
+    clusters: IntArray
+    """(n,) cluster of each site, -1 for none."""
+
+    def __post_init__(self) -> None:
+        if self.clusters.shape != (len(self.names),):
+            raise ValueError(
+                f"{len(self.names)} names and clusters of shape {self.clusters.shape}: "
+                "give each site one cluster"
+            )
+        if np.any(np.diff(_last_if_none(self.clusters)) < 0):
+            raise ValueError("the sites are not ordered by cluster: sort with order_by_cluster")
+
+    @cached_property
+    def starts(self) -> IntArray:
+        """Row where each cluster begins, with the number of sites at the end."""
+        changes = np.flatnonzero(np.diff(self.clusters)) + 1
+        return np.concatenate([[0], changes, [len(self.names)]]).astype(np.int64)
+
+    @cached_property
+    def grouped(self) -> bool:
+        """Whether any site is in a cluster."""
+        return bool((self.clusters >= 0).any())
+
+
+def order_by_cluster(names: Sequence[str], clusters: IntArray) -> IntArray:
+    """Return the permutation that sorts sites by cluster, then by name; no cluster comes last."""
+    keys = _last_if_none(clusters)
+    order = sorted(range(len(names)), key=lambda site: (keys[site], names[site]))
+    return np.array(order, dtype=np.int64)
+
+
+def _last_if_none(clusters: IntArray) -> IntArray:
+    return np.where(clusters < 0, np.iinfo(np.int64).max, clusters)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """What the sites were grouped by, checked: ``dissimilarity.npz``."""
+
+    sites: OrderedSites
+    """n sites, in the order of both arrays."""
+    descriptors: FloatArray
+    """(n, K), finite."""
+    distances: FloatArray
+    """(n, n)"""
+    kind: str
+    """What a descriptor is; ``label-histogram``: shares of the classes."""
+
+    def __post_init__(self) -> None:
+        n = len(self.sites.names)
+        if self.descriptors.ndim != 2 or len(self.descriptors) != n or not self.descriptors.size:
+            raise ValueError(f"descriptors of shape {self.descriptors.shape} for {n} sites")
+        if not np.isfinite(self.descriptors).all():
+            raise ValueError("the descriptors hold NaN or inf")
+
+    @classmethod
+    def load(cls, path: Path) -> "Grouping":
+        """Return the archive's content; ``ValueError`` if its arrays do not fit together."""
+        with np.load(path, allow_pickle=False) as arrays:
+            names, labels = list(map(str, arrays["sites"])), arrays["labels"].astype(np.int64)
+            order = order_by_cluster(names, labels)
+            return cls(
+                OrderedSites(tuple(names[site] for site in order), labels[order]),
+                arrays["descriptors"][order].astype(np.float64),
+                arrays["distances"][np.ix_(order, order)].astype(np.float64),
+                str(arrays["kind"]),
+            )
+
+
+@dataclass(frozen=True)
+class RecordedRun:
+    """What a run's folder holds; empty where a file is missing or unreadable."""
+
+    name: str
+    settings: Json
+    environment: Json
+    status: Json
+    clusters: Json
+    results: Json
+    sites: list[Json]
+    rounds: list[Json]
+    """As written; a retried round has one line per attempt that ended."""
+    newest: list[Json]
+    """The lines of ``clients.jsonl`` from the last round that sites evaluated, to its end."""
+    grouping: Grouping | None
+    notes: list[str]
+    """Which files could not be read, and why."""
+
+    @classmethod
+    def read(cls, path: Path) -> "RecordedRun":
+        """Read everything the report needs, and of the clients' lines only the last round's."""
+        files = _Files(path)
+        return cls(
+            name=path.resolve().name,
+            settings=files.mapping("config.toml"),
+            environment=files.mapping("environment.json"),
+            status=files.mapping("status.json"),
+            clusters=files.mapping("clusters.json"),
+            results=files.mapping("results.json"),
+            sites=files.read("sites.json", _introductions, []),
+            rounds=files.rounds(),
+            newest=files.read("clients.jsonl", _newest_client_lines, []),
+            grouping=files.read("dissimilarity.npz", Grouping.load, None),
+            notes=files.notes,
+        )
+
+    @cached_property
+    def state(self) -> str:
+        """``running``, ``finished``, ``failed`` or, where nothing says so, ``unknown``."""
+        state = self.status.get("state")
+        return state if state in ("running", "finished", "failed") else "unknown"
+
+    @cached_property
+    def by_round(self) -> dict[int, Json]:
+        """The last attempt of each round."""
+        return {line["round"]: line for line in self.rounds}
+
+    @cached_property
+    def numbers(self) -> IntArray:
+        """(T,) every round number from the first to the last that was written."""
+        return np.arange(min(self.by_round, default=1), max(self.by_round, default=0) + 1)
+
+    @cached_property
+    def cluster_of(self) -> dict[str, int]:
+        """The cluster of each site that is in one."""
+        if self.clusters.get("sites"):
+            return {site: int(cluster) for site, cluster in self.clusters["sites"].items()}
+        if self.grouping is None:
+            return {}
+        sites = self.grouping.sites
+        return dict(zip(sites.names, sites.clusters.tolist(), strict=True))
+
+    @cached_property
+    def ordered_sites(self) -> OrderedSites:
+        """Every site that any file names."""
+        trained = (site for line in self.rounds for site in line.get("trained", ()))
+        introduced = (site["site"] for site in self.sites)
+        names = sorted({*introduced, *self.cluster_of, *trained})
+        clusters = self.clusters_of(names)
+        order = order_by_cluster(names, clusters)
+        return OrderedSites(tuple(names[site] for site in order), clusters[order])
+
+    def clusters_of(self, names: list[str]) -> IntArray:
+        """Return the cluster of each site, -1 where it is in none."""
+        return np.array([self.cluster_of.get(name, -1) for name in names], dtype=np.int64)
+
+    @cached_property
+    def evaluated(self) -> dict[str, float]:
+        """The accuracy of each site in the last round that sites evaluated."""
+        good = [line for line in self.newest if _is_evaluation(line)]
+        last = max(map(_attempt, good), default=None)
+        return {line["site"]: line["accuracy"] for line in good if _attempt(line) == last}
+
+    @cached_property
+    def refused(self) -> list[tuple[Attempt, str, str, str]]:
+        """Attempt, site, phase and reason of each reply that was rejected or missing."""
+        found = [entry for line in self.rounds for entry in _refused_in(line)]
+        # A round that stopped the run has no line of its own, only its clients' lines.
+        last = max(self.by_round, default=0)
+        return found + [
+            (_attempt(line), line["site"], line.get("phase", ""), line["verdict"])
+            for line in self.newest
+            if line["round"] > last and line.get("verdict", "ok") != "ok"
+        ]
+
+    def column(self, key: str) -> FloatArray:
+        """(T,) a number of each round in :attr:`numbers`, NaN where absent."""
+        return np.array([number(self.by_round.get(n, {}), key) for n in self.numbers.tolist()])
+
+    def total(self, key: str, of: Callable[[Json], float]) -> float:
+        """Return a final figure; without one, its sum over all lines; NaN if there are none."""
+        final = number(self.results, key)
+        summands = [value for line in self.rounds if math.isfinite(value := of(line))]
+        return final if math.isfinite(final) or not summands else sum(summands)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Reads a folder's files; one that cannot be read is noted, and then empty."""
+
+    path: Path
+    notes: list[str] = field(default_factory=list)
+
+    def read(self, name: str, load: Callable[[Path], Any], empty: Any) -> Any:
+        try:
+            return load(self.path / name)
+        except FileNotFoundError:
+            return empty
+        except (OSError, ValueError, LookupError, EOFError, zipfile.BadZipFile) as error:
+            self.notes.append(f"{name}: {error}")
+            return empty
+
+    def mapping(self, name: str) -> Json:
+        result: Json = self.read(name, _mapping, {})
+        return result
+
+    def rounds(self) -> list[Json]:
+        texts = self.read("rounds.jsonl", lambda path: path.read_bytes().splitlines(), [])
+        lines = [line for text in texts if (line := _parsed(text))]
+        if len(lines) < len(texts):
+            self.notes.append(f"rounds.jsonl: {len(texts) - len(lines)} lines are cut off")
+        return lines
+
+
+def _mapping(path: Path) -> Json:
+    parse = tomllib.loads if path.suffix == ".toml" else json.loads
+    value = parse(path.read_text(encoding="utf-8"))
+    if not isinstance(value, dict):
+        raise ValueError("expected names with values")
+    return value
+
+
+def _introductions(path: Path) -> list[Json]:
+    return [site for site in json.loads(path.read_bytes()) if "site" in site]
+
+
+def _parsed(text: bytes) -> Json:
+    """Return a line that names its round, or nothing for one that was cut off."""
+    try:
+        line = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(line, dict) or not isinstance(line.get("round"), int):
+        return {}
+    return {key: value for key, value in line.items() if value is not None}
+
+
+def _newest_client_lines(path: Path) -> list[Json]:
+    found: list[Json] = []
+    evaluated = False
+    for text in _lines_backwards(path):
+        line = _parsed(text)
+        if not line or "site" not in line:
+            continue
+        if evaluated and _attempt(line) < _attempt(found[-1]):
+            break
+        evaluated |= _is_evaluation(line)
+        found.append(line)
+    return found[::-1]
+
+
+def _lines_backwards(path: Path) -> Iterator[bytes]:
+    """Yield lines from the last to the first: of millions, only a round's are needed."""
+    with path.open("rb") as file:
+        end, rest = file.seek(0, os.SEEK_END), b""
+        while end > 0:
+            begin = max(0, end - _BLOCK)
+            file.seek(begin)
+            rest, *lines = (file.read(end - begin) + rest).split(b"\n")
+            yield from reversed(lines)
+            end = begin
+        yield rest
+
+
+def _attempt(line: Json) -> Attempt:
+    return line["round"], line.get("attempt", 1)
+
+
+def _is_evaluation(line: Json) -> bool:
+    good = line.get("phase") == "evaluate" and line.get("verdict", "ok") == "ok"
+    return good and math.isfinite(number(line, "accuracy"))
+
+
+def _refused_in(line: Json) -> Iterator[tuple[Attempt, str, str, str]]:
+    for reply in line.get("rejected", ()):
+        reason = reply.get("reason", "no reason given")
+        yield _attempt(line), reply.get("site", "?"), reply.get("phase", ""), reason
+    for site in line.get("missing", ()):
+        yield _attempt(line), site, "", "no reply"
+
+
+def number(values: Json, key: str) -> float:
+    """Return a number, NaN where it is absent or no number."""
+    value = values.get(key)
+    return float(value) if isinstance(value, int | float) else math.nan

@@ -1,0 +1,130 @@
+"""Who takes part: the sites of a run, in the order of their stable ids."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from common import messages
+from common.errors import MessageError, RoundError
+from common.messages import Introduction
+
+log = logging.getLogger("coterie")
+
+_JOIN_SECONDS = 120.0  # how long the sites that the settings announce may take to connect
+_POLL_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Sites sorted by id; everywhere else on the server a client is its position in here."""
+
+    sites: tuple[Introduction, ...]
+    nodes: tuple[int, ...]
+    """Flower's node ids, which change from run to run."""
+
+    def __post_init__(self) -> None:
+        """Refuse sites that cannot share one model."""
+        if not self.sites:
+            raise RoundError("no site introduced itself; start the sites and run again")
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise RoundError(
+                f"two nodes call themselves {twice[0]!r}; give each site an id of its own"
+            )
+        first = self.sites[0]
+        for site in self.sites:
+            if (site.num_classes, site.input_shape) != (first.num_classes, first.input_shape):
+                raise RoundError(
+                    f"site {site.site!r} has {site.num_classes} classes and rows of shape "
+                    f"{site.input_shape}, {first.site!r} has {first.num_classes} and "
+                    f"{first.input_shape}: one model cannot serve both"
+                )
+            if site.num_examples < 1:
+                raise RoundError(f"site {site.site!r} has no training rows; leave it out")
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Site ids."""
+        return tuple(site.site for site in self.sites)
+
+    @property
+    def num_examples(self) -> np.ndarray:
+        """Training rows of each site, (n,) int64."""
+        return np.array([site.num_examples for site in self.sites], dtype=np.int64)
+
+    @property
+    def num_test_examples(self) -> np.ndarray:
+        """Held-out rows of each site, (n,) int64."""
+        return np.array([site.num_test_examples for site in self.sites], dtype=np.int64)
+
+    def available(self, grid: Grid) -> np.ndarray:
+        """Return which sites are connected now, (n,) bool."""
+        connected = set(grid.get_node_ids())
+        return np.array([node in connected for node in self.nodes])
+
+    def require(self, release: str, *, why: str) -> None:
+        """Raise if a site does not release what a method needs, naming the sites."""
+        refusing = [site.site for site in self.sites if release not in site.releases]
+        if refusing:
+            raise RoundError(
+                f"{why} needs {release!r}, which {', '.join(refusing)} "
+                f"{'do' if len(refusing) > 1 else 'does'} not release; "
+                "use strategy=random or leave them out"
+            )
+
+
+def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
+    """Ask every connected node who it is.
+
+    Args:
+        grid: the connection to the sites.
+        expected: how many sites to wait for; 0: whoever is there.
+        timeout: seconds to wait for their answers.
+    """
+    nodes = _wait_for_nodes(grid, max(expected, 1))
+    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    replies = list(grid.send_and_receive(asked, timeout=timeout))
+    sites = {reply.metadata.src_node_id: _introduction(reply) for reply in replies}
+    silent = len(set(nodes) - sites.keys())
+    if silent:
+        raise RoundError(f"{silent} of {len(nodes)} nodes did not introduce themselves in time")
+    ordered = sorted(sites.items(), key=lambda item: item[1].site)
+    return Roster(tuple(site for _, site in ordered), tuple(node for node, _ in ordered))
+
+
+def _introduction(reply: Message) -> Introduction:
+    if reply.has_error():
+        reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]
+        raise RoundError(f"a site cannot take part: {reason}")
+    try:
+        return Introduction.decode(reply.content)
+    except MessageError as error:
+        node = reply.metadata.src_node_id
+        raise RoundError(f"node {node} introduced itself badly: {error}") from None
+
+
+def _wait_for_nodes(grid: Grid, expected: int) -> Sequence[int]:
+    deadline = time.monotonic() + _JOIN_SECONDS
+    announced = False
+    while True:
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) >= expected:
+            return nodes
+        if time.monotonic() > deadline:
+            raise RoundError(
+                f"{len(nodes)} of {expected} sites connected within {_JOIN_SECONDS:.0f} s; "
+                "start the missing ones, or set num-clients to the number there is"
+            )
+        if not announced:
+            log.info("waiting for %d sites, %d connected", expected, len(nodes))
+            announced = True
+        time.sleep(_POLL_SECONDS)

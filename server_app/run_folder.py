@@ -1,0 +1,131 @@
+"""A run's folder: append-only lines that are the truth, and what is derived from them.
+
+config.toml         the settings, resolved; ``coterie simulate --config`` runs them again
+environment.json    versions and machine
+status.json         running, finished or failed, and at which round
+sites.json          who took part
+rounds.jsonl        one line per round
+clients.jsonl       one line per site asked in a round, with the guard's verdict
+clusters.json       who is grouped with whom, and how the numbers of clusters scored
+dissimilarity.npz   sites, descriptors, distances, labels
+results.json        final figures
+models/             the final models
+plots/, report.html what a person looks at
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import safetensors.numpy
+
+from common.config import Settings
+from common.errors import ConfigError
+from common.messages import Parameters
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Writes into one run's folder; every file is whole on disk or not there."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, settings: Settings) -> Self:
+        """Make ``<output-dir>/<name>-<utc>-<id>`` and write what is known before round 1."""
+        now = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+        parent = Path(settings.output_dir)
+        # The id only keeps two runs of one second apart; nothing is computed from it.
+        path = parent / f"{settings.name}-{now}-{secrets.token_hex(3)}"
+        try:
+            path.mkdir(parents=True)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise ConfigError(
+                f"output-dir = {str(parent)!r}: cannot write there: {reason}"
+            ) from None
+        folder = cls(path)
+        folder.write("config.toml", settings.to_toml())
+        folder.write_json("environment.json", environment())
+        return folder
+
+    def write(self, name: str, data: str | bytes) -> None:
+        """Replace a file: written under another name, synced, renamed."""
+        target = self.path / name
+        target.parent.mkdir(exist_ok=True)
+        temporary = target.with_name(f".{target.name}.part")
+        with temporary.open("wb") as file:
+            file.write(data.encode() if isinstance(data, str) else data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+
+    def write_json(self, name: str, value: object) -> None:
+        """Replace a JSON file."""
+        self.write(name, json.dumps(value, indent=1) + "\n")
+
+    def append(self, name: str, lines: Iterable[Json]) -> None:
+        """Append JSON lines and sync them to disk."""
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        with (self.path / name).open("a", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+
+    def read_json(self, name: str) -> Any:
+        """Return a JSON file's value."""
+        return json.loads((self.path / name).read_text(encoding="utf-8"))
+
+    def read_lines(self, name: str) -> list[Any]:
+        """Return the JSON lines of a file; none if it was not begun."""
+        path = self.path / name
+        if not path.exists():
+            return []
+        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+    def set_status(self, state: str, *, done: int, rounds: int, error: str = "") -> None:
+        """Say how far the run is: ``running``, ``finished`` or ``failed``."""
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        status = {"state": state, "round": done, "rounds": rounds, "error": error, "updated": now}
+        self.write_json("status.json", status)
+
+    def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write arrays as a NumPy archive."""
+        (self.path / name).parent.mkdir(exist_ok=True)
+        temporary = self.path / f".{name}.part.npz"
+        np.savez_compressed(temporary, allow_pickle=False, **arrays)
+        temporary.replace(self.path / name)
+
+    def write_model(self, index: int, parameters: Parameters) -> None:
+        """Write a model that ``safetensors.numpy.load_file`` and torch's twin read."""
+        arrays = {name: np.ascontiguousarray(value) for name, value in parameters.items()}
+        self.write(f"models/model-{index}.safetensors", safetensors.numpy.save(arrays))
+
+
+def environment() -> dict[str, object]:
+    """Return the versions and the machine that numbers may depend on."""
+    packages = ("coterie", "flwr", "torch", "numpy", "scipy", "scikit-learn")
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "processor": platform.machine(),
+        "cores": os.cpu_count(),
+        "packages": {name: _version(name) for name in packages},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed as a package"

@@ -1,0 +1,122 @@
+"""Who trains this round, and with which weight their update counts."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+
+from common.errors import RoundError
+from server_app.clustering import Clusters
+
+
+@dataclass(frozen=True)
+class View:
+    """What the server knows when it chooses; clients are positions 0..n-1 in the roster."""
+
+    round: int
+    available: np.ndarray
+    """(n,) bool: connected now."""
+    num_examples: np.ndarray
+    """(n,) int."""
+    clusters: Clusters
+
+    @property
+    def candidates(self) -> np.ndarray:
+        """The available clients, ascending."""
+        return np.flatnonzero(self.available)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients that train in a round: each once, ascending, at least one."""
+
+    clients: np.ndarray
+    """(m,) ints."""
+    weights: np.ndarray | None = field(default=None)
+    """(m,) positive aggregation weights; None: each site's number of examples."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty cohort: training nobody is never what a rule means."""
+        if len(self.clients) == 0:
+            raise RoundError("no site is available to train; start the sites and resume the run")
+        assert (np.diff(self.clients) > 0).all()
+        assert self.weights is None or (
+            len(self.weights) == len(self.clients) and bool((self.weights > 0).all())
+        )
+
+
+class Selection(Protocol):
+    """A rule for who trains; the cohort holds available clients only."""
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return this round's cohort."""
+        ...
+
+
+@dataclass(frozen=True)
+class Everybody:
+    """All available clients."""
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return everybody; draws nothing."""
+        return Cohort(view.candidates)
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """``size`` clients, uniform without replacement; all available if they are fewer."""
+
+    size: int
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw."""
+        size = min(self.size, len(view.candidates))
+        return Cohort(np.sort(rng.choice(view.candidates, size=size, replace=False)))
+
+
+@dataclass(frozen=True)
+class OnePerCluster:
+    """One uniformly drawn available client of every cluster (Famá et al., section III)."""
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw; a cluster with nobody available sits the round out."""
+        groups = _available_groups(view)
+        return _cohort([rng.choice(members) for members in groups])
+
+
+@dataclass(frozen=True)
+class SpreadOverClusters:
+    """``size`` clients spread over the clusters (Pereira et al., section III-A).
+
+    With at least as many clusters as clients: one from each of ``size`` random clusters. With
+    fewer: ceil(size / clusters) from each, as far as it has them, topped up at random and cut.
+    """
+
+    size: int
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw."""
+        groups = _available_groups(view)
+        size = min(self.size, len(view.candidates))
+        if len(groups) >= size:
+            chosen = rng.choice(len(groups), size=size, replace=False)
+            return _cohort([rng.choice(groups[group]) for group in chosen])
+        each = -(-size // len(groups))
+        drawn = np.concatenate(
+            [rng.choice(group, min(each, len(group)), replace=False) for group in groups]
+        )
+        if len(drawn) < size:
+            rest = np.setdiff1d(view.candidates, drawn)
+            drawn = np.append(drawn, rng.choice(rest, size - len(drawn), replace=False))
+        return _cohort(rng.choice(drawn, size, replace=False))
+
+
+def _available_groups(view: View) -> list[np.ndarray]:
+    members = (view.clusters.members(label) for label in range(view.clusters.k))
+    groups = [group[view.available[group]] for group in members]
+    return [group for group in groups if len(group)]
+
+
+def _cohort(clients: Sequence[int] | np.ndarray) -> Cohort:
+    return Cohort(np.sort(np.asarray(clients, dtype=np.int64)))

@@ -1,0 +1,1 @@
+"""The custom Strategy classes, one file per message flow."""

@@ -1,0 +1,123 @@
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
+
+from common import messages
+from common.errors import MessageError
+from common.messages import EvaluateReport, Introduction, Order, TrainReport
+from server_app import guard
+from server_app.guard import Asked, Template
+
+MODEL = {"w": np.zeros((2, 3), np.float32), "steps": np.array(4, dtype=np.int64)}
+SITE = Introduction("site-03", 70, 18, 10, [1, 8, 8], ["model"])
+ORDER = Order(round=5, attempt=1, model=2)
+ASKED = Asked(SITE, ORDER)
+GOOD = {
+    "site": "site-03",
+    "round": 5,
+    "attempt": 1,
+    "model": 2,
+    "num_examples": 70,
+    "loss": 0.5,
+    "seconds": 1.0,
+}
+
+
+@pytest.fixture
+def order(task_identity):
+    return Message(messages.content(ORDER), 7, messages.TRAIN)
+
+
+def training_reply(order, model=MODEL, **changes):
+    return messages.reply(order, TrainReport(**(GOOD | changes)), model)
+
+
+def inspect(reply):
+    return guard.inspect_training(reply, ASKED, Template.of(MODEL))
+
+
+def test_good_reply_passes_unchanged(order):
+    sent = {"w": np.full((2, 3), 2, np.float32), "steps": np.array(9)}
+    report, parameters = inspect(training_reply(order, sent))
+    assert report == TrainReport(**GOOD)
+    assert all(np.array_equal(parameters[name], sent[name]) for name in sent)
+
+
+def with_entry(value):
+    weights = np.zeros((2, 3), np.float32)
+    weights[1, 2] = value
+    return MODEL | {"w": weights}
+
+
+BAD_MODELS = {
+    "NaN": (with_entry(np.nan), "array 'w' holds NaN"),
+    "inf": (with_entry(np.inf), "array 'w' holds an infinite value"),
+    "-inf": (with_entry(-np.inf), "array 'w' holds an infinite value"),
+    "shape": (
+        MODEL | {"w": np.zeros((3, 2), np.float32)},
+        r"has shape \(3, 2\), expected \(2, 3\)",
+    ),
+    "dtype": (MODEL | {"w": np.zeros((2, 3))}, "is float64, expected float32"),
+    "missing key": ({"w": MODEL["w"]}, "lacks array 'steps'"),
+    "extra key": (MODEL | {"x": MODEL["w"]}, "has an unknown array 'x'"),
+    "oversize": (MODEL | {"w": np.zeros((500, 500), np.float32)}, "bytes, at most"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_MODELS)
+def test_bad_model_is_refused_with_the_reason(order, case):
+    model, reason = BAD_MODELS[case]
+    with pytest.raises(MessageError, match=reason):
+        inspect(training_reply(order, model))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"num_examples": 0}, "num_examples = 0"),
+        ({"num_examples": -5}, "num_examples = -5"),
+        ({"num_examples": 71}, "must be 1 to 70"),
+        ({"round": 4}, "stale: of round 4"),
+        ({"attempt": 2}, "stale"),
+        ({"model": 0}, "was sent model 2"),
+        ({"site": "site-04"}, "signed 'site-04'"),
+        ({"loss": float("nan")}, "loss = nan"),
+        ({"seconds": -1.0}, "seconds = -1.0"),
+    ],
+)
+def test_bad_report_is_refused_with_the_reason(order, changes, reason):
+    with pytest.raises(MessageError, match=reason):
+        inspect(training_reply(order, **changes))
+
+
+def test_error_and_empty_replies_are_refused_with_the_reason(order):
+    with pytest.raises(MessageError, match="the site failed: ValueError: no data"):
+        inspect(Message(Error(2, "Traceback\nValueError: no data\n"), reply_to=order))
+    with pytest.raises(MessageError, match="no TrainReport"):
+        inspect(Message(RecordDict(), reply_to=order))
+    record = ConfigRecord(TrainReport(**GOOD).encode())
+    with pytest.raises(MessageError, match="no model"):
+        inspect(Message(RecordDict({messages.RECORD: record}), reply_to=order))
+    damaged = RecordDict({messages.RECORD: record, messages.ARRAYS: ArrayRecord()})
+    with pytest.raises(MessageError, match="lacks array"):
+        inspect(Message(damaged, reply_to=order))
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"accuracy": 1.5}, "outside"),
+        ({"accuracy": float("nan")}, "outside"),
+        ({"num_examples": 19}, "must be 1 to 18"),
+        ({"loss": float("inf")}, "loss = inf"),
+    ],
+)
+def test_evaluations(order, changes, reason):
+    report = EvaluateReport(**(GOOD | {"accuracy": 0.5, "num_examples": 18} | changes))
+    reply = messages.reply(order, report)
+    if reason is None:
+        assert guard.inspect_evaluation(reply, ASKED) == report
+    else:
+        with pytest.raises(MessageError, match=reason):
+            guard.inspect_evaluation(reply, ASKED)

@@ -1,0 +1,105 @@
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from common import messages
+from common.errors import MessageError
+from common.messages import EvaluateReport, Introduction, LabelHistogram, Order, TrainReport
+
+RECORDS = [
+    Introduction("site-00", 70, 18, 10, [1, 8, 8], ["label-histogram"]),
+    Introduction("site-00", 70, 18, 10, [4], []),
+    LabelHistogram("site-00", [1, 0, 3]),
+    Order(3, 1, 0),
+    TrainReport("é", 3, 1, 0, 70, 0.25, 1.5),
+    EvaluateReport("site-00", 3, 1, 0, 18, float("nan"), 0.5, 0.1),
+]
+
+
+def through_protobuf(content):
+    return recorddict_from_proto(recorddict_to_proto(content))
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: type(record).__name__)
+def test_records_survive_real_serialisation(record):
+    received = type(record).decode(through_protobuf(messages.content(record)))
+    assert repr(received) == repr(record)  # repr because NaN differs from itself
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("site", 3), ("num_examples", 1.0), ("num_examples", True), ("loss", 1), ("loss", "1.0")],
+)
+def test_wrong_type_is_refused_with_the_field(field, value):
+    record = RECORDS[4].encode()
+    record[field] = value
+    with pytest.raises(MessageError, match=f"TrainReport.{field}"):
+        TrainReport.decode(RecordDict({messages.RECORD: record}))
+
+
+def test_missing_record_field_and_model_are_refused():
+    with pytest.raises(MessageError, match="holds no TrainReport"):
+        TrainReport.decode(RecordDict())
+    with pytest.raises(MessageError, match=r"TrainReport\.site = None"):
+        TrainReport.decode(RecordDict({messages.RECORD: ConfigRecord({"round": 1})}))
+    with pytest.raises(MessageError, match="no model"):
+        messages.arrays_of(RecordDict())
+
+
+@given(
+    hnp.arrays(
+        st.sampled_from([np.float32, np.float64, np.int64, np.uint8, np.float16]),
+        hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5),
+    )
+)
+def test_arrays_are_flowers_own_format_and_come_back_bit_for_bit(value):
+    record = messages.encode_arrays({"w": value})
+    flowers = Array(value)
+    assert record["w"].dtype == flowers.dtype
+    assert record["w"].shape == flowers.shape
+    np.testing.assert_array_equal(record["w"].numpy(), value)
+    for received in (record, ArrayRecord({"w": flowers})):
+        decoded = messages.decode_arrays(received)["w"]
+        assert decoded.dtype == value.dtype
+        assert decoded.tobytes() == value.tobytes()
+        assert decoded.shape == value.shape
+
+
+def test_fortran_order_arrives_in_c_order():
+    value = np.asfortranarray(np.arange(6.0).reshape(2, 3))
+    np.testing.assert_array_equal(
+        messages.decode_arrays(messages.encode_arrays({"w": value}))["w"], value
+    )
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        Array("float32", (2,), "torch", b"\x93NUMPY\x01\x00"),
+        Array("float32", (2,), "numpy.ndarray", b"garbage"),
+        Array("float32", (2,), "numpy.ndarray", Array(np.zeros(2)).data[:-1]),
+        Array("object", (1,), "numpy.ndarray", Array(np.zeros(1)).data.replace(b"<f8", b"|O\x20")),
+    ],
+)
+def test_damaged_array_is_refused_with_its_name(array):
+    with pytest.raises(MessageError, match="array 'w'"):
+        messages.decode_arrays(ArrayRecord({"w": array}))
+
+
+@pytest.mark.parametrize("width", [10, 1000, 100_000])
+def test_payload_bytes_are_those_of_protobuf(width):
+    arrays = messages.encode_arrays({"weight": np.zeros(width, np.float32)})
+    content = messages.content(RECORDS[4], arrays)
+    real = recorddict_to_proto(content).ByteSize()
+    assert abs(messages.payload_bytes(content) - real) < 400
+
+
+def test_reply_carries_record_and_model(task_identity):
+    message = Message(messages.content(Order(1, 1, 0)), 7, messages.TRAIN)
+    reply = messages.reply(message, RECORDS[4], {"w": np.ones(3, np.float32)})
+    assert TrainReport.decode(reply.content) == RECORDS[4]
+    assert messages.decode_arrays(messages.arrays_of(reply.content))["w"].sum() == 3

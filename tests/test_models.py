@@ -1,0 +1,82 @@
+import numpy as np
+import pytest
+import torch
+
+from common import models
+from common.config import Settings
+from common.errors import ConfigError
+
+SHAPES = {
+    "lenet": ((1, 8, 8), 10),
+    "mlp": ((12,), 6),
+    "fama-cnn": ((1, 28, 28), 10),
+    "fama-cnn-small": ((1, 28, 28), 10),
+    "pereira-mlp": ((1, 28, 28), 10),
+    "pereira-cnn": ((3, 32, 32), 10),
+    "resnet18": ((3, 32, 32), 100),
+}
+
+
+def count(name):
+    return sum(p.numel() for p in models.build(name, *SHAPES[name]).parameters())
+
+
+def test_parameter_counts_of_the_papers():
+    assert count("pereira-mlp") == 52_500
+    assert count("pereira-cnn") == 73_418
+    # He et al.'s ResNet-18 has 11 227 812 with 100 classes; a 3x3 stem has 9408 - 1728 fewer
+    assert count("resnet18") == 11_227_812 - (64 * 3 * 7 * 7 - 64 * 3 * 3 * 3)
+
+
+def test_fedsccs_mlp_by_hand():
+    assert count("mlp") == (12 * 128 + 128) + (128 * 64 + 64) + (64 * 32 + 32) + (32 * 6 + 6)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_last_linear_layer_makes_the_logits_from_the_representation(name):
+    shape, classes = SHAPES[name]
+    network = models.build(name, shape, classes).eval()
+    seen = []
+    layer = models.last_linear(network)
+    layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
+    logits = network(torch.randn(3, *shape))
+    [(representation, output)] = seen
+    assert logits.shape == (3, classes)
+    assert output is logits
+    assert torch.equal(layer(representation), logits)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_parameters_round_trip(name):
+    first, second = (models.build(name, *SHAPES[name]) for _ in range(2))
+    models.load_parameters(second, models.parameters_of(first))
+    for key, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[key])
+
+
+def test_initial_model_depends_on_the_seed_alone():
+    settings = Settings()
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = models.initial_parameters(settings, (1, 8, 8), 10)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    second = models.initial_parameters(settings, (1, 8, 8), 10)
+    other = models.initial_parameters(settings.replace(seed=1), (1, 8, 8), 10)
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    assert not np.array_equal(first["output.weight"], other["output.weight"])
+
+
+def test_auto_is_lenet_for_images_and_mlp_for_rows():
+    names = [name for name, _ in models.build("auto", (1, 8, 8), 10).named_children()]
+    assert "conv1" in names
+    assert "hidden3" in dict(models.build("auto", (10,), 2).named_children())
+
+
+def test_impossible_networks_are_refused():
+    with pytest.raises(ConfigError, match="needs images"):
+        models.build("lenet", (10,), 2)
+    with pytest.raises(ConfigError, match="too small"):
+        models.build("fama-cnn", (1, 8, 8), 10)
+    with pytest.raises(ConfigError, match="same version and model"):
+        models.load_parameters(models.build("mlp", (10,), 2), {"w": np.zeros(1)})

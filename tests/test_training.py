@@ -1,0 +1,110 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from client_app import training
+from client_app.training import Rows
+from common import models
+from common.config import Settings
+from common.errors import ConfigError
+
+CPU = torch.device("cpu")
+
+
+def rows(n=50, seed=0):
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, 1, 8, 8)).astype(np.float32)
+    return Rows.on(CPU, x, rng.integers(0, 10, n))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("name", ["lenet", "mlp", "pereira-mlp"])
+def test_training_equals_torchs_sgd_bit_for_bit(name, momentum, weight_decay):
+    settings = Settings(
+        **{"momentum": momentum, "weight-decay": weight_decay, "local-epochs": 2, "batch-size": 16}
+    )
+    data = rows()
+    ours, theirs = (models.build(name, (1, 8, 8), 10) for _ in range(2))
+    models.load_parameters(theirs, models.parameters_of(ours))
+    with training.repeatable(CPU, 5):
+        training.train(ours, data, settings, np.random.default_rng(3))
+    with training.repeatable(CPU, 5):
+        rng = np.random.default_rng(3)
+        sgd = torch.optim.SGD(
+            theirs.parameters(),
+            lr=settings.learning_rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+        )
+        theirs.train()
+        for _ in range(2):
+            for batch in torch.split(torch.from_numpy(rng.permutation(50)), 16):
+                sgd.zero_grad()
+                functional.cross_entropy(theirs(data.inputs[batch]), data.labels[batch]).backward()
+                sgd.step()
+    for key, value in ours.state_dict().items():
+        assert torch.equal(value, theirs.state_dict()[key]), key
+
+
+def test_one_step_by_hand():
+    # one weight per class, x = 1: softmax of (0, 0) is (1/2, 1/2), so dL/dw = (-1/2, 1/2)
+    network = nn.Linear(1, 2, bias=False)
+    nn.init.zeros_(network.weight)
+    one = Rows(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
+    settings = Settings(**{"learning-rate": 0.1, "local-epochs": 1})
+    loss = training.train(network, one, settings, np.random.default_rng(0))
+    assert loss == pytest.approx(np.log(2))
+    assert network.weight.flatten().tolist() == pytest.approx([0.05, -0.05])
+
+
+def test_same_seed_same_numbers_also_with_dropout_and_other_draws_before():
+    settings = Settings(**{"local-epochs": 1})
+    first = models.parameters_of(models.build("pereira-mlp", (1, 8, 8), 10))
+
+    def trained(seed):
+        torch.rand(int(seed) + 3)  # what others draw must not matter
+        network = models.build("pereira-mlp", (1, 8, 8), 10)
+        models.load_parameters(network, first)
+        with training.repeatable(CPU, seed):
+            training.train(network, rows(), settings, np.random.default_rng(1))
+        return models.parameters_of(network)["output.weight"]
+
+    assert np.array_equal(trained(7), trained(7))
+    assert not np.array_equal(trained(7), trained(8))
+
+
+def test_repeatable_gives_back_generator_and_threads():
+    threads, state = torch.get_num_threads(), torch.get_rng_state()
+    with training.repeatable(CPU, 1):
+        torch.rand(5)
+    assert torch.get_num_threads() == threads
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_evaluation_counts_by_hand_and_over_batches(monkeypatch):
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    data = rows(37)
+    whole = training.evaluate(network, data)
+    logits = network(data.inputs)
+    assert whole.accuracy == pytest.approx((logits.argmax(1) == data.labels).sum().item() / 37)
+    assert whole.loss == pytest.approx(functional.cross_entropy(logits, data.labels).item())
+    monkeypatch.setattr(training, "_EVALUATION_BATCH", 8)
+    parts = training.evaluate(network, data)
+    assert parts.accuracy == whole.accuracy
+    assert parts.loss == pytest.approx(whole.loss)
+
+
+def test_evaluation_uses_no_dropout():
+    network = models.build("pereira-mlp", (1, 8, 8), 10)
+    assert training.evaluate(network, rows()) == training.evaluate(network, rows())
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(ConfigError, match="has 0 GPUs; use device=cpu"):
+        training.choose_device("cuda:1")
+    assert training.choose_device("auto") == CPU
