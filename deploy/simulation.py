@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import torch
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
@@ -224,7 +224,7 @@ class InProcessGrid(Grid):
         for message in outgoing:
             if deadline is not None and time.monotonic() > deadline:
                 break
-            copy = Message(metadata=message.metadata, content=_copy(message.content))
+            copy = _message(message.metadata, message.content)
             replies.append(_answer(app, copy, self._contexts[message.metadata.dst_node_id]))
         return replies
 
@@ -324,8 +324,8 @@ class InProcessGrid(Grid):
 
     def _start_worker(self) -> _Worker:
         # Forked where that is safe, so that data loaded before is shared and not loaded again.
-        method = "fork" if sys.platform.startswith("linux") else "spawn"
-        processes = multiprocessing.get_context(method)
+        linux = sys.platform.startswith("linux")
+        processes: Any = multiprocessing.get_context("fork" if linux else "spawn")
         ours, theirs = processes.Pipe()
         process = processes.Process(
             target=_work, args=(theirs, self._load, self._contexts, os.getpid()), daemon=True
@@ -362,7 +362,10 @@ def _work(
 
 
 def _message(metadata: Metadata, content: RecordDict) -> Message:
-    return Message(metadata=metadata, content=_copy(content))
+    # The overload that takes metadata is not part of Flower's typed interface.
+    make: Any = Message
+    message: Message = make(metadata=metadata, content=_copy(content))
+    return message
 
 
 def _with_state(context: Context, state: RecordDict | None) -> Context:

@@ -36,10 +36,12 @@ __all__ = [
 
 IntArray = NDArray[np.int64]
 
-# Random starts beside BUILD's: fewer of them for more clients, whose swaps take longer.
-_MOST_STARTS, _FEWEST_STARTS, _STARTS_TIMES_CLIENTS = 50, 5, 4000
+# Further starts beside BUILD's: fewer of them for more clients, whose swaps take longer.
+_MOST_STARTS, _FEWEST_STARTS, _STARTS_TIMES_CLIENTS = 100, 4, 10_000
 # For each k of a sweep, beside BUILD's and the grown one: 6 for 100 clients, none beyond 600.
 _SWEEP_STARTS_TIMES_CLIENTS = 600
+# Half of them are random, half are the best so far with this share of its medoids drawn anew.
+_SHAKEN = 0.2
 # A swap must lower the total deviation by more than the rounding of its sums.
 _ROUNDING = 1e-12
 
@@ -76,7 +78,7 @@ def k_medoids(distances: FloatArray, k: int, rng: np.random.Generator) -> Cluste
 
 
 def partition_around_medoids(distances: FloatArray, k: int, rng: np.random.Generator) -> KMedoids:
-    """Return k-medoids of distances (n, n): the best of BUILD's and 5 to 50 random starts.
+    """Return k-medoids of distances (n, n): the best of BUILD's and 4 to 100 random starts.
 
     No single swap of a medoid with another client lowers the deviation of the result.
 
@@ -87,11 +89,8 @@ def partition_around_medoids(distances: FloatArray, k: int, rng: np.random.Gener
     n = len(matrix)
     check_num_clusters(k, n)
     lowered = _lower_diagonal(matrix)
-    starts = [_build(lowered, k)]
-    if 1 < k < n:  # otherwise BUILD's is the optimum
-        count = max(_FEWEST_STARTS, min(_MOST_STARTS, _STARTS_TIMES_CLIENTS // n))
-        starts += _random_starts(n, k, count, rng)
-    return _assigned(matrix, lowered, _best_of(lowered, starts))
+    count = max(_FEWEST_STARTS, min(_MOST_STARTS, _STARTS_TIMES_CLIENTS // n))
+    return _assigned(matrix, lowered, _searched(lowered, [_build(lowered, k)], count, rng))
 
 
 def k_medoids_by_silhouette(
@@ -128,15 +127,13 @@ def _clusters_of_each_k(
 ) -> Iterator[Clusters]:
     lowered = _lower_diagonal(matrix)
     n = len(matrix)
-    random_starts = min(_MOST_STARTS, _SWEEP_STARTS_TIMES_CLIENTS // n)
+    count = min(_MOST_STARTS, _SWEEP_STARTS_TIMES_CLIENTS // n)
     # BUILD is nested: its first k medoids are BUILD's for k. The second start grows the best
     # medoids for k - 1 by one, as BUILD would.
     built = _build(lowered, tried[-1])
     best = built[:1]
     for k in tried:
-        starts = [built[:k], _grown(lowered, best)]
-        starts += _random_starts(n, k, random_starts, rng)
-        best = _best_of(lowered, starts)
+        best = _searched(lowered, [built[:k], _grown(lowered, best)], count, rng)
         yield _assigned(matrix, lowered, best).clusters
 
 
@@ -149,10 +146,6 @@ def _lower_diagonal(matrix: FloatArray) -> FloatArray:
     lowered = matrix.copy()
     np.fill_diagonal(lowered, -(matrix.max() or 1.0))
     return lowered
-
-
-def _random_starts(n: int, k: int, count: int, rng: np.random.Generator) -> list[IntArray]:
-    return [rng.choice(n, size=k, replace=False).astype(np.int64) for _ in range(count)]
 
 
 def _build(lowered: FloatArray, k: int) -> IntArray:
@@ -170,10 +163,34 @@ def _grown(lowered: FloatArray, medoids: IntArray) -> IntArray:
     return np.append(medoids, np.argmin(np.minimum(lowered, nearest[:, None]).sum(axis=0)))
 
 
-def _best_of(lowered: FloatArray, starts: list[IntArray]) -> IntArray:
-    """Return the medoids with the least deviation after the swaps; ties to the earlier start."""
-    swapped = [_faster_pam(lowered, start) for start in starts]
-    return min(swapped, key=lambda medoids: lowered[medoids].min(axis=0).sum())
+def _searched(
+    lowered: FloatArray, starts: list[IntArray], count: int, rng: np.random.Generator
+) -> IntArray:
+    """Return the best medoids from these starts and ``count`` random ones; ties to the earlier."""
+    n, k = len(lowered), starts[0].size
+    if k in (1, n):
+        return starts[0]  # BUILD's only medoid is the optimum, and so are all clients
+    random = [rng.choice(n, size=k, replace=False) for _ in range(count // 2)]
+    found = [_faster_pam(lowered, start) for start in starts + random]
+    best = min(found, key=lambda medoids: _deviation(lowered, medoids))
+    for _ in range(count - count // 2):
+        shaken = _faster_pam(lowered, _shaken(n, best, rng))
+        best = min(best, shaken, key=lambda medoids: _deviation(lowered, medoids))
+    return best
+
+
+def _shaken(n: int, medoids: IntArray, rng: np.random.Generator) -> IntArray:
+    """Return the medoids with a share of them replaced by random other clients."""
+    others = np.setdiff1d(np.arange(n), medoids)
+    count = min(int(np.ceil(_SHAKEN * medoids.size)), others.size)
+    shaken = medoids.copy()
+    replaced = rng.choice(medoids.size, size=count, replace=False)
+    shaken[replaced] = rng.choice(others, size=count, replace=False)
+    return shaken
+
+
+def _deviation(distances: FloatArray, medoids: IntArray) -> float:
+    return float(distances[medoids].min(axis=0).sum())
 
 
 def _assigned(matrix: FloatArray, lowered: FloatArray, medoids: IntArray) -> KMedoids:
@@ -181,8 +198,7 @@ def _assigned(matrix: FloatArray, lowered: FloatArray, medoids: IntArray) -> KMe
     clusters = Clusters.from_labels(nearest)
     in_order = np.empty_like(medoids)
     in_order[clusters.labels[medoids]] = medoids
-    deviation = matrix[in_order].min(axis=0).sum()
-    return KMedoids(clusters, in_order, float(deviation))
+    return KMedoids(clusters, in_order, _deviation(matrix, in_order))
 
 
 @dataclass
@@ -237,8 +253,6 @@ def _faster_pam(lowered: FloatArray, medoids: IntArray) -> IntArray:
     One pass over the matrix finds every client worth being a medoid; then, most promising first,
     each is weighed against the medoids as they now are and takes the place of the best one.
     """
-    if medoids.size in (1, len(lowered)):
-        return medoids
     state = _Assignment.of(lowered, medoids)
     tolerance = _ROUNDING * np.abs(lowered).max() * len(lowered)
     while True:

@@ -95,7 +95,7 @@ class Ledger:
         return times
 
     def _round_line(self, attempt: Attempt) -> dict[str, Any]:
-        answers = [*attempt.training, *attempt.evaluation]
+        answers: list[Answer[Any]] = [*attempt.training, *attempt.evaluation]
         scores = _by_model(attempt.evaluated)
         overall = Score.of(attempt.evaluated) if scores else None
         return {
@@ -116,7 +116,10 @@ class Ledger:
         }
 
     def _rejected(self, attempt: Attempt) -> list[dict[str, str]]:
-        phases = {"train": attempt.training, "evaluate": attempt.evaluation}
+        phases: dict[str, list[Answer[Any]]] = {
+            "train": attempt.training,
+            "evaluate": attempt.evaluation,
+        }
         return [
             {"site": self._roster.names[a.client], "phase": phase, "reason": a.verdict}
             for phase, answers in phases.items()
@@ -125,9 +128,15 @@ class Ledger:
         ]
 
     def _client_lines(self, attempt: Attempt) -> list[dict[str, Any]]:
-        reports = [(a, "train", a.value and a.value[0]) for a in attempt.training]
-        reports += [(a, "evaluate", a.value) for a in attempt.evaluation]
-        return [self._client_line(attempt, *entry) for entry in reports]
+        lines = [
+            self._client_line(attempt, answer, "train", answer.value and answer.value[0])
+            for answer in attempt.training
+        ]
+        lines += [
+            self._client_line(attempt, answer, "evaluate", answer.value)
+            for answer in attempt.evaluation
+        ]
+        return lines
 
     def _client_line(
         self,

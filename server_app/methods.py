@@ -83,7 +83,7 @@ def _k_medoids(settings: Settings) -> Clusterer:
 
     def cluster(_: np.ndarray, distances: np.ndarray, rng: np.random.Generator) -> Grouping:
         if k:
-            return Grouping(clustering.k_medoids(distances, k, rng))
+            return Grouping(clustering.k_medoids(distances, k, rng), scores={})
         return clustering.silhouette_sweep(distances, rng, max_clusters=most)
 
     return cluster

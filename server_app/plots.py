@@ -148,8 +148,10 @@ def _curves(axes: "Axes", rounds: IntArray, rows: FloatArray, name: str) -> None
 
 def _band(axes: "Axes", rounds: IntArray, models: FloatArray) -> None:
     seen = np.isfinite(models).any(axis=0)
-    low, middle, high = np.full((3, len(rounds)), np.nan)
-    low[seen], middle[seen], high[seen] = np.nanpercentile(models[:, seen], [10, 50, 90], axis=0)
+    quantiles = np.full((3, len(rounds)), np.nan)
+    if seen.any():
+        quantiles[:, seen] = np.nanpercentile(models[:, seen], [10, 50, 90], axis=0)
+    low, middle, high = quantiles
     color = cluster_color(0)
     label = f"{len(models)} models, 10th to 90th percentile"
     axes.fill_between(rounds, low, high, color=color, alpha=0.25, lw=0, label=label)
@@ -268,8 +270,8 @@ def principal_components(descriptors: FloatArray) -> tuple[FloatArray, FloatArra
     signs = np.where(right[np.arange(len(right)), largest] < 0, -1.0, 1.0)
     points = np.zeros((len(descriptors), 2))
     variance = np.zeros(2)
-    # Below this, a singular value is what rounding leaves of a zero, as NumPy's matrix_rank has it.
-    negligible = scale.max(initial=0) * max(centred.shape) * np.finfo(float).eps
+    # Below this, a singular value is what rounding leaves of a zero.
+    negligible = np.linalg.norm(descriptors) * max(centred.shape) * np.finfo(float).eps
     kept = min(2, int((scale > negligible).sum()))
     points[:, :kept] = (left * scale * signs)[:, :kept]
     variance[:kept] = scale[:kept] ** 2

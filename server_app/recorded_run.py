@@ -90,13 +90,17 @@ class Grouping:
     @classmethod
     def load(cls, path: Path) -> "Grouping":
         """Return the archive's content; ``ValueError`` if its arrays do not fit together."""
-        with np.load(path, allow_pickle=False) as arrays:
+        # Opened here, as np.load leaves a file open that it cannot read.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             names, labels = list(map(str, arrays["sites"])), arrays["labels"].astype(np.int64)
+            n, distances = len(names), arrays["distances"]
+            if labels.shape != (n,) or distances.shape != (n, n):
+                raise ValueError(f"labels {labels.shape}, distances {distances.shape}: {n} sites")
             order = order_by_cluster(names, labels)
             return cls(
                 OrderedSites(tuple(names[site] for site in order), labels[order]),
                 arrays["descriptors"][order].astype(np.float64),
-                arrays["distances"][np.ix_(order, order)].astype(np.float64),
+                distances[np.ix_(order, order)].astype(np.float64),
                 str(arrays["kind"]),
             )
 
@@ -168,8 +172,9 @@ class RecordedRun:
     def ordered_sites(self) -> OrderedSites:
         """Every site that any file names."""
         trained = (site for line in self.rounds for site in line.get("trained", ()))
+        refused = (site for _, site, *_ in self.refused if site)
         introduced = (site["site"] for site in self.sites)
-        names = sorted({*introduced, *self.cluster_of, *trained})
+        names = sorted({*introduced, *self.cluster_of, *trained, *refused})
         clusters = self.clusters_of(names)
         order = order_by_cluster(names, clusters)
         return OrderedSites(tuple(names[site] for site in order), clusters[order])
@@ -232,7 +237,7 @@ class _Files:
         texts = self.read("rounds.jsonl", lambda path: path.read_bytes().splitlines(), [])
         lines = [line for text in texts if (line := _parsed(text))]
         if len(lines) < len(texts):
-            self.notes.append(f"rounds.jsonl: {len(texts) - len(lines)} lines are cut off")
+            self.notes.append(f"rounds.jsonl: lines cut off: {len(texts) - len(lines)}")
         return lines
 
 
@@ -298,7 +303,7 @@ def _is_evaluation(line: Json) -> bool:
 def _refused_in(line: Json) -> Iterator[tuple[Attempt, str, str, str]]:
     for reply in line.get("rejected", ()):
         reason = reply.get("reason", "no reason given")
-        yield _attempt(line), reply.get("site", "?"), reply.get("phase", ""), reason
+        yield _attempt(line), reply.get("site", ""), reply.get("phase", ""), reason
     for site in line.get("missing", ()):
         yield _attempt(line), site, "", "no reply"
 

@@ -389,7 +389,7 @@ def _refused_table(run: RecordedRun) -> Table:
     if len(shown) < len(run.refused):
         note += f" The last {len(shown)} are shown; rounds.jsonl holds all of them."
     rows = [
-        (str(attempt[0]), str(attempt[1]), site, phase or "not known", reason)
+        (str(attempt[0]), str(attempt[1]), site or "not known", phase or "not known", reason)
         for attempt, site, phase, reason in shown
     ]
     head = ("round", "attempt", "site", "phase", "reason")

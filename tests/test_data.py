@@ -1,12 +1,16 @@
 """A `Dataset` is standardised on its training rows, split without leaks, and checked at birth."""
 
+import re
+import subprocess
 import sys
 from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from common import data
 from common.data import DATASETS, Dataset, load_dataset
@@ -59,7 +63,7 @@ class TestStandardising:
 
     @pytest.mark.parametrize("value", [0.1, 1e9 + 0.3, -7e37])
     def test_a_constant_feature_is_zero_whatever_its_value(self, value):
-        rows = rows_of(np.full((1001, 2), value, np.float32))
+        rows = rows_of(np.full((1001, 2), value))
         dataset = standardised(rows, np.arange(1001) >= 900)
         assert not dataset.train_x.any()
         assert not dataset.test_x.any()
@@ -105,7 +109,7 @@ class TestHoldOut:
 
     def test_the_overall_number_is_right_though_the_strata_are_small(self):
         y = np.repeat(np.arange(10), 3)  # 0.2 of 3 rounds to 1 row, 0.1 of 3 to none
-        for fraction, expected in ((0.2, 6), (0.1, 3)):
+        for fraction, expected in ((0.2, 6), (0.1, 3), (0.26, 8)):
             rng = np.random.default_rng(0)
             assert data._hold_out(rows_of(np.zeros((30, 1)), y), fraction, rng).sum() == expected
 
@@ -145,8 +149,6 @@ class TestLoading:
             "load_dataset('digits', seed=0);"
             "assert not {'torch', 'torchvision', 'flwr'} & set(sys.modules)"
         )
-        import subprocess
-
         subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
     def test_own_arrays_keep_their_split_and_owners(self, tmp_path):
@@ -183,8 +185,6 @@ class TestLoading:
         assert len(dataset.test_y) == 6
 
     def test_relative_paths_and_image_folders(self, tmp_path, monkeypatch):
-        from PIL import Image
-
         for i in range(10):
             folder = tmp_path / "photos" / "ab"[i % 2]
             folder.mkdir(parents=True, exist_ok=True)
@@ -263,6 +263,21 @@ class TestDataset:
     def test_unfit_fields_are_named(self, changes, message):
         with pytest.raises(DataError, match=message):
             replace(GOOD, **changes)
+
+
+GUIDE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL))
+def test_the_examples_of_the_guide_print_what_they_say(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    assert f"# {capsys.readouterr().out}" == example.splitlines(keepends=True)[-1]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_guide_has_a_row_for_every_data_set(name):
+    assert f"| `{name}` |" in GUIDE
 
 
 @pytest.mark.shared_data

@@ -28,8 +28,8 @@ def order(task_identity):
     return Message(messages.content(ORDER), 7, messages.TRAIN)
 
 
-def training_reply(order, model=MODEL, **changes):
-    return messages.reply(order, TrainReport(**(GOOD | changes)), model)
+def training_reply(order, arrays=MODEL, **changes):
+    return messages.reply(order, TrainReport(**(GOOD | changes)), arrays)
 
 
 def inspect(reply):

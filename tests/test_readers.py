@@ -245,6 +245,15 @@ def test_a_batch_that_asks_to_run_code_is_refused(tmp_path):
     assert not (tmp_path / "written").exists()
 
 
+@pytest.mark.parametrize("name", ["base64.encode", "numpy.savetxt", "numpy.core.multiarray.empty"])
+def test_only_what_rebuilds_arrays_may_be_unpickled(tmp_path, name):
+    place, _ = write_cifar10(tmp_path)
+    module, function = name.rsplit(".", 1)
+    (place / "test_batch").write_bytes(f"c{module}\n{function}\n.".encode())
+    with pytest.raises(DataError, match=rf"it asks for .*{function}"):
+        readers.cifar10(folder(tmp_path))
+
+
 @pytest.mark.parametrize("kind", ["gz", "npz", "pickle", "image"])
 @given(data=st.data())
 @settings(max_examples=40, deadline=None)

@@ -42,7 +42,7 @@ def test_starts_of_clusters_by_hand():
 
 @pytest.mark.parametrize("clusters", [[1, 0], [-1, 0], [0]])
 def test_sites_out_of_order_or_without_cluster_are_refused(clusters):
-    with pytest.raises(ValueError, match="order_by_cluster|one cluster"):
+    with pytest.raises(ValueError, match=r"order_by_cluster|one cluster"):
         OrderedSites(("a", "b"), np.array(clusters))
 
 
@@ -67,7 +67,7 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_noted(tmp_path):
     (tmp_path / "rounds.jsonl").write_text('{"round": 1, "loss": 0.5}\n{"round": 2, "lo')
     run = RecordedRun.read(tmp_path)
     assert run.numbers.tolist() == [1]
-    assert run.notes == ["rounds.jsonl: 1 lines are cut off"]
+    assert run.notes == ["rounds.jsonl: lines cut off: 1"]
 
 
 def test_the_last_attempt_of_a_round_counts_and_gaps_are_nan(tmp_path):
@@ -171,7 +171,9 @@ def test_a_grouping_is_read_in_cluster_order(tmp_path):
     "changes",
     [
         {"labels": np.array([0, 1])},
+        {"labels": np.array([0, 1, 1, 0])},
         {"distances": np.zeros((2, 2))},
+        {"distances": np.zeros((4, 4))},
         {"descriptors": np.zeros((3, 0))},
         {"descriptors": np.full((3, 2), np.nan)},
         {"descriptors": np.zeros(3)},

@@ -16,7 +16,7 @@ from common.config import Settings
 from common.errors import RoundError
 from server_app import guard
 from server_app.clustering import Clusters
-from server_app.exchange import OK, Exchange
+from server_app.exchange import OK, Answer, Exchange
 from server_app.guard import Template
 from server_app.ledger import Attempt, Ledger
 from server_app.methods import Method
@@ -134,7 +134,8 @@ class FederatedTraining(Strategy):
         )
 
     def _first_reason(self) -> str:
-        bad = [a for a in (*self._attempt.training, *self._attempt.evaluation) if a.verdict != OK]
+        answers: list[Answer[Any]] = [*self._attempt.training, *self._attempt.evaluation]
+        bad = [answer for answer in answers if answer.verdict != OK]
         if not bad:
             return "nobody was asked"
         first = bad[0]

@@ -13,7 +13,6 @@ from common.messages import LabelHistogram, Order
 from server_app.clustering import Grouping
 from server_app.exchange import OK, Exchange
 from server_app.guard import Asked, refuse_error
-from server_app.methods import LabelGroups
 from server_app.strategies.base import FederatedTraining
 
 log = logging.getLogger("coterie")
