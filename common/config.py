@@ -6,7 +6,6 @@ problem, raised before anything starts. Names that belong to a catalogue (``stra
 ``metric``, ``dataset``) are checked by the file that holds it, so that adding touches one file.
 """
 
-import difflib
 import functools
 import math
 import os
@@ -20,7 +19,7 @@ import tomli_w
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from common.errors import ConfigError
+from common.errors import ConfigError, did_you_mean
 
 Scalar = bool | int | float | str
 
@@ -162,8 +161,6 @@ class Settings(BaseModel):
         changes: dict[str, Scalar] = {"output_dir": os.path.abspath(_expand(self.output_dir))}
         if self.data_dir:
             changes["data_dir"] = os.path.abspath(_expand(self.data_dir))
-        if Path(_expand(self.dataset)).suffix in {".npz", ".csv"} or os.sep in self.dataset:
-            changes["dataset"] = os.path.abspath(_expand(self.dataset))
         return self.replace(**changes)
 
 
@@ -191,11 +188,8 @@ def _from_items(items: tuple[tuple[str, Scalar], ...]) -> Settings:
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
-    """Return one line about a name that is in no catalogue, with the nearest ones that are."""
-    known = sorted(known)
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}"
-    return f"unknown {kind} {name!r}; {hint}"
+    """Return one line about a name that is in no catalogue."""
+    return f"unknown {kind} {name!r}{did_you_mean(name, known)}"
 
 
 def _expand(path: str) -> str:

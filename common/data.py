@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import readers, seeds
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, did_you_mean
 from common.own_data import read_csv, read_image_folder, read_npz
-from common.readers import Array, DataFolder, IntArray, Reader, Rows, did_you_mean, require_finite
+from common.readers import Array, DataFolder, IntArray, Reader, Rows, require_finite
 
 DATASETS: Final[dict[str, Reader]] = {
     "digits": readers.digits,
@@ -115,28 +115,43 @@ def load_dataset(
     """
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test-fraction={test_fraction}: choose a fraction between 0 and 1")
-    if name_or_path in DATASETS:
-        name = name_or_path
-        rows = DATASETS[name](DataFolder(data_dir, download))
+    located = locate(name_or_path)
+    if located in DATASETS:
+        name, rows = located, DATASETS[located](DataFolder(data_dir, download))
     else:
-        path = Path(name_or_path).expanduser().absolute()
-        name, rows = path.stem, _read_own(path, name_or_path, label_column, client_column)
+        path = Path(located)
+        name, rows = path.stem, _read_own(path, label_column, client_column)
     rng = seeds.generator(seed, "test-split", name)
     test = _hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     return _standardised(name, rows, test)
 
 
-def _read_own(path: Path, given: str, label_column: str, client_column: str) -> Rows:
+def locate(name_or_path: str) -> str:
+    """Return a name of the table as it is, a path as an absolute one; nothing is read.
+
+    Raises:
+        ConfigError: neither a name of the table nor anything that is there.
+        DataError: a path to nothing, or to a file of another kind.
+    """
+    if name_or_path in DATASETS:
+        return name_or_path
+    path = Path(name_or_path).expanduser().absolute()
+    is_table = path.suffix.lower() in (".npz", ".csv")
+    if path.is_dir() or (is_table and path.is_file()):
+        return str(path)
+    if is_table:
+        raise DataError(f"dataset={name_or_path}: there is no file {path}")
+    if path.exists():
+        raise DataError(f"dataset={path} is no .npz, .csv or folder of images")
+    raise ConfigError(f"dataset={name_or_path} is unknown{did_you_mean(name_or_path, DATASETS)}")
+
+
+def _read_own(path: Path, label_column: str, client_column: str) -> Rows:
     if path.is_dir():
         return read_image_folder(path)
-    suffix = path.suffix.lower()
-    if suffix not in (".npz", ".csv"):
-        if path.exists():
-            raise DataError(f"dataset={path} is no .npz, .csv or folder of images")
-        raise ConfigError(f"dataset={given} is unknown{did_you_mean(given, DATASETS)}")
-    if not path.is_file():
-        raise DataError(f"dataset={given}: there is no file {path}")
-    return read_npz(path) if suffix == ".npz" else read_csv(path, label_column, client_column)
+    if path.suffix.lower() == ".npz":
+        return read_npz(path)
+    return read_csv(path, label_column, client_column)
 
 
 def _hold_out(rows: Rows, fraction: float, rng: np.random.Generator) -> NDArray[np.bool_]:

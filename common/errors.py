@@ -8,6 +8,16 @@ CoterieError              exit code 1
 └── RoundError            a round without a usable result                     1
 """
 
+import difflib
+from collections.abc import Iterable
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the end of an error that refuses ``word``: the nearest known name, or all of them."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
+
 
 class CoterieError(Exception):
     """Base of every error that Coterie raises on purpose."""

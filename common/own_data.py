@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import DataError
+from common.errors import DataError, did_you_mean
 from common.readers import (
     Array,
     IntArray,
     Rows,
     damaged,
-    did_you_mean,
     read_arrays,
     read_image,
 )

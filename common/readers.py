@@ -4,14 +4,13 @@ A new data set is one function ``DataFolder -> Rows`` here and one line in `comm
 Where the files come from, their licences and layouts: docs/data.md.
 """
 
-import difflib
 import gzip
 import io
 import itertools
 import math
 import pickle
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,14 +31,6 @@ FASHION_CLASSES = (
 )
 # Beyond this a value cannot become float32, and its square still fits in float64.
 LARGEST = float(np.finfo(np.float32).max)
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...? Known: ..." for an error that refuses `word`."""
-    names = [*known]
-    close = difflib.get_close_matches(word, names, n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else "."
-    return f"{hint} Known: {', '.join(names)}"
 
 
 def require_finite(x: Array, what: str) -> None:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from common import seeds
 from common.data import Dataset
-from common.errors import ConfigError, DataError
-from common.readers import did_you_mean
+from common.errors import ConfigError, DataError, did_you_mean
 
 IntArray = NDArray[np.int64]
 Parts = list[IntArray]

@@ -1,6 +1,5 @@
 """The ``coterie`` command."""
 
-import logging
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -31,13 +30,15 @@ ConfigFile = Annotated[
 def simulate(words: Words = None, config_file: ConfigFile = None) -> None:
     """Run a whole federation on this machine."""
     settings = config.load(config_file, words or ())
-    # torch and flwr take seconds to import: bad settings are refused before that.
-    _refuse_early(settings)
+    # Names first: they need no torch and no Flower, whose imports take seconds.
+    from common.data import locate
+    from server_app.methods import build
+
+    build(settings)
+    settings = settings.replace(dataset=locate(settings.dataset))
     from deploy.simulation import simulate as run
 
-    folder = run(settings)
-    typer.echo(f"report: {(folder / 'report.html').as_uri()}")
-    typer.echo(f"run: {folder}")
+    run(settings)
 
 
 @app.command()
@@ -58,30 +59,14 @@ def methods() -> None:
         typer.echo(f"{name}\n    {(build.__doc__ or '').strip().splitlines()[0]}")
 
 
-def _refuse_early(settings: Settings) -> None:
-    from server_app.methods import build
-
-    build(settings)
-
-
 def main() -> None:
     """Run the command; a known error is one line on stderr and its exit code, no traceback."""
-    _log_to_stdout()
     try:
         app(standalone_mode=True)
     except CoterieError as error:
         for line in str(error).splitlines():
             typer.echo(f"coterie: {line}", err=True)
         sys.exit(error.exit_code)
-
-
-def _log_to_stdout() -> None:
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(logging.Formatter("%(message)s"))
-    log = logging.getLogger("coterie")
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    log.propagate = False
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.site import simulated_federation
+from client_app.training import choose_device
 from common.config import Scalar, Settings
 from server_app import app as server
 from server_app import methods
@@ -58,6 +59,9 @@ def simulate(settings: Settings) -> Path:
     """
     settings = settings.with_absolute_paths()
     methods.build(settings)
+    # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    choose_device(settings.device)
     _, sites = simulated_federation(settings)
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.

@@ -1,6 +1,7 @@
 """The ServerApp: settings -> method -> strategy -> run folder."""
 
 import logging
+import sys
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
@@ -26,6 +27,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run a whole federation; any error is written to the run folder before it is raised."""
+    show_progress()
     settings = config.from_run_config(context.run_config).with_absolute_paths()
     method = methods.build(settings)
     folder = RunFolder.create(settings)
@@ -41,7 +43,17 @@ def main(grid: Grid, context: Context) -> None:
         raise
     finally:
         report.write_report(folder)
+    log.info("report: %s", (folder.path / "report.html").as_uri())
     log.info("run: %s", folder.path)
+
+
+def show_progress() -> None:
+    """Let the run's progress lines reach standard output, unless somebody listens already."""
+    if not log.hasHandlers():
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)
 
 
 def run_folder_of(context: Context) -> Path:

@@ -186,9 +186,7 @@ class RecordedRun:
     @cached_property
     def evaluated(self) -> dict[str, float]:
         """The accuracy of each site in the last round that sites evaluated."""
-        good = [line for line in self.newest if _is_evaluation(line)]
-        last = max(map(_attempt, good), default=None)
-        return {line["site"]: line["accuracy"] for line in good if _attempt(line) == last}
+        return {line["site"]: line["accuracy"] for line in filter(_is_evaluation, self.newest)}
 
     @cached_property
     def refused(self) -> list[tuple[Attempt, str, str, str]]:

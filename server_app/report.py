@@ -415,7 +415,8 @@ def _site_table(run: RecordedRun) -> Table:
     ]
     head = ("site", "cluster", "training rows", "held-out rows", "selected", "accuracy")
     note = "Releases: what a site is willing to give out beyond its own evaluation's figures."
-    colors = tuple(map(plots.cluster_color, run.ordered_sites.clusters.tolist()))
+    clusters = run.ordered_sites.clusters.tolist() if run.cluster_of else ()
+    colors = tuple(map(plots.cluster_color, clusters))
     return Table("Sites", (*head, "releases"), rows, frozenset({0, 6}), note, colors)
 
 

@@ -21,7 +21,18 @@ from server_app.dissimilarity import (
     symmetric_kl_between,
 )
 
-KEYS = "cosine mse euclidean manhattan chebyshev mmd kl js wasserstein wasserstein-values".split()
+KEYS = [
+    "cosine",
+    "mse",
+    "euclidean",
+    "manhattan",
+    "chebyshev",
+    "mmd",
+    "kl",
+    "js",
+    "wasserstein",
+    "wasserstein-values",
+]
 LN2 = np.log(2.0)
 
 

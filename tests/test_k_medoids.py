@@ -15,6 +15,7 @@ from server_app.clusters import Clusters
 from server_app.dissimilarity import LABEL_METRICS
 from server_app.k_medoids import (
     KMedoids,
+    _Assignment,
     k_medoids,
     k_medoids_by_silhouette,
     partition_around_medoids,
@@ -83,6 +84,22 @@ def test_clients_are_with_their_nearest_medoid_and_no_swap_helps(points, data, s
         swapped = found.medoids.copy()
         swapped[position] = client
         assert matrix[swapped].min(axis=0).sum() >= found.total_deviation - 1e-9
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(3, 15), data=st.data(), seed=st.integers(0, 2**31))
+def test_the_two_nearest_medoids_stay_right_over_many_swaps(n, data, seed):
+    rng = np.random.default_rng(seed)
+    matrix = squareform(pdist(rng.normal(size=(n, 2))))
+    k = data.draw(st.integers(2, n - 1))
+    state = _Assignment.of(matrix, rng.permutation(n)[:k])
+    for _ in range(5):
+        position = int(rng.integers(k))
+        others = np.setdiff1d(np.arange(n), state.medoids)
+        state.replace(matrix, position, int(rng.choice(others)))
+        anew = _Assignment.of(matrix, state.medoids)
+        for name in ("nearest", "second", "to_nearest", "to_second"):
+            assert np.array_equal(getattr(state, name), getattr(anew, name))
 
 
 def test_planted_groups_are_found_and_the_generator_decides_everything():

@@ -176,8 +176,15 @@ ROUNDS = {"progress", "participation", "traffic"}
 ALL = GROUPED | ROUNDS | {"accuracy-spread"}
 
 
-def test_the_first_screen_of_a_finished_run_has_its_final_figures(tmp_path):
-    page = report(whole_run(tmp_path))
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a finished run, and what a reader sees of its report."""
+    folder = whole_run(tmp_path_factory.mktemp("finished"))
+    return folder, report(folder)
+
+
+def test_the_first_screen_of_a_finished_run_has_its_final_figures(finished):
+    _, page = finished
     assert page.fact("Accuracy at the end") == "81.2 %"
     assert page.fact("Best accuracy") == "87.5 %"
     assert "in round 3" in page.texts
@@ -194,9 +201,8 @@ def test_the_first_screen_of_a_finished_run_has_its_final_figures(tmp_path):
     assert "digits" in page.text
 
 
-def test_every_picture_is_there_with_caption_and_words_for_the_blind(tmp_path):
-    folder = whole_run(tmp_path)
-    page = report(folder)
+def test_every_picture_is_there_with_caption_and_words_for_the_blind(finished):
+    folder, page = finished
     assert plot_names(folder) == ALL
     assert page.tags["svg"] == page.tags["figcaption"] == len(ALL)
     spoken = [value for name, value in page.attributes if name == "aria-label"]
@@ -206,7 +212,7 @@ def test_every_picture_is_there_with_caption_and_words_for_the_blind(tmp_path):
 
 
 def test_the_same_folder_gives_the_same_bytes(tmp_path):
-    folder = whole_run(tmp_path, models=4)
+    folder = whole_run(tmp_path, n=5, k=2, models=4)
     write_report(folder)
     files = [folder.path / "report.html", *sorted((folder.path / "plots").glob("*"))]
     before = [file.read_bytes() for file in files]
@@ -260,20 +266,18 @@ def test_a_folder_with_nothing_in_it_gives_a_page(tmp_path):
 @pytest.mark.parametrize(
     ("missing", "lost"),
     [
-        ("config.toml", set()),
-        ("environment.json", set()),
-        ("status.json", set()),
-        ("sites.json", set()),
-        ("results.json", set()),
+        ("config.toml environment.json", set()),
+        ("status.json results.json", set()),
         ("rounds.jsonl", ROUNDS),
-        ("clients.jsonl", {"accuracy-spread"}),
+        ("sites.json clients.jsonl", {"accuracy-spread"}),
         ("clusters.json", {"silhouettes"}),
         ("dissimilarity.npz", GROUPED - {"silhouettes"}),
     ],
 )
-def test_a_missing_file_costs_its_own_pictures_only(tmp_path, missing, lost):
+def test_missing_files_cost_their_own_pictures_only(tmp_path, missing, lost):
     folder = whole_run(tmp_path, n=6, k=2, rounds=2)
-    (folder.path / missing).unlink()
+    for name in missing.split():
+        (folder.path / name).unlink()
     page = report(folder)
     assert plot_names(folder) == ALL - lost
     assert page.fact("Sites") == "6"
@@ -305,10 +309,10 @@ def test_a_number_of_clusters_that_was_set_has_no_silhouettes(tmp_path):
     assert "4 clusters, as was set; formed before round 1." in page.text
 
 
-def test_several_models_get_a_curve_each_and_one_gets_none(tmp_path):
-    single, several = (whole_run(tmp_path, models=models) for models in (1, 3))
-    for folder, expected in ((single, 0), (several, 3)):
-        write_report(folder)
+def test_several_models_get_a_curve_each_and_one_gets_none(tmp_path, finished):
+    several = whole_run(tmp_path, n=3, k=0, models=3)
+    write_report(several)
+    for folder, expected in ((finished[0], 0), (several, 3)):
         svg = (folder.path / "plots" / "progress.svg").read_text(encoding="utf-8")
         assert len(set(re.findall(r">(model \d+)<", svg))) == expected
 
@@ -360,8 +364,8 @@ def test_tables_hold_the_rounds_the_members_and_the_settings(tmp_path):
     assert site[-1] == "label-histogram, model"
 
 
-def test_long_tables_are_folded(tmp_path):
-    short, long = report(whole_run(tmp_path, rounds=5)), report(whole_run(tmp_path, rounds=60))
+def test_long_tables_are_folded(tmp_path, finished):
+    short, long = finished[1], report(whole_run(tmp_path, rounds=60))
     assert "Show 60 rows" in long.text
     assert long.tags["details"] == short.tags["details"] + 1
 

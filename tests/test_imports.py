@@ -1,0 +1,68 @@
+"""Dependencies point one way: deploy -> server_app, client_app -> common."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+ALLOWED = {
+    "common": {"common"},
+    "server_app": {"server_app", "common"},
+    "client_app": {"client_app", "common"},
+    "deploy": {"deploy", "server_app", "client_app", "common"},
+}
+# Arithmetic: everything in here can be read, tested and reused without a federation.
+ARITHMETIC = [
+    "common/seeds.py",
+    "common/splits.py",
+    "common/readers.py",
+    "common/own_data.py",
+    "common/data.py",
+    "server_app/dissimilarity.py",
+    "server_app/clusters.py",
+    "server_app/clustering.py",
+    "server_app/k_medoids.py",
+    "server_app/repulsive.py",
+    "server_app/selection.py",
+]
+SOURCES = [path for package in ALLOWED for path in sorted((ROOT / package).rglob("*.py"))]
+
+
+def imported(path):
+    """Every module that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative import"
+            yield node.module
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_packages_import_only_what_lies_below_them(path):
+    package = path.relative_to(ROOT).parts[0]
+    ours = {name.partition(".")[0] for name in imported(path)} & ALLOWED.keys()
+    assert ours <= ALLOWED[package]
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_arithmetic_loads_neither_flower_nor_torch(name):
+    module = name.removesuffix(".py").replace("/", ".")
+    code = f"import {module}, sys; print([m for m in ('flwr', 'torch') if m in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_command_is_light():
+    code = (
+        "import deploy.cli, sys; print([m for m in ('flwr', 'torch', 'ray') if m in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
