@@ -255,15 +255,17 @@ def _faster_pam(lowered: FloatArray, medoids: IntArray) -> IntArray:
     """
     state = _Assignment.of(lowered, medoids)
     tolerance = _ROUNDING * np.abs(lowered).max() * len(lowered)
-    while True:
+    swapped = True
+    while swapped:
+        swapped = False
         gains = _best_changes(lowered, state)
         promising = np.argsort(gains, kind="stable")[: np.count_nonzero(gains < -tolerance)]
-        if promising.size == 0:
-            return state.medoids
         for client in promising:
             position, change = _best_swap(lowered[client], state)
             if change < -tolerance:
                 state.replace(lowered, position, int(client))
+                swapped = True
+    return state.medoids
 
 
 def _best_swap(distance: FloatArray, state: _Assignment) -> tuple[int, float]:

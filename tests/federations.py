@@ -11,7 +11,7 @@ from flwr.clientapp import ClientApp
 
 from client_app.app import app as real
 from common import messages
-from common.messages import TrainReport
+from common.messages import Order, TrainReport
 
 BAD_SITE = 2
 
@@ -64,6 +64,18 @@ def dies(message, context):
 
 def hangs(message, context):
     time.sleep(3600)
+
+
+def load_evaluating_at_the_second_attempt():
+    app = load(real)()
+
+    def evaluate(message, context):
+        if Order.decode(message.content).attempt == 1:
+            raise RuntimeError("not yet")
+        return real(message, context)
+
+    app._registered_funcs["evaluate.default"] = evaluate
+    return app
 
 
 def _load_echo():

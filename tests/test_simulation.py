@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
+from safetensors.numpy import load_file
 
 from client_app.site import simulated_federation
 from common import messages
+from common import models as networks
 from common.config import Settings
 from common.errors import RoundError
 from common.messages import Order, TrainReport
@@ -86,19 +88,15 @@ def test_one_bad_site_of_five_changes_nothing_for_the_others_and_is_named(
 
     reports, models = train_directly(settings, [0, 1, 3, 4])
     expected = average(models, np.array([report.num_examples for report in reports]))
-    from safetensors.numpy import load_file
-
     written = load_file(folder / "models" / "model-0.safetensors")
     assert all(np.array_equal(written[name], expected[name]) for name in expected)
 
 
-def train_directly(settings, sites):
+def train_directly(settings, sites, attempt=1):
     """The updates of some sites in round 1, without any strategy."""
-    from common import models
-
     settings = settings.with_absolute_paths()
-    initial = models.initial_parameters(settings, (1, 8, 8), 10)
-    content = messages.content(Order(1, 1, 0), messages.encode_arrays(initial))
+    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    content = messages.content(Order(1, attempt, 0), messages.encode_arrays(initial))
     with InProcessGrid(load_client_app, settings.to_dict(), num_nodes=5, workers=1) as grid:
         nodes = list(grid.get_node_ids())
         asked = [Message(content, nodes[site], messages.TRAIN) for site in sites]
@@ -147,6 +145,16 @@ def test_round_without_a_usable_reply_is_retried_once_and_then_stops_the_run(tmp
     [folder] = tmp_path.iterdir()
     assert [line["attempt"] for line in lines(folder, "rounds.jsonl")] == [1, 2]
     assert json.loads((folder / "status.json").read_text())["state"] == "failed"
+
+
+def test_retry_starts_from_the_models_before_the_round(tmp_path):
+    settings = settings_in(tmp_path, "num-server-rounds=1")
+    folder = run(settings, federations.load_evaluating_at_the_second_attempt)
+    assert [line["accuracy"] is None for line in lines(folder, "rounds.jsonl")] == [True, False]
+    reports, models = train_directly(settings, range(5), attempt=2)
+    expected = average(models, np.array([report.num_examples for report in reports]))
+    written = load_file(folder / "models" / "model-0.safetensors")
+    assert all(np.array_equal(written[name], expected[name]) for name in expected)
 
 
 # The grid by itself --------------------------------------------------------------------------
