@@ -108,7 +108,7 @@ class RunFolder:
 
     def write_model(self, index: int, parameters: Parameters) -> None:
         """Write a model that ``safetensors.numpy.load_file`` and torch's twin read."""
-        arrays = {name: np.ascontiguousarray(value) for name, value in parameters.items()}
+        arrays = {name: np.asarray(value, order="C") for name, value in parameters.items()}
         self.write(f"models/model-{index}.safetensors", safetensors.numpy.save(arrays))
 
 

@@ -1,0 +1,64 @@
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+
+from common import messages
+from common.errors import MessageError
+from common.messages import Introduction, Order
+from server_app.exchange import NO_REPLY, OK, Exchange
+from server_app.roster import Roster
+
+ROSTER = Roster(
+    tuple(Introduction(name, 5, 2, 3, [4], ["model"]) for name in "abc"), nodes=(11, 22, 33)
+)
+MODELS = [{"w": np.zeros(2, np.float32)}, {"w": np.ones(2, np.float32)}]
+
+
+@pytest.fixture
+def exchange(task_identity):
+    return Exchange.with_models(
+        ROSTER, messages.TRAIN, MODELS, {0: 1, 2: 0}, round_number=4, attempt=2
+    )
+
+
+def accept(reply, asked):
+    if reply.has_error():
+        raise MessageError(reply.error.reason)
+    return asked.site.site, asked.order.model
+
+
+def reply(message):
+    return Message(messages.content(), reply_to=message)
+
+
+def test_each_client_is_sent_its_model_and_equal_models_are_one_object(exchange, task_identity):
+    first, second = exchange.outgoing()
+    assert [m.metadata.dst_node_id for m in (first, second)] == [11, 33]
+    assert Order.decode(first.content) == Order(4, 2, 1)
+    assert messages.decode_arrays(messages.arrays_of(first.content))["w"].tolist() == [1, 1]
+    everybody = Exchange.with_models(
+        ROSTER, messages.TRAIN, MODELS, dict.fromkeys(range(3), 0), round_number=1, attempt=1
+    )
+    assert len({id(message.content) for message in everybody.outgoing()}) == 1
+
+
+def test_answers_come_in_the_order_asked_whatever_the_order_of_replies(exchange):
+    replies = [reply(message) for message in reversed(exchange.outgoing())]
+    answers = exchange.answers(replies, accept)
+    assert [(a.client, a.model, a.value, a.verdict) for a in answers] == [
+        (0, 1, ("a", 1), OK),
+        (2, 0, ("c", 0), OK),
+    ]
+    assert all(answer.bytes_down > 8 for answer in answers)
+
+
+def test_missing_duplicate_refused_and_foreign_replies(exchange):
+    first, second = exchange.outgoing()
+    stranger = Message(messages.content(), 99, messages.TRAIN)
+    answers = exchange.answers([reply(first), reply(first), reply(stranger)], accept)
+    assert [answer.verdict for answer in answers] == ["2 replies to one message", NO_REPLY]
+    assert [answer.value for answer in answers] == [None, None]
+    failed = Message(Error(2, "no power"), reply_to=second)
+    answers = exchange.answers([failed], accept)
+    assert [answer.verdict for answer in answers] == [NO_REPLY, "no power"]
+    assert answers[1].bytes_up == 0
