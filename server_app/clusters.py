@@ -1,8 +1,4 @@
-"""A grouping of clients, and how well separated it is.
-
-Imports neither the methods that group nor the measures they group by, so that all of them can
-share these types and checks.
-"""
+"""A grouping of clients, how well separated it is, and the checks every way of grouping shares."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -15,6 +15,7 @@ import server_app.clustering as clustering
 from common.errors import ClusteringError, ConfigError, DataError
 from server_app.clustering import (
     Clusters,
+    _seeded,
     cut_linkage,
     k_center,
     k_medoids,
@@ -125,6 +126,20 @@ def test_simclust_recovers_planted_groups(seed):
     rows, groups = planted(seed)
     clusters = symmetric_kl_k_means(rows, 4, np.random.default_rng(seed))
     assert adjusted_rand_score(groups, clusters.labels) == 1
+
+
+def test_seeds_are_drawn_with_odds_of_their_divergence():
+    # Copies of a client already drawn have no odds, until nobody else is left.
+    rows = np.array([[0.9, 0.1]] * 20 + [[0.1, 0.9]] + [[0.5, 0.5]])
+    for seeds in _seeded(rows, 4, np.random.default_rng(0)):
+        assert len(np.unique(seeds[:3], axis=0)) == 3
+        assert seeds[3].tolist() == [0.9, 0.1]
+    # After a client of the first kind: 0.8 ln 9 for the second kind to 0.2 ln 9 for the third.
+    rng = np.random.default_rng(1)
+    seconds = np.concatenate([_seeded(rows, 2, rng)[:, :, 1] for _ in range(300)])
+    seconds = seconds[seconds[:, 0] == 0.1, 1]
+    share = np.mean(seconds == 0.9)
+    assert share == pytest.approx(0.8, abs=0.03)
 
 
 def test_simclust_is_a_fixed_point_of_its_two_steps():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from common.errors import ClusteringError, DataError
 from server_app.dissimilarity import symmetric_kl
-from server_app.repulsive import diversity, repulsive
+from server_app.repulsive import _Partition, diversity, repulsive
 
 
 def label_rows(seed, n, num_classes=10, alpha=0.3):
@@ -103,6 +103,16 @@ def test_no_swap_of_two_clients_is_left_that_helps():
         swapped = labels.copy()
         swapped[[i, j]] = labels[[j, i]]
         assert diversity(rows, swapped) <= reached + 1e-9
+
+
+def test_every_swap_raises_j_and_the_sums_follow():
+    rows = label_rows(12, 40)
+    partition = _Partition(rows, np.random.default_rng(13).permutation(np.arange(40) % 6))
+    for client in range(40):
+        before = partition.objective
+        partition.try_swap(client, np.arange(40))
+        assert partition.objective >= before
+        assert partition.objective == pytest.approx(diversity(rows, partition.labels), abs=1e-10)
 
 
 @settings(max_examples=30, deadline=None)
