@@ -1,6 +1,7 @@
 """The command as a person uses it, in a process of its own."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 def coterie(*words, cwd=ROOT):
     command = [sys.executable, "-m", "deploy.cli", *map(str, words)]
-    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "HOME": str(cwd)}
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
 
 
