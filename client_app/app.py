@@ -12,7 +12,14 @@ from client_app.site import Site, open_site
 from client_app.training import Rows, Stopwatch
 from common import messages, models, seeds
 from common.errors import CoterieError, MessageError
-from common.messages import EvaluateReport, Introduction, LabelHistogram, Order, TrainReport
+from common.messages import (
+    EvaluateReport,
+    Introduction,
+    LabelHistogram,
+    LossReport,
+    Order,
+    TrainReport,
+)
 
 Handler = Callable[[Message, Site], Message]
 
@@ -107,6 +114,30 @@ def evaluate(message: Message, site: Site) -> Message:
         num_examples=len(rows),
         loss=result.loss,
         accuracy=result.accuracy,
+        seconds=watch.seconds,
+    )
+    return messages.reply(message, report)
+
+
+@app.query("loss")
+@_of_site
+def loss(message: Message, site: Site) -> Message:
+    """Measure the model received on this site's training rows, if the site releases that."""
+    _require(site, "loss")
+    watch = Stopwatch()
+    order = Order.decode(message.content)
+    device = training.choose_device(site.settings.device)
+    with training.repeatable(device, site.settings.seed):
+        network = _network(message, site, device)
+        rows = Rows.on(device, *site.train)
+        result = training.evaluate(network, rows)
+    report = LossReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        num_examples=len(rows),
+        loss=result.loss,
         seconds=watch.seconds,
     )
     return messages.reply(message, report)

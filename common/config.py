@@ -97,6 +97,22 @@ class Settings(BaseModel):
     routing: Literal["one-model", "per-cluster"] = Field(
         "one-model", description="which model a site gets"
     )
+    normalise: Literal["client", "class"] = Field(
+        "client", description="simclust, repclust: label counts per site, or first per class"
+    )
+    recluster_every: int = Field(0, ge=0, description="rounds between groupings; 0: group once")
+    power_of_choice_candidates: int = Field(
+        30, ge=1, description="power-of-choice: sites asked for their loss in a round"
+    )
+    delta_mode: Literal["practical", "full"] = Field(
+        "practical", description="delta: updates of those who trained, or of everybody each round"
+    )
+    fedcor_warmup: int = Field(
+        10, ge=1, description="fedcor: first rounds, drawn at random, in which all report losses"
+    )
+    fedcor_interval: int = Field(
+        10, ge=1, description="fedcor: rounds between two trainings of its Gaussian process"
+    )
 
     # Rounds
     num_server_rounds: int = Field(20, ge=1, description="rounds of training")

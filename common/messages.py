@@ -23,6 +23,7 @@ TRAIN = MessageType.TRAIN
 EVALUATE = MessageType.EVALUATE
 INTRODUCE = f"{MessageType.QUERY}.introduce"
 LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
+LOSS = f"{MessageType.QUERY}.loss"
 
 Parameters = Mapping[str, np.ndarray]
 """A model's arrays by name, in the order of its state dict."""
@@ -82,7 +83,7 @@ class Introduction(_Record):
     """What the site is willing to release: a subset of :data:`RELEASES`."""
 
 
-RELEASES = ("label-histogram", "model")
+RELEASES = ("label-histogram", "model", "loss")
 """What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
 
 
@@ -135,6 +136,20 @@ class EvaluateReport(_Record):
     """Mean cross-entropy in nats."""
     accuracy: float
     """In [0, 1]."""
+    seconds: float
+
+
+@dataclass(frozen=True)
+class LossReport(_Record):
+    """A site's answer to ``query.loss``: how well a model fits its training rows."""
+
+    site: str
+    round: int
+    attempt: int
+    model: int
+    num_examples: int
+    loss: float
+    """Mean cross-entropy in nats over the training rows, in evaluation mode."""
     seconds: float
 
 

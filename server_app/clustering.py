@@ -43,7 +43,7 @@ from server_app.k_medoids import (
     partition_around_medoids,
     silhouette_sweep,
 )
-from server_app.repulsive import diversity, repulsive
+from server_app.repulsive import diversity, repulsive, repulsive_by_size
 
 __all__ = [
     "Clusters",
@@ -59,6 +59,7 @@ __all__ = [
     "partition_around_medoids",
     "random_clusters",
     "repulsive",
+    "repulsive_by_size",
     "silhouette_sweep",
     "symmetric_kl_k_means",
     "symmetric_kl_k_means_by_silhouette",

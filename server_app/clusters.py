@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -98,19 +98,21 @@ class Clusters:
 
 @dataclass(frozen=True)
 class Grouping:
-    """The clusters chosen among several numbers of them, and the mean silhouette of each.
+    """The clusters chosen among several numbers of them, and the score of each number.
 
     Attributes:
-        clusters: the grouping with the best score.
-        scores: mean silhouette in [-1, 1] of every number of clusters tried.
+        clusters: the chosen grouping.
+        scores: of every number of clusters tried.
+        score: what they are: mean silhouettes in [-1, 1], or RepClust's ``diversity`` in nats.
     """
 
     clusters: Clusters
     scores: Mapping[int, float]
+    score: Literal["silhouette", "diversity"] = "silhouette"
 
     def __post_init__(self) -> None:
         for k, score in self.scores.items():
-            if not -1.0 <= score <= 1.0:
+            if self.score == "silhouette" and not -1.0 <= score <= 1.0:
                 raise ClusteringError(f"mean silhouette {score} of {k} clusters is not in [-1, 1]")
         object.__setattr__(self, "scores", dict(self.scores))
 

@@ -13,7 +13,14 @@ from flwr.app import Message
 
 from common import messages
 from common.errors import MessageError
-from common.messages import EvaluateReport, Introduction, Order, Parameters, TrainReport
+from common.messages import (
+    EvaluateReport,
+    Introduction,
+    LossReport,
+    Order,
+    Parameters,
+    TrainReport,
+)
 
 _SLACK_BYTES = 65_536  # headers, names and scalars beside the arrays
 
@@ -66,6 +73,14 @@ def inspect_evaluation(reply: Message, asked: Asked) -> EvaluateReport:
     return report
 
 
+def inspect_loss(reply: Message, asked: Asked) -> LossReport:
+    """Return a reply's report; :class:`MessageError` with the reason if unusable."""
+    refuse_error(reply)
+    report = LossReport.decode(reply.content)
+    _compare(report, asked, asked.site.num_examples)
+    return report
+
+
 def refuse_error(reply: Message) -> None:
     """Raise the reason of an error reply."""
     if reply.has_error():
@@ -73,7 +88,7 @@ def refuse_error(reply: Message) -> None:
         raise MessageError(f"the site failed: {reason[-1]}")
 
 
-def _compare(report: TrainReport | EvaluateReport, asked: Asked, rows: int) -> None:
+def _compare(report: TrainReport | EvaluateReport | LossReport, asked: Asked, rows: int) -> None:
     order = asked.order
     if report.site != asked.site.site:
         raise MessageError(f"signed {report.site!r}")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from common.messages import EvaluateReport, TrainReport
+from common.messages import EvaluateReport, LossReport, TrainReport
 from server_app.exchange import NO_REPLY, OK, Answer
 from server_app.roster import Roster
 from server_app.run_folder import RunFolder
@@ -23,7 +23,24 @@ class Attempt:
     training: list[Answer[Trained]] = field(default_factory=list)
     evaluation: list[Answer[EvaluateReport]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
-    """Wall seconds of the server by phase: ``train``, ``evaluate``, ``server``."""
+    """Wall seconds of the server by phase; ``server`` is its own work."""
+    losses: list[Answer[LossReport]] = field(default_factory=list)
+    """Of the models that sites were asked about before the cohort was chosen."""
+    rehearsal: list[Answer[Trained]] = field(default_factory=list)
+    """Trainings of a copy, which only inform the choice of the cohort."""
+    drift: float | None = None
+    """Share of the sites that changed cluster before this round; None: nobody was grouped anew."""
+
+    @property
+    def answers(self) -> list[tuple[str, Answer[Any]]]:
+        """Every answer with its phase: ``loss``, ``rehearse``, ``train``, ``evaluate``."""
+        phases: dict[str, list[Any]] = {
+            "loss": self.losses,
+            "rehearse": self.rehearsal,
+            "train": self.training,
+            "evaluate": self.evaluation,
+        }
+        return [(phase, answer) for phase, answers in phases.items() for answer in answers]
 
     @property
     def trained(self) -> list[tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]]:
@@ -95,7 +112,7 @@ class Ledger:
         return times
 
     def _round_line(self, attempt: Attempt) -> dict[str, Any]:
-        answers: list[Answer[Any]] = [*attempt.training, *attempt.evaluation]
+        answers = [answer for _, answer in attempt.answers]
         scores = _by_model(attempt.evaluated)
         overall = Score.of(attempt.evaluated) if scores else None
         return {
@@ -113,38 +130,22 @@ class Ledger:
             "bytes_down": sum(answer.bytes_down for answer in answers),
             "bytes_up": sum(answer.bytes_up for answer in answers),
             "seconds": {name: round(value, 6) for name, value in attempt.seconds.items()},
+            "drift": attempt.drift,
         }
 
     def _rejected(self, attempt: Attempt) -> list[dict[str, str]]:
-        phases: dict[str, list[Answer[Any]]] = {
-            "train": attempt.training,
-            "evaluate": attempt.evaluation,
-        }
         return [
             {"site": self._roster.names[a.client], "phase": phase, "reason": a.verdict}
-            for phase, answers in phases.items()
-            for a in answers
+            for phase, a in attempt.answers
             if a.verdict not in (OK, NO_REPLY)
         ]
 
     def _client_lines(self, attempt: Attempt) -> list[dict[str, Any]]:
-        lines = [
-            self._client_line(attempt, answer, "train", answer.value and answer.value[0])
-            for answer in attempt.training
-        ]
-        lines += [
-            self._client_line(attempt, answer, "evaluate", answer.value)
-            for answer in attempt.evaluation
-        ]
-        return lines
+        return [self._client_line(attempt, answer, phase) for phase, answer in attempt.answers]
 
-    def _client_line(
-        self,
-        attempt: Attempt,
-        answer: Answer[Any],
-        phase: str,
-        report: TrainReport | EvaluateReport | None,
-    ) -> dict[str, Any]:
+    def _client_line(self, attempt: Attempt, answer: Answer[Any], phase: str) -> dict[str, Any]:
+        # A training's value is its report and its arrays.
+        report = answer.value[0] if isinstance(answer.value, tuple) else answer.value
         told = ("num_examples", "loss", "accuracy", "seconds")
         return {
             "round": attempt.round,

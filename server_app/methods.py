@@ -1,15 +1,19 @@
 """The catalogue: every method is a short composition of the same pieces."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
-from server_app import clustering, routing, selection
+from server_app import clustering, regrouping, routing, selection
+from server_app.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
 from server_app.clustering import Grouping
-from server_app.dissimilarity import LABEL_METRICS, Dissimilarity
+from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, symmetric_kl
+from server_app.informed_selection import Delta, FedCor, PowerOfChoice
+from server_app.regrouping import Placement
 from server_app.routing import Routing
 from server_app.selection import Selection
 
@@ -23,6 +27,14 @@ class LabelGroups:
 
     compare: Dissimilarity
     cluster: Clusterer
+    place: Placement
+    """Where a site that joins late belongs."""
+    metric: str
+    """Name of ``compare``."""
+    normalise: Literal["client", "class"] = "client"
+    """How counts become distributions: ``clustering.normalise_counts``."""
+    chosen_by: str = "silhouette"
+    """What sets the number of clusters when the settings do not."""
 
 
 @dataclass(frozen=True)
@@ -32,6 +44,11 @@ class Method:
     select: Selection
     group: LabelGroups | None = None
     route: Routing = routing.one_model
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What the server must see of single clients: ``labels``, and the selection's needs."""
+        return self.select.needs | (frozenset({"labels"}) if self.group else frozenset())
 
 
 def random(settings: Settings) -> Method:
@@ -47,15 +64,103 @@ def similarity(settings: Settings) -> Method:
     """
     size = settings.clients_per_round
     return Method(
-        group=LabelGroups(compare=_label_metric(settings), cluster=_k_medoids(settings)),
+        group=LabelGroups(
+            compare=_label_metric(settings),
+            cluster=_k_medoids(settings),
+            place=regrouping.nearest_medoid(_label_metric(settings)),
+            metric=settings.metric,
+        ),
         select=selection.SpreadOverClusters(size) if size else selection.OnePerCluster(),
         route=routing.ROUTINGS[settings.routing],
     )
 
 
-METHODS: Mapping[str, Callable[[Settings], Method]] = {
+def simclust(settings: Settings) -> Method:
+    """SimClust, k-means on label distributions in symmetrised KL: Pereira et al., section III-A.
+
+    ``clients-per-round`` clients are spread over the clusters; 0: one of each.
+    """
+    size = settings.clients_per_round
+    return Method(
+        group=LabelGroups(
+            compare=symmetric_kl,
+            cluster=_symmetric_kl_k_means(settings),
+            place=regrouping.nearest_centre,
+            metric="symmetric-kl",
+            normalise=settings.normalise,
+        ),
+        select=selection.SpreadOverClusters(size) if size else selection.OnePerCluster(),
+        route=routing.ROUTINGS[settings.routing],
+    )
+
+
+def repclust(settings: Settings) -> Method:
+    """RepClust, groups diverse inside and alike outside: Pereira et al., section III-B.
+
+    Whole groups train. The number of groups, if not set, makes them as large as a round.
+    """
+    if not (settings.num_clusters or settings.clients_per_round):
+        raise ConfigError(
+            "num-clusters = 0 and clients-per-round = 0: strategy=repclust makes groups as large "
+            "as a round; set clients-per-round, or num-clusters"
+        )
+    return Method(
+        group=LabelGroups(
+            compare=symmetric_kl,
+            cluster=_repulsive(settings),
+            place=regrouping.most_diverse,
+            metric="symmetric-kl",
+            normalise=settings.normalise,
+            chosen_by="clients-per-round",
+        ),
+        select=selection.WholeGroups(settings.clients_per_round),
+        route=routing.ROUTINGS[settings.routing],
+    )
+
+
+def power_of_choice(settings: Settings) -> Method:
+    """Power-of-choice, the largest losses of some candidates: Cho et al. 2022."""
+    size, candidates = _cohort_size(settings), settings.power_of_choice_candidates
+    if candidates < size:
+        raise ConfigError(
+            f"power-of-choice-candidates = {candidates}: must be at least "
+            f"clients-per-round = {size}, for the cohort is chosen among them"
+        )
+    return Method(select=PowerOfChoice(size, candidates))
+
+
+def clustered_sampling_size(settings: Settings) -> Method:
+    """Clustered sampling by size: Fraboni et al. 2021, Algorithm 1."""
+    return Method(select=ClusteredBySize(_cohort_size(settings)))
+
+
+def clustered_sampling_similarity(settings: Settings) -> Method:
+    """Clustered sampling by the similarity of updates: Fraboni et al. 2021, Algorithm 2."""
+    return Method(select=ClusteredBySimilarity(_cohort_size(settings)))
+
+
+def delta(settings: Settings) -> Method:
+    """DELTA, sooner those whose update differs from the mean: Wang et al. 2023."""
+    return Method(select=Delta(_cohort_size(settings), full=settings.delta_mode == "full"))
+
+
+def fedcor(settings: Settings) -> Method:
+    """FedCor, a Gaussian process over the loss changes: Tang et al. 2022."""
+    return Method(
+        select=FedCor(_cohort_size(settings), settings.fedcor_warmup, settings.fedcor_interval)
+    )
+
+
+METHODS: dict[str, Callable[[Settings], Method]] = {
     "random": random,
     "similarity": similarity,
+    "simclust": simclust,
+    "repclust": repclust,
+    "power-of-choice": power_of_choice,
+    "fedcor": fedcor,
+    "clustered-sampling-size": clustered_sampling_size,
+    "clustered-sampling-similarity": clustered_sampling_similarity,
+    "delta": delta,
 }
 
 
@@ -67,7 +172,7 @@ def build(settings: Settings) -> Method:
     if settings.routing == "per-cluster" and method.group is None:
         raise ConfigError(
             f"routing = 'per-cluster': strategy={settings.strategy} groups nobody; "
-            "use strategy=similarity or routing=one-model"
+            "use strategy=similarity, simclust or repclust, or routing=one-model"
         )
     return method
 
@@ -87,3 +192,35 @@ def _k_medoids(settings: Settings) -> Clusterer:
         return clustering.silhouette_sweep(distances, rng, max_clusters=most)
 
     return cluster
+
+
+def _symmetric_kl_k_means(settings: Settings) -> Clusterer:
+    k, most = settings.num_clusters, settings.max_clusters
+
+    def cluster(shares: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> Grouping:
+        if k:
+            return Grouping(clustering.symmetric_kl_k_means(shares, k, rng), scores={})
+        return clustering.symmetric_kl_k_means_by_silhouette(shares, rng, most)
+
+    return cluster
+
+
+def _repulsive(settings: Settings) -> Clusterer:
+    k, size = settings.num_clusters, settings.clients_per_round
+
+    def cluster(shares: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> Grouping:
+        if k:
+            clusters = clustering.repulsive(shares, k, rng)
+            return Grouping(clusters, scores={}, score="diversity")
+        return clustering.repulsive_by_size(shares, size, rng)
+
+    return cluster
+
+
+def _cohort_size(settings: Settings) -> int:
+    if not settings.clients_per_round:
+        raise ConfigError(
+            f"clients-per-round = 0: strategy={settings.strategy} draws a fixed number of clients; "
+            "set clients-per-round"
+        )
+    return settings.clients_per_round

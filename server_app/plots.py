@@ -312,8 +312,10 @@ def _name_points(axes: "Axes", points: FloatArray, sites: OrderedSites) -> None:
             axes.annotate(short(name, 12), (place[0], place[1]), **look)
 
 
-def silhouettes(numbers: IntArray, scores: FloatArray, chosen: int) -> Figure:
-    """Return mean silhouettes in [-1, 1] against numbers of clusters, the chosen one marked."""
+def silhouettes(
+    numbers: IntArray, scores: FloatArray, chosen: int, unit: str = "mean silhouette (-1 to 1)"
+) -> Figure:
+    """Return the scores of numbers of clusters, mean silhouettes unless said otherwise."""
     figure = Figure(figsize=(NARROW, 4.2), layout="constrained")
     axes = figure.subplots()
     axes.plot(numbers, scores, "o-", ms=4, color=cluster_color(0))
@@ -321,7 +323,7 @@ def silhouettes(numbers: IntArray, scores: FloatArray, chosen: int) -> Figure:
     axes.axvline(chosen, color=cluster_color(5), lw=0.8, ls="--", label=f"chosen: {chosen}")
     axes.plot(numbers[hit], scores[hit], "*", ms=15, color=cluster_color(5))
     axes.set_xlabel("number of clusters")
-    axes.set_ylabel("mean silhouette (-1 to 1)")
+    axes.set_ylabel(unit)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.grid(visible=True)
     axes.legend()

@@ -75,7 +75,9 @@ def _duration(seconds: float) -> str:
 
 def _seconds(line: Json) -> float:
     parts = line.get("seconds", {})
-    return sum(number(parts, part) for part in ("train", "evaluate", "server"))
+    known = ("train", "evaluate", "server")
+    more = sorted(set(parts) - set(known))
+    return sum(number(parts, part) for part in (*known, *more))
 
 
 def _plural(count: int, noun: str) -> str:
@@ -103,6 +105,8 @@ def _grouped(run: RecordedRun) -> str:
         return f"{_no_clusters(run).capitalize()}."
     labels = run.grouping is not None and run.grouping.kind == _LABELS
     alike = "with similar shares of the classes" if labels else "that resemble each other"
+    if run.clusters.get("score") == "diversity":
+        alike = "that complement each other"
     count = len(set(run.cluster_of.values()))
     return f"It put sites {alike} into {_plural(count, 'cluster')}."
 
@@ -242,12 +246,24 @@ def _draw_silhouettes(run: RecordedRun) -> Picture | Absence:
         set_by_hand = "no number of clusters was scored against another"
         return Absence(title, set_by_hand if run.cluster_of else _no_clusters(run))
     chosen = run.clusters.get("num_clusters", len(set(run.cluster_of.values())))
-    caption = (
-        "Look for the peak: the silhouette is near 1 where sites are much closer to their own "
-        f"cluster than to the next; this run used {_plural(chosen, 'cluster')}."
-    )
+    hint, unit = _SCORES.get(str(run.clusters.get("score")), _SCORES["silhouette"])
+    caption = f"{hint}; this run used {_plural(chosen, 'cluster')}."
     values = np.array([scores[k] for k in numbers.tolist()])
-    return _picture("silhouettes", title, caption, plots.silhouettes(numbers, values, chosen))
+    return _picture("silhouettes", title, caption, plots.silhouettes(numbers, values, chosen, unit))
+
+
+_SCORES = {
+    "silhouette": (
+        "Look for the peak: the silhouette is near 1 where sites are much closer to their own "
+        "cluster than to the next",
+        "mean silhouette (-1 to 1)",
+    ),
+    "diversity": (
+        "Look for little difference: the score is high where every cluster resembles the whole "
+        "federation; the clients per round set the number of clusters, not the score",
+        "diversity inside less between (nats)",
+    ),
+}
 
 
 def _draw_label_shares(run: RecordedRun) -> Picture | Absence:
@@ -369,7 +385,11 @@ def _cluster_table(run: RecordedRun) -> Table:
         name = str(cluster) if cluster >= 0 else "none"
         rows.append((name, str(end - begin), ", ".join(sites.names[begin:end])))
         colors.append(plots.cluster_color(cluster))
-    chosen = {"silhouette": "the number with the best silhouette", "num-clusters": "as was set"}
+    chosen = {
+        "silhouette": "the number with the best silhouette",
+        "clients-per-round": "each large enough for a round",
+        "num-clusters": "as was set",
+    }
     why = chosen.get(str(run.clusters.get("chosen_by")), "as the method found them")
     before = run.clusters.get("round", 0)
     when = f"after round {before}" if before else "before round 1"

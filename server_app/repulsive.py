@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import ClusteringError
-from server_app.clusters import Clusters, check_num_clusters
+from server_app.clusters import Clusters, Grouping, check_num_clusters
 from server_app.dissimilarity import PROBABILITY_FLOOR, FloatArray, check_distributions
 
-__all__ = ["diversity", "repulsive"]
+__all__ = ["diversity", "repulsive", "repulsive_by_size"]
 
 IntArray = NDArray[np.int64]
 
@@ -82,6 +82,25 @@ def repulsive(distributions: FloatArray, k: int, rng: np.random.Generator) -> Cl
     starts = (_Partition(shares, rng.permutation(np.arange(n) % k)) for _ in range(count))
     best = max((_improved(start, rng) for start in starts), key=lambda found: found.objective)
     return Clusters.from_labels(best.labels)
+
+
+def repulsive_by_size(distributions: FloatArray, size: int, rng: np.random.Generator) -> Grouping:
+    """Return groups of at least ``size`` clients, as many as that allows, and their ``diversity``.
+
+    With n / size groups one group is one round's cohort (Pereira III-B). One group less and one
+    more are scored beside it, where they exist; J has no peak to look for, so it does not decide.
+
+    Args:
+        distributions: (n, K), rows sum to 1.
+        size: clients per round, at least 1.
+        rng: for the starts, as in ``repulsive``.
+    """
+    n = len(distributions)
+    k = max(1, n // size)
+    tried = [number for number in (k, k - 1, k + 1) if 1 <= number <= n]
+    found = {number: repulsive(distributions, number, rng) for number in tried}
+    scores = {number: diversity(distributions, found[number].labels) for number in sorted(found)}
+    return Grouping(found[k], scores, score="diversity")
 
 
 class _Partition:

@@ -22,7 +22,10 @@ _POLL_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class Roster:
-    """Sites sorted by id; everywhere else on the server a client is its position in here."""
+    """Sites sorted by id; everywhere else on the server a client is its position in here.
+
+    Sites that join during a run are appended, so that nobody's position changes.
+    """
 
     sites: tuple[Introduction, ...]
     nodes: tuple[int, ...]
@@ -71,6 +74,21 @@ class Roster:
         connected = set(grid.get_node_ids())
         return np.array([node in connected for node in self.nodes])
 
+    def joined(self, newcomers: "Roster") -> "Roster":
+        """Return the roster with more sites at the end; those it knows keep their position.
+
+        A site it knows came back as another node of Flower's, or with other rows.
+        """
+        sites, nodes = list(self.sites), list(self.nodes)
+        for site, node in zip(newcomers.sites, newcomers.nodes, strict=True):
+            if site.site in self.names:
+                position = self.names.index(site.site)
+                sites[position], nodes[position] = site, node
+            else:
+                sites.append(site)
+                nodes.append(node)
+        return Roster(tuple(sites), tuple(nodes))
+
     def require(self, release: str, *, why: str) -> None:
         """Raise if a site does not release what a method needs, naming the sites."""
         refusing = [site.site for site in self.sites if release not in site.releases]
@@ -99,6 +117,38 @@ def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
         raise RoundError(f"{silent} of {len(nodes)} nodes did not introduce themselves in time")
     ordered = sorted(sites.items(), key=lambda item: item[1].site)
     return Roster(tuple(site for _, site in ordered), tuple(node for node, _ in ordered))
+
+
+def introduce_late(
+    grid: Grid, roster: Roster, strangers: set[int], *, timeout: float
+) -> Roster | None:
+    """Ask nodes that connected since who they are; None if nobody usable did.
+
+    Args:
+        grid: the connection to the sites.
+        roster: who takes part already.
+        strangers: nodes not to be asked; those that answer badly or not at all are added.
+        timeout: seconds to wait for their answers.
+    """
+    nodes = sorted(set(grid.get_node_ids()) - set(roster.nodes) - strangers)
+    if not nodes:
+        return None
+    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    found: dict[str, tuple[Introduction, int]] = {}
+    strangers.update(nodes)
+    for reply in grid.send_and_receive(asked, timeout=timeout):
+        try:
+            site = _introduction(reply)
+            # Refuses what cannot share a model with the others, before anybody is let in.
+            roster.joined(Roster((site,), (reply.metadata.src_node_id,)))
+            found[site.site] = site, reply.metadata.src_node_id
+        except RoundError as error:
+            log.warning("a node that connected late is left out: %s", error)
+    strangers.difference_update(node for _, node in found.values())
+    ordered = [found[name] for name in sorted(found)]
+    if not ordered:
+        return None
+    return Roster(tuple(site for site, _ in ordered), tuple(node for _, node in ordered))
 
 
 def _introduction(reply: Message) -> Introduction:

@@ -1,13 +1,15 @@
 """Who trains this round, and with which weight their update counts."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from common.errors import RoundError
 from server_app.clustering import Clusters
+
+NOBODY = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,12 @@ class View:
     num_examples: np.ndarray
     """(n,) int."""
     clusters: Clusters
+    losses: np.ndarray | None = None
+    """(n,) nats: of the model each client has now, on its training rows; NaN where not known."""
+    losses_after: np.ndarray | None = None
+    """(n,) nats: of the copy of the model that the rehearsal trained."""
+    updates: np.ndarray | None = None
+    """(n, parameters) float32: what each client's last training added to the model; 0: none yet."""
 
     @property
     def candidates(self) -> np.ndarray:
@@ -47,15 +55,38 @@ class Cohort:
 
 
 class Selection(Protocol):
-    """A rule for who trains; the cohort holds available clients only."""
+    """A rule for who trains; the cohort holds available clients only.
+
+    Rules inherit from this class, and most define ``choose`` alone. In a round ``ask``,
+    ``rehearse`` and ``choose`` are called once each, in this order and with one generator.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What the server must see of single clients: of ``sizes``, ``losses``, ``updates``."""
+
+    def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return who is asked for the loss of the present model first, (m,) available clients."""
+        return NOBODY
+
+    def rehearse(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return who trains a copy of the model first, only to inform, (m,) available clients."""
+        return NOBODY
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return this round's cohort."""
         ...
 
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what the rule has learnt, as a checkpoint keeps it; most learn nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what :meth:`state` returned."""
+        return
+
 
 @dataclass(frozen=True)
-class Everybody:
+class Everybody(Selection):
     """All available clients."""
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
@@ -64,7 +95,7 @@ class Everybody:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Selection):
     """``size`` clients, uniform without replacement; all available if they are fewer."""
 
     size: int
@@ -76,7 +107,7 @@ class Uniform:
 
 
 @dataclass(frozen=True)
-class OnePerCluster:
+class OnePerCluster(Selection):
     """One uniformly drawn available client of every cluster (Famá et al., section III)."""
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
@@ -86,7 +117,7 @@ class OnePerCluster:
 
 
 @dataclass(frozen=True)
-class SpreadOverClusters:
+class SpreadOverClusters(Selection):
     """``size`` clients spread over the clusters (Pereira et al., section III-A).
 
     With at least as many clusters as clients: one from each of ``size`` random clusters. With
@@ -110,6 +141,28 @@ class SpreadOverClusters:
             rest = np.setdiff1d(view.candidates, drawn)
             drawn = np.append(drawn, rng.choice(rest, size - len(drawn), replace=False))
         return _cohort(rng.choice(drawn, size, replace=False))
+
+
+@dataclass(frozen=True)
+class WholeGroups(Selection):
+    """``size`` clients of as few whole groups as hold them (Pereira et al., section III-B).
+
+    Groups are drawn at random: ceil(size / (n / groups)) of them where all are equally large, and
+    one more where those drawn are too small or partly away. ``size`` 0: all of one group.
+    """
+
+    size: int
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw: ``size`` clients, uniform from the union of the groups drawn."""
+        groups = _available_groups(view)
+        size = min(self.size, len(view.candidates))
+        union = NOBODY
+        for group in rng.permutation(len(groups)):
+            union = np.append(union, groups[group])
+            if len(union) >= size:
+                break
+        return _cohort(rng.choice(union, size, replace=False) if size else union)
 
 
 def _available_groups(view: View) -> list[np.ndarray]:

@@ -4,6 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +15,14 @@ from flwr.serverapp.strategy import Result, Strategy
 from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
+from common.messages import Parameters, TrainReport
 from server_app import guard
 from server_app.clustering import Clusters
 from server_app.exchange import OK, Answer, Exchange
 from server_app.guard import Template
-from server_app.ledger import Attempt, Ledger
+from server_app.ledger import Attempt, Ledger, Trained
 from server_app.methods import Method
-from server_app.roster import Roster
+from server_app.roster import Roster, introduce_late
 from server_app.routing import average
 from server_app.run_folder import RunFolder
 from server_app.selection import Cohort, View
@@ -28,6 +30,8 @@ from server_app.selection import Cohort, View
 log = logging.getLogger("coterie")
 
 _ATTEMPTS = 2  # a round without one usable reply is retried once
+
+Update = tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]
 
 
 class FederatedTraining(Strategy):
@@ -51,9 +55,23 @@ class FederatedTraining(Strategy):
         self._attempt = Attempt(round=0, attempt=0)
         self._cohort_weights: np.ndarray | None = None
         self._exchange: Exchange | None = None
+        self._drift: float | None = None
+        self._strangers: set[int] = set()
+        self._away: set[int] = set()
+        self._sight: tuple[View, np.random.Generator] | None = None
+        self._updates = np.empty((0, 0), dtype=np.float32)
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Exchange what a method needs before round 1; this one needs nothing."""
+
+    def before_round(self, server_round: int, grid: Grid, timeout: float) -> None:
+        """Exchange what a method needs between two rounds; this one needs nothing."""
+
+    def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
+        """Take sites that joined late into a cluster, and return those that could be."""
+        added = len(self.roster.joined(newcomers)) - len(self.roster)
+        self.clusters = Clusters(np.append(self.clusters.labels, np.zeros(added, dtype=np.int64)))
+        return newcomers
 
     def after_round(self, server_round: int) -> None:
         """Do what must happen when a round's line is on disk."""
@@ -74,11 +92,16 @@ class FederatedTraining(Strategy):
         """Play all rounds and write the run's record; :class:`RoundError` if one has no result."""
         began = time.perf_counter()
         self.summary()
+        if "losses" in self.method.select.needs:
+            self.roster.require("loss", why=f"strategy={self.settings.strategy}")
         self.models = [messages.decode_arrays(initial_arrays)]
         self.prepare(grid, timeout)
         self._give_models()
         result = Result()
         for server_round in range(1, num_rounds + 1):
+            self._greet(grid, timeout)
+            self._drift = None
+            self.before_round(server_round, grid, timeout)
             trained, evaluated = self._play(server_round, grid, timeout)
             result.train_metrics_clientapp[server_round] = trained
             result.evaluate_metrics_clientapp[server_round] = evaluated
@@ -95,12 +118,50 @@ class FederatedTraining(Strategy):
         """The model index of each client, (n,) ints."""
         return self.method.route(self.clusters)
 
+    def regroup(self, clusters: Clusters) -> None:
+        """Put the sites into other clusters; each model starts anew from those its sites had."""
+        before, rows, models = self.routes, self.roster.num_examples, self.models
+        self.clusters = clusters
+        after = self.routes
+        self.models = []
+        for index in range(int(after.max()) + 1):
+            mine = after == index
+            held = np.bincount(before[mine], rows[mine], minlength=len(models))
+            sources = np.flatnonzero(held)
+            self.models.append(average([models[source] for source in sources], held[sources]))
+
+    def _greet(self, grid: Grid, timeout: float) -> None:
+        """Let in who connected since the last round, and say who left."""
+        newcomers = introduce_late(grid, self.roster, self._strangers, timeout=timeout)
+        admitted = self.admit(newcomers, grid, timeout) if newcomers else None
+        if newcomers and newcomers != admitted:
+            kept = set(admitted.nodes) if admitted else set()
+            self._strangers.update(set(newcomers.nodes) - kept)
+        if admitted:
+            self.roster = self.roster.joined(admitted)
+            self._ledger = Ledger(self.folder, self.roster)
+            self.folder.write_json("sites.json", [vars(site) for site in self.roster.sites])
+            for name in admitted.names:
+                cluster = self.clusters.labels[self.roster.names.index(name)]
+                log.info("%s joined, cluster %d", name, cluster)
+        self._say_who_left(self.roster.available(grid))
+
+    def _say_who_left(self, available: np.ndarray) -> None:
+        away = set(np.flatnonzero(~available).tolist())
+        for client in sorted(away - self._away):
+            log.warning("%s is not connected and cannot be selected", self.roster.names[client])
+            members = self.clusters.members(int(self.clusters.labels[client]))
+            if self.clusters.k > 1 and away.issuperset(members.tolist()):
+                cluster = self.clusters.labels[client]
+                log.warning("cluster %d is empty: none of its sites is connected", cluster)
+        self._away = away
+
     def _play(
         self, server_round: int, grid: Grid, timeout: float
     ) -> tuple[MetricRecord, MetricRecord]:
         before = list(self.models)
         for attempt in range(1, _ATTEMPTS + 1):
-            self._attempt = Attempt(server_round, attempt)
+            self._attempt = Attempt(server_round, attempt, drift=self._drift)
             trained = self._train(server_round, grid, timeout)
             evaluated = self._evaluate(server_round, grid, timeout) if trained else None
             self._record()
@@ -134,8 +195,7 @@ class FederatedTraining(Strategy):
         )
 
     def _first_reason(self) -> str:
-        answers: list[Answer[Any]] = [*self._attempt.training, *self._attempt.evaluation]
-        bad = [answer for answer in answers if answer.verdict != OK]
+        bad = [answer for _, answer in self._attempt.answers if answer.verdict != OK]
         if not bad:
             return "nobody was asked"
         first = bad[0]
@@ -147,6 +207,7 @@ class FederatedTraining(Strategy):
         self.folder.write_json("results.json", self._ledger.results(seconds))
 
     def _train(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
+        self._inform(server_round, grid, timeout)
         with self._timed("server"):
             outgoing = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
         with self._timed("train"):
@@ -166,10 +227,10 @@ class FederatedTraining(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Choose the cohort; every member is sent its model. Models live in the strategy."""
-        rng = seeds.generator(self.settings.seed, "selection", server_round, self._attempt.attempt)
-        cohort = self.method.select.choose(self._view(server_round, grid), rng)
+        assert self._sight is not None
+        cohort = self.method.select.choose(*self._sight)
         self._cohort_weights = self._weights(cohort)
-        return self._send(messages.TRAIN, cohort.clients, server_round)
+        return self._send(messages.TRAIN, cohort.clients)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -183,7 +244,8 @@ class FederatedTraining(Strategy):
         updates = self._attempt.trained
         if not updates:
             return None, None
-        self._average()
+        self._remember(updates)
+        self.models = self._averaged(updates, self._cohort_weights)
         losses = [report.loss for _, report, _ in updates]
         return None, MetricRecord({"train_loss": float(np.mean(losses))})
 
@@ -192,7 +254,7 @@ class FederatedTraining(Strategy):
     ) -> Iterable[Message]:
         """Send every available site that has held-out rows the model it gets."""
         able = self.roster.available(grid) & (self.roster.num_test_examples > 0)
-        return self._send(messages.EVALUATE, np.flatnonzero(able), server_round)
+        return self._send(messages.EVALUATE, np.flatnonzero(able))
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
@@ -236,33 +298,106 @@ class FederatedTraining(Strategy):
         weights[cohort.clients] = cohort.weights
         return weights
 
-    def _send(self, kind: str, clients: np.ndarray, server_round: int) -> list[Message]:
-        routes = self.routes
-        self._exchange = Exchange.with_models(
-            self.roster,
-            kind,
-            self.models,
-            {int(client): int(routes[client]) for client in clients},
-            round_number=server_round,
-            attempt=self._attempt.attempt,
-        )
+    def _send(self, kind: str, clients: np.ndarray) -> list[Message]:
+        self._exchange = self._exchange_models(kind, self.models, clients)
         return self._exchange.outgoing()
 
-    def _average(self) -> None:
-        updates = self._attempt.trained
-        for index in range(len(self.models)):
+    def _exchange_models(
+        self, kind: str, models: list[dict[str, np.ndarray]], clients: np.ndarray
+    ) -> Exchange:
+        routes = self.routes
+        return Exchange.with_models(
+            self.roster,
+            kind,
+            models,
+            {int(client): int(routes[client]) for client in clients},
+            round_number=self._attempt.round,
+            attempt=self._attempt.attempt,
+        )
+
+    def _averaged(
+        self, updates: list[Update], cohort_weights: np.ndarray | None
+    ) -> list[dict[str, np.ndarray]]:
+        """Return the models after the updates; one that nobody trained stays as it is."""
+        models = list(self.models)
+        for index in range(len(models)):
             mine = [update for update in updates if update[0].model == index]
             if mine:
-                self.models[index] = average(
-                    [parameters for _, _, parameters in mine],
-                    np.array(
-                        [self._weight(answer.client, r.num_examples) for answer, r, _ in mine]
-                    ),
-                )
+                weights = [
+                    float(
+                        report.num_examples if cohort_weights is None else cohort_weights[a.client]
+                    )
+                    for a, report, _ in mine
+                ]
+                parameters = [trained for _, _, trained in mine]
+                models[index] = average(parameters, np.array(weights))
+        return models
 
-    def _weight(self, client: int, num_examples: int) -> float:
-        weights = self._cohort_weights
-        return float(num_examples if weights is None else weights[client])
+    # What a selection sees before it chooses ---------------------------------------------------
+
+    def _inform(self, server_round: int, grid: Grid, timeout: float) -> None:
+        """Exchange what the selection needs to see; it adds up in the attempt's record."""
+        select = self.method.select
+        rng = seeds.generator(self.settings.seed, "selection", server_round, self._attempt.attempt)
+        view = self._view(server_round, grid)
+        asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
+        if len(asked):
+            view = replace(view, losses=self._losses(self.models, asked, grid, timeout))
+        if len(rehearsing):
+            copies = self._rehearse(rehearsing, grid, timeout)
+            if copies and len(asked):
+                view = replace(view, losses_after=self._losses(copies, asked, grid, timeout))
+        if "updates" in select.needs:
+            view = replace(view, updates=self._known_updates())
+        self._sight = view, rng
+
+    def _losses(
+        self, models: list[dict[str, np.ndarray]], clients: np.ndarray, grid: Grid, timeout: float
+    ) -> np.ndarray:
+        """Return the loss of each client under its model, (n,), NaN where not known."""
+        exchange = self._exchange_models(messages.LOSS, models, clients)
+        with self._timed("loss"):
+            replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
+        answers = exchange.answers(replies, guard.inspect_loss)
+        self._attempt.losses += answers
+        losses = np.full(len(self.roster), np.nan)
+        for answer in answers:
+            if answer.value is not None:
+                losses[answer.client] = answer.value.loss
+        return losses
+
+    def _rehearse(
+        self, clients: np.ndarray, grid: Grid, timeout: float
+    ) -> list[dict[str, np.ndarray]] | None:
+        """Return copies of the models that some clients trained; None if no update is usable."""
+        exchange = self._exchange_models(messages.TRAIN, self.models, clients)
+        with self._timed("rehearse"):
+            replies = list(grid.send_and_receive(exchange.outgoing(), timeout=timeout))
+        template = Template.of(self.models[0])
+        answers = exchange.answers(
+            replies, lambda reply, asked: guard.inspect_training(reply, asked, template)
+        )
+        self._attempt.rehearsal = answers
+        updates = [(answer, *answer.value) for answer in answers if answer.value is not None]
+        self._remember(updates)
+        return self._averaged(updates, None) if updates else None
+
+    def _remember(self, updates: list[Update]) -> None:
+        """Keep what each client's last training added to its model, if the selection needs it."""
+        if "updates" not in self.method.select.needs:
+            return
+        known = self._known_updates()
+        for answer, _, trained in updates:
+            known[answer.client] = _flat(trained) - _flat(self.models[answer.model])
+
+    def _known_updates(self) -> np.ndarray:
+        """Return the latest updates, (n, parameters) float32, with rows of 0 for newcomers."""
+        n, size = len(self.roster), sum(value.size for value in self.models[0].values())
+        if self._updates.shape != (n, size):
+            grown = np.zeros((n, size), dtype=np.float32)
+            grown[: len(self._updates), : self._updates.shape[1]] = self._updates
+            self._updates = grown
+        return self._updates
 
     @contextmanager
     def _timed(self, phase: str) -> Iterator[None]:
@@ -272,3 +407,8 @@ class FederatedTraining(Strategy):
         finally:
             spent = self._attempt.seconds.get(phase, 0.0)
             self._attempt.seconds[phase] = spent + time.perf_counter() - began
+
+
+def _flat(parameters: Parameters) -> np.ndarray:
+    """Return all entries of a model, (parameters,) float32."""
+    return np.concatenate([value.ravel() for value in parameters.values()], dtype=np.float32)
