@@ -218,7 +218,8 @@ def ward_linkage(points: FloatArray) -> FloatArray:
         )
     if len(rows) == 1:
         return np.empty((0, 4))
-    return np.asarray(scipy_linkage(rows, "ward"), dtype=np.float64)
+    # As distances: SciPy takes points that are rows of a distance matrix for a mistake.
+    return np.asarray(scipy_linkage(pdist(rows), "ward"), dtype=np.float64)
 
 
 def cut_linkage(linkage: FloatArray, k: int) -> Clusters:

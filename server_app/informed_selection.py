@@ -111,7 +111,7 @@ class FedCor(Selection):
         self._changes = np.empty((0, 0))
         self._rounds = np.empty(0, dtype=np.int64)
         self._losses = np.empty(0)
-        self._losses_round = np.array(0)
+        self._losses_round = np.array(-1)  # before any round
 
     def _trains(self, number: int) -> bool:
         """Whether the process is trained before this round."""

@@ -12,6 +12,7 @@ from server_app.selection import (
     SpreadOverClusters,
     Uniform,
     View,
+    WholeGroups,
 )
 
 RULES = {
@@ -19,6 +20,7 @@ RULES = {
     "uniform": Uniform(4),
     "one per cluster": OnePerCluster(),
     "spread": SpreadOverClusters(4),
+    "whole groups": WholeGroups(4),
 }
 
 
@@ -43,6 +45,7 @@ def expected_size(name, view):
         "uniform": min(4, present),
         "one per cluster": clusters,
         "spread": min(4, present),
+        "whole groups": min(4, present),
     }[name]
 
 
@@ -83,6 +86,27 @@ def test_draws_are_uniform_within_a_cluster(name):
         times[rule.choose(view, rng).clients] += 1
     # each client is expected 1000 times with a standard deviation of 26
     assert (abs(times - 1000) < 5 * 26).all()
+
+
+@given(view=views(), size=st.integers(1, 15), seed=st.integers(0, 100))
+def test_whole_groups_takes_no_more_groups_than_needed(view, size, seed):
+    chosen = WholeGroups(size).choose(view, np.random.default_rng(seed)).clients
+    present = np.bincount(view.clusters.labels[view.available], minlength=view.clusters.k)
+    touched = np.unique(view.clusters.labels[chosen])
+    # Without the last group drawn the others were too small.
+    assert present[touched].sum() - present[touched].max() < size
+    everybody = present[touched].sum() == len(chosen)
+    assert everybody or present[touched].sum() > size
+
+
+def test_whole_groups_of_equal_size_by_hand():
+    """Four groups of 3: 3 clients are one group, 5 are of two, all of one if no size is set."""
+    view = View(1, np.ones(12, bool), np.ones(12, int), Clusters(np.arange(12) % 4))
+    rng = np.random.default_rng(0)
+    for size, groups, each in [(3, 1, 3), (5, 2, 5), (12, 4, 12), (0, 1, 3)]:
+        chosen = WholeGroups(size).choose(view, rng).clients
+        assert len(chosen) == each
+        assert len(set(chosen % 4)) == groups
 
 
 def test_nobody_available_is_an_error_and_not_an_empty_round():

@@ -1,0 +1,126 @@
+"""Rules that look at losses and updates, by hand and by their promises."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from server_app import gaussian_process
+from server_app.clusters import Clusters
+from server_app.informed_selection import Delta, FedCor, PowerOfChoice, sampling_odds
+from server_app.selection import View
+
+
+def view(n=6, number=1, **seen):
+    return View(number, np.ones(n, bool), np.arange(1, n + 1), Clusters.single(n), **seen)
+
+
+def test_power_of_choice_asks_by_size_and_takes_the_largest_losses():
+    rule = PowerOfChoice(2, candidates=4)
+    rng = np.random.default_rng(0)
+    times = np.zeros(6)
+    for _ in range(2000):
+        asked = rule.ask(view(), rng)
+        assert len(set(asked.tolist())) == 4
+        times[asked] += 1
+    assert (np.diff(times) > 0).all()  # sizes are 1..6
+    losses = np.array([np.nan, 3.0, 1.0, np.nan, 2.0, 0.5])
+    assert rule.choose(view(losses=losses), rng).clients.tolist() == [1, 4]
+
+
+def test_power_of_choice_goes_on_with_who_answered():
+    losses = np.array([np.nan, np.nan, 1.0, np.nan, np.nan, np.nan])
+    cohort = PowerOfChoice(2, 4).choose(view(losses=losses), np.random.default_rng(0))
+    assert cohort.clients.tolist() == [2]
+
+
+def test_delta_odds_by_hand():
+    """Sizes 1 and 3, updates 0.5·e and -0.5·e apart: the mean is (0.5 - 1.5)/4 = -0.25."""
+    updates = np.array([[0.5], [-0.5], [0.0]])
+    odds = sampling_odds(np.array([1, 3, 4]), updates)
+    shares = np.array([1, 3, 4]) / 8
+    differs = np.array([0.75, 0.25, 0.5])  # the third is not known: the mean of the others
+    expected = 0.5 * shares * differs + 0.5 * np.sqrt(shares)
+    assert odds == pytest.approx(expected / expected.sum())
+
+
+def test_delta_weighs_rare_clients_more_and_rehearses_only_in_full():
+    updates = np.zeros((6, 2), dtype=np.float32)
+    seen = view(updates=updates)
+    rng = np.random.default_rng(1)
+    cohort = Delta(3).choose(seen, rng)
+    odds = sampling_odds(seen.num_examples, updates)
+    expected = seen.num_examples[cohort.clients] / odds[cohort.clients]
+    assert cohort.weights == pytest.approx(expected)
+    assert len(Delta(3).rehearse(seen, rng)) == 0
+    assert Delta(3, full=True).rehearse(seen, rng).tolist() == list(range(6))
+
+
+def play(rule, rounds, n=6, seed=0):
+    """Cohorts of a rule that is answered as the strategy answers; who was asked and rehearsed."""
+    truth = np.random.default_rng(seed)
+    told = []
+    for number in range(1, rounds + 1):
+        rng = np.random.default_rng(number)
+        seen = view(n, number)
+        asked, rehearsing = rule.ask(seen, rng), rule.rehearse(seen, rng)
+        if len(asked):
+            seen = dataclasses.replace(seen, losses=truth.normal(size=n))
+        if len(rehearsing):
+            seen = dataclasses.replace(seen, losses_after=truth.normal(size=n))
+        told.append((len(asked), len(rehearsing), rule.choose(seen, rng).clients.tolist()))
+    return told
+
+
+def test_fedcor_asks_everybody_in_warm_up_and_at_each_training():
+    told = play(FedCor(2, warmup=3, interval=2), 8)
+    assert [asked for asked, _, _ in told] == [6, 6, 6, 6, 0, 6, 0, 6]
+    assert [rehearsing for _, rehearsing, _ in told] == [0, 0, 0, 0, 0, 2, 0, 2]
+    assert all(len(clients) == 2 for *_, clients in told)
+
+
+def test_fedcor_selects_by_the_process_trained_on_what_it_saw():
+    rule = FedCor(2, warmup=3, interval=5)
+    told = play(rule, 4)
+    state = rule.state()
+    assert state["rounds"].tolist() == [1, 2, 3]
+    truth = np.random.default_rng(0)
+    losses = np.array([truth.normal(size=6) for _ in range(4)])
+    assert state["changes"] == pytest.approx(np.diff(losses, axis=0))
+    residuals, weights = gaussian_process.centred(np.diff(losses, axis=0))
+    # the first draw of round 1 makes the embedding
+    start = gaussian_process.initial_embedding(6, np.random.default_rng(1))
+    fitted = gaussian_process.fit(start, residuals, weights, 1000)
+    assert state["embedding"] == pytest.approx(fitted)
+    shares = np.arange(1, 7) / 21
+    chosen = gaussian_process.select(gaussian_process.covariance_of(fitted), shares, 2, np.ones(6))
+    assert told[3][2] == sorted(chosen.tolist())
+    assert sorted(state["discounts"].tolist()) == [0.9, 0.9, 1, 1, 1, 1]
+
+
+def test_fedcor_goes_on_from_its_state():
+    through = play(FedCor(2, 2, 9), 5)
+    rule = FedCor(2, 2, 9)
+    play(rule, 4)
+    other = FedCor(2, 2, 9)
+    other.restore(rule.state())
+    assert set(other.state()) == set(rule.state())
+    for key, value in rule.state().items():
+        assert np.array_equal(other.state()[key], value, equal_nan=True)
+    seen = view(6, 5)
+    again = other.choose(seen, np.random.default_rng(5)).clients.tolist()
+    assert again == through[4][2]
+
+
+def test_fedcor_observes_a_retried_round_once_and_makes_room_for_newcomers():
+    rule = FedCor(2, warmup=2, interval=3)
+    rng = np.random.default_rng(0)
+    rule.choose(view(4, 1, losses=np.ones(4)), rng)
+    for _ in range(2):
+        rule.choose(view(4, 2, losses=np.zeros(4)), rng)
+    assert rule.state()["changes"].tolist() == [[-1.0] * 4]
+    cohort = rule.choose(view(5, 3, losses=np.arange(5.0)), rng)
+    assert len(cohort.clients) == 2
+    changes = rule.state()["changes"]
+    assert changes.shape == (2, 5)
+    assert np.isnan(changes[:, 4]).all()

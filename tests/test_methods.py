@@ -1,0 +1,193 @@
+"""What every method of the catalogue promises, row by row; a new method is one more row."""
+
+import dataclasses
+import json
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from common.config import Settings
+from common.errors import ConfigError
+from deploy.simulation import simulate
+from server_app import app as server
+from server_app.clustering import normalise_counts
+from server_app.clusters import Clusters
+from server_app.methods import METHODS, build
+from server_app.selection import View
+
+SIZE = 3
+URNS = ("clustered-sampling-size", "clustered-sampling-similarity")
+COMMON = {
+    "clients-per-round": SIZE,
+    "num-clients": 12,
+    "fedcor-warmup": 2,
+    "fedcor-interval": 2,
+}
+
+
+@cache
+def clusters_of(name, n):
+    """The method's own clusters of sites with two classes each."""
+    group = build(Settings.parse(COMMON | {"strategy": name})).group
+    if group is None:
+        return Clusters.single(n)
+    counts = np.array(
+        [[50 * (k in (i % 5, (i + 1) % 5)) + i + 1 for k in range(5)] for i in range(n)]
+    )
+    shares = normalise_counts(counts, group.normalise)
+    return group.cluster(shares, group.compare(shares), np.random.default_rng(0)).clusters
+
+
+def cohorts(name, availability, seed):
+    """Four rounds as the strategy plays them, with losses and updates drawn from the seed."""
+    select = build(Settings.parse(COMMON | {"strategy": name})).select
+    truth, n = np.random.default_rng(seed), availability.shape[1]
+    updates = np.zeros((n, 5), dtype=np.float32)
+    for number, available in enumerate(availability, start=1):
+        rng = np.random.default_rng([seed, number])
+        rows = np.arange(1, n + 1) ** 2
+        view = View(number, available, rows, clusters_of(name, n), updates=updates.copy())
+        asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
+        assert available[asked].all()
+        assert available[rehearsing].all()
+        losses = np.full((2, n), np.nan)
+        losses[:, asked] = truth.normal(size=(2, len(asked)))
+        if len(asked):
+            view = dataclasses.replace(view, losses=losses[0])
+        if len(rehearsing):
+            view = dataclasses.replace(view, losses_after=losses[1])
+        cohort = select.choose(view, rng)
+        updates[cohort.clients] = truth.normal(size=(len(cohort.clients), 5))
+        yield available, cohort
+
+
+availabilities = st.integers(5, 9).flatmap(
+    lambda n: st.lists(
+        st.lists(st.booleans(), min_size=n, max_size=n).filter(any), min_size=4, max_size=4
+    ).map(np.array)
+)
+
+
+@pytest.mark.parametrize("name", METHODS)
+@hypothesis_settings(max_examples=20, deadline=None)
+@given(availability=availabilities, seed=st.integers(0, 1000))
+def test_cohort_is_of_the_right_size_available_without_repeats_and_seeded(name, availability, seed):
+    again = cohorts(name, availability, seed)
+    for available, cohort in cohorts(name, availability, seed):
+        size = min(SIZE, int(available.sum()))
+        assert available[cohort.clients].all()
+        assert len(set(cohort.clients.tolist())) == len(cohort.clients)
+        # A client drawn from two urns trains once.
+        assert 1 <= len(cohort.clients) <= SIZE if name in URNS else len(cohort.clients) == size
+        same = next(again)[1]
+        assert np.array_equal(cohort.clients, same.clients)
+        assert (cohort.weights is None) == (same.weights is None)
+        assert cohort.weights is None or np.array_equal(cohort.weights, same.weights)
+
+
+RUN = {
+    "num-clients": 5,
+    "num-server-rounds": 3,
+    "local-epochs": 1,
+    "clients-per-round": 2,
+    "fedcor-warmup": 1,
+    "fedcor-interval": 1,
+}
+
+
+@pytest.fixture
+def no_report(monkeypatch):
+    """Runs without a report, which takes longer to draw than a small run to play."""
+    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+
+
+def played(folder, **words):
+    """What a run computed: its lines without the clock's, and the bytes of its model."""
+    path = simulate(Settings.parse(RUN | {"output-dir": str(folder)} | words))
+    texts = [(path / f"{name}.jsonl").read_text().splitlines() for name in ("rounds", "clients")]
+    lines = [[json.loads(line) for line in text] for text in texts]
+    for line in [*lines[0], *lines[1]]:
+        line.pop("seconds", None)
+    return lines, (path / "models" / "model-0.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path, no_report, name):
+    first, second = (played(tmp_path, strategy=name, workers=n) for n in (1, 2))
+    assert first == second
+    assert len(first[0][0]) == 3
+
+
+def phases(lines, number):
+    return [line["phase"] for line in lines[1] if line["round"] == number]
+
+
+def test_what_a_method_exchanges_beyond_training_is_counted(tmp_path, no_report):
+    lines, _ = played(
+        tmp_path, strategy="power-of-choice", workers=1, **{"power-of-choice-candidates": 4}
+    )
+    expected = ["loss"] * 4 + ["train"] * 2 + ["evaluate"] * 5
+    for line in lines[0]:
+        assert phases(lines, line["round"]) == expected
+        mine = [entry for entry in lines[1] if entry["round"] == line["round"]]
+        assert line["bytes_down"] == sum(entry["bytes_down"] for entry in mine)
+        assert line["bytes_up"] == sum(entry["bytes_up"] for entry in mine)
+        asked = {e["site"]: e["loss"] for e in mine if e["phase"] == "loss"}
+        assert set(line["trained"]) == set(sorted(asked, key=asked.get)[-2:])
+
+
+def test_fedcor_rehearses_and_delta_in_full_trains_everybody(tmp_path, no_report):
+    lines, _ = played(tmp_path, strategy="fedcor", workers=1)
+    rest = ["train"] * 2 + ["evaluate"] * 5
+    assert phases(lines, 1) == ["loss"] * 5 + rest
+    assert phases(lines, 2) == ["loss"] * 5 + rest
+    assert phases(lines, 3) == ["loss"] * 10 + ["rehearse"] * 2 + rest
+    lines, _ = played(tmp_path, strategy="delta", workers=1, **{"delta-mode": "full"})
+    assert phases(lines, 1) == ["rehearse"] * 5 + rest
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ({"strategy": "fedcor"}, "set clients-per-round"),
+        ({"strategy": "delta"}, "set clients-per-round"),
+        ({"strategy": "repclust"}, "set clients-per-round, or num-clusters"),
+        (
+            {
+                "strategy": "power-of-choice",
+                "clients-per-round": 9,
+                "power-of-choice-candidates": 8,
+            },
+            "at least clients-per-round = 9",
+        ),
+    ],
+)
+def test_settings_that_a_method_cannot_use(words, said):
+    with pytest.raises(ConfigError, match=said):
+        build(Settings.parse(words))
+
+
+def test_methods_say_what_they_see():
+    needs = {name: build(Settings.parse(COMMON | {"strategy": name})).needs for name in METHODS}
+    assert needs["random"] == set()
+    assert needs["repclust"] == {"labels"}
+    assert needs["fedcor"] == {"sizes", "losses"}
+    assert needs["delta"] == {"sizes", "updates"}
+
+
+def test_groups_of_repclust_are_as_large_as_a_round_and_its_neighbours_are_scored(
+    tmp_path, no_report
+):
+    path = simulate(Settings.parse(RUN | {"output-dir": str(tmp_path), "strategy": "repclust"}))
+    clusters = json.loads((path / "clusters.json").read_text())
+    assert clusters["num_clusters"] == 2
+    assert (clusters["score"], clusters["chosen_by"]) == ("diversity", "clients-per-round")
+    assert sorted(clusters["scores"]) == ["1", "2", "3"]
+    settings = Settings.parse(RUN | {"output-dir": str(tmp_path), "strategy": "simclust"})
+    clusters = json.loads((simulate(settings) / "clusters.json").read_text())
+    assert (clusters["score"], clusters["metric"]) == ("silhouette", "symmetric-kl")
+    assert sorted(clusters["scores"]) == ["2", "3", "4"]
