@@ -9,15 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.models import initial_parameters
 from deploy.simulation import simulate
 from server_app import app as server
 from server_app.clustering import normalise_counts
 from server_app.clusters import Clusters
-from server_app.methods import METHODS, build
-from server_app.selection import View
+from server_app.methods import METHODS, Method, build
+from server_app.selection import Cohort, Everybody, View
 
 SIZE = 3
 URNS = ("clustered-sampling-size", "clustered-sampling-similarity")
@@ -148,6 +150,34 @@ def test_fedcor_rehearses_and_delta_in_full_trains_everybody(tmp_path, no_report
     assert phases(lines, 3) == ["loss"] * 10 + ["rehearse"] * 2 + rest
     lines, _ = played(tmp_path, strategy="delta", workers=1, **{"delta-mode": "full"})
     assert phases(lines, 1) == ["rehearse"] * 5 + rest
+
+
+@pytest.mark.parametrize("weights", [None, np.array([1.0, 2, 30, 4, 5])], ids=["rows", "own"])
+def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
+    tmp_path, no_report, monkeypatch, weights
+):
+    """The first model and the mean of everybody's updates make the second model."""
+    seen = []
+
+    class Spy(Everybody):
+        needs = frozenset({"updates"})
+
+        def choose(self, view, rng):
+            seen.append(view.updates.astype(np.float64))
+            return Cohort(view.candidates, weights)
+
+    monkeypatch.setitem(METHODS, "spy", lambda settings: Method(Spy()))
+    words = RUN | {"output-dir": str(tmp_path), "strategy": "spy", "workers": 1}
+    folder = simulate(Settings.parse(words | {"num-server-rounds": 1}))
+    simulate(Settings.parse(words | {"num-server-rounds": 2}))
+    *_, updates = seen
+    assert not seen[0].any()
+    rows = [site["num_examples"] for site in json.loads((folder / "sites.json").read_text())]
+    trained = load_file(folder / "models" / "model-0.safetensors")
+    first = initial_parameters(Settings.parse(words), (1, 8, 8), 10)
+    moved = np.concatenate([(trained[name] - first[name]).ravel() for name in first])
+    mean = np.average(updates, axis=0, weights=rows if weights is None else weights)
+    assert mean == pytest.approx(moved, abs=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -148,11 +148,11 @@ class FederatedTraining(Strategy):
 
     def _say_who_left(self, available: np.ndarray) -> None:
         away = set(np.flatnonzero(~available).tolist())
-        for client in sorted(away - self._away):
+        left = sorted(away - self._away)
+        for client in left:
             log.warning("%s is not connected and cannot be selected", self.roster.names[client])
-            members = self.clusters.members(int(self.clusters.labels[client]))
-            if self.clusters.k > 1 and away.issuperset(members.tolist()):
-                cluster = self.clusters.labels[client]
+        for cluster in np.unique(self.clusters.labels[left]):
+            if away.issuperset(self.clusters.members(int(cluster)).tolist()):
                 log.warning("cluster %d is empty: none of its sites is connected", cluster)
         self._away = away
 
