@@ -53,10 +53,14 @@ def settings() -> None:
 @app.command()
 def methods() -> None:
     """List the methods that strategy=... can name."""
-    from server_app.methods import METHODS
+    from server_app.cards import CARDS
 
-    for name, build in METHODS.items():
-        typer.echo(f"{name}\n    {(build.__doc__ or '').strip().splitlines()[0]}")
+    rows = [("strategy", "paper", "who trains (M: clients-per-round)", "what the server sees")]
+    rows += [(name, card.paper, card.trains, card.sees) for name, card in CARDS.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
 
 
 def main() -> None:

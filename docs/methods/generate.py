@@ -1,0 +1,63 @@
+"""Writes a page per method and an index from the catalogue: ``python docs/methods/generate.py``."""
+
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+sys.path.insert(0, str(FOLDER.parents[1]))  # from a checkout that is not installed
+
+from common.config import Settings, allowed_values  # noqa: E402
+from server_app.cards import CARDS, Card  # noqa: E402
+
+_MADE = "<!-- Made by docs/methods/generate.py from server_app/cards.py: change it there. -->\n"
+
+
+def pages() -> dict[str, str]:
+    """Return the text of every page by its file's name."""
+    found = {f"{name}.md": page(name, card) for name, card in CARDS.items()}
+    return {"README.md": index()} | found
+
+
+def index() -> str:
+    """Return the page that lists all methods."""
+    rows = [
+        f"| [`{name}`]({name}.md) | {card.paper} | {card.trains} | {card.sees} |"
+        for name, card in CARDS.items()
+    ]
+    head = ["| `strategy` | paper | who trains | what the server sees |", "|---|---|---|---|"]
+    closing = (
+        "M is `clients-per-round`, n the number of sites. In every run the server also sees each "
+        "site's numbers of rows and its loss and accuracy on held-out rows.\n\n"
+        "[Add your own method](../add-your-own-method.md) in less than 50 lines."
+    )
+    return "\n".join([_MADE, "# Methods\n", *head, *rows, "", closing, ""])
+
+
+def page(name: str, card: Card) -> str:
+    """Return one method's page."""
+    parts = {
+        "What it does": card.rule,
+        "What it assumes": card.assumes,
+        "What the server sees": f"{card.sees[0].upper()}{card.sees[1:]}.",
+        "What it costs beyond the cohort's training and everybody's evaluation": card.costs,
+        "How to run it": f"```console\ncoterie simulate strategy={name} {card.example}\n```\n\n"
+        + _settings(card),
+        "Source": f"{card.source}.",
+    }
+    body = "\n\n".join(f"## {title}\n\n{text}" for title, text in parts.items())
+    who = f"Who trains: {card.trains}."
+    return f"{_MADE}\n# `{name}`\n\n{card.paper}. {who}\n\n{body}\n"
+
+
+def _settings(card: Card) -> str:
+    fields = {name: Settings.model_fields[name.replace("-", "_")] for name in card.settings}
+    rows = [
+        f"| `{name}` | `{field.default}` | {field.description} ({allowed_values(field)}) |"
+        for name, field in fields.items()
+    ]
+    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text, encoding="utf-8")

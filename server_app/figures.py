@@ -1,0 +1,58 @@
+"""Figures that papers report of an accuracy curve: one accuracy in [0, 1] per round.
+
+Source: Pereira et al., "Energy-Efficient Federated Learning for AIoT using Clustering Methods",
+section V: an accuracy counts once it was held for a window of 20 rounds.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["WINDOW", "Tail", "rounds_to_sustain", "sustained_accuracy", "tail"]
+
+FloatArray = NDArray[np.float64]
+
+WINDOW = 20
+"""Rounds that an accuracy must be held."""
+
+
+def sustained_accuracy(accuracies: ArrayLike, window: int = WINDOW) -> float | None:
+    """Return the largest accuracy held for ``window`` rounds in a row; None for a shorter curve.
+
+    That is the maximum over all windows of the minimum within the window.
+    """
+    held = _held(accuracies, window)
+    return float(held.max()) if held.size else None
+
+
+def rounds_to_sustain(accuracies: ArrayLike, target: float, window: int = WINDOW) -> int | None:
+    """Return the last round (from 1) of the first window that is never below ``target``.
+
+    None if there is no such window.
+    """
+    reached = np.flatnonzero(_held(accuracies, window) >= target)
+    return int(reached[0]) + window if reached.size else None
+
+
+@dataclass(frozen=True)
+class Tail:
+    """Mean and standard deviation (of the population) of the last accuracies."""
+
+    mean: float
+    deviation: float
+
+
+def tail(accuracies: ArrayLike, window: int = WINDOW) -> Tail:
+    """Return the figures of the last ``window`` rounds, or of all if there are fewer."""
+    last = np.asarray(accuracies, dtype=np.float64)[-window:]
+    return Tail(float(last.mean()), float(last.std()))
+
+
+def _held(accuracies: ArrayLike, window: int) -> FloatArray:
+    """Return the smallest accuracy of every window, (rounds - window + 1,)."""
+    curve = np.asarray(accuracies, dtype=np.float64)
+    if curve.size < window:
+        return np.empty(0)
+    return np.asarray(sliding_window_view(curve, window).min(axis=1))

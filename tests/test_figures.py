@@ -1,0 +1,35 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server_app.figures import rounds_to_sustain, sustained_accuracy, tail
+
+curves = st.lists(st.floats(0, 1), min_size=1, max_size=30)
+
+
+def test_by_hand():
+    curve = [0.1, 0.6, 0.7, 0.2, 0.5, 0.9, 0.8]
+    assert sustained_accuracy(curve, 2) == 0.8
+    assert sustained_accuracy(curve, 3) == 0.5
+    assert rounds_to_sustain(curve, 0.6, 2) == 3
+    assert rounds_to_sustain(curve, 0.6, 3) is None
+    assert rounds_to_sustain(curve, 0.5, 3) == 7
+    assert sustained_accuracy(curve, 8) is None
+    assert (tail(curve, 2).mean, tail(curve, 2).deviation) == pytest.approx((0.85, 0.05))
+
+
+@given(curve=curves, window=st.integers(1, 10), target=st.floats(0, 1))
+def test_a_target_is_sustained_exactly_if_the_best_window_reaches_it(curve, window, target):
+    best, rounds = sustained_accuracy(curve, window), rounds_to_sustain(curve, target, window)
+    assert (rounds is not None) == (best is not None and best >= target)
+    if rounds is not None:
+        assert min(curve[rounds - window : rounds]) >= target
+        earlier = (curve[end - window : end] for end in range(window, rounds))
+        assert all(min(part) < target for part in earlier)
+
+
+@given(curve=curves)
+def test_a_window_of_one_round_is_the_best_round(curve):
+    assert sustained_accuracy(curve, 1) == max(curve)
+    assert tail(curve, 100).mean == pytest.approx(np.mean(curve))
