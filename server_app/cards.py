@@ -127,8 +127,8 @@ CARDS: Mapping[str, Card] = {
         rule=(
             "Groups of equal size whose members differ as much as possible while the groups' means "
             "differ as little as possible: swaps raise J = diversity inside less that between. "
-            "Each group then resembles the federation, and whole groups train. The number of groups, if "
-            f"not set, is n / M. {_LATE} joins the group that leaves J highest."
+            "Each group then resembles the federation, and whole groups train. The number of "
+            f"groups, if not set, is n / M. {_LATE} joins the group that leaves J highest."
         ),
         assumes="Labels are skewed, and a round's cohort should cover all of them.",
         costs=_LABELS,
@@ -184,8 +184,9 @@ CARDS: Mapping[str, Card] = {
         sees="updates",
         rule=(
             "Each client's share of the rows, times M, is poured into M urns, the largest first. "
-            "One client is drawn from each urn and counts 1/M; one drawn twice trains once and counts "
-            "twice. The average is unbiased: its mean over draws is that of full participation."
+            "One client is drawn from each urn and counts 1/M; one drawn twice trains once and "
+            "counts twice. The average is unbiased: its mean over draws is that of full "
+            "participation."
         ),
         assumes="Sizes differ; with equal ones it comes close to uniform draws.",
         costs="Nothing.",
