@@ -4,7 +4,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from common import messages
 from common.errors import MessageError
-from common.messages import EvaluateReport, Introduction, Order, TrainReport
+from common.messages import EvaluateReport, Introduction, LossReport, Order, TrainReport
 from server_app import guard
 from server_app.guard import Asked, Template
 
@@ -121,3 +121,23 @@ def test_evaluations(order, changes, reason):
     else:
         with pytest.raises(MessageError, match=reason):
             guard.inspect_evaluation(reply, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"num_examples": 71}, "must be 1 to 70"),
+        ({"loss": float("nan")}, "loss = nan"),
+        ({"round": 4}, "stale: of round 4"),
+        ({"site": "site-04"}, "signed 'site-04'"),
+    ],
+)
+def test_losses(order, changes, reason):
+    report = LossReport(**(GOOD | changes))
+    reply = messages.reply(order, report)
+    if reason is None:
+        assert guard.inspect_loss(reply, ASKED) == report
+    else:
+        with pytest.raises(MessageError, match=reason):
+            guard.inspect_loss(reply, ASKED)

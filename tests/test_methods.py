@@ -6,15 +6,16 @@ from functools import cache
 
 import numpy as np
 import pytest
+from flwr.app import Context, RecordDict
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
 from common.config import Settings
-from common.errors import ConfigError
+from common.errors import ConfigError, RoundError
 from common.models import initial_parameters
-from deploy.simulation import simulate
+from deploy.simulation import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app.clustering import normalise_counts
 from server_app.clusters import Clusters
@@ -221,3 +222,29 @@ def test_groups_of_repclust_are_as_large_as_a_round_and_its_neighbours_are_score
     clusters = json.loads((simulate(settings) / "clusters.json").read_text())
     assert (clusters["score"], clusters["metric"]) == ("silhouette", "symmetric-kl")
     assert sorted(clusters["scores"]) == ["2", "3", "4"]
+
+
+def test_report_says_how_repclust_chose_and_what_its_score_is(tmp_path):
+    path = simulate(Settings.parse(RUN | {"output-dir": str(tmp_path), "strategy": "repclust"}))
+    page = (path / "report.html").read_text()
+    assert "that complement each other" in page
+    assert "each large enough for a round" in page
+    assert "the clients per round set the number of clusters" in page
+    assert "silhouette is near 1" not in page
+
+
+def test_site_that_does_not_release_its_loss_is_named_before_round_1(tmp_path, no_report):
+    words = RUN | {"output-dir": str(tmp_path), "strategy": "fedcor"}
+    settings = Settings.parse(words).with_absolute_paths()
+    with InProcessGrid(
+        load_client_app,
+        settings.to_dict(),
+        num_nodes=5,
+        workers=1,
+        node_config={"releases": "model"},
+    ) as grid:
+        context = Context(1, 1, {}, RecordDict(), settings.to_dict())
+        with pytest.raises(RoundError, match="strategy=fedcor needs 'loss', which site-0"):
+            server.app(grid, context)
+    [folder] = tmp_path.iterdir()
+    assert not (folder / "rounds.jsonl").exists()

@@ -230,9 +230,15 @@ def test_flowers_private_names_are_where_we_expect_them():
     assert Message(metadata=metadata, content=RecordDict()).metadata is metadata
 
 
-def test_every_kind_of_message_survives_flowers_real_serialisation(tmp_path):
+@pytest.mark.parametrize(
+    ("strategy", "query"),
+    [("similarity", "query.label_histogram"), ("power-of-choice", "query.loss")],
+)
+def test_every_kind_of_message_survives_flowers_real_serialisation(tmp_path, strategy, query):
     """The grid bypasses protobuf, so each exchange of a run is sent through it here."""
-    settings = settings_in(tmp_path, "num-server-rounds=1", "strategy=similarity")
+    settings = settings_in(
+        tmp_path, "num-server-rounds=1", f"strategy={strategy}", "clients-per-round=2"
+    )
     kinds = set()
 
     class Serialising(InProcessGrid):
@@ -246,7 +252,7 @@ def test_every_kind_of_message_survives_flowers_real_serialisation(tmp_path):
     with Serialising(load_client_app, settings.to_dict(), num_nodes=5, workers=1) as grid:
         context = Context(1, 1, {}, RecordDict(), settings.to_dict())
         server.app(grid, context)
-    assert kinds == {"query.introduce", "query.label_histogram", "train", "evaluate"}
+    assert kinds == {"query.introduce", query, "train", "evaluate"}
     plain = simulate(settings)
     assert without_times(server.run_folder_of(context)) == without_times(plain)
 
