@@ -142,7 +142,10 @@ def test_site_that_left_is_not_selected_and_an_empty_cluster_is_said(
     assert sum("is empty: none of its sites is connected" in text for text in said) == 1
 
 
-def test_site_that_comes_back_as_another_node_keeps_its_place(digits, tmp_path, monkeypatch):
+@pytest.mark.parametrize("strategy", ["random", "similarity"])
+def test_site_that_comes_back_as_another_node_keeps_its_place(
+    digits, tmp_path, monkeypatch, strategy
+):
     """One site, two nodes: node 2 in round 1, node 3 from round 2 on."""
     names = {}
 
@@ -154,7 +157,7 @@ def test_site_that_comes_back_as_another_node_keeps_its_place(digits, tmp_path, 
         return reply
 
     present = {2: range(1, 2), 3: range(2, 99)}
-    words = {"strategy": "random", "num-server-rounds": 3}
+    words = {"strategy": strategy, "num-server-rounds": 3, "clients-per-round": 7}
     folder, _ = run(digits, tmp_path, monkeypatch, present, hook=hook, **words)
     introduced = [site["site"] for site in read(folder, "sites.json")]
     assert introduced.count("came-back") == 1

@@ -71,14 +71,16 @@ class LabelDistributionClustering(FederatedTraining):
     def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
         """Put each newcomer into the cluster it is nearest to; leave out who does not answer."""
         answers = self._histograms(newcomers, np.arange(len(newcomers)), grid, timeout)
-        known, kept = set(self.roster.names), []
+        kept = []
         for answer in answers:
             name = newcomers.names[answer.client]
             if answer.value is None:
                 log.warning("%s joined but is left out: %s", name, answer.verdict)
                 continue
             kept.append(answer.client)
-            if name not in known:
+            if name in self.roster.names:
+                self._counts[self.roster.names.index(name)] = answer.value
+            else:
                 self._place(answer.value)
         if not kept:
             return None
