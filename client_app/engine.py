@@ -174,9 +174,8 @@ def network_with(
 def _network(
     name: str, input_shape: tuple[int, ...], num_classes: int, device: torch.device
 ) -> nn.Module:
-    with torch.device("meta"):  # no values are drawn only to be overwritten
-        network = models.build(name, input_shape, num_classes)
-    network = network.to_empty(device=device)
+    with torch.random.fork_rng(devices=[]):  # its first values are drawn only to be overwritten
+        network = models.build(name, input_shape, num_classes).to(device)
     training.flatten(network)
     return network
 

@@ -31,10 +31,13 @@ from flwr.common.constant import ErrorCode
 from deploy import answering
 
 _POLL_SECONDS = 2.0  # how often an idle worker looks whether its parent still lives
-_CHUNK_SECONDS = 0.05  # what a chunk may take; a round trip costs a thousandth of it
+_CHUNK_SECONDS = 0.05  # what a chunk may take; a round trip costs less than a hundredth of it
+_SMALL_SECONDS = 0.002  # below this, sharing work among the workers costs more than it saves
 _PATIENCE_SECONDS = 1.0  # how late a chunk may be before its messages are tried one by one
-_SHARED_BYTES = 64 << 20  # per worker, for replies; what does not fit goes through the pipe
+_SHARED_BYTES = 64 << 20  # for contents, and per worker for replies; the pipe takes the rest
 _SHARED_FROM = 4096  # bytes from which sharing is cheaper than the pipe
+# Forked where that is safe, so that data loaded before is shared and not loaded again.
+_FORKS = sys.platform.startswith("linux")
 
 
 @dataclass
@@ -66,7 +69,7 @@ class Worker:
 
     process: BaseProcess
     connection: Connection
-    shared: mmap.mmap
+    shared: mmap.mmap | None
     known: set[int] = field(default_factory=set)
     """Keys of the contents it was given in this exchange."""
     chunk: _Chunk | None = None
@@ -88,6 +91,8 @@ class Pool:
         self._contexts = contexts
         self._exchange = 0
         self._blobs: dict[int, bytes] = {}
+        self._sent = _shared()
+        self._sent_end = 0
         self._waiting: list[list[Task]] = []
         self._suspects: list[list[Task]] = []
         self._last: dict[tuple[int, str], float] = {}
@@ -98,6 +103,7 @@ class Pool:
         """Return the replies to units of messages; none for those that take too long."""
         self._exchange += 1
         self._blobs.clear()
+        self._sent_end = 0
         self._suspects = []
         self._waiting = sorted(units, key=self._expected)
         replies: list[Message] = []
@@ -144,9 +150,12 @@ class Pool:
         most = max(1, len(self._waiting) // (2 * len(self.workers)))
         units = [self._waiting.pop()]
         seconds = self._expected(units[0])
-        while len(units) < most and seconds + self._expected(self._waiting[-1]) <= _CHUNK_SECONDS:
+        while self._waiting:
+            longer = seconds + self._expected(self._waiting[-1])
+            if longer > (_CHUNK_SECONDS if len(units) < most else _SMALL_SECONDS):
+                break
             units.append(self._waiting.pop())
-            seconds += self._expected(units[-1])
+            seconds = longer
         alone = len(units) == len(units[0]) == 1
         patience = float("inf") if alone else _PATIENCE_SECONDS + 10 * seconds
         return _Chunk(units, now, now + patience)
@@ -179,7 +188,7 @@ class Pool:
 
     def _blob(self, key: int, content: RecordDict) -> bytes:
         if key not in self._blobs:
-            self._blobs[key] = pickle.dumps(content, protocol=5)
+            self._blobs[key], self._sent_end = _pickled(content, self._sent, self._sent_end)
         return self._blobs[key]
 
     def _state(self, task: Task) -> RecordDict | None:
@@ -201,7 +210,7 @@ class Pool:
         except (EOFError, ConnectionResetError):
             return self._bury(worker)
         worker.chunk = None
-        answers: list[_Answer] = _SharedUnpickler(io.BytesIO(blob), worker.shared).load()
+        answers: list[_Answer] = _unpickled(blob, worker.shared)
         for task, answer in zip(chunk.tasks, answers, strict=True):
             metadata = task.message.metadata
             self._last[metadata.dst_node_id, metadata.message_type] = answer.seconds
@@ -234,19 +243,17 @@ class Pool:
 
     def _replace(self, worker: Worker) -> None:
         worker.connection.close()
-        worker.shared.close()
+        if worker.shared is not None:
+            worker.shared.close()
         self.workers[self.workers.index(worker)] = self._start()
 
     def _start(self) -> Worker:
-        # Forked where that is safe, so that data loaded before is shared and not loaded again.
-        linux = sys.platform.startswith("linux")
-        processes: Any = multiprocessing.get_context("fork" if linux else "spawn")
+        processes: Any = multiprocessing.get_context("fork" if _FORKS else "spawn")
         ours, theirs = processes.Pipe()
-        # Pages that nobody writes to cost nothing. A spawned process has no share in them.
-        shared = mmap.mmap(-1, _SHARED_BYTES if linux else mmap.PAGESIZE)
+        shared = _shared()
         process = processes.Process(
             target=_work,
-            args=(theirs, self._load, self._contexts, os.getpid(), shared if linux else None),
+            args=(theirs, self._load, self._contexts, os.getpid(), self._sent, shared),
             daemon=True,
         )
         process.start()
@@ -274,6 +281,7 @@ def _work(
     load: Callable[[], ClientApp],
     contexts: dict[int, Context],
     parent: int,
+    received: mmap.mmap | None,
     shared: mmap.mmap | None,
 ) -> None:
     """Answer chunks until the parent closes the pipe or is gone."""
@@ -290,9 +298,9 @@ def _work(
             if exchange != current:  # what earlier exchanges sent is not needed again
                 contents, current = {}, exchange
             for key, blob in blobs.items():
-                contents[key] = pickle.loads(blob)  # noqa: S301 - from our own parent
+                contents[key] = _unpickled(blob, received)
             answers = [a for unit in _merged(units) for a in _unit(app, unit, contents, contexts)]
-            connection.send_bytes(_pickled(answers, shared))
+            connection.send_bytes(_pickled(answers, shared)[0])
 
 
 def _merged(units: Iterable[list[_Arrival]]) -> list[list[_Arrival]]:
@@ -332,43 +340,56 @@ def _with_state(context: Context, state: RecordDict | None) -> Context:
     )
 
 
-# Replies through shared memory -----------------------------------------------------------------
+# Large arrays through shared memory -------------------------------------------------------------
 
 
-def _pickled(answers: list[_Answer], shared: mmap.mmap | None) -> bytes:
+def _shared() -> mmap.mmap | None:
+    """Return memory that workers forked later share; none where processes are not forked."""
+    # Pages that nobody writes to cost nothing.
+    return mmap.mmap(-1, _SHARED_BYTES) if _FORKS else None
+
+
+def _pickled(value: object, shared: mmap.mmap | None, start: int = 0) -> tuple[bytes, int]:
+    """Return a pickle whose large parts lie in shared memory from ``start``, and where they end."""
     buffer = io.BytesIO()
-    _SharedPickler(buffer, shared).dump(answers)
-    return buffer.getvalue()
+    pickler = _SharedPickler(buffer, shared, start)
+    pickler.dump(value)
+    return buffer.getvalue(), pickler.end
+
+
+def _unpickled(blob: bytes, shared: mmap.mmap | None) -> Any:
+    return _SharedUnpickler(io.BytesIO(blob), shared).load()
 
 
 class _SharedPickler(pickle.Pickler):
     """Writes large ``bytes`` one after the other into shared memory, as long as they fit."""
 
-    def __init__(self, file: io.BytesIO, shared: mmap.mmap | None) -> None:
+    def __init__(self, file: io.BytesIO, shared: mmap.mmap | None, start: int) -> None:
         super().__init__(file, protocol=5)
         self._shared = shared
-        self._end = 0
+        self.end = start
 
     def persistent_id(self, obj: object) -> tuple[int, int] | None:
         """Return where the bytes lie, or None for what stays in the pickle."""
         if type(obj) is not bytes or len(obj) < _SHARED_FROM or self._shared is None:
             return None
-        start = self._end
+        start = self.end
         if start + len(obj) > len(self._shared):
             return None
-        self._end = start + len(obj)
-        self._shared[start : self._end] = obj
-        return start, self._end
+        self.end = start + len(obj)
+        self._shared[start : self.end] = obj
+        return start, self.end
 
 
 class _SharedUnpickler(pickle.Unpickler):
-    """Copies those bytes out again, so that the worker may write over them."""
+    """Copies those bytes out again, so that the other side may write over them."""
 
-    def __init__(self, file: io.BytesIO, shared: mmap.mmap) -> None:
+    def __init__(self, file: io.BytesIO, shared: mmap.mmap | None) -> None:
         super().__init__(file)
         self._shared = shared
 
     def persistent_load(self, pid: tuple[int, int]) -> bytes:
         """Return the bytes that lie there."""
+        assert self._shared is not None
         start, end = pid
         return self._shared[start:end]
