@@ -2,15 +2,14 @@
 
 from collections.abc import Callable
 
-import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from torch import nn
 
-from client_app import descriptors, training
+from client_app import descriptors, engine
+from client_app.engine import Fitted, Lesson
 from client_app.site import Site, open_site
-from client_app.training import Rows, Stopwatch
-from common import messages, models, seeds
+from client_app.training import Evaluation, Stopwatch
+from common import messages
 from common.errors import CoterieError, MessageError
 from common.messages import (
     EvaluateReport,
@@ -62,7 +61,7 @@ def introduce(message: Message, site: Site) -> Message:
 @_of_site
 def label_histogram(message: Message, site: Site) -> Message:
     """Count the training rows of each class, if the site releases that."""
-    _require(site, "label-histogram")
+    require(site, "label-histogram")
     counts = descriptors.label_histogram(
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
@@ -73,26 +72,25 @@ def label_histogram(message: Message, site: Site) -> Message:
 @_of_site
 def train(message: Message, site: Site) -> Message:
     """Train the model received on this site's rows and send it back."""
-    _require(site, "model")
-    watch = Stopwatch()
+    require(site, "model")
     order = Order.decode(message.content)
-    settings = site.settings
-    device = training.choose_device(settings.device)
-    words = ("train", site.name, order.round, order.attempt)
-    with training.repeatable(device, seeds.derive_seed(settings.seed, "torch", *words)):
-        network = _network(message, site, device)
-        rows = Rows.on(device, *site.train)
-        loss = training.train(network, rows, settings, seeds.generator(settings.seed, *words))
+    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    fitted = engine.fit(parameters, Lesson.of(site, order), site.settings)
+    return train_reply(message, site, order, fitted)
+
+
+def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> Message:
+    """Return the answer to an order to train."""
     report = TrainReport(
         site=site.name,
         round=order.round,
         attempt=order.attempt,
         model=order.model,
-        num_examples=len(rows),
-        loss=loss,
-        seconds=watch.seconds,
+        num_examples=len(site.rows.train),
+        loss=fitted.loss,
+        seconds=fitted.seconds,
     )
-    return messages.reply(message, report, models.parameters_of(network))
+    return messages.reply(message, report, fitted.parameters)
 
 
 @app.evaluate()
@@ -101,20 +99,24 @@ def evaluate(message: Message, site: Site) -> Message:
     """Evaluate the model received on this site's held-out rows."""
     watch = Stopwatch()
     order = Order.decode(message.content)
-    device = training.choose_device(site.settings.device)
-    with training.repeatable(device, site.settings.seed):
-        network = _network(message, site, device)
-        rows = Rows.on(device, *site.test)
-        result = training.evaluate(network, rows)
+    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    [result] = engine.evaluate(parameters, [site])
+    return evaluate_reply(message, site, order, result, watch.seconds)
+
+
+def evaluate_reply(
+    message: Message, site: Site, order: Order, result: Evaluation, seconds: float
+) -> Message:
+    """Return the answer to an order to evaluate."""
     report = EvaluateReport(
         site=site.name,
         round=order.round,
         attempt=order.attempt,
         model=order.model,
-        num_examples=len(rows),
+        num_examples=len(site.rows.test),
         loss=result.loss,
         accuracy=result.accuracy,
-        seconds=watch.seconds,
+        seconds=seconds,
     )
     return messages.reply(message, report)
 
@@ -123,33 +125,23 @@ def evaluate(message: Message, site: Site) -> Message:
 @_of_site
 def loss(message: Message, site: Site) -> Message:
     """Measure the model received on this site's training rows, if the site releases that."""
-    _require(site, "loss")
+    require(site, "loss")
     watch = Stopwatch()
     order = Order.decode(message.content)
-    device = training.choose_device(site.settings.device)
-    with training.repeatable(device, site.settings.seed):
-        network = _network(message, site, device)
-        rows = Rows.on(device, *site.train)
-        result = training.evaluate(network, rows)
+    parameters = messages.decode_arrays(messages.arrays_of(message.content))
     report = LossReport(
         site=site.name,
         round=order.round,
         attempt=order.attempt,
         model=order.model,
-        num_examples=len(rows),
-        loss=result.loss,
+        num_examples=len(site.rows.train),
+        loss=engine.training_loss(parameters, site),
         seconds=watch.seconds,
     )
     return messages.reply(message, report)
 
 
-def _network(message: Message, site: Site, device: torch.device) -> nn.Module:
-    parameters = messages.decode_arrays(messages.arrays_of(message.content))
-    network = models.build(site.settings.model, site.dataset.input_shape, site.dataset.num_classes)
-    models.load_parameters(network, parameters)
-    return network.to(device)
-
-
-def _require(site: Site, release: str) -> None:
+def require(site: Site, release: str) -> None:
+    """Raise if the site does not release what is asked of it."""
     if release not in site.releases:
         raise MessageError(f"this site does not release {release!r}")

@@ -129,6 +129,11 @@ class Settings(BaseModel):
         description="start of the run folder's name: 1 to 64 letters, digits, dots, - or _",
     )
     workers: int = Field(0, ge=0, le=1024, description="simulation processes; 0: one per core")
+    engine: Literal["loop", "batched"] = Field(
+        "batched",
+        description="batched: hand-written steps for dense networks, sites evaluated together; "
+        "loop: autograd, one site at a time",
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

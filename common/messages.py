@@ -192,17 +192,18 @@ def decode_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
 
 
 def _encode_array(value: np.ndarray) -> Array:
-    data = _npy_header(value.dtype.str, value.shape) + value.tobytes()
-    return Array(str(value.dtype), tuple(value.shape), "numpy.ndarray", data)
+    name, header = _npy_header(value.dtype, value.shape)
+    return Array(name, value.shape, "numpy.ndarray", header + value.tobytes())
 
 
 @functools.lru_cache(maxsize=4096)
-def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, bytes]:
+    """Return the type's name and the header of an array."""
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(
-        buffer, {"descr": dtype, "fortran_order": False, "shape": shape}
+        buffer, {"descr": dtype.str, "fortran_order": False, "shape": shape}
     )
-    return buffer.getvalue()
+    return str(dtype), buffer.getvalue()
 
 
 _NPY_PREFIX = 10  # magic, version and header length of format 1.0

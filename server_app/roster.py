@@ -1,5 +1,6 @@
 """Who takes part: the sites of a run, in the order of their stable ids."""
 
+import functools
 import logging
 import time
 from collections import Counter
@@ -54,7 +55,7 @@ class Roster:
     def __len__(self) -> int:
         return len(self.sites)
 
-    @property
+    @functools.cached_property  # asked for once per client and round
     def names(self) -> tuple[str, ...]:
         """Site ids."""
         return tuple(site.site for site in self.sites)

@@ -8,7 +8,7 @@ from client_app import training
 from client_app.training import Rows
 from common import models
 from common.config import Settings
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 
 CPU = torch.device("cpu")
 
@@ -29,6 +29,7 @@ def test_training_equals_torchs_sgd_bit_for_bit(name, momentum, weight_decay):
     data = rows()
     ours, theirs = (models.build(name, (1, 8, 8), 10) for _ in range(2))
     models.load_parameters(theirs, models.parameters_of(ours))
+    training.flatten(theirs)  # the same layout: what it changes is tested below
     with training.repeatable(CPU, 5):
         training.train(ours, data, settings, np.random.default_rng(3))
     with training.repeatable(CPU, 5):
@@ -47,6 +48,34 @@ def test_training_equals_torchs_sgd_bit_for_bit(name, momentum, weight_decay):
                 sgd.step()
     for key, value in ours.state_dict().items():
         assert torch.equal(value, theirs.state_dict()[key]), key
+
+
+@pytest.mark.parametrize("name", ["lenet", "fama-cnn-small", "pereira-cnn", "mlp"])
+def test_layout_changes_no_parameter_and_training_by_rounding_only(name):
+    shape = (3, 32, 32)
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(40, *shape)).astype(np.float32), rng.integers(0, 10, 40)
+    ours, theirs = (models.build(name, shape, 10) for _ in range(2))
+    before = models.parameters_of(ours)
+    models.load_parameters(theirs, before)
+    flat = training.flatten(ours)
+    assert len(flat) == sum(value.size for value in before.values())
+    after = models.parameters_of(ours)
+    assert all(np.array_equal(after[key], before[key]) for key in before)
+    assert all(value.flags.c_contiguous for value in after.values())
+
+    settings = Settings(**{"local-epochs": 2, "batch-size": 16})
+    training.train(ours, Rows.on(CPU, x, y), settings, np.random.default_rng(3))
+    sgd = torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.5)
+    rng = np.random.default_rng(3)
+    inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+    for _ in range(2):
+        for batch in torch.split(torch.from_numpy(rng.permutation(40)), 16):
+            sgd.zero_grad()
+            functional.cross_entropy(theirs(inputs[batch]), labels[batch]).backward()
+            sgd.step()
+    trained, expected = models.parameters_of(ours), models.parameters_of(theirs)
+    assert all(np.allclose(trained[key], expected[key], atol=1e-5) for key in expected)
 
 
 def test_one_step_by_hand():
@@ -95,6 +124,18 @@ def test_evaluation_counts_by_hand_and_over_batches(monkeypatch):
     parts = training.evaluate(network, data)
     assert parts.accuracy == whole.accuracy
     assert parts.loss == pytest.approx(whole.loss)
+
+
+def test_parts_evaluated_together_equal_each_alone():
+    network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+    data = rows(37)
+    together = training.evaluate_parts(network, data, [1, 20, 16])
+    for found, (start, stop) in zip(together, [(0, 1), (1, 21), (21, 37)], strict=True):
+        alone = training.evaluate(network, Rows(data.inputs[start:stop], data.labels[start:stop]))
+        assert found.accuracy == alone.accuracy
+        assert found.loss == pytest.approx(alone.loss, abs=1e-6)
+    with pytest.raises(DataError, match="no held-out rows"):
+        training.evaluate_parts(network, data, [0, 37])
 
 
 def test_evaluation_uses_no_dropout():

@@ -1,0 +1,121 @@
+"""What a client costs that trains nothing: this project's Grid against Flower's Ray simulation.
+
+The same ServerApp, Flower's FedAvg and ClientApp run on both: 52k parameters go to 10 of 100
+clients, which send them back. A client's overhead is a round's time over its clients, without the
+first round.
+
+    python -m benchmarks.overhead --rounds 10
+"""
+
+import argparse
+import os
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from itertools import pairwise
+
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+from deploy.simulation import InProcessGrid
+
+SHAPES = [(64, 784), (64,), (30, 64), (30,), (10, 30), (10,)]
+
+
+def idle_client() -> ClientApp:
+    """Return a client that sends back what it received."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        content = RecordDict(
+            {
+                "arrays": message.content["arrays"],
+                "metrics": MetricRecord({"num-examples": 1, "loss": 0.0}),
+            }
+        )
+        return Message(content, reply_to=message)
+
+    return app
+
+
+class Timed(FedAvg):
+    """Flower's FedAvg; notes when each round begins."""
+
+    def __init__(self, per_round: int, clients: int, begins: list[float]) -> None:
+        super().__init__(fraction_train=per_round / clients, fraction_evaluate=0.0)
+        self._begins = begins
+
+    def configure_train(self, *arguments, **named):  # type: ignore[no-untyped-def]  # noqa: D102
+        self._begins.append(time.perf_counter())
+        return super().configure_train(*arguments, **named)
+
+
+def server(rounds: int, per_round: int, clients: int, begins: list[float]) -> ServerApp:
+    """Return a ServerApp of some rounds."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        arrays = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
+        Timed(per_round, clients, begins).start(grid, arrays, num_rounds=rounds + 1)
+        begins.append(time.perf_counter())
+
+    return app
+
+
+def on_ray(app: ServerApp, client: ClientApp, clients: int) -> None:
+    """Run a ServerApp on Flower's simulation with one actor per core."""
+    from flwr.simulation import run_simulation
+
+    os.environ["PYTHONPATH"] = os.getcwd()
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_simulation(app, client, num_supernodes=clients, backend_config=backend)
+
+
+def in_process(app: ServerApp, load: Callable[[], ClientApp], clients: int, workers: int) -> None:
+    """Run a ServerApp on this project's grid."""
+    with InProcessGrid(load, {}, num_nodes=clients, workers=workers) as grid:
+        app(grid, Context(1, 1, {}, RecordDict(), {}))
+
+
+def milliseconds(begins: list[float], per_round: int) -> list[float]:
+    """Return each round's time per client, in ms, without the first round."""
+    return [1e3 * (b - a) / per_round for a, b in pairwise(begins[1:])]
+
+
+def main() -> None:
+    """Print both figures and their ratio."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--clients", type=int, default=100)
+    parser.add_argument("--per-round", type=int, default=10)
+    given = parser.parse_args()
+    found = {}
+    for name, workers in (("in-process, 1 worker", 1), ("in-process, 2 workers", 2)):
+        begins: list[float] = []
+        app = server(given.rounds, given.per_round, given.clients, begins)
+        in_process(app, idle_client, given.clients, workers)
+        found[name] = milliseconds(begins, given.per_round)
+    begins = []
+    app = server(given.rounds, given.per_round, given.clients, begins)
+    began = time.perf_counter()
+    on_ray(app, idle_client(), given.clients)
+    found["Flower + Ray"] = milliseconds(begins, given.per_round)
+    print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
+    print(f"Flower + Ray: {begins[0] - began:.1f} s to the first round")
+    for name, times in found.items():
+        middle, ray = statistics.median(times), statistics.median(found["Flower + Ray"])
+        spread = f"{min(times):.3f} to {max(times):.3f}"
+        print(f"{name:24} {middle:8.3f} ms per client ({spread}), 1/{ray / middle:.0f} of Ray")
+
+
+if __name__ == "__main__":
+    main()

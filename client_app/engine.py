@@ -1,0 +1,210 @@
+"""Which code trains and evaluates a network: hand-written steps where it is known, else the loop.
+
+Both draw rows and dropout alike, so ``engine`` changes the time a run takes and its numbers by no
+more than 1e-5 per training.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from client_app import training
+from client_app.dense import DenseSgd, DenseShape, Draw, Floats
+from client_app.site import Site
+from client_app.training import Evaluation, Rows, Stopwatch
+from common import models, seeds
+from common.config import Settings
+from common.messages import Order, Parameters
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """One client's training: its rows, and the two sources of all it draws."""
+
+    inputs: np.ndarray
+    """(n, *input shape) float32, of which ``rows`` (m,) are the client's."""
+    labels: np.ndarray
+    """(n,) int64."""
+    rows: np.ndarray
+    order: np.random.Generator
+    """Of the order of the rows in each epoch."""
+    dropout_seed: int
+    """Of torch's generator, which draws the dropout masks."""
+    num_classes: int
+
+    @classmethod
+    def of(cls, site: Site, order: Order) -> Self:
+        """Return the training that an order asks of a site."""
+        words = ("train", site.name, order.round, order.attempt)
+        return cls(
+            inputs=site.dataset.train_x,
+            labels=site.dataset.train_y,
+            rows=site.rows.train,
+            order=seeds.generator(site.settings.seed, *words),
+            dropout_seed=seeds.derive_seed(site.settings.seed, "torch", *words),
+            num_classes=site.dataset.num_classes,
+        )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one row."""
+        return self.inputs.shape[1:]
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What a client's training gave."""
+
+    parameters: dict[str, np.ndarray]
+    loss: float
+    """Mean over the last local epoch, in nats."""
+    seconds: float
+
+
+def fit(parameters: Parameters, lesson: Lesson, settings: Settings) -> Fitted:
+    """Return a client's model after ``local-epochs`` from the parameters given."""
+    watch = Stopwatch()
+    device = training.choose_device(settings.device)
+    name = (settings.model, lesson.input_shape, lesson.num_classes, device)
+    known = settings.engine == "batched" and device.type == "cpu"
+    shape = dense_shape(_network(*name)) if known else None
+    if shape is not None and _fits(parameters, _network(*name)):
+        fitted, loss = _fit_dense(_dense_sgd(shape, settings), parameters, lesson)
+    else:
+        fitted, loss = _fit_by_loop(network_with(parameters, *name), lesson, settings)
+    return Fitted(fitted, loss, watch.seconds)
+
+
+def _fit_by_loop(
+    network: nn.Module, lesson: Lesson, settings: Settings
+) -> tuple[dict[str, np.ndarray], float]:
+    device = next(network.parameters()).device
+    with training.repeatable(device, lesson.dropout_seed):
+        rows = Rows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
+        loss = training.train(network, rows, settings, lesson.order)
+    return models.parameters_of(network), loss
+
+
+def _fit_dense(
+    sgd: DenseSgd, parameters: Parameters, lesson: Lesson
+) -> tuple[dict[str, np.ndarray], float]:
+    np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)
+    inputs = lesson.inputs.reshape(len(lesson.inputs), -1)
+    draw = _dropout(lesson.dropout_seed)
+    loss = sgd.train(inputs, lesson.labels, lesson.rows, lesson.order, draw)
+    return unflatten(sgd.values.copy(), parameters), loss
+
+
+def unflatten(values: np.ndarray, like: Parameters) -> dict[str, np.ndarray]:
+    """Return the parts of a flat vector under the names, shapes and types of a model's arrays."""
+    parts, start = {}, 0
+    for name, value in like.items():
+        part = values[start : start + value.size].reshape(value.shape)
+        parts[name] = part.astype(value.dtype, copy=False)
+        start += value.size
+    return parts
+
+
+@functools.lru_cache(maxsize=2)
+def _dense_sgd(shape: DenseShape, settings: Settings) -> DenseSgd:
+    return DenseSgd(shape, settings)
+
+
+def _dropout(seed: int) -> Draw:
+    """Return the factors that ``torch.nn.Dropout`` draws after ``torch.manual_seed(seed)``."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(rows: int, width: int, probability: float) -> Floats:
+        kept = torch.empty(rows, width).bernoulli_(1 - probability, generator=generator)
+        factors: Floats = kept.div_(1 - probability).numpy()
+        return factors
+
+    return draw
+
+
+def dense_shape(network: nn.Module) -> DenseShape | None:
+    """Return a network's widths and dropout if it is dense layers with ReLU, else None."""
+    if not isinstance(network, nn.Sequential):
+        return None
+    layers = [layer for layer in network if not isinstance(layer, nn.Flatten)]
+    widths: list[int] = []
+    dropout: list[float] = []
+    while layers:
+        layer = layers.pop(0)
+        if not isinstance(layer, nn.Linear) or layer.bias is None:
+            return None
+        widths.append(layer.in_features)
+        if not layers:
+            return DenseShape((*widths, layer.out_features), tuple(dropout))
+        if not isinstance(layers.pop(0), nn.ReLU):
+            return None
+        found = layers.pop(0) if layers and isinstance(layers[0], nn.Dropout) else None
+        dropout.append(found.p if isinstance(found, nn.Dropout) else 0.0)
+    return None
+
+
+def _fits(parameters: Parameters, network: nn.Module) -> bool:
+    expected = [(name, value.shape) for name, value in network.state_dict().items()]
+    return [(name, value.shape) for name, value in parameters.items()] == expected
+
+
+def network_with(
+    parameters: Parameters,
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    device: torch.device,
+) -> nn.Module:
+    """Return the network of a name with these parameters.
+
+    It is made once per process: nothing of a client stays in it, for parameters and buffers are
+    all that a network holds.
+    """
+    network = _network(name, input_shape, num_classes, device)
+    models.load_parameters(network, parameters)
+    return network
+
+
+@functools.lru_cache(maxsize=2)
+def _network(
+    name: str, input_shape: tuple[int, ...], num_classes: int, device: torch.device
+) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):  # its first values are drawn only to be overwritten
+        network = models.build(name, input_shape, num_classes).to(device)
+    training.flatten(network)
+    return network
+
+
+def evaluate(parameters: Parameters, sites: Sequence[Site]) -> list[Evaluation]:
+    """Return loss and accuracy of one model on the held-out rows of each site, in one pass."""
+    rows = np.concatenate([site.rows.test for site in sites])
+    dataset = sites[0].dataset
+    parts = [len(site.rows.test) for site in sites]
+    return _evaluate(parameters, sites[0], dataset.test_x[rows], dataset.test_y[rows], parts)
+
+
+def training_loss(parameters: Parameters, site: Site) -> float:
+    """Return a model's mean loss on a site's training rows, in nats."""
+    return _evaluate(parameters, site, *site.train, [len(site.rows.train)])[0].loss
+
+
+def _evaluate(
+    parameters: Parameters,
+    site: Site,
+    inputs: np.ndarray,
+    labels: np.ndarray,
+    parts: Sequence[int],
+) -> list[Evaluation]:
+    """Return loss and accuracy on consecutive parts of rows; any site of the run will do."""
+    settings, dataset = site.settings, site.dataset
+    device = training.choose_device(settings.device)
+    network = network_with(
+        parameters, settings.model, dataset.input_shape, dataset.num_classes, device
+    )
+    with training.one_thread(device):
+        return training.evaluate_parts(network, Rows.on(device, inputs, labels), parts)

@@ -1,0 +1,73 @@
+"""How a process answers messages: Coterie's own ClientApp many at once, any other one by one."""
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
+from flwr.app.metadata import Metadata
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+
+from client_app.app import app as own_app
+from common import config, messages
+from deploy import batched
+
+T = TypeVar("T")
+
+
+TOGETHER = frozenset({messages.EVALUATE})
+"""Kinds whose numbers depend, in their last digits, on which messages form a unit."""
+_UNITS = 8  # of such a kind in one exchange: enough for the workers to share
+_LARGEST_UNIT = 64
+
+
+def units(asked: Sequence[T], kind: str) -> list[Sequence[T]]:
+    """Return the messages of an exchange in units that are answered together.
+
+    They follow from the number of messages alone, and so does every number computed from them.
+    """
+    size = min(-(-len(asked) // _UNITS), _LARGEST_UNIT) if kind in TOGETHER else 1
+    return [asked[start : start + size] for start in range(0, len(asked), max(size, 1))]
+
+
+def answer(app: ClientApp, asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+    """Return the reply to each message, an error reply where the ClientApp raised."""
+    if app is own_app and config.from_run_config(contexts[0].run_config).engine == "batched":
+        together = batched.answer(asked, contexts)
+        if together is not None:
+            return together
+    return [_answer_one(app, *pair) for pair in zip(asked, contexts, strict=True)]
+
+
+def message_of(metadata: Metadata, content: RecordDict) -> Message:
+    """Return a message as it arrives: with metadata of its own and the content given."""
+    # The overload that takes metadata is not part of Flower's typed interface.
+    make: Any = Message
+    message: Message = make(metadata=metadata, content=content)
+    return message
+
+
+def _answer_one(app: ClientApp, message: Message, context: Context) -> Message:
+    # A client may do to its message what it likes; its neighbours must not see it.
+    own = message_of(message.metadata, _copy(message.content))
+    try:
+        return app(own, context)
+    except Exception as error:
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error)), reply_to=own)
+
+
+def _copy(content: RecordDict) -> RecordDict:
+    """Return records of their own over the same immutable bytes."""
+    result = RecordDict()
+    for key, record in content.items():
+        if isinstance(record, ArrayRecord):
+            arrays = {name: _copy_array(array) for name, array in record.items()}
+            result[key] = ArrayRecord(arrays)
+        else:
+            result[key] = pickle.loads(pickle.dumps(record))  # noqa: S301 - made a line above
+    return result
+
+
+def _copy_array(array: Array) -> Array:
+    return Array(array.dtype, array.shape, array.stype, array.data)

@@ -1,0 +1,124 @@
+"""Many of Coterie's clients at once: one decoding, one network, one pass of evaluation.
+
+What is answered here together equals what the ClientApp's handlers answer one by one: the same
+bits for training, and for evaluation the same accuracy and the loss within 1e-6 (a sum over rows
+that passed the network beside other rows). The numbers depend on which messages form a unit, never
+on which worker answers it, nor when.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from flwr.app import Context, Message
+from numpy.typing import NDArray
+
+from client_app import engine
+from client_app.app import evaluate_reply, require, train_reply
+from client_app.engine import Fitted, Lesson
+from client_app.site import Site, open_site
+from client_app.training import Stopwatch
+from common import messages
+from common.config import Settings
+from common.messages import Order, Parameters
+
+Arrival = tuple[Message, Site]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Models of n clients: ``values`` (n, P) float32, arrays end to end in their given order."""
+
+    values: NDArray[np.float32]
+    losses: NDArray[np.float64]
+    """(n,) mean over the last local epoch, in nats."""
+    seconds: NDArray[np.float64]
+    """(n,)."""
+
+
+def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Settings) -> Trained:
+    """Return the models of clients that all start from the same parameters.
+
+    A client's row does not depend on who is trained beside it. Each draws its row order and its
+    dropout from generators of its own; a network without hand-written steps is trained by the loop.
+    """
+    size = sum(value.size for value in parameters.values())
+    values = np.empty((len(lessons), size), np.float32)
+    losses, seconds = np.empty((2, len(lessons)))
+    for index, lesson in enumerate(lessons):
+        fitted = engine.fit(parameters, lesson, settings)
+        parts = [value.reshape(-1) for value in fitted.parameters.values()]
+        np.concatenate(parts, out=values[index], casting="same_kind")
+        losses[index], seconds[index] = fitted.loss, fitted.seconds
+    return Trained(values, losses, seconds)
+
+
+def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message] | None:
+    """Return the replies of Coterie's ClientApp; None where the handlers must answer themselves.
+
+    Those are other kinds than train and evaluate, and anything that goes wrong: a handler's error
+    names its site.
+    """
+    kinds = {message.metadata.message_type for message in asked}
+    try:
+        together = {messages.TRAIN: _train, messages.EVALUATE: _evaluate}[kinds.pop()]
+        if kinds:
+            return None
+        arrivals = [
+            (message, open_site(context)) for message, context in zip(asked, contexts, strict=True)
+        ]
+        return [reply for same in _by_model(arrivals) for reply in together(same)]
+    except Exception:
+        return None
+
+
+def _by_model(arrivals: Sequence[Arrival]) -> Iterator[list[Arrival]]:
+    """Yield runs of neighbours that were sent equal arrays, in order."""
+    changes = [
+        index
+        for index, (before, after) in enumerate(pairwise(arrivals), start=1)
+        if not _same_arrays(before[0], after[0])
+    ]
+    for start, stop in pairwise([0, *changes, len(arrivals)]):
+        yield list(arrivals[start:stop])
+
+
+def _same_arrays(one: Message, other: Message) -> bool:
+    if one.content is other.content:
+        return True
+    a, b = messages.arrays_of(one.content), messages.arrays_of(other.content)
+    return a.keys() == b.keys() and all(a[name].data == b[name].data for name in a)
+
+
+def _train(arrivals: Sequence[Arrival]) -> list[Message]:
+    for _, site in arrivals:
+        require(site, "model")
+    orders = [Order.decode(message.content) for message, _ in arrivals]
+    parameters = _parameters(arrivals)
+    lessons = [Lesson.of(site, order) for (_, site), order in zip(arrivals, orders, strict=True)]
+    trained = train_many(parameters, lessons, arrivals[0][1].settings)
+    columns = (trained.values, trained.losses.tolist(), trained.seconds.tolist())
+    results = [
+        Fitted(engine.unflatten(values, parameters), loss, seconds)
+        for values, loss, seconds in zip(*columns, strict=True)
+    ]
+    return [
+        train_reply(message, site, order, fitted)
+        for (message, site), order, fitted in zip(arrivals, orders, results, strict=True)
+    ]
+
+
+def _evaluate(arrivals: Sequence[Arrival]) -> list[Message]:
+    watch = Stopwatch()
+    orders = [Order.decode(message.content) for message, _ in arrivals]
+    results = engine.evaluate(_parameters(arrivals), [site for _, site in arrivals])
+    seconds = watch.seconds / len(arrivals)
+    return [
+        evaluate_reply(message, site, order, result, seconds)
+        for (message, site), order, result in zip(arrivals, orders, results, strict=True)
+    ]
+
+
+def _parameters(arrivals: Sequence[Arrival]) -> dict[str, np.ndarray]:
+    return messages.decode_arrays(messages.arrays_of(arrivals[0][0].content))

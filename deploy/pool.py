@@ -1,0 +1,395 @@
+"""Worker processes that answer messages: forked after the data was loaded, one thread each.
+
+Messages are handed over in chunks, the longest first, so that short ones do not wait for a round
+trip each. Large arrays come back through memory shared with the worker and not through its pipe.
+A chunk whose worker died or hangs is handed over again, message by message: the one that does it
+again is the one to blame, and the others lose nothing.
+"""
+
+import contextlib
+import io
+import mmap
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.metadata import Metadata
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+
+from deploy import answering
+
+_POLL_SECONDS = 2.0  # how often an idle worker looks whether its parent still lives
+_CHUNK_SECONDS = 0.05  # what a chunk may take; a round trip costs less than a hundredth of it
+_SMALL_SECONDS = 0.002  # below this, sharing work among the workers costs more than it saves
+_PATIENCE_SECONDS = 1.0  # how late a chunk may be before its messages are tried one by one
+_SHARED_BYTES = 64 << 20  # for contents, and per worker for replies; the pipe takes the rest
+_SHARED_FROM = 4096  # bytes from which sharing is cheaper than the pipe
+# Forked where that is safe, so that data loaded before is shared and not loaded again.
+_FORKS = sys.platform.startswith("linux")
+
+
+@dataclass
+class Task:
+    """One message on its way to a client."""
+
+    message: Message
+    key: int
+    """Number of its content in this exchange; equal contents are sent to a worker once."""
+
+
+@dataclass
+class _Chunk:
+    """What a worker is busy with: units of messages that are answered together."""
+
+    units: list[list[Task]]
+    since: float
+    overdue: float
+    """Monotonic seconds after which its worker counts as hanging."""
+
+    @property
+    def tasks(self) -> list[Task]:
+        return [task for unit in self.units for task in unit]
+
+
+@dataclass
+class Worker:
+    """One worker process."""
+
+    process: BaseProcess
+    connection: Connection
+    shared: mmap.mmap | None
+    known: set[int] = field(default_factory=set)
+    """Keys of the contents it was given in this exchange."""
+    chunk: _Chunk | None = None
+
+
+class Pool:
+    """Answers messages in worker processes.
+
+    Args:
+        load: returns the ClientApp; called once per worker.
+        contexts: of every node; their states are kept up to date.
+        count: number of processes.
+    """
+
+    def __init__(
+        self, load: Callable[[], ClientApp], contexts: dict[int, Context], count: int
+    ) -> None:
+        self._load = load
+        self._contexts = contexts
+        self._exchange = 0
+        self._blobs: dict[int, bytes] = {}
+        self._sent = _shared()
+        self._sent_end = 0
+        self._waiting: list[list[Task]] = []
+        self._suspects: list[list[Task]] = []
+        self._last: dict[tuple[int, str], float] = {}
+        self._typical: dict[str, float] = {}
+        self.workers = [self._start() for _ in range(count)]
+
+    def answer(self, units: Iterable[list[Task]], deadline: float | None) -> list[Message]:
+        """Return the replies to units of messages; none for those that take too long."""
+        self._exchange += 1
+        self._blobs.clear()
+        self._sent_end = 0
+        self._suspects = []
+        self._waiting = sorted(units, key=self._expected)
+        replies: list[Message] = []
+        while self._hand_over():
+            busy = {w.connection: w for w in self.workers if w.chunk is not None}
+            ready = wait(list(busy), self._seconds_to_wait(busy.values(), deadline))
+            for connection in ready:
+                assert isinstance(connection, Connection)
+                replies += self._take_back(busy[connection])
+            now = time.monotonic()
+            if not ready and deadline is not None and now >= deadline:
+                self._give_up(busy.values())
+                break
+            for worker in [w for w in self.workers if w.chunk and w.chunk.overdue < now]:
+                worker.process.kill()
+                replies += self._bury(worker)
+        for worker in self.workers:
+            worker.known.clear()
+        return replies
+
+    def close(self) -> None:
+        """End the workers."""
+        for worker in self.workers:
+            worker.connection.close()
+            worker.process.terminate()
+        for worker in self.workers:
+            worker.process.join()
+        self.workers = []
+
+    # Handing over ------------------------------------------------------------------------------
+
+    def _hand_over(self) -> bool:
+        """Give every idle worker a chunk; return whether anything is under way."""
+        for worker in self.workers:
+            if worker.chunk is None and (self._waiting or self._suspects):
+                self._send(worker, self._next_chunk())
+        return any(worker.chunk is not None for worker in self.workers)
+
+    def _next_chunk(self) -> _Chunk:
+        now = time.monotonic()
+        if not self._waiting:
+            return _Chunk([self._suspects.pop()], now, float("inf"))
+        # A share of what is left, so that all workers end at about the same time.
+        most = max(1, len(self._waiting) // (2 * len(self.workers)))
+        units = [self._waiting.pop()]
+        seconds = self._expected(units[0])
+        while self._waiting:
+            longer = seconds + self._expected(self._waiting[-1])
+            if longer > (_CHUNK_SECONDS if len(units) < most else _SMALL_SECONDS):
+                break
+            units.append(self._waiting.pop())
+            seconds = longer
+        alone = len(units) == len(units[0]) == 1
+        patience = float("inf") if alone else _PATIENCE_SECONDS + 10 * seconds
+        return _Chunk(units, now, now + patience)
+
+    def _expected(self, unit: Sequence[Task]) -> float:
+        """Return the seconds a unit took last; of its kind if it is new; infinite if that is."""
+        seconds = 0.0
+        for task in unit:
+            metadata = task.message.metadata
+            typical = self._typical.get(metadata.message_type, float("inf"))
+            seconds += self._last.get((metadata.dst_node_id, metadata.message_type), typical)
+        return seconds
+
+    def _send(self, worker: Worker, chunk: _Chunk) -> None:
+        worker.chunk = chunk
+        keys = {task.key: task.message.content for task in chunk.tasks}
+        blobs = {
+            key: self._blob(key, content)
+            for key, content in keys.items()
+            if key not in worker.known
+        }
+        worker.known.update(blobs)
+        units = [
+            [(task.message.metadata, task.key, self._state(task)) for task in unit]
+            for unit in chunk.units
+        ]
+        # A worker that died while idle is noticed when its answer is awaited.
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            worker.connection.send((self._exchange, blobs, units))
+
+    def _blob(self, key: int, content: RecordDict) -> bytes:
+        if key not in self._blobs:
+            self._blobs[key], self._sent_end = _pickled(content, self._sent, self._sent_end)
+        return self._blobs[key]
+
+    def _state(self, task: Task) -> RecordDict | None:
+        return self._contexts[task.message.metadata.dst_node_id].state or None
+
+    # Taking back -------------------------------------------------------------------------------
+
+    @staticmethod
+    def _seconds_to_wait(busy: Iterable[Worker], deadline: float | None) -> float | None:
+        ends = [worker.chunk.overdue for worker in busy if worker.chunk is not None]
+        end = min([*ends, float("inf") if deadline is None else deadline])
+        return None if end == float("inf") else max(0.0, end - time.monotonic())
+
+    def _take_back(self, worker: Worker) -> list[Message]:
+        chunk = worker.chunk
+        assert chunk is not None
+        try:
+            blob = worker.connection.recv_bytes()
+        except (EOFError, ConnectionResetError):
+            return self._bury(worker)
+        worker.chunk = None
+        answers: list[_Answer] = _unpickled(blob, worker.shared)
+        for task, answer in zip(chunk.tasks, answers, strict=True):
+            metadata = task.message.metadata
+            self._last[metadata.dst_node_id, metadata.message_type] = answer.seconds
+            self._typical[metadata.message_type] = answer.seconds
+            if answer.state is not None:
+                self._contexts[metadata.dst_node_id].state = answer.state
+        return [answer.reply for answer in answers]
+
+    def _bury(self, worker: Worker) -> list[Message]:
+        """Replace a worker that died; answer for the client it died with, if that is certain."""
+        worker.process.join()
+        code = worker.process.exitcode
+        tasks = worker.chunk.tasks if worker.chunk else []
+        self._replace(worker)
+        if len(tasks) > 1:
+            self._suspects += [[task] for task in tasks]
+            return []
+        reason = f"the process that worked for this client ended with exit code {code}"
+        return [
+            Message(Error(ErrorCode.CLIENT_APP_CRASHED, reason), reply_to=task.message)
+            for task in tasks
+        ]
+
+    def _give_up(self, late: Iterable[Worker]) -> None:
+        """Stop clients that are over time: what they still do must not reach a later round."""
+        for worker in list(late):
+            worker.process.kill()
+            worker.process.join()
+            self._replace(worker)
+
+    def _replace(self, worker: Worker) -> None:
+        worker.connection.close()
+        if worker.shared is not None:
+            worker.shared.close()
+        self.workers[self.workers.index(worker)] = self._start()
+
+    def _start(self) -> Worker:
+        processes: Any = multiprocessing.get_context("fork" if _FORKS else "spawn")
+        ours, theirs = processes.Pipe()
+        shared = _shared()
+        process = processes.Process(
+            target=_work,
+            args=(theirs, self._load, self._contexts, os.getpid(), self._sent, shared),
+            daemon=True,
+        )
+        process.start()
+        theirs.close()
+        return Worker(process, ours, shared)
+
+
+# In the worker ---------------------------------------------------------------------------------
+
+_Arrival = tuple[Metadata, int, RecordDict | None]
+"""A message's metadata, the key of its content, and its client's state."""
+
+
+@dataclass
+class _Answer:
+    """What a worker sends back for one message."""
+
+    reply: Message
+    state: RecordDict | None
+    seconds: float
+
+
+def _work(
+    connection: Connection,
+    load: Callable[[], ClientApp],
+    contexts: dict[int, Context],
+    parent: int,
+    received: mmap.mmap | None,
+    shared: mmap.mmap | None,
+) -> None:
+    """Answer chunks until the parent closes the pipe or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what ctrl-C means
+    torch.set_num_threads(1)
+    app = load()
+    contents: dict[int, RecordDict] = {}
+    current = 0
+    with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
+        while os.getppid() == parent:
+            if not connection.poll(_POLL_SECONDS):
+                continue
+            exchange, blobs, units = connection.recv()
+            if exchange != current:  # what earlier exchanges sent is not needed again
+                contents, current = {}, exchange
+            for key, blob in blobs.items():
+                contents[key] = _unpickled(blob, received)
+            answers = [a for unit in _merged(units) for a in _unit(app, unit, contents, contexts)]
+            connection.send_bytes(_pickled(answers, shared)[0])
+
+
+def _merged(units: Iterable[list[_Arrival]]) -> list[list[_Arrival]]:
+    """Join neighbours whose replies do not depend on who is answered beside them."""
+    result: list[list[_Arrival]] = []
+    for kind, same in groupby(units, key=lambda unit: unit[0][0].message_type):
+        alike = list(same)
+        joined = [[arrival for unit in alike for arrival in unit]]
+        result += alike if kind in answering.TOGETHER else joined
+    return result
+
+
+def _unit(
+    app: ClientApp,
+    unit: Sequence[_Arrival],
+    contents: dict[int, RecordDict],
+    contexts: dict[int, Context],
+) -> list[_Answer]:
+    began = time.monotonic()
+    asked = [answering.message_of(metadata, contents[key]) for metadata, key, _ in unit]
+    there = [_with_state(contexts[metadata.dst_node_id], state) for metadata, _, state in unit]
+    replies = answering.answer(app, asked, there)
+    seconds = (time.monotonic() - began) / len(unit)
+    return [
+        _Answer(reply, context.state or None, seconds)
+        for reply, context in zip(replies, there, strict=True)
+    ]
+
+
+def _with_state(context: Context, state: RecordDict | None) -> Context:
+    return Context(
+        context.run_id,
+        context.node_id,
+        context.node_config,
+        RecordDict() if state is None else state,
+        context.run_config,
+    )
+
+
+# Large arrays through shared memory -------------------------------------------------------------
+
+
+def _shared() -> mmap.mmap | None:
+    """Return memory that workers forked later share; none where processes are not forked."""
+    # Pages that nobody writes to cost nothing.
+    return mmap.mmap(-1, _SHARED_BYTES) if _FORKS else None
+
+
+def _pickled(value: object, shared: mmap.mmap | None, start: int = 0) -> tuple[bytes, int]:
+    """Return a pickle whose large parts lie in shared memory from ``start``, and where they end."""
+    buffer = io.BytesIO()
+    pickler = _SharedPickler(buffer, shared, start)
+    pickler.dump(value)
+    return buffer.getvalue(), pickler.end
+
+
+def _unpickled(blob: bytes, shared: mmap.mmap | None) -> Any:
+    return _SharedUnpickler(io.BytesIO(blob), shared).load()
+
+
+class _SharedPickler(pickle.Pickler):
+    """Writes large ``bytes`` one after the other into shared memory, as long as they fit."""
+
+    def __init__(self, file: io.BytesIO, shared: mmap.mmap | None, start: int) -> None:
+        super().__init__(file, protocol=5)
+        self._shared = shared
+        self.end = start
+
+    def persistent_id(self, obj: object) -> tuple[int, int] | None:
+        """Return where the bytes lie, or None for what stays in the pickle."""
+        if type(obj) is not bytes or len(obj) < _SHARED_FROM or self._shared is None:
+            return None
+        start = self.end
+        if start + len(obj) > len(self._shared):
+            return None
+        self.end = start + len(obj)
+        self._shared[start : self.end] = obj
+        return start, self.end
+
+
+class _SharedUnpickler(pickle.Unpickler):
+    """Copies those bytes out again, so that the other side may write over them."""
+
+    def __init__(self, file: io.BytesIO, shared: mmap.mmap | None) -> None:
+        super().__init__(file)
+        self._shared = shared
+
+    def persistent_load(self, pid: tuple[int, int]) -> bytes:
+        """Return the bytes that lie there."""
+        assert self._shared is not None
+        start, end = pid
+        return self._shared[start:end]

@@ -1,0 +1,139 @@
+"""What is answered together equals what the ClientApp answers one by one."""
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+
+from client_app import engine
+from client_app.app import app
+from client_app.engine import Lesson
+from client_app.site import open_site
+from common import messages, models
+from common.config import Settings
+from common.messages import EvaluateReport, Order, TrainReport
+from deploy import answering, batched
+
+pytestmark = pytest.mark.usefixtures("task_identity")
+
+SETTINGS = Settings(**{"num-clients": 6, "local-epochs": 1, "model": "mlp"}).with_absolute_paths()
+NODES = range(6)
+
+
+def contexts(settings=SETTINGS, **node_config):
+    return [
+        Context(
+            1,
+            2 + node,
+            {"partition-id": node, "num-partitions": 6, **node_config},
+            RecordDict(),
+            settings.to_dict(),
+        )
+        for node in NODES
+    ]
+
+
+def asked(kind, seeds=(0,) * 6, settings=SETTINGS):
+    """One message per node, with the model of its seed."""
+    contents = {
+        seed: messages.content(
+            Order(1, 1, seed),
+            messages.encode_arrays(
+                models.initial_parameters(settings.replace(seed=seed), (1, 8, 8), 10)
+            ),
+        )
+        for seed in set(seeds)
+    }
+    return [
+        Message(contents[seed], 2 + node, kind) for node, seed in zip(NODES, seeds, strict=True)
+    ]
+
+
+def test_training_together_gives_the_bits_of_training_alone():
+    together = batched.answer(asked("train"), contexts())
+    for reply, message, context in zip(together, asked("train"), contexts(), strict=True):
+        alone = app(message, context)
+        a, b = TrainReport.decode(reply.content), TrainReport.decode(alone.content)
+        assert (a.site, a.num_examples, a.loss, a.model) == (
+            b.site,
+            b.num_examples,
+            b.loss,
+            b.model,
+        )
+        mine, its = (messages.arrays_of(r.content) for r in (reply, alone))
+        assert list(mine) == list(its)
+        assert all(mine[name].data == its[name].data for name in its)
+        assert reply.metadata.src_node_id == alone.metadata.src_node_id
+
+
+@pytest.mark.parametrize("model", ["mlp", "lenet"])
+@pytest.mark.parametrize("seeds", [(0,) * 6, (0, 0, 1, 1, 0, 1)])
+def test_evaluation_together_equals_evaluation_alone(model, seeds):
+    settings = SETTINGS.replace(model=model)
+    together = batched.answer(asked("evaluate", seeds, settings), contexts(settings))
+    alone = [
+        app(message, context)
+        for message, context in zip(
+            asked("evaluate", seeds, settings), contexts(settings), strict=True
+        )
+    ]
+    for one, other in zip(together, alone, strict=True):
+        a, b = EvaluateReport.decode(one.content), EvaluateReport.decode(other.content)
+        assert (a.site, a.model, a.num_examples) == (b.site, b.model, b.num_examples)
+        assert a.accuracy == b.accuracy
+        assert a.loss == pytest.approx(b.loss, abs=1e-6)
+
+
+def test_equal_models_in_separate_contents_give_the_same_numbers_as_in_a_shared_one():
+    shared = batched.answer(asked("evaluate"), contexts())
+    own = [asked("evaluate")[node] for node in NODES]
+    separate = batched.answer(own, contexts())
+    for one, other in zip(shared, separate, strict=True):
+        a, b = EvaluateReport.decode(one.content), EvaluateReport.decode(other.content)
+        assert (a.loss, a.accuracy) == (b.loss, b.accuracy)
+
+
+@pytest.mark.parametrize("model", ["mlp", "pereira-mlp", "lenet"])
+def test_train_many_does_not_depend_on_who_is_trained_beside(model):
+    settings = SETTINGS.replace(model=model)
+    first = models.initial_parameters(settings, (1, 8, 8), 10)
+    sites = [open_site(context) for context in contexts(settings)]
+
+    def lessons(chosen):
+        return [Lesson.of(sites[node], Order(1, 1, 0)) for node in chosen]
+
+    together = batched.train_many(first, lessons([4, 0, 2]), settings)
+    assert together.values.shape == (3, sum(value.size for value in first.values()))
+    for row, node in enumerate([4, 0, 2]):
+        alone = batched.train_many(first, lessons([node]), settings)
+        assert np.array_equal(together.values[row], alone.values[0])
+        [fitted] = [engine.fit(first, lesson, settings) for lesson in lessons([node])]
+        again = engine.unflatten(together.values[row], first)
+        assert all(np.array_equal(again[key], fitted.parameters[key]) for key in first)
+        assert together.losses[row] == fitted.loss
+
+
+def test_a_site_that_refuses_is_named_and_its_neighbours_are_answered():
+    unwilling = contexts()
+    unwilling[2].node_config["releases"] = "label-histogram"
+    assert batched.answer(asked("train"), unwilling) is None
+    replies = answering.answer(app, asked("train"), unwilling)
+    assert [reply.has_error() for reply in replies] == [node == 2 for node in NODES]
+    assert "site-2: this site does not release 'model'" in replies[2].error.reason
+
+
+def test_other_kinds_and_engine_loop_go_through_the_handlers(monkeypatch):
+    assert batched.answer(asked("query.introduce"), contexts()) is None
+    mixed = [*asked("train")[:3], *asked("evaluate")[3:]]
+    assert batched.answer(mixed, contexts()) is None
+    monkeypatch.setattr(batched, "answer", lambda *_: pytest.fail("answered together"))
+    loop = contexts(SETTINGS.replace(engine="loop"))
+    assert not any(reply.has_error() for reply in answering.answer(app, asked("evaluate"), loop))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100, 10_000])
+def test_units_hold_every_message_once_in_order_and_follow_from_their_number(count):
+    found = answering.units(range(count), "evaluate")
+    assert [message for unit in found for message in unit] == list(range(count))
+    assert all(1 <= len(unit) <= 64 for unit in found)
+    assert len(found) >= min(count, 5)
+    assert answering.units(range(count), "train") == [range(i, i + 1) for i in range(count)]

@@ -1,0 +1,164 @@
+"""Hand-written steps against the ordinary loop, and both against float64."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch import nn
+
+from client_app import engine
+from client_app.dense import DenseSgd, DenseShape
+from client_app.engine import Lesson
+from common import models
+from common.config import Settings
+from common.errors import ConfigError
+
+
+def lesson(shape=(12,), rows=60, classes=6, seed=0):
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(90, *shape)).astype(np.float32)
+    labels = rng.integers(0, classes, 90)
+    mine = rng.permutation(90)[:rows]
+    return Lesson(inputs, labels, mine, np.random.default_rng(3), 7, classes)
+
+
+def again(task):
+    return replace(task, order=np.random.default_rng(3))
+
+
+def initial(name, shape=(12,), classes=6):
+    return models.parameters_of(models.build(name, shape, classes))
+
+
+def both(name, shape=(12,), **changes):
+    task = lesson(shape)
+    first = initial(name, shape)
+    values = {"model": name, "local-epochs": 3, **changes}
+    return [
+        engine.fit(first, again(task), Settings(**values, engine=kind))
+        for kind in ("loop", "batched")
+    ]
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("batch_size", [1, 16, 60, 100])
+@pytest.mark.parametrize("name", ["mlp", "pereira-mlp"])
+def test_equals_the_loop_also_with_dropout_and_a_short_last_batch(
+    name, batch_size, momentum, weight_decay
+):
+    loop, dense = both(
+        name, **{"momentum": momentum, "weight-decay": weight_decay, "batch-size": batch_size}
+    )
+    assert list(loop.parameters) == list(dense.parameters)
+    for key, value in loop.parameters.items():
+        assert dense.parameters[key].dtype == value.dtype
+        np.testing.assert_allclose(dense.parameters[key], value, atol=1e-5)
+    assert dense.loss == pytest.approx(loop.loss, abs=1e-5)
+
+
+def test_really_takes_the_hand_written_steps_where_it_may_and_nowhere_else(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("hand-written")
+
+    monkeypatch.setattr(DenseSgd, "train", refuse)
+    with pytest.raises(AssertionError, match="hand-written"):
+        both("mlp")
+    for name, kind in (("lenet", "batched"), ("mlp", "loop")):
+        values = Settings(**{"model": name, "local-epochs": 1}, engine=kind)
+        engine.fit(initial(name, (1, 8, 8)), lesson((1, 8, 8)), values)
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 9), min_size=2, max_size=5).map(tuple),
+    rows=st.integers(1, 7),
+    seed=st.integers(0, 99),
+)
+def test_one_step_moves_against_the_gradient_by_finite_differences(widths, rows, seed):
+    rng = np.random.default_rng(seed)
+    shape = DenseShape(widths, (0.0,) * (len(widths) - 2))
+    sgd = DenseSgd(
+        shape,
+        Settings(**{"learning-rate": 1.0, "momentum": 0.0, "local-epochs": 1, "batch-size": rows}),
+    )
+    start = rng.normal(size=shape.num_parameters).astype(np.float32)
+    sgd.values[:] = start
+    x = rng.normal(size=(rows, widths[0])).astype(np.float32)
+    y = rng.integers(0, widths[-1], rows)
+    everyone = np.arange(rows)
+    loss = sgd.train(x, y, everyone, np.random.default_rng(0), no_dropout)
+    at = start.astype(np.float64)
+    assert loss == pytest.approx(mean_loss(at, widths, x, y), abs=1e-4)
+    direction = rng.normal(size=len(at))
+    slope = (
+        mean_loss(at + 1e-6 * direction, widths, x, y)
+        - mean_loss(at - 1e-6 * direction, widths, x, y)
+    ) / 2e-6
+    assert direction @ (start - sgd.values) == pytest.approx(slope, rel=2e-3, abs=2e-3)
+
+
+def mean_loss(flat, widths, x, y):
+    """Cross-entropy of dense layers in float64, written for reading."""
+    values = x.astype(np.float64)
+    for layer, (wide, out) in enumerate(pairwise(widths)):
+        weights, flat = flat[: wide * out].reshape(out, wide), flat[wide * out :]
+        biases, flat = flat[:out], flat[out:]
+        values = values @ weights.T + biases
+        if layer < len(widths) - 2:
+            values = np.maximum(values, 0)
+    values = values - values.max(axis=1, keepdims=True)
+    shares = values - np.log(np.exp(values).sum(axis=1, keepdims=True))
+    return -shares[np.arange(len(y)), y].mean()
+
+
+def no_dropout(rows, width, probability):
+    raise AssertionError("nothing to draw")
+
+
+def test_divergence_ends_in_nan_and_not_in_a_warning():
+    _, dense = both("mlp", **{"learning-rate": 1e6})
+    assert any(np.isnan(value).any() for value in dense.parameters.values())
+
+
+def test_a_model_of_another_shape_is_refused_as_by_the_loop():
+    wrong = initial("mlp", (12,), classes=7)
+    wrong["extra"] = wrong.pop("output.bias")
+    with pytest.raises(ConfigError, match="must run the same version"):
+        engine.fit(wrong, lesson(), Settings(model="mlp"))
+
+
+@pytest.mark.parametrize(
+    ("network", "expected"),
+    [
+        (models.build("mlp", (12,), 6), DenseShape((12, 128, 64, 32, 6), (0.0, 0.0, 0.0))),
+        (
+            models.build("pereira-mlp", (1, 28, 28), 10),
+            DenseShape((784, 64, 30, 10), (0.5, 0.5)),
+        ),
+        (nn.Sequential(nn.Linear(3, 2)), DenseShape((3, 2), ())),
+        (models.build("lenet", (1, 8, 8), 10), None),
+        (nn.Sequential(nn.Linear(3, 2, bias=False)), None),
+        (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), None),
+        (nn.Sequential(nn.Linear(3, 4), nn.ReLU()), None),
+        (nn.Linear(3, 2), None),
+    ],
+)
+def test_recognises_dense_networks_only(network, expected):
+    assert engine.dense_shape(network) == expected
+
+
+def test_network_keeps_nothing_of_the_client_before():
+    device = torch.device("cpu")
+    first, second = initial("resnet18", (3, 8, 8)), initial("resnet18", (3, 8, 8))
+    name = ("resnet18", (3, 8, 8), 6, device)
+    network = engine.network_with(first, *name)
+    network.train()
+    network(torch.randn(4, 3, 8, 8)).sum().backward()
+    found = models.parameters_of(engine.network_with(second, *name))
+    assert all(np.array_equal(found[key], second[key]) for key in second)

@@ -1,0 +1,143 @@
+"""Chunks of messages: nobody suffers for a neighbour, nothing grows."""
+
+import os
+import resource
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from common import messages
+from deploy import pool
+from deploy.simulation import InProcessGrid
+
+NODES = 40
+VICTIM = 7
+
+
+def load_echo():
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        # quick at first, so that messages travel in chunks; then one client turns bad
+        what = message.content.config_records["what"]
+        if context.node_config["partition-id"] == VICTIM:
+            if what["do"] == "die":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what["do"] == "hang":
+                time.sleep(3600)
+            if what["do"] == "die once" and not Path(what["mark"]).exists():
+                Path(what["mark"]).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+        answer = MetricRecord({"pid": os.getpid(), "node": context.node_id})
+        content = RecordDict({"answer": answer, "arrays": message.content["arrays"]})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def order(do="answer", size=10_000, mark=""):
+    from flwr.app import ConfigRecord
+
+    arrays = messages.encode_arrays({"w": np.arange(size, dtype=np.float32)})
+    return RecordDict({"arrays": arrays, "what": ConfigRecord({"do": do, "mark": mark})})
+
+
+@pytest.fixture
+def grid():
+    with InProcessGrid(load_echo, {}, num_nodes=NODES, workers=2) as made:
+        everybody(made, order())  # times are known from here on
+        yield made
+
+
+def everybody(grid, content, timeout=None):
+    asked = [Message(content, node, "train") for node in grid.get_node_ids()]
+    return list(grid.send_and_receive(asked, timeout=timeout))
+
+
+def answered(replies):
+    return sorted(r.content["answer"]["node"] for r in replies if not r.has_error())
+
+
+def others():
+    return [2 + index for index in range(NODES) if index != VICTIM]
+
+
+def test_a_client_that_kills_its_worker_is_named_and_its_chunk_mates_are_answered(grid):
+    for _ in range(2):
+        replies = everybody(grid, order("die"))
+        assert len(replies) == NODES
+        assert answered(replies) == others()
+        [bad] = [reply for reply in replies if reply.has_error()]
+        assert bad.metadata.src_node_id == 2 + VICTIM
+        assert "exit code -9" in bad.error.reason
+    assert answered(everybody(grid, order())) == [2 + index for index in range(NODES)]
+
+
+def test_a_chunk_that_died_by_another_cause_is_answered_whole(grid, tmp_path):
+    replies = everybody(grid, order("die once", mark=str(tmp_path / "mark")))
+    assert answered(replies) == [2 + index for index in range(NODES)]
+
+
+def test_a_client_that_hangs_takes_nobody_with_it(grid, monkeypatch):
+    monkeypatch.setattr(pool, "_PATIENCE_SECONDS", 0.3)
+    replies = everybody(grid, order("hang"), timeout=6)
+    assert answered(replies) == others()
+    assert len(replies) == NODES - 1
+    assert answered(everybody(grid, order())) == [2 + index for index in range(NODES)]
+
+
+def test_messages_travel_in_chunks_and_each_gets_its_own_reply(grid, monkeypatch):
+    sizes = []
+    real = pool.Pool._send
+
+    def send(self, worker, chunk):
+        sizes.append(len(chunk.tasks))
+        real(self, worker, chunk)
+
+    monkeypatch.setattr(pool.Pool, "_send", send)
+    replies = everybody(grid, order())
+    assert sum(sizes) == NODES
+    assert max(sizes) > 1
+    for reply in replies:
+        assert reply.metadata.src_node_id == reply.content["answer"]["node"]
+
+
+@pytest.mark.parametrize("bytes_shared", [1, 50_000, 64 << 20])
+def test_arrays_arrive_whole_whether_they_fit_into_shared_memory_or_not(monkeypatch, bytes_shared):
+    monkeypatch.setattr(pool, "_SHARED_BYTES", bytes_shared)
+    with InProcessGrid(load_echo, {}, num_nodes=NODES, workers=2) as made:
+        for turn in range(3):
+            replies = everybody(made, order(size=10_000 + turn))
+            assert len(replies) == NODES
+            for reply in replies:
+                arrays = messages.decode_arrays(messages.arrays_of(reply.content))
+                assert np.array_equal(arrays["w"], np.arange(10_000 + turn))
+
+
+def test_a_reply_keeps_its_bytes_when_later_rounds_use_the_same_memory(grid):
+    kept = everybody(grid, order(size=20_000))
+    everybody(grid, order(size=30_000))
+    for reply in kept:
+        arrays = messages.decode_arrays(messages.arrays_of(reply.content))
+        assert np.array_equal(arrays["w"], np.arange(20_000))
+
+
+def test_memory_does_not_grow_with_the_rounds(grid):
+    def resident():
+        pids = ["self", *(str(worker.process.pid) for worker in grid._workers)]
+        pages = [int(Path(f"/proc/{pid}/statm").read_text().split()[1]) for pid in pids]
+        return sum(pages) * resource.getpagesize()
+
+    for _ in range(10):
+        everybody(grid, order(size=50_000))
+    before = resident()
+    for _ in range(60):
+        everybody(grid, order(size=50_000))
+    # 60 rounds carried 480 MB each way
+    assert resident() - before < 30 << 20
