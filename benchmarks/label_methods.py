@@ -24,6 +24,7 @@ from server_app import figures
 
 METHODS = {
     "random": {},
+    "similarity": {"metric": "euclidean"},
     "simclust": {"num-clusters": 10},
     "repclust": {},
     "power-of-choice": {},
