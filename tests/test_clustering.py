@@ -13,6 +13,7 @@ from sklearn.metrics import adjusted_rand_score, silhouette_score
 
 import server_app.clustering as clustering
 from common.errors import ClusteringError, ConfigError, DataError
+from common.splits import dirichlet_partitioned
 from server_app.clustering import (
     Clusters,
     _seeded,
@@ -309,3 +310,15 @@ def test_random_labels_need_no_redrawing(n, k):
     clusters = random_clusters(n, k, np.random.default_rng(9))
     assert clusters.k == k
     assert clusters.sizes.sum() == n
+
+
+@pytest.mark.parametrize("partitions", [2, 5])
+def test_simclust_recovers_the_partitions_of_the_papers_split(partitions):
+    # Pereira's (infinity, rho)-Dir: within a partition every client has the same classes
+    labels = np.repeat(np.arange(10), 1000)
+    rng = np.random.default_rng(3)
+    clients = dirichlet_partitioned(labels, 100, 1e6, partitions, 10, rng)
+    counts = np.array([np.bincount(labels[rows], minlength=10) for rows in clients])
+    found = symmetric_kl_k_means(normalise_counts(counts), partitions, rng)
+    planted_groups = np.repeat(np.arange(partitions), 100 // partitions)
+    assert adjusted_rand_score(planted_groups, found.labels) == 1
