@@ -1,0 +1,86 @@
+"""Print the OT cost against the number of rows per class, as a table in Markdown.
+
+Repeats the question of figure 4 of Elhussein & Gürsoy, "A Universal Metric of Dataset Similarity
+for Cross-silo Federated Learning": how many rows does the cost need? Three relations between two
+clients of two classes each: the same distribution, independent ones, and opposite ones (h, -h).
+
+    python benchmarks/sample_size.py
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from common.seeds import generator
+from server_app.dissimilarity import FloatArray
+from server_app.transport import null_cost, ot_cost
+
+SEED = 0
+REPEATS = 5
+NULL_DRAWS = 20
+ROWS_PER_CLASS = (10, 25, 50, 100, 200, 400, 800)
+WIDTHS = (13, 64)
+"""The paper's synthetic table has 13 features; 64 is a usual last hidden layer."""
+COMMON = 0.65
+"""Mean of every coordinate of every class, beside a deviation of 1 between classes."""
+
+Draw = Callable[[int, np.random.Generator], FloatArray]
+
+
+def distribution(width: int, rng: np.random.Generator) -> Draw:
+    """Return a draw of rows around one centre, which vary in ten directions and a little in all.
+
+    Any two centres have a cosine of about 0.3: one network's representations share a direction.
+    """
+    centre = COMMON + rng.normal(size=width)
+    loadings = rng.normal(size=(10, width)) / np.sqrt(10)
+
+    def draw(rows: int, rng: np.random.Generator) -> FloatArray:
+        shared = 0.2 * rng.normal(size=(rows, 10)) @ loadings
+        drawn: FloatArray = centre + shared + 0.1 * rng.normal(size=(rows, width))
+        return drawn
+
+    return draw
+
+
+def client(classes: list[Draw], rows: int, rng: np.random.Generator) -> FloatArray:
+    """Return ``rows`` representations of every class, one class after the other."""
+    return np.vstack([draw(rows, rng) for draw in classes])
+
+
+def costs(width: int, rows: int, repeat: int) -> list[float]:
+    """Return same, independent, opposite by ``authors``, by ``paper``, and the null's two."""
+    rng = generator(SEED, "sample-size", width, repeat)
+    one, other = ([distribution(width, rng) for _ in range(2)] for _ in range(2))
+    y = np.repeat([0, 1], rows)
+    h = client(one, rows, rng)
+    others = [client(one, rows, rng), client(other, rows, rng), -client(one, rows, rng)]
+    totals = [
+        ot_cost(h, y, h_other, y, variant=variant, min_rows=2).total
+        for variant in ("authors", "paper")
+        for h_other in others
+    ]
+    counts = {0: rows, 1: rows}
+    null = null_cost(h, y, counts, counts, rng, NULL_DRAWS) if rows >= 20 else None
+    chance = [null.mean, null.high] if null else [np.nan, np.nan]
+    return [*(np.nan if total is None else total for total in totals), *chance]
+
+
+def main() -> None:
+    """Print one table per width: means over the repeats, deviations behind ±."""
+    for width in WIDTHS:
+        print(f"\n{width} columns\n")
+        print("| rows per class | authors: same | independent | opposite ", end="")
+        print("| paper: same | independent | opposite | null: mean | 95 % |")
+        print("|---:|" + "---:|" * 8)
+        for rows in ROWS_PER_CLASS:
+            table = np.array([costs(width, rows, repeat) for repeat in range(REPEATS)])
+            cells = [
+                "-" if np.isnan(mean) else f"{mean:.3f} ± {deviation:.3f}"
+                for mean, deviation in zip(table.mean(axis=0), table.std(axis=0), strict=True)
+            ]
+            print(f"| {rows} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
