@@ -4,7 +4,7 @@ Repeats the question of figure 4 of Elhussein & Gürsoy, "A Universal Metric of 
 for Cross-silo Federated Learning": how many rows does the cost need? Three relations between two
 clients of two classes each: the same distribution, independent ones, and opposite ones (h, -h).
 
-    python benchmarks/sample_size.py
+    python -m benchmarks.sample_size
 """
 
 from collections.abc import Callable

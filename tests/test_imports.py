@@ -27,6 +27,12 @@ ARITHMETIC = [
     "server_app/k_medoids.py",
     "server_app/repulsive.py",
     "server_app/selection.py",
+    "server_app/representations.py",
+    "server_app/gaussians.py",
+    "server_app/transport_plan.py",
+    "server_app/ot_settings.py",
+    "server_app/transport.py",
+    "server_app/wasserstein.py",
 ]
 SOURCES = [path for package in ALLOWED for path in sorted((ROOT / package).rglob("*.py"))]
 

@@ -1,5 +1,8 @@
 """The OT cost of a pair, of all pairs, and of a client with itself."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -307,6 +310,13 @@ def independent_costs(counts, pairs=30):
         for pair in range(pairs)
     ]
     return np.array([ot_cost(*first, *second).total for first, second in sides])
+
+
+def test_the_guide_shows_what_its_example_prints(capsys):
+    guide = (Path(__file__).parents[1] / "docs" / "ot-cost.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", guide, re.DOTALL)
+    exec(compile(example, "ot-cost.md", "exec"), {})
+    assert f"# {capsys.readouterr().out.strip()}" == example.strip().splitlines()[-1]
 
 
 COUNTS = ((50, 30), (40, 60))
