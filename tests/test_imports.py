@@ -27,6 +27,9 @@ ARITHMETIC = [
     "server_app/k_medoids.py",
     "server_app/repulsive.py",
     "server_app/selection.py",
+    "server_app/selection_in_clusters.py",
+    "server_app/model_groups.py",
+    "server_app/fairness.py",
 ]
 SOURCES = [path for package in ALLOWED for path in sorted((ROOT / package).rglob("*.py"))]
 
