@@ -200,14 +200,7 @@ def fedcor(settings: Settings) -> Method:
 
 
 METHODS: dict[str, Callable[[Settings], Method]] = {
-    "fedavg": fedavg,
     "random": random,
-    "fedsccs": fedsccs,
-    "wc": wc,
-    "wc-updates": wc_updates,
-    "kcenter": kcenter,
-    "random-clusters": random_clusters,
-    "flis": flis,
     "similarity": similarity,
     "simclust": simclust,
     "repclust": repclust,
@@ -216,6 +209,13 @@ METHODS: dict[str, Callable[[Settings], Method]] = {
     "clustered-sampling-size": clustered_sampling_size,
     "clustered-sampling-similarity": clustered_sampling_similarity,
     "delta": delta,
+    "fedavg": fedavg,
+    "fedsccs": fedsccs,
+    "wc": wc,
+    "wc-updates": wc_updates,
+    "kcenter": kcenter,
+    "random-clusters": random_clusters,
+    "flis": flis,
 }
 
 
