@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -9,7 +10,7 @@ from client_app import descriptors, engine
 from client_app.engine import Fitted, Lesson
 from client_app.site import Site, open_site
 from client_app.training import Evaluation, Stopwatch
-from common import messages
+from common import messages, seeds
 from common.errors import CoterieError, MessageError
 from common.messages import (
     EvaluateReport,
@@ -17,6 +18,8 @@ from common.messages import (
     LabelHistogram,
     LossReport,
     Order,
+    ProbeReport,
+    ProbeRequest,
     TrainReport,
 )
 
@@ -66,6 +69,19 @@ def label_histogram(message: Message, site: Site) -> Message:
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
     return messages.reply(message, LabelHistogram(site.name, counts))
+
+
+@app.query("probe_rows")
+@_of_site
+def probe_rows(message: Message, site: Site) -> Message:
+    """Send training rows, inputs only, if the site's own configuration releases that."""
+    require(site, "probe-rows")
+    request = ProbeRequest.decode(message.content)
+    inputs, _ = site.train
+    rng = seeds.generator(site.settings.seed, "probe", site.name)
+    chosen = rng.choice(len(inputs), min(request.rows, len(inputs)), replace=False)
+    rows = {messages.PROBE: inputs[np.sort(chosen)]}
+    return messages.reply(message, ProbeReport(site.name), rows)
 
 
 @app.train()

@@ -11,7 +11,7 @@ from common import config
 from common.config import Settings, unknown_name
 from common.data import Dataset, load_dataset
 from common.errors import ConfigError, DataError
-from common.messages import RELEASES
+from common.messages import DISCLOSURES, RELEASES
 from common.splits import SiteRows, partition
 
 _PARTITION = "partition-id"  # given to every node by Flower's simulation and by ours
@@ -85,8 +85,7 @@ def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
 def _releases(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(",") if name.strip())
     for name in names:
-        if name not in RELEASES:
-            raise ConfigError(
-                f"node-config {_RELEASES}: " + unknown_name("release", name, RELEASES)
-            )
+        known = (*RELEASES, *DISCLOSURES)
+        if name not in known:
+            raise ConfigError(f"node-config {_RELEASES}: " + unknown_name("release", name, known))
     return names

@@ -95,12 +95,38 @@ class Settings(BaseModel):
         0, ge=0, description="0: one per cluster, or everybody where there are no clusters"
     )
     routing: Literal["one-model", "per-cluster"] = Field(
-        "one-model", description="which model a site gets"
+        "one-model",
+        description="label clusters: which model a site gets; model clusters have one each",
+    )
+    selection: Literal["auto", "all", "random", "worst"] = Field(
+        "auto",
+        description="inside clusters: all, one at random, or the half of lowest accuracy; "
+        "auto: the method's own rule",
+    )
+    cluster_at_round: int = Field(
+        10, ge=1, description="model clusters: the round whose models decide"
+    )
+    recluster_every: int = Field(0, ge=0, description="rounds between groupings; 0: group once")
+    cka_layer: str = Field(
+        "probabilities",
+        min_length=1,
+        description="fedsccs: layer compared; probabilities, or a child of the network",
+    )
+    cka_probe: Literal["auto", "public", "noise", "client-rows"] = Field(
+        "auto",
+        description="rows on which models are compared; auto: probe-file if given, else noise; "
+        "client-rows discloses rows of every site",
+    )
+    cka_probe_size: int = Field(
+        100, ge=2, le=100_000, description="probe rows; client-rows: of each site"
+    )
+    probe_file: str = Field("", description="cka-probe=public: .npz with X, standardised rows")
+    flis_threshold: float = Field(
+        0.8, gt=0, le=1, description="flis: share of equal predictions inside a group"
     )
     normalise: Literal["client", "class"] = Field(
         "client", description="simclust, repclust: label counts per site, or first per class"
     )
-    recluster_every: int = Field(0, ge=0, description="rounds between groupings; 0: group once")
     power_of_choice_candidates: int = Field(
         30, ge=1, description="power-of-choice: sites asked for their loss in a round"
     )
@@ -144,6 +170,10 @@ class Settings(BaseModel):
                 _at_most(key, getattr(self, key), "num-clients", self.num_clients)
             if self.split == "dirichlet-partitioned":
                 _at_most("num_partitions", self.num_partitions, "num-clients", self.num_clients)
+        if self.cka_probe == "public" and not self.probe_file:
+            raise ValueError("cka-probe = public: name the file of rows with probe-file")
+        if self.probe_file and self.cka_probe in ("noise", "client-rows"):
+            raise ValueError(f"probe-file and cka-probe = {self.cka_probe}: leave one of them out")
         if self.max_clusters == 1:
             raise ValueError("max-clusters = 1: one cluster groups nobody; use 2 or more, or 0")
         if self.max_clusters and self.num_clusters:
@@ -182,6 +212,8 @@ class Settings(BaseModel):
         changes: dict[str, Scalar] = {"output_dir": os.path.abspath(_expand(self.output_dir))}
         if self.data_dir:
             changes["data_dir"] = os.path.abspath(_expand(self.data_dir))
+        if self.probe_file:
+            changes["probe_file"] = os.path.abspath(_expand(self.probe_file))
         return self.replace(**changes)
 
 

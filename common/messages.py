@@ -24,6 +24,7 @@ EVALUATE = MessageType.EVALUATE
 INTRODUCE = f"{MessageType.QUERY}.introduce"
 LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
 LOSS = f"{MessageType.QUERY}.loss"
+PROBE_ROWS = f"{MessageType.QUERY}.probe_rows"
 
 Parameters = Mapping[str, np.ndarray]
 """A model's arrays by name, in the order of its state dict."""
@@ -86,6 +87,9 @@ class Introduction(_Record):
 RELEASES = ("label-histogram", "model", "loss")
 """What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
 
+DISCLOSURES = ("probe-rows",)
+"""What a site releases only where its own configuration names it: rows themselves."""
+
 
 @dataclass(frozen=True)
 class LabelHistogram(_Record):
@@ -94,6 +98,25 @@ class LabelHistogram(_Record):
     site: str
     counts: list[int]
     """Training rows per class, length ``num_classes``."""
+
+
+@dataclass(frozen=True)
+class ProbeRequest(_Record):
+    """What ``query.probe_rows`` asks for: training rows as they are."""
+
+    rows: int
+    """At most; a site with fewer sends all."""
+
+
+@dataclass(frozen=True)
+class ProbeReport(_Record):
+    """A site's answer to ``query.probe_rows``, beside the array :data:`PROBE`."""
+
+    site: str
+
+
+PROBE = "rows"
+"""Name of the array of probe rows, (m, *input shape) float32."""
 
 
 @dataclass(frozen=True)

@@ -63,6 +63,23 @@ def methods() -> None:
         typer.echo("  ".join(cells).rstrip())
 
 
+@app.command()
+def assign(
+    run: Annotated[Path, typer.Argument(help="folder of a run of strategy=fedsccs")],
+    model: Annotated[
+        Path,
+        typer.Argument(help="the new site's model: models/shared.safetensors after one local pass"),
+    ],
+) -> None:
+    """Say which of a run's models fits a site that joins now."""
+    from server_app import using_models
+
+    found = using_models.assign(run.absolute(), using_models.read_model(model))
+    for cluster, similarity in enumerate(found.similarities):
+        typer.echo(f"cluster {cluster}: mean CKA {similarity:.3f}")
+    typer.echo(f"model: {found.model}")
+
+
 def main() -> None:
     """Run the command; a known error is one line on stderr and its exit code, no traceback."""
     try:

@@ -26,6 +26,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.site import simulated_federation
 from client_app.training import choose_device
 from common.config import Scalar, Settings
+from common.messages import DISCLOSURES, RELEASES
 from deploy import answering
 from deploy.pool import Pool, Task, Worker
 from server_app import app as server
@@ -58,11 +59,22 @@ def simulate(settings: Settings) -> Path:
     torch.set_num_threads(1)
     run_config = settings.to_dict()
     with InProcessGrid(
-        load_client_app, run_config, num_nodes=len(sites), workers=settings.workers
+        load_client_app,
+        run_config,
+        num_nodes=len(sites),
+        workers=settings.workers,
+        node_config=_node_config(settings),
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
     return server.run_folder_of(context)
+
+
+def _node_config(settings: Settings) -> dict[str, Scalar]:
+    """Return what the sites' owner says: here the one who set ``cka-probe`` owns all of them."""
+    if settings.cka_probe != "client-rows":
+        return {}
+    return {"releases": ",".join((*RELEASES, *DISCLOSURES))}
 
 
 class InProcessGrid(Grid):

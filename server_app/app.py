@@ -11,11 +11,13 @@ from common import config, messages, models
 from common.config import Settings
 from common.errors import CoterieError
 from server_app import methods, report
-from server_app.methods import Method
+from server_app.methods import LabelGroups, Method
+from server_app.model_groups import ModelGroups
 from server_app.roster import Roster, introduce
 from server_app.run_folder import RunFolder
 from server_app.strategies.base import FederatedTraining
 from server_app.strategies.label_distribution import LabelDistributionClustering
+from server_app.strategies.model_similarity import ModelSimilarityClustering
 
 log = logging.getLogger("coterie")
 
@@ -80,5 +82,9 @@ def _run(grid: Grid, settings: Settings, method: Method, folder: RunFolder) -> N
 def _strategy(
     method: Method, settings: Settings, roster: Roster, folder: RunFolder
 ) -> FederatedTraining:
-    kind = FederatedTraining if method.group is None else LabelDistributionClustering
+    kind: type[FederatedTraining] = FederatedTraining
+    if isinstance(method.group, LabelGroups):
+        kind = LabelDistributionClustering
+    elif isinstance(method.group, ModelGroups):
+        kind = ModelSimilarityClustering
     return kind(method, settings, roster, folder)

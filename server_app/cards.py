@@ -52,6 +52,23 @@ _FRABONI = (
 )
 _LATE = "A site that joins late is asked for its histogram too and"
 _LABELS = "Every site sends its label histogram once, a few numbers."
+_TALASSO = (
+    "Talasso et al., “FedSCCS: Hierarchical Clustering with Multiple Models for Federated Learning”"
+)
+_FIRST = "Everybody trains one model up to round cluster-at-round;"
+_THEN = (
+    "That round is averaged within the clusters already, and each cluster has a model of its own "
+    "from then on."
+)
+_UNTIL = "Everybody's training up to the clustering."
+_CLUSTERED = (
+    "num-clusters",
+    "max-clusters",
+    "cluster-at-round",
+    "recluster-every",
+    "selection",
+    "clients-per-round",
+)
 
 CARDS: Mapping[str, Card] = {
     "random": Card(
@@ -229,5 +246,117 @@ CARDS: Mapping[str, Card] = {
         ),
         settings=("clients-per-round", "delta-mode"),
         example="clients-per-round=5 delta-mode=practical",
+    ),
+    "fedavg": Card(
+        paper="McMahan et al. 2017",
+        source=(
+            "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, “Communication-Efficient Learning of "
+            "Deep Networks from Decentralized Data”, AISTATS 2017, Algorithm 1 with C = 1"
+        ),
+        trains="everybody",
+        sees="updates",
+        rule="Every connected site trains in every round; rows weigh their models.",
+        assumes="One model can serve all sites, and everybody's update can be paid for.",
+        costs="Nothing; the uplink share of the others is measured against it.",
+        settings=(),
+        example="num-clients=10",
+    ),
+    "fedsccs": Card(
+        paper="Talasso et al.",
+        source=f"{_TALASSO}, Algorithm 1 and section III",
+        trains="everybody, then all, one or the worst half of every cluster",
+        sees="models of single sites, their update",
+        rule=(
+            f"{_FIRST} the models that come back run on probe rows, and Ward's linkage groups the "
+            f"columns of their linear CKA matrix. {_THEN}"
+        ),
+        assumes=(
+            "Sites come in kinds that one model cannot serve, and a few rounds of common training "
+            "show which."
+        ),
+        costs=f"{_UNTIL} On the server one forward pass of the probe per site.",
+        settings=(*_CLUSTERED, "cka-layer", "cka-probe", "cka-probe-size", "probe-file"),
+        example="num-clusters=3 cluster-at-round=5 selection=worst",
+    ),
+    "wc": Card(
+        paper="Talasso et al., WC",
+        source=f"{_TALASSO}, section IV, baseline WC",
+        trains="everybody, then all, one or the worst half of every cluster",
+        sees="models of single sites, their update",
+        rule=f"{_FIRST} Ward's linkage groups them by the cosine of their last layers. {_THEN}",
+        assumes="Sites of a kind move the last layer in one direction.",
+        costs=_UNTIL,
+        settings=_CLUSTERED,
+        example="num-clusters=3 cluster-at-round=5",
+    ),
+    "wc-updates": Card(
+        paper="Sattler et al. 2020, cut once",
+        source=(
+            "Sattler, Müller, Samek, “Clustered Federated Learning: Model-Agnostic Distributed "
+            "Multitask Optimization under Privacy Constraints”, IEEE TNNLS 2021, for the cosine of "
+            f"updates; {_TALASSO}, for the rest"
+        ),
+        trains="everybody, then all, one or the worst half of every cluster",
+        sees="models of single sites, their update",
+        rule=(
+            f"{_FIRST} Ward's linkage groups them by the cosine of what training added to all "
+            f"parameters. CFL itself splits in two again and again. {_THEN}"
+        ),
+        assumes="Sites of a kind pull the common model in one direction.",
+        costs=f"{_UNTIL} The server holds all updates of a round at once.",
+        settings=_CLUSTERED,
+        example="num-clusters=3 cluster-at-round=5",
+    ),
+    "kcenter": Card(
+        paper="Talasso et al., KCenter",
+        source=f"{_TALASSO}, section IV, baseline KCenter",
+        trains="everybody, then all, one or the worst half of every cluster",
+        sees="models of single sites, their update",
+        rule=(
+            f"{_FIRST} greedy k-center groups their last layers by Euclidean distance, the first "
+            f"centre drawn at random. {_THEN}"
+        ),
+        assumes="Sites differ in how far their last layers are apart; outliers get clusters.",
+        costs=_UNTIL,
+        settings=tuple(name for name in _CLUSTERED if name != "max-clusters"),
+        example="num-clusters=3 cluster-at-round=5",
+    ),
+    "random-clusters": Card(
+        paper="Talasso et al., RC",
+        source=f"{_TALASSO}, section IV, baseline RC",
+        trains="everybody, then all, one or the worst half of every cluster",
+        sees="models of single sites, their update",
+        rule=f"{_FIRST} sites are dealt to clusters at random, none empty. {_THEN}",
+        assumes="Nothing: it shows what several models bring without any similarity.",
+        costs=_UNTIL,
+        settings=tuple(name for name in _CLUSTERED if name != "max-clusters"),
+        example="num-clusters=3 cluster-at-round=5",
+    ),
+    "flis": Card(
+        paper="Morafah et al.",
+        source=(
+            "Morafah, Vahidian, Wang, Lin, “FLIS: Clustered Federated Learning via Inference "
+            "Similarity for Non-IID Data Distribution”"
+        ),
+        trains="everybody in round 1, then one of every group",
+        sees="models of single sites, their update",
+        rule=(
+            "Everybody trains in round 1. In every round the models that come back predict the "
+            "classes of probe rows; groups merge (average linkage) while the share of equal "
+            "predictions is at least flis-threshold. Each group has a model, and one site of each "
+            "trains next. A site that did not train is described by the last model it returned."
+        ),
+        assumes="Sites of a kind decide alike on the probe: a public file shows more than noise.",
+        costs="In round 1 everybody's training; per round a forward pass of the probe per update.",
+        settings=(
+            "flis-threshold",
+            "recluster-every",
+            "selection",
+            "clients-per-round",
+            "cka-probe",
+            "cka-probe-size",
+            "probe-file",
+        ),
+        example="flis-threshold=0.7",
     ),
 }

@@ -59,7 +59,7 @@ def inspect_training(
     report = TrainReport.decode(reply.content)
     _compare(report, asked, asked.site.num_examples)
     parameters = messages.decode_arrays(messages.arrays_of(reply.content))
-    _check_arrays(parameters, template)
+    check_arrays(parameters, template)
     return report, parameters
 
 
@@ -110,7 +110,8 @@ def _compare(report: TrainReport | EvaluateReport | LossReport, asked: Asked, ro
         raise MessageError(f"seconds = {report.seconds}")
 
 
-def _check_arrays(parameters: Parameters, template: Template) -> None:
+def check_arrays(parameters: Parameters, template: Template) -> None:
+    """Raise :class:`MessageError` for names, shapes or types that differ, and for NaN and inf."""
     for kind, names in (
         ("lacks", template.arrays.keys() - parameters.keys()),
         ("has an unknown", parameters.keys() - template.arrays.keys()),

@@ -8,6 +8,7 @@ import numpy as np
 
 from common.messages import EvaluateReport, LossReport, TrainReport
 from server_app.exchange import NO_REPLY, OK, Answer
+from server_app.fairness import spread, worst_tenth
 from server_app.roster import Roster
 from server_app.run_folder import RunFolder
 
@@ -78,11 +79,15 @@ class Ledger:
     def __init__(self, folder: RunFolder, roster: Roster) -> None:
         self._folder = folder
         self._roster = roster
+        # Of the lines before this ledger's: a run may be continued by another process.
+        self._uplinks = sum(map(_uplinks, folder.read_lines("rounds.jsonl")))
 
     def record(self, attempt: Attempt) -> dict[str, Any]:
         """Append an attempt's lines to disk and return the round's own line."""
         self._folder.append("clients.jsonl", self._client_lines(attempt))
         line = self._round_line(attempt)
+        self._uplinks += _uplinks(line)
+        line["uplink_share"] = self._uplinks / (attempt.round * len(self._roster))
         self._folder.append("rounds.jsonl", [line])
         return line
 
@@ -93,12 +98,14 @@ class Ledger:
         return {
             "accuracy": lines[-1]["accuracy"],
             "loss": lines[-1]["loss"],
+            **{key: lines[-1][key] for key in _FAIRNESS},
             "best_accuracy": best["accuracy"],
             "best_round": best["round"],
             "rounds": lines[-1]["round"],
             "mean_clients_per_round": float(np.mean([len(line["trained"]) for line in lines])),
             "bytes_down": sum(line["bytes_down"] for line in lines),
             "bytes_up": sum(line["bytes_up"] for line in lines),
+            "uplink_share": lines[-1]["uplink_share"],
             "seconds": seconds,
             "selected": self._times_selected(lines),
             "models": lines[-1]["models"],
@@ -120,6 +127,7 @@ class Ledger:
             "attempt": attempt.attempt,
             "accuracy": overall.accuracy if overall else None,
             "loss": overall.loss if overall else None,
+            **_fairness(attempt.evaluated),
             "train_loss": _train_loss(attempt),
             "models": [{"model": model, **vars(score)} for model, score in scores.items()],
             "trained": [self._roster.names[answer.client] for answer, _, _ in attempt.trained],
@@ -158,6 +166,23 @@ class Ledger:
             "bytes_up": answer.bytes_up,
             "verdict": answer.verdict,
         }
+
+
+_FAIRNESS = ("accuracy_std", "accuracy_worst_decile")
+
+
+def _fairness(reports: Sequence[EvaluateReport]) -> dict[str, float | None]:
+    """Return how the sites' accuracies spread, each site counting once."""
+    if not reports:
+        return dict.fromkeys(_FAIRNESS)
+    accuracies = np.array([report.accuracy for report in reports])
+    return dict(zip(_FAIRNESS, (spread(accuracies), worst_tenth(accuracies)), strict=True))
+
+
+def _uplinks(line: dict[str, Any]) -> int:
+    """Return how many updates reached the server, whether they counted or not."""
+    refused = (entry for entry in line["rejected"] if entry["phase"] == "train")
+    return len(line["trained"]) + sum(1 for _ in refused)
 
 
 def _by_model(reports: Sequence[EvaluateReport]) -> dict[int, Score]:

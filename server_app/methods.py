@@ -1,21 +1,23 @@
 """The catalogue: every method is a short composition of the same pieces."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
-from server_app import clustering, regrouping, routing, selection
+from server_app import clustering, model_groups, regrouping, routing, selection
 from server_app.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
 from server_app.clustering import Grouping
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, symmetric_kl
 from server_app.informed_selection import Delta, FedCor, PowerOfChoice
+from server_app.model_groups import ModelGroups
 from server_app.regrouping import Placement
 from server_app.routing import Routing
 from server_app.selection import Selection
+from server_app.selection_in_clusters import IN_CLUSTERS
 
 Clusterer = Callable[[np.ndarray, np.ndarray, np.random.Generator], Grouping]
 """(descriptors (n, d), distances (n, n), generator) -> clusters and how each number scored."""
@@ -42,19 +44,65 @@ class Method:
     """Who trains, how sites are grouped (if they are), and which model each one gets."""
 
     select: Selection
-    group: LabelGroups | None = None
+    group: LabelGroups | ModelGroups | None = None
     route: Routing = routing.one_model
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the server must see of single clients: ``labels``, and the selection's needs."""
-        return self.select.needs | (frozenset({"labels"}) if self.group else frozenset())
+        """What the server must see of clients: ``labels`` or ``models``, and ``select.needs``."""
+        grouping = {LabelGroups: "labels", ModelGroups: "models"}.get(type(self.group))
+        return self.select.needs | (frozenset({grouping}) if grouping else frozenset())
+
+
+def fedavg(settings: Settings) -> Method:
+    """Everybody, one model: McMahan et al. 2017 with all clients; ``selection`` has no say."""
+    return Method(select=selection.Everybody())
 
 
 def random(settings: Settings) -> Method:
     """Clients drawn uniformly: McMahan et al. 2017, and every paper's reference."""
     size = settings.clients_per_round
     return Method(select=selection.Uniform(size) if size else selection.Everybody())
+
+
+def fedsccs(settings: Settings) -> Method:
+    """CKA and Ward in round ``cluster-at-round``, then a model per cluster: Talasso et al."""
+    return _model_per_cluster(model_groups.by_activations(settings), settings)
+
+
+def wc(settings: Settings) -> Method:
+    """FedSCCS with the cosine of the last layer's weights: Talasso's baseline WC."""
+    return _model_per_cluster(model_groups.by_weights(settings), settings)
+
+
+def wc_updates(settings: Settings) -> Method:
+    """FedSCCS with the cosine of the updates, as CFL compares: Sattler et al. 2020."""
+    return _model_per_cluster(model_groups.by_updates(settings), settings)
+
+
+def kcenter(settings: Settings) -> Method:
+    """FedSCCS with greedy k-center on the last layer's weights: Talasso's baseline KCenter."""
+    return _model_per_cluster(model_groups.by_weights_around_centres(settings), settings)
+
+
+def random_clusters(settings: Settings) -> Method:
+    """FedSCCS with random clusters: Talasso's baseline RC."""
+    return _model_per_cluster(model_groups.randomly(settings), settings)
+
+
+def flis(settings: Settings) -> Method:
+    """Groups of equal predictions, formed anew every round, one client of each: Morafah et al."""
+    method = _model_per_cluster(model_groups.by_predictions(settings), settings)
+    return method if settings.clients_per_round else replace(method, select=IN_CLUSTERS["random"])
+
+
+def _model_per_cluster(group: ModelGroups, settings: Settings) -> Method:
+    size = settings.clients_per_round
+    return Method(
+        group=group,
+        select=selection.SpreadOverClusters(size) if size else selection.Everybody(),
+        route=routing.per_cluster,
+    )
 
 
 def similarity(settings: Settings) -> Method:
@@ -161,6 +209,13 @@ METHODS: dict[str, Callable[[Settings], Method]] = {
     "clustered-sampling-size": clustered_sampling_size,
     "clustered-sampling-similarity": clustered_sampling_similarity,
     "delta": delta,
+    "fedavg": fedavg,
+    "fedsccs": fedsccs,
+    "wc": wc,
+    "wc-updates": wc_updates,
+    "kcenter": kcenter,
+    "random-clusters": random_clusters,
+    "flis": flis,
 }
 
 
@@ -174,7 +229,24 @@ def build(settings: Settings) -> Method:
             f"routing = 'per-cluster': strategy={settings.strategy} groups nobody; "
             "use strategy=similarity, simclust or repclust, or routing=one-model"
         )
-    return method
+    return _selecting(method, settings)
+
+
+def _selecting(method: Method, settings: Settings) -> Method:
+    """Return the method with the setting ``selection`` in place of its own rule."""
+    if settings.selection == "auto":
+        return method
+    if method.group is None:
+        raise ConfigError(
+            f"selection = {settings.selection!r}: strategy={settings.strategy} groups nobody; "
+            "use selection=auto, or a strategy that forms clusters"
+        )
+    if settings.clients_per_round:
+        raise ConfigError(
+            f"selection = {settings.selection!r} and clients-per-round = "
+            f"{settings.clients_per_round} both say who trains; leave one of them out"
+        )
+    return replace(method, select=IN_CLUSTERS[settings.selection])
 
 
 def _label_metric(settings: Settings) -> Dissimilarity:

@@ -19,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
+from scipy.cluster import hierarchy
 
+from server_app.fairness import worst_tenth
 from server_app.recorded_run import FloatArray, IntArray, OrderedSites
 
 if TYPE_CHECKING:
@@ -48,6 +50,8 @@ _NAMED_POINTS = 25
 _NAMED_CLUSTERS = 12  # longest legend
 _SEPARATE_MODELS = 20  # with more, the models' curves become a band
 _VECTOR_MARKS = 2000  # more marks are drawn as an image
+TREE_SITES = 300
+"""With as many, a dendrogram's branches run into each other, and SciPy's recursion is too deep."""
 _BARS = 60  # with more sites, a histogram
 
 _STYLE: Any = {  # matplotlib spells out every key, and the list differs by version
@@ -312,6 +316,36 @@ def _name_points(axes: "Axes", points: FloatArray, sites: OrderedSites) -> None:
             axes.annotate(short(name, 12), (place[0], place[1]), **look)
 
 
+def dendrogram(linkage: FloatArray, sites: OrderedSites) -> Figure:
+    """Return the merges (n-1, 4) of n >= 2 sites as a tree; one colour inside a cluster."""
+    tree = hierarchy.dendrogram(
+        linkage, no_plot=True, link_color_func=_branch_colors(linkage, sites.clusters)
+    )
+    figure = Figure(figsize=(WIDE, 3.8), layout="constrained")
+    axes = figure.subplots()
+    branches = zip(tree["icoord"], tree["dcoord"], tree["color_list"], strict=True)
+    for across, heights, color in branches:
+        axes.plot(across, heights, color=color, lw=1.2)
+    axes.set_ylim(bottom=0)
+    axes.set_ylabel("height of the merge")
+    names = [short(sites.names[leaf]) for leaf in hierarchy.leaves_list(linkage)]
+    if len(names) <= 2 * _NAMED_SITES:
+        axes.set_xticks(10 * np.arange(len(names)) + 5, names)  # where SciPy puts the leaves
+        axes.tick_params(axis="x", labelrotation=90, labelsize=7, length=0)
+    else:
+        axes.set_xticks([])
+        axes.set_xlabel(f"{len(names)} sites")
+    return figure
+
+
+def _branch_colors(linkage: FloatArray, clusters: IntArray) -> Callable[[int], str]:
+    """Return merge number -> its cluster's colour, grey where it joins several clusters."""
+    inside = clusters.tolist()
+    for left, right in linkage[:, :2].astype(int).tolist():
+        inside.append(inside[left] if inside[left] == inside[right] else -1)
+    return lambda merge: cluster_color(inside[merge])
+
+
 def silhouettes(
     numbers: IntArray, scores: FloatArray, chosen: int, unit: str = "mean silhouette (-1 to 1)"
 ) -> Figure:
@@ -372,11 +406,6 @@ def _counts(axes: "Axes", counts: IntArray, sites: OrderedSites) -> None:
     axes.set_yticks([])
     axes.set_xlabel("rounds trained")
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
-
-
-def worst_tenth(values: FloatArray) -> float:
-    """Return the mean of the lowest tenth, at least one, of finite values (n,), n >= 1."""
-    return float(np.sort(values)[: -(-len(values) // 10)].mean())
 
 
 def accuracy_spread(accuracy: FloatArray, names: list[str], clusters: IntArray) -> Figure:

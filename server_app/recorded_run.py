@@ -79,6 +79,8 @@ class Grouping:
     """(n, n)"""
     kind: str
     """What a descriptor is; ``label-histogram``: shares of the classes."""
+    linkage: FloatArray | None = None
+    """(n-1, 4) merges of the sites, as SciPy's; None where there is no dendrogram."""
 
     def __post_init__(self) -> None:
         n = len(self.sites.names)
@@ -86,6 +88,8 @@ class Grouping:
             raise ValueError(f"descriptors of shape {self.descriptors.shape} for {n} sites")
         if not np.isfinite(self.descriptors).all():
             raise ValueError("the descriptors hold NaN or inf")
+        if self.linkage is not None and self.linkage.shape != (n - 1, 4):
+            raise ValueError(f"a linkage of shape {self.linkage.shape} for {n} sites")
 
     @classmethod
     def load(cls, path: Path) -> "Grouping":
@@ -102,7 +106,16 @@ class Grouping:
                 arrays["descriptors"][order].astype(np.float64),
                 distances[np.ix_(order, order)].astype(np.float64),
                 str(arrays["kind"]),
+                _renumbered(arrays["linkage"], order) if "linkage" in arrays else None,
             )
+
+
+def _renumbered(linkage: FloatArray, order: IntArray) -> FloatArray:
+    """Return the merges (n-1, 4) of sites that were sorted by ``order`` (n,)."""
+    n = len(order)
+    places = np.concatenate([np.argsort(order), np.arange(n, 2 * n)])
+    merged = places[linkage[:, :2].astype(np.int64)]
+    return np.hstack([merged, linkage[:, 2:]]).astype(np.float64)
 
 
 @dataclass(frozen=True)

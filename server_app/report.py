@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from server_app import plots
+from server_app.fairness import spread, worst_tenth
 from server_app.plots import byte_size
 from server_app.recorded_run import FloatArray, Json, RecordedRun, number
 from server_app.report_template import Absence, Fact, Page, Picture, Table
@@ -97,7 +98,8 @@ def _lead(run: RecordedRun) -> list[str]:
         f"{Path(str(get['dataset'])).name} ({split}); "
         f"the method {get['strategy']} decided who trained in each round."
     )
-    return [what, f"{_grouped(run)} {_ending(run)}"]
+    told = [f"Disclosed: {run.clusters['disclosure']}."] if "disclosure" in run.clusters else []
+    return [what, f"{_grouped(run)} {_ending(run)}", *told]
 
 
 def _grouped(run: RecordedRun) -> str:
@@ -143,7 +145,7 @@ def _facts(run: RecordedRun) -> list[Fact]:
     mean = float(np.mean(trained)) if math.isnan(mean) and trained else mean
     down = run.total("bytes_down", lambda line: number(line, "bytes_down"))
     up = run.total("bytes_up", lambda line: number(line, "bytes_up"))
-    seconds = run.total("seconds", _seconds)
+    seconds, share = run.total("seconds", _seconds), number(run.results, "uplink_share")
     missing = sum(reason == "no reply" for *_, reason in run.refused)
     rows = sum(filter(math.isfinite, (number(site, "num_examples") for site in run.sites)))
     return [
@@ -158,6 +160,7 @@ def _facts(run: RecordedRun) -> list[Fact]:
         Fact("Sites that trained per round", _words(mean, "{:.3g}".format), "mean"),
         Fact("Sent to the sites", _bytes(down), "models and questions"),
         Fact("Sent by the sites", _bytes(up), "models and reports, never rows"),
+        Fact("Updates sent", _percent(share), "of what everybody in every round would send"),
         Fact("Time", _words(seconds, _duration), "of all rounds"),
         Fact("Replies rejected", str(len(run.refused) - missing), "by the checks on updates"),
         Fact("Replies missing", str(missing), "not there in time"),
@@ -174,12 +177,13 @@ def _accuracy_facts(run: RecordedRun) -> list[Fact]:
     if math.isnan(best) and len(known):
         best, best_round = float(np.nanmax(accuracy)), run.numbers[np.nanargmax(accuracy)]
     scores = np.array(list(run.evaluated.values()))
-    worst = plots.worst_tenth(scores) if len(scores) else math.nan
+    worst, deviation = (f(scores) if len(scores) else math.nan for f in (worst_tenth, spread))
     last = "Accuracy at the end" if run.state == "finished" else "Accuracy, last round"
     return [
         Fact(last, _percent(final), "held-out rows classified right, over all sites"),
         Fact("Best accuracy", _percent(best), f"in round {best_round}" if best >= 0 else ""),
         Fact("Worst tenth of the sites", _percent(worst), "their mean accuracy, last round"),
+        Fact("Spread over the sites", _percent(deviation), "standard deviation of their accuracy"),
     ]
 
 
@@ -231,7 +235,7 @@ def _draw_components(run: RecordedRun) -> Picture | Absence:
     points, shares = plots.principal_components(run.grouping.descriptors)
     alike = run.grouping.kind.replace("-", " ")
     caption = (
-        f"Look for clouds of one colour: near sites have a similar {alike}; "
+        f"Look for clouds of one colour: near sites are alike in their {alike}; "
         "overlap can also come from what two principal components leave out."
     )
     figure = plots.components(points, shares, run.grouping.sites)
@@ -291,6 +295,21 @@ def _draw_dissimilarities(run: RecordedRun) -> Picture | Absence:
     metric = str(run.clusters.get("metric", run.grouping.kind))
     figure = plots.dissimilarities(run.grouping.distances, run.grouping.sites, metric)
     return _picture("dissimilarities", title, caption, figure)
+
+
+def _draw_dendrogram(run: RecordedRun) -> Picture | Absence | None:
+    merges = run.grouping.linkage if run.grouping else None
+    if run.grouping is None or merges is None or len(merges) == 0:
+        return None  # most groupings have none: nothing is missing
+    title = "Which sites merge first"
+    if len(merges) >= plots.TREE_SITES:
+        return Absence(title, f"drawn for less than {plots.TREE_SITES} sites")
+    caption = (
+        "Look for long vertical lines: where they are cut, groups far from each other are kept "
+        "apart; a branch of one colour is one cluster."
+    )
+    figure = plots.dendrogram(merges, run.grouping.sites)
+    return _picture("dendrogram", title, caption, figure)
 
 
 def _draw_participation(run: RecordedRun) -> Picture | Absence:
@@ -355,6 +374,7 @@ _DRAWINGS = (
     _draw_silhouettes,
     _draw_label_shares,
     _draw_dissimilarities,
+    _draw_dendrogram,
     _draw_participation,
     _draw_accuracy_spread,
     _draw_traffic,
@@ -389,6 +409,7 @@ def _cluster_table(run: RecordedRun) -> Table:
         "silhouette": "the number with the best silhouette",
         "clients-per-round": "each large enough for a round",
         "num-clusters": "as was set",
+        "flis-threshold": "as the threshold on equal predictions gives",
     }
     why = chosen.get(str(run.clusters.get("chosen_by")), "as the method found them")
     before = run.clusters.get("round", 0)

@@ -28,6 +28,8 @@ class View:
     """(n,) nats: of the copy of the model that the rehearsal trained."""
     updates: np.ndarray | None = None
     """(n, parameters) float32: what each client's last training added to the model; 0: none yet."""
+    accuracies: np.ndarray | None = None
+    """(n,) in [0, 1]: last accuracy of each client on its held-out rows; NaN where not known."""
 
     @property
     def candidates(self) -> np.ndarray:

@@ -41,7 +41,13 @@ def test_example_is_a_command_that_would_start(name):
     build(load(None, [f"strategy={name}", *CARDS[name].example.split()]))
 
 
-WORDS = {"sizes": "", "labels": "label histograms", "losses": "loss", "updates": "update"}
+WORDS = {
+    "sizes": "",
+    "labels": "label histograms",
+    "losses": "loss",
+    "updates": "update",
+    "models": "models",
+}
 
 
 @pytest.mark.parametrize("name", CARDS)

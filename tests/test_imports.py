@@ -33,6 +33,9 @@ ARITHMETIC = [
     "server_app/ot_settings.py",
     "server_app/transport.py",
     "server_app/wasserstein.py",
+    "server_app/selection_in_clusters.py",
+    "server_app/model_groups.py",
+    "server_app/fairness.py",
 ]
 SOURCES = [path for package in ALLOWED for path in sorted((ROOT / package).rglob("*.py"))]
 

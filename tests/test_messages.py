@@ -8,7 +8,15 @@ from hypothesis.extra import numpy as hnp
 
 from common import messages
 from common.errors import MessageError
-from common.messages import EvaluateReport, Introduction, LabelHistogram, Order, TrainReport
+from common.messages import (
+    EvaluateReport,
+    Introduction,
+    LabelHistogram,
+    Order,
+    ProbeReport,
+    ProbeRequest,
+    TrainReport,
+)
 
 RECORDS = [
     Introduction("site-00", 70, 18, 10, [1, 8, 8], ["label-histogram"]),
@@ -17,6 +25,8 @@ RECORDS = [
     Order(3, 1, 0),
     TrainReport("é", 3, 1, 0, 70, 0.25, 1.5),
     EvaluateReport("site-00", 3, 1, 0, 18, float("nan"), 0.5, 0.1),
+    ProbeRequest(100),
+    ProbeReport("site-00"),
 ]
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from PIL import Image
+from scipy.cluster.hierarchy import linkage
 from sklearn.decomposition import PCA
 
 from server_app import plots
@@ -149,6 +150,7 @@ def drawings(n, k, rounds, models):
         "dissimilarities": (plots.dissimilarities, rng.random((n, n)), members, "euclidean"),
         "components": (plots.components, rng.random((n, 2)), np.array([0.5, 0.2]), members),
         "silhouettes": (plots.silhouettes, numbers + 1, rng.random(rounds), 2),
+        "dendrogram": (plots.dendrogram, linkage(rng.random((n, 3)), "ward"), members),
         "participation": (plots.participation, doings, numbers, members),
         "spread": (plots.accuracy_spread, rng.random(n), list(members.names), members.clusters),
         "traffic": (plots.traffic, numbers, rng.random(rounds), rng.random(rounds)),
@@ -265,3 +267,15 @@ def test_inline_element_takes_the_pages_colours_and_keeps_its_references():
     references = set(re.findall(r'url\(#([^)]+)\)|href="#([^"]+)"', element))
     assert references
     assert {a or b for a, b in references} <= ids
+
+
+def test_a_branch_has_its_clusters_colour_and_grey_where_clusters_meet():
+    points = np.array([[0.0], [0.1], [5.0], [5.1], [5.3]])
+    members = OrderedSites(("a", "b", "c", "d", "e"), np.array([0, 0, 1, 1, 1]))
+    with plots.style():
+        figure = plots.dendrogram(linkage(points, "ward"), members)
+    colors = sorted(line.get_color() for line in figure.axes[0].get_lines())
+    expected = [plots.cluster_color(0), *[plots.cluster_color(1)] * 2, plots.GREY]
+    assert colors == sorted(expected)
+    labels = [text.get_text() for text in figure.axes[0].get_xticklabels()]
+    assert labels == ["a", "b", "e", "c", "d"]

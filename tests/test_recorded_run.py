@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.cluster.hierarchy import cophenet, linkage
+from scipy.spatial.distance import squareform
 
 from server_app import recorded_run
 from server_app.recorded_run import OrderedSites, RecordedRun, number, order_by_cluster
@@ -186,3 +188,20 @@ def test_a_grouping_that_does_not_fit_together_is_noted(tmp_path, changes):
     run = RecordedRun.read(tmp_path)
     assert run.grouping is None
     assert run.notes[0].startswith("dissimilarity.npz: ")
+
+
+def test_a_dendrograms_leaves_follow_the_order_of_the_sites(tmp_path):
+    rng = np.random.default_rng(0)
+    points, labels = rng.random((7, 3)), np.array([2, 0, 1, 0, 2, 1, 0])
+    merges = linkage(points, "ward")
+    arrays = {"descriptors": points, "distances": np.zeros((7, 7)), "labels": labels}
+    names = {"sites": np.array(list("gfedcba")), "kind": np.array("activations")}
+    np.savez(tmp_path / "dissimilarity.npz", **arrays, **names, linkage=merges)
+    grouping = RecordedRun.read(tmp_path).grouping
+    order = order_by_cluster(list("gfedcba"), labels)
+    before, after = squareform(cophenet(merges)), squareform(cophenet(grouping.linkage))
+    np.testing.assert_allclose(after, before[np.ix_(order, order)])
+    np.savez(tmp_path / "dissimilarity.npz", **arrays, **names, linkage=merges[1:])
+    run = RecordedRun.read(tmp_path)
+    assert run.grouping is None
+    assert "a linkage of shape (5, 4) for 7 sites" in run.notes[0]

@@ -60,6 +60,7 @@ class FederatedTraining(Strategy):
         self._away: set[int] = set()
         self._sight: tuple[View, np.random.Generator] | None = None
         self._updates = np.empty((0, 0), dtype=np.float32)
+        self._accuracies: dict[int, float] = {}
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Exchange what a method needs before round 1; this one needs nothing."""
@@ -72,6 +73,9 @@ class FederatedTraining(Strategy):
         added = len(self.roster.joined(newcomers)) - len(self.roster)
         self.clusters = Clusters(np.append(self.clusters.labels, np.zeros(added, dtype=np.int64)))
         return newcomers
+
+    def before_average(self, server_round: int) -> None:
+        """Do what must happen once a round's updates are there; this one needs nothing."""
 
     def after_round(self, server_round: int) -> None:
         """Do what must happen when a round's line is on disk."""
@@ -159,7 +163,7 @@ class FederatedTraining(Strategy):
     def _play(
         self, server_round: int, grid: Grid, timeout: float
     ) -> tuple[MetricRecord, MetricRecord]:
-        before = list(self.models)
+        before = list(self.models), self.clusters
         for attempt in range(1, _ATTEMPTS + 1):
             self._attempt = Attempt(server_round, attempt, drift=self._drift)
             trained = self._train(server_round, grid, timeout)
@@ -168,7 +172,7 @@ class FederatedTraining(Strategy):
             if trained and evaluated:
                 self.after_round(server_round)
                 return trained, evaluated
-            self.models = before
+            self.models, self.clusters = before
         raise RoundError(
             f"round {server_round}: no usable {'evaluation' if trained else 'update'} in "
             f"{_ATTEMPTS} attempts; {self._first_reason()}"
@@ -245,6 +249,7 @@ class FederatedTraining(Strategy):
         if not updates:
             return None, None
         self._remember(updates)
+        self.before_average(server_round)
         self.models = self._averaged(updates, self._cohort_weights)
         losses = [report.loss for _, report, _ in updates]
         return None, MetricRecord({"train_loss": float(np.mean(losses))})
@@ -265,6 +270,9 @@ class FederatedTraining(Strategy):
         reports = self._attempt.evaluated
         if not reports:
             return None
+        for answer in self._attempt.evaluation:
+            if answer.value is not None:
+                self._accuracies[answer.client] = answer.value.accuracy
         rows = np.array([report.num_examples for report in reports])
         accuracy = np.average([report.accuracy for report in reports], weights=rows)
         return MetricRecord({"accuracy": float(accuracy)})
@@ -289,6 +297,9 @@ class FederatedTraining(Strategy):
             available=self.roster.available(grid),
             num_examples=self.roster.num_examples,
             clusters=self.clusters,
+            accuracies=np.array(
+                [self._accuracies.get(client, np.nan) for client in range(len(self.roster))]
+            ),
         )
 
     def _weights(self, cohort: Cohort) -> np.ndarray | None:
@@ -319,9 +330,10 @@ class FederatedTraining(Strategy):
         self, updates: list[Update], cohort_weights: np.ndarray | None
     ) -> list[dict[str, np.ndarray]]:
         """Return the models after the updates; one that nobody trained stays as it is."""
-        models = list(self.models)
+        models, routes = list(self.models), self.routes
         for index in range(len(models)):
-            mine = [update for update in updates if update[0].model == index]
+            # Not by the model that was sent: the clusters may have been formed since.
+            mine = [update for update in updates if routes[update[0].client] == index]
             if mine:
                 weights = [
                     float(

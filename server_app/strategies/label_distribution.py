@@ -34,7 +34,7 @@ class LabelDistributionClustering(FederatedTraining):
         self, method: Method, settings: Settings, roster: Roster, folder: RunFolder
     ) -> None:
         super().__init__(method, settings, roster, folder)
-        assert method.group is not None
+        assert isinstance(method.group, LabelGroups)
         self._group: LabelGroups = method.group
         self._counts = np.empty((0, 0), dtype=np.int64)
         self._formed: dict[str, Any] = {}

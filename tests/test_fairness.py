@@ -1,0 +1,95 @@
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config import Settings
+from common.messages import EvaluateReport, Introduction, TrainReport
+from server_app.exchange import NO_REPLY, OK, Answer
+from server_app.fairness import spread, worst_tenth
+from server_app.ledger import Attempt, Ledger
+from server_app.roster import Roster
+from server_app.run_folder import RunFolder
+
+
+def test_by_hand():
+    accuracies = np.array([0.2, 0.4, *[0.9] * 10])
+    assert worst_tenth(accuracies) == pytest.approx(0.3)  # the two lowest of twelve
+    assert worst_tenth(accuracies[2:]) == 0.9
+    assert spread(np.array([0.2, 0.4])) == pytest.approx(0.1)
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=40))
+def test_the_worst_tenth_lies_between_the_lowest_and_the_mean(values):
+    accuracies = np.array(values)
+    assert accuracies.min() - 1e-12 <= worst_tenth(accuracies) <= accuracies.mean() + 1e-12
+    assert 0 <= spread(accuracies) <= 0.5 + 1e-12
+
+
+NAMES = ("a", "b", "c", "d")
+
+
+@pytest.fixture
+def folder(tmp_path):
+    values = {"output-dir": str(tmp_path), "num-clients": 0, "split": "by-user"}
+    return RunFolder.create(Settings.parse(values))
+
+
+@pytest.fixture
+def roster():
+    sites = tuple(Introduction(name, 5, 2, 3, [4], ["model"]) for name in NAMES)
+    return Roster(sites, nodes=(1, 2, 3, 4))
+
+
+def attempt(number, verdicts, accuracies):
+    def trained(client):
+        verdict = verdicts[client]
+        report = TrainReport(NAMES[client], number, 1, 0, 5, 0.5, 0.1)
+        value = (report, {}) if verdict == OK else None
+        return Answer(client, 0, value, verdict, 10, 0 if verdict == NO_REPLY else 10)
+
+    evaluated = [
+        Answer(client, 0, EvaluateReport(NAMES[client], number, 1, 0, 2, 0.5, acc, 0.1), OK, 1, 1)
+        for client, acc in enumerate(accuracies)
+    ]
+    return Attempt(number, 1, [trained(client) for client in verdicts], evaluated)
+
+
+def test_a_rounds_line_holds_the_spread_and_the_share_of_all_updates_so_far(folder, roster):
+    ledger = Ledger(folder, roster)
+    everybody = dict.fromkeys(range(4), OK)
+    first = ledger.record(attempt(1, everybody, [0.0, 0.2, 0.4, 0.6]))
+    assert first["accuracy_worst_decile"] == 0.0
+    assert first["accuracy_std"] == pytest.approx(np.std([0.0, 0.2, 0.4, 0.6]))
+    assert first["uplink_share"] == 1.0
+    # A refused update was sent, one that never came was not.
+    second = ledger.record(attempt(2, {0: OK, 1: "holds NaN", 2: NO_REPLY}, [0.5, 0.5]))
+    assert second["uplink_share"] == 6 / 8
+    # Another process that goes on counts on from the lines.
+    third = Ledger(folder, roster).record(attempt(3, {0: OK}, [0.5, 0.7]))
+    assert third["uplink_share"] == 7 / 12
+    results = Ledger(folder, roster).results(1.0)
+    assert results["uplink_share"] == 7 / 12
+    assert results["accuracy_worst_decile"] == 0.5
+    assert results["accuracy_std"] == pytest.approx(0.1)
+    json.dumps(results)
+
+
+def test_ten_of_24_from_round_ten_on_cost_47_and_a_half_percent(folder):
+    # FedSCCS section IV: 0.1 + 0.9 x 10 / 24
+    names = [f"subject-{number:02d}" for number in range(24)]
+    sites = tuple(Introduction(name, 5, 2, 3, [4], ["model"]) for name in names)
+    ledger = Ledger(folder, Roster(sites, nodes=tuple(range(24))))
+    report = TrainReport("subject", 1, 1, 0, 5, 0.5, 0.1)
+    for number in range(1, 101):
+        cohort = range(24 if number <= 10 else 10)
+        answers = [Answer(client, 0, (report, {}), OK, 1, 1) for client in cohort]
+        line = ledger.record(Attempt(number, 1, answers))
+    assert line["uplink_share"] == pytest.approx(0.475)
+
+
+def test_a_round_that_nobody_evaluated_has_no_spread(folder, roster):
+    line = Ledger(folder, roster).record(attempt(1, {0: OK}, []))
+    assert line["accuracy_std"] is line["accuracy_worst_decile"] is None
