@@ -30,6 +30,11 @@ def test_every_method_has_a_card_and_every_card_a_method():
     assert list(CARDS) == list(METHODS)
 
 
+def test_readme_lists_the_catalogue():
+    made = generator()
+    assert made.README.read_text(encoding="utf-8") == made.readme(), "run docs/methods/generate.py"
+
+
 def test_committed_pages_are_the_generated_ones():
     pages = generator().pages()
     committed = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}

@@ -1,4 +1,7 @@
-"""Writes a page per method and an index from the catalogue: ``python docs/methods/generate.py``."""
+"""Writes the pages of docs/methods and the README's table from the catalogue.
+
+python docs/methods/generate.py
+"""
 
 import sys
 from pathlib import Path
@@ -9,6 +12,8 @@ sys.path.insert(0, str(FOLDER.parents[1]))  # from a checkout that is not instal
 from common.config import Settings, allowed_values  # noqa: E402
 from server_app.cards import CARDS, Card  # noqa: E402
 
+README = FOLDER.parents[1] / "README.md"
+_BEGIN, _END = "<!-- methods, by docs/methods/generate.py -->", "<!-- end of methods -->"
 _MADE = "<!-- Made by docs/methods/generate.py from server_app/cards.py: change it there. -->\n"
 
 
@@ -31,6 +36,18 @@ def index() -> str:
         "[Add your own method](../add-your-own-method.md) in less than 50 lines."
     )
     return "\n".join([_MADE, "# Methods\n", *head, *rows, "", closing, ""])
+
+
+def readme() -> str:
+    """Return the project's README with its table of methods made anew."""
+    before, rest = README.read_text(encoding="utf-8").split(_BEGIN)
+    after = rest.split(_END)[1]
+    rows = [
+        f"| [`{name}`](docs/methods/{name}.md) | {card.trains} | {card.sees} | {card.paper} |"
+        for name, card in CARDS.items()
+    ]
+    head = ["| `strategy` | who trains | what the server sees | paper |", "|---|---|---|---|"]
+    return before + _BEGIN + "\n".join(["", *head, *rows, ""]) + _END + after
 
 
 def page(name: str, card: Card) -> str:
@@ -61,3 +78,4 @@ def _settings(card: Card) -> str:
 if __name__ == "__main__":
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
+    README.write_text(readme(), encoding="utf-8")
