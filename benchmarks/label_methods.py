@@ -32,6 +32,7 @@ METHODS = {
     "clustered-sampling-size": {},
     "clustered-sampling-similarity": {},
     "delta": {},
+    "flis": {},
 }
 """What a method is given beyond the settings of all; SimClust has as many clusters as clients."""
 PARTITIONS = (2, 5)
