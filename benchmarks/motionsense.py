@@ -77,6 +77,7 @@ def settings_of(args: argparse.Namespace, data: Path, name: str, rule: str, seed
             "learning-rate": args.learning_rate,
             "momentum": 0.0,
             "device": "cpu",
+            "engine": "loop",
             "strategy": name,
             "selection": rule,
             "num-clusters": 10,
