@@ -34,10 +34,21 @@ class Assignment:
 
 
 def load_network(run: Path, model: int) -> nn.Module:
-    """Return the network of a run's final model, ready to predict: logits for rows (n, ...)."""
+    """Return the network of a run's final model, ready to predict: logits for rows (n, ...).
+
+    Args:
+        run: the run's folder.
+        model: the cluster whose model it is; 0 where there is one model for all.
+    """
     network = _network(run)
-    models.load_parameters(network, read_model(run / "models" / f"model-{model}.safetensors"))
+    of_cluster = _cluster_model(run, model)
+    shared = run / "models" / f"model-{model}.safetensors"
+    models.load_parameters(network, read_model(of_cluster if of_cluster.exists() else shared))
     return network.eval()
+
+
+def _cluster_model(run: Path, cluster: int) -> Path:
+    return run / "models" / f"cluster-{cluster}.safetensors"
 
 
 def read_model(path: Path) -> dict[str, np.ndarray]:
@@ -76,7 +87,7 @@ def assign(run: Path, parameters: Parameters) -> Assignment:
     similarity = linear_cka(everybody)
     cluster = nearest_columns(similarity, labels)
     means = [similarity[-1, :-1][labels == k].mean() for k in range(labels.max() + 1)]
-    return Assignment(cluster, run / "models" / f"model-{cluster}.safetensors", np.array(means))
+    return Assignment(cluster, _cluster_model(run, cluster), np.array(means))
 
 
 def _network(run: Path) -> nn.Module:

@@ -83,7 +83,7 @@ def assert_each_model_is_its_clusters_average(folder, settings, attempt=1):
     for cluster in (0, 1):
         members = np.flatnonzero(labels == cluster)
         expected = average([updates[i] for i in members], np.array([rows[i] for i in members]))
-        written = model(folder, f"model-{cluster}")
+        written = model(folder, f"cluster-{cluster}")
         assert all(np.array_equal(written[name], expected[name]) for name in expected)
 
 

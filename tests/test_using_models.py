@@ -56,14 +56,14 @@ def test_a_new_site_gets_the_model_of_those_it_resembles(planted_run, tmp_path):
         capture_output=True, text=True, cwd=ROOT, check=True,
     )  # fmt: skip
     cluster = clusters["site-05"]
-    assert done.stdout.splitlines()[-1] == f"model: {run}/models/model-{cluster}.safetensors"
+    assert done.stdout.splitlines()[-1] == f"model: {run}/models/cluster-{cluster}.safetensors"
     assert len(done.stdout.splitlines()) == 4
 
 
 def test_the_loaded_network_is_the_one_that_was_written(planted_run):
     run, _ = planted_run
     network = using_models.load_network(run, 2)
-    written = using_models.read_model(run / "models" / "model-2.safetensors")
+    written = using_models.read_model(run / "models" / "cluster-2.safetensors")
     loaded = models.parameters_of(network)
     assert all(np.array_equal(loaded[name], written[name]) for name in written)
     assert not network.training

@@ -23,7 +23,7 @@ from server_app.guard import Template
 from server_app.ledger import Attempt, Ledger, Trained
 from server_app.methods import Method
 from server_app.roster import Roster, introduce_late
-from server_app.routing import average
+from server_app.routing import average, per_cluster
 from server_app.run_folder import RunFolder
 from server_app.selection import Cohort, View
 
@@ -206,8 +206,9 @@ class FederatedTraining(Strategy):
         return f"{self.roster.names[first.client]}: {first.verdict}"
 
     def _finish(self, seconds: float) -> None:
+        kind = "cluster" if self.method.route is per_cluster else "model"
         for index, parameters in enumerate(self.models):
-            self.folder.write_model(index, parameters)
+            self.folder.write_model(f"{kind}-{index}", parameters)
         self.folder.write_json("results.json", self._ledger.results(seconds))
 
     def _train(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
