@@ -22,10 +22,11 @@ from common.config import Settings
 from deploy.simulation import simulate
 from server_app import figures
 
-METHODS = {
+METHODS: dict[str, dict[str, object]] = {
     "random": {},
     "similarity": {"metric": "euclidean"},
     "simclust": {"num-clusters": 10},
+    "simclust-partitions": {"strategy": "simclust"},
     "repclust": {},
     "power-of-choice": {},
     "fedcor": {},
@@ -34,10 +35,13 @@ METHODS = {
     "delta": {},
     "flis": {},
 }
-"""What a method is given beyond the settings of all; SimClust has as many clusters as clients."""
+"""What a method is given beyond the settings of all.
+
+SimClust has as many clusters as clients train in a round, and once as many as there are partitions.
+"""
 PARTITIONS = (2, 5)
 TARGETS = (0.5, 0.6)
-PAPER = {
+PAPER: dict[str, object] = {
     "dataset": "fashion-mnist",
     "model": "pereira-mlp",
     "num-clients": 100,
@@ -104,9 +108,10 @@ def settings_of(scenario: Scenario, arguments: argparse.Namespace) -> Settings:
     """Return the settings of one run."""
     return Settings.parse(
         PAPER
+        | {"strategy": scenario.method}
         | METHODS[scenario.method]
+        | _partitions_as_clusters(scenario)
         | {
-            "strategy": scenario.method,
             "num-partitions": scenario.partitions,
             "seed": scenario.seed,
             "num-server-rounds": scenario.rounds,
@@ -117,6 +122,11 @@ def settings_of(scenario: Scenario, arguments: argparse.Namespace) -> Settings:
         }
         | ({"local-epochs": 1} if arguments.quick else {})
     )
+
+
+def _partitions_as_clusters(scenario: Scenario) -> dict[str, object]:
+    wanted = scenario.method == "simclust-partitions"
+    return {"num-clusters": scenario.partitions} if wanted else {}
 
 
 def play(arguments: argparse.Namespace, window: int) -> dict[str, Figures]:

@@ -117,13 +117,14 @@ def no_report(monkeypatch):
 
 
 def played(folder, **words):
-    """What a run computed: its lines without the clock's, and the bytes of its model."""
+    """What a run computed: its lines without the clock's, and the bytes of its models."""
     path = simulate(Settings.parse(RUN | {"output-dir": str(folder)} | words))
     texts = [(path / f"{name}.jsonl").read_text().splitlines() for name in ("rounds", "clients")]
     lines = [[json.loads(line) for line in text] for text in texts]
     for line in [*lines[0], *lines[1]]:
         line.pop("seconds", None)
-    return lines, (path / "models" / "model-0.safetensors").read_bytes()
+    models = {file.name: file.read_bytes() for file in (path / "models").iterdir()}
+    return lines, models
 
 
 @pytest.mark.parametrize("name", METHODS)
