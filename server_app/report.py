@@ -159,11 +159,7 @@ def _facts(run: RecordedRun) -> list[Fact]:
         Fact("Clusters", str(len(clusters) or "none"), spread),
         Fact("Sites that trained per round", _words(mean, "{:.3g}".format), "mean"),
         Fact("Sent to the sites", _bytes(down), "models and questions"),
-        Fact(
-            "Sent by the sites",
-            _bytes(up),
-            "models, reports" + ", rows" * ("disclosure" in run.clusters),
-        ),
+        Fact("Sent by the sites", _bytes(up), "models and reports"),
         Fact("Updates sent", _percent(share), "of what everybody in every round would send"),
         Fact("Time", _words(seconds, _duration), "of all rounds"),
         Fact("Replies rejected", str(len(run.refused) - missing), "by the checks on updates"),
