@@ -1,8 +1,9 @@
 """What a client costs that trains nothing: this project's Grid against Flower's Ray simulation.
 
 The same ServerApp, Flower's FedAvg and ClientApp run on both: 52k parameters go to 10 of 100
-clients, which send them back. A client's overhead is a round's time over its clients, without the
-first round.
+clients, which send them back. Two figures, both without the first round and per client: the time
+of a whole round, which holds FedAvg's own conversions on both sides, and the part spent in the
+grid's ``send_and_receive``, which is what the two grids differ in.
 
     python -m benchmarks.overhead --rounds 10
 """
@@ -55,13 +56,25 @@ class Timed(FedAvg):
         return super().configure_train(*arguments, **named)
 
 
-def server(rounds: int, per_round: int, clients: int, begins: list[float]) -> ServerApp:
-    """Return a ServerApp of some rounds."""
+def server(
+    rounds: int, per_round: int, clients: int, begins: list[float], sent: list[float]
+) -> ServerApp:
+    """Return a ServerApp of some rounds, which notes the seconds of each exchange in ``sent``."""
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         arrays = ArrayRecord([np.zeros(shape, np.float32) for shape in SHAPES])
+        send = grid.send_and_receive
+
+        def timed(*arguments, **named):  # type: ignore[no-untyped-def]
+            began = time.perf_counter()
+            replies = list(send(*arguments, **named))
+            if replies:  # FedAvg also asks nobody to evaluate
+                sent.append(time.perf_counter() - began)
+            return replies
+
+        grid.send_and_receive = timed  # type: ignore[method-assign]
         Timed(per_round, clients, begins).start(grid, arrays, num_rounds=rounds + 1)
         begins.append(time.perf_counter())
 
@@ -86,9 +99,13 @@ def in_process(app: ServerApp, load: Callable[[], ClientApp], clients: int, work
         app(grid, Context(1, 1, {}, RecordDict(), {}))
 
 
-def milliseconds(begins: list[float], per_round: int) -> list[float]:
+def milliseconds(begins: list[float], sent: list[float], per_round: int) -> dict[str, list[float]]:
     """Return each round's time per client, in ms, without the first round."""
-    return [1e3 * (b - a) / per_round for a, b in pairwise(begins[1:])]
+    rounds = [b - a for a, b in pairwise(begins[1:])]
+    return {
+        "whole round": [1e3 * seconds / per_round for seconds in rounds],
+        "grid alone": [1e3 * seconds / per_round for seconds in sent[1:]],
+    }
 
 
 def main() -> None:
@@ -99,22 +116,23 @@ def main() -> None:
     parser.add_argument("--per-round", type=int, default=10)
     given = parser.parse_args()
     found = {}
-    for name, workers in (("in-process, 1 worker", 1), ("in-process, 2 workers", 2)):
+    for name, workers in (("in-process, 1 worker", 1), ("in-process, 2 workers", 2), ("Ray", 0)):
         begins: list[float] = []
-        app = server(given.rounds, given.per_round, given.clients, begins)
-        in_process(app, idle_client, given.clients, workers)
-        found[name] = milliseconds(begins, given.per_round)
-    begins = []
-    app = server(given.rounds, given.per_round, given.clients, begins)
-    began = time.perf_counter()
-    on_ray(app, idle_client(), given.clients)
-    found["Flower + Ray"] = milliseconds(begins, given.per_round)
-    print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    print(f"Flower + Ray: {begins[0] - began:.1f} s to the first round")
-    for name, times in found.items():
-        middle, ray = statistics.median(times), statistics.median(found["Flower + Ray"])
-        spread = f"{min(times):.3f} to {max(times):.3f}"
-        print(f"{name:24} {middle:8.3f} ms per client ({spread}), 1/{ray / middle:.0f} of Ray")
+        sent: list[float] = []
+        app = server(given.rounds, given.per_round, given.clients, begins, sent)
+        if workers:
+            in_process(app, idle_client, given.clients, workers)
+        else:
+            on_ray(app, idle_client(), given.clients)
+        found[name] = milliseconds(begins, sent, given.per_round)
+    print(f"\nload average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; ms per client")
+    for part, ray in found["Ray"].items():
+        for name, figures in found.items():
+            times = figures[part]
+            middle = statistics.median(times)
+            spread = f"{min(times):.3f} to {max(times):.3f}"
+            ratio = statistics.median(ray) / middle
+            print(f"{part:12} {name:22} {middle:8.3f} ({spread}), 1/{ratio:.0f} of Ray")
 
 
 if __name__ == "__main__":
