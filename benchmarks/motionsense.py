@@ -43,6 +43,8 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, default=20, help="keep every n-th 50 Hz row")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--learning-rate", type=float, default=0.05)
+    parser.add_argument("--methods", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument("--probe", default="auto", help="the setting cka-probe")
     parser.add_argument("--minutes", type=float, default=1e9, help="start no run after these")
     return parser.parse_args()
 
@@ -82,6 +84,7 @@ def settings_of(args: argparse.Namespace, data: Path, name: str, rule: str, seed
             "selection": rule,
             "num-clusters": 10,
             "cluster-at-round": 10,
+            "cka-probe": args.probe,
             "num-server-rounds": args.rounds,
             "seed": seed,
             "workers": 1,
@@ -103,7 +106,7 @@ def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
     until = time.monotonic() + 60 * args.minutes
     for seed in range(args.seeds):
         for name, rule in VARIANTS:
-            if (name, rule, seed) in done or time.monotonic() > until:
+            if name not in args.methods or (name, rule, seed) in done or time.monotonic() > until:
                 continue
             folder = simulate(settings_of(args, data, name, rule, seed))
             final = json.loads((folder / "results.json").read_text())
