@@ -1,0 +1,151 @@
+"""What a site keeps between messages: personal models, its privacy ledger, its keys.
+
+Flower's ``Context.state`` lives in memory and as long as one run. That is enough in a simulation.
+A site of its own starts a new process for every message and outlives runs, so it names a folder in
+its node-config (``state-dir``), and all is kept there in files that only its owner can read.
+"""
+
+import contextlib
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from flwr.app import ConfigRecord, Context, RecordDict
+
+from common.errors import ConfigError
+
+STATE_DIR = "state-dir"  # a site's own say, in its node-config
+_RECORD = "kept"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_LOCK = ".lock"
+
+
+class Keeper(Protocol):
+    """Named pieces of bytes that survive until they are deleted.
+
+    A name is 1 to 128 letters, digits, dots, - or _. ``write`` returns when the piece is safe: a
+    crash at any moment leaves the old piece or the new one whole.
+    """
+
+    def read(self, name: str) -> bytes | None:
+        """Return a piece; None if there is none."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a piece in place of the one before."""
+        ...
+
+    def delete(self, name: str) -> None:
+        """Forget a piece, if there is one."""
+        ...
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Keep every other process of this site out, from a read to the write that rests on it."""
+        ...
+
+
+def keeper_of(context: Context) -> Keeper:
+    """Return where a node keeps things: its ``state-dir`` if it names one, else its context."""
+    folder = str(context.node_config.get(STATE_DIR, ""))
+    return FolderKeeper.open(Path(folder)) if folder else ContextKeeper(context.state)
+
+
+@dataclass(frozen=True)
+class ContextKeeper:
+    """Keeps in memory, in a context's state: until the run ends."""
+
+    state: RecordDict
+
+    def read(self, name: str) -> bytes | None:
+        """Return a piece; None if there is none."""
+        value = self._record().get(_checked(name))
+        return value if isinstance(value, bytes) else None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a piece in place of the one before."""
+        self._record()[_checked(name)] = data
+
+    def delete(self, name: str) -> None:
+        """Forget a piece, if there is one."""
+        self._record().pop(_checked(name), None)
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Do nothing: the messages of one simulated node are answered one at a time."""
+        return contextlib.nullcontext()
+
+    def _record(self) -> ConfigRecord:
+        if _RECORD not in self.state.config_records:
+            self.state[_RECORD] = ConfigRecord()
+        return self.state.config_records[_RECORD]
+
+
+@dataclass(frozen=True)
+class FolderKeeper:
+    """Keeps files in a folder that only its owner can read."""
+
+    folder: Path
+
+    @classmethod
+    def open(cls, folder: Path) -> "FolderKeeper":
+        """Return the keeper of a folder, which is made if need be."""
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(
+                f"{STATE_DIR} = {str(folder)!r}: cannot be made: {error.strerror}; name a folder "
+                "that this user may write"
+            ) from None
+        return cls(folder)
+
+    def read(self, name: str) -> bytes | None:
+        """Return a piece; None if there is none."""
+        try:
+            return (self.folder / _checked(name)).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep a piece in place of the one before; on disk when this returns."""
+        target = self.folder / _checked(name)
+        temporary = target.with_name(f".{name}.{os.getpid()}.part")
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(target)
+        self._sync()
+
+    def delete(self, name: str) -> None:
+        """Forget a piece, if there is one; gone from disk when this returns."""
+        (self.folder / _checked(name)).unlink(missing_ok=True)
+        self._sync()
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Wait until no other process of this site holds the lock, and hold it."""
+        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+    def _sync(self) -> None:
+        """Bring the folder's own entries to disk: a rename is not safe before that."""
+        descriptor = os.open(self.folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not a name of 1 to 128 letters, digits, dots, - or _")
+    return name
