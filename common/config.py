@@ -142,6 +142,12 @@ class Settings(BaseModel):
 
     # Rounds
     num_server_rounds: int = Field(20, ge=1, description="rounds of training")
+    target_accuracy: float = Field(
+        0.0, ge=0, le=1, description="whose rounds and joules are reported; 0: none"
+    )
+    sustained_rounds: int = Field(
+        3, ge=1, description="consecutive rounds that hold the target accuracy"
+    )
     round_timeout: float = Field(3600, gt=0, description="seconds to wait for a round's replies")
     on_bad_update: Literal["drop", "fail"] = Field(
         "drop", description="what an unusable reply does: leave it out, or stop the run"

@@ -1,12 +1,15 @@
 """What a round cost and brought: one line per round, one per site asked."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from common.config import Settings
 from common.messages import EvaluateReport, LossReport, TrainReport
+from server_app.costs import Curve, times_trained
 from server_app.exchange import NO_REPLY, OK, Answer
 from server_app.fairness import spread, worst_tenth
 from server_app.roster import Roster
@@ -91,9 +94,10 @@ class Ledger:
         self._folder.append("rounds.jsonl", [line])
         return line
 
-    def results(self, seconds: float) -> dict[str, Any]:
+    def results(self, seconds: float, settings: Settings) -> dict[str, Any]:
         """Return the final figures, from the lines alone."""
-        lines = [line for line in self._folder.read_lines("rounds.jsonl") if line["models"]]
+        attempts = self._folder.read_lines("rounds.jsonl")
+        lines = [line for line in attempts if line["models"]]
         best = max(lines, key=lambda line: (line["accuracy"], -line["round"]))
         return {
             "accuracy": lines[-1]["accuracy"],
@@ -107,16 +111,10 @@ class Ledger:
             "bytes_up": sum(line["bytes_up"] for line in lines),
             "uplink_share": lines[-1]["uplink_share"],
             "seconds": seconds,
-            "selected": self._times_selected(lines),
+            "selected": times_trained(lines, self._roster.names),
+            **_sustained(Curve.of(attempts), settings),
             "models": lines[-1]["models"],
         }
-
-    def _times_selected(self, lines: list[dict[str, Any]]) -> dict[str, int]:
-        times = dict.fromkeys(self._roster.names, 0)
-        for line in lines:
-            for site in line["trained"]:
-                times[site] += 1
-        return times
 
     def _round_line(self, attempt: Attempt) -> dict[str, Any]:
         answers = [answer for _, answer in attempt.answers]
@@ -166,6 +164,25 @@ class Ledger:
             "bytes_up": answer.bytes_up,
             "verdict": answer.verdict,
         }
+
+
+def _sustained(curve: Curve, settings: Settings) -> dict[str, Any]:
+    """Return what accuracy was held, and when and for how many joules the target was."""
+    window, target = settings.sustained_rounds, settings.target_accuracy
+    reached = curve.reached(target, window) if target else None
+    return {
+        "sustained_rounds": window,
+        "best_sustained_accuracy": curve.best_sustained(window),
+        "target_accuracy": target or None,
+        "target_first_round": reached.first if reached else None,
+        "target_round": reached.last if reached else None,
+        "target_joules": _or_none(reached.joules if reached else math.nan),
+    }
+
+
+def _or_none(value: float) -> float | None:
+    """Return a figure as JSON holds it: nothing where it is not known."""
+    return None if math.isnan(value) else value
 
 
 _FAIRNESS = ("accuracy_std", "accuracy_worst_decile")

@@ -70,11 +70,14 @@ def test_a_rounds_line_holds_the_spread_and_the_share_of_all_updates_so_far(fold
     # Another process that goes on counts on from the lines.
     third = Ledger(folder, roster).record(attempt(3, {0: OK}, [0.5, 0.7]))
     assert third["uplink_share"] == 7 / 12
-    results = Ledger(folder, roster).results(1.0)
+    results = Ledger(folder, roster).results(1.0, Settings().replace(target_accuracy=0.5))
     assert results["uplink_share"] == 7 / 12
     assert results["accuracy_worst_decile"] == 0.5
     assert results["accuracy_std"] == pytest.approx(0.1)
-    json.dumps(results)
+    # windows of three rounds: 0.3, 0.5, 0.6 on average
+    assert results["best_sustained_accuracy"] == pytest.approx(0.3)
+    assert results["target_round"] is results["target_joules"] is None
+    json.dumps(results, allow_nan=False)
 
 
 def test_ten_of_24_from_round_ten_on_cost_47_and_a_half_percent(folder):

@@ -36,6 +36,7 @@ ARITHMETIC = [
     "server_app/selection_in_clusters.py",
     "server_app/model_groups.py",
     "server_app/fairness.py",
+    "server_app/costs.py",
 ]
 SOURCES = [path for package in ALLOWED for path in sorted((ROOT / package).rglob("*.py"))]
 

@@ -209,7 +209,7 @@ class FederatedTraining(Strategy):
         kind = "cluster" if self.method.route is per_cluster else "model"
         for index, parameters in enumerate(self.models):
             self.folder.write_model(f"{kind}-{index}", parameters)
-        self.folder.write_json("results.json", self._ledger.results(seconds))
+        self.folder.write_json("results.json", self._ledger.results(seconds, self.settings))
 
     def _train(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
         self._inform(server_round, grid, timeout)
