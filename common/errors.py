@@ -4,6 +4,7 @@ CoterieError              exit code 1
 ├── ConfigError           a setting that cannot be used                       2
 ├── DataError             files or arrays that cannot be used                 2
 ├── MessageError          a message that does not hold what was agreed        1
+├── TrustError            a peer, key or sealed message that cannot be trusted 1
 ├── ClusteringError       clients that cannot be grouped as asked             1
 └── RoundError            a round without a usable result                     1
 """
@@ -39,6 +40,10 @@ class DataError(CoterieError):
 
 class MessageError(CoterieError):
     """A message that does not hold what sender and receiver agreed on."""
+
+
+class TrustError(CoterieError):
+    """A peer, a key or a sealed message that cannot be trusted."""
 
 
 class ClusteringError(CoterieError):

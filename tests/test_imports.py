@@ -17,6 +17,7 @@ ALLOWED = {
 # Arithmetic: everything in here can be read, tested and reused without a federation.
 ARITHMETIC = [
     "common/seeds.py",
+    "common/identity.py",
     "common/splits.py",
     "common/readers.py",
     "common/own_data.py",
