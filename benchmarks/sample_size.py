@@ -13,7 +13,8 @@ import numpy as np
 
 from common.seeds import generator
 from server_app.dissimilarity import FloatArray
-from server_app.transport import null_cost, ot_cost
+from server_app.null_costs import null_cost
+from server_app.transport import ot_cost
 
 SEED = 0
 REPEATS = 5

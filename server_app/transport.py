@@ -16,57 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataError
+from server_app.class_cost import ClassCost, class_cost
 from server_app.dissimilarity import FloatArray
+from server_app.evidence import ClearRows, Evidence, SiteView
 from server_app.ot_settings import DEFAULT_SETTINGS, VARIANTS, OtSettings
-from server_app.representations import (
-    Representations,
-    check_same_width,
-    subsampled,
-    unit_rows,
-)
-from server_app.transport_plan import Solver, transport_cost
+from server_app.representations import Representations, check_same_width
+from server_app.transport_plan import Solver
 
 __all__ = [
     "FEW_ROWS",
     "ClassCost",
-    "NullCost",
     "OtCost",
     "PairCosts",
-    "null_cost",
+    "evidence_costs",
     "ot_cost",
     "pairwise_costs",
 ]
 
 FEW_ROWS = 50
 """Fewer rows of a class than this overestimate its cost: a warning says so."""
-
-
-@dataclass(frozen=True)
-class ClassCost:
-    """One class that both clients hold.
-
-    Attributes:
-        rows_a: rows the first client holds of it, n_k.
-        rows_b: rows the second client holds of it, m_k.
-        feature_cost: cost of the transport on angles, in [0, 1].
-        label_cost: distance of the class-conditional Gaussians, in [0, 1].
-        cost: their weighted mean, in [0, 1].
-        weight: share of this class in the total, not normalised, > 0.
-    """
-
-    rows_a: int
-    rows_b: int
-    feature_cost: float
-    label_cost: float
-    cost: float
-    weight: float
-
-    def __post_init__(self) -> None:
-        for name in ("feature_cost", "label_cost", "cost"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise DataError(f"{name}={getattr(self, name)} of a class is not in [0, 1]")
-        if not self.weight > 0:
-            raise DataError(f"weight={self.weight} of a class is not above 0")
 
 
 @dataclass(frozen=True)
@@ -115,53 +83,6 @@ class PairCosts:
     pairs: Mapping[tuple[int, int], OtCost]
 
 
-@dataclass(frozen=True, eq=False)
-class NullCost:
-    """Costs between resamples of one client: what chance alone makes of equal data.
-
-    Attributes:
-        costs: (draws,) in [0, 1].
-    """
-
-    costs: FloatArray
-
-    @property
-    def mean(self) -> float:
-        """Mean cost of equal data."""
-        return float(self.costs.mean())
-
-    @property
-    def high(self) -> float:
-        """The 95 % quantile: a pair's cost up to this may be chance."""
-        return float(np.quantile(self.costs, 0.95))
-
-
-@dataclass(frozen=True, eq=False)
-class _ClassRows:
-    """What one client contributes to the comparison of one class."""
-
-    count: int
-    unit: FloatArray
-    description: Any
-
-
-@dataclass(frozen=True, eq=False)
-class _Prepared:
-    """What one client contributes to all its pairs."""
-
-    width: int
-    class_counts: Mapping[int, int]
-    classes: Mapping[int, _ClassRows]
-
-    @property
-    def total_rows(self) -> int:
-        return sum(self.class_counts.values())
-
-    def coverage(self, compared: Iterator[int] | Sequence[int]) -> float:
-        covered = sum(self.class_counts[label] for label in compared)
-        return covered / self.total_rows if covered else 0.0
-
-
 def ot_cost(
     h_a: NDArray[np.floating[Any]],
     y_a: NDArray[np.integer[Any]],
@@ -207,8 +128,8 @@ def ot_cost(
         subsample_seed=subsample_seed,
         solver=solver,
     )
-    first = _prepared(Representations(h_a, y_a), settings)
-    return _pair_cost(first, _prepared(Representations(h_b, y_b), settings), settings)
+    clients = [Representations(h_a, y_a), Representations(h_b, y_b)]
+    return _pair_cost(ClearRows(clients, settings), 0, 1, settings)
 
 
 def pairwise_costs(
@@ -224,130 +145,54 @@ def pairwise_costs(
     Raises:
         DataError: as ``ot_cost``.
     """
-    sites = [_prepared(Representations(h, y), settings) for h, y in representations]
-    n = len(sites)
+    clients = [Representations(h, y) for h, y in representations]
+    return evidence_costs(ClearRows(clients, settings), settings)
+
+
+def evidence_costs(evidence: Evidence, settings: OtSettings) -> PairCosts:
+    """Return the OT costs of all pairs of sites, whatever form the evidence has.
+
+    Raises:
+        DataError: as ``ot_cost``.
+    """
+    n = len(evidence.sites)
     totals, coverage = np.zeros((n, n)), np.empty((n, n))
     pairs = {}
-    for i, site in enumerate(sites):
-        coverage[i, i] = site.coverage(list(site.classes))
+    for i, site in enumerate(evidence.sites):
+        coverage[i, i] = _coverage(site, list(site.classes))
         for j in range(i + 1, n):
-            there = pairs[i, j] = _pair_cost(site, sites[j], settings)
+            there = pairs[i, j] = _pair_cost(evidence, i, j, settings)
             back = there
             if not VARIANTS[settings.variant].symmetric:
-                back = pairs[j, i] = _pair_cost(sites[j], site, settings)
+                back = pairs[j, i] = _pair_cost(evidence, j, i, settings)
             # None, nothing to compare, becomes NaN.
             totals[i, j], totals[j, i] = np.array([there.total, back.total], dtype=np.float64)
             coverage[i, j], coverage[j, i] = there.coverage
     return PairCosts(totals, coverage, pairs)
 
 
-def null_cost(
-    h: NDArray[np.floating[Any]],
-    y: NDArray[np.integer[Any]],
-    rows_a: Mapping[int, int],
-    rows_b: Mapping[int, int],
-    rng: np.random.Generator,
-    draws: int = 20,
-    settings: OtSettings = DEFAULT_SETTINGS,
-) -> NullCost:
-    """Return OT costs between resamples of one client, as large as a pair's clients are.
-
-    With enough rows of a class the two resamples are disjoint. Else the Gaussians are those of two
-    bootstrap samples, whose distance is right on average, and the plan runs between disjoint parts
-    of the rows: copies of one row on both sides would make the feature cost a third too low.
-
-    Args:
-        h: representations (n, d) of the client's rows.
-        y: their classes (n,).
-        rows_a: rows of every class at the pair's first client.
-        rows_b: rows of every class at its second client. As in ``ot_cost``, classes with fewer
-            than ``min_rows`` rows on either side are left out.
-        rng: draws the resamples.
-        draws: number of resamples, at least 1.
-        settings: how costs are computed.
-
-    Raises:
-        DataError: no class with ``min_rows`` rows on both sides, a class of which the client
-            itself has fewer, or no draws.
-    """
-    site = Representations(h, y)
-    compared = [label for label in sorted(rows_a) if _shared(label, rows_a, rows_b, settings)]
-    if not compared or draws < 1:
-        raise DataError(
-            f"a null of {draws} draws over {len(compared)} classes does not exist: give at least 1 "
-            f"draw and a pair that shares a class with min-rows={settings.min_rows} rows"
-        )
-    for label in compared:
-        held = site.class_counts.get(label, 0)
-        if held < settings.min_rows:
-            raise DataError(
-                f"class {label}: the client holds {held} rows, fewer than "
-                f"min-rows={settings.min_rows}; resample the other client of the pair"
-            )
-    costs = [
-        _pair_cost(*_resampled(site, compared, rows_a, rows_b, rng, settings), settings).total
-        for _ in range(draws)
-    ]
-    return NullCost(np.array(costs, dtype=np.float64))
+def _coverage(site: SiteView, compared: Sequence[int]) -> float:
+    covered = sum(site.counts[label] for label in compared)
+    return covered / site.total if covered else 0.0
 
 
-def _prepared(site: Representations, settings: OtSettings) -> _Prepared:
-    classes = {}
-    for label, count in site.class_counts.items():
-        if count >= settings.min_rows:
-            rows = site.of_class(label)
-            carried = subsampled(rows, settings.max_rows, settings.subsample_seed, label)
-            classes[label] = _class_rows(count, carried, rows, settings)
-    return _Prepared(site.width, site.class_counts, classes)
-
-
-def _class_rows(
-    count: int, carried: FloatArray, described: FloatArray, settings: OtSettings
-) -> _ClassRows:
-    variant = VARIANTS[settings.variant]
-    description = variant.describe(described, settings.projection_seed)
-    return _ClassRows(count, unit_rows(carried), description)
-
-
-def _shared(
-    label: int, rows_a: Mapping[int, int], rows_b: Mapping[int, int], settings: OtSettings
-) -> bool:
-    return min(rows_a.get(label, 0), rows_b.get(label, 0)) >= settings.min_rows
-
-
-def _pair_cost(first: _Prepared, second: _Prepared, settings: OtSettings) -> OtCost:
+def _pair_cost(evidence: Evidence, i: int, j: int, settings: OtSettings) -> OtCost:
+    first, second = evidence.sites[i], evidence.sites[j]
     check_same_width(first.width, second.width)
     compared = [label for label in first.classes if label in second.classes]
     _refuse_few_rows_per_column(compared, first, second, settings)
-    return OtCost(
-        {label: _class_cost(label, first, second, settings) for label in compared},
-        (first.coverage(compared), second.coverage(compared)),
-        tuple(_warnings(compared, first, second, settings)),
-    )
-
-
-def _class_cost(label: int, first: _Prepared, second: _Prepared, settings: OtSettings) -> ClassCost:
-    a, b = first.classes[label], second.classes[label]
-    variant = VARIANTS[settings.variant]
-    feature = min(transport_cost(_feature_costs(a.unit, b.unit), settings.solver), 1.0)
-    label_cost = variant.label_cost(a.description, b.description)
-    feature_weight, label_weight = settings.weights
-    # Elhussein: C_ij = (w_F F_ij + w_L H)/(w_F + w_L). H is one number inside a class, so the plan
-    # that is best for F is best for C.
-    cost = (feature_weight * feature + label_weight * label_cost) / (feature_weight + label_weight)
-    weight = variant.class_weight(a.count, first.total_rows, b.count, second.total_rows)
-    return ClassCost(a.count, b.count, feature, label_cost, min(cost, 1.0), weight)
-
-
-def _feature_costs(unit_a: FloatArray, unit_b: FloatArray) -> FloatArray:
-    """Return (1 - cos)/2, (n, m) in [0, 1]; rows of zeros are equal, and half way from others."""
-    costs: FloatArray = np.clip((1.0 - unit_a @ unit_b.T) / 2.0, 0.0, 1.0)
-    costs[np.ix_(~unit_a.any(axis=1), ~unit_b.any(axis=1))] = 0.0
-    return costs
+    costs = {
+        label: class_cost(
+            first.classes[label], second.classes[label], evidence.angles(i, j, label), settings
+        )
+        for label in compared
+    }
+    coverage = _coverage(first, compared), _coverage(second, compared)
+    return OtCost(costs, coverage, tuple(_warnings(compared, first, second, settings)))
 
 
 def _refuse_few_rows_per_column(
-    compared: Sequence[int], first: _Prepared, second: _Prepared, settings: OtSettings
+    compared: Sequence[int], first: SiteView, second: SiteView, settings: OtSettings
 ) -> None:
     needed = VARIANTS[settings.variant].rows_per_column * first.width
     for label in compared:
@@ -361,53 +206,16 @@ def _refuse_few_rows_per_column(
 
 
 def _warnings(
-    compared: Sequence[int], first: _Prepared, second: _Prepared, settings: OtSettings
+    compared: Sequence[int], first: SiteView, second: SiteView, settings: OtSettings
 ) -> Iterator[str]:
-    shared = first.class_counts.keys() & second.class_counts.keys()
+    shared = first.counts.keys() & second.counts.keys()
     for label in sorted(shared):
-        counts = f"{first.class_counts[label]} and {second.class_counts[label]} rows"
+        counts = f"{first.counts[label]} and {second.counts[label]} rows"
         if label not in compared:
             yield f"class {label} left out: {counts}, min-rows={settings.min_rows}"
-        elif min(first.class_counts[label], second.class_counts[label]) < FEW_ROWS:
+        elif min(first.counts[label], second.counts[label]) < FEW_ROWS:
             yield f"class {label}: {counts}; fewer than {FEW_ROWS} overestimate the cost"
     if not compared:
         yield f"nothing to compare: no class has min-rows={settings.min_rows} rows at both clients"
     if compared and VARIANTS[settings.variant].rows_per_column:
         yield "the full covariance overestimates the label cost: compare it with the null"
-
-
-def _resampled(
-    site: Representations,
-    compared: Sequence[int],
-    rows_a: Mapping[int, int],
-    rows_b: Mapping[int, int],
-    rng: np.random.Generator,
-    settings: OtSettings,
-) -> tuple[_Prepared, _Prepared]:
-    classes: tuple[dict[int, _ClassRows], dict[int, _ClassRows]] = ({}, {})
-    for label in compared:
-        counts = (rows_a[label], rows_b[label])
-        samples = _two_samples(site.of_class(label), counts, rng)
-        for side, count, (carried, described) in zip(classes, counts, samples, strict=True):
-            side[label] = _class_rows(count, carried[: settings.max_rows], described, settings)
-    return (
-        _Prepared(site.width, dict(rows_a), classes[0]),
-        _Prepared(site.width, dict(rows_b), classes[1]),
-    )
-
-
-def _two_samples(
-    rows: FloatArray, counts: tuple[int, int], rng: np.random.Generator
-) -> list[tuple[FloatArray, FloatArray]]:
-    """Return for both sides the rows that the plan carries and those the Gaussian describes."""
-    shuffled = rows[rng.permutation(len(rows))]
-    if sum(counts) <= len(rows):
-        sides = shuffled[: counts[0]], shuffled[counts[0] : sum(counts)]
-        return [(side, side) for side in sides]
-    # Disjoint parts in proportion to the counts, at least one row each.
-    cut = int(np.clip(round(len(rows) * counts[0] / sum(counts)), 1, len(rows) - 1))
-    parts = shuffled[:cut], shuffled[cut:]
-    return [
-        (part[:count], rows[rng.integers(len(rows), size=count)])
-        for part, count in zip(parts, counts, strict=True)
-    ]
