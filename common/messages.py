@@ -1,12 +1,13 @@
 """Every record on the wire: its keys, how it is encoded, decoded and measured.
 
 A message's content holds at most one ``ArrayRecord`` (``arrays``: a model) and one ``ConfigRecord``
-(``report`` or ``order``: a dataclass below, field by field). Nothing else in the project spells a
-wire key.
+(``report`` or ``order``: a dataclass below, field by field). A reply that a site protected also
+says how (``release-note``). Nothing else in the project spells a wire key.
 """
 
 import functools
 import io
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
@@ -18,6 +19,7 @@ from common.errors import MessageError
 
 ARRAYS = "arrays"
 RECORD = "record"
+NOTE = "release-note"
 
 TRAIN = MessageType.TRAIN
 EVALUATE = MessageType.EVALUATE
@@ -163,6 +165,32 @@ class EvaluateReport(_Record):
 
 
 @dataclass(frozen=True)
+class ReleaseNote(_Record):
+    """How a site protected what the reply beside it holds, in the site's own words.
+
+    A reply without a note is in the clear. Numbers that mean nothing for a mechanism are inf.
+    """
+
+    mechanism: str
+    """As ``discrete Gaussian, sigma 5.28`` or ``masked for a sum over 5 sites``."""
+    unit: str = ""
+    """What two data sets may differ in for ``epsilon`` to hold; empty: no such guarantee."""
+    epsilon: float = math.inf
+    """Of this release alone."""
+    delta: float = 0.0
+    rho: float = math.inf
+    """Of zero-concentrated differential privacy, where that is what was set."""
+    spent: float = math.inf
+    """What the site's ledger counts after it, in this unit, as an epsilon at the site's delta."""
+
+    @classmethod
+    def beside(cls, content: RecordDict) -> Self | None:
+        """Return the note in a reply's content; None if it is in the clear."""
+        record = content.config_records.get(NOTE)
+        return None if record is None else cls.decode(RecordDict({RECORD: record}))
+
+
+@dataclass(frozen=True)
 class LossReport(_Record):
     """A site's answer to ``query.loss``: how well a model fits its training rows."""
 
@@ -186,10 +214,18 @@ def content(record: _Record | None = None, arrays: ArrayRecord | None = None) ->
     return result
 
 
-def reply(message: Message, record: _Record, parameters: Parameters | None = None) -> Message:
-    """Return the answer to a message."""
+def reply(
+    message: Message,
+    record: _Record,
+    parameters: Parameters | None = None,
+    note: ReleaseNote | None = None,
+) -> Message:
+    """Return the answer to a message; ``note`` says how it was protected, if it was."""
     arrays = None if parameters is None else encode_arrays(parameters)
-    return Message(content(record, arrays), reply_to=message)
+    answer = content(record, arrays)
+    if note is not None:
+        answer[NOTE] = note.encode()
+    return Message(answer, reply_to=message)
 
 
 def arrays_of(message_content: RecordDict) -> ArrayRecord:

@@ -13,6 +13,7 @@ from common.errors import CoterieError
 from server_app import methods, report
 from server_app.methods import LabelGroups, Method
 from server_app.model_groups import ModelGroups
+from server_app.releases import RecordingGrid
 from server_app.roster import Roster, introduce
 from server_app.run_folder import RunFolder
 from server_app.strategies.base import FederatedTraining
@@ -36,14 +37,16 @@ def main(grid: Grid, context: Context) -> None:
     folder.set_status("running", done=0, rounds=settings.num_server_rounds)
     context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
     log.info("writing to %s", folder.path)
+    recording = RecordingGrid(grid, folder)
     try:
-        _run(grid, settings, method, folder)
+        _run(recording, settings, method, folder)
     except BaseException as error:
         done = folder.read_json("status.json")["round"]
         text = str(error) if isinstance(error, CoterieError) else repr(error)
         folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
         raise
     finally:
+        recording.write()
         report.write_report(folder)
     log.info("report: %s", (folder.path / "report.html").as_uri())
     log.info("run: %s", folder.path)

@@ -128,6 +128,8 @@ class RecordedRun:
     status: Json
     clusters: Json
     results: Json
+    privacy: Json
+    """What left the sites."""
     sites: list[Json]
     rounds: list[Json]
     """As written; a retried round has one line per attempt that ended."""
@@ -148,6 +150,7 @@ class RecordedRun:
             status=files.mapping("status.json"),
             clusters=files.mapping("clusters.json"),
             results=files.mapping("results.json"),
+            privacy=files.mapping("privacy.json"),
             sites=files.read("sites.json", _introductions, []),
             rounds=files.rounds(),
             newest=files.read("clients.jsonl", _newest_client_lines, []),

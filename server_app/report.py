@@ -6,15 +6,14 @@ failed. What is missing is said on the page. The same folder gives the same byte
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
-from server_app import plots
+from server_app import plots, report_releases
+from server_app import report_words as say
 from server_app.fairness import spread, worst_tenth
-from server_app.plots import byte_size
 from server_app.recorded_run import FloatArray, Json, RecordedRun, number
 from server_app.report_template import Absence, Fact, Page, Picture, Table
 from server_app.run_folder import RunFolder
@@ -47,44 +46,6 @@ def write_report(folder: RunFolder) -> Path:
     return folder.path / "report.html"
 
 
-# --- words -----------------------------------------------------------------------------------
-
-
-def _words(value: float, write: Callable[[float], str]) -> str:
-    return write(value) if math.isfinite(value) else "not known"
-
-
-def _percent(share: float) -> str:
-    return _words(share, lambda value: f"{100 * value:.1f} %")
-
-
-def _loss(value: float) -> str:
-    return _words(value, "{:.4f}".format)
-
-
-def _bytes(value: float) -> str:
-    return _words(value, byte_size)
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 100:
-        return f"{seconds:.3g} s"
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
-
-
-def _seconds(line: Json) -> float:
-    parts = line.get("seconds", {})
-    known = ("train", "evaluate", "server")
-    more = sorted(set(parts) - set(known))
-    return sum(number(parts, part) for part in (*known, *more))
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
-
-
 def _lead(run: RecordedRun) -> list[str]:
     get = {"model": "", "dataset": "", "split": "", "strategy": ""} | dict(run.settings)
     if not run.settings:
@@ -94,8 +55,8 @@ def _lead(run: RecordedRun) -> list[str]:
         split += f", dirichlet-alpha {get.get('dirichlet-alpha', 'not known')}"
     model = "a model" if get["model"] == "auto" else f"the model {get['model']}"
     what = (
-        f"{_plural(len(run.ordered_sites.names), 'site')} trained {model} together on the data set "
-        f"{Path(str(get['dataset'])).name} ({split}); "
+        f"{say.plural(len(run.ordered_sites.names), 'site')} trained {model} together on "
+        f"the data set {Path(str(get['dataset'])).name} ({split}); "
         f"the method {get['strategy']} decided who trained in each round."
     )
     told = [f"Disclosed: {run.clusters['disclosure']}."] if "disclosure" in run.clusters else []
@@ -110,7 +71,7 @@ def _grouped(run: RecordedRun) -> str:
     if run.clusters.get("score") == "diversity":
         alike = "that complement each other"
     count = len(set(run.cluster_of.values()))
-    return f"It put sites {alike} into {_plural(count, 'cluster')}."
+    return f"It put sites {alike} into {say.plural(count, 'cluster')}."
 
 
 def _no_clusters(run: RecordedRun) -> str:
@@ -121,7 +82,7 @@ def _no_clusters(run: RecordedRun) -> str:
 def _ending(run: RecordedRun) -> str:
     done, planned = _rounds_done(run)
     if run.state == "finished":
-        return f"The run finished after {_plural(done, 'round')}."
+        return f"The run finished after {say.plural(done, 'round')}."
     if run.state == "failed":
         return f"The run failed after {done} of {planned} rounds."
     if run.state == "running":
@@ -139,13 +100,13 @@ def _facts(run: RecordedRun) -> list[Fact]:
     done, planned = _rounds_done(run)
     clusters = Counter(run.cluster_of.values())
     smallest, largest = min(clusters.values(), default=0), max(clusters.values(), default=0)
-    spread = f"{smallest} to {_plural(largest, 'site')}" if clusters else _no_clusters(run)
+    spread = f"{smallest} to {say.plural(largest, 'site')}" if clusters else _no_clusters(run)
     trained = [len(line["trained"]) for line in run.rounds if "trained" in line]
     mean = number(run.results, "mean_clients_per_round")
     mean = float(np.mean(trained)) if math.isnan(mean) and trained else mean
     down = run.total("bytes_down", lambda line: number(line, "bytes_down"))
     up = run.total("bytes_up", lambda line: number(line, "bytes_up"))
-    seconds, share = run.total("seconds", _seconds), number(run.results, "uplink_share")
+    seconds, share = run.total("seconds", say.seconds), number(run.results, "uplink_share")
     missing = sum(reason == "no reply" for *_, reason in run.refused)
     rows = sum(filter(math.isfinite, (number(site, "num_examples") for site in run.sites)))
     return [
@@ -157,11 +118,11 @@ def _facts(run: RecordedRun) -> list[Fact]:
             f"with {rows:,.0f} training rows" if rows else "",
         ),
         Fact("Clusters", str(len(clusters) or "none"), spread),
-        Fact("Sites that trained per round", _words(mean, "{:.3g}".format), "mean"),
-        Fact("Sent to the sites", _bytes(down), "models and questions"),
-        Fact("Sent by the sites", _bytes(up), "models and reports"),
-        Fact("Updates sent", _percent(share), "of what everybody in every round would send"),
-        Fact("Time", _words(seconds, _duration), "of all rounds"),
+        Fact("Sites that trained per round", say.number_or_unknown(mean, "{:.3g}".format), "mean"),
+        Fact("Sent to the sites", say.size(down), "models and questions"),
+        Fact("Sent by the sites", say.size(up), "models and reports"),
+        Fact("Updates sent", say.percent(share), "of what everybody in every round would send"),
+        Fact("Time", say.number_or_unknown(seconds, say.duration), "of all rounds"),
         Fact("Replies rejected", str(len(run.refused) - missing), "by the checks on updates"),
         Fact("Replies missing", str(missing), "not there in time"),
     ]
@@ -180,10 +141,12 @@ def _accuracy_facts(run: RecordedRun) -> list[Fact]:
     worst, deviation = (f(scores) if len(scores) else math.nan for f in (worst_tenth, spread))
     last = "Accuracy at the end" if run.state == "finished" else "Accuracy, last round"
     return [
-        Fact(last, _percent(final), "held-out rows classified right, over all sites"),
-        Fact("Best accuracy", _percent(best), f"in round {best_round}" if best >= 0 else ""),
-        Fact("Worst tenth of the sites", _percent(worst), "their mean accuracy, last round"),
-        Fact("Spread over the sites", _percent(deviation), "standard deviation of their accuracy"),
+        Fact(last, say.percent(final), "held-out rows classified right, over all sites"),
+        Fact("Best accuracy", say.percent(best), f"in round {best_round}" if best >= 0 else ""),
+        Fact("Worst tenth of the sites", say.percent(worst), "their mean accuracy, last round"),
+        Fact(
+            "Spread over the sites", say.percent(deviation), "standard deviation of their accuracy"
+        ),
     ]
 
 
@@ -251,7 +214,7 @@ def _draw_silhouettes(run: RecordedRun) -> Picture | Absence:
         return Absence(title, set_by_hand if run.cluster_of else _no_clusters(run))
     chosen = run.clusters.get("num_clusters", len(set(run.cluster_of.values())))
     hint, unit = _SCORES.get(str(run.clusters.get("score")), _SCORES["silhouette"])
-    caption = f"{hint}; this run used {_plural(chosen, 'cluster')}."
+    caption = f"{hint}; this run used {say.plural(chosen, 'cluster')}."
     values = np.array([scores[k] for k in numbers.tolist()])
     return _picture("silhouettes", title, caption, plots.silhouettes(numbers, values, chosen, unit))
 
@@ -387,6 +350,7 @@ _DRAWINGS = (
 def _tables(run: RecordedRun) -> list[Table]:
     return [
         _cluster_table(run),
+        *report_releases.tables(run.privacy),
         _refused_table(run),
         _site_table(run),
         _round_table(run),
@@ -414,7 +378,7 @@ def _cluster_table(run: RecordedRun) -> Table:
     why = chosen.get(str(run.clusters.get("chosen_by")), "as the method found them")
     before = run.clusters.get("round", 0)
     when = f"after round {before}" if before else "before round 1"
-    count = _plural(len(set(run.cluster_of.values())), "cluster")
+    count = say.plural(len(set(run.cluster_of.values())), "cluster")
     head = ("cluster", "sites", "members")
     return Table(
         title, head, rows, frozenset({0, 2}), f"{count}, {why}; formed {when}.", tuple(colors)
@@ -447,7 +411,7 @@ def _site_table(run: RecordedRun) -> Table:
             str(cluster) if cluster >= 0 else "none",
             *(_count(known.get(site, {}), key) for key in ("num_examples", "num_test_examples")),
             str(selected.get(site, 0)),
-            _percent(run.evaluated.get(site, math.nan)),
+            say.percent(run.evaluated.get(site, math.nan)),
             ", ".join(known.get(site, {}).get("releases", ())) or "not known",
         )
         for site, cluster in zip(
@@ -462,7 +426,7 @@ def _site_table(run: RecordedRun) -> Table:
 
 
 def _count(values: Json, key: str) -> str:
-    return _words(number(values, key), "{:,.0f}".format)
+    return say.number_or_unknown(number(values, key), "{:,.0f}".format)
 
 
 def _round_table(run: RecordedRun) -> Table:
@@ -479,12 +443,12 @@ def _round_row(line: Json) -> tuple[str, ...]:
     return (
         str(line["round"]),
         str(line.get("attempt", 1)),
-        _percent(number(line, "accuracy")),
-        _loss(number(line, "loss")),
-        _loss(number(line, "train_loss")),
+        say.percent(number(line, "accuracy")),
+        say.loss(number(line, "loss")),
+        say.loss(number(line, "train_loss")),
         *(str(len(line.get(key, ()))) for key in ("trained", "rejected", "missing")),
-        *(_bytes(number(line, key)) for key in ("bytes_down", "bytes_up")),
-        _words(_seconds(line), "{:.3g}".format),
+        *(say.size(number(line, key)) for key in ("bytes_down", "bytes_up")),
+        say.number_or_unknown(say.seconds(line), "{:.3g}".format),
     )
 
 

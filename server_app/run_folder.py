@@ -9,6 +9,7 @@ clients.jsonl       one line per site asked in a round, with the guard's verdict
 clusters.json       who is grouped with whom, and how the numbers of clusters scored
 dissimilarity.npz   sites, descriptors, distances, labels
 results.json        final figures
+privacy.json        what left each site, how protected, at what cost
 models/             the final models
 plots/, report.html what a person looks at
 """
