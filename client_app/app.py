@@ -56,6 +56,7 @@ def introduce(message: Message, site: Site) -> Message:
         num_classes=site.dataset.num_classes,
         input_shape=list(site.dataset.input_shape),
         releases=list(site.releases),
+        schema=site.dataset.schema,
     )
     return messages.reply(message, introduction)
 

@@ -7,16 +7,13 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Context
 
+from client_app import prepared, site_config
+from client_app.site_config import SiteConfig
 from common import config
-from common.config import Settings, unknown_name
+from common.config import Settings
 from common.data import Dataset, load_dataset
 from common.errors import ConfigError, DataError
-from common.messages import DISCLOSURES, RELEASES
 from common.splits import SiteRows, partition
-
-_PARTITION = "partition-id"  # given to every node by Flower's simulation and by ours
-_PARTITIONS = "num-partitions"
-_RELEASES = "releases"  # a site's own say, in its node-config: names separated by commas
 
 
 @dataclass(frozen=True)
@@ -43,16 +40,33 @@ class Site:
 def open_site(context: Context) -> Site:
     """Return the site that a node is, from its node-config and the run's settings."""
     settings = config.from_run_config(context.run_config)
+    own = site_config.from_node_config(context.node_config)
+    if own.data_path:
+        return _own_site(own, settings)
     dataset, parts = simulated_federation(settings)
-    index = int(context.node_config[_PARTITION])
-    announced = int(context.node_config[_PARTITIONS])
+    index, announced = site_config.position(context.node_config)
     if announced != len(parts):
         raise DataError(
             f"the federation has {announced} nodes, but {settings.dataset} is split over "
             f"{len(parts)} sites: set num-clients={announced}, or start {len(parts)} nodes"
         )
-    releases = _releases(str(context.node_config.get(_RELEASES, ",".join(RELEASES))))
-    return Site(parts[index].name, settings, dataset, parts[index], releases)
+    if own.device:
+        settings = settings.replace(device=own.device)
+    return Site(parts[index].name, settings, dataset, parts[index], own.released)
+
+
+def _own_site(own: SiteConfig, settings: Settings) -> Site:
+    """Return a site with data of its own; a run cannot choose which, nor the device."""
+    if settings.dataset != own.dataset:
+        raise ConfigError(
+            f"site {own.site}: the run is about dataset={settings.dataset}, this site holds "
+            f"{own.dataset!r}; submit it with dataset={own.dataset}"
+        )
+    dataset = prepared.open_dataset(own)
+    train, test = (np.arange(len(y)) for y in (dataset.train_y, dataset.test_y))
+    device = own.device or "auto"
+    rows = SiteRows(own.site, train, test)
+    return Site(own.site, settings.replace(device=device), dataset, rows, own.released)
 
 
 @functools.lru_cache(maxsize=1)
@@ -80,12 +94,3 @@ def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
         seed=settings.seed,
     )
     return dataset, rows
-
-
-def _releases(text: str) -> tuple[str, ...]:
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    for name in names:
-        known = (*RELEASES, *DISCLOSURES)
-        if name not in known:
-            raise ConfigError(f"node-config {_RELEASES}: " + unknown_name("release", name, known))
-    return names

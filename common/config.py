@@ -29,8 +29,8 @@ def kebab_case(name: str) -> str:
     return name.replace("_", "-")
 
 
-class Settings(BaseModel):
-    """Everything that decides a run's numbers, plus where they are written."""
+class Schema(BaseModel):
+    """Values under kebab-case keys, checked when they are read and never changed."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -39,6 +39,33 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         validate_default=True,
     )
+
+    @classmethod
+    def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:
+        """Check values with kebab-case keys; a :class:`ConfigError` begins with the source."""
+        known = {kebab_case(name) for name in cls.model_fields}
+        prefix = f"{source}: " if source else ""
+        unknown = [unknown_name("setting", key, known) for key in values if key not in known]
+        if unknown:
+            raise ConfigError("\n".join(prefix + line for line in unknown))
+        try:
+            return cls.model_validate(dict(values), by_alias=True, by_name=False)
+        except ValidationError as error:
+            lines = [_one_line(problem, cls) for problem in error.errors()]
+            raise ConfigError("\n".join(prefix + line for line in lines)) from None
+
+    def to_dict(self) -> dict[str, Scalar]:
+        """Return all values with kebab-case keys, in the schema's order."""
+        return self.model_dump(by_alias=True)
+
+    def replace(self, **changes: Scalar) -> Self:
+        """Return a checked copy with some fields (snake_case) changed."""
+        values = self.to_dict() | {kebab_case(name): value for name, value in changes.items()}
+        return self.parse(values)
+
+
+class Settings(Schema):
+    """Everything that decides a run's numbers, plus where they are written."""
 
     # Data
     dataset: str = Field("digits", description="a data set's name, or a .npz, .csv or image folder")
@@ -186,32 +213,9 @@ class Settings(BaseModel):
             _at_most("num_clusters", self.num_clusters, "max-clusters", self.max_clusters)
         return self
 
-    @classmethod
-    def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:
-        """Check values with kebab-case keys; a :class:`ConfigError` begins with the source."""
-        known = {kebab_case(name) for name in cls.model_fields}
-        unknown = [unknown_name("setting", key, known) for key in values if key not in known]
-        if unknown:
-            raise ConfigError("\n".join(unknown))
-        try:
-            return cls.model_validate(dict(values), by_alias=True, by_name=False)
-        except ValidationError as error:
-            lines = [_one_line(problem) for problem in error.errors()]
-            prefix = f"{source}: " if source else ""
-            raise ConfigError("\n".join(prefix + line for line in lines)) from None
-
-    def to_dict(self) -> dict[str, Scalar]:
-        """Return all settings with kebab-case keys, in the schema's order."""
-        return self.model_dump(by_alias=True)
-
     def to_toml(self) -> str:
         """Return a TOML text that :func:`load` reads back to equal settings."""
         return tomli_w.dumps(self.to_dict())
-
-    def replace(self, **changes: Scalar) -> Self:
-        """Return a checked copy with some fields (snake_case) changed."""
-        values = self.to_dict() | {kebab_case(name): value for name, value in changes.items()}
-        return self.parse(values)
 
     def with_absolute_paths(self) -> Self:
         """Return a copy whose paths do not depend on the working directory."""
@@ -276,11 +280,13 @@ def _read_toml(file: Path) -> dict[str, object]:
         raise ConfigError(f"{file} is not a TOML file: {error}") from None
 
 
-def _one_line(problem: Any) -> str:
+def _one_line(problem: Any, schema: type[Schema]) -> str:
     if not problem["loc"]:  # from _fits_together, already a sentence
         return str(problem["ctx"]["error"])
     key = str(problem["loc"][0])
-    field = Settings.model_fields[key.replace("-", "_")]
+    field = schema.model_fields[key.replace("-", "_")]
+    if problem["type"] == "missing":
+        return f"{key} is missing: {field.description}"
     return f"{key} = {problem['input']!r}: must be {allowed_values(field)}"
 
 

@@ -1,5 +1,8 @@
 """The data sets: one `Dataset` in memory, ready to train on, from a name or from a user's files."""
 
+import hashlib
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -25,6 +28,9 @@ DATASETS: Final[dict[str, Reader]] = {
     "heart-disease": readers.heart_disease,
 }
 
+# What one site has of a data set above: the reader of its own file.
+SITE_FILES: Final[dict[str, Callable[[Path], Rows]]] = {"heart-disease": readers.hospital}
+
 # Rows standardised at once: bounds the memory of the float64 intermediate.
 CHUNK_ROWS = 4096
 
@@ -48,6 +54,8 @@ class Dataset:
     train_owner: IntArray | None = None
     test_owner: IntArray | None = None
     owner_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    """Names of the features, where they are known."""
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.num_classes:
@@ -79,6 +87,12 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one row: (channels, height, width) or (features,)."""
         return self.train_x.shape[1:]
+
+    @property
+    def schema(self) -> str:
+        """A digest of the names of columns and classes, equal where a row means the same."""
+        names = json.dumps([self.columns, self.class_names]).encode()
+        return hashlib.blake2b(names, digest_size=8).hexdigest()
 
 
 def _check_numbers(what: str, numbers: Array, rows: int, limit: int) -> None:
@@ -124,6 +138,57 @@ def load_dataset(
     rng = seeds.generator(seed, "test-split", name)
     test = _hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     return _standardised(name, rows, test)
+
+
+def load_site_file(
+    path: Path,
+    *,
+    name: str,
+    site: str,
+    label_column: str = "label",
+    classes: tuple[str, ...] = (),
+    test_fraction: float = 0.2,
+) -> Dataset:
+    """Return what one site holds: its own file, split and standardised by itself.
+
+    Held-out rows are drawn by the site's id alone, so that they stay held out in every run; each
+    feature is standardised over this site's training rows, of which nothing leaves the site.
+
+    Args:
+        path: .csv, .npz, a folder of images, or the site's part of a data set in `SITE_FILES`.
+        name: what the federation calls the data; one of `SITE_FILES` chooses the reader.
+        site: the site's id.
+        label_column: of a .csv.
+        classes: all classes of the federation in their common order; without them, the classes
+            are those that occur here, sorted.
+        test_fraction: held out per class, unless the file marks its test rows.
+
+    Raises:
+        DataError: a file that is missing, damaged or unfit, or holds another class.
+    """
+    rows = _of_classes(_read_site(path.absolute(), name, label_column), classes, path)
+    rng = seeds.generator(0, "test-split", site)
+    test = _hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
+    return _standardised(name, rows, test)
+
+
+def _read_site(path: Path, name: str, label_column: str) -> Rows:
+    if name not in SITE_FILES:
+        return _read_own(Path(locate(str(path))), label_column, "")
+    if not path.is_file():
+        raise DataError(f"dataset={name}: there is no file {path}")
+    return SITE_FILES[name](path)
+
+
+def _of_classes(rows: Rows, classes: tuple[str, ...], path: Path) -> Rows:
+    """Return rows without owners, their classes numbered as in `classes` if that names any."""
+    known = classes or rows.class_names
+    for number in np.unique(rows.y):
+        if rows.class_names[number] not in known:
+            name = rows.class_names[number]
+            raise DataError(f"{path}: unknown class {name!r}{did_you_mean(name, known)}")
+    numbers = np.array([known.index(c) if c in known else -1 for c in rows.class_names], np.int64)
+    return Rows(rows.x, numbers[rows.y], known, test=rows.test, columns=rows.columns)
 
 
 def locate(name_or_path: str) -> str:
@@ -197,6 +262,7 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         train_owner=None if owner is None else owner[~test],
         test_owner=None if owner is None else owner[test],
         owner_names=rows.owner_names,
+        columns=rows.columns,
     )
 
 

@@ -84,6 +84,8 @@ class Introduction(_Record):
     """Of one row: (channels, height, width) or (features,)."""
     releases: list[str]
     """What the site is willing to release: a subset of :data:`RELEASES`."""
+    schema: str = ""
+    """A digest of the names of its columns and classes."""
 
 
 RELEASES = ("label-histogram", "model", "loss")

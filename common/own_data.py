@@ -92,7 +92,8 @@ def read_csv(path: Path, label_column: str, client_column: str) -> Rows:
     values = [_csv_values(columns[c], lines, named[c]) for c in special]
     class_names, y = values[0]
     owner_names, owner = values[1] if client_column else ((), None)
-    return Rows(x, y, class_names, owner, owner_names)
+    names = tuple(header[number] for number in features)
+    return Rows(x, y, class_names, owner, owner_names, columns=names)
 
 
 def _csv_columns(path: Path) -> tuple[list[str], list[int], list[tuple[str, ...]]]:

@@ -61,6 +61,8 @@ class Rows:
     owner: IntArray | None = None
     owner_names: tuple[str, ...] = ()
     test: NDArray[np.bool_] | None = None
+    columns: tuple[str, ...] = ()
+    """Names of the features, where the file has them."""
 
     def __post_init__(self) -> None:
         if self.x.ndim not in (2, 4):
@@ -333,6 +335,7 @@ def uci_har(folder: DataFolder) -> Rows:
     return Rows(archive["X"], y, names, owner, subjects, archive["client_test"] == 1)
 
 
+HEART_CLASSES = ("healthy", "sick")
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
@@ -346,10 +349,20 @@ def heart_disease(folder: DataFolder) -> Rows:
     files = folder.files("heart-disease", [f"HeartDisease/processed.{h}.data" for h in HOSPITALS])
     tables = [_patients(path) for path in files]
     owner = np.repeat(np.arange(len(tables)), [len(table) for table in tables])
-    table = np.concatenate(tables)
+    x, y = _patient_features(np.concatenate(tables))
+    return Rows(x, y, HEART_CLASSES, owner, HOSPITALS)
+
+
+def hospital(path: Path) -> Rows:
+    """Return the complete patients in one hospital's file, as :func:`heart_disease` has them."""
+    return Rows(*_patient_features(_patients(path)), HEART_CLASSES)
+
+
+def _patient_features(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], IntArray]:
+    """Return features (n, 13) and classes (n,) of what :func:`_patients` read."""
     numeric = table[:, [0, 1, 3, 4, 5, 7, 8, 9]]
     x = np.hstack([numeric, table[:, [2]] == [2, 3, 4], table[:, [6]] == [1, 2]])
-    return Rows(x, (table[:, -1] > 0).astype(np.int64), ("healthy", "sick"), owner, HOSPITALS)
+    return x, (table[:, -1] > 0).astype(np.int64)
 
 
 def _patients(path: Path) -> NDArray[np.float64]:

@@ -74,11 +74,11 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
 
 
 def _by_model(arrivals: Sequence[Arrival]) -> Iterator[list[Arrival]]:
-    """Yield runs of neighbours that were sent equal arrays, in order."""
+    """Yield runs of neighbours that were sent equal arrays for rows of one data set, in order."""
     changes = [
         index
         for index, (before, after) in enumerate(pairwise(arrivals), start=1)
-        if not _same_arrays(before[0], after[0])
+        if before[1].dataset is not after[1].dataset or not _same_arrays(before[0], after[0])
     ]
     for start, stop in pairwise([0, *changes, len(arrivals)]):
         yield list(arrivals[start:stop])

@@ -49,6 +49,12 @@ class Roster:
                     f"{site.input_shape}, {first.site!r} has {first.num_classes} and "
                     f"{first.input_shape}: one model cannot serve both"
                 )
+            if site.schema != first.schema:
+                raise RoundError(
+                    f"sites {first.site!r} and {site.site!r} name or order their columns or "
+                    "classes differently: write the same header, and the same classes in both "
+                    "site files (coterie doctor prints them)"
+                )
             if site.num_examples < 1:
                 raise RoundError(f"site {site.site!r} has no training rows; leave it out")
 

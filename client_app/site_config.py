@@ -1,0 +1,106 @@
+"""What a site's owner says about it: the schema of a node's config and of the site's own file.
+
+None of these ever comes from a run. A node of a simulation has none of them but its position.
+"""
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from common.config import Scalar, Schema, unknown_name
+from common.errors import ConfigError
+from common.messages import DISCLOSURES, RELEASES
+
+PARTITION = "partition-id"  # given to every node by Flower's simulation and by ours
+PARTITIONS = "num-partitions"
+
+
+class SiteConfig(Schema):
+    """A site's own say; texts that hold several names separate them by commas."""
+
+    site: str = Field(
+        "",
+        pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?$",
+        description="the site's id: 1 to 64 letters, digits, dots, - or _, the same for ever",
+    )
+    dataset: str = Field("", description="what the federation calls its data; a run must name it")
+    data_path: str = Field("", description="the site's own .csv, .npz or folder of images")
+    label_column: str = Field("label", description="csv: the column with the class")
+    classes: str = Field(
+        "", description="all classes of the federation in one order, separated by commas"
+    )
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="held out per class where the file marks no test rows"
+    )
+    state_dir: str = Field("", description="folder of what the site keeps, for nobody else to read")
+    device: str = Field(
+        "",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)?$",
+        description="auto, cpu, cuda or cuda:<index>; in a simulation the run's own setting",
+    )
+    releases: str = Field(
+        ",".join(RELEASES),
+        description="what the site gives out when a run asks, separated by commas: any of "
+        + ", ".join((*RELEASES, *DISCLOSURES)),
+    )
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for name in self.released:
+            if name not in (known := (*RELEASES, *DISCLOSURES)):
+                raise ValueError("releases: " + unknown_name("release", name, known))
+        if len(set(self.class_names)) < len(self.class_names):
+            raise ValueError(f"classes = {self.classes!r}: names a class twice")
+        for name in ("site", "dataset", "state_dir"):
+            if self.data_path and not getattr(self, name):
+                key = name.replace("_", "-")
+                raise ValueError(f"data-path = {self.data_path!r}: needs {key} beside it")
+        return self
+
+    @property
+    def released(self) -> tuple[str, ...]:
+        """The names in ``releases``."""
+        return _names(self.releases)
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names in ``classes``; none where the file decides."""
+        return _names(self.classes)
+
+    def with_absolute_paths(self, base: str) -> Self:
+        """Return a copy whose paths begin at a folder and not at the working directory."""
+        paths = {"data_path": self.data_path, "state_dir": self.state_dir}
+        found = {
+            name: os.path.abspath(os.path.join(base, os.path.expanduser(path)))
+            for name, path in paths.items()
+            if path
+        }
+        return self.replace(**found)
+
+
+def from_node_config(node_config: Mapping[str, Scalar]) -> SiteConfig:
+    """Return what a node's config says; equal configs share one parsed object."""
+    own = {key: value for key, value in node_config.items() if key not in (PARTITION, PARTITIONS)}
+    return _from_items(tuple(sorted(own.items())))
+
+
+@functools.lru_cache(maxsize=8)
+def _from_items(items: tuple[tuple[str, Scalar], ...]) -> SiteConfig:
+    return SiteConfig.parse(dict(items), source="node-config")
+
+
+def position(node_config: Mapping[str, Scalar]) -> tuple[int, int]:
+    """Return a simulated node's number and how many there are; one that has none is refused."""
+    if PARTITION not in node_config:
+        raise ConfigError(
+            "node-config has neither data-path nor partition-id: start a site with "
+            "coterie site --config site.toml"
+        )
+    return int(node_config[PARTITION]), int(node_config[PARTITIONS])
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
