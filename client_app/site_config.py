@@ -46,6 +46,15 @@ class SiteConfig(Schema):
         description="what the site gives out when a run asks, separated by commas: any of "
         + ", ".join((*RELEASES, *DISCLOSURES)),
     )
+    peers: str = Field(
+        "", description="whose keys the site takes: site:fingerprint, separated by commas"
+    )
+    allow_unpinned: bool = Field(
+        False, description="take keys of sites that are not in peers; the server could forge them"
+    )
+    coordinator_is_site: bool = Field(
+        False, description="whoever runs the server holds a site's data, too"
+    )
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -28,7 +28,7 @@ CLEAR = "in the clear"
 _ERROR = "error"
 
 WHAT: Mapping[str, str] = {
-    messages.INTRODUCE: "who the site is: id, numbers of rows, shape of a row",
+    messages.INTRODUCE: "who the site is: id, numbers of rows, shape of a row, digest of its columns' names",
     messages.LABEL_HISTOGRAM: "training rows per class",
     messages.LOSS: "loss of a model on the training rows",
     messages.PROBE_ROWS: "training rows themselves, without labels",

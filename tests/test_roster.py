@@ -41,6 +41,7 @@ def test_roster_counts_in_its_own_order():
         ([site("a"), site("a")], "two nodes call themselves 'a'"),
         ([site("a"), site("b", num_classes=4)], "'b' has 4 classes"),
         ([site("a"), site("b", input_shape=[5])], r"rows of shape \[5\]"),
+        ([site("a", schema="1"), site("b", schema="2")], "name or order their columns"),
         ([site("a", num_examples=0)], "'a' has no training rows"),
     ],
 )
