@@ -5,6 +5,7 @@ CoterieError              exit code 1
 ├── DataError             files or arrays that cannot be used                 2
 ├── MessageError          a message that does not hold what was agreed        1
 ├── TrustError            a peer, key or sealed message that cannot be trusted 1
+├── SumError              a secure sum that cannot be taken part in or ended  1
 ├── ClusteringError       clients that cannot be grouped as asked             1
 └── RoundError            a round without a usable result                     1
 """
@@ -44,6 +45,10 @@ class MessageError(CoterieError):
 
 class TrustError(CoterieError):
     """A peer, a key or a sealed message that cannot be trusted."""
+
+
+class SumError(CoterieError):
+    """A secure sum that a member cannot take part in, or that cannot be brought to its end."""
 
 
 class ClusteringError(CoterieError):
