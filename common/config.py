@@ -176,8 +176,22 @@ class Settings(Schema):
         3, ge=1, description="consecutive rounds that hold the target accuracy"
     )
     round_timeout: float = Field(3600, gt=0, description="seconds to wait for a round's replies")
+    deadline_factor: float = Field(
+        0,
+        ge=0,
+        description="wait this many times the median of past exchanges; 0: round-timeout alone",
+    )
+    quorum: float = Field(
+        0, ge=0, le=1, description="share of the cohort whose updates a round needs; 0: one update"
+    )
     on_bad_update: Literal["drop", "fail"] = Field(
         "drop", description="what an unusable reply does: leave it out, or stop the run"
+    )
+    checkpoint_every: int = Field(
+        1, ge=0, description="rounds between checkpoints; 0: none, and no coterie resume"
+    )
+    resume: str = Field(
+        "", description="run folder to go on with, under its own settings; see coterie resume"
     )
 
     # Where the run is written, and how it is executed
@@ -222,8 +236,9 @@ class Settings(Schema):
         changes: dict[str, Scalar] = {"output_dir": os.path.abspath(_expand(self.output_dir))}
         if self.data_dir:
             changes["data_dir"] = os.path.abspath(_expand(self.data_dir))
-        if self.probe_file:
-            changes["probe_file"] = os.path.abspath(_expand(self.probe_file))
+        for key in ("probe_file", "resume"):
+            if getattr(self, key):
+                changes[key] = os.path.abspath(_expand(getattr(self, key)))
         return self.replace(**changes)
 
 

@@ -4,10 +4,13 @@ import pickle
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
 from client_app.app import app as own_app
 from common import config, messages
@@ -46,6 +49,17 @@ def message_of(metadata: Metadata, content: RecordDict) -> Message:
     make: Any = Message
     message: Message = make(metadata=metadata, content=content)
     return message
+
+
+def packed(state: RecordDict) -> np.ndarray:
+    """Return what a client keeps as bytes, (b,) uint8, as Flower puts it on the wire."""
+    data = recorddict_to_proto(state).SerializeToString()
+    return np.frombuffer(data, dtype=np.uint8)
+
+
+def unpacked(data: np.ndarray) -> RecordDict:
+    """Return what :func:`packed` was given."""
+    return recorddict_from_proto(ProtoRecordDict.FromString(data.tobytes()))
 
 
 def _answer_one(app: ClientApp, message: Message, context: Context) -> Message:

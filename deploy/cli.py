@@ -42,6 +42,22 @@ def simulate(words: Words = None, config_file: ConfigFile = None) -> None:
 
 
 @app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="folder of a run that was interrupted or failed")],
+    words: Words = None,
+) -> None:
+    """Go on with a simulation after its last checkpoint, under the settings it had.
+
+    Only workers, data-dir and how long to wait may be given anew.
+    """
+    given = [*(words or ()), f"resume={run.absolute()}"]
+    settings = config.load(run / "config.toml", given)
+    from deploy.simulation import simulate as go_on
+
+    go_on(settings)
+
+
+@app.command()
 def settings() -> None:
     """List every setting with its default, what it accepts and what it means."""
     for name, field in Settings.model_fields.items():

@@ -12,10 +12,11 @@ Flower's private names that this needs stand in this file and :mod:`deploy.answe
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+import numpy as np
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -186,6 +187,22 @@ class InProcessGrid(Grid):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    # What clients keep -------------------------------------------------------------------------
+
+    def client_states(self) -> dict[str, np.ndarray]:
+        """Return the state of each client that keeps something, by its node's id."""
+        return {
+            str(node): answering.packed(context.state)
+            for node, context in self._contexts.items()
+            if len(context.state)
+        }
+
+    def restore_clients(self, states: Mapping[str, np.ndarray]) -> None:
+        """Give clients the state that :meth:`client_states` returned; the others keep nothing."""
+        for node, context in self._contexts.items():
+            state = states.get(str(node))
+            context.state = RecordDict() if state is None else answering.unpacked(state)
 
     # Execution ---------------------------------------------------------------------------------
 

@@ -10,11 +10,14 @@ from flwr.serverapp import Grid, ServerApp
 from common import config, messages, models
 from common.config import Settings
 from common.errors import CoterieError
-from server_app import methods, report
+from common.messages import Introduction
+from server_app import checkpoint, methods, report
+from server_app.checkpoint import HoldsClients, State
+from server_app.courier import Courier
 from server_app.methods import LabelGroups, Method
 from server_app.model_groups import ModelGroups
 from server_app.releases import RecordingGrid
-from server_app.roster import Roster, introduce
+from server_app.roster import Roster, introduce, reintroduce
 from server_app.run_folder import RunFolder
 from server_app.strategies.base import FederatedTraining
 from server_app.strategies.label_distribution import LabelDistributionClustering
@@ -33,19 +36,32 @@ def main(grid: Grid, context: Context) -> None:
     show_progress()
     settings = config.from_run_config(context.run_config).with_absolute_paths()
     method = methods.build(settings)
-    folder = RunFolder.create(settings)
-    folder.set_status("running", done=0, rounds=settings.num_server_rounds)
+    folder = RunFolder.reopen(settings) if settings.resume else RunFolder.create(settings)
+    with folder.held():
+        _record(grid, context, settings, method, folder)
+
+
+def _record(
+    grid: Grid, context: Context, settings: Settings, method: Method, folder: RunFolder
+) -> None:
+    """Run, and leave a true status and a report behind however that ends."""
     context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
     log.info("writing to %s", folder.path)
     recording = RecordingGrid(grid, folder)
+    courier = Courier(
+        recording,
+        deadline_factor=settings.deadline_factor,
+        clients=grid if isinstance(grid, HoldsClients) else None,
+    )
     try:
-        _run(recording, settings, method, folder)
+        _run(courier, settings, method, folder)
     except BaseException as error:
         done = folder.read_json("status.json")["round"]
         text = str(error) if isinstance(error, CoterieError) else repr(error)
         folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
         raise
     finally:
+        courier.drain()
         recording.write()
         report.write_report(folder)
     log.info("report: %s", (folder.path / "report.html").as_uri())
@@ -66,12 +82,24 @@ def run_folder_of(context: Context) -> Path:
     return Path(str(context.state.config_records[_STATE]["run-folder"]))
 
 
-def _run(grid: Grid, settings: Settings, method: Method, folder: RunFolder) -> None:
-    roster = introduce(grid, expected=settings.num_clients, timeout=settings.round_timeout)
+def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder) -> None:
+    done: int = 0
+    state: State = {}
+    timeout = settings.round_timeout
+    if settings.resume:
+        done, state = checkpoint.latest(folder.path)
+        folder.forget_after(done)
+    folder.set_status("running", done=done, rounds=settings.num_server_rounds)
+    if state:
+        sites = [Introduction(**site) for site in state["sites"]]
+        roster = reintroduce(grid, sites, timeout=timeout)
+    else:
+        roster = introduce(grid, expected=settings.num_clients, timeout=timeout)
     folder.write_json("sites.json", [vars(site) for site in roster.sites])
     first = roster.sites[0]
     initial = models.initial_parameters(settings, tuple(first.input_shape), first.num_classes)
     strategy = _strategy(method, settings, roster, folder)
+    strategy.resume(done, state)
     strategy.start(
         grid,
         messages.encode_arrays(initial),

@@ -14,11 +14,11 @@ from typing import Any, Self
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
+from server_app.delegating_grid import DelegatingGrid
 from server_app.run_folder import RunFolder
 
 __all__ = ["CLEAR", "FILE", "WHAT", "RecordingGrid", "Released", "Releases", "shape_of"]
@@ -28,7 +28,8 @@ CLEAR = "in the clear"
 _ERROR = "error"
 
 WHAT: Mapping[str, str] = {
-    messages.INTRODUCE: "who the site is: id, numbers of rows, shape of a row, digest of its columns' names",
+    messages.INTRODUCE: "who the site is: id, numbers and shape of its rows, digest of their "
+    "columns' names",
     messages.LABEL_HISTOGRAM: "training rows per class",
     messages.LOSS: "loss of a model on the training rows",
     messages.PROBE_ROWS: "training rows themselves, without labels",
@@ -139,7 +140,7 @@ class Releases:
         )
 
 
-class RecordingGrid(Grid):
+class RecordingGrid(DelegatingGrid):
     """A grid that lists every reply that comes through it.
 
     Args:
@@ -148,7 +149,7 @@ class RecordingGrid(Grid):
     """
 
     def __init__(self, grid: Grid, folder: RunFolder) -> None:
-        self._grid = grid
+        super().__init__(grid)
         self._folder = folder
         known = (folder.path / FILE).exists()
         self.releases = Releases.from_json(folder.read_json(FILE)) if known else Releases()
@@ -161,50 +162,29 @@ class RecordingGrid(Grid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         """Send messages and return their replies, each of them listed."""
-        outgoing = list(messages)
-        if any(message.metadata.message_type == _TRAIN for message in outgoing):
-            self.write()
-        return self._listed(self._grid.send_and_receive(outgoing, timeout=timeout))
+        return self._listed(
+            self.inner.send_and_receive(self._written_before(messages), timeout=timeout)
+        )
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, to be pulled later."""
+        return self.inner.push_messages(self._written_before(messages))
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return replies, each of them listed."""
-        return self._listed(self._grid.pull_messages(message_ids))
+        return self._listed(self.inner.pull_messages(message_ids))
+
+    def _written_before(self, messages: Iterable[Message]) -> list[Message]:
+        outgoing = list(messages)
+        if any(message.metadata.message_type == _TRAIN for message in outgoing):
+            self.write()
+        return outgoing
 
     def _listed(self, replies: Iterable[Message]) -> list[Message]:
         found = list(replies)
         for reply in found:
             self.releases.add(reply)
         return found
-
-    # What this grid leaves to the other --------------------------------------------------------
-
-    def set_run(self, run: Run) -> None:
-        """Take the run that the grid operates in."""
-        self._grid.set_run(run)
-
-    @property
-    def run(self) -> Run:
-        """The run that the grid operates in."""
-        return self._grid.run
-
-    def create_message(
-        self,
-        content: RecordDict,
-        message_type: str,
-        dst_node_id: int,
-        group_id: str,
-        ttl: float | None = None,
-    ) -> Message:
-        """Return a message."""
-        return self._grid.create_message(content, message_type, dst_node_id, group_id, ttl)
-
-    def get_node_ids(self) -> Iterable[int]:
-        """Return the ids of all nodes."""
-        return self._grid.get_node_ids()
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages, to be pulled later."""
-        return self._grid.push_messages(messages)
 
 
 _TRAIN = messages.TRAIN  # a parameter of Flower's hides the module's name

@@ -19,6 +19,7 @@ log = logging.getLogger("coterie")
 
 _JOIN_SECONDS = 120.0  # how long the sites that the settings announce may take to connect
 _POLL_SECONDS = 0.5
+_NOWHERE = 0  # the node id of a site that is not connected; Flower gives it to nobody
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,10 @@ class Roster:
                 nodes.append(node)
         return Roster(tuple(sites), tuple(nodes))
 
+    def first(self, count: int) -> "Roster":
+        """Return the roster of the first ``count`` sites."""
+        return Roster(self.sites[:count], self.nodes[:count])
+
     def require(self, release: str, *, why: str) -> None:
         """Raise if a site does not release what a method needs, naming the sites."""
         refusing = [site.site for site in self.sites if release not in site.releases]
@@ -124,6 +129,27 @@ def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
         raise RoundError(f"{silent} of {len(nodes)} nodes did not introduce themselves in time")
     ordered = sorted(sites.items(), key=lambda item: item[1].site)
     return Roster(tuple(site for _, site in ordered), tuple(node for node, _ in ordered))
+
+
+def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) -> Roster:
+    """Find the sites of a run that goes on again, in the order they had; who is away may come back.
+
+    Args:
+        grid: the connection to the sites.
+        sites: as they introduced themselves before.
+        timeout: seconds to wait for their answers.
+    """
+    before = Roster(tuple(sites), (_NOWHERE,) * len(sites))
+    nodes = _wait_for_nodes(grid, len(sites), or_fewer=True)
+    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    found = {}
+    for reply in grid.send_and_receive(asked, timeout=timeout):
+        site = _introduction(reply)
+        if site.site in before.names:  # others join as late sites do
+            found[reply.metadata.src_node_id] = site
+    if not found:
+        raise RoundError("none of the run's sites is connected; start them and resume again")
+    return before.joined(Roster(tuple(found.values()), tuple(found)))
 
 
 def introduce_late(
@@ -169,7 +195,7 @@ def _introduction(reply: Message) -> Introduction:
         raise RoundError(f"node {node} introduced itself badly: {error}") from None
 
 
-def _wait_for_nodes(grid: Grid, expected: int) -> Sequence[int]:
+def _wait_for_nodes(grid: Grid, expected: int, *, or_fewer: bool = False) -> Sequence[int]:
     deadline = time.monotonic() + _JOIN_SECONDS
     announced = False
     while True:
@@ -177,6 +203,8 @@ def _wait_for_nodes(grid: Grid, expected: int) -> Sequence[int]:
         if len(nodes) >= expected:
             return nodes
         if time.monotonic() > deadline:
+            if nodes and or_fewer:
+                return nodes
             raise RoundError(
                 f"{len(nodes)} of {expected} sites connected within {_JOIN_SECONDS:.0f} s; "
                 "start the missing ones, or set num-clients to the number there is"

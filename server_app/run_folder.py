@@ -14,12 +14,14 @@ models/             the final models
 plots/, report.html what a person looks at
 """
 
+import contextlib
+import fcntl
 import importlib.metadata
 import json
 import os
 import platform
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -28,11 +30,16 @@ from typing import Any, Self
 import numpy as np
 import safetensors.numpy
 
+from common import config
 from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Parameters
 
 Json = Mapping[str, Any]
+
+_MAY_CHANGE = frozenset(
+    {"resume", "workers", "data-dir", "output-dir", "round-timeout", "deadline-factor"}
+)  # settings that a resumed run may be given anew: where things lie and how long to wait
 
 
 @dataclass(frozen=True)
@@ -59,6 +66,53 @@ class RunFolder:
         folder.write("config.toml", settings.to_toml())
         folder.write_json("environment.json", environment())
         return folder
+
+    @classmethod
+    def reopen(cls, settings: Settings) -> Self:
+        """Return the folder ``settings.resume`` of a run that did not finish.
+
+        Raises:
+            ConfigError: it is none, it is finished, or other settings were its own.
+        """
+        folder = cls(Path(settings.resume))
+        where = f"resume = {settings.resume!r}"
+        try:
+            own = config.load(folder.path / "config.toml").to_dict()
+            status = folder.read_json("status.json")
+        except (ConfigError, OSError) as error:
+            raise ConfigError(f"{where}: not the folder of a run: {error}") from None
+        if status["state"] == "finished":
+            raise ConfigError(f"{where}: finished after {status['round']} rounds; nothing is left")
+        for key, value in settings.to_dict().items():
+            if key not in _MAY_CHANGE and own[key] != value:
+                raise ConfigError(
+                    f"{key} = {value!r}: the run to resume has {own[key]!r}; leave it out, or "
+                    "start a run of its own"
+                )
+        return folder
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Keep every other process from going on with this run.
+
+        Raises:
+            ConfigError: another one does.
+        """
+        with (self.path / ".lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigError(f"{self.path}: another process is at work on this run") from None
+            yield
+
+    def forget_after(self, server_round: int) -> None:
+        """Drop the lines of later rounds, and one that a crash left unfinished."""
+        for name in ("rounds.jsonl", "clients.jsonl"):
+            path = self.path / name
+            text = path.read_text(encoding="utf-8") if path.exists() else ""
+            whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
+            kept = [line for line in whole if json.loads(line)["round"] <= server_round]
+            self.write(name, "".join(kept))
 
     def write(self, name: str, data: str | bytes) -> None:
         """Replace a file: written under another name, synced, renamed."""

@@ -277,3 +277,11 @@ def test_orphaned_workers_leave():
     while any(os.path.exists(f"/proc/{pid}") for pid in pids) and time.monotonic() < deadline:
         time.sleep(0.2)
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+
+
+def test_round_below_the_quorum_does_not_count(tmp_path, caplog):
+    settings = settings_in(tmp_path, "num-server-rounds=1", "quorum=0.8")
+    assert lines(run(settings, federations.load(federations.raises)), "rounds.jsonl")[0]["models"]
+    with pytest.raises(RoundError, match="full"):
+        run(settings.replace(quorum=0.81), federations.load(federations.raises))
+    assert "4 of 5 updates are usable, quorum 5" in caplog.text

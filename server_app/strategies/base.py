@@ -1,6 +1,7 @@
 """The round that every strategy plays: select, route, train, guard, average, evaluate, record."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -16,7 +17,8 @@ from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
 from common.messages import Parameters, TrainReport
-from server_app import guard
+from server_app import checkpoint, guard
+from server_app.checkpoint import HoldsClients, State
 from server_app.clustering import Clusters
 from server_app.exchange import OK, Answer, Exchange
 from server_app.guard import Template
@@ -56,6 +58,7 @@ class FederatedTraining(Strategy):
         self._cohort_weights: np.ndarray | None = None
         self._exchange: Exchange | None = None
         self._drift: float | None = None
+        self._resumed: tuple[int, State] = 0, {}
         self._strangers: set[int] = set()
         self._away: set[int] = set()
         self._sight: tuple[View, np.random.Generator] | None = None
@@ -81,6 +84,28 @@ class FederatedTraining(Strategy):
         """Do what must happen when a round's line is on disk."""
         self.folder.set_status("running", done=server_round, rounds=self.settings.num_server_rounds)
 
+    def state(self) -> State:
+        """Return what the rounds to come rest on, beside the settings and the models' start."""
+        return {
+            "clusters": self.clusters.labels,
+            "models": {str(index): model for index, model in enumerate(self.models)},
+            "selection": self.method.select.state(),
+            "updates": self._updates,
+            "accuracies": {str(client): value for client, value in self._accuracies.items()},
+        }
+
+    def restore(self, state: State, grid: Grid, timeout: float) -> None:
+        """Go on from what :meth:`state` returned, in place of :meth:`prepare`."""
+        self.clusters = Clusters(state["clusters"])
+        self.models = [dict(model) for model in state["models"].values()]
+        self.method.select.restore(state["selection"])
+        self._updates = state["updates"]
+        self._accuracies = {int(client): value for client, value in state["accuracies"].items()}
+
+    def resume(self, done: int, state: State) -> None:
+        """Let :meth:`start` go on after round ``done`` instead of starting at round 1."""
+        self._resumed = done, state
+
     # The loop ----------------------------------------------------------------------------------
 
     def start(
@@ -99,19 +124,45 @@ class FederatedTraining(Strategy):
         if "losses" in self.method.select.needs:
             self.roster.require("loss", why=f"strategy={self.settings.strategy}")
         self.models = [messages.decode_arrays(initial_arrays)]
-        self.prepare(grid, timeout)
-        self._give_models()
+        done = self._begin(grid, timeout)
+        began -= self._resumed[1].get("seconds", 0.0)
         result = Result()
-        for server_round in range(1, num_rounds + 1):
+        for server_round in range(done + 1, num_rounds + 1):
             self._greet(grid, timeout)
             self._drift = None
             self.before_round(server_round, grid, timeout)
             trained, evaluated = self._play(server_round, grid, timeout)
             result.train_metrics_clientapp[server_round] = trained
             result.evaluate_metrics_clientapp[server_round] = evaluated
+            self._checkpoint(server_round, time.perf_counter() - began, grid)
         result.arrays = messages.encode_arrays(self.models[0])
         self._finish(time.perf_counter() - began)
         return result
+
+    def _begin(self, grid: Grid, timeout: float) -> int:
+        """Get ready for the first round to play; return how many were played before."""
+        done, state = self._resumed
+        if state:
+            self.restore(state["strategy"], grid, timeout)
+            if isinstance(grid, HoldsClients):
+                grid.restore_clients(state["clients"])
+            log.info("going on after round %d", done)
+            return done
+        self.prepare(grid, timeout)
+        self._give_models()
+        self._checkpoint(0, 0.0, grid)
+        return 0
+
+    def _checkpoint(self, server_round: int, seconds: float, grid: Grid) -> None:
+        every = self.settings.checkpoint_every
+        if every and server_round % every == 0:
+            state = {
+                "sites": [vars(site) for site in self.roster.sites],
+                "seconds": seconds,
+                "strategy": self.state(),
+                "clients": grid.client_states() if isinstance(grid, HoldsClients) else {},
+            }
+            checkpoint.save(self.folder.path, server_round, state)
 
     def _give_models(self) -> None:
         """Start every model from the first one."""
@@ -247,7 +298,14 @@ class FederatedTraining(Strategy):
             replies, lambda reply, asked: guard.inspect_training(reply, asked, template)
         )
         updates = self._attempt.trained
-        if not updates:
+        needed = max(1, math.ceil(self.settings.quorum * len(self._attempt.training)))
+        if len(updates) < needed:
+            log.warning(
+                "%d of %d updates are usable, quorum %d",
+                len(updates),
+                len(self._attempt.training),
+                needed,
+            )
             return None, None
         self._remember(updates)
         self.before_average(server_round)

@@ -12,6 +12,7 @@ from common.config import Settings
 from common.errors import MessageError, RoundError
 from common.messages import LabelHistogram, Order
 from server_app import regrouping
+from server_app.checkpoint import State
 from server_app.clustering import Clusters, Grouping, normalise_counts
 from server_app.exchange import OK, Answer, Exchange
 from server_app.guard import Asked, refuse_error
@@ -55,6 +56,15 @@ class LabelDistributionClustering(FederatedTraining):
         self._note(0, grouping)
         sizes = sorted(self.clusters.sizes.tolist(), reverse=True)
         log.info("%d clusters of sizes %s", self.clusters.k, ", ".join(map(str, sizes)))
+
+    def state(self) -> State:
+        """Return the clusters with what they were formed from."""
+        return {**super().state(), "counts": self._counts, "formed": self._formed}
+
+    def restore(self, state: State, grid: Grid, timeout: float) -> None:
+        """Go on with the clusters formed before; nobody is asked again."""
+        super().restore(state, grid, timeout)
+        self._counts, self._formed = state["counts"], dict(state["formed"])
 
     def before_round(self, server_round: int, grid: Grid, timeout: float) -> None:
         """Group the sites anew when it is time, and note how many changed cluster."""

@@ -14,6 +14,7 @@ from common.config import Settings
 from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters, ProbeReport, ProbeRequest
 from server_app import probe, regrouping, selection
+from server_app.checkpoint import State
 from server_app.clustering import Clusters, Grouping
 from server_app.clusters import check_num_clusters
 from server_app.exchange import OK, Answer, Exchange
@@ -46,17 +47,42 @@ class ModelSimilarityClustering(FederatedTraining):
         self._group: ModelGroups = method.group
         self._prober: Prober | None = None
         self._descriptors: dict[int, np.ndarray] = {}
+        self._sites_at_start = 0
         self._shared: Parameters | None = None
         """What everybody trained in the round of the first grouping."""
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Refuse what cannot be grouped, and make the probe; sites may be asked for its rows."""
         check_num_clusters(self.settings.num_clusters or 1, len(self.roster))
+        self._sites_at_start = len(self.roster)
         if self._group.probes:
             site = self.roster.sites[0]
             network = models.build(self.settings.model, tuple(site.input_shape), site.num_classes)
             rows = self._probe_rows(tuple(site.input_shape), grid, timeout)
             self._prober = Prober(network, self._layer, rows)
+
+    def state(self) -> State:
+        """Return the clusters with the models that they were formed from."""
+        clustered = self._shared is not None
+        return {
+            **super().state(),
+            "rule": self._grouped_method.select.state(),
+            "descriptors": {str(client): value for client, value in self._descriptors.items()},
+            "shared": {"model": self._shared} if clustered else {},
+            "sites-at-start": self._sites_at_start,
+        }
+
+    def restore(self, state: State, grid: Grid, timeout: float) -> None:
+        """Go on with the clusters formed before; a probe of sites' rows is asked for again."""
+        roster, self.roster = self.roster, self.roster.first(state["sites-at-start"])
+        self.prepare(grid, timeout)
+        self.roster = roster
+        self._descriptors = {int(name): value for name, value in state["descriptors"].items()}
+        self._grouped_method.select.restore(state["rule"])
+        if state["shared"]:
+            self._shared = state["shared"]["model"]
+            self.method = self._grouped_method
+        super().restore(state, grid, timeout)
 
     def before_average(self, server_round: int) -> None:
         """Form the clusters in the rounds in which that is due."""

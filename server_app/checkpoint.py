@@ -1,0 +1,148 @@
+"""Checkpoints: what a run needs to go on after its server was killed, and nothing it can derive.
+
+A checkpoint is a folder ``checkpoints/round-0007`` with the state after that round: ``state.json``,
+``arrays.safetensors``, and ``SHA256SUMS`` over both (``sha256sum -c`` reads it). It is written
+under another name, synced and renamed, so a folder of that name is whole. The two newest are kept.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import safetensors.numpy
+
+from common.errors import DataError
+
+__all__ = ["HoldsClients", "State", "latest", "save"]
+
+log = logging.getLogger("coterie")
+
+State = Mapping[str, Any]
+"""Texts as keys; values are what JSON holds, arrays, and mappings of these."""
+
+_FOLDER = "checkpoints"
+_STATE, _ARRAYS, _SUMS = "state.json", "arrays.safetensors", "SHA256SUMS"
+_KEPT = 2  # a damaged newest one leaves the one before it
+_ARRAY = "$array"
+
+
+@runtime_checkable
+class HoldsClients(Protocol):
+    """A grid that holds what its clients keep, and must have it saved: they are simulated.
+
+    Real sites keep that themselves, and survive the server.
+    """
+
+    def client_states(self) -> dict[str, np.ndarray]:
+        """Return what each client keeps, as bytes in (b,) uint8, by a name that stays the same."""
+        ...
+
+    def restore_clients(self, states: Mapping[str, np.ndarray]) -> None:
+        """Let the clients go on from what :meth:`client_states` returned."""
+        ...
+
+
+def save(run: Path, server_round: int, state: State) -> None:
+    """Put the state after a round on disk; on return it survives a crash."""
+    parent = run / _FOLDER
+    parent.mkdir(exist_ok=True)
+    target = parent / f"round-{server_round:04d}"
+    temporary = parent / f".{target.name}.part"
+    for stale in (temporary, target):  # of a run that was killed here, or resumed from before
+        shutil.rmtree(stale, ignore_errors=True)
+    temporary.mkdir()
+    tree, arrays = _taken_apart(state)
+    files = {
+        _STATE: json.dumps({"round": server_round, "state": tree}).encode(),
+        _ARRAYS: safetensors.numpy.save(arrays),
+    }
+    sums = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()]
+    for name, data in {**files, _SUMS: "".join(sums).encode()}.items():
+        _write(temporary / name, data)
+    _sync(temporary)
+    temporary.rename(target)
+    _sync(parent)
+    for old in _found(run)[_KEPT:]:
+        shutil.rmtree(old)
+
+
+def latest(run: Path) -> tuple[int, State]:
+    """Return the newest whole checkpoint's round and state; a damaged one is said and passed over.
+
+    Raises:
+        DataError: there is none.
+    """
+    for folder in _found(run):
+        try:
+            return _read(folder)
+        except DataError as error:
+            log.warning("%s; the one before it is used", error)
+    raise DataError(
+        f"{run / _FOLDER} holds no whole checkpoint: the run ended before its first one, or ran "
+        "with checkpoint-every = 0; start it anew with its config.toml"
+    )
+
+
+def _found(run: Path) -> list[Path]:
+    """Return the folders of checkpoints, the newest first."""
+    folders = (run / _FOLDER).glob("round-[0-9]*")
+    return sorted(folders, key=lambda folder: int(folder.name.removeprefix("round-")), reverse=True)
+
+
+def _read(folder: Path) -> tuple[int, State]:
+    try:
+        lines = (folder / _SUMS).read_text(encoding="utf-8").splitlines()
+        files = {name: (folder / name).read_bytes() for name in (_STATE, _ARRAYS)}
+    except OSError as error:
+        raise DataError(f"{folder} is damaged: {error}") from None
+    for name, data in files.items():
+        if f"{hashlib.sha256(data).hexdigest()}  {name}" not in lines:
+            raise DataError(f"{folder / name} is damaged: its SHA-256 is not the one in {_SUMS}")
+    content = json.loads(files[_STATE])
+    arrays = safetensors.numpy.load(files[_ARRAYS])
+    return int(content["round"]), _put_together(content["state"], arrays)
+
+
+def _taken_apart(state: State) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the tree with a number in place of each array, and the arrays by number."""
+    arrays: dict[str, np.ndarray] = {}
+
+    def take(value: Any) -> Any:
+        if isinstance(value, np.ndarray):
+            name = str(len(arrays))
+            arrays[name] = np.array(value, order="C")
+            return {_ARRAY: name}
+        if isinstance(value, Mapping):
+            return {str(key): take(entry) for key, entry in value.items()}
+        return value
+
+    return take(state), arrays
+
+
+def _put_together(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if not isinstance(tree, dict):
+        return tree
+    if tree.keys() == {_ARRAY}:
+        return arrays[tree[_ARRAY]]
+    return {key: _put_together(value, arrays) for key, value in tree.items()}
+
+
+def _write(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

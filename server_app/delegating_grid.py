@@ -1,0 +1,52 @@
+"""A grid over another one, for those that do something with the messages on their way."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+
+class DelegatingGrid(Grid):
+    """Leaves everything to ``inner``; subclasses override what they change."""
+
+    def __init__(self, inner: Grid) -> None:
+        self.inner = inner
+
+    def set_run(self, run: Any) -> None:
+        """Take the run that the grid operates in."""
+        self.inner.set_run(run)
+
+    @property
+    def run(self) -> Any:
+        """The run that the grid operates in."""
+        return self.inner.run
+
+    def create_message(
+        self,
+        content: RecordDict,
+        message_type: str,
+        dst_node_id: int,
+        group_id: str,
+        ttl: float | None = None,
+    ) -> Message:
+        """Return a message."""
+        return self.inner.create_message(content, message_type, dst_node_id, group_id, ttl)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all connected nodes."""
+        return self.inner.get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, to be pulled later."""
+        return self.inner.push_messages(messages)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are there."""
+        return self.inner.pull_messages(message_ids)
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return their replies."""
+        return self.inner.send_and_receive(messages, timeout=timeout)

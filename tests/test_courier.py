@@ -1,0 +1,120 @@
+"""Waiting for replies: as long as past rounds suggest, and never leaving one outstanding."""
+
+import time
+
+import numpy as np
+import pytest
+from federations import load_echo
+from flwr.app import ArrayRecord, Message, RecordDict
+
+from common import messages
+from deploy.simulation import InProcessGrid
+from server_app import courier
+from server_app.courier import Courier, Deadlines
+
+
+class Slow(InProcessGrid):
+    """A grid like Flower's: a reply is there some seconds after its message was pushed."""
+
+    def __init__(self, delays):
+        super().__init__(load_echo, {}, num_nodes=len(delays), workers=1)
+        self.delays = dict(zip(self.get_node_ids(), delays, strict=True))
+        self.due = {}
+        self.handed_out = []
+
+    def push_messages(self, outgoing):
+        outgoing = list(outgoing)
+        ids = list(super().push_messages(outgoing))
+        now = time.monotonic()
+        for message, key in zip(outgoing, ids, strict=True):
+            self.due[key] = now + self.delays[message.metadata.dst_node_id]
+        return ids
+
+    def pull_messages(self, message_ids):
+        ready = [key for key in message_ids if self.due[key] <= time.monotonic()]
+        replies = list(super().pull_messages(ready))
+        self.handed_out += [reply.metadata.reply_to_message_id for reply in replies]
+        return replies
+
+
+def orders(grid):
+    arrays = ArrayRecord({"w": messages.encode_arrays({"w": np.ones(2, np.float32)})["w"]})
+    content = RecordDict(
+        {messages.ARRAYS: arrays, messages.RECORD: messages.Order(1, 1, 0).encode()}
+    )
+    return [Message(content, node, messages.TRAIN) for node in grid.get_node_ids()]
+
+
+def sources(replies):
+    return {reply.metadata.src_node_id for reply in replies}
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(courier, "_POLL_SECONDS", 0.01)
+    monkeypatch.setattr(courier, "_SHORTEST_SECONDS", 0.2)
+
+
+def test_everybody_is_waited_for_without_a_deadline(quick):
+    grid = Slow([0, 0.3])
+    carried = Courier(grid)
+    assert sources(carried.send_and_receive(orders(grid))) == set(grid.get_node_ids())
+    assert not grid._pushed
+
+
+def test_late_replies_are_left_out_then_drained_and_counted_for_nobody(quick, caplog):
+    grid = Slow([0, 0.5])
+    carried = Courier(grid)
+    fast, slow = grid.get_node_ids()
+    assert sources(carried.send_and_receive(orders(grid), timeout=0.1)) == {fast}
+    # The late reply of the first exchange does not come as an answer to the second one.
+    grid.delays[slow] = 1.0
+    second = carried.send_and_receive(orders(grid), timeout=0.7)
+    assert sources(second) == {fast}
+    assert len(grid.handed_out) == 3
+    carried.drain()
+    assert len(grid.handed_out) == 4
+    assert "never answered" not in caplog.text
+
+
+def test_a_message_that_is_never_answered_is_said(quick, monkeypatch, caplog):
+    monkeypatch.setattr(courier, "_DRAIN_SECONDS", 0.05)
+    grid = Slow([0, 1e9])
+    carried = Courier(grid)
+    list(carried.send_and_receive(orders(grid), timeout=0.05))
+    carried.drain()
+    assert "1 messages were never answered" in caplog.text
+
+
+def test_deadline_follows_the_median_of_past_exchanges():
+    deadlines = Deadlines(3)
+    assert deadlines.seconds("train", 3600) == 3600
+    for seconds in (20, 30, 40):
+        deadlines.observe("train", seconds)
+    assert deadlines.seconds("train", 3600) == 90
+    assert deadlines.seconds("train", 60) == 60
+    assert deadlines.seconds("train", None) == 90
+    assert deadlines.seconds("evaluate", 3600) == 3600
+    deadlines.observe("evaluate", 0.1)
+    assert deadlines.seconds("evaluate", 3600) == 10
+    for seconds in (100, 100, 100, 100, 100):
+        deadlines.observe("train", seconds)
+    assert deadlines.seconds("train", 3600) == 300
+
+
+def test_without_a_factor_only_the_timeout_counts():
+    deadlines = Deadlines(0)
+    deadlines.observe("train", 1)
+    assert deadlines.seconds("train", 3600) == 3600
+    assert deadlines.seconds("train", None) is None
+
+
+def test_a_site_that_became_slow_is_missed_and_then_used_again(quick):
+    grid = Slow([0, 0.01])
+    carried = Courier(grid, deadline_factor=3)
+    fast, slow = grid.get_node_ids()
+    assert sources(carried.send_and_receive(orders(grid), timeout=60)) == {fast, slow}
+    grid.delays[slow] = 0.5
+    assert sources(carried.send_and_receive(orders(grid), timeout=60)) == {fast}
+    grid.delays[slow] = 0.01
+    assert sources(carried.send_and_receive(orders(grid), timeout=60)) == {fast, slow}

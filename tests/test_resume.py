@@ -1,0 +1,234 @@
+"""A run that was killed goes on, and ends with the numbers it would have had."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common import config
+from common.config import Settings
+from common.errors import ConfigError
+from deploy.simulation import simulate
+from server_app import app as server
+from server_app.run_folder import RunFolder
+
+SMALL = {
+    "num-clients": 6,
+    "dirichlet-alpha": 1,
+    "num-server-rounds": 5,
+    "local-epochs": 1,
+    "workers": 1,
+}
+METHODS = {
+    "random": {"clients-per-round": 2},
+    "similarity": {"routing": "per-cluster", "num-clusters": 2, "recluster-every": 2},
+    "simclust": {"clients-per-round": 2},
+    "fedcor": {"clients-per-round": 2, "fedcor-warmup": 2, "fedcor-interval": 1},
+    "delta": {"clients-per-round": 2},
+    "clustered-sampling-similarity": {"clients-per-round": 2},
+    "fedsccs": {"cluster-at-round": 2, "num-clusters": 2, "selection": "worst"},
+    "flis": {"flis-threshold": 0.5},
+}
+KILLS = 50
+_FORK = multiprocessing.get_context("fork")  # of a process that has imported torch and the data
+
+
+def settings_of(method, folder):
+    words = SMALL | METHODS[method] | {"strategy": method, "output-dir": str(folder)}
+    return Settings.parse(words)
+
+
+@pytest.fixture(autouse=True)
+def _without_reports(monkeypatch):
+    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+
+
+def computed(folder: Path):
+    """Everything a run computed, less what the clock decides and which folder it lies in."""
+    lines = [
+        {key: value for key, value in json.loads(line).items() if key != "seconds"}
+        for name in ("rounds.jsonl", "clients.jsonl")
+        for line in (folder / name).read_text().splitlines()
+    ]
+    results = json.loads((folder / "results.json").read_text())
+    del results["seconds"]
+    models = {path.name: path.read_bytes() for path in (folder / "models").iterdir()}
+    clusters = folder / "clusters.json"
+    return lines, results, models, clusters.read_text() if clusters.exists() else ""
+
+
+def _die_at(operation, settings):
+    """Run until the given durable operation (a sync or a rename), and be killed before it."""
+    count = 0
+
+    def counted(act):
+        def counting(*args, **more):
+            nonlocal count
+            count += 1
+            if count == operation:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return act(*args, **more)
+
+        return counting
+
+    for name in ("fsync", "rename", "replace"):
+        setattr(os, name, counted(getattr(os, name)))
+    simulate(settings)
+    (Path(settings.output_dir) / "operations").write_text(str(count))
+
+
+def in_a_process(work, *args):
+    process = _FORK.Process(target=work, args=args)
+    process.start()
+    process.join(120)
+    assert not process.is_alive()
+    return process.exitcode
+
+
+def the_run_in(folder: Path) -> Path:
+    [run] = [path for path in folder.iterdir() if path.is_dir()]
+    return run
+
+
+def resumed(run: Path, **words) -> Settings:
+    given = [f"resume={run}", *(f"{key}={value}" for key, value in words.items())]
+    return config.load(run / "config.toml", given)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Each method's uninterrupted run: what it computed, and its number of durable operations."""
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server.report, "write_report", lambda folder: None)
+        for method in METHODS:
+            folder = tmp_path_factory.mktemp(method)
+            assert in_a_process(_die_at, -1, settings_of(method, folder)) == 0
+            operations = int((folder / "operations").read_text())
+            found[method] = computed(the_run_in(folder)), operations
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_killed_at_50_random_points_a_run_ends_with_the_same_numbers(whole, tmp_path):
+    rng = np.random.default_rng(20261121)
+    methods = list(METHODS)
+    began = 0
+    for number in range(KILLS):
+        method = methods[number % len(methods)]
+        expected, operations = whole[method]
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        point = int(rng.integers(1, operations + 1))
+        settings = settings_of(method, folder)
+        assert in_a_process(_die_at, point, settings) == -signal.SIGKILL
+        runs = [path for path in folder.iterdir() if path.is_dir()]
+        if not runs or not (runs[0] / "checkpoints").is_dir() or not _checkpoints(runs[0]):
+            continue  # nothing was promised yet
+        began += 1
+        again = resumed(runs[0])
+        # Every other one is killed a second time on its way.
+        if number % 2 and in_a_process(_die_at, int(rng.integers(1, operations)), again) == 0:
+            assert computed(runs[0]) == expected, (method, point)
+            continue
+        assert in_a_process(simulate, again) == 0, (method, point)
+        assert computed(runs[0]) == expected, (method, point)
+    assert began >= 0.6 * KILLS
+
+
+def _checkpoints(run: Path):
+    return sorted(path.name for path in (run / "checkpoints").glob("round-*"))
+
+
+def interrupted(tmp_path, method="random") -> Path:
+    """A run that was killed in the middle."""
+    settings = settings_of(method, tmp_path)
+    assert in_a_process(_die_at, 40, settings) == -signal.SIGKILL
+    return the_run_in(tmp_path)
+
+
+def test_two_newest_checkpoints_are_kept_and_a_damaged_one_is_said(tmp_path, caplog, whole):
+    run = interrupted(tmp_path)
+    older, newest = _checkpoints(run)
+    arrays = run / "checkpoints" / newest / "arrays.safetensors"
+    data = bytearray(arrays.read_bytes())
+    data[-1] ^= 1
+    arrays.write_bytes(data)
+    simulate(resumed(run))
+    assert f"{newest}/arrays.safetensors is damaged" in caplog.text
+    assert f"going on after round {int(older[-4:])}" in caplog.text
+    assert computed(run) == whole["random"][0]
+
+
+def test_line_that_a_crash_left_unfinished_is_dropped(tmp_path, whole):
+    run = interrupted(tmp_path)
+    with (run / "clients.jsonl").open("a") as file:
+        file.write('{"round": 99, "att')
+    simulate(resumed(run))
+    assert computed(run) == whole["random"][0]
+
+
+def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):
+    run = interrupted(tmp_path)
+    for name in _checkpoints(run):
+        (run / "checkpoints" / name / "SHA256SUMS").unlink()
+    with pytest.raises(Exception, match="holds no whole checkpoint"):
+        simulate(resumed(run))
+    assert json.loads((run / "status.json").read_text())["state"] == "failed"
+
+
+def test_the_number_of_workers_may_change(tmp_path, whole):
+    run = interrupted(tmp_path, "fedsccs")
+    simulate(resumed(run, workers=2))
+    assert computed(run) == whole["fedsccs"][0]
+
+
+def test_other_settings_a_finished_run_and_no_run_are_refused(tmp_path):
+    run = interrupted(tmp_path)
+    with pytest.raises(ConfigError, match=r"seed = 7: the run to resume has 0"):
+        simulate(resumed(run, seed=7))
+    simulate(resumed(run))
+    with pytest.raises(ConfigError, match="finished after 5 rounds; nothing is left"):
+        simulate(resumed(run))
+    with pytest.raises(ConfigError, match="not the folder of a run"):
+        simulate(settings_of("random", tmp_path).replace(resume=str(tmp_path)))
+
+
+def test_only_one_process_goes_on_with_a_run(tmp_path):
+    run = interrupted(tmp_path)
+    with RunFolder(run).held(), pytest.raises(ConfigError, match="another process is at work"):
+        simulate(resumed(run))
+
+
+@pytest.mark.slow
+def test_command_goes_on_where_the_killed_one_was(tmp_path):
+    words = [f"{key}={value}" for key, value in SMALL.items() if key != "num-server-rounds"]
+    command = [sys.executable, "-m", "deploy.cli"]
+    started = [*command, "simulate", *words, "num-server-rounds=200", f"output-dir={tmp_path}"]
+    with subprocess.Popen(started, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("round   5/"):
+                process.kill()
+                break
+    run = the_run_in(tmp_path)
+    with subprocess.Popen(
+        [*command, "resume", str(run)], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        seen = next(line for line in process.stdout if line.startswith("going on after round"))
+        assert int(seen.split()[-1]) >= 4
+        process.kill()
+    missing = subprocess.run(
+        [*command, "resume", str(tmp_path / "no")], capture_output=True, text=True
+    )
+    assert missing.returncode == 2
+    assert "cannot read" in missing.stderr
+    assert "Traceback" not in missing.stderr
