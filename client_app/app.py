@@ -6,8 +6,8 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import descriptors, engine
-from client_app.engine import Fitted, Lesson
+from client_app import descriptors, engine, personal
+from client_app.engine import Fitted
 from client_app.site import Site, open_site
 from client_app.training import Evaluation, Stopwatch
 from common import messages, seeds
@@ -18,6 +18,7 @@ from common.messages import (
     LabelHistogram,
     LossReport,
     Order,
+    PersonalReport,
     ProbeReport,
     ProbeRequest,
     TrainReport,
@@ -88,11 +89,13 @@ def probe_rows(message: Message, site: Site) -> Message:
 @app.train()
 @_of_site
 def train(message: Message, site: Site) -> Message:
-    """Train the model received on this site's rows and send it back."""
-    require(site, "model")
+    """Train the model received on this site's rows and send it back, if anything is shared."""
+    if site.settings.shares_model:
+        require(site, "model")
     order = Order.decode(message.content)
     parameters = messages.decode_arrays(messages.arrays_of(message.content))
-    fitted = engine.fit(parameters, Lesson.of(site, order), site.settings)
+    learned = personal.train(parameters, site, order)
+    fitted = Fitted(learned.shared, learned.loss, learned.seconds)
     return train_reply(message, site, order, fitted)
 
 
@@ -113,18 +116,26 @@ def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> M
 @app.evaluate()
 @_of_site
 def evaluate(message: Message, site: Site) -> Message:
-    """Evaluate the model received on this site's held-out rows."""
+    """Evaluate the model that this site uses on its held-out rows: its own, or the one received."""
     watch = Stopwatch()
     order = Order.decode(message.content)
     parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    if site.settings.is_personal:
+        own, shared = personal.evaluate(parameters, site, order)
+        return evaluate_reply(message, site, order, own, watch.seconds, shared)
     [result] = engine.evaluate(parameters, [site])
     return evaluate_reply(message, site, order, result, watch.seconds)
 
 
 def evaluate_reply(
-    message: Message, site: Site, order: Order, result: Evaluation, seconds: float
+    message: Message,
+    site: Site,
+    order: Order,
+    result: Evaluation,
+    seconds: float,
+    shared: Evaluation | None = None,
 ) -> Message:
-    """Return the answer to an order to evaluate."""
+    """Return the answer to an order to evaluate; ``shared`` is what the common model gave."""
     report = EvaluateReport(
         site=site.name,
         round=order.round,
@@ -135,6 +146,10 @@ def evaluate_reply(
         accuracy=result.accuracy,
         seconds=seconds,
     )
+    if shared is not None:
+        report = PersonalReport(
+            **vars(report), shared_loss=shared.loss, shared_accuracy=shared.accuracy
+        )
     return messages.reply(message, report)
 
 

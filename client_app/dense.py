@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from client_app.pull import Pull
 from common.config import Settings
 
 Floats = NDArray[np.float32]
@@ -61,6 +62,8 @@ class DenseSgd:
         self._gradients = np.empty_like(self.values)
         self._momentum = np.empty_like(self.values)
         self._scratch = np.empty_like(self.values)
+        self.anchor = np.empty_like(self.values)
+        """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
         self._weights, self._biases = _layers(self.values, shape.widths)
         self._weight_gradients, self._bias_gradients = _layers(self._gradients, shape.widths)
         rows = settings.batch_size
@@ -78,6 +81,7 @@ class DenseSgd:
         rows: NDArray[np.int64],
         rng: np.random.Generator,
         draw: Draw,
+        pull: Pull | None = None,
     ) -> float:
         """Run ``local-epochs`` of SGD on ``values``; return the last epoch's mean loss in nats.
 
@@ -87,8 +91,11 @@ class DenseSgd:
             rows: (m,) the client's rows.
             rng: decides the row order of each epoch, as in :func:`client_app.training.train`.
             draw: gives the dropout factors of one layer and batch.
+            pull: what pulls the parameters, if anything does.
         """
         self._momentum.fill(0)
+        if pull is not None:
+            np.concatenate([value.reshape(-1) for value in pull.anchor.values()], out=self.anchor)
         size = self._settings.batch_size
         total = 0.0
         # What diverges becomes inf or NaN without a word, as in torch; the guard names the site.
@@ -98,13 +105,36 @@ class DenseSgd:
                 total = 0.0
                 for start in range(0, len(order), size):
                     batch = order[start : start + size]
-                    total += self._step(inputs, labels[batch], batch, draw)
+                    total += self._step(inputs, labels[batch], batch, draw, pull)
+                    if pull is not None:
+                        self._follow(inputs, labels[batch], batch, draw, pull)
         return total / len(rows)
 
+    def _follow(
+        self,
+        inputs: Floats,
+        labels: NDArray[np.int64],
+        batch: NDArray[np.int64],
+        draw: Draw,
+        pull: Pull,
+    ) -> None:
+        """Take the steps on a batch that a pull asks for after the first; move its anchor."""
+        for _ in range(1, pull.steps):
+            self._step(inputs, labels, batch, draw, pull)
+        if pull.follow:
+            np.subtract(self.values, self.anchor, out=self._scratch)
+            np.multiply(self._scratch, np.float32(pull.follow), out=self._scratch)
+            np.add(self.anchor, self._scratch, out=self.anchor)
+
     def _step(
-        self, inputs: Floats, labels: NDArray[np.int64], batch: NDArray[np.int64], draw: Draw
+        self,
+        inputs: Floats,
+        labels: NDArray[np.int64],
+        batch: NDArray[np.int64],
+        draw: Draw,
+        pull: Pull | None,
     ) -> float:
-        """Move the parameters by one batch; return its summed loss."""
+        """Move the parameters by one batch; return its summed loss before that."""
         size = len(batch)
         activations = [buffer[:size] for buffer in self._activations]
         np.take(inputs, batch, axis=0, out=activations[0], mode="clip")
@@ -112,7 +142,7 @@ class DenseSgd:
         deltas = [buffer[:size] for buffer in self._deltas]
         loss = self._loss(activations[-1], labels, deltas[-1])
         self._backward(activations, deltas, factors)
-        self._move()
+        self._move(pull)
         return loss
 
     def _forward(self, activations: list[Floats], draw: Draw) -> list[Floats | None]:
@@ -160,11 +190,15 @@ class DenseSgd:
             if factor is not None:
                 np.multiply(deltas[layer], factor, out=deltas[layer])
 
-    def _move(self) -> None:
+    def _move(self, pull: Pull | None) -> None:
         """One step of SGD with momentum and weight decay, as ``training.Sgd`` takes it."""
         settings = self._settings
         if settings.weight_decay:
             np.multiply(self.values, np.float32(settings.weight_decay), out=self._scratch)
+            np.add(self._gradients, self._scratch, out=self._gradients)
+        if pull is not None:
+            np.subtract(self.values, self.anchor, out=self._scratch)
+            np.multiply(self._scratch, np.float32(pull.strength), out=self._scratch)
             np.add(self._gradients, self._scratch, out=self._gradients)
         direction = self._gradients
         if settings.momentum:

@@ -6,7 +6,7 @@ more than 1e-5 per training.
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -15,8 +15,9 @@ from torch import nn
 
 from client_app import training
 from client_app.dense import DenseSgd, DenseShape, Draw, Floats
+from client_app.pull import Pull
 from client_app.site import Site
-from client_app.training import Evaluation, Rows, Stopwatch
+from client_app.training import Anchored, Evaluation, Rows, Stopwatch
 from common import models, seeds
 from common.config import Settings
 from common.messages import Order, Parameters
@@ -63,10 +64,14 @@ class Fitted:
     parameters: dict[str, np.ndarray]
     loss: float
     """Mean over the last local epoch, in nats."""
-    seconds: float
+    seconds: float = 0.0
+    anchor: dict[str, np.ndarray] | None = None
+    """Where the pull's anchor moved to; None where nothing pulled."""
 
 
-def fit(parameters: Parameters, lesson: Lesson, settings: Settings) -> Fitted:
+def fit(
+    parameters: Parameters, lesson: Lesson, settings: Settings, pull: Pull | None = None
+) -> Fitted:
     """Return a client's model after ``local-epochs`` from the parameters given."""
     watch = Stopwatch()
     device = training.choose_device(settings.device)
@@ -74,30 +79,35 @@ def fit(parameters: Parameters, lesson: Lesson, settings: Settings) -> Fitted:
     known = settings.engine == "batched" and device.type == "cpu"
     shape = dense_shape(_network(*name)) if known else None
     if shape is not None and _fits(parameters, _network(*name)):
-        fitted, loss = _fit_dense(_dense_sgd(shape, settings), parameters, lesson)
+        fitted = _fit_dense(_dense_sgd(shape, settings), parameters, lesson, pull)
     else:
-        fitted, loss = _fit_by_loop(network_with(parameters, *name), lesson, settings)
-    return Fitted(fitted, loss, watch.seconds)
+        fitted = _fit_by_loop(network_with(parameters, *name), lesson, settings, pull)
+    return replace(fitted, seconds=watch.seconds)
 
 
 def _fit_by_loop(
-    network: nn.Module, lesson: Lesson, settings: Settings
-) -> tuple[dict[str, np.ndarray], float]:
+    network: nn.Module, lesson: Lesson, settings: Settings, pull: Pull | None
+) -> Fitted:
     device = next(network.parameters()).device
+    towards = None if pull is None else Anchored(network, pull)
     with training.repeatable(device, lesson.dropout_seed):
         rows = Rows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
-        loss = training.train(network, rows, settings, lesson.order)
-    return models.parameters_of(network), loss
+        loss = training.train(network, rows, settings, lesson.order, towards)
+    fitted = models.parameters_of(network)
+    if towards is None:
+        return Fitted(fitted, loss)
+    towards.write_to(network)
+    return Fitted(fitted, loss, anchor=models.parameters_of(network))
 
 
-def _fit_dense(
-    sgd: DenseSgd, parameters: Parameters, lesson: Lesson
-) -> tuple[dict[str, np.ndarray], float]:
+def _fit_dense(sgd: DenseSgd, parameters: Parameters, lesson: Lesson, pull: Pull | None) -> Fitted:
     np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)
     inputs = lesson.inputs.reshape(len(lesson.inputs), -1)
     draw = _dropout(lesson.dropout_seed)
-    loss = sgd.train(inputs, lesson.labels, lesson.rows, lesson.order, draw)
-    return unflatten(sgd.values.copy(), parameters), loss
+    loss = sgd.train(inputs, lesson.labels, lesson.rows, lesson.order, draw, pull)
+    fitted = unflatten(sgd.values.copy(), parameters)
+    anchor = None if pull is None else unflatten(sgd.anchor.copy(), parameters)
+    return Fitted(fitted, loss, anchor=anchor)
 
 
 def unflatten(values: np.ndarray, like: Parameters) -> dict[str, np.ndarray]:

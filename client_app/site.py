@@ -8,6 +8,7 @@ import numpy as np
 from flwr.app import Context
 
 from client_app import prepared, site_config
+from client_app.keeping import Keeper, keeper_of
 from client_app.site_config import SiteConfig
 from common import config
 from common.config import Settings
@@ -25,6 +26,8 @@ class Site:
     dataset: Dataset
     rows: SiteRows
     releases: tuple[str, ...]
+    keeper: Keeper
+    """Where the site keeps what must outlive a message."""
 
     @property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +45,7 @@ def open_site(context: Context) -> Site:
     settings = config.from_run_config(context.run_config)
     own = site_config.from_node_config(context.node_config)
     if own.data_path:
-        return _own_site(own, settings)
+        return _own_site(own, settings, keeper_of(context))
     dataset, parts = simulated_federation(settings)
     index, announced = site_config.position(context.node_config)
     if announced != len(parts):
@@ -52,10 +55,11 @@ def open_site(context: Context) -> Site:
         )
     if own.device:
         settings = settings.replace(device=own.device)
-    return Site(parts[index].name, settings, dataset, parts[index], own.released)
+    keeper = keeper_of(context)
+    return Site(parts[index].name, settings, dataset, parts[index], own.released, keeper)
 
 
-def _own_site(own: SiteConfig, settings: Settings) -> Site:
+def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
     """Return a site with data of its own; a run cannot choose which, nor the device."""
     if settings.dataset != own.dataset:
         raise ConfigError(
@@ -66,7 +70,7 @@ def _own_site(own: SiteConfig, settings: Settings) -> Site:
     train, test = (np.arange(len(y)) for y in (dataset.train_y, dataset.test_y))
     device = own.device or "auto"
     rows = SiteRows(own.site, train, test)
-    return Site(own.site, settings.replace(device=device), dataset, rows, own.released)
+    return Site(own.site, settings.replace(device=device), dataset, rows, own.released, keeper)
 
 
 @functools.lru_cache(maxsize=1)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from client_app.pull import Pull
 from common.config import Settings
 from common.errors import ConfigError, DataError
 
@@ -125,33 +126,80 @@ class Sgd:
             parameter.grad = _shaped(self.gradients[view], parameter.shape)
             start = view.stop
 
-    def step(self) -> None:
+    def step(self, towards: "Anchored | None" = None) -> None:
         """Move the parameters against the gradients that were accumulated, and clear those."""
         settings = self._settings
         if settings.weight_decay:
             self.gradients.add_(self.values, alpha=settings.weight_decay)
+        if towards is not None:
+            self.gradients.add_(self.values - towards.anchor, alpha=towards.pull.strength)
         self._momentum.mul_(settings.momentum).add_(self.gradients)
         self.values.add_(self._momentum, alpha=-settings.learning_rate)
         self.gradients.zero_()
 
 
-def train(network: nn.Module, rows: Rows, settings: Settings, rng: np.random.Generator) -> float:
+class Anchored:
+    """A pull with its anchor as a flat vector (P,) beside a network's parameters."""
+
+    def __init__(self, network: nn.Module, pull: Pull) -> None:
+        self.pull = pull
+        device = next(network.parameters()).device
+        # copy() because a decoded array is a read-only view, which torch warns about
+        parts = [torch.from_numpy(pull.anchor[n].copy()) for n, _ in network.named_parameters()]
+        self.anchor = torch.cat([_channels_last(part).reshape(-1) for part in parts]).to(device)
+
+    def follow(self, values: Tensor) -> None:
+        """Move the anchor towards the parameters, as far as the pull says."""
+        if self.pull.follow:
+            self.anchor.add_(values - self.anchor, alpha=self.pull.follow)
+
+    def write_to(self, network: nn.Module) -> None:
+        """Overwrite a network's parameters with the anchor."""
+        start = 0
+        with torch.no_grad():
+            for parameter in network.parameters():
+                view = slice(start, start + parameter.numel())
+                parameter.copy_(_shaped(self.anchor[view], parameter.shape))
+                start = view.stop
+
+
+def train(
+    network: nn.Module,
+    rows: Rows,
+    settings: Settings,
+    rng: np.random.Generator,
+    towards: Anchored | None = None,
+) -> float:
     """Run ``local-epochs`` of SGD in place; return the last epoch's mean loss in nats.
 
-    The row order of each epoch comes from ``rng``; the last batch may be short.
+    The row order of each epoch comes from ``rng``; the last batch may be short. The loss is the
+    cross-entropy alone, before the (first) step on each batch.
+
+    Args:
+        network: trained in place.
+        rows: to train on.
+        settings: epochs, batches and SGD's own.
+        rng: decides the row order.
+        towards: what pulls the parameters, if anything does; its anchor may move.
     """
     sgd = Sgd(network, settings)
+    steps = 1 if towards is None else towards.pull.steps
     network.train()
     total = torch.zeros((), device=rows.labels.device)
     for _ in range(settings.local_epochs):
         order = torch.from_numpy(rng.permutation(len(rows))).to(rows.labels.device)
         total.zero_()
         for batch in torch.split(order, settings.batch_size):
-            loss = functional.cross_entropy(network(rows.inputs[batch]), rows.labels[batch])
-            loss.backward()  # type: ignore[no-untyped-call]
-            with torch.no_grad():
-                sgd.step()
-            total += loss.detach() * len(batch)
+            inputs, labels = rows.inputs[batch], rows.labels[batch]
+            for step in range(steps):
+                loss = functional.cross_entropy(network(inputs), labels)
+                loss.backward()  # type: ignore[no-untyped-call]
+                with torch.no_grad():
+                    sgd.step(towards)
+                if step == 0:
+                    total += loss.detach() * len(batch)
+            if towards is not None:
+                towards.follow(sgd.values)
     return total.item() / len(rows)
 
 

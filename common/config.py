@@ -113,6 +113,20 @@ class Settings(Schema):
         description="auto, cpu, cuda or cuda:<index>",
     )
 
+    objective: Literal["fedavg", "fedprox", "ditto", "pfedme", "local"] = Field(
+        "fedavg",
+        description="what a site minimises; ditto, pfedme: a personal model beside the common one; "
+        "local: nothing is shared",
+    )
+    proximal_mu: float = Field(0.01, ge=0, description="fedprox: strength of mu/2 ||w - w_t||^2")
+    personal_lambda: float = Field(
+        1.0, gt=0, description="ditto, pfedme: strength of lambda/2 ||personal - common||^2"
+    )
+    pfedme_steps: int = Field(5, ge=1, description="pfedme: SGD steps on each batch (K)")
+    pfedme_beta: float = Field(
+        1.0, gt=0, le=10, description="pfedme: share of the way to the average the server goes"
+    )
+
     # Who trains, and with which model
     strategy: str = Field("similarity", description="a method of the catalogue: coterie methods")
     metric: str = Field("euclidean", description="label dissimilarity of strategy=similarity")
@@ -225,7 +239,35 @@ class Settings(Schema):
             raise ValueError("max-clusters = 1: one cluster groups nobody; use 2 or more, or 0")
         if self.max_clusters and self.num_clusters:
             _at_most("num_clusters", self.num_clusters, "max-clusters", self.max_clusters)
+        self._check_objective()
         return self
+
+    def _check_objective(self) -> None:
+        """Refuse strengths that the objective does not use, or cannot."""
+        for key, users in _STRENGTHS.items():
+            value = getattr(self, key)
+            if self.objective not in users and value != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"{kebab_case(key)} = {value}: objective = {self.objective} does not use it; "
+                    f"leave it out, or set objective={' or '.join(users)}"
+                )
+        rate = self.learning_rate * self.personal_lambda
+        if self.objective == "pfedme" and rate > 1:
+            raise ValueError(
+                f"personal-lambda = {self.personal_lambda}: times learning-rate = "
+                f"{self.learning_rate} it must be at most 1, or pfedme's model overshoots the "
+                "personal one; lower either"
+            )
+
+    @property
+    def is_personal(self) -> bool:
+        """Whether sites keep models of their own, which are then what a site uses."""
+        return self.objective in ("ditto", "pfedme", "local")
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether there is a model that sites train together."""
+        return self.objective != "local"
 
     def to_toml(self) -> str:
         """Return a TOML text that :func:`load` reads back to equal settings."""
@@ -240,6 +282,15 @@ class Settings(Schema):
             if getattr(self, key):
                 changes[key] = os.path.abspath(_expand(getattr(self, key)))
         return self.replace(**changes)
+
+
+_STRENGTHS = {
+    "proximal_mu": ("fedprox",),
+    "personal_lambda": ("ditto", "pfedme"),
+    "pfedme_steps": ("pfedme",),
+    "pfedme_beta": ("pfedme",),
+}
+"""Settings of local objectives, and which objectives use them."""
 
 
 def load(file: Path | None, words: Iterable[str] = ()) -> Settings:

@@ -167,6 +167,14 @@ class EvaluateReport(_Record):
 
 
 @dataclass(frozen=True)
+class PersonalReport(EvaluateReport):
+    """A site's account of its personal model, and of the common one received beside it."""
+
+    shared_loss: float
+    shared_accuracy: float
+
+
+@dataclass(frozen=True)
 class ReleaseNote(_Record):
     """How a site protected what the reply beside it holds, in the site's own words.
 

@@ -57,20 +57,26 @@ def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Sett
 def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message] | None:
     """Return the replies of Coterie's ClientApp; None where the handlers must answer themselves.
 
-    Those are other kinds than train and evaluate, and anything that goes wrong: a handler's error
-    names its site.
+    Those are other kinds than train and evaluate, local objectives with more to a training than
+    SGD, and anything that goes wrong: a handler's error names its site.
     """
     kinds = {message.metadata.message_type for message in asked}
     try:
-        together = {messages.TRAIN: _train, messages.EVALUATE: _evaluate}[kinds.pop()]
-        if kinds:
-            return None
+        kind = kinds.pop()
+        together = {messages.TRAIN: _train, messages.EVALUATE: _evaluate}[kind]
         arrivals = [
             (message, open_site(context)) for message, context in zip(asked, contexts, strict=True)
         ]
+        if kinds or not _knows(kind, arrivals[0][1].settings):
+            return None
         return [reply for same in _by_model(arrivals) for reply in together(same)]
     except Exception:
         return None
+
+
+def _knows(kind: str, settings: Settings) -> bool:
+    """Return whether the run's local objective leaves this kind of message as FedAvg has it."""
+    return not settings.is_personal if kind == messages.EVALUATE else settings.objective == "fedavg"
 
 
 def _by_model(arrivals: Sequence[Arrival]) -> Iterator[list[Arrival]]:

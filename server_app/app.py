@@ -4,6 +4,7 @@ import logging
 import sys
 from pathlib import Path
 
+import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
@@ -96,18 +97,24 @@ def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder) -
     else:
         roster = introduce(grid, expected=settings.num_clients, timeout=timeout)
     folder.write_json("sites.json", [vars(site) for site in roster.sites])
-    first = roster.sites[0]
-    initial = models.initial_parameters(settings, tuple(first.input_shape), first.num_classes)
     strategy = _strategy(method, settings, roster, folder)
     strategy.resume(done, state)
     strategy.start(
         grid,
-        messages.encode_arrays(initial),
+        messages.encode_arrays(_first_model(settings, roster)),
         num_rounds=settings.num_server_rounds,
         timeout=settings.round_timeout,
     )
     rounds = settings.num_server_rounds
     folder.set_status("finished", done=rounds, rounds=rounds)
+
+
+def _first_model(settings: Settings, roster: Roster) -> dict[str, np.ndarray]:
+    """Return what the sites start from; a model without arrays where they share none."""
+    if not settings.shares_model:
+        return {}
+    site = roster.sites[0]
+    return models.initial_parameters(settings, tuple(site.input_shape), site.num_classes)
 
 
 def _strategy(

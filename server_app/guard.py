@@ -6,7 +6,7 @@ was; both are ordinary in a federation, so every reply is inspected before it is
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Message
@@ -19,8 +19,11 @@ from common.messages import (
     LossReport,
     Order,
     Parameters,
+    PersonalReport,
     TrainReport,
 )
+
+_Evaluation = TypeVar("_Evaluation", bound=EvaluateReport)
 
 _SLACK_BYTES = 65_536  # headers, names and scalars beside the arrays
 
@@ -65,8 +68,22 @@ def inspect_training(
 
 def inspect_evaluation(reply: Message, asked: Asked) -> EvaluateReport:
     """Return a reply's report; :class:`MessageError` with the reason if unusable."""
+    return _evaluation(EvaluateReport, reply, asked)
+
+
+def inspect_personal(reply: Message, asked: Asked) -> EvaluateReport:
+    """Return a reply's report of two models, as :func:`inspect_evaluation`."""
+    report = _evaluation(PersonalReport, reply, asked)
+    if not 0 <= report.shared_accuracy <= 1:
+        raise MessageError(f"shared_accuracy = {report.shared_accuracy} is outside [0, 1]")
+    if not np.isfinite(report.shared_loss):
+        raise MessageError(f"shared_loss = {report.shared_loss}")
+    return report
+
+
+def _evaluation(kind: type[_Evaluation], reply: Message, asked: Asked) -> _Evaluation:
     refuse_error(reply)
-    report = EvaluateReport.decode(reply.content)
+    report = kind.decode(reply.content)
     _compare(report, asked, asked.site.num_test_examples)
     if not 0 <= report.accuracy <= 1:
         raise MessageError(f"accuracy = {report.accuracy} is outside [0, 1]")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from common.config import Settings
-from common.messages import EvaluateReport, LossReport, TrainReport
+from common.messages import EvaluateReport, LossReport, PersonalReport, TrainReport
 from server_app.costs import Curve, times_trained
 from server_app.exchange import NO_REPLY, OK, Answer
 from server_app.fairness import spread, worst_tenth
@@ -32,6 +32,8 @@ class Attempt:
     """Of the models that sites were asked about before the cohort was chosen."""
     rehearsal: list[Answer[Trained]] = field(default_factory=list)
     """Trainings of a copy, which only inform the choice of the cohort."""
+    divergence: dict[int, float] = field(default_factory=dict)
+    """Client -> weight divergence of its update, where that can be seen."""
     drift: float | None = None
     """Share of the sites that changed cluster before this round; None: nobody was grouped anew."""
 
@@ -102,7 +104,7 @@ class Ledger:
         return {
             "accuracy": lines[-1]["accuracy"],
             "loss": lines[-1]["loss"],
-            **{key: lines[-1][key] for key in _FAIRNESS},
+            **{key: lines[-1][key] for key in (*_FAIRNESS, *_SHARED) if key in lines[-1]},
             "best_accuracy": best["accuracy"],
             "best_round": best["round"],
             "rounds": lines[-1]["round"],
@@ -127,6 +129,7 @@ class Ledger:
             "loss": overall.loss if overall else None,
             **_fairness(attempt.evaluated),
             "train_loss": _train_loss(attempt),
+            **_common_model(attempt),
             "models": [{"model": model, **vars(score)} for model, score in scores.items()],
             "trained": [self._roster.names[answer.client] for answer, _, _ in attempt.trained],
             "rejected": self._rejected(attempt),
@@ -152,7 +155,8 @@ class Ledger:
     def _client_line(self, attempt: Attempt, answer: Answer[Any], phase: str) -> dict[str, Any]:
         # A training's value is its report and its arrays.
         report = answer.value[0] if isinstance(answer.value, tuple) else answer.value
-        told = ("num_examples", "loss", "accuracy", "seconds")
+        told = ("num_examples", "loss", "accuracy", *_SHARED, "seconds")
+        divergence = attempt.divergence.get(answer.client) if phase == "train" else None
         return {
             "round": attempt.round,
             "attempt": attempt.attempt,
@@ -160,6 +164,7 @@ class Ledger:
             "site": self._roster.names[answer.client],
             "model": answer.model,
             **{key: getattr(report, key) for key in told if hasattr(report, key)},
+            **({} if divergence is None else {"weight_divergence": divergence}),
             "bytes_down": answer.bytes_down,
             "bytes_up": answer.bytes_up,
             "verdict": answer.verdict,
@@ -194,6 +199,25 @@ def _fairness(reports: Sequence[EvaluateReport]) -> dict[str, float | None]:
         return dict.fromkeys(_FAIRNESS)
     accuracies = np.array([report.accuracy for report in reports])
     return dict(zip(_FAIRNESS, (spread(accuracies), worst_tenth(accuracies)), strict=True))
+
+
+_SHARED = ("shared_loss", "shared_accuracy")
+
+
+def _common_model(attempt: Attempt) -> dict[str, float]:
+    """Return how far the updates lie from the model, each site counting once.
+
+    Where sites have models of their own, also how the common one does over all held-out rows.
+    """
+    figures: dict[str, float] = {}
+    if attempt.divergence:
+        figures["weight_divergence"] = float(np.mean(list(attempt.divergence.values())))
+    reports = [report for report in attempt.evaluated if isinstance(report, PersonalReport)]
+    if reports:
+        rows = np.array([report.num_examples for report in reports], dtype=np.float64)
+        shares = rows / rows.sum()
+        figures |= {key: float(shares @ [getattr(r, key) for r in reports]) for key in _SHARED}
+    return figures
 
 
 def _uplinks(line: dict[str, Any]) -> int:

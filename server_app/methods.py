@@ -229,6 +229,12 @@ def build(settings: Settings) -> Method:
             f"routing = 'per-cluster': strategy={settings.strategy} groups nobody; "
             "use strategy=similarity, simclust or repclust, or routing=one-model"
         )
+    if not settings.shares_model and method.needs - {"labels", "sizes"}:
+        raise ConfigError(
+            f"objective = {settings.objective!r}: no model leaves a site, and "
+            f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
+            "use strategy=fedavg or random"
+        )
     return _selecting(method, settings)
 
 

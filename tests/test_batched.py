@@ -130,6 +130,14 @@ def test_other_kinds_and_engine_loop_go_through_the_handlers(monkeypatch):
     assert not any(reply.has_error() for reply in answering.answer(app, asked("evaluate"), loop))
 
 
+@pytest.mark.parametrize("objective", ["fedprox", "ditto", "pfedme", "local"])
+def test_local_objectives_beyond_plain_sgd_go_through_the_handlers(objective):
+    settings = SETTINGS.replace(objective=objective)
+    assert batched.answer(asked("train", settings=settings), contexts(settings)) is None
+    together = batched.answer(asked("evaluate", settings=settings), contexts(settings))
+    assert (together is not None) == (objective == "fedprox")
+
+
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100, 10_000])
 def test_units_hold_every_message_once_in_order_and_follow_from_their_number(count):
     found = answering.units(range(count), "evaluate")

@@ -4,7 +4,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from common import messages
 from common.errors import MessageError
-from common.messages import EvaluateReport, Introduction, LossReport, Order, TrainReport
+from common.messages import (
+    EvaluateReport,
+    Introduction,
+    LossReport,
+    Order,
+    PersonalReport,
+    TrainReport,
+)
 from server_app import guard
 from server_app.guard import Asked, Template
 
@@ -141,3 +148,29 @@ def test_losses(order, changes, reason):
     else:
         with pytest.raises(MessageError, match=reason):
             guard.inspect_loss(reply, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"shared_accuracy": 1.5}, "shared_accuracy = 1.5 is outside"),
+        ({"shared_loss": float("nan")}, "shared_loss = nan"),
+        ({"accuracy": -0.1}, "accuracy = -0.1 is outside"),
+        ({"num_examples": 19}, "must be 1 to 18"),
+    ],
+)
+def test_a_report_of_two_models_is_checked_in_both(order, changes, reason):
+    good = GOOD | {"num_examples": 18, "accuracy": 0.5, "shared_loss": 1.0, "shared_accuracy": 0.4}
+    reply = messages.reply(order, PersonalReport(**(good | changes)))
+    if reason is None:
+        assert guard.inspect_personal(reply, ASKED) == PersonalReport(**good)
+    else:
+        with pytest.raises(MessageError, match=reason):
+            guard.inspect_personal(reply, ASKED)
+
+
+def test_a_report_of_one_model_is_not_taken_where_two_are_due(order):
+    told = EvaluateReport(**(GOOD | {"num_examples": 18, "accuracy": 0.5}))
+    with pytest.raises(MessageError, match="shared_loss"):
+        guard.inspect_personal(messages.reply(order, told), ASKED)

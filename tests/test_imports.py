@@ -45,6 +45,8 @@ ARITHMETIC = [
     "server_app/model_groups.py",
     "server_app/fairness.py",
     "server_app/costs.py",
+    "server_app/divergence.py",
+    "server_app/advice.py",
 ]
 SOURCES = [path for package in ALLOWED for path in sorted((ROOT / package).rglob("*.py"))]
 

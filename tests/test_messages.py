@@ -13,6 +13,7 @@ from common.messages import (
     Introduction,
     LabelHistogram,
     Order,
+    PersonalReport,
     ProbeReport,
     ProbeRequest,
     TrainReport,
@@ -25,6 +26,7 @@ RECORDS = [
     Order(3, 1, 0),
     TrainReport("é", 3, 1, 0, 70, 0.25, 1.5),
     EvaluateReport("site-00", 3, 1, 0, 18, float("nan"), 0.5, 0.1),
+    PersonalReport("site-00", 3, 1, 0, 18, 0.25, 0.5, 0.1, 0.75, 0.25),
     ProbeRequest(100),
     ProbeReport("site-00"),
 ]

@@ -20,12 +20,13 @@ from common.messages import Parameters, TrainReport
 from server_app import checkpoint, guard
 from server_app.checkpoint import HoldsClients, State
 from server_app.clustering import Clusters
+from server_app.divergence import weight_divergences
 from server_app.exchange import OK, Answer, Exchange
 from server_app.guard import Template
 from server_app.ledger import Attempt, Ledger, Trained
 from server_app.methods import Method
 from server_app.roster import Roster, introduce_late
-from server_app.routing import average, per_cluster
+from server_app.routing import average, mixed, per_cluster
 from server_app.run_folder import RunFolder
 from server_app.selection import Cohort, View
 
@@ -258,7 +259,7 @@ class FederatedTraining(Strategy):
 
     def _finish(self, seconds: float) -> None:
         kind = "cluster" if self.method.route is per_cluster else "model"
-        for index, parameters in enumerate(self.models):
+        for index, parameters in enumerate(filter(None, self.models)):
             self.folder.write_model(f"{kind}-{index}", parameters)
         self.folder.write_json("results.json", self._ledger.results(seconds, self.settings))
 
@@ -310,6 +311,7 @@ class FederatedTraining(Strategy):
         self._remember(updates)
         self.before_average(server_round)
         self.models = self._averaged(updates, self._cohort_weights)
+        self._attempt.divergence = self._divergence(updates)
         losses = [report.loss for _, report, _ in updates]
         return None, MetricRecord({"train_loss": float(np.mean(losses))})
 
@@ -325,7 +327,9 @@ class FederatedTraining(Strategy):
     ) -> MetricRecord | None:
         """Return accuracy and loss over all sites' rows; None if no site's answer is usable."""
         assert self._exchange is not None
-        self._attempt.evaluation = self._exchange.answers(replies, guard.inspect_evaluation)
+        two = self.settings.is_personal and self.settings.shares_model
+        inspect = guard.inspect_personal if two else guard.inspect_evaluation
+        self._attempt.evaluation = self._exchange.answers(replies, inspect)
         reports = self._attempt.evaluated
         if not reports:
             return None
@@ -400,9 +404,26 @@ class FederatedTraining(Strategy):
                     )
                     for a, report, _ in mine
                 ]
-                parameters = [trained for _, _, trained in mine]
-                models[index] = average(parameters, np.array(weights))
+                after = average([trained for _, _, trained in mine], np.array(weights))
+                models[index] = self._mixed(models[index], after)
         return models
+
+    def _mixed(
+        self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]
+    ) -> dict[str, np.ndarray]:
+        if self.settings.objective != "pfedme":
+            return after
+        return mixed(before, after, self.settings.pfedme_beta)
+
+    def _divergence(self, updates: list[Update]) -> dict[int, float]:
+        """Return each client's distance from the model that its update went into."""
+        found: dict[int, float] = {}
+        for index, model in enumerate(self.models):
+            mine = [update for update in updates if self.routes[update[0].client] == index]
+            distances = weight_divergences([trained for _, _, trained in mine], model)
+            clients = [answer.client for answer, _, _ in mine]
+            found |= dict(zip(clients, distances or (), strict=False))
+        return found
 
     # What a selection sees before it chooses ---------------------------------------------------
 

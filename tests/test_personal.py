@@ -1,0 +1,226 @@
+"""Personal models: kept by the site, there again after a restart, and what a run makes of them."""
+
+import json
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from safetensors.numpy import load_file
+
+from client_app import engine
+from client_app.app import app
+from client_app.engine import Lesson
+from client_app.keeping import ContextKeeper, FolderKeeper
+from client_app.personal import PersonalModels
+from client_app.site import open_site
+from common import messages, models
+from common.config import Settings
+from common.messages import EvaluateReport, Order, PersonalReport, TrainReport
+from deploy.simulation import simulate
+
+SETTINGS = Settings(**{"num-clients": 4, "local-epochs": 1, "model": "mlp", "objective": "ditto"})
+FIRST = models.initial_parameters(SETTINGS, (1, 8, 8), 10)
+
+
+def parameters(value):
+    return {"b": np.full(2, value, np.float32), "a": np.full((2, 2), value, np.float32)}
+
+
+@pytest.fixture(params=["context", "folder"])
+def keeper(request, tmp_path):
+    return ContextKeeper(RecordDict()) if request.param == "context" else FolderKeeper(tmp_path)
+
+
+def test_keeps_the_newest_model_and_the_one_it_started_from(keeper):
+    kept = PersonalModels(keeper, "personal")
+    like = parameters(0)
+    assert kept.up_to(9, like) is None
+    for trained in (1, 4, 6):
+        kept.write(trained, parameters(trained))
+    values = [model and model["a"][0, 0] for model in (kept.up_to(r, like) for r in range(3, 8))]
+    assert values == [None, 4, 4, 6, 6]  # round 1's is gone
+    kept.write(6, parameters(66))  # asked again
+    assert kept.up_to(5, like)["a"][0, 0] == 4
+    assert kept.up_to(6, like)["a"][0, 0] == 66
+    kept.write(2, parameters(2))  # a run that starts over
+    assert kept.up_to(9, like)["a"][0, 0] == 2
+    assert [*kept.up_to(9, like)] == ["b", "a"]  # the network's order, which the file does not keep
+
+
+def context(settings, node=1, **node_config):
+    described = {"partition-id": node, "num-partitions": 4, **node_config}
+    return Context(1, 2 + node, described, RecordDict(), settings.to_dict())
+
+
+def asked(kind, server_round, model=FIRST, attempt=1):
+    content = messages.content(Order(server_round, attempt, 0), messages.encode_arrays(model))
+    return Message(content, 3, kind)
+
+
+def arrays(reply):
+    return messages.decode_arrays(messages.arrays_of(reply.content))
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize("objective", ["ditto", "pfedme", "local"])
+def test_personal_models_survive_a_restart_of_the_site(tmp_path, objective):
+    settings = SETTINGS.replace(objective=objective)
+    model = {} if objective == "local" else FIRST
+    folder = str(tmp_path / "state")
+
+    def figures(contexts):
+        """Two rounds of training and the evaluation after each, every message at its context."""
+        found = []
+        for server_round in (1, 2):
+            trained = app(asked("train", server_round, model), next(contexts))
+            evaluated = app(asked("evaluate", server_round, model), next(contexts))
+            report = EvaluateReport.decode(evaluated.content)
+            found.append((TrainReport.decode(trained.content).loss, report.loss, report.accuracy))
+        return found
+
+    one = context(settings)
+    in_memory = figures(iter([one] * 4))
+    restarted = figures(iter([context(settings, **{"state-dir": folder}) for _ in range(4)]))
+    forgetful = figures(iter([context(settings) for _ in range(4)]))
+    assert restarted == in_memory
+    assert restarted != forgetful
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_a_round_asked_for_again_starts_from_the_same_model_and_ends_with_the_same():
+    here = context(SETTINGS)
+    for server_round in (1, 2):
+        app(asked("train", server_round), here)
+    once = EvaluateReport.decode(app(asked("evaluate", 2), here).content)
+    app(asked("train", 2), here)
+    again = EvaluateReport.decode(app(asked("evaluate", 2), here).content)
+    assert (again.loss, again.accuracy) == (once.loss, once.accuracy)
+    app(asked("train", 3), here)
+    later = EvaluateReport.decode(app(asked("evaluate", 3), here).content)
+    assert later.loss != once.loss
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_another_runs_personal_model_is_not_taken_for_this_ones(tmp_path):
+    def first_figures(settings):
+        here = context(settings, **{"state-dir": str(tmp_path)})
+        return EvaluateReport.decode(app(asked("evaluate", 3), here).content).loss
+
+    untrained = first_figures(SETTINGS)
+    app(asked("train", 1), context(SETTINGS, **{"state-dir": str(tmp_path)}))
+    assert first_figures(SETTINGS.replace(personal_lambda=0.5)) == untrained
+    assert first_figures(SETTINGS.replace(num_server_rounds=99)) != untrained  # the run continued
+    assert first_figures(SETTINGS) != untrained
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_reports_the_personal_model_and_the_common_one_beside_it():
+    here = context(SETTINGS)
+    before = PersonalReport.decode(app(asked("evaluate", 1), here).content)
+    assert (before.loss, before.accuracy) == (before.shared_loss, before.shared_accuracy)
+    app(asked("train", 1), here)
+    report = PersonalReport.decode(app(asked("evaluate", 1), here).content)
+    assert (report.shared_loss, report.shared_accuracy) == (before.loss, before.accuracy)
+    site = open_site(here)
+    own = PersonalModels.of(site).up_to(1, FIRST)
+    [expected] = engine.evaluate(own, [site])
+    assert (report.loss, report.accuracy) == (expected.loss, expected.accuracy)
+    assert report.loss != report.shared_loss
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_local_training_sends_nothing_and_needs_no_leave_to_send():
+    settings = SETTINGS.replace(objective="local")
+    here = context(settings, releases="")
+    reply = app(asked("train", 1, {}), here)
+    assert not reply.has_error()
+    assert arrays(reply) == {}
+    assert messages.payload_bytes(reply.content) < 300
+    site = open_site(here)
+    expected = engine.fit(FIRST, Lesson.of(site, Order(1, 1, 0)), settings).parameters
+    own = PersonalModels.of(site).up_to(1, FIRST)
+    assert all(np.array_equal(own[name], expected[name]) for name in FIRST)
+    evaluated = app(asked("evaluate", 1, {}), here)
+    assert EvaluateReport.decode(evaluated.content).loss > 0
+    assert "shared_loss" not in evaluated.content[messages.RECORD]
+
+
+# Whole runs --------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def play(tmp_path, monkeypatch):
+    """Run a small federation and return its folder; without the report, which takes longest."""
+    monkeypatch.setattr("server_app.report.write_report", lambda _: None)
+
+    def run(objective, **changes):
+        values = {"num-clients": 4, "num-server-rounds": 2, "local-epochs": 1, "model": "mlp"}
+        values |= {"strategy": "fedavg", "output-dir": str(tmp_path), "workers": 1}
+        more = {key.replace("_", "-"): value for key, value in changes.items()}
+        return simulate(Settings.parse(values | more | {"objective": objective}))
+
+    return run
+
+
+def lines(folder, name="rounds.jsonl"):
+    text = (folder / name).read_text().splitlines()
+    return [{k: v for k, v in json.loads(t).items() if k != "seconds"} for t in text]
+
+
+def common_model(folder):
+    return load_file(folder / "models" / "model-0.safetensors")
+
+
+def equal(one, other):
+    return all(np.array_equal(one[name], other[name]) for name in one)
+
+
+def test_dittos_common_model_is_fedavgs(play):
+    fedavg, ditto = play("fedavg"), play("ditto")
+    assert equal(common_model(ditto), common_model(fedavg))
+    for mine, its in zip(lines(ditto), lines(fedavg), strict=True):
+        assert mine["shared_accuracy"] == its["accuracy"]
+        assert mine["shared_loss"] == pytest.approx(its["loss"], abs=1e-6)
+        assert mine["accuracy"] != its["accuracy"]
+        assert mine["weight_divergence"] == its["weight_divergence"] > 0
+        assert "shared_accuracy" not in its
+    results = json.loads((ditto / "results.json").read_text())
+    assert results["shared_accuracy"] == lines(ditto)[-1]["shared_accuracy"]
+
+
+def test_fedprox_at_mu_0_is_fedavg_and_mu_holds_the_sites_together(play):
+    fedavg, zero, strong = (
+        play("fedavg"),
+        play("fedprox", proximal_mu=0),
+        play("fedprox", proximal_mu=5),
+    )
+    assert equal(common_model(zero), common_model(fedavg))
+    assert lines(zero) == lines(fedavg)
+    assert lines(strong)[0]["weight_divergence"] < lines(fedavg)[0]["weight_divergence"]
+
+
+def test_pfedmes_common_model_moves_as_far_as_beta_says(play):
+    whole, half = (
+        common_model(play("pfedme", pfedme_beta=b, num_server_rounds=1)) for b in (1, 0.5)
+    )
+    assert not any(np.array_equal(whole[name], FIRST[name]) for name in FIRST)
+    for name in FIRST:
+        np.testing.assert_allclose(half[name], (FIRST[name] + whole[name]) / 2, atol=1e-6)
+
+
+def test_local_training_leaves_no_common_model_and_no_update(play):
+    folder = play("local")
+    assert not (folder / "models").exists()
+    line = lines(folder)[-1]
+    assert line["bytes_up"] + line["bytes_down"] < 4 * 2 * 500
+    assert line["accuracy"] > 0
+    assert "weight_divergence" not in line
+
+
+@pytest.mark.parametrize("objective", ["fedprox", "ditto", "pfedme", "local"])
+def test_numbers_do_not_depend_on_the_number_of_workers(play, objective):
+    one, two = (play(objective, workers=n) for n in (1, 2))
+    for name in ("rounds.jsonl", "clients.jsonl"):
+        assert lines(one, name) == lines(two, name)
+    models_of = [sorted(folder.rglob("*.safetensors")) for folder in (one, two)]
+    assert [p.read_bytes() for p in models_of[0]] == [p.read_bytes() for p in models_of[1]]
