@@ -15,14 +15,11 @@ from client_app.objectives import OBJECTIVES, Learned
 from client_app.site import Site
 from client_app.training import Evaluation
 from common import models
-from common.config import Settings
+from common.config import MAY_CHANGE, Settings
 from common.messages import Order, Parameters
 
-_ELSEWHERE = {
-    *("output-dir", "name", "workers", "engine", "device", "data-dir", "download"),
-    *("num-server-rounds", "round-timeout", "on-bad-update"),
-}
-"""Settings that may change when a run is continued: its personal models stay its own."""
+_NOT_THE_RUNS = MAY_CHANGE | {"device"}
+"""Settings that may change while a run goes on, and one that a site decides itself."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,9 @@ class PersonalModels:
 
     @classmethod
     def of(cls, site: Site) -> "PersonalModels":
-        """Return a site's in a run; runs whose numbers equal settings decide count as one run."""
+        """Return a site's in a run; runs of equal settings count as one run, which was resumed."""
         values = site.settings.to_dict()
-        own = {key: value for key, value in values.items() if key not in _ELSEWHERE}
+        own = {key: value for key, value in values.items() if key not in _NOT_THE_RUNS}
         digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8)
         return cls(site.keeper, f"personal-{digest.hexdigest()}.safetensors")
 

@@ -12,9 +12,10 @@ from client_app.keeping import Keeper, keeper_of
 from client_app.site_config import SiteConfig
 from common import config
 from common.config import Settings
-from common.data import Dataset, load_dataset
+from common.data import SYNTHETIC, Dataset, load_dataset
 from common.errors import ConfigError, DataError
 from common.splits import SiteRows, partition
+from common.synthetic import SyntheticSites
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,14 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
     return Site(own.site, settings.replace(device=device), dataset, rows, own.released, keeper)
 
 
+def _synthetic_sites(settings: Settings) -> SyntheticSites | None:
+    if settings.dataset != SYNTHETIC:
+        return None
+    return SyntheticSites(
+        settings.num_clients, settings.synthetic_rows, settings.shift, settings.shift_size
+    )
+
+
 @functools.lru_cache(maxsize=1)
 def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
     """Return the data set and the rows of every site.
@@ -86,6 +95,7 @@ def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
         label_column=settings.label_column,
         client_column=settings.client_column,
         test_fraction=settings.test_fraction,
+        sites=_synthetic_sites(settings),
         seed=settings.seed,
     )
     rows = partition(

@@ -88,6 +88,15 @@ class Settings(Schema):
     num_partitions: int = Field(
         2, ge=1, description="class blocks of split=dirichlet-partitioned (the paper's rho)"
     )
+    shift: Literal["none", "feature", "label", "concept"] = Field(
+        "none", description="dataset=synthetic with split=by-user: what differs between the sites"
+    )
+    shift_size: float = Field(
+        0.0, ge=0, le=1, description="0: sites alike, 1: as different as this shift makes them"
+    )
+    synthetic_rows: int = Field(
+        50_000, ge=20, le=10_000_000, description="dataset=synthetic: rows of all sites together"
+    )
     min_partition_size: int = Field(10, ge=1, description="fewest training rows of a site")
     seed: int = Field(0, ge=0, lt=2**63, description="of every draw but keys and privacy noise")
 
@@ -239,6 +248,13 @@ class Settings(Schema):
             raise ValueError("max-clusters = 1: one cluster groups nobody; use 2 or more, or 0")
         if self.max_clusters and self.num_clusters:
             _at_most("num_clusters", self.num_clusters, "max-clusters", self.max_clusters)
+        if self.shift != "none" and (self.dataset, self.split) != ("synthetic", "by-user"):
+            raise ValueError(
+                f"shift = {self.shift}: only the sites of dataset=synthetic with split=by-user are "
+                "shifted; set both, or shift=none"
+            )
+        if self.shift_size and self.shift == "none":
+            raise ValueError(f"shift-size = {self.shift_size}: set shift=feature, label or concept")
         self._check_objective()
         return self
 
@@ -283,6 +299,11 @@ class Settings(Schema):
                 changes[key] = os.path.abspath(_expand(getattr(self, key)))
         return self.replace(**changes)
 
+
+MAY_CHANGE = frozenset(
+    {"resume", "workers", "data-dir", "output-dir", "round-timeout", "deadline-factor"}
+)
+"""Settings that a resumed run may be given anew: where things lie and how long to wait."""
 
 _STRENGTHS = {
     "proximal_mu": ("fedprox",),

@@ -14,6 +14,7 @@ from common import readers, seeds
 from common.errors import ConfigError, DataError, did_you_mean
 from common.own_data import read_csv, read_image_folder, read_npz
 from common.readers import Array, DataFolder, IntArray, Reader, Rows, require_finite
+from common.synthetic import SyntheticSites, synthetic
 
 DATASETS: Final[dict[str, Reader]] = {
     "digits": readers.digits,
@@ -27,6 +28,9 @@ DATASETS: Final[dict[str, Reader]] = {
     "uci-har": readers.uci_har,
     "heart-disease": readers.heart_disease,
 }
+
+SYNTHETIC: Final = "synthetic"
+KNOWN: Final = (*DATASETS, SYNTHETIC)
 
 # What one site has of a data set above: the reader of its own file.
 SITE_FILES: Final[dict[str, Callable[[Path], Rows]]] = {"heart-disease": readers.hospital}
@@ -112,13 +116,15 @@ def load_dataset(
     label_column: str = "label",
     client_column: str = "",
     test_fraction: float = 0.2,
+    sites: SyntheticSites | None = None,
     seed: int,
 ) -> Dataset:
-    """Return a data set of the table `DATASETS`, or the one in an .npz, a .csv or an image folder.
+    """Return a data set of `KNOWN`, or the one in an .npz, a .csv or an image folder.
 
     A name of the table wins over a file of that name. The columns are for .csv only; an empty
     `client_column` means no natural clients. Without a test split of its own, a data set gives up
     `test_fraction` (0 to 1, exclusive) of its rows, drawn from `seed`; otherwise both are unused.
+    `sites` says what ``synthetic`` is to be.
 
     Every feature of a table, and every channel of images, is standardised to mean 0 and standard
     deviation 1 over the training rows; what is constant there becomes 0.
@@ -130,7 +136,9 @@ def load_dataset(
     if not 0 < test_fraction < 1:
         raise ConfigError(f"test-fraction={test_fraction}: choose a fraction between 0 and 1")
     located = locate(name_or_path)
-    if located in DATASETS:
+    if located == SYNTHETIC:
+        name, rows = located, synthetic(sites or SyntheticSites(), seed)
+    elif located in DATASETS:
         name, rows = located, DATASETS[located](DataFolder(data_dir, download))
     else:
         path = Path(located)
@@ -192,13 +200,13 @@ def _of_classes(rows: Rows, classes: tuple[str, ...], path: Path) -> Rows:
 
 
 def locate(name_or_path: str) -> str:
-    """Return a name of the table as it is, a path as an absolute one; nothing is read.
+    """Return a known name as it is, a path as an absolute one; nothing is read.
 
     Raises:
-        ConfigError: neither a name of the table nor anything that is there.
+        ConfigError: neither a known name nor anything that is there.
         DataError: a path to nothing, or to a file of another kind.
     """
-    if name_or_path in DATASETS:
+    if name_or_path in KNOWN:
         return name_or_path
     path = Path(name_or_path).expanduser().absolute()
     is_table = path.suffix.lower() in (".npz", ".csv")
@@ -208,7 +216,7 @@ def locate(name_or_path: str) -> str:
         raise DataError(f"dataset={name_or_path}: there is no file {path}")
     if path.exists():
         raise DataError(f"dataset={path} is no .npz, .csv or folder of images")
-    raise ConfigError(f"dataset={name_or_path} is unknown{did_you_mean(name_or_path, DATASETS)}")
+    raise ConfigError(f"dataset={name_or_path} is unknown{did_you_mean(name_or_path, KNOWN)}")
 
 
 def _read_own(path: Path, label_column: str, client_column: str) -> Rows:

@@ -31,15 +31,11 @@ import numpy as np
 import safetensors.numpy
 
 from common import config
-from common.config import Settings
+from common.config import MAY_CHANGE, Settings
 from common.errors import ConfigError
 from common.messages import Parameters
 
 Json = Mapping[str, Any]
-
-_MAY_CHANGE = frozenset(
-    {"resume", "workers", "data-dir", "output-dir", "round-timeout", "deadline-factor"}
-)  # settings that a resumed run may be given anew: where things lie and how long to wait
 
 
 @dataclass(frozen=True)
@@ -84,7 +80,7 @@ class RunFolder:
         if status["state"] == "finished":
             raise ConfigError(f"{where}: finished after {status['round']} rounds; nothing is left")
         for key, value in settings.to_dict().items():
-            if key not in _MAY_CHANGE and own[key] != value:
+            if key not in MAY_CHANGE and own[key] != value:
                 raise ConfigError(
                     f"{key} = {value!r}: the run to resume has {own[key]!r}; leave it out, or "
                     "start a run of its own"

@@ -26,6 +26,7 @@ ARITHMETIC = [
     "common/readers.py",
     "common/own_data.py",
     "common/data.py",
+    "common/synthetic.py",
     "server_app/dissimilarity.py",
     "server_app/clusters.py",
     "server_app/clustering.py",

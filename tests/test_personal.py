@@ -13,10 +13,11 @@ from client_app.engine import Lesson
 from client_app.keeping import ContextKeeper, FolderKeeper
 from client_app.personal import PersonalModels
 from client_app.site import open_site
-from common import messages, models
+from common import config, messages, models
 from common.config import Settings
 from common.messages import EvaluateReport, Order, PersonalReport, TrainReport
 from deploy.simulation import simulate
+from server_app.ledger import Ledger
 
 SETTINGS = Settings(**{"num-clients": 4, "local-epochs": 1, "model": "mlp", "objective": "ditto"})
 FIRST = models.initial_parameters(SETTINGS, (1, 8, 8), 10)
@@ -109,7 +110,7 @@ def test_another_runs_personal_model_is_not_taken_for_this_ones(tmp_path):
     untrained = first_figures(SETTINGS)
     app(asked("train", 1), context(SETTINGS, **{"state-dir": str(tmp_path)}))
     assert first_figures(SETTINGS.replace(personal_lambda=0.5)) == untrained
-    assert first_figures(SETTINGS.replace(num_server_rounds=99)) != untrained  # the run continued
+    assert first_figures(SETTINGS.replace(round_timeout=9, device="cpu")) != untrained
     assert first_figures(SETTINGS) != untrained
 
 
@@ -206,6 +207,26 @@ def test_pfedmes_common_model_moves_as_far_as_beta_says(play):
     assert not any(np.array_equal(whole[name], FIRST[name]) for name in FIRST)
     for name in FIRST:
         np.testing.assert_allclose(half[name], (FIRST[name] + whole[name]) / 2, atol=1e-6)
+
+
+@pytest.mark.parametrize("objective", ["ditto", "pfedme", "local"])
+def test_a_run_that_was_interrupted_goes_on_with_its_personal_models(play, monkeypatch, objective):
+    whole = play(objective, num_server_rounds=4)
+    record = Ledger.record
+
+    def interrupted(ledger, attempt):
+        if attempt.round == 3:
+            raise KeyboardInterrupt
+        return record(ledger, attempt)
+
+    monkeypatch.setattr(Ledger, "record", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        play(objective, num_server_rounds=4, name="cut-off")
+    monkeypatch.setattr(Ledger, "record", record)
+    [cut] = whole.parent.glob("cut-off-*")
+    resumed = simulate(config.load(cut / "config.toml", [f"resume={cut}"]))
+    for name in ("rounds.jsonl", "clients.jsonl"):
+        assert lines(resumed, name) == lines(whole, name)
 
 
 def test_local_training_leaves_no_common_model_and_no_update(play):
