@@ -198,6 +198,7 @@ class Settings(Schema):
     sustained_rounds: int = Field(
         3, ge=1, description="consecutive rounds that hold the target accuracy"
     )
+    stop_at_target: bool = Field(False, description="end the run once the target was held")
     round_timeout: float = Field(3600, gt=0, description="seconds to wait for a round's replies")
     deadline_factor: float = Field(
         0,
@@ -244,6 +245,8 @@ class Settings(Schema):
             raise ValueError("cka-probe = public: name the file of rows with probe-file")
         if self.probe_file and self.cka_probe in ("noise", "client-rows"):
             raise ValueError(f"probe-file and cka-probe = {self.cka_probe}: leave one of them out")
+        if self.stop_at_target and not self.target_accuracy:
+            raise ValueError("stop-at-target = True: set target-accuracy, which is 0 (none)")
         if self.max_clusters == 1:
             raise ValueError("max-clusters = 1: one cluster groups nobody; use 2 or more, or 0")
         if self.max_clusters and self.num_clusters:
@@ -318,8 +321,8 @@ def load(file: Path | None, words: Iterable[str] = ()) -> Settings:
     """Return the defaults, changed by a TOML file, changed by ``key=value`` words."""
     values: dict[str, object] = {}
     if file is not None:
-        values |= _read_toml(file)
-    pairs = [_split_word(word) for word in words]
+        values |= read_toml(file)
+    pairs = [split_word(word) for word in words]
     twice = sorted({key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1})
     if twice:
         raise ConfigError(f"{twice[0]} is given twice; give each setting once")
@@ -351,14 +354,16 @@ def _at_most(key: str, value: int, limit_key: str, limit: int) -> None:
         raise ValueError(f"{kebab_case(key)} = {value}: must be at most {limit_key} = {limit}")
 
 
-def _split_word(word: str) -> tuple[str, str]:
+def split_word(word: str) -> tuple[str, str]:
+    """Return the key and the value of a word ``key=value``."""
     key, equals, value = word.partition("=")
     if not equals or not key:
         raise ConfigError(f"{word!r} is not a setting; write key=value, for example num-clients=20")
     return key.strip(), value.strip()
 
 
-def _read_toml(file: Path) -> dict[str, object]:
+def read_toml(file: Path) -> dict[str, Any]:
+    """Return a TOML file's content; a :class:`ConfigError` if it cannot be read."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -7,7 +7,8 @@ CoterieError              exit code 1
 ├── TrustError            a peer, key or sealed message that cannot be trusted 1
 ├── SumError              a secure sum that cannot be taken part in or ended  1
 ├── ClusteringError       clients that cannot be grouped as asked             1
-└── RoundError            a round without a usable result                     1
+├── RoundError            a round without a usable result                     1
+└── ComparisonError       runs of a comparison that failed                    1
 """
 
 import difflib
@@ -57,3 +58,7 @@ class ClusteringError(CoterieError):
 
 class RoundError(CoterieError):
     """A round that ended without a usable result, also after its retry."""
+
+
+class ComparisonError(CoterieError):
+    """Runs of a comparison that failed, one line for each; the others finished."""

@@ -58,6 +58,37 @@ def resume(
 
 
 @app.command()
+def compare(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE.toml] [KEY=VALUE,VALUE...]...",
+            help="a comparison's file, and settings that go over it: strategy=random,simclust "
+            "seed=0..4",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="the file's variant for ten minutes")] = False,
+    reference: Annotated[
+        str, typer.Option(help="the row that the others are held against; else the first")
+    ] = "",
+    jobs: Annotated[int, typer.Option(min=0, help="runs at a time; 0: one per core")] = 0,
+) -> None:
+    """Run many federations, skip those that are done, and write one table."""
+    from deploy.compare import compare as play
+    from deploy.compare_grid import read_grid
+
+    file, settings = _file_first(words or [])
+    play(read_grid(file, settings, quick=quick, reference=reference), jobs)
+
+
+def _file_first(words: list[str]) -> tuple[Path | None, list[str]]:
+    """Return the TOML file that the words begin with, if they do, and the others."""
+    if words and "=" not in words[0]:
+        return Path(words[0]), words[1:]
+    return None, words
+
+
+@app.command()
 def settings() -> None:
     """List every setting with its default, what it accepts and what it means."""
     for name, field in Settings.model_fields.items():

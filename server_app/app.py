@@ -105,8 +105,9 @@ def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder) -
         num_rounds=settings.num_server_rounds,
         timeout=settings.round_timeout,
     )
-    rounds = settings.num_server_rounds
-    folder.set_status("finished", done=rounds, rounds=rounds)
+    # Fewer rounds than planned where the run stopped at its target.
+    done = folder.read_json("status.json")["round"]
+    folder.set_status("finished", done=done, rounds=settings.num_server_rounds)
 
 
 def _first_model(settings: Settings, roster: Roster) -> dict[str, np.ndarray]:

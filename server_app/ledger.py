@@ -96,6 +96,11 @@ class Ledger:
         self._folder.append("rounds.jsonl", [line])
         return line
 
+    def target_was_held(self, settings: Settings) -> bool:
+        """Whether the rounds so far held the target accuracy for the window."""
+        curve = Curve.of(self._folder.read_lines("rounds.jsonl"))
+        return curve.reached(settings.target_accuracy, settings.sustained_rounds) is not None
+
     def results(self, seconds: float, settings: Settings) -> dict[str, Any]:
         """Return the final figures, from the lines alone."""
         attempts = self._folder.read_lines("rounds.jsonl")

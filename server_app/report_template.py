@@ -89,7 +89,7 @@ class Page:
 
 _UNFOLDED_ROWS = 25
 
-_TEMPLATE = """\
+TABLE = """\
 {% macro table(content) %}
 <table>
 <thead><tr>
@@ -111,15 +111,10 @@ _TEMPLATE = """\
 </tbody>
 </table>
 {% endmacro %}
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{{ page.name }}: {{ page.state }}</title>
-<style>
+"""
+"""A macro that writes a :class:`Table`."""
+
+STYLE = """\
 :root {
   color-scheme: light dark;
   --ink: #1b1f24; --quiet: #59616b; --page: #f4f5f7; --card: #ffffff; --line: #d5d9de;
@@ -199,6 +194,23 @@ summary { cursor: pointer; padding: 6px 0; }
   h2, h3 { break-after: avoid; }
   .swatch, svg { print-color-adjust: exact; }
 }
+"""
+
+_TEMPLATE = (
+    TABLE
+    + """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{{ page.name }}: {{ page.state }}</title>
+<style>
+"""
+    + STYLE
+    + """\
 </style>
 </head>
 <body>
@@ -263,3 +275,4 @@ summary { cursor: pointer; padding: 6px 0; }
 </body>
 </html>
 """
+)

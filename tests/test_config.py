@@ -36,6 +36,7 @@ BAD = {
     "seed=-1": "an integer at least 0",
     "seed=1.5": "an integer at least 0",
     "max-clusters=1": "use 2 or more",
+    "stop-at-target=true": "set target-accuracy",
     "test-fraction=1": "below 1",
     "test-fraction=0": "above 0",
     "clients-per-round=50": "at most num-clients = 20",

@@ -1,3 +1,4 @@
+import itertools
 import json
 import os
 import time
@@ -285,3 +286,14 @@ def test_round_below_the_quorum_does_not_count(tmp_path, caplog):
     with pytest.raises(RoundError, match="full"):
         run(settings.replace(quorum=0.81), federations.load(federations.raises))
     assert "4 of 5 updates are usable, quorum 5" in caplog.text
+
+
+def test_run_stops_once_its_target_was_held(tmp_path):
+    words = ["num-server-rounds=9", "target-accuracy=0.05", "sustained-rounds=2"]
+    stopped = simulate(settings_in(tmp_path, *words, "stop-at-target=true", "workers=1"))
+    held = [line["accuracy"] >= 0.05 for line in lines(stopped, "rounds.jsonl")]
+    assert held[-2:] == [True, True]
+    assert not any(a and b for a, b in itertools.pairwise(held[:-1]))
+    status = json.loads((stopped / "status.json").read_text())
+    assert (status["state"], status["round"], status["rounds"]) == ("finished", len(held), 9)
+    assert len(lines(simulate(settings_in(tmp_path, *words, "workers=1")), "rounds.jsonl")) == 9

@@ -136,6 +136,9 @@ class FederatedTraining(Strategy):
             result.train_metrics_clientapp[server_round] = trained
             result.evaluate_metrics_clientapp[server_round] = evaluated
             self._checkpoint(server_round, time.perf_counter() - began, grid)
+            if self.settings.stop_at_target and self._ledger.target_was_held(self.settings):
+                log.info("the target accuracy was held: the run ends here")
+                break
         result.arrays = messages.encode_arrays(self.models[0])
         self._finish(time.perf_counter() - began)
         return result

@@ -1,0 +1,125 @@
+"""``coterie compare``: many runs, one table; what has finished is never run again."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from common.data import locate
+from common.errors import ComparisonError, ConfigError, CoterieError
+from deploy import compare_page, compare_tables
+from deploy.compare_figures import Row, RunFigures, rows_of
+from deploy.compare_grid import Case, Grid
+from deploy.compare_runs import Outcome, Progress, alone, play
+from server_app import methods
+from server_app.run_folder import RunFolder
+
+
+def compare(grid: Grid, jobs: int = 0) -> Path:
+    """Run what is missing, write the tables and the page, and return the comparison's folder.
+
+    Every run is checked before the first one starts.
+
+    Args:
+        grid: the runs.
+        jobs: processes; 0: one per core that this process may use.
+    """
+    grid = replace(grid, cases=tuple(_checked(case) for case in grid.cases))
+    folder = grid.output
+    with alone(folder):
+        show = _Line()
+        outcomes = play(grid.cases, folder, jobs or len(os.sched_getaffinity(0)), show)
+        show.end()
+        rows = _write(grid, outcomes, folder)
+    if rows:
+        print(_in_words(rows, grid))
+    print(f"\npage: {(folder / 'comparison.html').as_uri()}\ncomparison: {folder}")
+    _refuse_failures(outcomes)
+    return folder
+
+
+def _checked(case: Case) -> Case:
+    """Return a case that could start: its method can be built and its data set be found."""
+    try:
+        methods.build(case.settings)
+        found = locate(case.settings.dataset)
+    except CoterieError as error:
+        raise ConfigError(f"{case.label}: {error}") from None
+    return replace(case, settings=case.settings.replace(dataset=found))
+
+
+def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
+    """Write all that is derived from the runs, and return the table's rows."""
+    runs = [RunFigures.of(o.case, o.folder) for o in outcomes if o.folder is not None]
+    rows = rows_of(runs, grid.reference)
+    sections = compare_page.sections(rows, grid)
+    files = RunFolder(folder)
+    files.write("table.csv", compare_tables.table_csv(rows, grid) if rows else "")
+    files.write("runs.csv", compare_tables.runs_csv(outcomes, runs))
+    files.write("table.md", f"# {grid.title}\n\n{_in_words(rows, grid)}\n" if rows else "")
+    for section in sections:
+        for picture in section.pictures:
+            files.write(f"plots/{picture.name}.svg", picture.document)
+    files.write("comparison.html", compare_page.page(sections, rows, outcomes, grid))
+    return rows
+
+
+def _in_words(rows: Sequence[Row], grid: Grid) -> str:
+    first, *meanings = compare_tables.legend(rows, grid)
+    return "\n".join(
+        [compare_tables.markdown(rows, grid), "", first, "", *(f"- {m}" for m in meanings)]
+    )
+
+
+def _refuse_failures(outcomes: Sequence[Outcome]) -> None:
+    failed = [outcome for outcome in outcomes if outcome.error]
+    if failed:
+        lines = [f"{outcome.case.label}: {outcome.error}" for outcome in failed]
+        lines.append(
+            f"{len(failed)} of {len(outcomes)} runs failed; the same command tries them again"
+        )
+        raise ComparisonError("\n".join(lines))
+
+
+class _Line:
+    """The line that says where a comparison stands: rewritten on a terminal, else one per run."""
+
+    def __init__(self) -> None:
+        self._terminal = sys.stdout.isatty()
+        self._seen = -1
+
+    def __call__(self, progress: Progress) -> None:
+        """Show the progress, if there is something new."""
+        text = _words(progress)
+        if self._terminal:
+            print(f"\r\033[K{text}", end="", flush=True)
+        elif len(progress.ended) != self._seen:
+            print(text, flush=True)
+            self._seen = len(progress.ended)
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._terminal:
+            print()
+
+
+def _words(progress: Progress) -> str:
+    failed = sum(1 for outcome in progress.ended if outcome.error)
+    parts = [f"{progress.done} of {progress.total} runs done"]
+    if progress.found and not progress.ended:
+        parts.append(f"{progress.found} were there already")
+    if failed:
+        parts.append(f"{failed} failed")
+    if progress.running:
+        parts.append(f"{progress.running} running")
+    if progress.seconds_left and progress.running:
+        parts.append(f"about {_duration(progress.seconds_left)} left")
+    if progress.ended:
+        last = progress.ended[-1]
+        parts.append(f"last: {last.case.label}{' FAILED' if last.error else ''}")
+    return ", ".join(parts)
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"

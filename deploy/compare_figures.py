@@ -1,0 +1,325 @@
+"""What the runs of a comparison say: figures of one run, and their mean and spread over seeds."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from deploy.compare_grid import Case
+from server_app.costs import COUNTED, Curve, joules_by_phase, times_trained
+
+FloatArray = npt.NDArray[np.float64]
+
+BUDGETS = (0.6, 0.8, 1.0)
+"""Of the reference's joules: Pereira, section V."""
+
+
+@dataclass(frozen=True)
+class RunFigures:
+    """What one finished run gives."""
+
+    case: Case
+    folder: Path
+    curve: Curve
+    joules: dict[str, float]
+    """Of the whole run by phase; NaN for one that was not metered."""
+    clients_per_round: float
+    num_bytes: int
+    uplink_share: float
+    worst_decile: float
+    """Of the sites' accuracies in the last round, in [0, 1]."""
+    seconds: float
+    trained: npt.NDArray[np.int64]
+    """(n,) rounds in which each site's update counted."""
+
+    @classmethod
+    def of(cls, case: Case, folder: Path) -> "RunFigures":
+        """Read a finished run's folder."""
+        text = (folder / "rounds.jsonl").read_text(encoding="utf-8")
+        attempts = [json.loads(line) for line in text.splitlines()]
+        lines = [line for line in attempts if line["accuracy"] is not None]
+        sites = [entry["site"] for entry in _json(folder / "sites.json")]
+        return cls(
+            case=case,
+            folder=folder,
+            curve=Curve.of(attempts),
+            joules=joules_by_phase(attempts),
+            clients_per_round=float(np.mean([len(line["trained"]) for line in lines])),
+            num_bytes=sum(line["bytes_down"] + line["bytes_up"] for line in attempts),
+            uplink_share=lines[-1]["uplink_share"],
+            worst_decile=lines[-1]["accuracy_worst_decile"],
+            seconds=_json(folder / "results.json")["seconds"],
+            trained=np.array(list(times_trained(lines, sites).values()), dtype=np.int64),
+        )
+
+    @cached_property
+    def target_window(self) -> tuple[int, float, float] | None:
+        """Rounds to the target, joules until then, and the accuracy's deviation in the window.
+
+        The deviation is that of the population, in [0, 0.5]: what Famá report of 3 rounds.
+        """
+        settings = self.case.settings
+        target, window = settings.target_accuracy, settings.sustained_rounds
+        reached = self.curve.reached(target, window) if target else None
+        if reached is None:
+            return None
+        inside = (self.curve.rounds >= reached.first) & (self.curve.rounds <= reached.last)
+        return reached.last, reached.joules, float(self.curve.accuracy[inside].std())
+
+    @property
+    def total_joules(self) -> float:
+        """Of pre-processing, training and communication."""
+        return sum(self.joules[phase] for phase in COUNTED)
+
+    def held(self, budget: float = math.inf) -> float:
+        """Return the best accuracy held for the window within a budget of joules; NaN if none."""
+        best = self.curve.best_sustained(self.case.settings.sustained_rounds, budget)
+        return math.nan if best is None else best
+
+
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A figure over seeds; NaN where no run has it."""
+
+    mean: float
+    deviation: float
+    """Of the sample (n - 1); NaN with fewer than two."""
+    known: int
+    """Runs that have it."""
+    runs: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        """Return mean and deviation of those values that are numbers."""
+        known = [value for value in values if not math.isnan(value)]
+        mean = float(np.mean(known)) if known else math.nan
+        deviation = float(np.std(known, ddof=1)) if len(known) > 1 else math.nan
+        return cls(mean, deviation, len(known), len(values))
+
+
+@dataclass(frozen=True)
+class Row:
+    """The runs of one method in one scenario, one per seed, beside those of the reference."""
+
+    method: str
+    scenario: str
+    runs: tuple[RunFigures, ...]
+    reference: tuple[RunFigures, ...]
+    """Empty where there is no reference."""
+
+    def over_seeds(self, figure: Callable[[RunFigures], float]) -> Spread:
+        """Return the spread of a figure."""
+        return Spread.of([figure(run) for run in self.runs])
+
+    def beside_reference(self, figure: Callable[[RunFigures, RunFigures], float]) -> Spread:
+        """Return the spread of a figure of two runs of the same seed: this one, the reference's."""
+        others = {run.case.settings.seed: run for run in self.reference}
+        pairs = [(run, others.get(run.case.settings.seed)) for run in self.runs]
+        return Spread.of(
+            [math.nan if other is None else figure(run, other) for run, other in pairs]
+        )
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table."""
+
+    key: str
+    """As in the CSV file."""
+    title: str
+    of: Callable[[Row], Spread]
+    digits: int
+    meaning: str
+
+
+def _rounds(run: RunFigures) -> float:
+    return run.target_window[0] if run.target_window else math.nan
+
+
+def _joules(run: RunFigures) -> float:
+    return run.target_window[1] if run.target_window else math.nan
+
+
+def _deviation(run: RunFigures) -> float:
+    return 100 * run.target_window[2] if run.target_window else math.nan
+
+
+def _share(part: float, whole: float) -> float:
+    """Return a share in percent; NaN of nothing."""
+    return 100 * part / whole if whole else math.nan
+
+
+def _held_within(budget: float) -> Callable[[Row], Spread]:
+    return lambda row: row.beside_reference(
+        lambda run, reference: 100 * run.held(budget * reference.total_joules)
+    )
+
+
+COLUMNS = (
+    Column(
+        "rounds_to_target",
+        "rounds to target",
+        lambda row: row.over_seeds(_rounds),
+        1,
+        "last round of the first window that holds the target accuracy",
+    ),
+    Column(
+        "rounds_to_target_of_reference",
+        "% of ref.",
+        lambda row: row.beside_reference(lambda run, ref: _share(_rounds(run), _rounds(ref))),
+        0,
+        "rounds to target relative to the reference's with the same seed",
+    ),
+    Column(
+        "joules_to_target",
+        "J to target",
+        lambda row: row.over_seeds(_joules),
+        0,
+        "pre-processing, training and communication until the end of that window",
+    ),
+    Column(
+        "joules_to_target_of_reference",
+        "J, % of ref.",
+        lambda row: row.beside_reference(lambda run, ref: _share(_joules(run), _joules(ref))),
+        0,
+        "joules to target relative to the reference's with the same seed",
+    ),
+    Column(
+        "deviation_at_target",
+        "sd at target (pp)",
+        lambda row: row.over_seeds(_deviation),
+        2,
+        "standard deviation of the accuracy within that window, in percentage points",
+    ),
+    Column(
+        "clients_per_round",
+        "clients/round",
+        lambda row: row.over_seeds(lambda run: run.clients_per_round),
+        1,
+        "mean number of sites whose update counted",
+    ),
+    Column(
+        "held_accuracy",
+        "held (%)",
+        lambda row: row.over_seeds(lambda run: 100 * run.held()),
+        2,
+        "best accuracy that all rounds of some window reach",
+    ),
+    Column(
+        "accuracy",
+        "last (%)",
+        lambda row: row.over_seeds(lambda run: 100 * float(run.curve.accuracy[-1])),
+        2,
+        "accuracy of the last round",
+    ),
+    *(
+        Column(
+            f"held_at_{100 * budget:.0f}_percent_of_reference",
+            f"held at {100 * budget:.0f} % J",
+            _held_within(budget),
+            2,
+            f"best accuracy held within {100 * budget:.0f} % of the joules of the reference's run",
+        )
+        for budget in BUDGETS
+    ),
+    Column(
+        "worst_decile",
+        "worst tenth (%)",
+        lambda row: row.over_seeds(lambda run: 100 * run.worst_decile),
+        1,
+        "mean accuracy of the lowest tenth of the sites in the last round",
+    ),
+    Column(
+        "joules",
+        "J, whole run",
+        lambda row: row.over_seeds(lambda run: run.total_joules),
+        0,
+        "pre-processing, training and communication of all rounds",
+    ),
+    Column(
+        "communication_share",
+        "comm. (% of J)",
+        lambda row: row.over_seeds(lambda run: _share(run.joules["comm"], run.total_joules)),
+        1,
+        "share of communication in the joules of the whole run",
+    ),
+    Column(
+        "uplink_share",
+        "uplink (%)",
+        lambda row: row.over_seeds(lambda run: 100 * run.uplink_share),
+        1,
+        "updates sent relative to everybody's in every round",
+    ),
+    Column(
+        "megabytes",
+        "MB sent",
+        lambda row: row.over_seeds(lambda run: run.num_bytes / 1e6),
+        1,
+        "of all phases with evaluation, to and from the sites",
+    ),
+    Column(
+        "seconds",
+        "s",
+        lambda row: row.over_seeds(lambda run: run.seconds),
+        0,
+        "wall time of the run, beside others on the same machine",
+    ),
+)
+"""All columns, in the table's order."""
+
+
+def rows_of(runs: Sequence[RunFigures], reference: str) -> list[Row]:
+    """Return a row per scenario and method, in the order of the runs."""
+    groups: dict[tuple[str, str], list[RunFigures]] = {}
+    for run in runs:
+        groups.setdefault((run.case.scenario, run.case.method), []).append(run)
+    return [
+        Row(method, scenario, tuple(group), tuple(groups.get((scenario, reference), ())))
+        for (scenario, method), group in groups.items()
+    ]
+
+
+def common_rounds(runs: Sequence[RunFigures]) -> tuple[FloatArray, FloatArray]:
+    """Return rounds (T,) and accuracies (seeds, T) as far as every run goes."""
+    length = min(len(run.curve.rounds) for run in runs)
+    rounds = runs[0].curve.rounds[:length].astype(np.float64)
+    return rounds, np.array([run.curve.accuracy[:length] for run in runs])
+
+
+def common_joules(runs: Sequence[RunFigures], points: int = 200) -> tuple[FloatArray, FloatArray]:
+    """Return energies (points,) and the accuracies (seeds, points) that runs had when spent.
+
+    From the energy at which every run has ended a round to that at which one of them ends. Between
+    two rounds the accuracy is that of the earlier. Empty where energy was not metered.
+    """
+    spent = [run.curve.joules for run in runs]
+    if not all(np.isfinite(joules).all() and joules[-1] > 0 for joules in spent):
+        return np.empty(0), np.empty((len(runs), 0))
+    grid = np.linspace(max(j[0] for j in spent), min(j[-1] for j in spent), points)
+    places = [np.searchsorted(joules, grid, side="right") - 1 for joules in spent]
+    curves = [run.curve.accuracy[place] for run, place in zip(runs, places, strict=True)]
+    return grid, np.array(curves)
+
+
+def selection_shares(runs: Sequence[RunFigures]) -> FloatArray:
+    """Return (n,) shares of rounds in which a site trained, most often first, mean over runs.
+
+    Sites are ranked within each run. Runs of another number of sites than the first are left out.
+    """
+    size = len(runs[0].trained)
+    shares = [
+        np.sort(run.trained)[::-1] / len(run.curve.rounds)
+        for run in runs
+        if len(run.trained) == size
+    ]
+    return np.asarray(np.mean(shares, axis=0), dtype=np.float64)

@@ -1,0 +1,212 @@
+"""A comparison's page: one HTML file that opens offline, and its pictures."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import jinja2
+from matplotlib.figure import Figure
+
+from deploy import compare_plots
+from deploy.compare_figures import COLUMNS, Column, Row, common_joules
+from deploy.compare_grid import Grid, identity
+from deploy.compare_runs import Outcome
+from deploy.compare_tables import columns_of, head_and_cells, legend, scenarios
+from server_app import plots
+from server_app.report_template import STYLE, TABLE, Picture, Table
+
+
+@dataclass(frozen=True)
+class Section:
+    """What the page shows of one scenario."""
+
+    title: str
+    table: Table
+    pictures: list[Picture]
+    absences: list[str]
+    """Which pictures cannot be drawn, and why."""
+
+
+def sections(rows: Sequence[Row], grid: Grid) -> list[Section]:
+    """Return every scenario's table and drawn pictures."""
+    with plots.style():
+        return [
+            _section(number, scenario, group, grid)
+            for number, (scenario, group) in enumerate(scenarios(rows), start=1)
+        ]
+
+
+def page(
+    parts: Sequence[Section], rows: Sequence[Row], outcomes: Sequence[Outcome], grid: Grid
+) -> str:
+    """Return the page; every text is escaped, only the pictures' elements are markup."""
+    failed = [outcome for outcome in outcomes if outcome.error]
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    return environment.from_string(_TEMPLATE).render(
+        grid=grid,
+        state="failed" if failed else "finished",
+        done=len(outcomes) - len(failed),
+        total=len(outcomes),
+        failed=failed,
+        settings=_shared_settings(grid),
+        legend=legend(rows, grid) if rows else [],
+        sections=parts,
+    )
+
+
+def _shared_settings(grid: Grid) -> str:
+    """Return in words the settings of all runs that are not the defaults."""
+    first, *others = (identity(case.settings) for case in grid.cases)
+    same = {k: v for k, v in first.items() if all(other.get(k) == v for other in others)}
+    return ", ".join(f"{key}={value}" for key, value in same.items()) or "the defaults"
+
+
+def _section(number: int, scenario: str, rows: Sequence[Row], grid: Grid) -> Section:
+    head, cells = head_and_cells(rows, grid)
+    metered = all(common_joules(row.runs)[0].size for row in rows)
+    drawn = _pictures(rows, grid, metered=metered)
+    return Section(
+        title=scenario or "All runs",
+        table=Table("", tuple(head), [tuple(line) for line in cells], frozenset({0})),
+        pictures=[_picture(number, *entry) for entry in drawn],
+        absences=[] if metered else ["Energy: not metered in every run (energy=codecarbon)"],
+    )
+
+
+def _pictures(
+    rows: Sequence[Row], grid: Grid, *, metered: bool
+) -> Iterable[tuple[str, str, str, Figure, bool]]:
+    """Yield name, title, caption, figure and whether it is wide."""
+    against = "rounds and energy" if metered else "rounds"
+    yield (
+        "accuracy",
+        f"Accuracy against {against}",
+        "Mean over seeds with a band of one standard deviation, as far as the runs of all seeds "
+        "go; the higher and the further left, the better."
+        + (" Dotted: the target." if grid.target else ""),
+        compare_plots.accuracy_curves(rows, grid.target),
+        True,
+    )
+    for key in compare_plots.swept(rows):
+        yield (
+            key,
+            f"Against {key}",
+            "Mean over seeds with one standard deviation.",
+            compare_plots.sweep(rows, key, _sweep_columns(rows, grid)),
+            True,
+        )
+    if metered:
+        yield (
+            "energy",
+            "Energy of a run by phase",
+            "Mean over seeds with one standard deviation of the total; evaluation is not counted.",
+            compare_plots.energy_by_phase(rows),
+            False,
+        )
+    yield (
+        "selection",
+        "How often sites were selected",
+        "A flat line uses all sites alike; a steep one rests on a few. Same lines as above.",
+        compare_plots.selection_frequency(rows),
+        False,
+    )
+
+
+_SWEEP = ("rounds_to_target", "held_accuracy", "joules_to_target", "joules")
+
+
+def _sweep_columns(rows: Sequence[Row], grid: Grid) -> list[Column]:
+    """Return what a sweep shows: the first accuracy and the first energy that are known."""
+    known = {column.key: column for column in columns_of(rows, grid)}
+    chosen = [known[key] for key in _SWEEP if key in known]
+    accuracies = [column for column in chosen if "joules" not in column.key]
+    energies = [column for column in chosen if "joules" in column.key]
+    last = [column for column in COLUMNS if column.key == "accuracy"]
+    return (accuracies or last)[:1] + energies[:1]
+
+
+def _picture(
+    number: int, kind: str, title: str, caption: str, figure: Figure, wide: bool
+) -> Picture:
+    name = f"{number}-{kind}"
+    document = plots.svg(figure, title)
+    return Picture(name, title, caption, document, plots.inline(document, f"p{name}"), wide)
+
+
+_TEMPLATE = (
+    TABLE
+    + """\
+<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy"
+ content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
+<title>{{ grid.title }}</title>
+<style>
+"""
+    + STYLE
+    + """\
+body { max-width: 1500px; }
+.scroll { margin-bottom: 16px; }
+.scroll table { width: auto; min-width: 60%; }
+.scroll tbody tr:hover { background: var(--page); }
+.scroll th.number { white-space: normal; vertical-align: bottom; }
+.scroll th:first-child { vertical-align: bottom; }
+.meanings { columns: 30em; font-size: .88rem; color: var(--quiet); padding-left: 1.2em; }
+</style>
+</head>
+<body>
+<header>
+<h1>{{ grid.title }} <span class="badge {{ state }}">{{ done }} of {{ total }} runs</span></h1>
+{% if grid.note %}
+<p class="lead">{{ grid.note }}</p>
+{% endif %}
+<p class="lead">Same in all runs: {{ settings }}.</p>
+{% if failed %}
+<div class="error" role="alert"><strong>Not every run finished:</strong>
+<ul>{% for outcome in failed %}<li>{{ outcome.case.label }}: {{ outcome.error }}</li>
+{% endfor %}</ul></div>
+{% endif %}
+</header>
+<main>
+{% for section in sections %}
+<section>
+<h2>{{ section.title }}</h2>
+<div class="scroll">
+{{ table(section.table) }}
+</div>
+<div class="pictures">
+{% for picture in section.pictures %}
+<figure{% if picture.wide %} class="wide"{% endif %}>
+<h3>{{ picture.title }}</h3>
+<div role="img" aria-label="{{ picture.title }}. {{ picture.caption }}">
+{{ picture.element | safe }}
+</div>
+<figcaption>{{ picture.caption }}</figcaption>
+</figure>
+{% endfor %}
+</div>
+{% for absence in section.absences %}
+<p class="absent">Not shown: {{ absence }}.</p>
+{% endfor %}
+</section>
+{% endfor %}
+{% if legend %}
+<section>
+<h2>What the columns mean</h2>
+<p>{{ legend[0] }}</p>
+<ul class="meanings">
+{% for line in legend[1:] %}
+<li>{{ line }}</li>
+{% endfor %}
+</ul>
+</section>
+{% endif %}
+</main>
+</body>
+</html>
+"""
+)

@@ -1,0 +1,175 @@
+"""A comparison's pictures: rows of runs in, figures out; made inside ``plots.style()``."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, MaxNLocator
+
+from common.config import Scalar
+from deploy.compare_figures import (
+    Column,
+    FloatArray,
+    Row,
+    RunFigures,
+    common_joules,
+    common_rounds,
+    selection_shares,
+)
+from server_app.costs import COUNTED
+from server_app.plots import INK, NARROW, WIDE, cluster_color, short
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_DASHES = ("-", "--", ":", "-.")
+_COLORS = 7  # before a line's dashes change
+_PHASES = {"pre": "pre-processing", "train": "training", "comm": "communication"}
+_LEGEND_COLUMNS = 4
+
+Series = Callable[[Sequence[RunFigures]], tuple[FloatArray, FloatArray]]
+
+
+def _look(place: int, row: Row) -> dict[str, Any]:
+    """Return how a method is drawn: the same in every picture, the reference in the ink."""
+    reference = row.reference and row.reference == row.runs
+    color = INK if reference else cluster_color(place % _COLORS)
+    dashes = "-" if reference else _DASHES[place // _COLORS % len(_DASHES)]
+    return {"color": color, "linestyle": dashes, "lw": 2 if reference else 1.3}
+
+
+def accuracy_curves(rows: Sequence[Row], target: float) -> Figure:
+    """Return accuracy in percent against rounds and, if metered, against cumulative joules.
+
+    Lines are means over seeds, bands their standard deviation, as far as all seeds' runs go.
+    """
+    metered = any(common_joules(row.runs)[0].size for row in rows)
+    figure = Figure(figsize=(WIDE, 4.2 + _legend_inches(rows)), layout="constrained")
+    axes = figure.subplots(1, 1 + metered, sharey=True, squeeze=False)[0]
+    _draw(axes[0], rows, common_rounds, target)
+    axes[0].set_xlabel("round")
+    axes[0].set_ylabel("accuracy (%)")
+    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    if metered:
+        _draw(axes[1], rows, common_joules, target)
+        axes[1].set_xlabel("energy of pre-processing, training and communication")
+        axes[1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: joules_in_words(value)))
+    _legend(figure, axes[0], rows)
+    return figure
+
+
+def _draw(axes: "Axes", rows: Sequence[Row], series: Series, target: float) -> None:
+    for place, row in enumerate(rows):
+        x, curves = series(row.runs)
+        if not x.size:
+            continue
+        look = _look(place, row)
+        middle, spread = 100 * curves.mean(axis=0), 100 * curves.std(axis=0)
+        axes.plot(x, middle, **look, label=short(row.method, 40))
+        if len(curves) > 1:
+            axes.fill_between(
+                x, middle - spread, middle + spread, color=look["color"], alpha=0.13, lw=0
+            )
+    if target:
+        axes.axhline(100 * target, color=INK, lw=0.8, ls=":")
+    axes.grid(visible=True)
+
+
+def _legend_inches(rows: Sequence[Row]) -> float:
+    return 0.18 * -(-len(rows) // _LEGEND_COLUMNS)
+
+
+def _legend(figure: Figure, axes: "Axes", rows: Sequence[Row]) -> None:
+    if len(rows) > 1:
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=_LEGEND_COLUMNS)
+
+
+def energy_by_phase(rows: Sequence[Row]) -> Figure:
+    """Return bars of the mean joules of a run by phase, as Pereira's Fig. 4; one per method."""
+    figure = Figure(figsize=(NARROW, 1.3 + 0.26 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    places = np.arange(len(rows))
+    begins = np.zeros(len(rows))
+    for index, phase in enumerate(COUNTED):
+        widths = np.array([row.over_seeds(lambda run: run.joules[phase]).mean for row in rows])  # noqa: B023 - used at once
+        axes.barh(places, widths, left=begins, color=cluster_color(index), label=_PHASES[phase])
+        begins = begins + widths
+    spread = [row.over_seeds(lambda run: run.total_joules).deviation for row in rows]
+    axes.errorbar(begins, places, xerr=np.nan_to_num(spread), fmt="none", ecolor=INK, elinewidth=1)
+    _name_rows(axes, rows)
+    axes.set_xlabel("energy of a run")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: joules_in_words(value)))
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=5))
+    axes.grid(visible=True, axis="x")
+    figure.legend(loc="outside lower center", ncols=len(COUNTED))
+    return figure
+
+
+def _name_rows(axes: "Axes", rows: Sequence[Row]) -> None:
+    axes.set_yticks(range(len(rows)), [short(row.method, 32) for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0)
+
+
+def selection_frequency(rows: Sequence[Row]) -> Figure:
+    """Return in which share of the rounds a site trained, sites from most to least often."""
+    figure = Figure(figsize=(NARROW, 3.4 + _legend_inches(rows)), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        shares = 100 * selection_shares(row.runs)
+        axes.plot(np.arange(1, len(shares) + 1), shares, **_look(place, row))
+    axes.set_xlabel("sites, from most to least often selected")
+    axes.set_ylabel("rounds in which it trained (%)")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    axes.set_ylim(bottom=0)
+    axes.grid(visible=True)
+    return figure
+
+
+def swept(rows: Sequence[Row]) -> list[str]:
+    """Return the settings, numbers of at least three values, that distinguish methods."""
+    values: dict[str, set[Scalar]] = {}
+    for row in rows:
+        for key, value in row.runs[0].case.varied:
+            values.setdefault(key, set()).add(value)
+    return [key for key, seen in values.items() if len(seen) >= 3 and _all_numbers(seen)]
+
+
+def _all_numbers(values: set[Scalar]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
+
+
+def sweep(rows: Sequence[Row], key: str, columns: Sequence[Column]) -> Figure:
+    """Return columns of the table against a setting, a line per method."""
+    figure = Figure(figsize=(WIDE, 3.8), layout="constrained")
+    panels = figure.subplots(1, len(columns), squeeze=False)[0]
+    lines: dict[str, list[Row]] = {}
+    for row in rows:
+        if key in dict(row.runs[0].case.varied):
+            lines.setdefault(row.runs[0].case.method_without(key), []).append(row)
+    for axes, column in zip(panels, columns, strict=True):
+        for place, (name, group) in enumerate(lines.items()):
+            x = [float(dict(row.runs[0].case.varied)[key]) for row in group]
+            spreads = [column.of(row) for row in group]
+            middle = [spread.mean for spread in spreads]
+            error = np.nan_to_num([spread.deviation for spread in spreads])
+            color = cluster_color(place)
+            axes.errorbar(x, middle, error, fmt="o-", ms=4, lw=1.3, color=color, label=name)
+        axes.set_xlabel(key)
+        axes.set_ylabel(column.title)
+        axes.grid(visible=True)
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=_LEGEND_COLUMNS
+    )
+    return figure
+
+
+def joules_in_words(joules: float) -> str:
+    """Return an energy in words, in steps of 1000: ``12.3 kJ``."""
+    for unit in ("J", "kJ", "MJ"):
+        if abs(joules) < 999.5:
+            return f"{joules:.3g} {unit}"
+        joules /= 1000
+    return f"{joules:,.3g} GJ"

@@ -1,0 +1,240 @@
+"""Many runs side by side, a process each, and none of them twice.
+
+Every run is in a folder of its own under ``runs/`` of the comparison's folder, and its name begins
+with the digest of its settings. A run counts as done when its folder says ``finished`` and its
+``config.toml`` holds the settings asked for; so a call that was killed is continued by the next.
+"""
+
+import contextlib
+import fcntl
+import json
+import multiprocessing
+import os
+import shutil
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from common import config
+from common.config import Settings, read_toml
+from common.errors import ConfigError, CoterieError
+from deploy.compare_grid import Case, identity
+
+_TICK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    case: Case
+    folder: Path | None
+    """Of a run that finished."""
+    error: str = ""
+    """One line; empty if the run finished."""
+
+
+Report = Callable[["Progress"], None]
+
+
+@dataclass
+class Progress:
+    """Where a comparison stands."""
+
+    total: int
+    found: int
+    """Runs that were there before this call."""
+    began: float
+    ended: list[Outcome]
+    running: int = 0
+
+    @property
+    def done(self) -> int:
+        """Runs that are there now."""
+        return self.found + sum(1 for outcome in self.ended if not outcome.error)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """By the runs that ended in this call; None before the first."""
+        if not self.ended:
+            return None
+        left = self.total - self.found - len(self.ended)
+        return left * (time.monotonic() - self.began) / len(self.ended)
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep a second call out of a comparison's folder while this one works in it."""
+    try:
+        (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"output-dir = {str(folder.parent)!r}: cannot write there: {error.strerror}"
+        ) from None
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise ConfigError(
+            f"{folder}: another comparison works here; wait for it, or give another name=..."
+        ) from None
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def finished(case: Case, runs: Path) -> Path | None:
+    """Return the folder of a case's finished run; None if there is none."""
+    for folder in sorted(runs.glob(f"{case.digest}-*")):
+        if _state(folder) == "finished" and _settings(folder) == identity(case.settings):
+            return folder
+    return None
+
+
+def _state(folder: Path) -> str:
+    try:
+        return str(json.loads((folder / "status.json").read_text(encoding="utf-8"))["state"])
+    except (OSError, ValueError, LookupError):
+        return "unknown"
+
+
+def _can_go_on(folder: Path) -> bool:
+    """Whether a run was interrupted after its first checkpoint; one that failed starts anew."""
+    return _state(folder) == "running" and any((folder / "checkpoints").glob("round-*"))
+
+
+def _settings(folder: Path) -> object:
+    """Return what identifies the run of a folder; None if this version cannot read it."""
+    try:
+        return identity(Settings.parse(read_toml(folder / "config.toml")))
+    except ConfigError:
+        return None
+
+
+def play(cases: Sequence[Case], folder: Path, jobs: int, report: Report) -> list[Outcome]:
+    """Run what has not finished yet, ``jobs`` at a time, and return all outcomes in order.
+
+    A run that fails is an outcome like any other, and starts anew in the next call; one that was
+    interrupted goes on from its last checkpoint.
+    """
+    runs = folder / "runs"
+    outcomes: dict[Case, Outcome] = {}
+    for case in cases:
+        if (done := finished(case, runs)) is not None:
+            outcomes[case] = Outcome(case, done)
+    missing = [case for case in cases if case not in outcomes]
+    progress = Progress(len(cases), len(outcomes), time.monotonic(), [])
+    report(progress)
+    if missing:
+        _Crew(runs, jobs, report).play(missing, progress)
+    outcomes |= {outcome.case: outcome for outcome in progress.ended}
+    return [outcomes[case] for case in cases]
+
+
+@dataclass
+class _Run:
+    case: Case
+    process: BaseProcess
+    told: Connection
+
+
+class _Crew:
+    """Processes that do one run each."""
+
+    def __init__(self, runs: Path, jobs: int, report: Report) -> None:
+        self._runs = runs
+        self._jobs = jobs
+        self._report = report
+        # A server that has imported torch and Flower once forks a fresh process for each run: that
+        # saves their seconds of importing, and this process stays free of them.
+        self._context = multiprocessing.get_context("forkserver")
+        self._context.set_forkserver_preload(["deploy.simulation"])
+        self._busy: list[_Run] = []
+
+    def play(self, cases: Sequence[Case], progress: Progress) -> None:
+        waiting = list(cases)
+        try:
+            while waiting or self._busy:
+                while waiting and len(self._busy) < self._jobs:
+                    self._busy.append(self._start(waiting.pop(0)))
+                progress.running = len(self._busy)
+                self._report(progress)
+                for run in self._ended():
+                    self._busy.remove(run)
+                    progress.ended.append(self._outcome(run))
+            progress.running = 0
+            self._report(progress)
+        finally:
+            for run in self._busy:
+                run.process.kill()
+                run.process.join()
+
+    def _start(self, case: Case) -> _Run:
+        settings = self._settings(case)
+        receiving, sending = self._context.Pipe(duplex=False)
+        log = self._runs / f"{case.digest}.log"
+        process = self._context.Process(target=_run, args=(settings, log, sending))
+        process.start()
+        sending.close()
+        return _Run(case, process, receiving)
+
+    def _settings(self, case: Case) -> Settings:
+        """Return a new run's settings, or those that go on with one that was interrupted."""
+        for leftover in self._runs.glob(f"{case.digest}-*"):
+            if _can_go_on(leftover) and _settings(leftover) == identity(case.settings):
+                return config.load(leftover / "config.toml", [f"resume={leftover}", "workers=1"])
+            if _state(leftover) != "finished":
+                shutil.rmtree(leftover)
+        return case.settings.replace(output_dir=str(self._runs), name=case.digest, workers=1)
+
+    def _ended(self) -> list[_Run]:
+        ready = wait([run.process.sentinel for run in self._busy], timeout=_TICK_SECONDS)
+        return [run for run in self._busy if run.process.sentinel in ready]
+
+    def _outcome(self, run: _Run) -> Outcome:
+        run.process.join()
+        try:
+            error = str(run.told.recv())
+        except EOFError:
+            error = f"its process ended with exit code {run.process.exitcode}"
+        run.told.close()
+        folder = None if error else finished(run.case, self._runs)
+        if not error and folder is None:
+            error = "it ended without a finished run folder"
+        return Outcome(run.case, folder, error)
+
+
+def _run(settings: Settings, log: Path, telling: Connection) -> None:
+    """Do one run in a process of its own and tell its error; an empty text is a run that ended."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this one
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    with log.open("wb") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    from deploy.simulation import simulate
+
+    try:
+        simulate(settings)
+    except CoterieError as error:
+        telling.send(str(error))
+    except Exception as error:
+        traceback.print_exc()
+        telling.send(f"{error!r}; its log: {log}")
+    else:
+        telling.send("")
+
+
+def _end_with_parent() -> None:
+    """Wait for the parent's death, also by SIGKILL: else a second call would do its runs twice."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)

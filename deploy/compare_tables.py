@@ -1,0 +1,178 @@
+"""A comparison's tables: aligned Markdown that a terminal shows as well, and CSV files."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from deploy.compare_figures import COLUMNS, Column, Row, RunFigures, Spread
+from deploy.compare_grid import PAPER_FIGURES, Grid
+from deploy.compare_runs import Outcome
+
+_PAPER_TITLES = {
+    "rounds": "paper: rounds",
+    "clients": "paper: clients",
+    "accuracy": "paper: accuracy (%)",
+    "energy": "paper: energy, % of ref.",
+}
+_BESIDE = {
+    "rounds_to_target": "rounds",
+    "clients_per_round": "clients",
+    "held_accuracy": "accuracy",
+    "joules_to_target_of_reference": "energy",
+}
+"""The paper's figure that stands right of a column of ours."""
+_OF_REFERENCE = "_of_reference"
+
+
+def scenarios(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
+    """Yield each scenario with its rows."""
+    for scenario, group in groupby(rows, key=lambda row: row.scenario):
+        yield scenario, list(group)
+
+
+def columns_of(rows: Sequence[Row], grid: Grid) -> list[Column]:
+    """Return the columns in which any row has a figure, less those that say nothing here.
+
+    The rounds to a target are shown also where nobody reached it. Where runs stop at the target,
+    what they would have held later is not known. Nothing is relative to a method that has no other
+    beside it.
+    """
+    alone = len({row.method for row in rows}) < 2
+    stops = grid.cases[0].settings.stop_at_target
+    return [
+        column
+        for column in COLUMNS
+        if not (stops and column.key.startswith("held_"))
+        and not (alone and column.key.endswith(_OF_REFERENCE))
+        and (
+            any(column.of(row).known for row in rows)
+            or (grid.target and column.key == "rounds_to_target")
+        )
+    ]
+
+
+def cell(spread: Spread, digits: int) -> str:
+    """Return ``mean ± deviation``, and of how many runs if not of all."""
+    if not spread.known:
+        return "-"
+    text = f"{spread.mean:.{digits}f}"
+    if not math.isnan(spread.deviation):
+        text += f" ± {spread.deviation:.{digits}f}"
+    return text if spread.known == spread.runs else f"{text} ({spread.known} of {spread.runs})"
+
+
+def head_and_cells(rows: Sequence[Row], grid: Grid) -> tuple[list[str], list[list[str]]]:
+    """Return a table's head and its rows: ours, and the paper's figures beside them."""
+    columns = columns_of(rows, grid)
+    papers = [_paper(row, grid) for row in rows]
+    beside = [_BESIDE.get(column.key, "") for column in columns]
+    shown = {name for name in PAPER_FIGURES if any(name in paper for paper in papers)}
+    head = ["method", "seeds"]
+    cells = [[row.method, str(len(row.runs))] for row in rows]
+    for column, name in zip(columns, beside, strict=True):
+        head.append(column.title)
+        for line, row in zip(cells, rows, strict=True):
+            line.append(cell(column.of(row), column.digits))
+        if name in shown:
+            head.append(_PAPER_TITLES[name])
+            for line, paper in zip(cells, papers, strict=True):
+                line.append(f"{paper[name]:g}" if name in paper else "-")
+    return head, cells
+
+
+def _paper(row: Row, grid: Grid) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for figures in grid.paper:
+        if figures.fits(row.runs[0].case):
+            found |= figures.figures
+    return found
+
+
+def markdown(rows: Sequence[Row], grid: Grid) -> str:
+    """Return a table per scenario, with the columns' meanings below."""
+    parts = [
+        f"{scenario}\n\n{_aligned(*head_and_cells(group, grid))}"
+        if scenario
+        else _aligned(*head_and_cells(group, grid))
+        for scenario, group in scenarios(rows)
+    ]
+    return "\n\n".join(parts)
+
+
+def _aligned(head: list[str], cells: list[list[str]]) -> str:
+    widths = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    lines = [_line(head, widths), _line(rule, widths)]
+    return "\n".join(lines + [_line(line, widths) for line in cells])
+
+
+def _line(cells: list[str], widths: list[int]) -> str:
+    padded = [
+        cell.ljust(width) if place == 0 else cell.rjust(width)
+        for place, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ]
+    return f"| {' | '.join(padded)} |"
+
+
+def legend(rows: Sequence[Row], grid: Grid) -> list[str]:
+    """Return a sentence on the figures and a line per column."""
+    settings = grid.cases[0].settings
+    first = "Mean ± standard deviation (n - 1) over seeds."
+    if grid.target:
+        first += f" Target: accuracy {grid.target:g}."
+    first += f" An accuracy counts as held after {settings.sustained_rounds} rounds in a row."
+    if grid.reference:
+        first += f" Reference (ref.): {grid.reference}."
+    if settings.stop_at_target:
+        first += " Runs stop once the target was held."
+    meanings = [f"{column.title}: {column.meaning}." for column in columns_of(rows, grid)]
+    if grid.source and grid.paper:
+        meanings.append(f"paper: {grid.source}.")
+    return [first, *meanings]
+
+
+def table_csv(rows: Sequence[Row], grid: Grid) -> str:
+    """Return a line per scenario and method; empty where a figure is not known."""
+    columns = columns_of(rows, grid)
+    head = ["scenario", "method", "seeds"]
+    for column in columns:
+        head += [f"{column.key}_{part}" for part in ("mean", "sd", "seeds")]
+    head += [f"paper_{name}" for name in PAPER_FIGURES]
+    lines: list[list[object]] = [list(head)]
+    for row in rows:
+        line: list[object] = [row.scenario, row.method, len(row.runs)]
+        for column in columns:
+            spread = column.of(row)
+            line += [_number(spread.mean), _number(spread.deviation), spread.known]
+        paper = _paper(row, grid)
+        lines.append(line + [paper.get(name, "") for name in PAPER_FIGURES])
+    return _csv(lines)
+
+
+def runs_csv(outcomes: Sequence[Outcome], runs: Sequence[RunFigures]) -> str:
+    """Return a line per run, with its folder or its error."""
+    found = {run.case: run for run in runs}
+    keys = [column.key for column in COLUMNS if not column.key.endswith(_OF_REFERENCE)]
+    head = ["scenario", "method", "seed", "digest", *keys, "folder", "error"]
+    lines: list[list[object]] = [list(head)]
+    for outcome in outcomes:
+        case = outcome.case
+        run = found.get(case)
+        alone = Row(case.method, case.scenario, (run,) if run else (), ())
+        figures = [_number(column.of(alone).mean) for column in COLUMNS if column.key in keys]
+        folder = outcome.folder.name if outcome.folder else ""
+        names = [case.scenario, case.method, case.settings.seed, case.digest]
+        lines.append([*names, *figures, folder, outcome.error])
+    return _csv(lines)
+
+
+def _number(value: float) -> object:
+    return "" if math.isnan(value) else f"{value:.10g}"
+
+
+def _csv(lines: Sequence[Sequence[object]]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(lines)
+    return buffer.getvalue()

@@ -1,0 +1,250 @@
+import csv
+import io
+import json
+import math
+import re
+
+import numpy as np
+import pytest
+
+from deploy import compare_page, compare_plots
+from deploy.compare_figures import (
+    COLUMNS,
+    RunFigures,
+    Spread,
+    common_joules,
+    common_rounds,
+    rows_of,
+    selection_shares,
+)
+from deploy.compare_grid import read_grid
+from deploy.compare_runs import Outcome
+from deploy.compare_tables import cell, columns_of, legend, markdown, runs_csv, table_csv
+from server_app import plots
+
+BY_KEY = {column.key: column for column in COLUMNS}
+
+
+def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b")):
+    """A run's folder as far as a comparison reads it; pre-processing costs 5 J, sending 1 J."""
+    path.mkdir(parents=True)
+    lines = []
+    for number, accuracy in enumerate(accuracies, start=1):
+        spent = {"pre": 5.0 if number == 1 else 0.0, "train": train_joules, "comm": 1.0}
+        lines.append(
+            {
+                "round": number,
+                "accuracy": accuracy,
+                "joules": spent | {"evaluate": 100.0} if train_joules else None,
+                "trained": list(trained),
+                "bytes_down": 1_500_000,
+                "bytes_up": 500_000,
+                "uplink_share": 0.25,
+                "accuracy_worst_decile": accuracy / 2,
+            }
+        )
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "sites.json").write_text(json.dumps([{"site": name} for name in "abcd"]))
+    (path / "results.json").write_text(json.dumps({"seconds": 7.0}))
+    return path
+
+
+SLOW = [0.1, 0.5, 0.4, 0.6, 0.7, 0.8, 0.8, 0.9]
+FAST = [0.2, 0.6, 0.7, 0.6, 0.9, 0.9, 0.9, 0.9]
+WORDS = [
+    "strategy=random,simclust",
+    "seed=0..1",
+    "target-accuracy=0.6",
+    "sustained-rounds=2",
+    "num-server-rounds=8",
+]
+
+
+def compared(tmp_path, words=WORDS, curves=None, **more):
+    grid = read_grid(None, words)
+    curves = curves or {"random": (SLOW, SLOW), "simclust": (FAST, FAST)}
+    runs = [
+        RunFigures.of(
+            case,
+            folder_of(
+                tmp_path / f"{case.method}-{case.settings.seed}-{len(more)}",
+                curves[case.method][case.settings.seed],
+                **more,
+            ),
+        )
+        for case in grid.cases
+    ]
+    return grid, runs
+
+
+def test_figures_by_hand(tmp_path):
+    _, runs = compared(tmp_path)
+    slow, fast = rows_of(runs, "random")
+    value = {key: BY_KEY[key].of(fast).mean for key in BY_KEY}
+    # FAST holds 0.6 for two rounds first in rounds 2 and 3
+    assert value["rounds_to_target"] == 3
+    assert value["joules_to_target"] == 5 + 3 * 11
+    assert value["deviation_at_target"] == pytest.approx(5.0)
+    assert BY_KEY["rounds_to_target"].of(slow).mean == 5
+    assert value["rounds_to_target_of_reference"] == pytest.approx(60)
+    assert value["joules_to_target_of_reference"] == pytest.approx(100 * 38 / 60)
+    assert value["held_accuracy"] == 90
+    # SLOW's run takes 93 J: 55.8 J are 4 rounds, 74.4 J are 6
+    assert value["held_at_60_percent_of_reference"] == pytest.approx(60)
+    assert value["held_at_80_percent_of_reference"] == pytest.approx(90)
+    assert value["joules"] == 93
+    assert value["communication_share"] == pytest.approx(100 * 8 / 93)
+    assert value["megabytes"] == pytest.approx(16)
+    assert value["worst_decile"] == pytest.approx(45)
+    assert value["clients_per_round"] == 2
+    assert value["uplink_share"] == 25
+    assert value["seconds"] == 7
+
+
+def test_spread_counts_only_what_is_known():
+    spread = Spread.of([1.0, 3.0, math.nan])
+    assert (spread.mean, spread.deviation, spread.known) == (2.0, pytest.approx(2**0.5), 2)
+    assert cell(spread, 1) == "2.0 ± 1.4 (2 of 3)"
+    assert cell(Spread.of([2.0]), 0) == "2"
+    assert cell(Spread.of([math.nan]), 0) == "-"
+
+
+def test_ratios_are_between_runs_of_one_seed(tmp_path):
+    _, runs = compared(tmp_path, curves={"random": (SLOW, FAST), "simclust": (FAST, SLOW)})
+    _, other = rows_of(runs, "random")
+    ratio = BY_KEY["rounds_to_target_of_reference"].of(other)
+    assert ratio.mean == pytest.approx(100 * (3 / 5 + 5 / 3) / 2)
+
+
+def test_target_that_was_not_reached_is_not_a_number(tmp_path):
+    never = [0.1] * 8
+    grid, runs = compared(tmp_path, curves={"random": (SLOW, never), "simclust": (never, never)})
+    half, none = rows_of(runs, "random")
+    assert cell(BY_KEY["rounds_to_target"].of(half), 1) == "5.0 (1 of 2)"
+    assert not BY_KEY["rounds_to_target"].of(none).known
+    assert "| simclust |     2 |" in markdown([half, none], grid)
+    assert BY_KEY["rounds_to_target"] in columns_of([none], grid)
+
+
+def test_without_metering_there_are_no_joules(tmp_path):
+    grid, runs = compared(tmp_path, train_joules=0)
+    rows = rows_of(runs, "random")
+    keys = {column.key for column in columns_of(rows, grid)}
+    assert not {key for key in keys if "joules" in key or "held_at" in key}
+    assert common_joules(rows[0].runs)[0].size == 0
+    [section] = compare_page.sections(rows, grid)
+    assert [picture.name for picture in section.pictures] == ["1-accuracy", "1-selection"]
+    assert "not metered" in section.absences[0]
+
+
+def test_runs_that_stop_at_the_target_hold_nothing_later(tmp_path):
+    grid, runs = compared(tmp_path, [*WORDS, "stop-at-target=true"])
+    keys = {column.key for column in columns_of(rows_of(runs, "random"), grid)}
+    assert not {key for key in keys if key.startswith("held_")}
+    assert "Runs stop" in legend(rows_of(runs, "random"), grid)[0]
+
+
+def test_curves_go_as_far_as_all_seeds_do(tmp_path):
+    _, runs = compared(tmp_path, curves={"random": (SLOW[:5], SLOW), "simclust": (FAST, FAST)})
+    rounds, curves = common_rounds(rows_of(runs, "")[0].runs)
+    assert rounds.tolist() == [1, 2, 3, 4, 5]
+    assert curves.tolist() == [SLOW[:5], SLOW[:5]]
+    joules, curves = common_joules(rows_of(runs, "")[0].runs)
+    assert (joules[0], joules[-1]) == (16, 60)
+    # between the ends of two rounds, the earlier one's accuracy
+    places = np.floor((joules - 5 + 1e-9) / 11).astype(int) - 1
+    np.testing.assert_array_equal(curves[1], np.array(SLOW)[places])
+
+
+def test_selection_is_ranked_within_runs(tmp_path):
+    _, runs = compared(tmp_path, trained=("c", "a", "b"))
+    assert selection_shares(runs).tolist() == [1, 1, 1, 0]
+
+
+def test_table_says_the_same_in_every_form(tmp_path):
+    grid, runs = compared(tmp_path)
+    rows = rows_of(runs, "random")
+    lines = markdown(rows, grid).splitlines()
+    assert len({len(line) for line in lines}) == 1
+    head = [cell.strip() for cell in lines[0].strip("|").split("|")]
+    assert head[:3] == ["method", "seeds", "rounds to target"]
+    [_, simclust] = csv.DictReader(io.StringIO(table_csv(rows, grid)))
+    assert float(simclust["rounds_to_target_mean"]) == 3
+    assert float(simclust["rounds_to_target_sd"]) == 0
+    assert simclust["rounds_to_target_seeds"] == "2"
+    failed = Outcome(runs[1].case, None, "broke, badly")
+    outcomes = [Outcome(runs[0].case, runs[0].folder), failed]
+    [first, second] = csv.DictReader(io.StringIO(runs_csv(outcomes, runs[:1])))
+    assert (first["rounds_to_target"], first["error"]) == ("5", "")
+    assert (second["rounds_to_target"], second["error"]) == ("", "broke, badly")
+
+
+def test_papers_figures_stand_beside_ours(tmp_path):
+    file = tmp_path / "grid.toml"
+    file.write_text(
+        'reference = "random"\n[settings]\nseed = [0, 1]\ntarget-accuracy = 0.6\n'
+        'sustained-rounds = 2\n[methods.random]\nstrategy = "random"\n'
+        '[methods.simclust]\nstrategy = "simclust"\n[paper]\nsource = "Table IX"\n'
+        '[[paper.figures]]\nmethod = "simclust"\nrounds = 45.8\nclients = 2\n'
+    )
+    grid = read_grid(file)
+    _, runs = compared(tmp_path)
+    rows = rows_of(runs, "random")
+    head, _, random, simclust = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in markdown(rows, grid).splitlines()
+    )
+    place = head.index("paper: rounds")
+    assert head[place - 1] == "rounds to target"
+    assert (random[place], simclust[place]) == ("-", "45.8")
+    assert "paper: accuracy (%)" not in head
+    assert legend(rows, grid)[-1] == "paper: Table IX."
+
+
+def test_sweep_is_drawn_for_a_setting_with_three_numbers(tmp_path):
+    words = ["strategy=simclust", "num-clusters=2,4,8", "num-server-rounds=8"]
+    grid = read_grid(None, words)
+    runs = [
+        RunFigures.of(case, folder_of(tmp_path / str(case.settings.num_clusters), SLOW))
+        for case in grid.cases
+    ]
+    rows = rows_of(runs, "")
+    assert compare_plots.swept(rows) == ["num-clusters"]
+    assert compare_plots.swept(rows[:2]) == []
+    with plots.style():
+        figure = compare_plots.sweep(rows, "num-clusters", [BY_KEY["accuracy"], BY_KEY["joules"]])
+    left, _ = figure.axes
+    [line] = [line for line in left.lines if len(line.get_xdata()) == 3]
+    assert (list(line.get_xdata()), list(line.get_ydata())) == ([2, 4, 8], [90, 90, 90])
+    assert left.get_xlabel() == "num-clusters"
+
+
+def test_bars_end_at_the_total(tmp_path):
+    _, runs = compared(tmp_path)
+    with plots.style():
+        figure = compare_plots.energy_by_phase(rows_of(runs, "random"))
+    ends = [bar.get_x() + bar.get_width() for bar in figure.axes[0].patches]
+    assert ends == pytest.approx([5, 5, 85, 85, 93, 93])
+
+
+def test_page_escapes_what_it_is_told(tmp_path):
+    grid, runs = compared(tmp_path)
+    rows = rows_of(runs, "random")
+    failed = Outcome(runs[0].case, None, "<script>alert(1)</script>")
+    text = compare_page.page(compare_page.sections(rows, grid), rows, [failed], grid)
+    assert "<script>" not in text
+    assert "&lt;script&gt;" in text
+    assert not re.search(r'(src|href)="(?!#)', text)
+
+
+def test_page_of_no_finished_run_still_tells_why(tmp_path):
+    grid = read_grid(None, WORDS)
+    outcomes = [Outcome(case, None, "no luck") for case in grid.cases]
+    assert compare_page.page([], [], outcomes, grid).count("no luck") == 4
+
+
+@pytest.mark.parametrize(
+    ("joules", "said"), [(0, "0 J"), (999.4, "999 J"), (1500, "1.5 kJ"), (2.5e6, "2.5 MJ")]
+)
+def test_joules_in_words(joules, said):
+    assert compare_plots.joules_in_words(joules) == said

@@ -1,0 +1,184 @@
+import pytest
+
+from common.config import Settings
+from common.errors import ConfigError
+from deploy.compare_grid import Case, identity, read_grid
+
+FILE = """
+title = "Two methods"
+reference = "plain"
+[settings]
+num-clients = 10
+dirichlet-alpha = [0.1, 1]
+seed = "0..2"
+local-epochs = 2
+[methods.plain]
+strategy = "random"
+clients-per-round = 4
+[methods.sim]
+strategy = "simclust"
+clients-per-round = 4
+num-clusters = [2, 5]
+[quick]
+methods = ["sim"]
+[quick.settings]
+seed = 7
+num-server-rounds = 3
+[paper]
+source = "Somebody, Table I"
+[[paper.figures]]
+method = "plain"
+at = {dirichlet-alpha = 0.1}
+rounds = 87.8
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "two.toml"
+    path.write_text(FILE)
+    return path
+
+
+def test_words_multiply_and_seeds_come_outermost():
+    words = ["strategy=random,simclust", "seed=0..2", "dirichlet-alpha=0.1,2", "local-epochs=1"]
+    grid = read_grid(None, words)
+    assert len(grid.cases) == 2 * 3 * 2
+    assert [case.settings.seed for case in grid.cases] == [0] * 4 + [1] * 4 + [2] * 4
+    assert {case.method for case in grid.cases} == {"random", "simclust"}
+    assert {case.scenario for case in grid.cases} == {"dirichlet-alpha=0.1", "dirichlet-alpha=2"}
+    assert all(case.settings.local_epochs == 1 for case in grid.cases)
+    assert grid.reference == "random"
+    assert grid.output.name == "comparison"
+
+
+def test_what_is_no_data_setting_makes_methods():
+    grid = read_grid(None, ["strategy=similarity", "metric=mse,js", "local-epochs=1,5"])
+    assert [case.method for case in grid.cases] == [
+        "metric=mse, local-epochs=1",
+        "metric=mse, local-epochs=5",
+        "metric=js, local-epochs=1",
+        "metric=js, local-epochs=5",
+    ]
+    assert grid.cases[0].method_without("metric") == "local-epochs=1"
+    assert {case.scenario for case in grid.cases} == {""}
+
+
+def test_a_comparison_of_one_run_is_named_after_its_strategy():
+    [case] = read_grid(None, ["strategy=random", "clients-per-round=3"]).cases
+    assert (case.method, case.label) == ("random", "random, seed 0")
+
+
+def test_file_with_methods_of_several_values(file):
+    grid = read_grid(file)
+    assert (grid.title, grid.reference, grid.name) == ("Two methods", "plain", "two")
+    first = [case for case in grid.cases if case.settings.seed == 0]
+    assert [(case.method, case.scenario) for case in first] == [
+        ("plain", "dirichlet-alpha=0.1"),
+        ("sim, num-clusters=2", "dirichlet-alpha=0.1"),
+        ("sim, num-clusters=5", "dirichlet-alpha=0.1"),
+        ("plain", "dirichlet-alpha=1"),
+        ("sim, num-clusters=2", "dirichlet-alpha=1"),
+        ("sim, num-clusters=5", "dirichlet-alpha=1"),
+    ]
+    assert len(grid.cases) == 18
+    [figures] = grid.paper
+    assert [figures.fits(case) for case in first] == [True] + [False] * 5
+    assert figures.figures == {"rounds": 87.8}
+
+
+def test_quick_variant_replaces_settings_and_leaves_methods_out(file):
+    grid = read_grid(file, quick=True, reference="sim, num-clusters=2")
+    assert {case.method for case in grid.cases} == {"sim, num-clusters=2", "sim, num-clusters=5"}
+    assert {(case.settings.seed, case.settings.num_server_rounds) for case in grid.cases} == {
+        (7, 3)
+    }
+    assert grid.name == "two-quick"
+    assert grid.paper == ()
+
+
+def test_words_go_over_the_file(file):
+    grid = read_grid(file, ["dirichlet-alpha=0.5", "seed=1", "name=mine", "local-epochs=1"])
+    assert len(grid.cases) == 3
+    assert {case.settings.dirichlet_alpha for case in grid.cases} == {0.5}
+    assert grid.name == "mine"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["strategy=random", "strategy=simclust"], "given twice"),
+        (["stratgy=random"], "did you mean 'strategy'?"),
+        (["seed=4..1"], "a range goes up"),
+        (["seed=0..99999", "local-epochs=1..3"], "300000 runs"),
+        (["name=a,b"], "give one value"),
+        (["target-accuracy=0.5,0.6"], "give one value"),
+        (["seed=1,1"], "twice"),
+        (["strategy=random", "learning-rate=0.1,-1"], "learning-rate=-1, seed=0: learning-rate"),
+        (["simclust"], "is not a setting"),
+    ],
+)
+def test_refused_words(words, said):
+    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+        read_grid(None, words)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("reference = ", 'referense = "x"\nreference = '), "did you mean 'reference'?"),
+        (('reference = "plain"', 'reference = "plan"'), "did you mean 'plain'?"),
+        (("num-clients = 10", "num-client = 10"), "did you mean 'num-clients'?"),
+        (("num-clusters = [2, 5]", "num-clusters = []"), "give a value, or a list"),
+        (('methods = ["sim"]', 'methods = ["sym"]'), "did you mean 'sim'?"),
+        (("rounds = 87.8", "round = 87.8"), "did you mean 'rounds'?"),
+        (("num-clusters = [2, 5]", "num-clusters = 50"), "sim: num_clusters|sim: num-clusters"),
+    ],
+)
+def test_refused_files(file, change, said):
+    file.write_text(FILE.replace(*change))
+    with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
+        read_grid(file, quick="sym" in change[1])
+
+
+def test_a_setting_of_the_methods_cannot_be_given_as_a_word(file):
+    with pytest.raises(ConfigError, match=r"the method 'plain' of .*two.toml sets it"):
+        read_grid(file, ["strategy=random"])
+    with pytest.raises(ConfigError, match=r"needs a TOML file with a table \[quick\]"):
+        read_grid(None, ["strategy=random"], quick=True)
+
+
+UNCHANGING = {
+    *("output-dir", "name", "workers", "download", "checkpoint-every", "resume"),
+    *("target-accuracy", "sustained-rounds"),
+}
+
+
+def digest(**changes):
+    # Unchecked, so that one setting can be changed without those it needs.
+    return Case("", (), "", Settings.parse({}).model_copy(update=changes)).digest
+
+
+def other(value):
+    if isinstance(value, bool):
+        return not value
+    return value + "x" if isinstance(value, str) else value + 1
+
+
+def test_digest_differs_with_every_setting_that_may_change_a_number():
+    seen = {digest()}
+    for key, default in Settings.parse({}).to_dict().items():
+        made = digest(**{key.replace("-", "_"): other(default)})
+        assert (made in seen) == (key in UNCHANGING), key
+        seen.add(made)
+
+
+def test_target_is_part_of_a_run_that_stops_there():
+    words = {"stop_at_target": True, "target_accuracy": 0.5}
+    assert digest(**words) != digest(**words | {"target_accuracy": 0.6})
+    assert digest(**words) != digest(**words | {"sustained_rounds": 5})
+
+
+def test_identity_holds_no_default():
+    assert identity(Settings.parse({})) == {}
+    assert identity(Settings.parse({"seed": "0", "local-epochs": 7})) == {"local-epochs": 7}
