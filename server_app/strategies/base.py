@@ -16,25 +16,23 @@ from flwr.serverapp.strategy import Result, Strategy
 from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
-from common.messages import Parameters, TrainReport
+from common.messages import Parameters
 from server_app import checkpoint, guard
+from server_app.averaging import Update, averaged, divergences, regrouped
 from server_app.checkpoint import HoldsClients, State
 from server_app.clustering import Clusters
-from server_app.divergence import weight_divergences
-from server_app.exchange import OK, Answer, Exchange
+from server_app.exchange import OK, Exchange
 from server_app.guard import Template
-from server_app.ledger import Attempt, Ledger, Trained
+from server_app.ledger import Attempt, Ledger
 from server_app.methods import Method
 from server_app.roster import Roster, introduce_late
-from server_app.routing import average, mixed, per_cluster
+from server_app.routing import mixed, per_cluster
 from server_app.run_folder import RunFolder
 from server_app.selection import Cohort, View
 
 log = logging.getLogger("coterie")
 
 _ATTEMPTS = 2  # a round without one usable reply is retried once
-
-Update = tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]
 
 
 class FederatedTraining(Strategy):
@@ -179,15 +177,9 @@ class FederatedTraining(Strategy):
 
     def regroup(self, clusters: Clusters) -> None:
         """Put the sites into other clusters; each model starts anew from those its sites had."""
-        before, rows, models = self.routes, self.roster.num_examples, self.models
+        before = self.routes
         self.clusters = clusters
-        after = self.routes
-        self.models = []
-        for index in range(int(after.max()) + 1):
-            mine = after == index
-            held = np.bincount(before[mine], rows[mine], minlength=len(models))
-            sources = np.flatnonzero(held)
-            self.models.append(average([models[source] for source in sources], held[sources]))
+        self.models = regrouped(self.models, before, self.routes, self.roster.num_examples)
 
     def _greet(self, grid: Grid, timeout: float) -> None:
         """Let in who connected since the last round, and say who left."""
@@ -313,8 +305,8 @@ class FederatedTraining(Strategy):
             return None, None
         self._remember(updates)
         self.before_average(server_round)
-        self.models = self._averaged(updates, self._cohort_weights)
-        self._attempt.divergence = self._divergence(updates)
+        self.models = self._after(updates, self._cohort_weights)
+        self._attempt.divergence = divergences(updates, self.models, self.routes)
         losses = [report.loss for _, report, _ in updates]
         return None, MetricRecord({"train_loss": float(np.mean(losses))})
 
@@ -392,41 +384,20 @@ class FederatedTraining(Strategy):
             attempt=self._attempt.attempt,
         )
 
-    def _averaged(
+    def _after(
         self, updates: list[Update], cohort_weights: np.ndarray | None
     ) -> list[dict[str, np.ndarray]]:
         """Return the models after the updates; one that nobody trained stays as it is."""
-        models, routes = list(self.models), self.routes
-        for index in range(len(models)):
-            # Not by the model that was sent: the clusters may have been formed since.
-            mine = [update for update in updates if routes[update[0].client] == index]
-            if mine:
-                weights = [
-                    float(
-                        report.num_examples if cohort_weights is None else cohort_weights[a.client]
-                    )
-                    for a, report, _ in mine
-                ]
-                after = average([trained for _, _, trained in mine], np.array(weights))
-                models[index] = self._mixed(models[index], after)
-        return models
+        # Not by the models that were sent: the clusters may have been formed since.
+        return averaged(self.models, updates, self.routes, cohort_weights, self._mixed)
 
     def _mixed(
         self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
+        """Return what the server makes of a model and the average of its cohort's."""
         if self.settings.objective != "pfedme":
             return after
         return mixed(before, after, self.settings.pfedme_beta)
-
-    def _divergence(self, updates: list[Update]) -> dict[int, float]:
-        """Return each client's distance from the model that its update went into."""
-        found: dict[int, float] = {}
-        for index, model in enumerate(self.models):
-            mine = [update for update in updates if self.routes[update[0].client] == index]
-            distances = weight_divergences([trained for _, _, trained in mine], model)
-            clients = [answer.client for answer, _, _ in mine]
-            found |= dict(zip(clients, distances or (), strict=False))
-        return found
 
     # What a selection sees before it chooses ---------------------------------------------------
 
@@ -475,7 +446,7 @@ class FederatedTraining(Strategy):
         self._attempt.rehearsal = answers
         updates = [(answer, *answer.value) for answer in answers if answer.value is not None]
         self._remember(updates)
-        return self._averaged(updates, None) if updates else None
+        return self._after(updates, None) if updates else None
 
     def _remember(self, updates: list[Update]) -> None:
         """Keep what each client's last training added to its model, if the selection needs it."""
