@@ -22,6 +22,8 @@ ARITHMETIC = [
     "common/secure_sum.py",
     "common/seeds.py",
     "common/identity.py",
+    "common/ring.py",
+    "common/secure_product.py",
     "common/splits.py",
     "common/readers.py",
     "common/own_data.py",
