@@ -218,6 +218,22 @@ class Settings(Schema):
         "", description="run folder to go on with, under its own settings; see coterie resume"
     )
 
+    # What leaves a site with noise
+    label_privacy: Literal["none", "gaussian", "k-rr", "paper", "two-party"] = Field(
+        "none",
+        description="label histograms: as they are, with discrete Gaussian noise, with randomised "
+        "labels, with the paper's noise, or not at all (distances by two-party computation)",
+    )
+    epsilon: float = Field(
+        1.0, gt=0, le=1000, description="label-privacy=gaussian, k-rr: of one site's histogram"
+    )
+    delta: float = Field(
+        1e-5, gt=0, le=0.01, description="of every noise that is not pure; below 1 / rows"
+    )
+    label_gamma: float = Field(
+        1.0, gt=0, description="label-privacy=paper: noise of gamma / clients-per-round on shares"
+    )
+
     # Where the run is written, and how it is executed
     output_dir: str = Field("runs", min_length=1, description="folder that receives the run folder")
     name: str = Field(

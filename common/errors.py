@@ -5,6 +5,7 @@ CoterieError              exit code 1
 ├── DataError             files or arrays that cannot be used                 2
 ├── MessageError          a message that does not hold what was agreed        1
 ├── TrustError            a peer, key or sealed message that cannot be trusted 1
+├── BudgetError           a release that a site's privacy budget does not allow 1
 ├── SumError              a secure sum that cannot be taken part in or ended  1
 ├── ClusteringError       clients that cannot be grouped as asked             1
 ├── RoundError            a round without a usable result                     1
@@ -50,6 +51,10 @@ class TrustError(CoterieError):
 
 class SumError(CoterieError):
     """A secure sum that a member cannot take part in, or that cannot be brought to its end."""
+
+
+class BudgetError(CoterieError):
+    """A release that a site's own privacy budget does not allow."""
 
 
 class ClusteringError(CoterieError):

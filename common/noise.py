@@ -1,0 +1,98 @@
+"""Privacy noise, drawn from the operating system and never from a run's seed.
+
+The server knows the seed, so noise from it would be no noise. NumPy's own generators are no
+substitute either: a process that is forked shares their state with its siblings, and equal noise
+cancels in a difference. Every function takes the source of its bytes, so that a test can repeat
+one; nothing else ever passes it.
+"""
+
+import math
+import os
+from collections.abc import Callable, Iterable
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+__all__ = ["Entropy", "discrete_gaussian", "gaussian", "uniform"]
+
+FloatArray = NDArray[np.float64]
+
+Entropy = Callable[[int], bytes]
+"""A number of bytes -> that many uniform bytes."""
+
+
+def uniform(size: int, entropy: Entropy = os.urandom) -> FloatArray:
+    """Return (size,) numbers in (0, 1), uniform on multiples of 2^-53 plus 2^-54."""
+    words = np.frombuffer(entropy(8 * size), dtype="<u8") >> np.uint64(11)
+    return (words.astype(np.float64) + 0.5) * 2.0**-53
+
+
+def gaussian(sigma: float, size: int, entropy: Entropy = os.urandom) -> FloatArray:
+    """Return (size,) normal numbers with mean 0 and standard deviation ``sigma``.
+
+    They are floating point numbers: what Mironov, "On Significance of the Least Significant Bits",
+    CCS 2012, reads from the last digits of a sum is not prevented. Integers have no such digits;
+    see :func:`discrete_gaussian`.
+    """
+    return sigma * np.asarray(ndtri(uniform(size, entropy)), dtype=np.float64)
+
+
+def discrete_gaussian(sigma: float, size: int, entropy: Entropy = os.urandom) -> NDArray[np.int64]:
+    """Return (size,) integers with P(x) proportional to exp(-x²/(2 sigma²)), exactly.
+
+    Canonne, Kamath, Steinke, "The Discrete Gaussian for Differential Privacy", algorithms 1 to 3:
+    integers and coins throughout, no floating point. ``sigma`` > 0 is taken as the rational number
+    that the float is.
+    """
+    variance = Fraction(sigma) ** 2
+    scale = math.isqrt(math.floor(variance)) + 1
+    draws: Iterable[int] = (_one_gaussian(variance, scale, entropy) for _ in range(size))
+    return np.fromiter(draws, dtype=np.int64, count=size)
+
+
+def _one_gaussian(variance: Fraction, scale: int, entropy: Entropy) -> int:
+    # Algorithm 3: a discrete Laplace, accepted with exp(-(|y| - variance/scale)²/(2 variance)).
+    while True:
+        y = _discrete_laplace(scale, entropy)
+        if _coin_exp((abs(y) - variance / scale) ** 2 / (2 * variance), entropy):
+            return y
+
+
+def _discrete_laplace(scale: int, entropy: Entropy) -> int:
+    # Algorithm 2 with s = 1: P(y) proportional to exp(-|y|/scale).
+    while True:
+        low = _below(scale, entropy)
+        if not _coin_exp(Fraction(low, scale), entropy):
+            continue
+        high = 0
+        while _coin_exp(Fraction(1), entropy):
+            high += 1
+        magnitude = low + scale * high
+        negative = _below(2, entropy) == 1
+        if negative and magnitude == 0:
+            continue  # zero would otherwise be drawn twice as often
+        return -magnitude if negative else magnitude
+
+
+def _coin_exp(exponent: Fraction, entropy: Entropy) -> bool:
+    """Return True with probability exp(-exponent), for any exponent >= 0; algorithm 1."""
+    while exponent > 1:
+        if not _coin_exp(Fraction(1), entropy):
+            return False
+        exponent -= 1
+    k = 1
+    while _below(exponent.denominator * k, entropy) < exponent.numerator:
+        k += 1
+    return k % 2 == 1
+
+
+def _below(limit: int, entropy: Entropy) -> int:
+    """Return an integer in [0, limit), uniform: what does not fit is drawn again."""
+    bits = (limit - 1).bit_length()
+    size = (bits + 7) // 8
+    while True:
+        value = int.from_bytes(entropy(size), "little") & ((1 << bits) - 1)
+        if value < limit:
+            return value

@@ -1,0 +1,148 @@
+"""No order of requests overspends a budget, and units are never added."""
+
+import functools
+import math
+
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from dp_accounting.pld.common import DifferentialPrivacyParameters
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from common.accounting import DiscreteGaussian, Gaussian, RandomisedResponse, Stated
+from common.errors import BudgetError, DataError
+from common.privacy import discrete_gaussian_sigma
+from common.privacy_book import REPLACE_ROW, REPLACE_ROW_IN_CLASS, SITE, UNITS, Book, Budget, Entry
+
+BUDGET = Budget(4.0, 1e-5)
+MECHANISMS = st.one_of(
+    st.builds(Gaussian, st.sampled_from([0.05, 0.2, 0.7])),
+    st.builds(DiscreteGaussian, st.sampled_from([1.6, 2.82, 5.276]), st.just(2)),
+    st.builds(RandomisedResponse, st.sampled_from([0.1, 0.5, 2.0]), st.just(10)),
+    st.builds(Stated, st.sampled_from([0.1, 1.0]), st.sampled_from([0.0, 1e-6])),
+)
+
+
+@functools.lru_cache
+def distribution(event):
+    """Of the privacy loss, by dp-accounting."""
+    if isinstance(event, Gaussian):
+        return pld.from_gaussian_mechanism(1 / event.mu)
+    if isinstance(event, DiscreteGaussian):
+        one = pld.from_discrete_gaussian_mechanism(event.sigma, sensitivity=1)
+        return one.self_compose(event.coordinates)
+    if isinstance(event, RandomisedResponse):
+        share = event.categories * event.truth * math.exp(-event.epsilon)
+        return pld.from_randomized_response(share, event.categories)
+    promise = DifferentialPrivacyParameters(event.epsilon, event.delta)
+    return pld.from_privacy_parameters(promise)
+
+
+def oracle(events):
+    """What dp-accounting makes of the same events."""
+    total = pld.identity()
+    for event in events:
+        total = total.compose(distribution(event))
+    return total.get_epsilon_for_delta(BUDGET.delta)
+
+
+class Site(RuleBasedStateMachine):
+    """Releases in any order, some refused, with restarts in between."""
+
+    def __init__(self):
+        super().__init__()
+        self.book = Book()
+        self.released = {unit: [] for unit in UNITS}
+
+    @rule(event=MECHANISMS, unit=st.sampled_from(UNITS))
+    def release(self, event, unit):
+        before = self.book
+        try:
+            self.book = self.book.charged(Entry(event, unit, "something"), BUDGET)
+            self.released[unit].append(event)
+        except BudgetError:
+            assert self.book is before
+            # It is refused for a reason: the same events do overspend (1 % for the oracle's grid).
+            assert self._total([*self.released[unit], event]) > 0.99 * BUDGET.epsilon
+
+    @rule()
+    def restart(self):
+        self.book = Book.from_bytes(self.book.to_bytes())
+
+    @invariant()
+    def nothing_is_overspent(self):
+        for unit in UNITS:
+            assert self.book.spent(unit, BUDGET.delta) <= BUDGET.epsilon * (1 + 1e-9)
+
+    @staticmethod
+    def _total(events):
+        stated = sum(e.epsilon for e in events if isinstance(e, Stated))
+        left = BUDGET.delta - sum(e.delta for e in events if isinstance(e, Stated))
+        rest = [e for e in events if not isinstance(e, Stated)]
+        if left <= 0:
+            return math.inf
+        own = oracle(rest) if rest else 0.0
+        return max(stated + own, oracle(events))
+
+    def teardown(self):
+        for unit in UNITS:
+            assert oracle(self.released[unit]) <= 1.01 * BUDGET.epsilon
+
+
+TestSite = Site.TestCase
+TestSite.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+
+
+def test_units_are_not_added():
+    entry = Gaussian(0.7)
+    book = Book()
+    for unit in UNITS:
+        book = book.charged(Entry(entry, unit, "x"), BUDGET)
+    spent = {book.spent(unit, 1e-5) for unit in UNITS}
+    assert len(spent) == 1
+    with pytest.raises(DataError, match="unit 'rows'"):
+        Entry(entry, "rows", "x")
+
+
+def test_refusal_names_what_is_spent_and_what_is_allowed():
+    sigma = discrete_gaussian_sigma(3, 1e-5, 2)
+    entry = Entry(DiscreteGaussian(sigma, 2), REPLACE_ROW, "label histogram")
+    book = Book().charged(entry, BUDGET)
+    with pytest.raises(
+        BudgetError, match=r"label histogram .* epsilon 4\.\d+ .*privacy-epsilon = 4"
+    ):
+        book.charged(entry, BUDGET)
+    assert book.charged(entry, Budget(math.inf, 1e-5)).spent(REPLACE_ROW, 1e-5) > 4
+
+
+def test_whole_budget_can_be_spent_at_once():
+    for epsilon in (0.5, 1, 2, 4, 8):
+        sigma = discrete_gaussian_sigma(epsilon, 1e-5, 2)
+        entry = Entry(DiscreteGaussian(sigma, 2), REPLACE_ROW, "label histogram")
+        Book().charged(entry, Budget(epsilon, 1e-5))
+
+
+def test_answers_and_entries_survive_a_restart():
+    entry = Entry(Gaussian(0.5), REPLACE_ROW_IN_CLASS, "class statistics")
+    book = Book().charged(entry, BUDGET).answered("question", [1.5, -2.0])
+    again = Book.from_bytes(book.to_bytes())
+    assert again == book
+    assert again.spent(SITE, 1e-5) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"\xff",
+        b'{"version": 1}',
+        b'{"version": 2, "entries": [], "answers": {}}',
+        b'{"version":1,"answers":{},"entries":[{"kind":"gaussian","mu":-1,"unit":"x","what":"y"}]}',
+    ],
+)
+def test_a_book_that_cannot_be_read_releases_nothing(text):
+    with pytest.raises(DataError, match="privacy book cannot be read"):
+        Book.from_bytes(text)
