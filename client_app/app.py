@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import descriptors, engine, personal
+from client_app import descriptors, engine, personal, private
 from client_app.engine import Fitted
 from client_app.site import Site, open_site
 from client_app.training import Evaluation, Stopwatch
@@ -15,7 +15,6 @@ from common.errors import CoterieError, MessageError
 from common.messages import (
     EvaluateReport,
     Introduction,
-    LabelHistogram,
     LossReport,
     Order,
     PersonalReport,
@@ -65,12 +64,13 @@ def introduce(message: Message, site: Site) -> Message:
 @app.query("label_histogram")
 @_of_site
 def label_histogram(message: Message, site: Site) -> Message:
-    """Count the training rows of each class, if the site releases that."""
+    """Count the training rows of each class, with noise if the run asks for it."""
     require(site, "label-histogram")
     counts = descriptors.label_histogram(
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
-    return messages.reply(message, LabelHistogram(site.name, counts))
+    answer, note = private.label_answer(site, counts)
+    return messages.reply(message, answer, note=note)
 
 
 @app.query("probe_rows")

@@ -14,6 +14,7 @@ from common import config
 from common.config import Settings
 from common.data import SYNTHETIC, Dataset, load_dataset
 from common.errors import ConfigError, DataError
+from common.privacy_book import Budget
 from common.splits import SiteRows, partition
 from common.synthetic import SyntheticSites
 
@@ -29,6 +30,8 @@ class Site:
     releases: tuple[str, ...]
     keeper: Keeper
     """Where the site keeps what must outlive a message."""
+    budget: Budget
+    """What its noisy releases may amount to, by its owner's word."""
 
     @property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
@@ -56,8 +59,8 @@ def open_site(context: Context) -> Site:
         )
     if own.device:
         settings = settings.replace(device=own.device)
-    keeper = keeper_of(context)
-    return Site(parts[index].name, settings, dataset, parts[index], own.released, keeper)
+    name, rows = parts[index].name, parts[index]
+    return Site(name, settings, dataset, rows, own.released, keeper_of(context), own.budget)
 
 
 def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
@@ -70,8 +73,8 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
     dataset = prepared.open_dataset(own)
     train, test = (np.arange(len(y)) for y in (dataset.train_y, dataset.test_y))
     device = own.device or "auto"
-    rows = SiteRows(own.site, train, test)
-    return Site(own.site, settings.replace(device=device), dataset, rows, own.released, keeper)
+    settings, rows = settings.replace(device=device), SiteRows(own.site, train, test)
+    return Site(own.site, settings, dataset, rows, own.released, keeper, own.budget)
 
 
 def _synthetic_sites(settings: Settings) -> SyntheticSites | None:

@@ -4,6 +4,7 @@ None of these ever comes from a run. A node of a simulation has none of them but
 """
 
 import functools
+import math
 import os
 from collections.abc import Mapping
 from typing import Self
@@ -13,6 +14,7 @@ from pydantic import Field, model_validator
 from common.config import Scalar, Schema, unknown_name
 from common.errors import ConfigError
 from common.messages import DISCLOSURES, RELEASES
+from common.privacy_book import Budget
 
 PARTITION = "partition-id"  # given to every node by Flower's simulation and by ours
 PARTITIONS = "num-partitions"
@@ -46,6 +48,16 @@ class SiteConfig(Schema):
         description="what the site gives out when a run asks, separated by commas: any of "
         + ", ".join((*RELEASES, *DISCLOSURES)),
     )
+    privacy_epsilon: float = Field(
+        -1,
+        ge=-1,
+        le=1e6,
+        description="most that its noisy releases may amount to over all runs, in each unit by "
+        "itself; exact label histograms are then refused; -1: no bound, all is counted",
+    )
+    privacy_delta: float = Field(
+        1e-5, gt=0, le=0.01, description="at which that epsilon is meant; below 1 / rows"
+    )
     peers: str = Field(
         "", description="whose keys the site takes: site:fingerprint, separated by commas"
     )
@@ -61,6 +73,10 @@ class SiteConfig(Schema):
         for name in self.released:
             if name not in (known := (*RELEASES, *DISCLOSURES)):
                 raise ValueError("releases: " + unknown_name("release", name, known))
+        if -1 < self.privacy_epsilon <= 0:
+            raise ValueError(
+                f"privacy-epsilon = {self.privacy_epsilon:g}: must be above 0, or -1 for no bound"
+            )
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError(f"classes = {self.classes!r}: names a class twice")
         for name in ("site", "dataset", "state_dir"):
@@ -73,6 +89,12 @@ class SiteConfig(Schema):
     def released(self) -> tuple[str, ...]:
         """The names in ``releases``."""
         return _names(self.releases)
+
+    @property
+    def budget(self) -> Budget:
+        """What its noisy releases may amount to."""
+        bound = self.privacy_epsilon if self.privacy_epsilon > 0 else math.inf
+        return Budget(bound, self.privacy_delta)
 
     @property
     def class_names(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from common import noise
 from common.accounting import DiscreteGaussian, Event, Gaussian, RandomisedResponse
@@ -192,12 +192,12 @@ def label_mechanism(settings: Settings, num_classes: int) -> LabelMechanism | No
     return None
 
 
-def plausible_counts(estimates: FloatArray, num_examples: int) -> FloatArray:
+def plausible_counts(estimates: ArrayLike, num_examples: int) -> FloatArray:
     """Return counts (K,) >= 0 that add up to the public number of rows: clipped, then scaled.
 
     Estimates of which none is above 0 tell nothing; all classes then count alike.
     """
-    clipped = np.maximum(estimates, 0.0)
+    clipped = np.maximum(np.asarray(estimates, dtype=np.float64), 0.0)
     total = clipped.sum()
     shares: FloatArray = clipped / total if total > 0 else np.full(len(clipped), 1 / len(clipped))
     return num_examples * shares

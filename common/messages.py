@@ -58,10 +58,9 @@ class _Record:
 
 
 def _is_of_type(value: object, expected: object) -> bool:
-    if expected == list[int]:
-        return isinstance(value, list) and all(type(entry) is int for entry in value)
-    if expected == list[str]:
-        return isinstance(value, list) and all(type(entry) is str for entry in value)
+    for entries in (int, float, str):
+        if expected == list[entries]:  # type: ignore[valid-type]
+            return isinstance(value, list) and all(type(entry) is entries for entry in value)
     # bool is an int to Python, never to us
     return type(value) is expected
 
@@ -102,6 +101,15 @@ class LabelHistogram(_Record):
     site: str
     counts: list[int]
     """Training rows per class, length ``num_classes``."""
+
+
+@dataclass(frozen=True)
+class NoisyHistogram(_Record):
+    """A site's answer to ``query.label_histogram`` where ``label-privacy`` asks for noise."""
+
+    site: str
+    estimates: list[float]
+    """Of the training rows per class, unbiased, length ``num_classes``; they may be negative."""
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ in :mod:`common.noise`. Sources, named in the lines that implement them:
 - Dong, Roth, Su, "Gaussian Differential Privacy", JRSS B 2022.
 """
 
+import functools
 import math
 
 import numpy as np
@@ -138,6 +139,7 @@ def paper_rho_bound(dimensions: int, rows: int) -> float:
 # The discrete Gaussian --------------------------------------------------------------------------
 
 
+@functools.lru_cache(maxsize=64)
 def discrete_gaussian_sigma(epsilon: float, delta: float, coordinates: int) -> float:
     """Return the sigma of discrete Gaussian noise on integers, exact for its own distribution.
 

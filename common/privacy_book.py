@@ -57,6 +57,11 @@ class Budget:
         """Refuse what is no promise."""
         check_epsilon_delta(min(self.epsilon, 1e6), self.delta)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether anything can be refused."""
+        return math.isfinite(self.epsilon)
+
 
 @dataclass(frozen=True)
 class Book:

@@ -8,7 +8,7 @@ import numpy as np
 
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
-from server_app import clustering, model_groups, regrouping, routing, selection
+from server_app import clustering, model_groups, protection, regrouping, routing, selection
 from server_app.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
 from server_app.clustering import Grouping
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, symmetric_kl
@@ -235,6 +235,7 @@ def build(settings: Settings) -> Method:
             f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
             "use strategy=fedavg or random"
         )
+    protection.check(method.needs, settings)
     return _selecting(method, settings)
 
 

@@ -12,10 +12,12 @@ from common.messages import (
     EvaluateReport,
     Introduction,
     LabelHistogram,
+    NoisyHistogram,
     Order,
     PersonalReport,
     ProbeReport,
     ProbeRequest,
+    ReleaseNote,
     TrainReport,
 )
 
@@ -29,6 +31,9 @@ RECORDS = [
     PersonalReport("site-00", 3, 1, 0, 18, 0.25, 0.5, 0.1, 0.75, 0.25),
     ProbeRequest(100),
     ProbeReport("site-00"),
+    NoisyHistogram("site-00", [1.5, -0.25, 3.0]),
+    ReleaseNote("noise", "rows", 1.0, 1e-5, 0.5, 2.0),
+    ReleaseNote("masked"),
 ]
 
 

@@ -4,18 +4,18 @@ import logging
 from typing import Any
 
 import numpy as np
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common import messages, seeds
 from common.config import Settings
-from common.errors import MessageError, RoundError
-from common.messages import LabelHistogram, Order
+from common.errors import RoundError
+from common.label_privacy import label_mechanism
+from common.messages import Order
 from server_app import regrouping
 from server_app.checkpoint import State
 from server_app.clustering import Clusters, Grouping, normalise_counts
 from server_app.exchange import OK, Answer, Exchange
-from server_app.guard import Asked, refuse_error
+from server_app.histograms import inspect_exact, inspect_noisy
 from server_app.methods import LabelGroups, Method
 from server_app.roster import Roster
 from server_app.run_folder import RunFolder
@@ -37,12 +37,13 @@ class LabelDistributionClustering(FederatedTraining):
         super().__init__(method, settings, roster, folder)
         assert isinstance(method.group, LabelGroups)
         self._group: LabelGroups = method.group
-        self._counts = np.empty((0, 0), dtype=np.int64)
+        self._counts = np.empty((0, 0), dtype=np.float64)
         self._formed: dict[str, Any] = {}
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Query the histograms and form the clusters; every site must answer."""
         self.roster.require("label-histogram", why=f"strategy={self.settings.strategy}")
+        self._say_protection()
         answers = self._histograms(self.roster, np.arange(len(self.roster)), grid, timeout)
         bad = [answer for answer in answers if answer.verdict != OK]
         if bad:
@@ -50,7 +51,7 @@ class LabelDistributionClustering(FederatedTraining):
                 f"no label histogram from {self.roster.names[bad[0].client]}: {bad[0].verdict}; "
                 "clusters need every site's, so repair or leave out the site"
             )
-        self._counts = np.array([answer.value for answer in answers], dtype=np.int64)
+        self._counts = np.array([answer.value for answer in answers], dtype=np.float64)
         grouping = self._grouped()
         self.clusters = grouping.clusters
         self._note(0, grouping)
@@ -101,7 +102,7 @@ class LabelDistributionClustering(FederatedTraining):
         self._write_clusters(self.roster.joined(admitted))
         return admitted
 
-    def _place(self, counts: list[int]) -> None:
+    def _place(self, counts: list[float]) -> None:
         self._counts = np.vstack([self._counts, counts])
         shares = normalise_counts(self._counts, self._group.normalise)
         cluster = self._group.place(shares[:-1], self.clusters, shares[-1])
@@ -125,7 +126,7 @@ class LabelDistributionClustering(FederatedTraining):
 
     def _histograms(
         self, roster: Roster, clients: np.ndarray, grid: Grid, timeout: float
-    ) -> list[Answer[list[int]]]:
+    ) -> list[Answer[list[float]]]:
         """Return the answers of some clients of a roster to the question for label counts (K,)."""
         exchange = Exchange(
             roster,
@@ -135,7 +136,18 @@ class LabelDistributionClustering(FederatedTraining):
             models=dict.fromkeys(clients.tolist(), 0),
         )
         replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
-        return exchange.answers(replies, _inspect)
+        noisy = self.settings.label_privacy != "none"
+        return exchange.answers(replies, inspect_noisy if noisy else inspect_exact)
+
+    def _say_protection(self) -> None:
+        mechanism = label_mechanism(self.settings, self.roster.sites[0].num_classes)
+        if mechanism is not None:
+            log.info(
+                "label histograms: %s; epsilon %.3g at delta %.3g, to %s",
+                mechanism.name,
+                *mechanism.promise,
+                mechanism.unit,
+            )
 
     def _note(self, after_round: int, grouping: Grouping) -> None:
         """Write down how the clusters came about, and between whom they were formed."""
@@ -164,17 +176,3 @@ class LabelDistributionClustering(FederatedTraining):
             "labels": labels,
         }
         self.folder.write_arrays("dissimilarity.npz", arrays)
-
-
-def _inspect(reply: Message, asked: Asked) -> list[int]:
-    """Return a site's counts if they agree with its introduction."""
-    refuse_error(reply)
-    histogram = LabelHistogram.decode(reply.content)
-    site = asked.site
-    if histogram.site != site.site:
-        raise MessageError(f"signed {histogram.site!r}")
-    if len(histogram.counts) != site.num_classes:
-        raise MessageError(f"{len(histogram.counts)} classes, introduced with {site.num_classes}")
-    if min(histogram.counts) < 0 or sum(histogram.counts) != site.num_examples:
-        raise MessageError(f"counts {histogram.counts} are not of {site.num_examples} rows")
-    return histogram.counts

@@ -1,0 +1,94 @@
+"""What a site answers with noise: counted in its own book first, and answered once.
+
+The book lies where the site keeps things, so it spans runs, and it is safe on disk before an answer
+leaves: a crash in between costs budget, never privacy. The budget is the site's own, from its
+node-config; a run can only ask.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from client_app.keeping import Keeper
+from client_app.site import Site
+from common.errors import BudgetError, MessageError
+from common.label_privacy import LabelMechanism, label_mechanism
+from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
+from common.privacy_book import Book, Budget, Entry
+
+__all__ = ["BOOK", "book_of", "charge", "label_answer", "release_once"]
+
+BOOK = "privacy-book.json"
+
+
+def book_of(keeper: Keeper) -> Book:
+    """Return what a site has spent so far."""
+    return Book.from_bytes(keeper.read(BOOK))
+
+
+def release_once(
+    keeper: Keeper, budget: Budget, request: str, entry: Entry, draw: Callable[[], Any]
+) -> tuple[Any, Book]:
+    """Return the answer to a request and the book after it.
+
+    A request that was answered before gets the same answer and costs nothing: noise drawn afresh
+    could be averaged away. :class:`BudgetError` if the budget does not allow a new one.
+
+    Args:
+        keeper: where the book lies.
+        budget: the site's own.
+        request: all that the answer depends on besides the data.
+        entry: what a new answer costs.
+        draw: makes a new answer, as JSON can hold it.
+    """
+    with keeper.locked():
+        book = book_of(keeper)
+        if request not in book.answers:
+            book = book.charged(entry, budget).answered(request, draw())
+            keeper.write(BOOK, book.to_bytes())
+        return book.answers[request], book
+
+
+def charge(keeper: Keeper, budget: Budget, entry: Entry) -> Book:
+    """Count a release that is too large to be kept, before it leaves; return the book after it."""
+    with keeper.locked():
+        book = book_of(keeper).charged(entry, budget)
+        keeper.write(BOOK, book.to_bytes())
+        return book
+
+
+def label_answer(
+    site: Site, counts: list[int]
+) -> tuple[LabelHistogram | NoisyHistogram, ReleaseNote | None]:
+    """Return a site's histogram (K,) as ``label-privacy`` has it, and how it is protected."""
+    if site.settings.label_privacy == "two-party":
+        raise MessageError("label-privacy=two-party: no label histogram leaves this site")
+    mechanism = label_mechanism(site.settings, len(counts))
+    if mechanism is not None:
+        return _noisy(site, counts, mechanism)
+    if site.budget.bounded:
+        raise BudgetError(
+            f"this site has a privacy budget (privacy-epsilon = {site.budget.epsilon:g}) and gives "
+            "out no exact label histogram: run with label-privacy=gaussian or k-rr"
+        )
+    return LabelHistogram(site.name, counts), None
+
+
+def _noisy(
+    site: Site, counts: list[int], mechanism: LabelMechanism
+) -> tuple[NoisyHistogram, ReleaseNote]:
+    # The number of rows is public, so an answer may depend on it: new rows are a new question.
+    request = f"label histogram of {sum(counts)} rows, {len(counts)} classes: {mechanism!r}"
+    entry = Entry(mechanism.event, mechanism.unit, "label histogram")
+    answer, book = release_once(
+        site.keeper,
+        site.budget,
+        request,
+        entry,
+        lambda: mechanism.release(np.array(counts, dtype=np.int64)).tolist(),
+    )
+    epsilon, delta = mechanism.promise
+    spent = book.spent(mechanism.unit, site.budget.delta)
+    note = ReleaseNote(mechanism.name, mechanism.unit, epsilon, delta, spent=spent)
+    return NoisyHistogram(site.name, answer), note

@@ -1,0 +1,138 @@
+"""What each protection hides, and which methods it therefore cannot be combined with.
+
+A method says what the server must see of single sites (``Method.needs``), a protection what the
+server no longer sees. Where the two meet, the run is refused before the first message: it would
+either break the protection's promise or compute on something that is not there. The table in
+``docs/protections.md`` is made from this file and the catalogue.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from common.config import Settings
+from common.errors import ConfigError
+
+__all__ = ["IMPLIED", "PROTECTIONS", "WORDS", "Protection", "check"]
+
+WORDS: Mapping[str, str] = {
+    "sizes": "each site's number of rows",
+    "labels": "each site's label histogram",
+    "class-counts": "each site's exact rows per class",
+    "losses": "each site's loss on its training rows",
+    "updates": "each site's last update",
+    "models": "each site's trained model",
+    "representations": "what a model makes of each site's rows",
+}
+"""What a method can need to see, in words."""
+
+IMPLIED: Mapping[str, frozenset[str]] = {
+    # The answer that carries representations says how many rows of each class there are.
+    "representations": frozenset({"class-counts"}),
+}
+"""What else the server sees with something."""
+
+
+@dataclass(frozen=True)
+class Protection:
+    """One way to keep something from somebody; texts are phrases for people."""
+
+    setting: str
+    """The words that turn it on."""
+    hides: frozenset[str]
+    """Of :data:`WORDS`: what the server, or whoever the promise is about, no longer gets."""
+    whom: str
+    """Who is protected, from whom, by what."""
+    still: str
+    """What is not protected all the same."""
+    instead: str
+    """What to do where it is refused."""
+    chosen: Callable[[Settings], bool]
+    covers: frozenset[str]
+    """Of :data:`WORDS`: what it protects where a method asks for that; empty: in every run."""
+    available: bool = True
+    """Whether this version has it; a name that is reserved is refused with every method."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no method could ever need."""
+        unknown = (self.hides | self.covers) - WORDS.keys()
+        if unknown:
+            raise ConfigError(f"{self.setting} hides {min(unknown)!r}, which nothing can need")
+
+    def works_on(self, needs: frozenset[str]) -> bool:
+        """Return whether a method with these needs gives it anything to protect."""
+        return not self.covers or bool(self.covers & needs)
+
+    def denied(self, needs: frozenset[str]) -> frozenset[str]:
+        """Return what a method needs and does not get."""
+        implied = (IMPLIED.get(need, frozenset()) for need in needs)
+        return needs.union(*implied) & self.hides
+
+
+def _label(kind: str) -> Callable[[Settings], bool]:
+    return lambda settings: settings.label_privacy == kind
+
+
+_EXACT = frozenset({"class-counts"})
+_HISTOGRAM = frozenset({"labels"})
+_OTHER_RELEASES = (
+    "Models, losses and accuracies of the site leave it as they are. The site's number of rows is "
+    "public."
+)
+
+PROTECTIONS: tuple[Protection, ...] = (
+    Protection(
+        setting="label-privacy=gaussian",
+        hides=_EXACT,
+        whom="A row's label, from the server and all who see the clusters: discrete Gaussian noise "
+        "on the counts, (epsilon, delta) for replacing one row, label included.",
+        still=_OTHER_RELEASES,
+        instead="use a strategy that asks for no class counts, or label-privacy=none",
+        chosen=_label("gaussian"),
+        covers=_HISTOGRAM,
+    ),
+    Protection(
+        setting="label-privacy=k-rr",
+        hides=_EXACT,
+        whom="A row's label, from the server and all who see the clusters: each label is answered "
+        "at random, pure epsilon for replacing one row, label included.",
+        still=_OTHER_RELEASES,
+        instead="use a strategy that asks for no class counts, or label-privacy=none",
+        chosen=_label("k-rr"),
+        covers=_HISTOGRAM,
+    ),
+    Protection(
+        setting="label-privacy=paper",
+        hides=_EXACT,
+        whom="A site's shares of the classes, as Pereira et al. do it; what that amounts to for "
+        "replacing all rows of the site is printed, and is little (epsilon 159 at gamma 1).",
+        still=_OTHER_RELEASES,
+        instead="use a strategy that asks for no class counts, or label-privacy=none",
+        chosen=_label("paper"),
+        covers=_HISTOGRAM,
+    ),
+    Protection(
+        setting="label-privacy=two-party",
+        hides=_EXACT | _HISTOGRAM,
+        whom="A site's label histogram, from the server: two sites compute their distance.",
+        still="The distances themselves, from which skewed histograms can be found.",
+        instead="use label-privacy=gaussian or k-rr",
+        chosen=_label("two-party"),
+        covers=_HISTOGRAM,
+        available=False,
+    ),
+)
+
+
+def check(needs: frozenset[str], settings: Settings) -> None:
+    """Raise :class:`ConfigError` if a protection that was chosen hides what the method needs."""
+    for protection in PROTECTIONS:
+        if not protection.chosen(settings):
+            continue
+        if not protection.available:
+            raise ConfigError(f"{protection.setting}: this version cannot; {protection.instead}")
+        denied = sorted(protection.denied(needs))
+        if denied:
+            raise ConfigError(
+                f"{protection.setting} keeps from the server what strategy={settings.strategy} "
+                f"needs ({WORDS[denied[0]]}); {protection.instead}"
+            )
