@@ -139,8 +139,9 @@ class DenseSgd:
         settings, size = self._settings, self._settings.batch_size
         pairs = zip(self._shape.widths[1:], self._shape.dropout, strict=False)
         dropped = [wide for wide, probability in pairs if probability]
-        starts = range(0, len(order), size) if dropped else ()
-        bits = [draw(min(size, len(order) - at) * wide) for at in starts for wide in dropped]
+        steps = [min(size, len(order) - at) for at in range(0, len(order), size)] if dropped else []
+        # All at once: step by step would draw the same words, a call for each layer.
+        units = sum(-(-step * wide // 4) * 4 for step in steps for wide in dropped)
         return compiled(
             len(self._shape.widths) - 1,
             self._widths,
@@ -154,7 +155,7 @@ class DenseSgd:
             self._momentum,
             self._flat_activations,
             self._flat_deltas,
-            np.concatenate(bits) if bits else np.empty(0, np.int16),
+            draw(units),
             self._scales,
             self._thresholds,
             settings.learning_rate,

@@ -75,7 +75,7 @@ static double loss_of(int size, int classes, const float *logits, const int64_t 
 
 /* Passes once over `rows` rows in the order given; returns their summed loss. Buffers: activations
    and deltas hold `most` rows of every width. `bits` are the dropout draws of all steps end to end,
-   16 per unit; a unit is kept where they are at least its layer's threshold. */
+   15 per unit; a unit is kept where they are at least its layer's threshold. */
 double coterie_train(gemm product, int layers, const int *widths, const float *inputs,
                      const int64_t *labels, const int64_t *order, int64_t rows, int most,
                      float *values, float *gradients, float *momenta, float *activations,
@@ -116,7 +116,7 @@ double coterie_train(gemm product, int layers, const int *widths, const float *i
             bits_of[l] = bits;
             if (scales[l] == 1) continue;
             for (int i = 0; i < count; i++) out[i] *= bits[i] >= thresholds[l] ? scales[l] : 0;
-            bits += count;
+            bits += (count + 3) / 4 * 4; /* a word holds four units */
         }
         total += loss_of(size, widths[layers], values_of[layers], labels, batch, deltas_of[layers]);
         for (int l = layers - 1; l >= 0; l--) {

@@ -24,8 +24,8 @@ Builder = Callable[[Shape, int], nn.Module]
 class Dropout(nn.Module):
     """Sets each unit to 0 with probability ``p`` in training and scales the others by 1/(1 - p).
 
-    As ``torch.nn.Dropout``, but from 16 random bits per unit instead of a float of 64, which is ten
-    times as fast on a CPU; ``p`` is met to 2**-17. Steps written by hand draw the same bits.
+    As ``torch.nn.Dropout``, but from 15 random bits per unit instead of a float of 64, which is
+    faster on a CPU; ``p`` is met to 2**-16. Steps written by hand draw the same bits.
     """
 
     def __init__(self, p: float) -> None:
@@ -43,14 +43,16 @@ class Dropout(nn.Module):
 def dropout_bits(
     count: int, device: torch.device | str = "cpu", generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return random bits for units, (count,) int16; from torch's own generator if none is given."""
+    """Return 15 random bits for each unit, (count,) int16; torch's own generator by default."""
     words = torch.empty(-(-count // 4), dtype=torch.int64, device=device)
-    return words.random_(-(2**63), None, generator=generator).view(torch.int16)[:count]
+    # 63 bits a word: torch draws the 64th at three times the cost, so each quarter gives up its own
+    words.random_(generator=generator)
+    return words.view(torch.int16)[:count].bitwise_and_(2**15 - 1)
 
 
 def dropout_threshold(p: float) -> int:
     """Return the least bits with which a unit is kept if it is dropped with probability ``p``."""
-    return min(2**15 - round((1 - p) * 2**16), 2**15 - 1)
+    return min(2**15 - round((1 - p) * 2**15), 2**15 - 1)
 
 
 def _dense(input_width: int, widths: tuple[int, ...], classes: int, dropout: float) -> nn.Module:

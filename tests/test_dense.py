@@ -134,6 +134,8 @@ def mean_loss(flat, widths, x, y):
 
 
 def no_dropout(count):
+    if count == 0:
+        return np.empty(0, np.int16)
     raise AssertionError("nothing to draw")
 
 
