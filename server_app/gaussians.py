@@ -14,7 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from common.errors import DataError
-from common.seeds import generator
+from common.projection import PROJECTED_DIMENSIONS, projected_into_ball, public_projection
 from server_app.dissimilarity import FloatArray
 
 __all__ = [
@@ -28,10 +28,6 @@ __all__ = [
     "projected_into_ball",
     "public_projection",
 ]
-
-PROJECTED_DIMENSIONS = 5
-"""Dimensions in which class-conditional Gaussians are compared; covariances of few rows are noise
-in more of them."""
 
 # The authors' code: compress from this width on, then ridge and floor the covariance.
 _AUTHORS_COMPRESSED_WIDTH = 20
@@ -158,40 +154,6 @@ def gaussian_wasserstein(left: Gaussian, right: Gaussian) -> float:
     spread = np.trace(left.covariance) + np.trace(right.covariance) - 2 * overlap
     shift = left.mean - right.mean
     return float(np.sqrt(shift @ shift + max(spread, 0.0)))
-
-
-def public_projection(
-    width: int, dimensions: int = PROJECTED_DIMENSIONS, seed: int = 0
-) -> FloatArray:
-    """Return orthonormal columns (width, min(dimensions, width)), the same for everyone.
-
-    The Q of a Gaussian matrix, uniform among all frames. It depends on the seed and the two sizes
-    alone, never on data, so it may be known to all.
-
-    Raises:
-        DataError: a size below 1.
-    """
-    if width < 1 or dimensions < 1:
-        raise DataError(f"a projection from {width} to {dimensions} columns: give at least 1 each")
-    rng = generator(seed, "ot-projection", width, dimensions)
-    frame, triangle = np.linalg.qr(rng.standard_normal((width, min(dimensions, width))))
-    # QR leaves the sign of each column open; a positive diagonal makes Q unique, and uniform
-    # (Mezzadri, Notices of the AMS, 2007).
-    unique: FloatArray = frame * np.sign(np.diag(triangle))
-    return unique
-
-
-def projected_into_ball(rows: FloatArray, frame: FloatArray) -> FloatArray:
-    """Return rows (n, d) in the frame's r columns, times sqrt(d/r), clipped to norm 1, (n, r).
-
-    The scale keeps the squared length of a unit row on average, over all frames. The clip is what
-    bounds any one row's share in a mean or second moment.
-    """
-    width, dimensions = frame.shape
-    projected = rows @ frame * np.sqrt(width / dimensions)
-    norms = np.linalg.norm(projected, axis=1, keepdims=True)
-    clipped: FloatArray = projected / np.maximum(norms, 1.0)
-    return clipped
 
 
 def _principal_components_of_first(

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataError
+from common.projection import unit_rows
 from common.seeds import generator
 from server_app.dissimilarity import FloatArray
 
@@ -82,13 +83,3 @@ def subsampled(rows: FloatArray, max_rows: int, seed: int, label: int) -> FloatA
         return rows
     rng = generator(seed, "ot-subsample", label)
     return rows[np.sort(rng.choice(len(rows), max_rows, replace=False))]
-
-
-def unit_rows(rows: FloatArray) -> FloatArray:
-    """Return z = h/‖h‖ for every row (n, d); a row of zeros has no direction and stays zero."""
-    # Scaled by its largest entry no row can overflow or vanish in its norm.
-    largest = np.abs(rows).max(axis=1, keepdims=True)
-    scaled = rows / np.where(largest > 0, largest, 1.0)
-    norms = np.linalg.norm(scaled, axis=1, keepdims=True)
-    unit: FloatArray = scaled / np.where(norms > 0, norms, 1.0)
-    return unit

@@ -1,0 +1,163 @@
+"""Class statistics with noise: bounded rows, the promised noise, and what is left of the cost."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+from test_noise import repeatable
+
+from common import private_statistics
+from common.accounting import epsilon
+from common.errors import DataError
+from common.privacy import zcdp_epsilon
+from common.private_statistics import (
+    Moments,
+    NoisyMoments,
+    ball_rows,
+    class_event,
+    noise_sigma,
+    release_moments,
+    sensitivity,
+)
+from common.projection import public_projection, unit_rows
+from server_app.gaussians import hellinger_distance
+from server_app.noisy_gaussians import noisy_label_cost
+from server_app.ot_settings import VARIANTS
+
+ROWS = hnp.arrays(
+    np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=30),
+    elements=st.floats(-1e150, 1e150),
+)  # fmt: skip
+WORST = math.sqrt(4.5)
+
+
+def some_rows(n, width=64, seed=0):
+    rng = np.random.default_rng(seed)
+    return np.abs(rng.normal(size=width) + 0.5 * rng.normal(size=(n, width)))
+
+
+@given(ROWS, st.integers(0, 5))
+def test_no_row_leaves_the_unit_ball(rows, seed):
+    assert np.linalg.norm(ball_rows(rows, seed), axis=1).max() <= 1 + 1e-12
+
+
+@pytest.mark.parametrize("width", [2, 5, 13, 64, 512])
+def test_rows_along_the_frame_are_the_worst_and_stay_in_the_ball(width):
+    """Rows that lie in the projection's plane are stretched by sqrt(d/r) before the clip."""
+    frame = public_projection(width, seed=3)
+    worst = ball_rows(1e6 * np.vstack([frame.T, -frame.T]), 3)
+    assert np.allclose(np.linalg.norm(worst, axis=1), 1)
+
+
+def test_a_plain_gaussian_projection_would_leave_the_ball():
+    """Why the columns are orthonormal and the rows are clipped."""
+    rng = np.random.default_rng(0)
+    unit = unit_rows(rng.normal(size=(4000, 64)))
+    outside = np.linalg.norm(unit @ rng.normal(size=(64, 5)) / math.sqrt(5), axis=1) > 1
+    assert 0.3 < outside.mean() < 0.6
+
+
+@given(hnp.arrays(np.float64, (2, 5), elements=st.floats(-1, 1)))
+def test_two_rows_of_the_ball_are_never_farther_apart_than_the_sensitivity(pair):
+    x, y = pair / np.maximum(np.linalg.norm(pair, axis=1, keepdims=True), 1)
+    distance = np.linalg.norm(Moments.of(x[None]).flat() - Moments.of(y[None]).flat())
+    assert distance <= WORST + 1e-9
+
+
+def test_sensitivity_is_reached():
+    x, y = np.array([[1.0, 0]]), np.array([[-0.5, math.sqrt(0.75)]])
+    others = np.array([[0.1, 0.2], [0.3, -0.4]])
+    moved = [Moments.of(np.vstack([others, row])).flat() for row in (x, y)]
+    assert np.linalg.norm(moved[0] - moved[1]) == pytest.approx(sensitivity(3))
+
+
+def test_rounding_to_the_lattice_is_paid_for():
+    """Two data sets rounded apart by half a step in every coordinate are still covered."""
+    size, rows = 20, 50
+    step = private_statistics._step(rows, size)
+    farthest = sensitivity(rows) + math.sqrt(size) * step
+    assert noise_sigma(0.5, rows) >= farthest - 1e-15  # rho 0.5: sigma is the sensitivity
+
+
+@pytest.mark.parametrize("rho", [0.1, 5])
+def test_noise_has_the_promised_scale(rho):
+    rows = ball_rows(some_rows(60))
+    exact, sigma = Moments.of(rows), noise_sigma(rho, 60)
+    source = repeatable(rho)
+    drawn = [release_moments(rows, rho, source).moments for _ in range(60)]
+    upper = np.triu_indices(5, 1)
+    scales = {
+        "mean": (np.array([d.mean - exact.mean for d in drawn]), sigma),
+        "diagonal": (np.array([np.diag(d.second - exact.second) for d in drawn]), sigma),
+        "beside": (
+            np.array([(d.second - exact.second)[upper] for d in drawn]),
+            sigma / math.sqrt(2),
+        ),
+    }
+    for errors, scale in scales.values():
+        for factor, accepted in ((1, True), (2 / 3, False), (3 / 2, False)):
+            squares = (errors**2).sum() / (factor * scale) ** 2  # chi-square of that many
+            tail = stats.chi2(errors.size)
+            assert (min(tail.cdf(squares), tail.sf(squares)) > 1e-4) == accepted
+    assert all(np.array_equal(d.second, d.second.T) for d in drawn)
+
+
+def test_cost_of_all_classes_is_that_of_one_and_within_zcdp():
+    for rho in (0.1, 1, 5):
+        exact = epsilon([class_event(rho)], 1e-5)
+        assert exact <= zcdp_epsilon(rho, 1e-5)
+        assert exact > 0.8 * zcdp_epsilon(rho, 1e-5)
+
+
+@given(st.integers(1, 8))
+def test_points_and_moments_are_the_same(r):
+    moments = Moments.of(np.random.default_rng(r).normal(size=(7, r)))
+    again = Moments.from_flat(moments.flat())
+    assert np.allclose(again.mean, moments.mean)
+    assert np.allclose(again.second, moments.second)
+
+
+def test_what_is_no_statistic_is_refused():
+    with pytest.raises(DataError, match="19 numbers"):
+        Moments.from_flat(np.zeros(19))
+    with pytest.raises(DataError, match="leave that class out"):
+        release_moments(np.zeros((1, 5)), 1.0)
+    with pytest.raises(DataError, match="outside the unit ball"):
+        release_moments(np.full((3, 5), 0.5), 1.0)
+
+
+def exactly(rows):
+    return NoisyMoments(Moments.of(ball_rows(rows)), len(rows), 0.0)
+
+
+def test_without_noise_the_label_cost_is_that_in_the_clear():
+    one, other = some_rows(40, seed=1), some_rows(70, seed=2)
+    describe = VARIANTS["paper"].describe
+    clear = hellinger_distance(describe(one, 0), describe(other, 0))
+    assert noisy_label_cost(exactly(one), exactly(other)) == pytest.approx(clear, abs=1e-9)
+
+
+def test_covariance_is_right_on_average():
+    rows = ball_rows(some_rows(40))
+    source = repeatable("covariance")
+    mean = np.mean([release_moments(rows, 0.5, source).covariance for _ in range(300)], axis=0)
+    error = noise_sigma(0.5, 40) * math.sqrt(3 / 300)
+    assert np.abs(mean - np.cov(rows.T)).max() < 5 * error
+
+
+def test_label_cost_is_a_symmetric_share_that_tells_classes_apart():
+    same, different = [], []
+    for seed in range(15):
+        one, twin = np.split(some_rows(800, seed=seed), 2)
+        other = some_rows(400, seed=seed + 100)
+        a, b, c = (release_moments(ball_rows(rows), 1.0) for rows in (one, twin, other))
+        assert noisy_label_cost(a, b) == pytest.approx(noisy_label_cost(b, a))
+        same.append(noisy_label_cost(a, b))
+        different.append(noisy_label_cost(a, c))
+    assert min(same) >= 0
+    assert max(different) <= 1
+    assert np.mean(same) < 0.3 < np.mean(different)
