@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import descriptors, engine, personal, private
+from client_app import descriptors, engine, personal, private, probing
 from client_app.engine import Fitted
 from client_app.site import Site, open_site
 from client_app.training import Evaluation, Stopwatch
@@ -20,6 +20,7 @@ from common.messages import (
     PersonalReport,
     ProbeReport,
     ProbeRequest,
+    RepresentationReport,
     TrainReport,
 )
 
@@ -84,6 +85,27 @@ def probe_rows(message: Message, site: Site) -> Message:
     chosen = rng.choice(len(inputs), min(request.rows, len(inputs)), replace=False)
     rows = {messages.PROBE: inputs[np.sort(chosen)]}
     return messages.reply(message, ProbeReport(site.name), rows)
+
+
+@app.query("representations")
+@_of_site
+def representations(message: Message, site: Site) -> Message:
+    """Send what the model makes of this site's rows, if its own configuration releases that."""
+    require(site, "representations")
+    watch = Stopwatch()
+    order = Order.decode(message.content)
+    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    seen = probing.representations(parameters, site)
+    report = RepresentationReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        classes=list(seen.counts),
+        counts=list(seen.counts.values()),
+        seconds=watch.seconds,
+    )
+    return messages.reply(message, report, {messages.ROWS_SEEN: seen.rows})
 
 
 @app.train()

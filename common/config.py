@@ -174,6 +174,24 @@ class Settings(Schema):
     flis_threshold: float = Field(
         0.8, gt=0, le=1, description="flis: share of equal predictions inside a group"
     )
+    ot_variant: str = Field(
+        "paper", description="ot-groups: reading of the OT cost: paper, full-covariance or authors"
+    )
+    ot_feature_weight: float = Field(
+        -1, ge=-1, description="ot-groups: weight of the feature cost; -1: the variant's own"
+    )
+    ot_label_weight: float = Field(
+        -1, ge=-1, description="ot-groups: weight of the label cost; -1: the variant's own"
+    )
+    ot_beneficial: float = Field(
+        0, ge=0, le=1, description="ot-groups: cost up to which data fit; 0: the variant's own"
+    )
+    ot_detrimental: float = Field(
+        0, ge=0, le=1, description="ot-groups: cost from which they do not; 0: the variant's own"
+    )
+    min_rows: int = Field(
+        20, ge=2, description="ot-groups: rows of a class that a site needs for it to be compared"
+    )
     normalise: Literal["client", "class"] = Field(
         "client", description="simclust, repclust: label counts per site, or first per class"
     )

@@ -27,6 +27,7 @@ INTRODUCE = f"{MessageType.QUERY}.introduce"
 LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
 LOSS = f"{MessageType.QUERY}.loss"
 PROBE_ROWS = f"{MessageType.QUERY}.probe_rows"
+REPRESENTATIONS = f"{MessageType.QUERY}.representations"
 
 Parameters = Mapping[str, np.ndarray]
 """A model's arrays by name, in the order of its state dict."""
@@ -90,8 +91,9 @@ class Introduction(_Record):
 RELEASES = ("label-histogram", "model", "loss")
 """What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
 
-DISCLOSURES = ("probe-rows",)
-"""What a site releases only where its own configuration names it: rows themselves."""
+DISCLOSURES = ("probe-rows", "representations")
+"""What a site releases only where its own configuration names it: rows, or what a model makes of
+each of them."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,29 @@ class ProbeReport(_Record):
 
 PROBE = "rows"
 """Name of the array of probe rows, (m, *input shape) float32."""
+
+
+@dataclass(frozen=True)
+class RepresentationReport(_Record):
+    """A site's answer to ``query.representations``, beside the array :data:`ROWS_SEEN`."""
+
+    site: str
+    round: int
+    attempt: int
+    model: int
+    classes: list[int]
+    """Ascending: those with at least ``min-rows`` training rows."""
+    counts: list[int]
+    """Training rows of each of them."""
+    seconds: float
+
+
+ROWS_SEEN = "representations"
+"""Name of the array of inputs of the model's last layer, (m, d) float32: class after class, of each
+:data:`MOST_ROWS_SEEN` rows at most."""
+
+MOST_ROWS_SEEN = 900
+"""Of one class; Elhussein's own bound."""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,8 @@ def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Sett
     losses, seconds = np.empty((2, len(lessons)))
     for index, lesson in enumerate(lessons):
         fitted = engine.fit(parameters, lesson, settings)
-        parts = [value.reshape(-1) for value in fitted.parameters.values()]
+        # By name: models read from files can hold their arrays in another order.
+        parts = [fitted.parameters[name].reshape(-1) for name in parameters]
         np.concatenate(parts, out=values[index], casting="same_kind")
         losses[index], seconds[index] = fitted.loss, fitted.seconds
     return Trained(values, losses, seconds)

@@ -32,6 +32,8 @@ from deploy import answering
 from deploy.pool import Pool, Task, Worker
 from server_app import app as server
 from server_app import methods
+from server_app.methods import Method
+from server_app.ot_groups import OtGroups
 
 _RUN_ID = 1
 _SERVER_NODE = 1  # the id that Flower gives the SuperLink
@@ -50,7 +52,7 @@ def simulate(settings: Settings) -> Path:
     Everything that can be refused is refused before a worker starts.
     """
     settings = settings.with_absolute_paths()
-    methods.build(settings)
+    method = methods.build(settings)
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)
@@ -64,18 +66,20 @@ def simulate(settings: Settings) -> Path:
         run_config,
         num_nodes=len(sites),
         workers=settings.workers,
-        node_config=_node_config(settings),
+        node_config=_node_config(settings, method),
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
     return server.run_folder_of(context)
 
 
-def _node_config(settings: Settings) -> dict[str, Scalar]:
-    """Return what the sites' owner says: here the one who set ``cka-probe`` owns all of them."""
-    if settings.cka_probe != "client-rows":
-        return {}
-    return {"releases": ",".join((*RELEASES, *DISCLOSURES))}
+def _node_config(settings: Settings, method: Method) -> dict[str, Scalar]:
+    """Return what the sites' owner says: here the one who set the run up owns all of them."""
+    asked = {"probe-rows"} if settings.cka_probe == "client-rows" else set()
+    if isinstance(method.group, OtGroups):
+        asked.update(method.group.releases)
+    opened = [name for name in DISCLOSURES if name in asked]
+    return {"releases": ",".join((*RELEASES, *opened))} if opened else {}
 
 
 class InProcessGrid(Grid):

@@ -8,12 +8,21 @@ import numpy as np
 
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
-from server_app import clustering, model_groups, protection, regrouping, routing, selection
+from server_app import (
+    clustering,
+    model_groups,
+    ot_groups,
+    protection,
+    regrouping,
+    routing,
+    selection,
+)
 from server_app.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
 from server_app.clustering import Grouping
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, symmetric_kl
 from server_app.informed_selection import Delta, FedCor, PowerOfChoice
 from server_app.model_groups import ModelGroups
+from server_app.ot_groups import OtGroups
 from server_app.regrouping import Placement
 from server_app.routing import Routing
 from server_app.selection import Selection
@@ -44,13 +53,14 @@ class Method:
     """Who trains, how sites are grouped (if they are), and which model each one gets."""
 
     select: Selection
-    group: LabelGroups | ModelGroups | None = None
+    group: LabelGroups | ModelGroups | OtGroups | None = None
     route: Routing = routing.one_model
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the server must see of clients: ``labels`` or ``models``, and ``select.needs``."""
-        grouping = {LabelGroups: "labels", ModelGroups: "models"}.get(type(self.group))
+        """What the server must see of clients: what groups them, and ``select.needs``."""
+        seen = {LabelGroups: "labels", ModelGroups: "models", OtGroups: "representations"}
+        grouping = seen.get(type(self.group))
         return self.select.needs | (frozenset({grouping}) if grouping else frozenset())
 
 
@@ -96,7 +106,12 @@ def flis(settings: Settings) -> Method:
     return method if settings.clients_per_round else replace(method, select=IN_CLUSTERS["random"])
 
 
-def _model_per_cluster(group: ModelGroups, settings: Settings) -> Method:
+def ot_cost_groups(settings: Settings) -> Method:
+    """OT costs after round 1, groups of low cost, a model per group: Elhussein and Gürsoy."""
+    return _model_per_cluster(ot_groups.by_cost(settings), settings)
+
+
+def _model_per_cluster(group: ModelGroups | OtGroups, settings: Settings) -> Method:
     size = settings.clients_per_round
     return Method(
         group=group,
@@ -216,6 +231,7 @@ METHODS: dict[str, Callable[[Settings], Method]] = {
     "kcenter": kcenter,
     "random-clusters": random_clusters,
     "flis": flis,
+    "ot-groups": ot_cost_groups,
 }
 
 

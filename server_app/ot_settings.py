@@ -22,11 +22,14 @@ from server_app.gaussians import (
 )
 from server_app.representations import unit_rows
 from server_app.transport_plan import SOLVERS, Solver
+from server_app.verdicts import Thresholds
 
 __all__ = ["DEFAULT_SETTINGS", "VARIANTS", "OtSettings", "Variant"]
 
 # A covariance of d columns: its ridge as a share of the mean variance of unit rows, which is 1/d.
 _RIDGE_SHARE = 0.01
+
+_AUTHORS_THRESHOLDS = Thresholds(beneficial=0.2, detrimental=0.3)
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Variant:
         class_weight: (n_k, N, m_k, M) -> weight of class k, > 0.
         symmetric: whether swapping the clients leaves the cost as it is.
         rows_per_column: rows a class must have for each of the d columns, or the pair is refused.
+        thresholds: of its costs, where the caller names none; read off the authors' plots.
     """
 
     feature_weight: float
@@ -50,6 +54,7 @@ class Variant:
     class_weight: Callable[[int, int, int, int], float]
     symmetric: bool = True
     rows_per_column: int = 0
+    thresholds: Thresholds = _AUTHORS_THRESHOLDS
 
 
 def _projected_gaussian(rows: FloatArray, projection_seed: int) -> Gaussian:

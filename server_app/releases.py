@@ -33,6 +33,7 @@ WHAT: Mapping[str, str] = {
     messages.LABEL_HISTOGRAM: "training rows per class",
     messages.LOSS: "loss of a model on the training rows",
     messages.PROBE_ROWS: "training rows themselves, without labels",
+    messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",
     messages.TRAIN: "trained model, rows, training loss",
     messages.EVALUATE: "loss and accuracy on the held-out rows",
     _ERROR: "error message",

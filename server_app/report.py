@@ -374,6 +374,7 @@ def _cluster_table(run: RecordedRun) -> Table:
         "clients-per-round": "each large enough for a round",
         "num-clusters": "as was set",
         "flis-threshold": "as the threshold on equal predictions gives",
+        "ot-detrimental": "as merge while their mean cost is below the detrimental threshold",
     }
     why = chosen.get(str(run.clusters.get("chosen_by")), "as the method found them")
     before = run.clusters.get("round", 0)

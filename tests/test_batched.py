@@ -112,6 +112,21 @@ def test_train_many_does_not_depend_on_who_is_trained_beside(model):
         assert together.losses[row] == fitted.loss
 
 
+def test_arrays_in_another_order_are_trained_under_their_names():
+    ordered = models.initial_parameters(SETTINGS, (1, 8, 8), 10)
+    site = open_site(contexts()[0])
+    shuffled = {name: ordered[name] for name in sorted(ordered)}
+    assert list(shuffled) != list(ordered)
+
+    def trained(start):
+        lesson = Lesson.of(site, Order(1, 1, 0))
+        return engine.unflatten(batched.train_many(start, [lesson], SETTINGS).values[0], start)
+
+    one, other = trained(ordered), trained(shuffled)
+    for name in ordered:
+        np.testing.assert_allclose(one[name], other[name], atol=1e-5)
+
+
 def test_a_site_that_refuses_is_named_and_its_neighbours_are_answered():
     unwilling = contexts()
     unwilling[2].node_config["releases"] = "label-histogram"

@@ -53,6 +53,7 @@ WORDS = {
     "losses": "loss",
     "updates": "update",
     "models": "models",
+    "representations": "representations of single rows",
 }
 
 

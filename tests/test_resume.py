@@ -34,6 +34,7 @@ METHODS = {
     "clustered-sampling-similarity": {"clients-per-round": 2},
     "fedsccs": {"cluster-at-round": 2, "num-clusters": 2, "selection": "worst"},
     "flis": {"flis-threshold": 0.5},
+    "ot-groups": {"num-clusters": 2, "selection": "worst"},
 }
 KILLS = 50
 _FORK = multiprocessing.get_context("fork")  # of a process that has imported torch and the data
@@ -184,10 +185,11 @@ def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
 
 
-def test_the_number_of_workers_may_change(tmp_path, whole):
-    run = interrupted(tmp_path, "fedsccs")
+@pytest.mark.parametrize("method", ["fedsccs", "ot-groups"])
+def test_the_number_of_workers_may_change(tmp_path, whole, method):
+    run = interrupted(tmp_path, method)
     simulate(resumed(run, workers=2))
-    assert computed(run) == whole["fedsccs"][0]
+    assert computed(run) == whole[method][0]
 
 
 def test_other_settings_a_finished_run_and_no_run_are_refused(tmp_path):

@@ -70,6 +70,9 @@ class FederatedTraining(Strategy):
     def before_round(self, server_round: int, grid: Grid, timeout: float) -> None:
         """Exchange what a method needs between two rounds; this one needs nothing."""
 
+    def after_training(self, grid: Grid, timeout: float) -> None:
+        """Exchange what a method needs after the last round; this one needs nothing."""
+
     def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
         """Take sites that joined late into a cluster, and return those that could be."""
         added = len(self.roster.joined(newcomers)) - len(self.roster)
@@ -137,6 +140,7 @@ class FederatedTraining(Strategy):
             if self.settings.stop_at_target and self._ledger.target_was_held(self.settings):
                 log.info("the target accuracy was held: the run ends here")
                 break
+        self.after_training(grid, timeout)
         result.arrays = messages.encode_arrays(self.models[0])
         self._finish(time.perf_counter() - began)
         return result

@@ -1,0 +1,72 @@
+"""What a model makes of a site's own rows: the inputs of its last layer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from client_app import engine, training
+from client_app.site import Site
+from client_app.training import Rows
+from common import models, seeds
+from common.messages import MOST_ROWS_SEEN, Parameters
+
+_BATCH = 1024
+
+
+@dataclass(frozen=True)
+class SeenRows:
+    """A model's representations of a site's training rows.
+
+    Classes with fewer than ``min-rows`` rows are left out: nothing can be compared with them.
+    """
+
+    rows: np.ndarray
+    """(m, d) float32: class after class, at most :data:`MOST_ROWS_SEEN` rows of each."""
+    counts: Mapping[int, int]
+    """Training rows of each class in ``rows``, in their order."""
+
+
+def representations(parameters: Parameters, site: Site) -> SeenRows:
+    """Return what the model makes of training rows, in evaluation mode (Elhussein, section III)."""
+    labels = site.dataset.train_y[site.rows.train]
+    counts = np.bincount(labels)
+    known = [label for label in range(len(counts)) if counts[label] >= site.settings.min_rows]
+    chosen = [site.rows.train[_rows_of(label, labels, site)] for label in known]
+    rows = np.concatenate([np.empty(0, dtype=np.int64), *chosen])
+    settings, dataset = site.settings, site.dataset
+    device = training.choose_device(settings.device)
+    network = engine.network_with(
+        parameters, settings.model, dataset.input_shape, dataset.num_classes, device
+    )
+    with training.one_thread(device):
+        seen = last_inputs(network, Rows.on(device, dataset.train_x[rows], dataset.train_y[rows]))
+    return SeenRows(seen, {label: int(counts[label]) for label in known})
+
+
+def _rows_of(label: int, labels: np.ndarray, site: Site) -> np.ndarray:
+    """Return the places of a class's rows, or of as many as are sent, drawn from the seed."""
+    places = np.flatnonzero(labels == label)
+    if len(places) <= MOST_ROWS_SEEN:
+        return places
+    rng = seeds.generator(site.settings.seed, "representations", site.name, label)
+    return np.sort(rng.choice(places, MOST_ROWS_SEEN, replace=False))
+
+
+def last_inputs(network: nn.Module, rows: Rows) -> np.ndarray:
+    """Return the inputs of a network's last linear layer, (n, d) float32, in evaluation mode."""
+    layer = models.last_linear(network)
+    seen = [torch.empty(0, layer.in_features)]
+    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].cpu()))
+    network.eval()
+    try:
+        with torch.inference_mode():
+            for batch in torch.split(rows.inputs, _BATCH):
+                if len(batch):
+                    network(batch)
+    finally:
+        hook.remove()
+    result: np.ndarray = torch.cat(seen).numpy()
+    return result

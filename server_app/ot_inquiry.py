@@ -1,0 +1,125 @@
+"""How the server comes to know what OT costs are computed from: the questions to the sites.
+
+``GATHER`` is the place where protected forms plug in: each entry asks the sites in its own way and
+returns an ``Evidence``. What every site must release for it stands in ``ot_groups.RELEASED``.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from common import messages
+from common.errors import MessageError, RoundError
+from common.messages import MOST_ROWS_SEEN, Parameters, RepresentationReport
+from server_app.evidence import ClearRows, Evidence
+from server_app.exchange import OK, Exchange
+from server_app.guard import Asked, refuse_error
+from server_app.ot_groups import RELEASED
+from server_app.ot_settings import OtSettings
+from server_app.representations import Representations
+from server_app.roster import Roster
+
+__all__ = ["GATHER", "Inquiry"]
+
+OUTPUT = "output.weight"  # of the layer whose input is the representation: (classes, width)
+
+
+@dataclass(frozen=True)
+class Inquiry:
+    """Who is asked, about which model.
+
+    Attributes:
+        roster: everybody.
+        clients: the places in it that are asked, ascending.
+        model: the probe; a copy that no training changes.
+        costs: how costs will be computed.
+        seed: the run's.
+        grid: the connection to the sites.
+        timeout: seconds to wait for each exchange.
+    """
+
+    roster: Roster
+    clients: Sequence[int]
+    model: Parameters
+    costs: OtSettings
+    seed: int
+    grid: Grid
+    timeout: float
+
+
+Gather = Callable[[Inquiry], Evidence]
+
+
+def in_the_clear(inquiry: Inquiry) -> Evidence:
+    """Ask every client for what the model makes of its rows.
+
+    Raises:
+        RoundError: a client that gave no usable answer, by name.
+    """
+    exchange = Exchange.with_models(
+        inquiry.roster,
+        messages.REPRESENTATIONS,
+        [inquiry.model],
+        dict.fromkeys(inquiry.clients, 0),
+        round_number=1,
+        attempt=1,
+    )
+    width = inquiry.model[OUTPUT].shape[1]
+    replies = inquiry.grid.send_and_receive(exchange.outgoing(), timeout=inquiry.timeout)
+    answers = exchange.answers(
+        replies, lambda reply, asked: _inspect(reply, asked, width, inquiry.costs.min_rows)
+    )
+    for answer in answers:
+        if answer.verdict != OK:
+            raise RoundError(
+                f"no representations from {inquiry.roster.names[answer.client]}: {answer.verdict}; "
+                "costs need every site's, so repair or leave out the site"
+            )
+    seen = [answer.value for answer in answers if answer.value is not None]
+    return ClearRows(
+        [rows for rows, _ in seen],
+        inquiry.costs,
+        counts=[counts for _, counts in seen],
+        totals=[int(inquiry.roster.num_examples[client]) for client in inquiry.clients],
+        seed=inquiry.seed,
+    )
+
+
+def _inspect(
+    reply: Message, asked: Asked, width: int, min_rows: int
+) -> tuple[Representations, dict[int, int]]:
+    """Return a site's representations and its rows per class, if they agree with each other."""
+    refuse_error(reply)
+    report = RepresentationReport.decode(reply.content)
+    site, order = asked.site, asked.order
+    if report.site != site.site:
+        raise MessageError(f"signed {report.site!r}")
+    if (report.round, report.attempt, report.model) != (order.round, order.attempt, order.model):
+        raise MessageError("stale: of another question")
+    classes, counts = report.classes, report.counts
+    if len(classes) != len(counts) or sorted(set(classes)) != classes:
+        raise MessageError(f"classes {classes} with counts {counts}")
+    if classes and not 0 <= classes[0] <= classes[-1] < site.num_classes:
+        raise MessageError(f"classes {classes}, introduced with {site.num_classes}")
+    if min(counts, default=min_rows) < min_rows or sum(counts) > site.num_examples:
+        raise MessageError(
+            f"counts {counts} are not classes of {min_rows} rows or more among {site.num_examples}"
+        )
+    sent = [min(count, MOST_ROWS_SEEN) for count in counts]
+    rows = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.ROWS_SEEN)
+    shape = (sum(sent), width)
+    if rows is None or rows.shape != shape or rows.dtype != np.float32:
+        raise MessageError(f"no float32 representations of shape {shape}")
+    if not np.isfinite(rows).all():
+        raise MessageError("the representations hold NaN or inf")
+    labels = np.repeat(np.array(classes, dtype=np.int64), sent)
+    return Representations(rows, labels), dict(zip(classes, counts, strict=True))
+
+
+GATHER: Mapping[str, Gather] = {"clear": in_the_clear}
+"""How each kind of evidence is asked for, by its name in ``ot_groups.RELEASED``."""
+
+assert GATHER.keys() == RELEASED.keys()

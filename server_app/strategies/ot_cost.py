@@ -1,0 +1,172 @@
+"""One FedAvg round whose model probes every site; then a model per group of sites of low cost."""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import safetensors.numpy
+from flwr.serverapp import Grid
+
+from common.config import Settings
+from common.errors import RoundError
+from common.messages import Parameters
+from server_app import selection
+from server_app.checkpoint import State
+from server_app.clustering import Clusters
+from server_app.comparison import Comparison, compare, nearest_group
+from server_app.evidence import Evidence
+from server_app.methods import Method
+from server_app.ot_groups import OtGroups
+from server_app.ot_inquiry import GATHER, Inquiry
+from server_app.roster import Roster
+from server_app.run_folder import RunFolder
+from server_app.strategies.base import FederatedTraining
+from server_app.transport import evidence_costs
+from server_app.verdicts import symmetric
+
+log = logging.getLogger("coterie")
+
+PROBE_FILE = "models/shared.safetensors"
+
+
+class OtCostGroups(FederatedTraining):
+    """Everybody trains one model in round 1; what it makes of their rows decides the groups.
+
+    With one round this is the precheck: costs, verdicts and groups, and no further training.
+    """
+
+    def __init__(
+        self, method: Method, settings: Settings, roster: Roster, folder: RunFolder
+    ) -> None:
+        super().__init__(replace(method, select=selection.Everybody()), settings, roster, folder)
+        assert isinstance(method.group, OtGroups)
+        self._grouped_method = method
+        self._group: OtGroups = method.group
+        self._probe: Parameters | None = None
+
+    def prepare(self, grid: Grid, timeout: float) -> None:
+        """Refuse sites that do not release what costs are computed from, before round 1."""
+        for release in self._group.releases:
+            self.roster.require(release, why=f"strategy={self.settings.strategy}")
+
+    def state(self) -> State:
+        """Return the groups with the probe that they were formed on."""
+        return {
+            **super().state(),
+            "rule": self._grouped_method.select.state(),
+            "probe": {"model": self._probe} if self._probe is not None else {},
+        }
+
+    def restore(self, state: State, grid: Grid, timeout: float) -> None:
+        """Go on with the groups formed before, if they were."""
+        self.prepare(grid, timeout)
+        self._grouped_method.select.restore(state["rule"])
+        if state["probe"]:
+            self._probe = state["probe"]["model"]
+            self.method = self._grouped_method
+        super().restore(state, grid, timeout)
+
+    def before_round(self, server_round: int, grid: Grid, timeout: float) -> None:
+        """Form the groups once round 1 is over, and let the method's own rule choose from then."""
+        if server_round == 2:
+            self._form_groups(grid, timeout)
+        if server_round >= 2:
+            self.method = self._grouped_method
+
+    def after_training(self, grid: Grid, timeout: float) -> None:
+        """Form the groups that no later round needed: the precheck."""
+        if self._probe is None:
+            self._form_groups(grid, timeout)
+
+    def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
+        """Put each newcomer into the group of least cost to it; leave out who cannot be compared.
+
+        All sites that are connected are asked again, about the probe of the others.
+        """
+        if self._probe is None:
+            return super().admit(newcomers, grid, timeout)
+        joined = self.roster.joined(newcomers)
+        present = np.flatnonzero(joined.available(grid)).tolist()
+        try:
+            for release in self._group.releases:
+                newcomers.require(release, why=f"strategy={self.settings.strategy}")
+            evidence = self._ask(joined, present, grid, timeout)
+        except RoundError as error:
+            log.warning("%s left out: %s", ", ".join(newcomers.names), error)
+            return None
+        costs = symmetric(evidence_costs(evidence, self._group.costs).totals)
+        known = {row: client for row, client in enumerate(present) if client < len(self.roster)}
+        kept = []
+        for site, name in enumerate(newcomers.names):
+            row = present.index(joined.names.index(name))
+            if name in self.roster.names or self._placed(name, costs[row], known):
+                kept.append(site)
+        if not kept:
+            return None
+        admitted = Roster(
+            tuple(newcomers.sites[site] for site in kept),
+            tuple(newcomers.nodes[site] for site in kept),
+        )
+        self._write_clusters(self.roster.joined(admitted).names, self.clusters)
+        return admitted
+
+    def _placed(self, name: str, costs: np.ndarray, known: dict[int, int]) -> bool:
+        """Add a newcomer to a group by its costs to the sites asked; ``known``: row -> client."""
+        labels = self.clusters.labels
+        groups = {row: int(labels[client]) for row, client in known.items()}
+        group = nearest_group(costs.tolist(), groups)
+        if group is None:
+            log.warning("%s joined but is left out: nothing to compare with anybody", name)
+            return False
+        self.clusters = Clusters(np.append(labels, group))
+        return True
+
+    # The groups --------------------------------------------------------------------------------
+
+    def _form_groups(self, grid: Grid, timeout: float) -> None:
+        # A copy: the authors' code keeps references, and so probes the last model of the training.
+        self._probe = {name: value.copy(order="C") for name, value in self.models[0].items()}
+        self.folder.write(PROBE_FILE, safetensors.numpy.save(dict(self._probe)))
+        everybody = list(range(len(self.roster)))
+        evidence = self._ask(self.roster, everybody, grid, timeout)
+        comparison = compare(self.roster.names, self._group, evidence)
+        self._write(comparison)
+        self.regroup(comparison.clusters)
+        sizes = sorted(self.clusters.sizes.tolist(), reverse=True)
+        log.info("%s; groups of %s", comparison.verdict, ", ".join(map(str, sizes)))
+
+    def _ask(self, roster: Roster, clients: list[int], grid: Grid, timeout: float) -> Evidence:
+        assert self._probe is not None
+        inquiry = Inquiry(
+            roster, clients, self._probe, self._group.costs, self.settings.seed, grid, timeout
+        )
+        return GATHER[self._group.evidence](inquiry)
+
+    def _write(self, comparison: Comparison) -> None:
+        self.folder.write_json("precheck.json", comparison.record())
+        self.folder.write_arrays(
+            "dissimilarity.npz",
+            {
+                "kind": np.array("OT costs"),
+                "sites": np.array(comparison.names),
+                "descriptors": np.nan_to_num(comparison.costs, nan=1.0),
+                "distances": comparison.costs,
+                "labels": comparison.clusters.labels,
+                "linkage": comparison.merges,
+            },
+        )
+        self._write_clusters(comparison.names, comparison.clusters)
+
+    def _write_clusters(self, names: Sequence[str], clusters: Clusters) -> None:
+        record = {
+            "round": 1,
+            "strategy": self.settings.strategy,
+            "metric": f"OT cost, variant {self._group.costs.variant}",
+            "num_clusters": clusters.k,
+            "chosen_by": "num-clusters" if self._group.num_clusters else "ot-detrimental",
+            "score": None,
+            "scores": {},
+            "sites": dict(zip(names, clusters.labels.tolist(), strict=True)),
+        }
+        self.folder.write_json("clusters.json", record)
