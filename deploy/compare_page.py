@@ -152,9 +152,13 @@ _TEMPLATE = (
 body { max-width: 1500px; }
 .scroll { margin-bottom: 16px; }
 .scroll table { width: auto; min-width: 60%; }
-.scroll tbody tr:hover { background: var(--page); }
+.scroll tbody tr:hover td { background: var(--page); }
 .scroll th.number { white-space: normal; vertical-align: bottom; }
+.scroll table { font-size: .8rem; }
 .scroll th:first-child { vertical-align: bottom; }
+.scroll th:first-child, .scroll td:first-child {
+  position: sticky; left: 0; background: var(--card);
+}
 .meanings { columns: 30em; font-size: .88rem; color: var(--quiet); padding-left: 1.2em; }
 </style>
 </head>
