@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import safetensors
 
 from deploy.compare_grid import Case
 from server_app.costs import COUNTED, Curve, joules_by_phase, times_trained
@@ -35,6 +36,8 @@ class RunFigures:
     worst_decile: float
     """Of the sites' accuracies in the last round, in [0, 1]."""
     seconds: float
+    num_parameters: int
+    """Of a site's model."""
     trained: npt.NDArray[np.int64]
     """(n,) rounds in which each site's update counted."""
 
@@ -55,6 +58,7 @@ class RunFigures:
             uplink_share=lines[-1]["uplink_share"],
             worst_decile=lines[-1]["accuracy_worst_decile"],
             seconds=_json(folder / "results.json")["seconds"],
+            num_parameters=_num_parameters(next((folder / "models").glob("*.safetensors"))),
             trained=np.array(list(times_trained(lines, sites).values()), dtype=np.int64),
         )
 
@@ -81,6 +85,11 @@ class RunFigures:
         """Return the best accuracy held for the window within a budget of joules; NaN if none."""
         best = self.curve.best_sustained(self.case.settings.sustained_rounds, budget)
         return math.nan if best is None else best
+
+
+def _num_parameters(path: Path) -> int:
+    with safetensors.safe_open(path, framework="numpy") as file:
+        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - the file is no mapping
 
 
 def _json(path: Path) -> Any:
@@ -159,6 +168,11 @@ def _share(part: float, whole: float) -> float:
     return 100 * part / whole if whole else math.nan
 
 
+def communication_share(run: RunFigures) -> float:
+    """Return the share of communication in the joules of a run, in percent."""
+    return _share(run.joules["comm"], run.total_joules)
+
+
 def _held_within(budget: float) -> Callable[[Row], Spread]:
     return lambda row: row.beside_reference(
         lambda run, reference: 100 * run.held(budget * reference.total_joules)
@@ -200,6 +214,13 @@ COLUMNS = (
         lambda row: row.over_seeds(_deviation),
         2,
         "standard deviation of the accuracy within that window, in percentage points",
+    ),
+    Column(
+        "parameters",
+        "parameters",
+        lambda row: row.over_seeds(lambda run: run.num_parameters),
+        0,
+        "numbers in a site's model",
     ),
     Column(
         "clients_per_round",
@@ -249,7 +270,7 @@ COLUMNS = (
     Column(
         "communication_share",
         "comm. (% of J)",
-        lambda row: row.over_seeds(lambda run: _share(run.joules["comm"], run.total_joules)),
+        lambda row: row.over_seeds(communication_share),
         1,
         "share of communication in the joules of the whole run",
     ),

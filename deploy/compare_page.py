@@ -96,6 +96,14 @@ def _pictures(
             compare_plots.sweep(rows, key, _sweep_columns(rows, grid)),
             True,
         )
+    if metered and len({run.num_parameters for row in rows for run in row.runs}) > 1:
+        yield (
+            "communication",
+            "Share of communication against model size",
+            "Mean over seeds with one standard deviation.",
+            compare_plots.communication_shares(rows),
+            True,
+        )
     if metered:
         yield (
             "energy",

@@ -15,6 +15,7 @@ from deploy.compare_figures import (
     RunFigures,
     common_joules,
     common_rounds,
+    communication_share,
     selection_shares,
 )
 from server_app.costs import COUNTED
@@ -163,6 +164,26 @@ def sweep(rows: Sequence[Row], key: str, columns: Sequence[Column]) -> Figure:
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=_LEGEND_COLUMNS
     )
+    return figure
+
+
+def communication_shares(rows: Sequence[Row]) -> Figure:
+    """Return the share of communication in the joules against model size: Pereira's Fig. 1."""
+    figure = Figure(figsize=(WIDE, 3.8), layout="constrained")
+    axes = figure.subplots()
+    sizes = [row.runs[0].num_parameters for row in rows]
+    spreads = [row.over_seeds(communication_share) for row in rows]
+    error = np.nan_to_num([spread.deviation for spread in spreads])
+    middle = [spread.mean for spread in spreads]
+    axes.errorbar(sizes, middle, error, fmt="o", ms=6, color=cluster_color(0))
+    for row, size, share in zip(rows, sizes, middle, strict=True):
+        look: dict[str, Any] = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": 8}
+        axes.annotate(short(row.method, 32), (size, share), **look)
+    axes.set_xscale("log")
+    axes.margins(x=0.15)
+    axes.set_xlabel("parameters of the model")
+    axes.set_ylabel("communication (% of the energy)")
+    axes.grid(visible=True)
     return figure
 
 

@@ -37,8 +37,9 @@ def columns_of(rows: Sequence[Row], grid: Grid) -> list[Column]:
 
     The rounds to a target are shown also where nobody reached it. Where runs stop at the target,
     what they would have held later is not known. Nothing is relative to a method that has no other
-    beside it.
+    beside it, and the model's size is told where it differs.
     """
+    sizes = {run.num_parameters for row in rows for run in row.runs}
     alone = len({row.method for row in rows}) < 2
     stops = grid.cases[0].settings.stop_at_target
     return [
@@ -46,6 +47,7 @@ def columns_of(rows: Sequence[Row], grid: Grid) -> list[Column]:
         for column in COLUMNS
         if not (stops and column.key.startswith("held_"))
         and not (alone and column.key.endswith(_OF_REFERENCE))
+        and not (column.key == "parameters" and len(sizes) < 2)
         and (
             any(column.of(row).known for row in rows)
             or (grid.target and column.key == "rounds_to_target")

@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from deploy import compare_page, compare_plots
 from deploy.compare_figures import (
@@ -25,7 +26,7 @@ from server_app import plots
 BY_KEY = {column.key: column for column in COLUMNS}
 
 
-def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b")):
+def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1):
     """A run's folder as far as a comparison reads it; pre-processing costs 5 J, sending 1 J."""
     path.mkdir(parents=True)
     lines = []
@@ -46,6 +47,9 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b")):
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "sites.json").write_text(json.dumps([{"site": name} for name in "abcd"]))
     (path / "results.json").write_text(json.dumps({"seconds": 7.0}))
+    (path / "models").mkdir()
+    arrays = {"w": np.zeros((size, 2), np.float32), "b": np.zeros(3, np.float32)}
+    save_file(arrays, path / "models" / "model-0.safetensors")
     return path
 
 
@@ -217,6 +221,24 @@ def test_sweep_is_drawn_for_a_setting_with_three_numbers(tmp_path):
     [line] = [line for line in left.lines if len(line.get_xdata()) == 3]
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([2, 4, 8], [90, 90, 90])
     assert left.get_xlabel() == "num-clusters"
+
+
+def test_model_size_is_told_and_drawn_where_it_differs(tmp_path):
+    grid = read_grid(None, ["model=lenet,mlp", "num-server-rounds=8"])
+    runs = [
+        RunFigures.of(case, folder_of(tmp_path / str(size), SLOW, size=size))
+        for case, size in zip(grid.cases, (1, 10), strict=True)
+    ]
+    rows = rows_of(runs, "")
+    assert [BY_KEY["parameters"].of(row).mean for row in rows] == [5, 23]
+    assert BY_KEY["parameters"] in columns_of(rows, grid)
+    assert BY_KEY["parameters"] not in columns_of(rows[:1], grid)
+    names = [picture.name for picture in compare_page.sections(rows, grid)[0].pictures]
+    assert "1-communication" in names
+    with plots.style():
+        [axes] = compare_plots.communication_shares(rows).axes
+    [points] = [line for line in axes.lines if len(line.get_xdata()) == 2]
+    assert (list(points.get_xdata()), list(points.get_ydata())) == ([5, 23], [100 * 8 / 93] * 2)
 
 
 def test_bars_end_at_the_total(tmp_path):

@@ -39,6 +39,6 @@ def test_fama_has_all_metrics_of_the_paper_and_its_figures():
     assert max(map(len, found)) == 1
 
 
-def test_readme_of_the_presets_names_every_file():
+def test_documentation_names_every_preset():
     text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
     assert [file.name for file in FILES if f"benchmarks/papers/{file.name}" not in text] == []

@@ -1,0 +1,127 @@
+"""Pereira et al. (arXiv:2505.09704), Fig. 8: does SimClust find the groups in noisy histograms?
+
+    python -m benchmarks.papers.pereira_fig8 --quick
+    python -m benchmarks.papers.pereira_fig8 --output runs/pereira-fig8
+
+Sites hold (1,rho)-Dirichlet parts of 60 000 labels of 10 classes, the sizes of Fashion-MNIST's
+training rows. Each adds Gaussian noise of sigma = gamma / M to the shares of its classes (eq. 4,
+M = 10), as ``label-privacy=paper`` does. The adjusted Rand index says how well the clusters, as
+many as blocks, are the blocks of classes that the sites hold: 1 is equal, 0 is chance.
+
+Splits and clusterings come from the seed; the noise, as everywhere, from the operating system.
+"""
+
+import argparse
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from sklearn.metrics import adjusted_rand_score
+
+from common import splits
+from common.label_privacy import PaperShares, plausible_counts
+from common.seeds import generator
+from server_app import plots
+from server_app.clustering import symmetric_kl_k_means
+
+CLASSES, ROWS, MIN_ROWS = 10, 60_000, 10
+CLIENTS_PER_ROUND = 10
+DELTA = 1e-5
+SITES = (50, 100)
+PARTITIONS = (2, 5, 10)
+GAMMAS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the figure."""
+
+    num_sites: int
+    num_partitions: int
+    gamma: float
+
+
+def found_blocks(point: Point, seed: int) -> float:
+    """Return the adjusted Rand index of one split, in [-0.5, 1]."""
+    rng = generator(seed, "fig8", point.num_sites, point.num_partitions)
+    labels = np.repeat(np.arange(CLASSES), ROWS // CLASSES)
+    parts = splits.dirichlet_partitioned(
+        labels, point.num_sites, 1.0, point.num_partitions, MIN_ROWS, rng
+    )
+    counts = np.array([np.bincount(labels[part], minlength=CLASSES) for part in parts])
+    told = np.array([noisy(mine, point.gamma) for mine in counts])
+    shares = told / told.sum(axis=1, keepdims=True)
+    clusters = symmetric_kl_k_means(shares, point.num_partitions, rng)
+    blocks = np.array_split(np.arange(point.num_sites), point.num_partitions)
+    truth = np.repeat(np.arange(point.num_partitions), [len(block) for block in blocks])
+    return float(adjusted_rand_score(truth, clusters.labels))
+
+
+def noisy(counts: np.ndarray, gamma: float) -> np.ndarray:
+    """Return what the server makes of one site's noisy histogram, (K,) counts."""
+    if not gamma:
+        return counts.astype(np.float64)
+    mechanism = PaperShares(gamma, CLIENTS_PER_ROUND, DELTA)
+    return plausible_counts(mechanism.release(counts), int(counts.sum()))
+
+
+def promise(gamma: float) -> str:
+    """Return the epsilon that the noise amounts to for a whole site."""
+    return f"{PaperShares(gamma, CLIENTS_PER_ROUND, DELTA).promise[0]:.3g}" if gamma else "none"
+
+
+def table(found: dict[Point, list[float]]) -> str:
+    """Return mean ± standard deviation over the splits as Markdown."""
+    columns = list(itertools.product(SITES, PARTITIONS))
+    head = " | ".join(f"{sites} sites, rho {partitions}" for sites, partitions in columns)
+    lines = [f"| gamma | epsilon of a site | {head} |", "|---:" * (2 + len(columns)) + "|"]
+    for gamma in GAMMAS:
+        cells = [found[Point(*column, gamma)] for column in columns]
+        texts = [f"{np.mean(values):.2f} ± {np.std(values):.2f}" for values in cells]
+        lines.append(f"| {gamma:g} | {promise(gamma)} | {' | '.join(texts)} |")
+    return "\n".join(lines)
+
+
+def picture(found: dict[Point, list[float]]) -> Figure:
+    """Return the index against gamma, a panel per number of sites and a line per rho."""
+    figure = Figure(figsize=(plots.WIDE, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(SITES), sharey=True, squeeze=False)[0]
+    for axes, sites in zip(panels, SITES, strict=True):
+        for index, partitions in enumerate(PARTITIONS):
+            values = np.array([found[Point(sites, partitions, gamma)] for gamma in GAMMAS])
+            middle, spread = values.mean(axis=1), values.std(axis=1)
+            color = plots.cluster_color(index)
+            axes.plot(GAMMAS, middle, "o-", ms=4, color=color, label=f"rho = {partitions}")
+            axes.fill_between(GAMMAS, middle - spread, middle + spread, color=color, alpha=0.15)
+        axes.set_xscale("symlog", linthresh=min(gamma for gamma in GAMMAS if gamma))
+        axes.set_xlabel("gamma")
+        axes.set_title(f"{sites} sites")
+        axes.grid(visible=True)
+    panels[0].set_ylabel("adjusted Rand index")
+    panels[0].legend()
+    return figure
+
+
+def main() -> None:
+    """Compute all points, print the table, and draw the picture where a folder is given."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--splits", type=int, default=50, help="splits per point")
+    parser.add_argument("--quick", action="store_true", help="5 splits per point")
+    parser.add_argument("--output", type=Path, help="folder for table.md and figure.svg")
+    arguments = parser.parse_args()
+    seeds = range(5 if arguments.quick else arguments.splits)
+    points = [Point(*entry) for entry in itertools.product(SITES, PARTITIONS, GAMMAS)]
+    found = {point: [found_blocks(point, seed) for seed in seeds] for point in points}
+    print(table(found))
+    if arguments.output:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+        (arguments.output / "table.md").write_text(table(found) + "\n", encoding="utf-8")
+        with plots.style():
+            document = plots.svg(picture(found), "ARI against gamma")
+        (arguments.output / "figure.svg").write_text(document, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
