@@ -188,7 +188,7 @@ def ordinary_client(work: Workload, folder: Path) -> Any:
         from benchmarks import engine
         from common import messages, models
 
-        network = models.build(work.model, work.shape, work.classes)
+        network = with_torch_dropout(models.build(work.model, work.shape, work.classes))
         arrays = messages.decode_arrays(messages.arrays_of(message.content))
         models.load_parameters(network, arrays)
         index = int(context.node_config["partition-id"])
@@ -197,6 +197,18 @@ def ordinary_client(work: Workload, folder: Path) -> Any:
         return Message(content, reply_to=message)
 
     return app
+
+
+def with_torch_dropout(network: Any) -> Any:
+    """Return the network with torch's own dropout, as others would write it."""
+    from torch import nn
+
+    from common.models import Dropout
+
+    for name, child in network.named_children():
+        if isinstance(child, Dropout):
+            setattr(network, name, nn.Dropout(child.p))
+    return network
 
 
 _LOADED: dict[str, Any] = {}
@@ -237,7 +249,7 @@ def sequential(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
 
     settings = settings_of(work, "loop", folder)
     torch.set_num_threads(1)
-    network = models.build(work.model, work.shape, work.classes)
+    network = with_torch_dropout(models.build(work.model, work.shape, work.classes))
     parameters = models.initial_parameters(settings, work.shape, work.classes)
     file = str(folder / "rows.npz")
     rows_of(work, file, 0)
@@ -265,6 +277,10 @@ ENGINES: dict[str, Callable[[Workload, int, Path], dict[str, Any]]] = {
     "Flower + Ray": flower,
     "plain PyTorch": sequential,
 }
+
+
+PFL = "pfl"
+"""Measured where the environment variable of this name holds the Python that has it."""
 
 
 def growth(folder: Path) -> None:
@@ -307,8 +323,11 @@ def in_own_process(
     """Run one engine in a new process and return what it measured."""
     order = json.dumps([engine, vars(work), rounds, str(folder)])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
+    command = [sys.executable, "-m", "benchmarks.engine", "--child", order]
+    if engine == PFL:
+        command = [os.environ[PFL], "-m", "benchmarks.pfl_engine", order]
     result = subprocess.run(
-        [sys.executable, "-m", "benchmarks.engine", "--child", order],
+        command,
         env=environment,
         check=False,
         capture_output=True,
@@ -345,7 +364,7 @@ def table(names: Iterable[str], repeats: int, folder: Path) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as own:
             found = {
                 engine: in_own_process(name, engine, work, repeats + 1, Path(own))
-                for engine in ENGINES
+                for engine in (*ENGINES, *([PFL] if PFL in os.environ else []))
             }
         medians = {engine: statistics.median(rates(f, work)) for engine, f in found.items()}
         processor = {engine: repeats * work.samples / f["cpu"] for engine, f in found.items()}
@@ -370,7 +389,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--only", nargs="+", choices=[*WORKLOADS, "growth"], default=None)
     parser.add_argument("--child", help=argparse.SUPPRESS)
+    parser.add_argument("--pfl", metavar="PYTHON", help="a Python that can import Apple's pfl")
     given = parser.parse_args()
+    if given.pfl:
+        os.environ[PFL] = given.pfl
     if given.child:
         child(given.child)
         return
