@@ -74,6 +74,8 @@ def fit(
 ) -> Fitted:
     """Return a client's model after ``local-epochs`` from the parameters given."""
     watch = Stopwatch()
+    if pull is not None and not pull.acts:
+        pull = None  # the same code, and so the same bits, as without
     device = training.choose_device(settings.device)
     name = (settings.model, lesson.input_shape, lesson.num_classes, device)
     known = settings.engine == "batched" and device.type == "cpu"

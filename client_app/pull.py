@@ -14,7 +14,7 @@ class Pull:
 
     anchor: Parameters
     strength: float
-    """>= 0; at 0 training equals that without a pull."""
+    """>= 0."""
     steps: int = 1
     """SGD steps on every batch."""
     follow: float = 0.0
@@ -24,3 +24,8 @@ class Pull:
         assert self.strength >= 0
         assert self.steps >= 1
         assert 0 <= self.follow <= 1
+
+    @property
+    def acts(self) -> bool:
+        """Whether training differs from that without a pull."""
+        return self.strength > 0 or self.steps > 1
