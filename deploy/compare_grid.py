@@ -92,8 +92,8 @@ class PaperFigures:
     """What a paper reports of one method in one scenario."""
 
     method: str
-    at: tuple[tuple[str, Scalar], ...]
-    """Settings of the scenario."""
+    at: tuple[tuple[str, object], ...]
+    """Settings that a run must have: of the scenario, and what the figures depend on beside it."""
     figures: Mapping[str, float]
     """By name of :data:`PAPER_FIGURES`."""
 
@@ -124,6 +124,8 @@ class Grid:
 
     def __post_init__(self) -> None:
         """Refuse an empty comparison, a run that is listed twice, and a reference without runs."""
+        if not self.cases:
+            raise ConfigError("the comparison has no runs: name at least one method")
         labels: dict[tuple[str, str, int], Case] = {}
         for case in self.cases:
             key = (case.method, case.scenario, case.settings.seed)
@@ -132,9 +134,6 @@ class Grid:
         methods = {case.method for case in self.cases}
         if self.reference and self.reference not in methods:
             raise ConfigError(f"reference: {unknown_name('method', self.reference, methods)}")
-        for entry in self.paper:
-            if entry.method not in methods:
-                raise ConfigError(f"paper: {unknown_name('method', entry.method, methods)}")
 
     @property
     def output(self) -> Path:
@@ -332,7 +331,10 @@ class _Plan:
             title=str(content.get("title", "")),
             note=str(content.get("note", "")),
             reference=str(content.get("reference", "")),
-            paper=tuple(_paper_figures(entry, source) for entry in paper.get("figures", ())),
+            paper=tuple(
+                _paper_figures(entry, f"{source}: paper.figures", content.get("methods", {}))
+                for entry in paper.get("figures", ())
+            ),
             source=str(paper.get("source", "")),
             file=source,
         )
@@ -367,8 +369,11 @@ def _only(table: Mapping[str, Any], allowed: set[str], where: str) -> None:
             raise ConfigError(f"{where}: {unknown_name('key', key, allowed)}")
 
 
-def _paper_figures(entry: Mapping[str, Any], source: str) -> PaperFigures:
-    _only(entry, {"method", "at", *PAPER_FIGURES}, f"{source}: paper.figures")
+def _paper_figures(entry: Mapping[str, Any], where: str, methods: Iterable[str]) -> PaperFigures:
+    _only(entry, {"method", "at", *PAPER_FIGURES}, where)
+    method = str(entry.get("method", ""))
+    if method.partition(",")[0] not in methods:
+        raise ConfigError(f"{where}: {unknown_name('method', method, methods)}")
+    at = _from_table(entry.get("at", {}), f"{where}: at")
     figures = {name: float(entry[name]) for name in PAPER_FIGURES if name in entry}
-    at = tuple(sorted(entry.get("at", {}).items()))
-    return PaperFigures(str(entry.get("method", "")), at, figures)
+    return PaperFigures(method, tuple((key, values[0]) for key, values in at.items()), figures)

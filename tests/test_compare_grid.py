@@ -131,14 +131,17 @@ def test_refused_words(words, said):
         (("num-clients = 10", "num-client = 10"), "did you mean 'num-clients'?"),
         (("num-clusters = [2, 5]", "num-clusters = []"), "give a value, or a list"),
         (('methods = ["sim"]', 'methods = ["sym"]'), "did you mean 'sim'?"),
+        (('methods = ["sim"]', "methods = []"), "has no runs"),
         (("rounds = 87.8", "round = 87.8"), "did you mean 'rounds'?"),
+        (('method = "plain"', 'method = "plan"'), "did you mean 'plain'?"),
+        (("{dirichlet-alpha = 0.1}", "{dirichlet-alfa = 0.1}"), "did you mean 'dirichlet-alpha'?"),
         (("num-clusters = [2, 5]", "num-clusters = 50"), "sim: num_clusters|sim: num-clusters"),
     ],
 )
 def test_refused_files(file, change, said):
     file.write_text(FILE.replace(*change))
     with pytest.raises(ConfigError, match=said.replace("?", r"\?")):
-        read_grid(file, quick="sym" in change[1])
+        read_grid(file, quick="methods" in change[0])
 
 
 def test_a_setting_of_the_methods_cannot_be_given_as_a_word(file):
