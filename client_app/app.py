@@ -6,7 +6,7 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import descriptors, engine, personal, private, probing
+from client_app import descriptors, energy, engine, personal, private, probing
 from client_app.engine import Fitted
 from client_app.site import Site, open_site
 from client_app.training import Evaluation, Stopwatch
@@ -37,7 +37,7 @@ def _of_site(handler: Handler) -> Callable[[Message, Context], Message]:
         try:
             site = open_site(context)
             name = f"site {site.name}"
-            return handler(message, site)
+            return energy.metered(handler, message, site)
         except CoterieError as error:
             raise type(error)(f"{name}: {error}") from error
         except Exception as error:
@@ -57,6 +57,7 @@ def introduce(message: Message, site: Site) -> Message:
         num_classes=site.dataset.num_classes,
         input_shape=list(site.dataset.input_shape),
         releases=list(site.releases),
+        link_rate=site.link_rate,
         schema=site.dataset.schema,
     )
     return messages.reply(message, introduction)

@@ -10,11 +10,12 @@ from flwr.app import Context
 from client_app import prepared, site_config
 from client_app.keeping import Keeper, keeper_of
 from client_app.site_config import SiteConfig
-from common import config
+from common import config, seeds
 from common.config import Settings
 from common.data import SYNTHETIC, Dataset, load_dataset
 from common.errors import ConfigError, DataError
 from common.privacy_book import Budget
+from common.radio import LinkRates
 from common.splits import SiteRows, partition
 from common.synthetic import SyntheticSites
 
@@ -32,6 +33,10 @@ class Site:
     """Where the site keeps what must outlive a message."""
     budget: Budget
     """What its noisy releases may amount to, by its owner's word."""
+    link_rate: float = 0.0
+    """In Mbit/s; 0: what the run's radio profile says."""
+    simulated: bool = True
+    """Whether it shares its machine with the server; one with data of its own does not."""
 
     @property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
@@ -59,8 +64,24 @@ def open_site(context: Context) -> Site:
         )
     if own.device:
         settings = settings.replace(device=own.device)
-    name, rows = parts[index].name, parts[index]
-    return Site(name, settings, dataset, rows, own.released, keeper_of(context), own.budget)
+    return Site(
+        name := parts[index].name,
+        settings,
+        dataset,
+        parts[index],
+        own.released,
+        keeper_of(context),
+        own.budget,
+        own.link_rate or _drawn_rate(name, settings),
+    )
+
+
+def _drawn_rate(name: str, settings: Settings) -> float:
+    """Return the rate of a simulated site's link; 0 where the settings say nothing of links."""
+    if not settings.link_rate:
+        return 0.0
+    rng = seeds.generator(settings.seed, "link", name)
+    return LinkRates.parse(settings.link_rate).draw(rng)
 
 
 def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
@@ -73,8 +94,17 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
     dataset = prepared.open_dataset(own)
     train, test = (np.arange(len(y)) for y in (dataset.train_y, dataset.test_y))
     device = own.device or "auto"
-    settings, rows = settings.replace(device=device), SiteRows(own.site, train, test)
-    return Site(own.site, settings, dataset, rows, own.released, keeper, own.budget)
+    return Site(
+        own.site,
+        settings.replace(device=device),
+        dataset,
+        SiteRows(own.site, train, test),
+        own.released,
+        keeper,
+        own.budget,
+        own.link_rate,
+        simulated=False,
+    )
 
 
 def _synthetic_sites(settings: Settings) -> SyntheticSites | None:

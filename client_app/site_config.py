@@ -43,6 +43,9 @@ class SiteConfig(Schema):
         pattern=r"^(auto|cpu|cuda(:\d+)?)?$",
         description="auto, cpu, cuda or cuda:<index>; in a simulation the run's own setting",
     )
+    link_rate: float = Field(
+        0.0, ge=0, description="of its link in Mbit/s; 0: what the run's radio profile says"
+    )
     releases: str = Field(
         ",".join(RELEASES),
         description="what the site gives out when a run asks, separated by commas: any of "

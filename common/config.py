@@ -148,10 +148,10 @@ class Settings(Schema):
         "one-model",
         description="label clusters: which model a site gets; model clusters have one each",
     )
-    selection: Literal["auto", "all", "random", "worst"] = Field(
+    selection: Literal["auto", "all", "random", "worst", "link-aware"] = Field(
         "auto",
-        description="inside clusters: all, one at random, or the half of lowest accuracy; "
-        "auto: the method's own rule",
+        description="inside clusters: all, one at random, the half of lowest accuracy, or one at "
+        "random with cheaper uploads preferred; auto: the method's own rule",
     )
     cluster_at_round: int = Field(
         10, ge=1, description="model clusters: the round whose models decide"
@@ -252,6 +252,24 @@ class Settings(Schema):
         1.0, gt=0, description="label-privacy=paper: noise of gamma / clients-per-round on shares"
     )
 
+    # Joules
+    energy: Literal["off", "codecarbon"] = Field(
+        "off", description="codecarbon: meter the machines that train and the server's"
+    )
+    energy_country: str = Field(
+        "",
+        pattern=r"^([A-Z]{3})?$",
+        description="ISO code of three letters, as DEU, for kg CO2e; empty: joules alone",
+    )
+    radio_profile: str = Field(
+        "wifi6", min_length=1, description="wifi6, wired, or a .toml file: what sending costs"
+    )
+    link_rate: str = Field(
+        "",
+        description="simulated sites' links in Mbit/s: a rate, a range to draw from as 6-54, or "
+        "empty for the radio profile's",
+    )
+
     # Where the run is written, and how it is executed
     output_dir: str = Field("runs", min_length=1, description="folder that receives the run folder")
     name: str = Field(
@@ -334,6 +352,8 @@ class Settings(Schema):
         for key in ("probe_file", "resume"):
             if getattr(self, key):
                 changes[key] = os.path.abspath(_expand(getattr(self, key)))
+        if self.radio_profile.endswith(".toml"):
+            changes["radio_profile"] = os.path.abspath(_expand(self.radio_profile))
         return self.replace(**changes)
 
 

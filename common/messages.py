@@ -2,7 +2,8 @@
 
 A message's content holds at most one ``ArrayRecord`` (``arrays``: a model) and one ``ConfigRecord``
 (``report`` or ``order``: a dataclass below, field by field). A reply that a site protected also
-says how (``release-note``). Nothing else in the project spells a wire key.
+says how (``release-note``), and where energy is metered, what it took (``usage``). Nothing else in
+the project spells a wire key.
 """
 
 import functools
@@ -20,6 +21,7 @@ from common.errors import MessageError
 ARRAYS = "arrays"
 RECORD = "record"
 NOTE = "release-note"
+USAGE = "usage"
 
 TRAIN = MessageType.TRAIN
 EVALUATE = MessageType.EVALUATE
@@ -86,6 +88,8 @@ class Introduction(_Record):
     """What the site is willing to release: a subset of :data:`RELEASES`."""
     schema: str = ""
     """A digest of the names of its columns and classes."""
+    link_rate: float = 0.0
+    """Of its link, in Mbit/s; 0: what the run's radio profile says."""
 
 
 RELEASES = ("label-histogram", "model", "loss")
@@ -234,6 +238,36 @@ class ReleaseNote(_Record):
 
 
 @dataclass(frozen=True)
+class Usage(_Record):
+    """What a site needed to make the reply beside it."""
+
+    cpu_seconds: float
+    gpu_seconds: float
+    """Wall time with a GPU in use; 0: none was."""
+    energy: str
+    """One of :data:`METERED`."""
+    joules: float = 0.0
+    """By the site's machine, where it metered itself."""
+
+    @classmethod
+    def beside(cls, content: RecordDict) -> Self | None:
+        """Return what a reply's content says; :class:`MessageError` for what cannot be."""
+        record = content.config_records.get(USAGE)
+        if record is None:
+            return None
+        usage = cls.decode(RecordDict({RECORD: record}))
+        amounts = (usage.cpu_seconds, usage.gpu_seconds, usage.joules)
+        if usage.energy not in METERED or not all(map(math.isfinite, amounts)) or min(amounts) < 0:
+            raise MessageError(f"{usage}: not what a site can have used")
+        return usage
+
+
+METERED = ("shared", "measured", "estimated", "attributed", "no")
+"""How a site was metered: on one machine with the server, which then divides a reading; by itself,
+with the source of its figure; or not at all."""
+
+
+@dataclass(frozen=True)
 class LossReport(_Record):
     """A site's answer to ``query.loss``: how well a model fits its training rows."""
 
@@ -269,6 +303,13 @@ def reply(
     if note is not None:
         answer[NOTE] = note.encode()
     return Message(answer, reply_to=message)
+
+
+def with_usage(answer: Message, usage: Usage) -> Message:
+    """Put what a reply took beside it; an error reply holds nothing and stays as it is."""
+    if answer.has_content():
+        answer.content[USAGE] = usage.encode()
+    return answer
 
 
 def arrays_of(message_content: RecordDict) -> ArrayRecord:
@@ -343,6 +384,14 @@ def payload_bytes(message_content: RecordDict) -> int:
     """
     arrays = sum(_array_bytes(record) for record in message_content.array_records.values())
     return arrays + sum(map(_config_bytes, message_content.config_records.values()))
+
+
+def payload_numbers(message_content: RecordDict) -> float:
+    """Return how many numbers of 32 bits the arrays of a content amount to."""
+    arrays = [
+        array for record in message_content.array_records.values() for array in record.values()
+    ]
+    return sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in arrays) / 4
 
 
 def _array_bytes(record: ArrayRecord) -> int:

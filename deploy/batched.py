@@ -6,7 +6,8 @@ that passed the network beside other rows). The numbers depend on which messages
 on which worker answers it, nor when.
 """
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 
 from client_app import engine
 from client_app.app import evaluate_reply, require, train_reply
+from client_app.energy import Meter, parted
 from client_app.engine import Fitted, Lesson
 from client_app.site import Site, open_site
 from client_app.training import Stopwatch
@@ -35,6 +37,8 @@ class Trained:
     """(n,) mean over the last local epoch, in nats."""
     seconds: NDArray[np.float64]
     """(n,)."""
+    cpu_seconds: NDArray[np.float64]
+    """(n,)."""
 
 
 def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Settings) -> Trained:
@@ -45,14 +49,16 @@ def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Sett
     """
     size = sum(value.size for value in parameters.values())
     values = np.empty((len(lessons), size), np.float32)
-    losses, seconds = np.empty((2, len(lessons)))
+    losses, seconds, cpu_seconds = np.empty((3, len(lessons)))
     for index, lesson in enumerate(lessons):
+        began = time.process_time()
         fitted = engine.fit(parameters, lesson, settings)
         # By name: models read from files can hold their arrays in another order.
         parts = [fitted.parameters[name].reshape(-1) for name in parameters]
         np.concatenate(parts, out=values[index], casting="same_kind")
         losses[index], seconds[index] = fitted.loss, fitted.seconds
-    return Trained(values, losses, seconds)
+        cpu_seconds[index] = time.process_time() - began
+    return Trained(values, losses, seconds, cpu_seconds)
 
 
 def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message] | None:
@@ -70,7 +76,7 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
         ]
         if kinds or not _knows(kind, arrivals[0][1].settings):
             return None
-        return [reply for same in _by_model(arrivals) for reply in together(same)]
+        return [reply for same in _by_model(arrivals) for reply in _metered(together, same)]
     except Exception:
         return None
 
@@ -98,7 +104,31 @@ def _same_arrays(one: Message, other: Message) -> bool:
     return a.keys() == b.keys() and all(a[name].data == b[name].data for name in a)
 
 
-def _train(arrivals: Sequence[Arrival]) -> list[Message]:
+def _metered(
+    together: Callable[[Sequence[Arrival]], "_Answers"], arrivals: Sequence[Arrival]
+) -> list[Message]:
+    """Return replies, each with its part of what they took if the run meters energy."""
+    site = arrivals[0][1]
+    if site.settings.energy == "off":
+        return together(arrivals).replies
+    with Meter.of(site) as meter:
+        answers = together(arrivals)
+    total = sum(answers.efforts)
+    return [
+        messages.with_usage(reply, parted(meter.usage, effort / total))
+        for reply, effort in zip(answers.replies, answers.efforts, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class _Answers:
+    """Replies, and in which proportion (positive numbers) they took the time."""
+
+    replies: list[Message]
+    efforts: list[float]
+
+
+def _train(arrivals: Sequence[Arrival]) -> _Answers:
     for _, site in arrivals:
         require(site, "model")
     orders = [Order.decode(message.content) for message, _ in arrivals]
@@ -110,21 +140,23 @@ def _train(arrivals: Sequence[Arrival]) -> list[Message]:
         Fitted(engine.unflatten(values, parameters), loss, seconds)
         for values, loss, seconds in zip(*columns, strict=True)
     ]
-    return [
+    replies = [
         train_reply(message, site, order, fitted)
         for (message, site), order, fitted in zip(arrivals, orders, results, strict=True)
     ]
+    return _Answers(replies, trained.cpu_seconds.tolist())
 
 
-def _evaluate(arrivals: Sequence[Arrival]) -> list[Message]:
+def _evaluate(arrivals: Sequence[Arrival]) -> _Answers:
     watch = Stopwatch()
     orders = [Order.decode(message.content) for message, _ in arrivals]
     results = engine.evaluate(_parameters(arrivals), [site for _, site in arrivals])
     seconds = watch.seconds / len(arrivals)
-    return [
+    replies = [
         evaluate_reply(message, site, order, result, seconds)
         for (message, site), order, result in zip(arrivals, orders, results, strict=True)
     ]
+    return _Answers(replies, [float(len(site.rows.test)) for _, site in arrivals])
 
 
 def _parameters(arrivals: Sequence[Arrival]) -> dict[str, np.ndarray]:

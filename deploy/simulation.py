@@ -31,7 +31,7 @@ from common.messages import DISCLOSURES, RELEASES
 from deploy import answering
 from deploy.pool import Pool, Task, Worker
 from server_app import app as server
-from server_app import methods
+from server_app import metering, methods
 from server_app.methods import Method
 from server_app.ot_groups import OtGroups
 
@@ -53,6 +53,7 @@ def simulate(settings: Settings) -> Path:
     """
     settings = settings.with_absolute_paths()
     method = methods.build(settings)
+    metering.check(settings)
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)

@@ -12,15 +12,16 @@ from common import config, messages, models
 from common.config import Settings
 from common.errors import CoterieError
 from common.messages import Introduction
-from server_app import checkpoint, methods, report
+from server_app import checkpoint, metering, methods, report
 from server_app.checkpoint import HoldsClients, State
 from server_app.courier import Courier
+from server_app.metering import Book, MeteredGrid
 from server_app.methods import LabelGroups, Method
 from server_app.model_groups import ModelGroups
 from server_app.ot_groups import OtGroups
 from server_app.releases import RecordingGrid
 from server_app.roster import Roster, introduce, reintroduce
-from server_app.run_folder import RunFolder
+from server_app.run_folder import RunFolder, environment
 from server_app.strategies.base import FederatedTraining
 from server_app.strategies.label_distribution import LabelDistributionClustering
 from server_app.strategies.model_similarity import ModelSimilarityClustering
@@ -39,6 +40,7 @@ def main(grid: Grid, context: Context) -> None:
     show_progress()
     settings = config.from_run_config(context.run_config).with_absolute_paths()
     method = methods.build(settings)
+    metering.check(settings)
     folder = RunFolder.reopen(settings) if settings.resume else RunFolder.create(settings)
     with folder.held():
         _record(grid, context, settings, method, folder)
@@ -50,14 +52,17 @@ def _record(
     """Run, and leave a true status and a report behind however that ends."""
     context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
     log.info("writing to %s", folder.path)
-    recording = RecordingGrid(grid, folder)
+    book = Book.of(settings)
+    folder.write_json("environment.json", environment() | {"metered": book.description})
+    recording = RecordingGrid(MeteredGrid(grid, book), folder)
     courier = Courier(
         recording,
         deadline_factor=settings.deadline_factor,
         clients=grid if isinstance(grid, HoldsClients) else None,
     )
     try:
-        _run(courier, settings, method, folder)
+        with book:
+            _run(courier, settings, method, folder, book)
     except BaseException as error:
         done = folder.read_json("status.json")["round"]
         text = str(error) if isinstance(error, CoterieError) else repr(error)
@@ -85,7 +90,7 @@ def run_folder_of(context: Context) -> Path:
     return Path(str(context.state.config_records[_STATE]["run-folder"]))
 
 
-def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder) -> None:
+def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder, book: Book) -> None:
     done: int = 0
     state: State = {}
     timeout = settings.round_timeout
@@ -100,6 +105,7 @@ def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder) -
         roster = introduce(grid, expected=settings.num_clients, timeout=timeout)
     folder.write_json("sites.json", [vars(site) for site in roster.sites])
     strategy = _strategy(method, settings, roster, folder)
+    strategy.book = book
     strategy.resume(done, state)
     strategy.start(
         grid,

@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 
 from server_app.figures import rounds_to_sustain, sustained_accuracy
 
-__all__ = ["COUNTED", "PHASES", "Curve", "Reached", "joules_by_phase", "times_trained"]
+__all__ = [
+    "COUNTED",
+    "PHASES",
+    "Curve",
+    "Reached",
+    "joules_by_phase",
+    "sources_by_phase",
+    "times_trained",
+]
 
 FloatArray = NDArray[np.float64]
 Line = Mapping[str, Any]
@@ -104,6 +112,20 @@ def joules_by_phase(lines: Iterable[Line]) -> dict[str, float]:
     """Return the joules of each phase over all lines; NaN for one that was not metered."""
     spent = [line.get("joules") or {} for line in lines]
     return {phase: sum(_number(entry, phase) for entry in spent) for phase in PHASES}
+
+
+def sources_by_phase(lines: Iterable[Line]) -> dict[str, str | None]:
+    """Return where each phase's joules come from over all lines; None where it was not metered."""
+    told = [line.get("joules_source") or {} for line in lines]
+    sources = {
+        phase: sorted({source for entry in told for source in _words(entry.get(phase))})
+        for phase in PHASES
+    }
+    return {phase: ", ".join(names) or None for phase, names in sources.items()}
+
+
+def _words(text: str | None) -> list[str]:
+    return text.split(", ") if text else []
 
 
 def times_trained(lines: Iterable[Line], sites: Sequence[str]) -> dict[str, int]:

@@ -1,15 +1,18 @@
 """What a round cost and brought: one line per round, one per site asked."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from common import power
 from common.config import Settings
 from common.messages import EvaluateReport, LossReport, PersonalReport, TrainReport
-from server_app.costs import Curve, times_trained
+from common.power import JOULES_PER_KWH
+from server_app.bill import Bill, Item
+from server_app.costs import COUNTED, Curve, joules_by_phase, sources_by_phase, times_trained
 from server_app.exchange import NO_REPLY, OK, Answer
 from server_app.fairness import spread, worst_tenth
 from server_app.roster import Roster
@@ -87,10 +90,17 @@ class Ledger:
         # Of the lines before this ledger's: a run may be continued by another process.
         self._uplinks = sum(map(_uplinks, folder.read_lines("rounds.jsonl")))
 
-    def record(self, attempt: Attempt) -> dict[str, Any]:
-        """Append an attempt's lines to disk and return the round's own line."""
-        self._folder.append("clients.jsonl", self._client_lines(attempt))
+    def record(self, attempt: Attempt, bill: Bill | None = None) -> dict[str, Any]:
+        """Append an attempt's lines to disk and return the round's own line.
+
+        ``bill`` is of all messages since the attempt before, also of those that are no answers of
+        this one.
+        """
+        clients = self._client_lines(attempt, bill or Bill())
+        self._folder.append("clients.jsonl", clients)
         line = self._round_line(attempt)
+        line |= {key: sum(client[key] for client in clients) for key in ("bytes_down", "bytes_up")}
+        line |= bill.line() if bill else {}
         self._uplinks += _uplinks(line)
         line["uplink_share"] = self._uplinks / (attempt.round * len(self._roster))
         self._folder.append("rounds.jsonl", [line])
@@ -102,7 +112,7 @@ class Ledger:
         return curve.reached(settings.target_accuracy, settings.sustained_rounds) is not None
 
     def results(self, seconds: float, settings: Settings) -> dict[str, Any]:
-        """Return the final figures, from the lines alone."""
+        """Return the final figures, from the lines alone; null: not known."""
         attempts = self._folder.read_lines("rounds.jsonl")
         lines = [line for line in attempts if line["models"]]
         best = max(lines, key=lambda line: (line["accuracy"], -line["round"]))
@@ -114,11 +124,12 @@ class Ledger:
             "best_round": best["round"],
             "rounds": lines[-1]["round"],
             "mean_clients_per_round": float(np.mean([len(line["trained"]) for line in lines])),
-            "bytes_down": sum(line["bytes_down"] for line in lines),
-            "bytes_up": sum(line["bytes_up"] for line in lines),
+            "bytes_down": sum(line["bytes_down"] for line in attempts),
+            "bytes_up": sum(line["bytes_up"] for line in attempts),
             "uplink_share": lines[-1]["uplink_share"],
             "seconds": seconds,
             "selected": times_trained(lines, self._roster.names),
+            **_energy(attempts, settings),
             **_sustained(Curve.of(attempts), settings),
             "models": lines[-1]["models"],
         }
@@ -141,8 +152,6 @@ class Ledger:
             "missing": sorted(
                 {self._roster.names[a.client] for a in answers if a.verdict == NO_REPLY}
             ),
-            "bytes_down": sum(answer.bytes_down for answer in answers),
-            "bytes_up": sum(answer.bytes_up for answer in answers),
             "seconds": {name: round(value, 6) for name, value in attempt.seconds.items()},
             "drift": attempt.drift,
         }
@@ -154,8 +163,20 @@ class Ledger:
             if a.verdict not in (OK, NO_REPLY)
         ]
 
-    def _client_lines(self, attempt: Attempt) -> list[dict[str, Any]]:
-        return [self._client_line(attempt, answer, phase) for phase, answer in attempt.answers]
+    def _client_lines(self, attempt: Attempt, bill: Bill) -> list[dict[str, Any]]:
+        """Return a line per answer with its item of the bill, after those of all other items."""
+        left = {site: list(items) for site, items in bill.items.items()}
+        lines = []
+        for phase, answer in attempt.answers:
+            line = self._client_line(attempt, answer, phase)
+            items = left.get(line["site"], [])
+            item = next((item for item in items if item.name == phase), None)
+            if item is not None:
+                items.remove(item)
+                line |= item.line()
+            lines.append(line)
+        others = [(site, item) for site, items in left.items() for item in items]
+        return [_other_line(attempt, site, item) for site, item in others] + lines
 
     def _client_line(self, attempt: Attempt, answer: Answer[Any], phase: str) -> dict[str, Any]:
         # A training's value is its report and its arrays.
@@ -174,6 +195,34 @@ class Ledger:
             "bytes_up": answer.bytes_up,
             "verdict": answer.verdict,
         }
+
+
+def _other_line(attempt: Attempt, site: str, item: Item) -> dict[str, Any]:
+    """Return the line of a message that is not one of the round's own four kinds."""
+    return {
+        "round": attempt.round,
+        "attempt": attempt.attempt,
+        "phase": item.name,
+        "site": site,
+        "bytes_down": item.bytes_down,
+        "bytes_up": item.bytes_up,
+        **item.line(),
+    }
+
+
+def _energy(attempts: Sequence[Mapping[str, Any]], settings: Settings) -> dict[str, Any]:
+    """Return the joules of all attempts, and the greenhouse gases of those the papers count."""
+    by_phase = joules_by_phase(attempts)
+    total = sum(by_phase[phase] for phase in COUNTED)
+    kilograms = math.nan
+    if settings.energy_country and math.isfinite(total):
+        kilograms = total / JOULES_PER_KWH * power.kg_co2e_per_kwh(settings.energy_country)
+    return {
+        "joules": {phase: _or_none(joules) for phase, joules in by_phase.items()},
+        "joules_source": sources_by_phase(attempts),
+        "joules_total": _or_none(total),
+        "kg_co2e": _or_none(kilograms),
+    }
 
 
 def _sustained(curve: Curve, settings: Settings) -> dict[str, Any]:

@@ -20,6 +20,7 @@ WORDS: Mapping[str, str] = {
     "class-counts": "each site's exact rows per class",
     "losses": "each site's loss on its training rows",
     "updates": "each site's last update",
+    "links": "the rate of each site's link",
     "models": "each site's trained model",
     "representations": "what a model makes of each site's rows",
 }

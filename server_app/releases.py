@@ -201,6 +201,9 @@ def shape_of(content: RecordDict) -> str:
     for key, record in content.config_records.items():
         if key == messages.NOTE:
             continue
+        if key == messages.USAGE:
+            parts.append("time and joules it took")
+            continue
         for name, value in record.items():
             if isinstance(value, list):
                 parts.append(f"{name} ({len(value)})")

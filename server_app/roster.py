@@ -2,6 +2,7 @@
 
 import functools
 import logging
+import math
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -58,6 +59,11 @@ class Roster:
                 )
             if site.num_examples < 1:
                 raise RoundError(f"site {site.site!r} has no training rows; leave it out")
+            if not 0 <= site.link_rate < math.inf:
+                raise RoundError(
+                    f"site {site.site!r} has a link of {site.link_rate} Mbit/s; "
+                    "set link-rate in its site file"
+                )
 
     def __len__(self) -> int:
         return len(self.sites)
@@ -76,6 +82,11 @@ class Roster:
     def num_test_examples(self) -> np.ndarray:
         """Held-out rows of each site, (n,) int64."""
         return np.array([site.num_test_examples for site in self.sites], dtype=np.int64)
+
+    @property
+    def link_rates(self) -> np.ndarray:
+        """Of each site in Mbit/s, (n,) float64; 0: what the radio profile says."""
+        return np.array([site.link_rate for site in self.sites])
 
     def available(self, grid: Grid) -> np.ndarray:
         """Return which sites are connected now, (n,) bool."""

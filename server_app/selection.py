@@ -30,6 +30,8 @@ class View:
     """(n, parameters) float32: what each client's last training added to the model; 0: none yet."""
     accuracies: np.ndarray | None = None
     """(n,) in [0, 1]: last accuracy of each client on its held-out rows; NaN where not known."""
+    upload_seconds: np.ndarray | None = None
+    """(n,) air time of each client's model at its link's rate, by the radio model; 0 on a wire."""
 
     @property
     def candidates(self) -> np.ndarray:
@@ -64,7 +66,7 @@ class Selection(Protocol):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What the server must see of single clients: of ``sizes``, ``losses``, ``updates``."""
+    """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``links``."""
 
     def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return who is asked for the loss of the present model first, (m,) available clients."""

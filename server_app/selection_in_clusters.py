@@ -1,13 +1,14 @@
-"""Who trains inside a cluster: everybody, one at random, or those that are served worst."""
+"""Who trains inside a cluster: everybody, one at random, who is served worst or sends cheaply."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
 from server_app.selection import Cohort, Everybody, OnePerCluster, Selection, View
 
-__all__ = ["IN_CLUSTERS", "WorstHalf"]
+__all__ = ["IN_CLUSTERS", "CheapUpload", "WorstHalf"]
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,36 @@ class WorstHalf(Selection):
         return Cohort(np.array(sorted(chosen), dtype=np.int64))
 
 
+@dataclass(frozen=True)
+class CheapUpload(Selection):
+    """One available client of every cluster, in proportion to how cheap its upload is.
+
+    The future work of Famá et al., section V: selection that sees the quality of the links as
+    well. A client that sends in half the time is drawn twice as often as another of its cluster,
+    and nobody never; what is sent costs its time on the air, so this is in proportion to joules.
+    Where all links are equal it is :class:`OnePerCluster`.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"links"})
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw; a cluster with nobody available sits the round out."""
+        assert view.upload_seconds is not None
+        chosen: list[int] = []
+        for cluster in range(view.clusters.k):
+            members = view.clusters.members(cluster)
+            present = members[view.available[members]]
+            if len(present):
+                seconds = view.upload_seconds[present]
+                ease = 1 / seconds if seconds.all() else np.ones(len(present))
+                chosen.append(int(rng.choice(present, p=ease / ease.sum())))
+        return Cohort(np.array(sorted(chosen), dtype=np.int64))
+
+
 IN_CLUSTERS: Mapping[str, Selection] = {
     "all": Everybody(),
     "random": OnePerCluster(),
     "worst": WorstHalf(),
+    "link-aware": CheapUpload(),
 }
 """Values of the setting ``selection``."""

@@ -56,7 +56,7 @@ BAD = {
     "strategy=random routing=per-cluster": "groups nobody",
     "strategy=random selection=worst": "groups nobody",
     "selection=worst clients-per-round=5": "both say who trains",
-    "selection=best": "one of auto, all, random, worst",
+    "selection=best": "one of auto, all, random, worst, link-aware",
     "strategy=kcenter": "set num-clusters",
     "strategy=random-clusters": "set num-clusters",
     "cka-probe=public": "name the file of rows with probe-file",

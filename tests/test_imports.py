@@ -56,6 +56,9 @@ ARITHMETIC = [
     "server_app/model_groups.py",
     "server_app/fairness.py",
     "server_app/costs.py",
+    "server_app/attribution.py",
+    "common/radio.py",
+    "common/power.py",
     "server_app/divergence.py",
     "server_app/advice.py",
 ]

@@ -1,9 +1,18 @@
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import ConfigError
-from common.radio import RadioProfile, transmission_joules, transmission_seconds
+from common.radio import (
+    WIFI6,
+    WIRED,
+    LinkRates,
+    RadioProfile,
+    profile_of,
+    transmission_joules,
+    transmission_seconds,
+)
 
 
 def test_empty_frame_by_hand():
@@ -44,3 +53,62 @@ def test_impossible_radios_are_refused(values):
         RadioProfile(**values)
     with pytest.raises(ConfigError, match="num_parameters"):
         transmission_seconds(-1)
+
+
+def test_a_wire_takes_no_air_time_and_no_joules():
+    assert transmission_seconds(10**6, WIRED) == transmission_joules(10**6, profile=WIRED) == 0.0
+
+
+def test_rates_by_hand():
+    # 9 times the 6 Mbit/s of the profile: frames take a ninth, preambles and gaps stay
+    fixed = (20 + 16 + 34 + 20 + 20 + 9 + 100) * 1e-6
+    slow, fast = transmission_seconds(1_000), transmission_seconds(1_000, WIFI6.at_rate(54))
+    assert fast - fixed == pytest.approx((slow - fixed) / 9)
+    assert WIFI6.at_rate(6) == WIFI6.at_rate(0) == WIFI6
+
+
+def test_profiles_by_name_and_from_a_file(tmp_path):
+    assert profile_of("wifi6") is WIFI6
+    assert profile_of("wired") is WIRED
+    file = tmp_path / "lora.toml"
+    file.write_text("bits_per_symbol = 0.02\nuplink_watts = 0.025\n")
+    assert profile_of(str(file)) == RadioProfile(bits_per_symbol=0.02, uplink_watts=0.025)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("bits_per_symbl = 24", "unknown key 'bits_per_symbl'; did you mean 'bits_per_symbol'"),
+        ("uplink_watts = '9 dBm'", "must be a number"),
+        ("uplink_watts = true", "must be a number"),
+        ("uplink_watts = -1", "must be 0 or more"),
+        ("uplink_watts", "is not a TOML file"),
+    ],
+)
+def test_bad_profile_files_are_refused(tmp_path, text, problem):
+    file = tmp_path / "own.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=problem):
+        profile_of(str(file))
+
+
+def test_unknown_profiles_are_refused(tmp_path):
+    with pytest.raises(ConfigError, match="did you mean 'wifi6'"):
+        profile_of("wifi")
+    with pytest.raises(ConfigError, match="cannot read"):
+        profile_of(str(tmp_path / "none.toml"))
+
+
+def test_links_are_drawn_from_their_range_evenly_by_factors():
+    rng = np.random.default_rng(0)
+    rates = np.array([LinkRates.parse("6-54").draw(rng) for _ in range(4000)])
+    assert 6 <= rates.min() < 6.1
+    assert 53 < rates.max() <= 54
+    assert np.median(rates) == pytest.approx(18, rel=0.05)
+    assert LinkRates.parse("12").draw(rng) == pytest.approx(12)
+
+
+@pytest.mark.parametrize("text", ["", "fast", "54-6", "0-6", "-6", "6-inf", "6-54-108"])
+def test_impossible_link_rates_are_refused(text):
+    with pytest.raises(ConfigError, match="link-rate"):
+        LinkRates.parse(text)

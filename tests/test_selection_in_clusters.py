@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,7 +10,7 @@ from common.errors import RoundError
 from server_app import methods
 from server_app.clustering import Clusters
 from server_app.selection import Everybody, OnePerCluster, View
-from server_app.selection_in_clusters import IN_CLUSTERS, WorstHalf
+from server_app.selection_in_clusters import IN_CLUSTERS, CheapUpload, WorstHalf
 
 NAN = float("nan")
 
@@ -69,4 +71,31 @@ def test_the_setting_replaces_a_methods_own_rule():
     assert rule(strategy="fedsccs") is Everybody
     assert rule(strategy="flis") is OnePerCluster
     assert rule(strategy="flis", selection="all") is Everybody
-    assert {"all", "random", "worst"} == IN_CLUSTERS.keys()
+    assert rule(strategy="similarity", selection="link-aware") is CheapUpload
+    assert {"all", "random", "worst", "link-aware"} == IN_CLUSTERS.keys()
+
+
+def linked(labels, seconds, available=None):
+    return replace(view(labels, None, available), upload_seconds=np.array(seconds))
+
+
+def test_cheap_uploads_are_drawn_in_proportion():
+    # a cluster whose uploads take 1, 2 and 4 s, and one of a single client
+    seen, rng = linked([0, 0, 0, 1], [1.0, 2.0, 4.0, 9.0]), np.random.default_rng(0)
+    draws = [CheapUpload().choose(seen, rng).clients.tolist() for _ in range(7000)]
+    assert {len(draw) for draw in draws} == {2}
+    assert all(draw[1] == 3 for draw in draws)
+    counts = np.bincount([draw[0] for draw in draws], minlength=3)
+    # 4 : 2 : 1, within four standard deviations
+    assert counts / 7000 == pytest.approx([4 / 7, 2 / 7, 1 / 7], abs=4 * 0.006)
+
+
+def test_equal_links_or_none_draw_evenly_and_only_who_is_there():
+    for seconds in ([3.0] * 4, [0.0] * 4):
+        seen = linked([0, 0, 0, 0], seconds, [True, True, True, False])
+        rng = np.random.default_rng(1)
+        draws = [CheapUpload().choose(seen, rng).clients.tolist()[0] for _ in range(3000)]
+        assert np.bincount(draws, minlength=4)[3] == 0
+        assert np.bincount(draws, minlength=3) / 3000 == pytest.approx([1 / 3] * 3, abs=0.035)
+    with pytest.raises(RoundError, match="no site is available"):
+        CheapUpload().choose(linked([0], [1.0], [False]), np.random.default_rng(0))

@@ -24,6 +24,7 @@ from server_app.clustering import Clusters
 from server_app.exchange import OK, Exchange
 from server_app.guard import Template
 from server_app.ledger import Attempt, Ledger
+from server_app.metering import Book
 from server_app.methods import Method
 from server_app.roster import Roster, introduce_late
 from server_app.routing import mixed, per_cluster
@@ -53,6 +54,8 @@ class FederatedTraining(Strategy):
         self.clusters = Clusters.single(len(roster))
         self.models: list[dict[str, np.ndarray]] = []
         self._ledger = Ledger(folder, roster)
+        self.book = Book()
+        """Where the grid enters messages and this class its work; the app opens another."""
         self._attempt = Attempt(round=0, attempt=0)
         self._cohort_weights: np.ndarray | None = None
         self._exchange: Exchange | None = None
@@ -218,8 +221,9 @@ class FederatedTraining(Strategy):
         for attempt in range(1, _ATTEMPTS + 1):
             self._attempt = Attempt(server_round, attempt, drift=self._drift)
             trained = self._train(server_round, grid, timeout)
-            evaluated = self._evaluate(server_round, grid, timeout) if trained else None
-            self._record()
+            with self.book.phase("evaluate"):
+                evaluated = self._evaluate(server_round, grid, timeout) if trained else None
+                self._record()
             if trained and evaluated:
                 self.after_round(server_round)
                 return trained, evaluated
@@ -231,7 +235,7 @@ class FederatedTraining(Strategy):
 
     def _record(self) -> None:
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
-        line = self._ledger.record(self._attempt)
+        line = self._ledger.record(self._attempt, self.book.close(self.roster))
         for entry in line["rejected"]:
             log.warning("round %d: %s: %s", line["round"], entry["site"], entry["reason"])
         for site in line["missing"]:
@@ -266,9 +270,9 @@ class FederatedTraining(Strategy):
         self._inform(server_round, grid, timeout)
         with self._timed("server"):
             outgoing = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
-        with self._timed("train"):
+        with self._timed("train"), self.book.phase("train"):
             replies = grid.send_and_receive(outgoing, timeout=timeout)
-        with self._timed("server"):
+        with self._timed("server"), self.book.phase("train"):
             return self.aggregate_train(server_round, replies)[1]
 
     def _evaluate(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
@@ -308,7 +312,8 @@ class FederatedTraining(Strategy):
             )
             return None, None
         self._remember(updates)
-        self.before_average(server_round)
+        with self.book.phase("pre"):
+            self.before_average(server_round)
         self.models = self._after(updates, self._cohort_weights)
         self._attempt.divergence = divergences(updates, self.models, self.routes)
         losses = [report.loss for _, report, _ in updates]
@@ -419,6 +424,8 @@ class FederatedTraining(Strategy):
                 view = replace(view, losses_after=self._losses(copies, asked, grid, timeout))
         if "updates" in select.needs:
             view = replace(view, updates=self._known_updates())
+        if "links" in select.needs:
+            view = replace(view, upload_seconds=self.book.upload_seconds(self.roster, self.models))
         self._sight = view, rng
 
     def _losses(
