@@ -12,7 +12,7 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
 import tomli_w
@@ -277,6 +277,9 @@ class Settings(Schema):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="start of the run folder's name: 1 to 64 letters, digits, dots, - or _",
     )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="of the run's log lines; json: one object per line"
+    )
     workers: int = Field(0, ge=0, le=1024, description="simulation processes; 0: one per core")
     engine: Literal["loop", "batched"] = Field(
         "batched",
@@ -358,7 +361,10 @@ class Settings(Schema):
 
 
 MAY_CHANGE = frozenset(
-    {"resume", "workers", "data-dir", "output-dir", "round-timeout", "deadline-factor"}
+    {
+        *("resume", "workers", "data-dir", "output-dir", "round-timeout", "deadline-factor"),
+        "log-format",
+    }
 )
 """Settings that a resumed run may be given anew: where things lie and how long to wait."""
 
@@ -371,9 +377,16 @@ _STRENGTHS = {
 """Settings of local objectives, and which objectives use them."""
 
 
-def load(file: Path | None, words: Iterable[str] = ()) -> Settings:
-    """Return the defaults, changed by a TOML file, changed by ``key=value`` words."""
-    values: dict[str, object] = {}
+def load(
+    file: Path | None,
+    words: Iterable[str] = (),
+    defaults: Mapping[str, Scalar] = MappingProxyType({}),
+) -> Settings:
+    """Return the defaults, changed by a TOML file, changed by ``key=value`` words.
+
+    ``defaults`` (kebab-case) go before those of the schema.
+    """
+    values: dict[str, object] = dict(defaults)
     if file is not None:
         values |= read_toml(file)
     pairs = [split_word(word) for word in words]

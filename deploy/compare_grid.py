@@ -28,7 +28,9 @@ _RANGE = re.compile(r"(\d+)\.\.(\d+)")
 _LARGEST = 100_000  # runs of one comparison; more is a slip of the keyboard
 
 # Where a run is written and how it is executed changes none of its numbers.
-_ELSEWHERE = frozenset({"output-dir", "name", "workers", "download", "checkpoint-every", "resume"})
+_ELSEWHERE = frozenset(
+    {"output-dir", "name", "workers", "download", "checkpoint-every", "resume", "log-format"}
+)
 # These too, unless the run ends when the target was held: they are figures of a finished curve.
 _TARGET = frozenset({"target-accuracy", "sustained-rounds"})
 _SINGLE = _ELSEWHERE | _TARGET | {"stop-at-target"}

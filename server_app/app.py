@@ -11,8 +11,9 @@ from flwr.serverapp import Grid, ServerApp
 from common import config, messages, models
 from common.config import Settings
 from common.errors import CoterieError
+from common.logs import JsonFormatter
 from common.messages import Introduction
-from server_app import checkpoint, metering, methods, report
+from server_app import audit, checkpoint, metering, methods, report
 from server_app.checkpoint import HoldsClients, State
 from server_app.courier import Courier
 from server_app.metering import Book, MeteredGrid
@@ -37,12 +38,12 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run a whole federation; any error is written to the run folder before it is raised."""
-    show_progress()
     settings = config.from_run_config(context.run_config).with_absolute_paths()
+    show_progress(settings.log_format)
     method = methods.build(settings)
     metering.check(settings)
     folder = RunFolder.reopen(settings) if settings.resume else RunFolder.create(settings)
-    with folder.held():
+    with folder.held(), audit.trail(folder, log):
         _record(grid, context, settings, method, folder)
 
 
@@ -51,7 +52,8 @@ def _record(
 ) -> None:
     """Run, and leave a true status and a report behind however that ends."""
     context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
-    log.info("writing to %s", folder.path)
+    event = "resumed" if settings.resume else "started"
+    log.info("writing to %s", folder.path, extra=audit.fact(event, strategy=settings.strategy))
     book = Book.of(settings)
     folder.write_json("environment.json", environment() | {"metered": book.description})
     recording = RecordingGrid(MeteredGrid(grid, book), folder)
@@ -67,6 +69,7 @@ def _record(
         done = folder.read_json("status.json")["round"]
         text = str(error) if isinstance(error, CoterieError) else repr(error)
         folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
+        audit.append(folder, "failed", {"round": done, "error": text})
         raise
     finally:
         courier.drain()
@@ -76,11 +79,12 @@ def _record(
     log.info("run: %s", folder.path)
 
 
-def show_progress() -> None:
+def show_progress(log_format: str) -> None:
     """Let the run's progress lines reach standard output, unless somebody listens already."""
     if not log.hasHandlers():
         handler = logging.StreamHandler(sys.stdout)
-        handler.setFormatter(logging.Formatter("%(message)s"))
+        json = log_format == "json"
+        handler.setFormatter(JsonFormatter() if json else logging.Formatter("%(message)s"))
         log.addHandler(handler)
     log.setLevel(logging.INFO)
 
@@ -104,6 +108,7 @@ def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder, b
     else:
         roster = introduce(grid, expected=settings.num_clients, timeout=timeout)
     folder.write_json("sites.json", [vars(site) for site in roster.sites])
+    audit.append(folder, "joined", *roster.facts(roster.names))
     strategy = _strategy(method, settings, roster, folder)
     strategy.book = book
     strategy.resume(done, state)
@@ -116,6 +121,7 @@ def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder, b
     # Fewer rounds than planned where the run stopped at its target.
     done = folder.read_json("status.json")["round"]
     folder.set_status("finished", done=done, rounds=settings.num_server_rounds)
+    audit.append(folder, "finished", {"round": done})
 
 
 def _first_model(settings: Settings, roster: Roster) -> dict[str, np.ndarray]:

@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
+from server_app import audit
 from server_app.delegating_grid import DelegatingGrid
 from server_app.run_folder import RunFolder
 
@@ -88,19 +89,21 @@ class Releases:
     by_kind: dict[Released, dict[str, _Tally]] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
-    def add(self, reply: Message) -> None:
-        """Count a reply, error replies included."""
+    def add(self, reply: Message) -> tuple[Released, str]:
+        """Count a reply, error replies included, and return what it is and whose."""
         self._learn_name(reply)
         node = reply.metadata.src_node_id
         site = self._names.get(node, f"node {node}")
-        tally = self.by_kind.setdefault(Released.of(reply), {}).setdefault(site, _Tally())
+        released = Released.of(reply)
+        tally = self.by_kind.setdefault(released, {}).setdefault(site, _Tally())
         tally.times += 1
         if reply.has_error():
             tally.bytes += len((reply.error.reason or "").encode())
-            return
+            return released, site
         tally.bytes += messages.payload_bytes(reply.content)
         note = _note(reply.content)
         tally.spent = math.inf if note is None else note.spent
+        return released, site
 
     def _learn_name(self, reply: Message) -> None:
         if reply.metadata.message_type == messages.INTRODUCE and not reply.has_error():
@@ -183,8 +186,13 @@ class RecordingGrid(DelegatingGrid):
 
     def _listed(self, replies: Iterable[Message]) -> list[Message]:
         found = list(replies)
+        came: dict[tuple[str, str], list[str]] = {}
         for reply in found:
-            self.releases.add(reply)
+            released, site = self.releases.add(reply)
+            came.setdefault((released.what, released.mechanism), []).append(site)
+        for (what, mechanism), sites in came.items():
+            entry = {"what": what, "mechanism": mechanism, "sites": sites}
+            audit.append(self._folder, "released", entry)
         return found
 
 

@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,8 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError, RoundError
 from common.messages import Introduction
+from server_app import audit
+from server_app.audit import Fact
 
 log = logging.getLogger("coterie")
 
@@ -112,6 +114,19 @@ class Roster:
         """Return the roster of the first ``count`` sites."""
         return Roster(self.sites[:count], self.nodes[:count])
 
+    def facts(self, names: Iterable[str]) -> list[Fact]:
+        """Return what the audit trail says of sites that join."""
+        found = [self.names.index(name) for name in names]
+        return [
+            {
+                "site": self.sites[place].site,
+                "node": str(self.nodes[place]),  # 64 bits: too many for a JSON number
+                "num_examples": self.sites[place].num_examples,
+                "releases": self.sites[place].releases,
+            }
+            for place in found
+        ]
+
     def require(self, release: str, *, why: str) -> None:
         """Raise if a site does not release what a method needs, naming the sites."""
         refusing = [site.site for site in self.sites if release not in site.releases]
@@ -187,7 +202,8 @@ def introduce_late(
             roster.joined(Roster((site,), (reply.metadata.src_node_id,)))
             found[site.site] = site, reply.metadata.src_node_id
         except RoundError as error:
-            log.warning("a node that connected late is left out: %s", error)
+            refused = audit.fact("refused", reason=str(error))
+            log.warning("a node that connected late is left out: %s", error, extra=refused)
     strangers.difference_update(node for _, node in found.values())
     ordered = [found[name] for name in sorted(found)]
     if not ordered:

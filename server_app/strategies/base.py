@@ -17,7 +17,7 @@ from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
 from common.messages import Parameters
-from server_app import checkpoint, guard
+from server_app import audit, checkpoint, guard
 from server_app.averaging import Update, averaged, divergences, regrouped
 from server_app.checkpoint import HoldsClients, State
 from server_app.clustering import Clusters
@@ -201,14 +201,17 @@ class FederatedTraining(Strategy):
             self.folder.write_json("sites.json", [vars(site) for site in self.roster.sites])
             for name in admitted.names:
                 cluster = self.clusters.labels[self.roster.names.index(name)]
-                log.info("%s joined, cluster %d", name, cluster)
+                joined = audit.facts("joined", self.roster.facts([name]))
+                log.info("%s joined, cluster %d", name, cluster, extra=joined)
         self._say_who_left(self.roster.available(grid))
 
     def _say_who_left(self, available: np.ndarray) -> None:
         away = set(np.flatnonzero(~available).tolist())
         left = sorted(away - self._away)
         for client in left:
-            log.warning("%s is not connected and cannot be selected", self.roster.names[client])
+            name = self.roster.names[client]
+            away_now = audit.fact("left", site=name)
+            log.warning("%s is not connected and cannot be selected", name, extra=away_now)
         for cluster in np.unique(self.clusters.labels[left]):
             if away.issuperset(self.clusters.members(int(cluster)).tolist()):
                 log.warning("cluster %d is empty: none of its sites is connected", cluster)
@@ -237,9 +240,12 @@ class FederatedTraining(Strategy):
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
         line = self._ledger.record(self._attempt, self.book.close(self.roster))
         for entry in line["rejected"]:
-            log.warning("round %d: %s: %s", line["round"], entry["site"], entry["reason"])
+            words = line["round"], entry["site"], entry["reason"]
+            fact = audit.fact("rejected", round=line["round"], **entry)
+            log.warning("round %d: %s: %s", *words, extra=fact)
         for site in line["missing"]:
-            log.warning("round %d: %s: no reply", line["round"], site)
+            fact = audit.fact("missing", round=line["round"], site=site)
+            log.warning("round %d: %s: no reply", line["round"], site, extra=fact)
         log.info("%s", self._progress(line))
         if self.settings.on_bad_update == "fail" and (line["rejected"] or line["missing"]):
             raise RoundError(f"round {line['round']}: {self._first_reason()} (on-bad-update=fail)")
