@@ -41,6 +41,18 @@ def prepare(config: SiteConfig) -> Dataset:
         return _opened(_prepare(keeper, config))
 
 
+def load(config: SiteConfig) -> Dataset:
+    """Return a site's data as its file holds it now, read anew and kept nowhere."""
+    return load_site_file(
+        Path(config.data_path),
+        name=config.dataset,
+        site=config.site,
+        label_column=config.label_column,
+        classes=config.class_names,
+        test_fraction=config.test_fraction,
+    )
+
+
 def _words(config: SiteConfig) -> str:
     """Return what decides, beside the file's content, how it is prepared."""
     return json.dumps(
@@ -68,24 +80,13 @@ def _prepare(keeper: FolderKeeper, config: SiteConfig) -> Path:
     text = f"{words}{_stamp(Path(config.data_path))}"
     folder = keeper.folder / f"data-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
     if not folder.is_dir():
-        _write(_load(config), folder)
+        _write(load(config), folder)
     pointer = {"words": words, "folder": folder.name}
     keeper.write(_POINTER, json.dumps(pointer).encode())
     for other in keeper.folder.glob("data-*"):
         if other != folder:
             shutil.rmtree(other)
     return folder
-
-
-def _load(config: SiteConfig) -> Dataset:
-    return load_site_file(
-        Path(config.data_path),
-        name=config.dataset,
-        site=config.site,
-        label_column=config.label_column,
-        classes=config.class_names,
-        test_fraction=config.test_fraction,
-    )
 
 
 def _stamp(path: Path) -> list[tuple[str, int, int]]:

@@ -7,7 +7,7 @@ import functools
 import math
 import os
 from collections.abc import Mapping
-from typing import Self
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -71,6 +71,9 @@ class SiteConfig(Schema):
         False, description="whoever runs the server holds a site's data, too"
     )
 
+    path_keys: ClassVar[tuple[str, ...]] = ("data_path", "state_dir")
+    """Fields that are paths."""
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         for name in self.released:
@@ -106,7 +109,7 @@ class SiteConfig(Schema):
 
     def with_absolute_paths(self, base: str) -> Self:
         """Return a copy whose paths begin at a folder and not at the working directory."""
-        paths = {"data_path": self.data_path, "state_dir": self.state_dir}
+        paths = {name: getattr(self, name) for name in self.path_keys}
         found = {
             name: os.path.abspath(os.path.join(base, os.path.expanduser(path)))
             for name, path in paths.items()

@@ -9,7 +9,8 @@ CoterieError              exit code 1
 ├── SumError              a secure sum that cannot be taken part in or ended  1
 ├── ClusteringError       clients that cannot be grouped as asked             1
 ├── RoundError            a round without a usable result                     1
-└── ComparisonError       runs of a comparison that failed                    1
+├── ComparisonError       runs of a comparison that failed                    1
+└── FlowerError           a program of Flower's that refused or failed        1
 """
 
 import difflib
@@ -67,3 +68,7 @@ class RoundError(CoterieError):
 
 class ComparisonError(CoterieError):
     """Runs of a comparison that failed, one line for each; the others finished."""
+
+
+class FlowerError(CoterieError):
+    """A program of Flower's that refused what was asked of it, or failed."""

@@ -9,6 +9,8 @@ import typer
 from common import config
 from common.config import Settings, allowed_values, kebab_case
 from common.errors import CoterieError
+from deploy import commands
+from deploy.commands import ConfigFile, Words
 
 app = typer.Typer(
     help="Group the members of a federation by what their data or models have in common.",
@@ -17,13 +19,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Words = Annotated[
-    list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="settings; coterie settings lists them"),
-]
-ConfigFile = Annotated[
-    Path | None, typer.Option("--config", help="TOML file with settings; words go over it")
-]
+for command in (
+    commands.provision,
+    commands.serve,
+    commands.register,
+    commands.submit,
+    commands.doctor,
+):
+    app.command()(command)
+app.add_typer(commands.site_app, name="site")
 
 
 @app.command()

@@ -1,0 +1,300 @@
+"""Say what is not ready, and what to do: for this machine, for a server's folder, for a site's.
+
+Each check returns findings; it never raises for what it looks for, so one broken thing does not
+hide the next.
+"""
+
+import email.utils
+import importlib.metadata
+import os
+import shutil
+import socket
+import ssl
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import httpx
+from cryptography import x509
+from packaging.requirements import Requirement
+
+from common.data import SITE_FILES
+from common.errors import CoterieError
+from deploy import certificates, flower, provision
+from deploy.certificates import load_certificate
+from deploy.serve import Server
+from deploy.site import SiteFile
+from deploy.site_keys import supernode_public
+
+PROGRAMS = (
+    *("flower-superlink", "flower-supernode", "flower-superexec"),
+    *("flwr", "flwr-serverapp", "flwr-clientapp"),
+)
+_FREE_GB = 2.0
+_AHEAD_SECONDS = 5.0  # Flower refuses a site's signature from further ahead in time,
+_BEHIND_SECONDS = 300.0  # or from further behind
+_TIMEOUT_SECONDS = 10.0
+
+
+class Verdict(StrEnum):
+    """How a check ended."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a check found.
+
+    Attributes:
+        verdict: whether it is good.
+        what: the thing that was looked at.
+        found: how it is.
+        remedy: what to do; empty if it is good.
+    """
+
+    verdict: Verdict
+    what: str
+    found: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        remedy = f"\n      -> {self.remedy}" if self.remedy else ""
+        return f"{self.verdict:<4}  {self.what}: {self.found}{remedy}"
+
+
+Findings = Iterator[Finding]
+
+
+def _ok(what: str, found: str) -> Finding:
+    return Finding(Verdict.OK, what, found)
+
+
+def _warn(what: str, found: str, remedy: str) -> Finding:
+    return Finding(Verdict.WARN, what, found, remedy)
+
+
+def _fail(what: str, found: str, remedy: str) -> Finding:
+    return Finding(Verdict.FAIL, what, found, remedy)
+
+
+def examine(server: Path | None, site: Path | None) -> Findings:
+    """Check this machine, then a server's folder and a site's file, where they are given."""
+    yield from machine()
+    if server is not None:
+        yield from _named("server folder", lambda: of_server(Server.open(server)))
+    if site is not None:
+        yield from _named("site file", lambda: of_site(SiteFile.read(site)))
+
+
+def _named(what: str, check: Callable[[], Findings]) -> Findings:
+    """Yield a check's findings; an error that ends it becomes one."""
+    try:
+        yield from check()
+    except CoterieError as error:
+        yield _fail(what, str(error), "see the message")
+
+
+# --- this machine ---------------------------------------------------------------------------------
+
+
+def machine() -> Findings:
+    """Check versions and programs."""
+    yield _ok("python", f"{sys.version.split()[0]} ({sys.executable})")
+    yield from _packages()
+    for name in PROGRAMS:
+        if shutil.which(name, path=flower.environment()["PATH"]) is None:
+            yield _fail(name, "not found", "install Coterie into this Python: pip install -e .")
+
+
+def _packages() -> Findings:
+    try:
+        wanted = importlib.metadata.requires("coterie") or []
+    except importlib.metadata.PackageNotFoundError:
+        yield _warn("coterie", "not installed as a package", "pip install -e . in its checkout")
+        return
+    for requirement in map(Requirement, wanted):
+        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+            yield from _package(requirement)
+
+
+def _package(requirement: Requirement) -> Findings:
+    try:
+        found = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        yield _fail(requirement.name, "not installed", f"pip install '{requirement}'")
+        return
+    if not requirement.specifier.contains(found, prereleases=True):
+        yield _fail(requirement.name, found, f"pip install '{requirement}'")
+    elif requirement.name in ("flwr", "torch"):
+        yield _ok(requirement.name, found)
+
+
+def disk(folder: Path) -> Findings:
+    """Check the space where a folder is, or will be."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(there).free / 1e9
+    what = f"disk under {there}"
+    if free < _FREE_GB:
+        remedy = "make room: models, databases and run folders go there"
+        yield _warn(what, f"{free:.1f} GB free", remedy)
+    else:
+        yield _ok(what, f"{free:.0f} GB free")
+    if not os.access(there, os.W_OK):
+        yield _fail(what, "cannot be written", "give this user the folder, or name another one")
+
+
+def secret(path: Path) -> Findings:
+    """Check that a private key is there and only its owner can read it."""
+    if not path.is_file():
+        yield _fail("private key", f"{path} is missing", "coterie site init, or coterie provision")
+        return
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if mode & 0o077:
+        yield _fail("private key", f"{path} can be read by others", f"chmod 600 {path}")
+    elif not os.access(path, os.R_OK):
+        yield _fail("private key", f"{path} cannot be read", "run as the user who owns it")
+    else:
+        yield _ok("private key", str(path))
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+def of_server(server: Server) -> Findings:
+    """Check a server's folder, its certificate, and its port."""
+    authority = load_certificate(server.folder / provision.CA)
+    certificate = load_certificate(server.folder / provision.CERTIFICATE)
+    yield from _dates("server certificate", certificate)
+    yield from _signed(certificate, authority)
+    yield from secret(server.folder / provision.KEY)
+    yield from _fits(server)
+    yield from disk(server.folder)
+    yield from _port(server)
+    keys = sorted(path.stem for path in (server.folder / provision.KEYS).glob("*.pub"))
+    yield _ok("provisioned sites", ", ".join(keys))
+
+
+def _dates(what: str, certificate: x509.Certificate) -> Findings:
+    left, until = certificates.days_left(certificate), certificate.not_valid_after_utc
+    names = ", ".join(sorted(certificates.names_of(certificate))) or "an authority"
+    if left < 0:
+        yield _fail(what, f"expired on {until:%Y-%m-%d}", "coterie provision sites.toml renews it")
+    elif left < certificates.RENEW_DAYS:
+        remedy = "coterie provision sites.toml renews it; the sites need not do anything"
+        yield _warn(what, f"expires in {left:.0f} days", remedy)
+    else:
+        yield _ok(what, f"{names}; until {until:%Y-%m-%d}")
+
+
+def _signed(certificate: x509.Certificate, authority: x509.Certificate) -> Findings:
+    if not certificates.signed_by(certificate, authority):
+        remedy = "coterie provision sites.toml, and copy its server folder as a whole"
+        yield _fail("server certificate", "not signed by ca.crt beside it", remedy)
+
+
+def _fits(server: Server) -> Findings:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(
+            server.folder / provision.CERTIFICATE, server.folder / provision.KEY
+        )
+    except (OSError, ssl.SSLError):
+        remedy = "copy the provisioned server folder as a whole"
+        yield _fail("server certificate", "does not fit the key beside it", remedy)
+
+
+def _port(server: Server) -> Findings:
+    what = f"port {server.port}"
+    with socket.socket() as probe:
+        probe.settimeout(_TIMEOUT_SECONDS)
+        if probe.connect_ex(("127.0.0.1", server.port)):
+            yield _ok(what, "free")
+            return
+    yield from _reach(f"localhost:{server.port}", server.folder / provision.CA, clock=False)
+
+
+# --- a site ---------------------------------------------------------------------------------------
+
+
+def of_site(site: SiteFile) -> Findings:
+    """Check a site's keys, data, device, disk and way to the server."""
+    yield from secret(Path(site.supernode_key))
+    yield from _named("SuperNode key", lambda: _key(site))
+    yield from disk(Path(site.state_dir))
+    yield from _named("data", lambda: _data(site))
+    yield from _named("device", lambda: _device(site))
+    yield from _named("releases", lambda: iter([_ok("releases", ", ".join(site.released))]))
+    yield from _named("authority", lambda: _authority(site))
+    yield from _reach(site.superlink, Path(site.root_certificates), clock=True)
+
+
+def _key(site: SiteFile) -> Findings:
+    supernode_public(Path(site.supernode_key))
+    yield _ok("SuperNode key", "can be used")
+
+
+def _data(site: SiteFile) -> Findings:
+    from client_app import prepared
+
+    data = prepared.load(site)  # not what a running site has mapped: that is its own affair
+    columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
+    yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
+    yield _ok("classes, in order", ", ".join(data.class_names))
+    if not site.classes and site.dataset not in SITE_FILES:
+        remedy = "set classes to what all sites agreed on, in one order"
+        yield _warn("classes", "are those that occur in this site's file", remedy)
+
+
+def _device(site: SiteFile) -> Findings:
+    from client_app.training import choose_device
+
+    yield _ok("device", str(choose_device(site.device or "auto")))
+
+
+def _authority(site: SiteFile) -> Findings:
+    yield from _dates("authority", load_certificate(Path(site.root_certificates)))
+
+
+def _reach(address: str, authority: Path, *, clock: bool) -> Findings:
+    """Ask the SuperLink for its health over TLS, and compare its clock with this one."""
+    what = f"SuperLink at {address}"
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        with httpx.Client(verify=context, timeout=_TIMEOUT_SECONDS, trust_env=False) as client:
+            answer = client.get(f"https://{address}/health")
+    except httpx.ConnectError as error:
+        yield _fail(what, str(error), _why_unreachable(str(error)))
+        return
+    except (httpx.HTTPError, OSError) as error:
+        yield _fail(what, f"{type(error).__name__}: {error}", "is it a SuperLink, with TLS?")
+        return
+    yield _ok(what, f"answers over TLS ({answer.status_code})")
+    if clock:
+        yield _clock(answer)
+
+
+def _why_unreachable(text: str) -> str:
+    if "CERTIFICATE_VERIFY_FAILED" not in text:
+        return "is coterie serve running, and does the firewall let this machine through?"
+    if "mismatch" in text or "not valid for" in text:
+        return "add that name to server in sites.toml and run coterie provision again"
+    if "expired" in text:
+        return "the server's certificate: coterie provision sites.toml renews it"
+    return "root-certificates is not this federation's ca.crt, or the server is not this one"
+
+
+def _clock(answer: httpx.Response) -> Finding:
+    theirs = email.utils.parsedate_to_datetime(answer.headers["date"]).timestamp()
+    ahead = time.time() - theirs
+    found = f"{abs(ahead):.0f} s {'ahead of' if ahead > 0 else 'behind'} the server's"
+    # The header counts whole seconds, so one of them is no news.
+    if -_BEHIND_SECONDS < ahead < _AHEAD_SECONDS + 1:
+        return _ok("clock", found)
+    return _fail("clock", found, "set it by NTP: the server refuses a site's signature by its time")

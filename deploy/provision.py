@@ -1,0 +1,237 @@
+"""Turn ``sites.toml`` and the sites' public keys into one folder per recipient.
+
+::
+
+    <folder>/authority/    ca.crt, ca.key: stays with whoever provisions, best offline
+    <folder>/server/       what the server runs on: certificate and key, ca.crt, the sites' public
+                           keys, server.toml, README.md
+    <folder>/sites/<id>/   what one site gets: ca.crt, site.toml, README.md; nothing is secret
+
+Private keys of sites are made on the sites (:mod:`deploy.site_keys`) and never come here. Running
+it again adds sites, replaces keys that were rotated and renews the server's certificate when its
+names have changed or it expires soon; the authority stays, so nobody else notices.
+"""
+
+import ipaddress
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import tomli_w
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from client_app.site_config import SiteConfig
+from common.config import read_toml
+from common.errors import ConfigError, did_you_mean
+from deploy import certificates, instructions
+from deploy.certificates import RENEW_DAYS, Authority, load_certificate
+from deploy.secret_files import private_folder, write_public
+from deploy.site_keys import SITE_ID, PublicKeys
+
+SERVER_FILE = "server.toml"
+CA = "ca.crt"
+CERTIFICATE, KEY = "server.pem", "server.key"
+KEYS, REVOKED = "keys", "revoked"
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_PLAN_KEYS = ("name", "server", "port", "site", "sites")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What ``sites.toml`` says.
+
+    Attributes:
+        name: of the federation.
+        server: host names and addresses under which sites reach the server; sites are told the
+            first.
+        port: of the server.
+        sites: site id -> its public keys.
+        site_files: site id -> values for its ``site.toml``, common ones included.
+
+    Raises:
+        ConfigError: a name, port or site that cannot be used.
+    """
+
+    name: str
+    server: tuple[str, ...]
+    port: int
+    sites: Mapping[str, PublicKeys]
+    site_files: Mapping[str, Mapping[str, Any]]
+
+    def __post_init__(self) -> None:
+        if not SITE_ID.fullmatch(self.name):
+            raise ConfigError(f"name = {self.name!r}: must be 1 to 64 letters, digits, ., - or _")
+        if not self.server or not all(map(_is_host, self.server)):
+            raise ConfigError(
+                f"server = {list(self.server)}: must list host names or IP addresses, at least one"
+            )
+        if not 1 <= self.port <= 65535:
+            raise ConfigError(f"port = {self.port}: must be 1 to 65535")
+        if not self.sites:
+            raise ConfigError("sites: name at least one, as [sites.<id>] with public = <file>")
+        for what in ("supernode_key", "identity_key"):
+            self._refuse_shared(what)
+
+    def _refuse_shared(self, what: str) -> None:
+        owners: dict[str, str] = {}
+        for site, keys in self.sites.items():
+            other = owners.setdefault(getattr(keys, what), site)
+            if other != site:
+                raise ConfigError(
+                    f"sites {other} and {site} have the same {what.replace('_', '-')}: each makes "
+                    "keys of its own with coterie site init"
+                )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return a plan from a file; paths in it begin at its folder."""
+        values = read_toml(path)
+        for key in values:
+            if key not in _PLAN_KEYS:
+                raise ConfigError(f"{path}: unknown key {key!r}{did_you_mean(key, _PLAN_KEYS)}")
+        server = values.get("server", ())
+        entries = _table(values.get("sites", {}), "sites")
+        common = _table(values.get("site", {}), "site")
+        return cls(
+            name=str(values.get("name", "coterie")),
+            server=tuple(map(str, [server] if isinstance(server, str) else server)),
+            port=_integer(values.get("port", 8000)),
+            sites={site: _keys(path, site, entry) for site, entry in entries.items()},
+            site_files={site: _site_file(site, common, entry) for site, entry in entries.items()},
+        )
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the server, as sites are told it."""
+        host = self.server[0]
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+def provision(plan: Plan, folder: Path) -> list[str]:
+    """Write every recipient's folder and return, line by line, what was done."""
+    private_folder(folder)
+    done: list[str] = []
+    authority = _authority(plan, folder / "authority", done)
+    _write_server(plan, authority, private_folder(folder / "server"), done)
+    for site in plan.sites:
+        _write_site(plan, site, folder, done)
+    for gone in sorted(path.name for path in (folder / "sites").iterdir()):
+        if gone not in plan.sites:
+            shutil.rmtree(folder / "sites" / gone)
+            done.append(f"site {gone}: left; its key is revoked when the server registers again")
+    return done
+
+
+def _authority(plan: Plan, folder: Path, done: list[str]) -> Authority:
+    certificate, key = private_folder(folder) / CA, folder / "ca.key"
+    if certificate.exists() or key.exists():
+        return Authority.load(certificate, key)
+    authority = Authority.create(plan.name)
+    authority.save(certificate, key)
+    done.append(f"authority: made {certificate}; keep ca.key to yourself")
+    return authority
+
+
+def _write_server(plan: Plan, authority: Authority, folder: Path, done: list[str]) -> None:
+    certificate, key = folder / CERTIFICATE, folder / KEY
+    reason = _why_issue(plan, authority, certificate, key)
+    if reason:
+        authority.issue(plan.server, certificate, key)
+        done.append(f"server: certificate for {', '.join(plan.server)} ({reason})")
+    write_public(folder / CA, authority.certificate.public_bytes(Encoding.PEM))
+    _write_keys(plan, folder, done)
+    values = {"name": plan.name, "port": plan.port, "sites": sorted(plan.sites)}
+    datasets = {str(file.get("dataset", "")) for file in plan.site_files.values()}
+    if len(datasets) == 1:
+        values["dataset"] = datasets.pop()
+    write_public(folder / SERVER_FILE, tomli_w.dumps(values).encode())
+    write_public(folder / "README.md", instructions.server(plan.name).encode())
+
+
+def _why_issue(plan: Plan, authority: Authority, certificate: Path, key: Path) -> str:
+    """Return why the server needs a new certificate; empty if it does not."""
+    if not (certificate.exists() and key.exists()):
+        return "new"
+    found = load_certificate(certificate)
+    if not certificates.signed_by(found, authority.certificate):
+        return "another authority"
+    if certificates.names_of(found) != {*plan.server, *certificates.LOOPBACK}:
+        return "other names"
+    return "expires soon" if certificates.days_left(found) < RENEW_DAYS else ""
+
+
+def _write_keys(plan: Plan, folder: Path, done: list[str]) -> None:
+    """Bring the folder of public keys to the plan; what leaves it is kept to be unregistered."""
+    keys, revoked = folder / KEYS, folder / REVOKED
+    keys.mkdir(exist_ok=True)
+    revoked.mkdir(exist_ok=True)
+    for old in keys.glob("*.pub"):
+        current = plan.sites.get(old.stem)
+        line = old.read_text(encoding="utf-8").strip()
+        if current is None or _key_of(current.supernode_key) != _key_of(line):
+            number = len(list(revoked.glob(f"{old.stem}.*.pub")))
+            old.rename(revoked / f"{old.stem}.{number}.pub")
+    for site, public in plan.sites.items():
+        path = keys / f"{site}.pub"
+        if not path.exists():
+            write_public(path, f"{public.supernode_key}\n".encode())
+            done.append(f"site {site}: SuperNode key {public.supernode_fingerprint[:16]}…")
+
+
+def _write_site(plan: Plan, site: str, folder: Path, done: list[str]) -> None:
+    own = folder / "sites" / site
+    if not own.exists():
+        done.append(f"site {site}: {own} is for that site alone")
+    own.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(folder / "server" / CA, own / CA)
+    peers = {name: keys.identity_fingerprint for name, keys in plan.sites.items() if name != site}
+    text = instructions.site_file(site, plan.address, plan.site_files[site], peers)
+    write_public(own / "site.toml", text.encode())
+    mine = plan.sites[site].identity_fingerprint
+    write_public(own / "README.md", instructions.site(plan.name, site, mine).encode())
+
+
+def _key_of(line: str) -> list[str]:
+    """Return type and key of an OpenSSH line, without its comment."""
+    return line.split()[:2]
+
+
+def _keys(path: Path, site: str, entry: Any) -> PublicKeys:
+    if "public" not in _table(entry, f"sites.{site}"):
+        raise ConfigError(f"{path}: [sites.{site}] needs public = <the file that the site sent>")
+    keys = PublicKeys.read(path.parent / str(entry["public"]))
+    if keys.site != site:
+        raise ConfigError(f"{path}: [sites.{site}] names a file with the keys of {keys.site!r}")
+    return keys
+
+
+def _site_file(site: str, common: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a site's values for its own file, checked as far as the owner's part allows."""
+    own = {key: value for key, value in entry.items() if key != "public"}
+    values = {"site": site, "state-dir": "state", **common, **own}
+    SiteConfig.parse(values, source=f"[sites.{site}]")
+    return values
+
+
+def _table(value: Any, name: str) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{name} = {value!r}: must be a table, [{name}]")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if type(value) is not int:
+        raise ConfigError(f"port = {value!r}: must be an integer")
+    return value
+
+
+def _is_host(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return len(name) <= 253 and bool(_HOST.fullmatch(name))
+    return True

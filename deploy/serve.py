@@ -1,0 +1,129 @@
+"""Run the server of a provisioned federation: its SuperLink, and the keys it lets in."""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from common.config import Scalar, read_toml
+from common.errors import ConfigError, FlowerError
+from deploy import provision
+from deploy.flower import Connection, environment
+from deploy.gate import THIS_MACHINE
+from deploy.secret_files import private_folder, write_public
+from deploy.site_keys import supernode_fingerprint
+
+STATE = "state"
+_ENROLLED = "enrolled.json"  # fingerprint of a key -> {"site", "node-id"}
+
+
+@dataclass(frozen=True)
+class Server:
+    """The folder that provisioning wrote for the server.
+
+    Attributes:
+        folder: absolute.
+        port: of the SuperLink.
+        sites: ids of the provisioned sites.
+        dataset: what they hold, if all hold the same; else empty.
+    """
+
+    folder: Path
+    port: int
+    sites: tuple[str, ...]
+    dataset: str = ""
+
+    @classmethod
+    def open(cls, folder: Path) -> Self:
+        """Return the server in a folder; :class:`ConfigError` if it was not provisioned."""
+        folder = folder.absolute()
+        if not (folder / provision.SERVER_FILE).is_file():
+            raise ConfigError(
+                f"{folder} holds no {provision.SERVER_FILE}: make it with coterie provision "
+                "sites.toml, and name its server folder"
+            )
+        values = read_toml(folder / provision.SERVER_FILE)
+        return cls(folder, values["port"], tuple(values["sites"]), values.get("dataset", ""))
+
+    @property
+    def usual_settings(self) -> dict[str, Scalar]:
+        """Settings of a run with all sites, where the run does not say otherwise."""
+        usual: dict[str, Scalar] = {"num-clients": len(self.sites)}
+        return usual | ({"dataset": self.dataset} if self.dataset else {})
+
+    @property
+    def state(self) -> Path:
+        """Where the server keeps its database and what it enrolled."""
+        return private_folder(self.folder / STATE)
+
+    def connection(self, address: str = "") -> Connection:
+        """Return Flower's command line tool connected to this server, by default from here."""
+        return Connection(
+            self.state / "flower-cli",
+            address or f"localhost:{self.port}",
+            self.folder / provision.CA,
+        )
+
+    def command(self, host: str, admins: tuple[str, ...]) -> list[str]:
+        """Return the command that starts the SuperLink behind the gate."""
+        gate = [word for network in (*THIS_MACHINE, *admins) for word in ("--admin", network)]
+        return [
+            *(sys.executable, "-m", "deploy.gate", *gate, "--"),
+            *("--host", host, "--port", str(self.port)),
+            *("--ssl-certfile", str(self.folder / provision.CERTIFICATE)),
+            *("--ssl-keyfile", str(self.folder / provision.KEY)),
+            *("--ssl-ca-certfile", str(self.folder / provision.CA)),
+            "--enable-supernode-auth",
+            *("--database", str(self.state / "superlink.db")),
+            "--disable-runtime-dependency-installation",
+        ]
+
+    def env(self) -> dict[str, str]:
+        """Environment of the SuperLink."""
+        return environment(FLWR_HOME=str(self.state / "flower"))
+
+
+def register(server: Server, connection: Connection) -> list[str]:
+    """Enrol every provisioned key, unregister every revoked one, and return what was done."""
+    enrolled = _enrolled(server)
+    done = []
+    for path in sorted((server.folder / provision.KEYS).glob("*.pub")):
+        done += _enrol(path, connection, enrolled)
+        _write(server, enrolled)
+    for path in sorted((server.folder / provision.REVOKED).glob("*.pub")):
+        done += _revoke(path, connection, enrolled)
+        _write(server, enrolled)
+    return done
+
+
+def _enrol(path: Path, connection: Connection, enrolled: dict[str, Any]) -> list[str]:
+    key = supernode_fingerprint(path.read_text(encoding="utf-8"))
+    try:
+        answer = connection.call("supernode", "register", str(path), "--name", path.stem)
+    except FlowerError as error:
+        if "already in use" not in str(error):
+            raise
+        return []
+    enrolled[key] = {"site": path.stem, "node-id": answer["node-id"]}
+    return [f"site {path.stem}: enrolled, key {key[:16]}…"]
+
+
+def _revoke(path: Path, connection: Connection, enrolled: dict[str, Any]) -> list[str]:
+    key = supernode_fingerprint(path.read_text(encoding="utf-8"))
+    entry = enrolled.get(key)
+    if entry is None:  # provisioned and rotated before it was ever enrolled
+        return []
+    connection.call("supernode", "unregister", str(entry["node-id"]))
+    del enrolled[key]
+    return [f"site {entry['site']}: key {key[:16]}… revoked"]
+
+
+def _enrolled(server: Server) -> dict[str, Any]:
+    path = server.state / _ENROLLED
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+    return found
+
+
+def _write(server: Server, enrolled: dict[str, Any]) -> None:
+    write_public(server.state / _ENROLLED, json.dumps(enrolled, indent=1).encode())

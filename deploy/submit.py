@@ -1,0 +1,58 @@
+"""Send a run to a SuperLink and follow it to its end."""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from common.config import Settings
+from common.errors import ConfigError
+from deploy.flower import Connection
+from deploy.secret_files import write_public
+
+APP = Path(__file__).parents[1]
+"""The Flower app: the checkout that this file lies in."""
+
+_POLL_SECONDS = 2.0
+_EXIT_CODES = {"finished:completed": 0, "finished:failed": 1, "finished:stopped": 3}
+
+
+def submit(settings: Settings, connection: Connection) -> int:
+    """Send a run, print its lines as they come, and return 0 if it completed, 1 failed, 3 stopped.
+
+    ``flwr run --stream`` itself ends with 0 also when the run failed.
+    """
+    run_id = start(settings, connection)
+    try:
+        connection.follow("log", run_id, "--stream")
+        return _EXIT_CODES.get(_wait(run_id, connection), 1)
+    except KeyboardInterrupt:
+        print(f"run {run_id} goes on; flwr stop {run_id} ends it", file=sys.stderr)
+        return 130
+
+
+def start(settings: Settings, connection: Connection) -> str:
+    """Send a run and return its id."""
+    if not (APP / "pyproject.toml").is_file():
+        raise ConfigError(
+            f"{APP} holds no pyproject.toml, which Flower needs to send the app: install Coterie "
+            "from a checkout (pip install -e .)"
+        )
+    config = connection.home / "run-config.toml"
+    write_public(config, settings.with_absolute_paths().to_toml().encode())
+    answer = connection.call("run", str(APP), "--run-config", str(config))
+    return str(answer["run-id"])
+
+
+def status(run_id: str, connection: Connection) -> str:
+    """Return what Flower says of a run: ``running``, ``finished:failed``, ..."""
+    [run] = connection.call("ls", "--run-id", run_id)["runs"]
+    return str(run["status"])
+
+
+def _wait(run_id: str, connection: Connection) -> str:
+    """Wait until a run has finished; its lines end a little earlier."""
+    while not (found := status(run_id, connection)).startswith("finished"):
+        time.sleep(_POLL_SECONDS)
+    print(json.dumps({"run": run_id, "status": found}), file=sys.stderr)
+    return found

@@ -1,0 +1,183 @@
+"""What the doctor says of a server and a site, each broken in one way."""
+
+import datetime
+import email.utils
+import http.server
+import ssl
+import threading
+import time
+
+import pytest
+
+from common.errors import ConfigError
+from deploy import certificates, doctor
+from deploy.certificates import Authority
+from deploy.doctor import Verdict, examine, of_server, of_site
+from deploy.provision import Plan, provision
+from deploy.serve import Server
+from deploy.site import SiteFile, free_port
+from deploy.site_keys import init
+
+
+@pytest.fixture
+def federation(tmp_path):
+    """A provisioned server and one site, as their owners would leave them."""
+    init("north", tmp_path / "north")
+    port = free_port()
+    (tmp_path / "sites.toml").write_text(
+        f'server = ["localhost"]\nport = {port}\n[site]\ndataset = "beds"\nclasses = "0,1"\n'
+        'label-column = "sick"\n'
+        '[sites.north]\npublic = "north/north.public.toml"\ndata-path = "beds.csv"\n'
+    )
+    provision(Plan.read(tmp_path / "sites.toml"), tmp_path / "out")
+    for name in ("ca.crt", "site.toml"):
+        (tmp_path / "north" / name).write_bytes((tmp_path / "out/sites/north" / name).read_bytes())
+    rows = "".join(f"{row},{row % 2}\n" for row in range(40))
+    (tmp_path / "north" / "beds.csv").write_text("age,sick\n" + rows)
+    return tmp_path
+
+
+@pytest.fixture
+def superlink(federation):
+    """Something that answers as the SuperLink does; ``offset`` shifts its clock by seconds."""
+    server = Server.open(federation / "out" / "server")
+
+    class Health(http.server.BaseHTTPRequestHandler):
+        offset = 0.0
+
+        def do_GET(self):
+            self.send_response_only(200)
+            self.send_header(
+                "Date", email.utils.formatdate(time.time() + Health.offset, usegmt=True)
+            )
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(server.folder / "server.pem", server.folder / "server.key")
+
+    class Quiet(http.server.ThreadingHTTPServer):
+        def handle_error(self, *_):
+            pass  # clients that do not trust it hang up
+
+    listening = Quiet(("0.0.0.0", server.port), Health)
+    listening.socket = context.wrap_socket(
+        listening.socket, server_side=True, do_handshake_on_connect=False
+    )
+    thread = threading.Thread(target=listening.serve_forever)
+    thread.start()
+    yield Health
+    listening.shutdown()
+    thread.join()
+    listening.server_close()
+
+
+def site(federation):
+    return SiteFile.read(federation / "north" / "site.toml")
+
+
+def edit(federation, old, new):
+    path = federation / "north" / "site.toml"
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def bad(findings):
+    """The findings that are not good, by what they are about."""
+    return {finding.what: finding for finding in findings if finding.verdict is not Verdict.OK}
+
+
+def test_a_healthy_site_and_server(federation, superlink):
+    assert bad(of_site(site(federation))) == {}
+    assert bad(of_server(Server.open(federation / "out" / "server"))) == {}
+
+
+def test_this_machine_can_run_it():
+    assert not [f for f in doctor.machine() if f.verdict is Verdict.FAIL]
+
+
+def test_nobody_answers(federation):
+    [finding] = bad(of_site(site(federation))).values()
+    assert "coterie serve" in finding.remedy
+
+
+def test_another_authority(federation, superlink):
+    folder = federation / "north"
+    Authority.create("other").save(folder / "ca.crt", folder / "other.key")
+    [finding] = bad(of_site(site(federation))).values()
+    assert "not this federation's ca.crt" in finding.remedy
+
+
+def test_a_name_that_the_certificate_does_not_hold(federation, superlink):
+    edit(federation, "localhost:", "127.0.0.2:")
+    [finding] = bad(of_site(site(federation))).values()
+    assert "add that name to server in sites.toml" in finding.remedy
+
+
+@pytest.mark.parametrize(("offset", "good"), [(0, True), (200, True), (-30, False), (400, False)])
+def test_a_clock_that_the_server_would_refuse(federation, superlink, offset, good):
+    superlink.offset = offset  # the server's clock; the site is then behind by as much
+    assert set(bad(of_site(site(federation)))) == (set() if good else {"clock"})
+
+
+def test_a_key_that_others_can_read(federation, superlink):
+    (federation / "north" / "supernode").chmod(0o644)
+    (federation / "out" / "server" / "server.key").chmod(0o640)
+    for findings in (of_site(site(federation)), of_server(Server.open(federation / "out/server"))):
+        assert bad(findings)["private key"].remedy.startswith("chmod 600")
+
+
+def test_a_key_that_is_none(federation, superlink):
+    (federation / "north" / "supernode").write_text("rubbish")
+    assert "no OpenSSH private key" in bad(of_site(site(federation)))["SuperNode key"].found
+
+
+def test_data_that_cannot_be_read_do_not_hide_the_rest(federation):
+    (federation / "north" / "beds.csv").unlink()
+    found = bad(of_site(site(federation)))
+    assert "there is no file" in found["data"].found
+    assert len(found) == 2  # and nobody answers
+
+
+def test_classes_that_only_this_file_decides(federation, superlink):
+    edit(federation, 'classes = "0,1"', 'classes = ""')
+    assert bad(of_site(site(federation)))["classes"].verdict is Verdict.WARN
+
+
+def test_looking_does_not_change_what_a_running_site_uses(federation, superlink):
+    list(of_site(site(federation)))
+    assert not list((federation / "north" / "state").glob("data-*"))
+
+
+@pytest.mark.parametrize(
+    ("days", "verdict"), [(-1, Verdict.FAIL), (5, Verdict.WARN), (200, Verdict.OK)]
+)
+def test_certificates_expire(federation, monkeypatch, days, verdict):
+    server = federation / "out" / "server"
+    authority = Authority.load(
+        federation / "out/authority/ca.crt", federation / "out/authority/ca.key"
+    )
+    monkeypatch.setattr(certificates, "_SERVER_DAYS", days)
+    monkeypatch.setattr(certificates, "_BACKDATED", datetime.timedelta(days=30))
+    authority.issue(("localhost",), server / "server.pem", server / "server.key")
+    [finding] = [f for f in of_server(Server.open(server)) if f.what == "server certificate"]
+    assert finding.verdict is verdict
+
+
+def test_a_certificate_of_another_authority_or_key(federation):
+    server = federation / "out" / "server"
+    Authority.create("other").issue(("localhost",), server / "server.pem", server / "server.key")
+    assert "not signed by" in bad(of_server(Server.open(server)))["server certificate"].found
+    (server / "server.key").write_bytes((federation / "out/authority/ca.key").read_bytes())
+    found = [str(f) for f in of_server(Server.open(server)) if f.verdict is Verdict.FAIL]
+    assert any("does not fit the key" in line for line in found)
+
+
+def test_a_folder_that_was_not_provisioned(tmp_path):
+    findings = list(examine(tmp_path, tmp_path / "site.toml"))
+    assert [f.what for f in findings if f.verdict is Verdict.FAIL] == ["server folder", "site file"]
+    with pytest.raises(ConfigError, match="coterie provision"):
+        Server.open(tmp_path)

@@ -1,0 +1,117 @@
+"""Who may ask the SuperLink for what."""
+
+import asyncio
+import base64
+import ipaddress
+import json
+from datetime import UTC, datetime
+
+import httpx
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from deploy.gate import THIS_MACHINE, Gate
+from deploy.json_lines import as_json
+from deploy.site_keys import supernode_fingerprint
+
+INSIDE = [ipaddress.ip_network(network) for network in (*THIS_MACHINE, "10.7.0.0/16")]
+
+
+def ask(path, address, *, status=200, headers=None):
+    """The status of a request from an address, and what was logged."""
+    logged = []
+
+    async def app(scope, receive, send):
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": b"answered"})
+
+    gate = Gate(app, INSIDE, lambda level, text, *words: logged.append(text % words))
+
+    async def request():
+        transport = httpx.ASGITransport(gate, client=(address, 1234))
+        async with httpx.AsyncClient(transport=transport, base_url="https://server") as client:
+            return await client.post(path, headers=headers)
+
+    return asyncio.run(request()).status_code, logged
+
+
+@pytest.mark.parametrize("path", ["/v1/fleet/pull-messages", "/v1/fleet/activate-node", "/health"])
+@pytest.mark.parametrize("address", ["203.0.113.9", "127.0.0.1", "2001:db8::1"])
+def test_what_sites_need_is_open(path, address):
+    assert ask(path, address) == (200, [])
+
+
+CLOSED = ["/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/pull", "/docs", "/",
+          "/openapi.json", "/v1/fleet", "/v1/fleetx/a", "/health/", "//v1/control/start-run",
+          "/v1/responses"]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", CLOSED)
+def test_everything_else_is_for_administrators(path):
+    status, logged = ask(path, "203.0.113.9")
+    assert status == 403
+    assert "203.0.113.9" in logged[0]
+    for address in ("127.0.0.1", "::1", "10.7.3.4", "::ffff:10.7.3.4"):
+        assert ask(path, address) == (200, [])
+
+
+@pytest.mark.parametrize("address", ["10.8.0.1", "::ffff:10.8.0.1", "::2", "128.0.0.1"])
+def test_neighbours_of_the_administrators_are_not_among_them(address):
+    assert ask("/v1/control/start-run", address)[0] == 403
+
+
+def test_a_forwarded_address_is_no_address():
+    forwarded = {"x-forwarded-for": "127.0.0.1"}
+    assert ask("/v1/control/start-run", "203.0.113.9", headers=forwarded)[0] == 403
+
+
+def test_a_site_that_flower_refuses_is_logged_with_its_key():
+    key = ec.generate_private_key(ec.SECP384R1()).public_key()
+    pem = key.public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    line = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+    headers = {"flwr-public-key": base64.b64encode(pem).decode()}
+    _, logged = ask("/v1/fleet/activate-node", "203.0.113.9", status=404, headers=headers)
+    assert supernode_fingerprint(line.decode())[:16] in logged[0]
+    assert "404" in logged[0]
+
+
+def test_what_an_administrator_got_wrong_is_no_refusal():
+    assert ask("/v1/control/register-node", "127.0.0.1", status=412) == (412, [])
+
+
+@pytest.mark.parametrize("header", ["%%%", "AAAA", base64.b64encode(b"\xff\n\xff\n\xff").decode()])
+def test_rubbish_for_a_key_is_logged_as_such(header):
+    headers = {"flwr-public-key": header}
+    _, logged = ask("/v1/fleet/pull-messages", "203.0.113.9", status=401, headers=headers)
+    assert len(logged) == 1
+
+
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("line", "level", "message"),
+    [
+        ("\x1b[92mINFO \x1b[0m:      SuperNode ID: 7\n", "info", "SuperNode ID: 7"),
+        ("\x1b[93mWARNING \x1b[0m:   no auth", "warning", "no auth"),
+        ("2026-11-21T11:30:22.843Z ERROR [uvicorn.error] gone", "error", "gone"),
+        ("a traceback's line: INFO", "info", "a traceback's line: INFO"),
+        ('{"not": "ours"}', "info", '{"not": "ours"}'),
+        ("{broken", "info", "{broken"),
+    ],
+)
+def test_printed_lines_become_json(line, level, message):
+    record = json.loads(as_json(line, "superlink", NOW))
+    assert (record["level"], record["message"]) == (level, message)
+    assert record["source"] == "superlink"
+    assert record["time"] == "2026-01-02T00:00:00.000+00:00"
+
+
+def test_json_passes_and_empty_lines_do_not():
+    ours = '{"time": "t", "level": "info", "source": "run", "message": "m", "audit": []}'
+    assert as_json(ours + "\n", "superlink", NOW) == ours
+    assert as_json("\x1b[92mINFO \x1b[0m:      \n", "superlink", NOW) is None
+    assert as_json("\n", "superlink", NOW) is None
