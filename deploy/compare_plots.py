@@ -19,7 +19,7 @@ from deploy.compare_figures import (
     selection_shares,
 )
 from server_app.costs import COUNTED
-from server_app.plots import INK, NARROW, WIDE, cluster_color, short
+from server_app.plots import INK, NARROW, WIDE, cluster_color, joules_in_words, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -185,12 +185,3 @@ def communication_shares(rows: Sequence[Row]) -> Figure:
     axes.set_ylabel("communication (% of the energy)")
     axes.grid(visible=True)
     return figure
-
-
-def joules_in_words(joules: float) -> str:
-    """Return an energy in words, in steps of 1000: ``12.3 kJ``."""
-    for unit in ("J", "kJ", "MJ"):
-        if abs(joules) < 999.5:
-            return f"{joules:.3g} {unit}"
-        joules /= 1000
-    return f"{joules:,.3g} GJ"

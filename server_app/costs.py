@@ -24,6 +24,7 @@ __all__ = [
     "PHASES",
     "Curve",
     "Reached",
+    "costs_by_site",
     "joules_by_phase",
     "sources_by_phase",
     "times_trained",
@@ -79,7 +80,7 @@ class Curve:
         A round that was retried spent what all its attempts did; its accuracy is the last one's.
         """
         known = list(lines)
-        accuracies = {line["round"]: line["accuracy"] for line in known}
+        accuracies = {line["round"]: line.get("accuracy") for line in known}
         rounds = sorted(number for number, value in accuracies.items() if value is not None)
         spent = dict.fromkeys(rounds, 0.0)
         for line in known:
@@ -126,6 +127,24 @@ def sources_by_phase(lines: Iterable[Line]) -> dict[str, str | None]:
 
 def _words(text: str | None) -> list[str]:
     return text.split(", ") if text else []
+
+
+def costs_by_site(lines: Iterable[Line]) -> dict[str, dict[str, float | None]]:
+    """Return what each site cost over all lines of ``clients.jsonl``: joules, air time, bytes.
+
+    ``joules`` is the site's machine alone, where they are known; None if they never are.
+    """
+    found: dict[str, dict[str, float | None]] = {}
+    for line in lines:
+        costs = found.setdefault(line["site"], dict.fromkeys(_COSTS))
+        for key in _COSTS:
+            value = line.get(key)
+            if value is not None:
+                costs[key] = (costs[key] or 0) + value
+    return found
+
+
+_COSTS = ("joules", "radio_joules", "radio_seconds", "bytes_down", "bytes_up")
 
 
 def times_trained(lines: Iterable[Line], sites: Sequence[str]) -> dict[str, int]:

@@ -12,7 +12,14 @@ from common.config import Settings
 from common.messages import EvaluateReport, LossReport, PersonalReport, TrainReport
 from common.power import JOULES_PER_KWH
 from server_app.bill import Bill, Item
-from server_app.costs import COUNTED, Curve, joules_by_phase, sources_by_phase, times_trained
+from server_app.costs import (
+    COUNTED,
+    Curve,
+    costs_by_site,
+    joules_by_phase,
+    sources_by_phase,
+    times_trained,
+)
 from server_app.exchange import NO_REPLY, OK, Answer
 from server_app.fairness import spread, worst_tenth
 from server_app.roster import Roster
@@ -130,6 +137,7 @@ class Ledger:
             "seconds": seconds,
             "selected": times_trained(lines, self._roster.names),
             **_energy(attempts, settings),
+            "sites": costs_by_site(self._folder.each_line("clients.jsonl")),
             **_sustained(Curve.of(attempts), settings),
             "models": lines[-1]["models"],
         }

@@ -466,3 +466,12 @@ def byte_size(count: float) -> str:
             return f"{count:.3g} {unit}"
         count /= 1000
     return f"{count:,.3g} TB"
+
+
+def joules_in_words(joules: float) -> str:
+    """Return an energy in words, in steps of 1000: ``12.3 kJ``."""
+    for unit in ("J", "kJ", "MJ"):
+        if abs(joules) < 999.5:
+            return f"{joules:.3g} {unit}"
+        joules /= 1000
+    return f"{joules:,.3g} GJ"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from server_app import plots, report_releases
+from server_app import plots, report_energy, report_releases
 from server_app import report_words as say
 from server_app.fairness import spread, worst_tenth
 from server_app.recorded_run import FloatArray, Json, RecordedRun, number
@@ -121,6 +121,7 @@ def _facts(run: RecordedRun) -> list[Fact]:
         Fact("Sites that trained per round", say.number_or_unknown(mean, "{:.3g}".format), "mean"),
         Fact("Sent to the sites", say.size(down), "models and questions"),
         Fact("Sent by the sites", say.size(up), "models and reports"),
+        *report_energy.facts(run),
         Fact("Updates sent", say.percent(share), "of what everybody in every round would send"),
         Fact("Time", say.number_or_unknown(seconds, say.duration), "of all rounds"),
         Fact("Replies rejected", str(len(run.refused) - missing), "by the checks on updates"),
@@ -331,6 +332,13 @@ def _draw_traffic(run: RecordedRun) -> Picture | Absence:
     return _picture("traffic", title, caption, plots.traffic(run.numbers, down, up))
 
 
+def _draw_energy(run: RecordedRun) -> Picture | Absence:
+    drawn = report_energy.figure(run)
+    if isinstance(drawn, Absence):
+        return drawn
+    return _picture(report_energy.NAME, report_energy.PICTURE, report_energy.CAPTION, drawn)
+
+
 _DRAWINGS = (
     _draw_progress,
     _draw_components,
@@ -341,6 +349,7 @@ _DRAWINGS = (
     _draw_participation,
     _draw_accuracy_spread,
     _draw_traffic,
+    _draw_energy,
 )
 
 
@@ -350,6 +359,7 @@ _DRAWINGS = (
 def _tables(run: RecordedRun) -> list[Table]:
     return [
         _cluster_table(run),
+        *report_energy.tables(run),
         *report_releases.tables(run.privacy),
         _refused_table(run),
         _site_table(run),

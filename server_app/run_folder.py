@@ -144,6 +144,13 @@ class RunFolder:
             return []
         return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
+    def each_line(self, name: str) -> Iterator[Any]:
+        """Yield the JSON lines of a file that may be too large to be held; none without it."""
+        path = self.path / name
+        if path.exists():
+            with path.open(encoding="utf-8") as file:
+                yield from map(json.loads, file)
+
     def set_status(self, state: str, *, done: int, rounds: int, error: str = "") -> None:
         """Say how far the run is: ``running``, ``finished`` or ``failed``."""
         now = datetime.now(UTC).isoformat(timespec="seconds")

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_app.costs import COUNTED, PHASES, Curve, joules_by_phase, times_trained
+from server_app.costs import (
+    COUNTED,
+    PHASES,
+    Curve,
+    costs_by_site,
+    joules_by_phase,
+    sources_by_phase,
+    times_trained,
+)
 
 
 def line(number, accuracy, joules=None, **more):
@@ -107,3 +115,29 @@ def test_sites_are_counted_in_rounds_with_a_result():
         line(2, 0.5, trained=["a", "c"]),
     ]
     assert times_trained(lines, ["a", "b"]) == {"a": 2, "b": 0, "c": 1}
+
+
+def test_sources_are_all_that_any_line_names():
+    lines = [
+        {"joules_source": {"train": "measured", "comm": "estimated"}},
+        {"joules_source": {"train": "attributed, measured", "comm": "estimated", "pre": None}},
+        {},
+    ]
+    assert sources_by_phase(lines) == {
+        "pre": None,
+        "train": "attributed, measured",
+        "comm": "estimated",
+        "evaluate": None,
+    }
+
+
+def test_sites_costs_add_up_and_what_is_never_known_stays_unknown():
+    lines = [
+        {"site": "a", "joules": 2.0, "bytes_up": 5},
+        {"site": "b", "joules": None, "bytes_up": 1},
+        {"site": "a", "joules": None, "bytes_up": 5, "radio_joules": 0.5},
+    ]
+    costs = costs_by_site(lines)
+    assert costs["a"]["joules"] == 2.0
+    assert (costs["a"]["bytes_up"], costs["a"]["radio_joules"]) == (10, 0.5)
+    assert costs["b"]["joules"] is costs["b"]["radio_seconds"] is None

@@ -108,6 +108,9 @@ def round_line(number, names, accuracy, models=1, **more):
         "train_loss": 0.125, "models": scores, "trained": names[number % len(names) :][:2],
         "rejected": [], "missing": [], "bytes_down": 2_000_000, "bytes_up": 500_000,
         "seconds": {"train": 1.5, "evaluate": 0.25, "server": 0.25},
+        "joules": {"pre": 10.0, "train": 400.0, "comm": 2.0, "evaluate": 90.0},
+        "joules_source": {"pre": "attributed", "train": "attributed", "comm": "estimated"},
+        "joules_server": {"pre": 8.0, "train": 5.0, "evaluate": 1.0}, "radio_seconds": 12.0,
     } | more  # fmt: skip
 
 
@@ -172,7 +175,7 @@ def plot_names(folder):
 
 
 GROUPED = {"components", "silhouettes", "label-shares", "dissimilarities"}
-ROUNDS = {"progress", "participation", "traffic"}
+ROUNDS = {"progress", "participation", "traffic", "energy"}
 ALL = GROUPED | ROUNDS | {"accuracy-spread"}
 
 
