@@ -75,11 +75,20 @@ def _in_words(rows: Sequence[Row], grid: Grid) -> str:
 def _refuse_failures(outcomes: Sequence[Outcome]) -> None:
     failed = [outcome for outcome in outcomes if outcome.error]
     if failed:
-        lines = [f"{outcome.case.label}: {outcome.error}" for outcome in failed]
+        alike: dict[str, list[Outcome]] = {}
+        for outcome in failed:
+            alike.setdefault(outcome.error, []).append(outcome)
+        lines = [f"{_whose(group)}: {error}" for error, group in alike.items()]
         lines.append(
             f"{len(failed)} of {len(outcomes)} runs failed; the same command tries them again"
         )
         raise ComparisonError("\n".join(lines))
+
+
+def _whose(alike: Sequence[Outcome]) -> str:
+    """Return whose error it is: missing data are the same error for hundreds of runs."""
+    more = f" and {len(alike) - 1} more" if len(alike) > 1 else ""
+    return f"{alike[0].case.label}{more}"
 
 
 class _Line:

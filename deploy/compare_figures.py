@@ -30,6 +30,8 @@ class RunFigures:
     curve: Curve
     joules: dict[str, float]
     """Of the whole run by phase; NaN for one that was not metered."""
+    sources: dict[str, str]
+    """How the joules of each phase are known: measured, estimated, attributed."""
     clients_per_round: float
     num_bytes: int
     uplink_share: float
@@ -44,6 +46,7 @@ class RunFigures:
     @classmethod
     def of(cls, case: Case, folder: Path) -> "RunFigures":
         """Read a finished run's folder."""
+        results = _json(folder / "results.json")
         text = (folder / "rounds.jsonl").read_text(encoding="utf-8")
         attempts = [json.loads(line) for line in text.splitlines()]
         lines = [line for line in attempts if line["accuracy"] is not None]
@@ -53,11 +56,12 @@ class RunFigures:
             folder=folder,
             curve=Curve.of(attempts),
             joules=joules_by_phase(attempts),
+            sources=results.get("joules_source", {}),
             clients_per_round=float(np.mean([len(line["trained"]) for line in lines])),
             num_bytes=sum(line["bytes_down"] + line["bytes_up"] for line in attempts),
             uplink_share=lines[-1]["uplink_share"],
             worst_decile=lines[-1]["accuracy_worst_decile"],
-            seconds=_json(folder / "results.json")["seconds"],
+            seconds=results["seconds"],
             num_parameters=_num_parameters(next((folder / "models").glob("*.safetensors"))),
             trained=np.array(list(times_trained(lines, sites).values()), dtype=np.int64),
         )

@@ -9,6 +9,7 @@ from itertools import groupby
 from deploy.compare_figures import COLUMNS, Column, Row, RunFigures, Spread
 from deploy.compare_grid import PAPER_FIGURES, Grid
 from deploy.compare_runs import Outcome
+from server_app.costs import COUNTED
 
 _PAPER_TITLES = {
     "rounds": "paper: rounds",
@@ -130,9 +131,18 @@ def legend(rows: Sequence[Row], grid: Grid) -> list[str]:
     if settings.stop_at_target:
         first += " Runs stop once the target was held."
     meanings = [f"{column.title}: {column.meaning}." for column in columns_of(rows, grid)]
+    if sources := _sources(rows):
+        meanings.append(f"J: {sources}.")
     if grid.source and grid.paper:
         meanings.append(f"paper: {grid.source}.")
     return [first, *meanings]
+
+
+def _sources(rows: Sequence[Row]) -> str:
+    """Return in words how the joules are known, phase by phase."""
+    runs = [run for row in rows for run in row.runs]
+    known = {phase: {run.sources.get(phase) for run in runs} - {None} for phase in COUNTED}
+    return "; ".join(f"{phase} {', '.join(sorted(map(str, s)))}" for phase, s in known.items() if s)
 
 
 def table_csv(rows: Sequence[Row], grid: Grid) -> str:

@@ -152,20 +152,19 @@ def test_page_is_one_offline_file_with_its_pictures(compared):
 def test_failing_runs_are_told_at_the_end_and_the_others_go_on(tmp_path):
     # 400 sites cannot each have ten of the digits' 1438 training rows
     words = [word for word in TINY if not word.startswith("num-clients")]
-    done = coterie(tmp_path, *words, "strategy=random", "num-clients=4,400", "seed=0")
+    done = coterie(tmp_path, *words, "strategy=random,fedavg", "num-clients=4,400", "seed=0")
     assert done.returncode == 1
-    assert "num-clients=400" in done.stderr
-    assert "min-partition-size" in done.stderr
-    assert "1 of 2 runs failed" in done.stderr
+    [why, total] = done.stderr.splitlines()
+    assert "random, num-clients=400, seed 0 and 1 more: " in why
+    assert "min-partition-size" in why
+    assert "2 of 4 runs failed" in total
     assert "Traceback" not in done.stderr
-    assert len(snapshot(tmp_path)) == 1
+    assert len(snapshot(tmp_path)) == 2
     page = (tmp_path / "comparison" / "comparison.html").read_text()
     assert "Not every run finished" in page
     with (tmp_path / "comparison" / "runs.csv").open() as file:
-        assert ["min-partition-size" in run["error"] for run in csv.DictReader(file)] == [
-            False,
-            True,
-        ]
+        errors = [run["error"] for run in csv.DictReader(file)]
+    assert ["min-partition-size" in error for error in errors] == [False, False, True, True]
 
 
 @pytest.mark.parametrize(

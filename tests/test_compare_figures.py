@@ -46,7 +46,9 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1):
         )
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (path / "sites.json").write_text(json.dumps([{"site": name} for name in "abcd"]))
-    (path / "results.json").write_text(json.dumps({"seconds": 7.0}))
+    (path / "results.json").write_text(
+        json.dumps({"seconds": 7.0, "joules_source": {"pre": "attributed", "comm": "estimated"}})
+    )
     (path / "models").mkdir()
     arrays = {"w": np.zeros((size, 2), np.float32), "b": np.zeros(3, np.float32)}
     save_file(arrays, path / "models" / "model-0.safetensors")
@@ -176,6 +178,7 @@ def test_table_says_the_same_in_every_form(tmp_path):
     assert float(simclust["rounds_to_target_mean"]) == 3
     assert float(simclust["rounds_to_target_sd"]) == 0
     assert simclust["rounds_to_target_seeds"] == "2"
+    assert legend(rows, grid)[-1] == "J: pre attributed; comm estimated."
     failed = Outcome(runs[1].case, None, "broke, badly")
     outcomes = [Outcome(runs[0].case, runs[0].folder), failed]
     [first, second] = csv.DictReader(io.StringIO(runs_csv(outcomes, runs[:1])))
