@@ -123,7 +123,8 @@ def train(message: Message, site: Site) -> Message:
 
 
 def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> Message:
-    """Return the answer to an order to train."""
+    """Return the answer to an order to train, with noise if the run asks for it."""
+    fitted, note = private.update_answer(message, site, fitted)
     report = TrainReport(
         site=site.name,
         round=order.round,
@@ -133,7 +134,7 @@ def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> M
         loss=fitted.loss,
         seconds=fitted.seconds,
     )
-    return messages.reply(message, report, fitted.parameters)
+    return messages.reply(message, report, fitted.parameters, note)
 
 
 @app.evaluate()

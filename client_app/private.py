@@ -5,19 +5,25 @@ leaves: a crash in between costs budget, never privacy. The budget is the site's
 node-config; a run can only ask.
 """
 
+import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from flwr.app import Message
 
+from client_app.engine import Fitted
 from client_app.keeping import Keeper
 from client_app.site import Site
+from common import messages
 from common.errors import BudgetError, MessageError
 from common.label_privacy import LabelMechanism, label_mechanism
 from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
-from common.privacy_book import Book, Budget, Entry
+from common.privacy_book import SITE, Book, Budget, Entry
+from common.update_privacy import UpdateNoise, clipped_update, noisy_model
 
-__all__ = ["BOOK", "book_of", "charge", "label_answer", "release_once"]
+__all__ = ["BOOK", "book_of", "charge", "label_answer", "release_once", "update_answer"]
 
 BOOK = "privacy-book.json"
 
@@ -73,6 +79,35 @@ def label_answer(
             "out no exact label histogram: run with label-privacy=gaussian or k-rr"
         )
     return LabelHistogram(site.name, counts), None
+
+
+def update_answer(
+    message: Message, site: Site, fitted: Fitted
+) -> tuple[Fitted, ReleaseNote | None]:
+    """Return what a training leaves of a site as ``update-privacy`` has it, and how protected.
+
+    With noise, the training loss stays at the site: nothing bounds what one number tells.
+    """
+    settings = site.settings
+    if settings.update_privacy != "local-dp" or not settings.shares_model:
+        return fitted, None
+    planned = UpdateNoise.of(settings)
+    entry = Entry(planned.event, SITE, f"update in run {message.metadata.run_id}")
+    with site.keeper.locked():
+        taken = sum(known.what == entry.what for known in book_of(site.keeper).entries)
+    if taken >= planned.releases:
+        raise BudgetError(
+            f"this run has had {taken} updates of this site, all that its update-epsilon = "
+            f"{planned.epsilon:g} was planned for"
+        )
+    book = charge(site.keeper, site.budget, entry)
+    sent = messages.decode_arrays(messages.arrays_of(message.content))
+    change = clipped_update(fitted.parameters, sent, planned.clip)
+    noisy = noisy_model(sent, change, planned.sigma)
+    name = f"Gaussian, clipped to {planned.clip:g}, sigma {planned.sigma:.3g}"
+    spent = book.spent(SITE, site.budget.delta)
+    note = ReleaseNote(name, SITE, planned.spent(1), planned.delta, spent=spent)
+    return replace(fitted, parameters=noisy, loss=math.nan), note
 
 
 def _noisy(

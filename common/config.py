@@ -269,6 +269,19 @@ class Settings(Schema):
         description="simulated sites' links in Mbit/s: a rate, a range to draw from as 6-54, or "
         "empty for the radio profile's",
     )
+    update_privacy: Literal["none", "central-dp", "local-dp"] = Field(
+        "none",
+        description="updates: averaged as they are, averaged with noise by the server, or made "
+        "noisy by each site",
+    )
+    update_epsilon: float = Field(
+        8.0, gt=0, le=1000, description="update-privacy: of all rounds together, for a whole site"
+    )
+    clip_norm: float = Field(
+        1.0,
+        gt=0,
+        description="update-privacy: largest length (L2) of an update; longer ones shrink",
+    )
 
     # Where the run is written, and how it is executed
     output_dir: str = Field("runs", min_length=1, description="folder that receives the run folder")
@@ -300,6 +313,11 @@ class Settings(Schema):
             raise ValueError("cka-probe = public: name the file of rows with probe-file")
         if self.probe_file and self.cka_probe in ("noise", "client-rows"):
             raise ValueError(f"probe-file and cka-probe = {self.cka_probe}: leave one of them out")
+        if self.stop_at_target and self.update_privacy == "central-dp":
+            raise ValueError(
+                "stop-at-target = True and update-privacy = central-dp: when a run stops would "
+                "tell of the sites' rows; leave one of them out"
+            )
         if self.stop_at_target and not self.target_accuracy:
             raise ValueError("stop-at-target = True: set target-accuracy, which is 0 (none)")
         if self.max_clusters == 1:

@@ -182,7 +182,8 @@ class TrainReport(_Record):
     model: int
     num_examples: int
     loss: float
-    """Mean training loss over the last local epoch, in nats."""
+    """Mean training loss over the last local epoch, in nats; NaN where a protected update's site
+    keeps it to itself."""
     seconds: float
     """Wall time on the site."""
 

@@ -20,6 +20,7 @@ from common.messages import (
     Order,
     Parameters,
     PersonalReport,
+    ReleaseNote,
     TrainReport,
 )
 
@@ -60,7 +61,8 @@ def inspect_training(
     if size > template.max_bytes:
         raise MessageError(f"{size} bytes, at most {template.max_bytes} expected")
     report = TrainReport.decode(reply.content)
-    _compare(report, asked, asked.site.num_examples)
+    withheld = np.isnan(report.loss) and ReleaseNote.beside(reply.content) is not None
+    _compare(report, asked, asked.site.num_examples, loss_withheld=bool(withheld))
     parameters = messages.decode_arrays(messages.arrays_of(reply.content))
     check_arrays(parameters, template)
     return report, parameters
@@ -105,7 +107,13 @@ def refuse_error(reply: Message) -> None:
         raise MessageError(f"the site failed: {reason[-1]}")
 
 
-def _compare(report: TrainReport | EvaluateReport | LossReport, asked: Asked, rows: int) -> None:
+def _compare(
+    report: TrainReport | EvaluateReport | LossReport,
+    asked: Asked,
+    rows: int,
+    *,
+    loss_withheld: bool = False,
+) -> None:
     order = asked.order
     if report.site != asked.site.site:
         raise MessageError(f"signed {report.site!r}")
@@ -121,7 +129,7 @@ def _compare(report: TrainReport | EvaluateReport | LossReport, asked: Asked, ro
             f"num_examples = {report.num_examples}: must be 1 to {rows}, "
             "the number it introduced itself with"
         )
-    if not np.isfinite(report.loss):
+    if not (np.isfinite(report.loss) or loss_withheld):
         raise MessageError(f"loss = {report.loss}")
     if not (np.isfinite(report.seconds) and report.seconds >= 0):
         raise MessageError(f"seconds = {report.seconds}")

@@ -59,6 +59,11 @@ class Delta(Selection):
     size: int
     full: bool = False
 
+    @property
+    def rehearses(self) -> bool:
+        """In the full form."""
+        return self.full
+
     def rehearse(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return everybody in the full form, whose updates must all be of this round's model."""
         return view.candidates if self.full else NOBODY
@@ -122,6 +127,11 @@ class FedCor(Selection):
         """Return everybody during warm-up and whenever the process is trained."""
         observed = view.round <= self._warmup or self._trains(view.round)
         return view.candidates if observed else NOBODY
+
+    @property
+    def rehearses(self) -> bool:
+        """Now and then."""
+        return True
 
     def rehearse(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return random clients when the process is trained again; the first time needs none."""

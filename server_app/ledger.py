@@ -197,7 +197,7 @@ class Ledger:
             "phase": phase,
             "site": self._roster.names[answer.client],
             "model": answer.model,
-            **{key: getattr(report, key) for key in told if hasattr(report, key)},
+            **{key: _or_none(getattr(report, key)) for key in told if hasattr(report, key)},
             **({} if divergence is None else {"weight_divergence": divergence}),
             "bytes_down": answer.bytes_down,
             "bytes_up": answer.bytes_up,
@@ -294,8 +294,8 @@ def _by_model(reports: Sequence[EvaluateReport]) -> dict[int, Score]:
 
 
 def _train_loss(attempt: Attempt) -> float | None:
-    reports = [report for _, report, _ in attempt.trained]
+    reports = [report for _, report, _ in attempt.trained if not math.isnan(report.loss)]
     if not reports:
-        return None
+        return None  # nobody trained, or all keep their loss to themselves
     rows = [report.num_examples for report in reports]
     return float(np.average([report.loss for report in reports], weights=rows))

@@ -58,10 +58,11 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the server must see of clients: what groups them, and ``select.needs``."""
+        """What the server must see of clients: what groups them, and what the selection looks at."""
         seen = {LabelGroups: "labels", ModelGroups: "models", OtGroups: "representations"}
-        grouping = seen.get(type(self.group))
-        return self.select.needs | (frozenset({grouping}) if grouping else frozenset())
+        grouping = {seen[type(self.group)]} if self.group else set()
+        rehearsals = {"rehearsals"} if self.select.rehearses else set()
+        return self.select.needs | grouping | rehearsals
 
 
 def fedavg(settings: Settings) -> Method:
@@ -251,8 +252,9 @@ def build(settings: Settings) -> Method:
             f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
             "use strategy=fedavg or random"
         )
+    method = _selecting(method, settings)
     protection.check(method.needs, settings)
-    return _selecting(method, settings)
+    return method
 
 
 def _selecting(method: Method, settings: Settings) -> Method:

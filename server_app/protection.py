@@ -23,6 +23,9 @@ WORDS: Mapping[str, str] = {
     "links": "the rate of each site's link",
     "models": "each site's trained model",
     "representations": "what a model makes of each site's rows",
+    "links": "each site's link rate",
+    "accuracies": "each site's accuracy on its held-out rows",
+    "rehearsals": "more than one update of a site in a round",
 }
 """What a method can need to see, in words."""
 
@@ -120,6 +123,40 @@ PROTECTIONS: tuple[Protection, ...] = (
         chosen=_label("two-party"),
         covers=_HISTOGRAM,
         available=False,
+    ),
+)
+
+
+def _updates(kind: str) -> Callable[[Settings], bool]:
+    return lambda settings: settings.update_privacy == kind
+
+
+PROTECTIONS += (
+    Protection(
+        setting="update-privacy=central-dp",
+        hides=frozenset(WORDS) - {"sizes", "links", "rehearsals"},
+        whom="All rows of a site, from everybody who gets the models but the server: updates are "
+        "clipped, the average gets Gaussian noise, (epsilon, delta) for all rounds together and "
+        "for replacing all rows of a site. Who trains must not depend on the data.",
+        still="The server sees every update, loss and accuracy. Its run folder holds losses and "
+        "accuracies of single sites without noise.",
+        instead="use strategy=random, fedavg or clustered-sampling-size, or "
+        "update-privacy=local-dp",
+        chosen=_updates("central-dp"),
+        covers=frozenset(),
+    ),
+    Protection(
+        setting="update-privacy=local-dp",
+        hides=frozenset({"rehearsals"}),
+        whom="All rows of a site as its updates tell of them, from the server, too: the site "
+        "clips its update and adds noise, (epsilon, delta) for all rounds together and for "
+        "replacing all rows of a site. The training loss stays at the site.",
+        still="Losses and accuracies that the site is asked for, label histograms, rows of a "
+        "probe and durations leave as they are unless another protection covers them.",
+        instead="use a strategy that trains nobody twice in a round, as random or simclust, or "
+        "update-privacy=central-dp",
+        chosen=_updates("local-dp"),
+        covers=frozenset(),
     ),
 )
 

@@ -130,6 +130,8 @@ class RecordedRun:
     results: Json
     privacy: Json
     """What left the sites."""
+    central: Json
+    """What the models that left the server promise, if they were made noisy there."""
     sites: list[Json]
     rounds: list[Json]
     """As written; a retried round has one line per attempt that ended."""
@@ -151,6 +153,7 @@ class RecordedRun:
             clusters=files.mapping("clusters.json"),
             results=files.mapping("results.json"),
             privacy=files.mapping("privacy.json"),
+            central=files.mapping("central-dp.json"),
             sites=files.read("sites.json", _introductions, []),
             rounds=files.rounds(),
             newest=files.read("clients.jsonl", _newest_client_lines, []),

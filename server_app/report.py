@@ -360,7 +360,7 @@ def _tables(run: RecordedRun) -> list[Table]:
     return [
         _cluster_table(run),
         *report_energy.tables(run),
-        *report_releases.tables(run.privacy),
+        *report_releases.tables(run.privacy, run.central),
         _refused_table(run),
         _site_table(run),
         _round_table(run),

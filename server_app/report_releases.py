@@ -13,12 +13,20 @@ _NOTE = (
 )
 
 
-def tables(privacy: Json) -> list[Table]:
-    """Return what left the sites by kind, and site by site."""
+def tables(privacy: Json, central: Json) -> list[Table]:
+    """Return what left the sites by kind, and site by site; and the server, if that had noise."""
     entries: list[Any] = list(privacy.get("releases") or ())
     if not entries:
         return [Table(_TITLE, note="Not known: privacy.json is missing.")]
-    return [_by_kind(entries), _by_site(entries)]
+    return [_by_kind(entries), *([_central(central)] if central else []), _by_site(entries)]
+
+
+def _central(central: Json) -> Table:
+    cost = f"epsilon {central['epsilon']:.3g} at delta {central['delta']:g}"
+    row = (central["mechanism"], str(central["releases"]), cost, central["unit"])
+    head = ("protection", "models", "cost of all", "unit")
+    note = "The server saw every update; this holds against everybody else who gets the models."
+    return Table("What left the server with noise", head, [row], frozenset({0, 2, 3}), note)
 
 
 def _by_kind(entries: list[Any]) -> Table:

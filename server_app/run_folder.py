@@ -10,6 +10,7 @@ clusters.json       who is grouped with whom, and how the numbers of clusters sc
 dissimilarity.npz   sites, descriptors, distances, labels
 results.json        final figures
 privacy.json        what left each site, how protected, at what cost
+central-dp.json     how many models left the server with noise, and what they promise together
 models/             the final models
 plots/, report.html what a person looks at
 """

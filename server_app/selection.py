@@ -66,7 +66,8 @@ class Selection(Protocol):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``links``."""
+    """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``accuracies``,
+    ``links``."""
 
     def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return who is asked for the loss of the present model first, (m,) available clients."""
@@ -75,6 +76,11 @@ class Selection(Protocol):
     def rehearse(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return who trains a copy of the model first, only to inform, (m,) available clients."""
         return NOBODY
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether :meth:`rehearse` ever names anybody."""
+        return False
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return this round's cohort."""

@@ -19,6 +19,8 @@ class WorstHalf(Selection):
     the earlier; a client whose accuracy is not known counts as the worst.
     """
 
+    needs: ClassVar[frozenset[str]] = frozenset({"accuracies"})
+
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the cohort; draws nothing."""
         known = np.zeros(len(view.available)) if view.accuracies is None else view.accuracies

@@ -54,6 +54,8 @@ WORDS = {
     "updates": "update",
     "models": "models",
     "representations": "representations of single rows",
+    "rehearsals": "",
+    "accuracies": "",
 }
 
 

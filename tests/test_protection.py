@@ -32,7 +32,9 @@ def words_of(setting):
 
 def settings_of(name, setting, **more):
     example = dict(word.split("=") for word in CARDS[name].example.split())
-    own = {key: example[key] for key in ("num-clusters", "delta-mode") if key in example}
+    own = {
+        key: example[key] for key in ("num-clusters", "delta-mode", "selection") if key in example
+    }
     size = {"clients-per-round": 3} if "clients-per-round" in example else {}
     values = SMALL | own | size | {"strategy": name} | words_of(setting) | more
     if "num-clusters" in values:

@@ -97,7 +97,7 @@ def test_protection_and_cost_are_what_the_site_says(task_identity):
     assert clear.mechanism == CLEAR
     assert releases.by_kind[noisy]["site-7"].spent == 2.5
     text = "\n".join(
-        " | ".join(row) for t in report_releases.tables(releases.as_json()) for row in t.rows
+        " | ".join(row) for t in report_releases.tables(releases.as_json(), {}) for row in t.rows
     )
     assert "epsilon 1 at delta 1e-05" in text
     assert "2.5 (replace row)" in text
@@ -130,5 +130,5 @@ def test_shape_tells_sizes_and_no_values():
 
 
 def test_report_says_when_the_list_is_missing():
-    [table] = report_releases.tables({})
+    [table] = report_releases.tables({}, {})
     assert "privacy.json is missing" in table.note

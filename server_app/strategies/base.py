@@ -19,6 +19,7 @@ from common.errors import RoundError
 from common.messages import Parameters
 from server_app import audit, checkpoint, guard
 from server_app.averaging import Update, averaged, divergences, regrouped
+from server_app.central_dp import CentralDp
 from server_app.checkpoint import HoldsClients, State
 from server_app.clustering import Clusters
 from server_app.exchange import OK, Exchange
@@ -66,6 +67,7 @@ class FederatedTraining(Strategy):
         self._sight: tuple[View, np.random.Generator] | None = None
         self._updates = np.empty((0, 0), dtype=np.float32)
         self._accuracies: dict[int, float] = {}
+        self._central = CentralDp.chosen(settings, folder)
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Exchange what a method needs before round 1; this one needs nothing."""
@@ -361,6 +363,8 @@ class FederatedTraining(Strategy):
             int(self.roster.num_examples.sum()),
             settings.num_server_rounds,
         )
+        if self._central is not None:
+            self._central.say()
 
     # Pieces of a round -------------------------------------------------------------------------
 
@@ -403,8 +407,16 @@ class FederatedTraining(Strategy):
         self, updates: list[Update], cohort_weights: np.ndarray | None
     ) -> list[dict[str, np.ndarray]]:
         """Return the models after the updates; one that nobody trained stays as it is."""
+        if self._central is not None:
+            weights = self._weights_of_asked(cohort_weights)
+            noisy = self._central.average(self.models[0], updates, weights)
+            return [self._mixed(self.models[0], noisy)]
         # Not by the models that were sent: the clusters may have been formed since.
         return averaged(self.models, updates, self.routes, cohort_weights, self._mixed)
+
+    def _weights_of_asked(self, cohort_weights: np.ndarray | None) -> dict[int, float]:
+        weights = self.roster.num_examples if cohort_weights is None else cohort_weights
+        return {answer.client: float(weights[answer.client]) for answer in self._attempt.training}
 
     def _mixed(
         self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]

@@ -1,0 +1,97 @@
+"""Clipping and noise for model updates: the same arithmetic at the site and at the server.
+
+Clipping is Flower's own, as its differential privacy strategies and mods use it. Its noise is not
+used: it comes from NumPy's global generator, which forked processes share, and its sigma is the
+textbook's, which is no promise above epsilon 1 (docs/decisions/0012-noise-on-updates.md).
+"""
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from common import noise
+from common.accounting import Gaussian, epsilon
+from common.config import Settings
+from common.messages import Parameters
+from common.noise import Entropy
+from common.privacy import gaussian_mu
+
+__all__ = ["UpdateNoise", "clipped_update", "noisy_model"]
+
+
+@dataclass(frozen=True)
+class UpdateNoise:
+    """How updates are clipped and made noisy in a run.
+
+    Attributes:
+        clip: largest L2 norm of an update.
+        releases: how many of them the promise is for: a round can be played twice once.
+        epsilon: of all of them together.
+        delta: of all of them together.
+    """
+
+    clip: float
+    releases: int
+    epsilon: float
+    delta: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> "UpdateNoise":
+        """Return a run's."""
+        releases = settings.num_server_rounds + 1
+        return cls(settings.clip_norm, releases, settings.update_epsilon, settings.delta)
+
+    @property
+    def event(self) -> Gaussian:
+        """What one release costs: all of them compose to epsilon at delta."""
+        return Gaussian(gaussian_mu(self.epsilon, self.delta) / math.sqrt(self.releases))
+
+    @property
+    def sensitivity(self) -> float:
+        """How far an update moves when all rows of its site are replaced: from u to -u."""
+        return 2 * self.clip
+
+    @property
+    def sigma(self) -> float:
+        """Standard deviation of the noise on every number of one update."""
+        return self.sensitivity / self.event.mu
+
+    def spent(self, releases: int) -> float:
+        """Return what so many releases amount to, as an epsilon at delta."""
+        return epsilon([self.event] * releases, self.delta)
+
+
+def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[str, np.ndarray]:
+    """Return what training added to each floating point array, float64, at most ``norm`` long.
+
+    Integers, such as a counter of batches, are left out: they stay what the server sent.
+    """
+    # Flower's name is private; tests/test_update_privacy.py says if it moved.
+    from flwr.supercore.differential_privacy import compute_clip_model_update
+
+    names = [name for name, value in sent.items() if np.issubdtype(value.dtype, np.floating)]
+    before = [sent[name].astype(np.float64) for name in names]
+    after = [trained[name].astype(np.float64) for name in names]
+    if any(not np.array_equal(a, b) for a, b in zip(after, before, strict=True)):
+        compute_clip_model_update(after, before, norm)  # divides by the length of the update
+    return {name: a - b for name, a, b in zip(names, after, before, strict=True)}
+
+
+def noisy_model(
+    sent: Parameters,
+    update: Mapping[str, np.ndarray],
+    sigma: float,
+    entropy: Entropy = os.urandom,
+) -> dict[str, np.ndarray]:
+    """Return the model sent, plus an update, plus noise of ``sigma`` on every number."""
+    result = {}
+    for name, value in sent.items():
+        if name not in update:
+            result[name] = value.copy()
+            continue
+        drawn = noise.gaussian(sigma, value.size, entropy).reshape(value.shape)
+        result[name] = (value + update[name] + drawn).astype(value.dtype)
+    return result
