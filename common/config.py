@@ -313,6 +313,11 @@ class Settings(Schema):
             raise ValueError("cka-probe = public: name the file of rows with probe-file")
         if self.probe_file and self.cka_probe in ("noise", "client-rows"):
             raise ValueError(f"probe-file and cka-probe = {self.cka_probe}: leave one of them out")
+        if self.label_privacy == "paper" and not self.clients_per_round:
+            raise ValueError(
+                "label-privacy = paper: divides its noise by clients-per-round = 0; set that, or "
+                "use label-privacy=gaussian"
+            )
         if self.stop_at_target and self.update_privacy == "central-dp":
             raise ValueError(
                 "stop-at-target = True and update-privacy = central-dp: when a run stops would "

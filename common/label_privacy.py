@@ -16,7 +16,6 @@ from numpy.typing import ArrayLike, NDArray
 from common import noise
 from common.accounting import DiscreteGaussian, Event, Gaussian, RandomisedResponse
 from common.config import Settings
-from common.errors import ConfigError
 from common.noise import Entropy
 from common.privacy import discrete_gaussian_sigma, gaussian_epsilon
 from common.privacy_book import REPLACE_ROW, SITE
@@ -183,11 +182,6 @@ def label_mechanism(settings: Settings, num_classes: int) -> LabelMechanism | No
     if settings.label_privacy == "k-rr":
         return RandomisedLabels(settings.epsilon, num_classes)
     if settings.label_privacy == "paper":
-        if not settings.clients_per_round:
-            raise ConfigError(
-                "clients-per-round = 0: label-privacy=paper divides its noise by the clients per "
-                "round; set clients-per-round, or use label-privacy=gaussian"
-            )
         return PaperShares(settings.label_gamma, settings.clients_per_round, settings.delta)
     return None
 

@@ -42,11 +42,13 @@ class CentralDp:
     @classmethod
     def chosen(cls, settings: Settings, folder: RunFolder) -> "CentralDp | None":
         """Return what a run asks for; None if updates are averaged as they are."""
-        wanted = settings.update_privacy == "central-dp" and settings.shares_model
-        return cls(settings, folder) if wanted else None
+        if settings.update_privacy != "central-dp" or not settings.shares_model:
+            return None
+        central = cls(settings, folder)
+        central._say()
+        return central
 
-    def say(self) -> None:
-        """Log what is promised."""
+    def _say(self) -> None:
         noise = self._noise
         log.info(
             "central DP: updates clipped to %g, noise of %.3g times the largest share; epsilon %g "

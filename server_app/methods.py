@@ -58,7 +58,7 @@ class Method:
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the server must see of clients: what groups them, and what the selection looks at."""
+        """What the server must see of clients: what groups them and what selects them."""
         seen = {LabelGroups: "labels", ModelGroups: "models", OtGroups: "representations"}
         grouping = {seen[type(self.group)]} if self.group else set()
         rehearsals = {"rehearsals"} if self.select.rehearses else set()

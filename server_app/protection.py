@@ -23,7 +23,6 @@ WORDS: Mapping[str, str] = {
     "links": "the rate of each site's link",
     "models": "each site's trained model",
     "representations": "what a model makes of each site's rows",
-    "links": "each site's link rate",
     "accuracies": "each site's accuracy on its held-out rows",
     "rehearsals": "more than one update of a site in a round",
 }

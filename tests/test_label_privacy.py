@@ -90,7 +90,7 @@ def test_event_of_a_mechanism_is_worth_its_promise(kind, epsilon):
 
 
 def test_paper_form_needs_its_number_of_clients():
-    with pytest.raises(ConfigError, match="set clients-per-round"):
+    with pytest.raises(ConfigError, match="clients-per-round = 0; set that"):
         mechanism("paper", **{"clients-per-round": 0})
     assert mechanism("none") is None
 

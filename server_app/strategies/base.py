@@ -363,8 +363,6 @@ class FederatedTraining(Strategy):
             int(self.roster.num_examples.sum()),
             settings.num_server_rounds,
         )
-        if self._central is not None:
-            self._central.say()
 
     # Pieces of a round -------------------------------------------------------------------------
 
@@ -408,15 +406,12 @@ class FederatedTraining(Strategy):
     ) -> list[dict[str, np.ndarray]]:
         """Return the models after the updates; one that nobody trained stays as it is."""
         if self._central is not None:
-            weights = self._weights_of_asked(cohort_weights)
-            noisy = self._central.average(self.models[0], updates, weights)
+            weights = self.roster.num_examples if cohort_weights is None else cohort_weights
+            asked = {a.client: float(weights[a.client]) for a in self._attempt.training}
+            noisy = self._central.average(self.models[0], updates, asked)
             return [self._mixed(self.models[0], noisy)]
         # Not by the models that were sent: the clusters may have been formed since.
         return averaged(self.models, updates, self.routes, cohort_weights, self._mixed)
-
-    def _weights_of_asked(self, cohort_weights: np.ndarray | None) -> dict[int, float]:
-        weights = self.roster.num_examples if cohort_weights is None else cohort_weights
-        return {answer.client: float(weights[answer.client]) for answer in self._attempt.training}
 
     def _mixed(
         self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]
