@@ -2,6 +2,10 @@
 
 import functools
 import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -44,6 +48,27 @@ def test_compiled_steps_are_those_in_numpy(widths, probabilities, batch, decay, 
     one, other = (trained(steps, shape, settings, seed) for steps in (compiled, None))
     np.testing.assert_allclose(one[0], other[0], atol=1e-5)
     assert one[1] == pytest.approx(other[1], abs=1e-5)
+
+
+def test_compiled_steps_leave_the_processors_arithmetic_as_it_was():
+    if kernel.load() is None:
+        pytest.skip("no C compiler here")
+    code = (
+        "import numpy as np; from client_app import kernel; import test_kernel as t;"
+        "tiny = np.array([1e-40], np.float32);"
+        "steps = kernel.load(); print((tiny * np.float32(0.5))[0] > 0);"
+        "t.trained(steps, t.DenseShape((3, 2), ()), t.Settings());"
+        "print((tiny * np.float32(0.5))[0] > 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", "True"]
 
 
 def test_more_layers_than_the_compiled_steps_hold_are_trained_in_numpy():
