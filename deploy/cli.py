@@ -131,6 +131,25 @@ def assign(
     typer.echo(f"model: {found.model}")
 
 
+@app.command("against-local")
+def against_local(
+    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    local: Annotated[
+        Path, typer.Argument(help="folder of a run of objective=local, else of equal settings")
+    ],
+) -> None:
+    """Say what a run gave each site over training alone, and put it into the run's report."""
+    from server_app import change_to_local, report
+    from server_app.run_folder import RunFolder
+
+    changes = change_to_local.change_to_local(run, local)
+    for name, site in changes.sites.items():
+        typer.echo(f"{name}: {site.change:+.1f} % ({site.local:.4f} alone, {site.accuracy:.4f})")
+    typer.echo(f"mean: {changes.mean:+.1f} %")
+    change_to_local.write(run, changes)
+    report.write_report(RunFolder(run))
+
+
 def main() -> None:
     """Run the command; a known error is one line on stderr and its exit code, no traceback."""
     try:

@@ -130,7 +130,7 @@ def progress(
     left.set_ylabel("accuracy (%)")
     right.set_ylabel("loss (nats)")
     for axes in (left, right):
-        _round_axis(axes, rounds)
+        round_axis(axes, rounds)
         axes.grid(visible=True)
         axes.legend(loc="best", ncols=2)
     return figure
@@ -169,7 +169,8 @@ def _mark_best(axes: "Axes", rounds: IntArray, accuracy: FloatArray) -> None:
         axes.plot(rounds[best], accuracy[best], "*", ms=11, color=cluster_color(5), label=label)
 
 
-def _round_axis(axes: "Axes", rounds: IntArray) -> None:
+def round_axis(axes: "Axes", rounds: IntArray) -> None:
+    """Let the x axis count rounds (T,)."""
     axes.set_xlabel("round")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if len(rounds) == 1:  # else the ticks of a single point are fractions of a round
@@ -379,7 +380,7 @@ def participation(doings: npt.NDArray[np.int8], rounds: IntArray, sites: Ordered
     _marks(left, doings == REJECTED, rounds, "x", "reply rejected")
     _marks(left, doings == MISSING, rounds, "o", "no reply")
     _site_rows(left, sites, GREY, 0.7 * WIDE)
-    _round_axis(left, rounds)
+    round_axis(left, rounds)
     left.spines[:].set_visible(True)
     if np.any(doings >= REJECTED):
         figure.legend(loc="outside lower left", ncols=2)
@@ -454,7 +455,7 @@ def traffic(rounds: IntArray, down: FloatArray, up: FloatArray) -> Figure:
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_size(value)))
     axes.set_ylabel("bytes per round")
     axes.grid(visible=True, axis="y")
-    _round_axis(axes, rounds)
+    round_axis(axes, rounds)
     figure.legend(loc="outside lower center", ncols=2)
     return figure
 

@@ -130,6 +130,8 @@ class RecordedRun:
     results: Json
     privacy: Json
     """What left the sites."""
+    change_to_local: Json
+    """What the run gave each site over training alone, once that was asked."""
     central: Json
     """What the models that left the server promise, if they were made noisy there."""
     sites: list[Json]
@@ -154,6 +156,7 @@ class RecordedRun:
             results=files.mapping("results.json"),
             privacy=files.mapping("privacy.json"),
             central=files.mapping("central-dp.json"),
+            change_to_local=files.mapping("change-to-local.json"),
             sites=files.read("sites.json", _introductions, []),
             rounds=files.rounds(),
             newest=files.read("clients.jsonl", _newest_client_lines, []),

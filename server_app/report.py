@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from server_app import plots, report_energy, report_releases
+from server_app import plots, report_energy, report_objective, report_releases
 from server_app import report_words as say
 from server_app.fairness import spread, worst_tenth
 from server_app.recorded_run import FloatArray, Json, RecordedRun, number
@@ -55,7 +55,8 @@ def _lead(run: RecordedRun) -> list[str]:
         split += f", dirichlet-alpha {get.get('dirichlet-alpha', 'not known')}"
     model = "a model" if get["model"] == "auto" else f"the model {get['model']}"
     what = (
-        f"{say.plural(len(run.ordered_sites.names), 'site')} trained {model} together on "
+        f"{say.plural(len(run.ordered_sites.names), 'site')} "
+        f"{report_objective.doing(run.settings, model)} on "
         f"the data set {Path(str(get['dataset'])).name} ({split}); "
         f"the method {get['strategy']} decided who trained in each round."
     )
@@ -348,6 +349,7 @@ _DRAWINGS = (
     _draw_dendrogram,
     _draw_participation,
     _draw_accuracy_spread,
+    report_objective.draw,
     _draw_traffic,
     _draw_energy,
 )
@@ -359,6 +361,7 @@ _DRAWINGS = (
 def _tables(run: RecordedRun) -> list[Table]:
     return [
         _cluster_table(run),
+        *report_objective.tables(run),
         *report_energy.tables(run),
         *report_releases.tables(run.privacy, run.central),
         _refused_table(run),
