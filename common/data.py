@@ -180,6 +180,16 @@ def load_site_file(
     return _standardised(name, rows, test)
 
 
+def class_names(path: Path, label_column: str = "label") -> tuple[str, ...]:
+    """Return the sorted classes that occur in a .csv, an .npz or a folder of images.
+
+    Raises:
+        ConfigError: no such thing.
+        DataError: a file that is missing, damaged or unfit.
+    """
+    return _read_own(Path(locate(str(path))), label_column, "").class_names
+
+
 def _read_site(path: Path, name: str, label_column: str) -> Rows:
     if name not in SITE_FILES:
         return _read_own(Path(locate(str(path))), label_column, "")

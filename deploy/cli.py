@@ -1,5 +1,6 @@
 """The ``coterie`` command."""
 
+import json
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -90,6 +91,35 @@ def _file_first(words: list[str]) -> tuple[Path | None, list[str]]:
     if words and "=" not in words[0]:
         return Path(words[0]), words[1:]
     return None, words
+
+
+@app.command()
+def precheck(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]... [KEY=VALUE]...",
+            help="one file (.csv, .npz or folder of images) per site, or dataset=...; settings",
+        ),
+    ] = None,
+    config_file: ConfigFile = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="print the result as JSON, progress on stderr")
+    ] = False,
+) -> None:
+    """Say whether federating is worth it: for whom, in which groups, and what that rests on.
+
+    Exit code: 0 beneficial, 3 uncertain, 4 detrimental.
+    """
+    from deploy import precheck as check
+
+    planned = check.plan(words or (), config_file)
+    if as_json:
+        check.progress_to_stderr()
+    record = check.result(check.run(planned))
+    text = json.dumps(record, indent=2) if as_json else "\n".join(check.summary(record))
+    typer.echo(text)
+    raise typer.Exit(check.EXIT_CODES[record["verdict"]])
 
 
 @app.command()

@@ -46,10 +46,14 @@ def load_client_app() -> ClientApp:
     return app
 
 
-def simulate(settings: Settings) -> Path:
+def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Path:
     """Run a federation and return the absolute path of its run folder.
 
     Everything that can be refused is refused before a worker starts.
+
+    Args:
+        settings: of the run.
+        own: node-configs of sites with data of their own; none: the data set is split.
     """
     settings = settings.with_absolute_paths()
     method = methods.build(settings)
@@ -57,7 +61,7 @@ def simulate(settings: Settings) -> Path:
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)
-    _, sites = simulated_federation(settings)
+    num_nodes = len(own) or len(simulated_federation(settings)[1])
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.
     torch.set_num_threads(1)
@@ -65,9 +69,10 @@ def simulate(settings: Settings) -> Path:
     with InProcessGrid(
         load_client_app,
         run_config,
-        num_nodes=len(sites),
+        num_nodes=num_nodes,
         workers=settings.workers,
         node_config=_node_config(settings, method),
+        own=own,
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
@@ -83,6 +88,10 @@ def _node_config(settings: Settings, method: Method) -> dict[str, Scalar]:
     return {"releases": ",".join((*RELEASES, *opened))} if opened else {}
 
 
+def _partitions(num_nodes: int) -> list[dict[str, Scalar]]:
+    return [{"partition-id": index, "num-partitions": num_nodes} for index in range(num_nodes)]
+
+
 class InProcessGrid(Grid):
     """Executes messages in this process (one worker) or in forked workers (several).
 
@@ -92,6 +101,7 @@ class InProcessGrid(Grid):
         num_nodes: nodes 2 .. num_nodes + 1, with partition ids from 0.
         workers: processes; 0: one per core that this process may use; 1: none but this one.
         node_config: more entries for every node's config.
+        own: configs of nodes that have data of their own, one for each, instead of a partition id.
     """
 
     def __init__(
@@ -102,6 +112,7 @@ class InProcessGrid(Grid):
         num_nodes: int,
         workers: int = 0,
         node_config: dict[str, Scalar] | None = None,
+        own: Sequence[Mapping[str, Scalar]] = (),
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN_ID, _SERVER_NODE, 0
         self._run = Run.create_empty(_RUN_ID)
@@ -110,15 +121,11 @@ class InProcessGrid(Grid):
             _SERVER_NODE + 1 + index: Context(
                 run_id=_RUN_ID,
                 node_id=_SERVER_NODE + 1 + index,
-                node_config={
-                    "partition-id": index,
-                    "num-partitions": num_nodes,
-                    **(node_config or {}),
-                },
+                node_config={**place, **(node_config or {})},
                 state=RecordDict(),
                 run_config=run_config,
             )
-            for index in range(num_nodes)
+            for index, place in enumerate(own or _partitions(num_nodes))
         }
         self._ids = itertools.count(1)
         self._pushed: dict[str, Message] = {}

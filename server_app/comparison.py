@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from server_app.advice import Suggestion, suggest
 from server_app.clustering import Clusters
 from server_app.dissimilarity import FloatArray
 from server_app.evidence import Evidence, SiteView
@@ -64,6 +65,15 @@ class Group:
     sites: tuple[int, ...]
     cost: float
 
+    @property
+    def advice(self) -> Suggestion:
+        """What to train in it, and why; nothing is known of costs where none could be computed."""
+        if len(self.sites) == 1:
+            return Suggestion("local", 0.0, "no other site is near enough to train with")
+        if np.isnan(self.cost):
+            return Suggestion("fedavg", 0.0, "nothing to compare: no cost speaks for or against it")
+        return suggest(self.cost)
+
 
 @dataclass(frozen=True, eq=False)
 class Comparison:
@@ -120,11 +130,16 @@ class Comparison:
             "thresholds": {"beneficial": limits.beneficial, "detrimental": limits.detrimental},
             "evidence": self.method.evidence,
             "sites": [self._site(place) for place in range(len(self.names))],
-            "groups": [
-                {"sites": [self.names[place] for place in group.sites], "cost": known(group.cost)}
-                for group in self.groups
-            ],
+            "groups": [self._group(group) for group in self.groups],
             "pairs": [self._pair(pair) for pair in self.pairs],
+        }
+
+    def _group(self, group: Group) -> Json:
+        advice = group.advice
+        return {
+            "sites": [self.names[place] for place in group.sites],
+            "cost": known(group.cost),
+            "advice": {"settings": dict(advice.settings), "reason": advice.reason},
         }
 
     def _site(self, place: int) -> Json:

@@ -132,6 +132,8 @@ class RecordedRun:
     """What left the sites."""
     change_to_local: Json
     """What the run gave each site over training alone, once that was asked."""
+    precheck: Json
+    """Costs between sites and what they advise."""
     central: Json
     """What the models that left the server promise, if they were made noisy there."""
     sites: list[Json]
@@ -157,6 +159,7 @@ class RecordedRun:
             privacy=files.mapping("privacy.json"),
             central=files.mapping("central-dp.json"),
             change_to_local=files.mapping("change-to-local.json"),
+            precheck=files.mapping("precheck.json"),
             sites=files.read("sites.json", _introductions, []),
             rounds=files.rounds(),
             newest=files.read("clients.jsonl", _newest_client_lines, []),

@@ -9,9 +9,8 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from server_app import plots, report_energy, report_objective, report_releases
+from server_app import plots, precheck_page, report_energy, report_objective, report_releases
 from server_app import report_words as say
 from server_app.fairness import spread, worst_tenth
 from server_app.recorded_run import FloatArray, Json, RecordedRun, number
@@ -43,6 +42,8 @@ def write_report(folder: RunFolder) -> Path:
         tables=_tables(run),
     )
     folder.write("report.html", page.render())
+    if run.precheck:
+        precheck_page.write_page(folder, run)
     return folder.path / "report.html"
 
 
@@ -61,6 +62,8 @@ def _lead(run: RecordedRun) -> list[str]:
         f"the method {get['strategy']} decided who trained in each round."
     )
     told = [f"Disclosed: {run.clusters['disclosure']}."] if "disclosure" in run.clusters else []
+    if run.precheck:
+        told.append("What the costs between the sites advise: precheck.html beside this page.")
     return [what, f"{_grouped(run)} {_ending(run)}", *told]
 
 
@@ -155,12 +158,6 @@ def _accuracy_facts(run: RecordedRun) -> list[Fact]:
 # --- pictures --------------------------------------------------------------------------------
 
 
-def _picture(name: str, title: str, caption: str, figure: Figure) -> Picture:
-    document = plots.svg(figure, title)
-    wide = bool(figure.get_figwidth() > plots.NARROW)
-    return Picture(name, title, caption, document, plots.inline(document, name), wide)
-
-
 def _draw_progress(run: RecordedRun) -> Picture | Absence:
     title = "Accuracy and loss, round by round"
     if not run.rounds:
@@ -171,7 +168,7 @@ def _draw_progress(run: RecordedRun) -> Picture | Absence:
         "Look for curves that level off: accuracy rising and loss falling means that the sites "
         "still learn from each other; every site counts by its held-out rows."
     )
-    return _picture("progress", title, caption, figure)
+    return Picture.of("progress", title, caption, figure)
 
 
 def _per_model(run: RecordedRun, key: str) -> FloatArray:
@@ -204,7 +201,7 @@ def _draw_components(run: RecordedRun) -> Picture | Absence:
         "overlap can also come from what two principal components leave out."
     )
     figure = plots.components(points, shares, run.grouping.sites)
-    return _picture("components", title, caption, figure)
+    return Picture.of("components", title, caption, figure)
 
 
 def _draw_silhouettes(run: RecordedRun) -> Picture | Absence:
@@ -218,7 +215,9 @@ def _draw_silhouettes(run: RecordedRun) -> Picture | Absence:
     hint, unit = _SCORES.get(str(run.clusters.get("score")), _SCORES["silhouette"])
     caption = f"{hint}; this run used {say.plural(chosen, 'cluster')}."
     values = np.array([scores[k] for k in numbers.tolist()])
-    return _picture("silhouettes", title, caption, plots.silhouettes(numbers, values, chosen, unit))
+    return Picture.of(
+        "silhouettes", title, caption, plots.silhouettes(numbers, values, chosen, unit)
+    )
 
 
 _SCORES = {
@@ -246,7 +245,7 @@ def _draw_label_shares(run: RecordedRun) -> Picture | Absence:
         "classes, and that is why they share a cluster."
     )
     figure = plots.label_shares(run.grouping.descriptors, run.grouping.sites)
-    return _picture("label-shares", title, caption, figure)
+    return Picture.of("label-shares", title, caption, figure)
 
 
 def _draw_dissimilarities(run: RecordedRun) -> Picture | Absence:
@@ -259,7 +258,7 @@ def _draw_dissimilarities(run: RecordedRun) -> Picture | Absence:
     )
     metric = str(run.clusters.get("metric", run.grouping.kind))
     figure = plots.dissimilarities(run.grouping.distances, run.grouping.sites, metric)
-    return _picture("dissimilarities", title, caption, figure)
+    return Picture.of("dissimilarities", title, caption, figure)
 
 
 def _draw_dendrogram(run: RecordedRun) -> Picture | Absence | None:
@@ -274,7 +273,7 @@ def _draw_dendrogram(run: RecordedRun) -> Picture | Absence | None:
         "apart; a branch of one colour is one cluster."
     )
     figure = plots.dendrogram(merges, run.grouping.sites)
-    return _picture("dendrogram", title, caption, figure)
+    return Picture.of("dendrogram", title, caption, figure)
 
 
 def _draw_participation(run: RecordedRun) -> Picture | Absence:
@@ -286,7 +285,7 @@ def _draw_participation(run: RecordedRun) -> Picture | Absence:
         "in a round, and the bars count them."
     )
     figure = plots.participation(_doings(run), run.numbers, run.ordered_sites)
-    return _picture("participation", title, caption, figure)
+    return Picture.of("participation", title, caption, figure)
 
 
 def _doings(run: RecordedRun) -> np.ndarray:
@@ -318,7 +317,7 @@ def _draw_accuracy_spread(run: RecordedRun) -> Picture | Absence:
     names = sorted(run.evaluated)
     accuracy = np.array([run.evaluated[name] for name in names])
     figure = plots.accuracy_spread(accuracy, names, run.clusters_of(names))
-    return _picture("accuracy-spread", title, caption, figure)
+    return Picture.of("accuracy-spread", title, caption, figure)
 
 
 def _draw_traffic(run: RecordedRun) -> Picture | Absence:
@@ -330,14 +329,14 @@ def _draw_traffic(run: RecordedRun) -> Picture | Absence:
         "Look for what a round costs the network: to the sites goes a model per site that trains "
         "or evaluates, back come the trained models; headers and TLS are not counted."
     )
-    return _picture("traffic", title, caption, plots.traffic(run.numbers, down, up))
+    return Picture.of("traffic", title, caption, plots.traffic(run.numbers, down, up))
 
 
 def _draw_energy(run: RecordedRun) -> Picture | Absence:
     drawn = report_energy.figure(run)
     if isinstance(drawn, Absence):
         return drawn
-    return _picture(report_energy.NAME, report_energy.PICTURE, report_energy.CAPTION, drawn)
+    return Picture.of(report_energy.NAME, report_energy.PICTURE, report_energy.CAPTION, drawn)
 
 
 _DRAWINGS = (

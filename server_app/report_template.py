@@ -6,8 +6,12 @@ few kinds of text, so a template file would be missing wherever the app arrives 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import jinja2
+from matplotlib.figure import Figure
+
+from server_app import plots
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,13 @@ class Picture:
     element: str
     """The same as an ``<svg>`` element in the page's colours."""
     wide: bool
+
+    @classmethod
+    def of(cls, name: str, title: str, caption: str, figure: Figure) -> Self:
+        """Return a figure that was made, and is saved, inside :func:`plots.style`."""
+        document = plots.svg(figure, title)
+        wide = bool(figure.get_figwidth() > plots.NARROW)
+        return cls(name, title, caption, document, plots.inline(document, name), wide)
 
 
 @dataclass(frozen=True)

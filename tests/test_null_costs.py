@@ -5,8 +5,9 @@ import pytest
 from made_clients import client
 
 from common.errors import DataError
-from server_app.null_costs import null_cost
+from server_app.null_costs import Nulls, null_cost
 from server_app.ot_settings import VARIANTS, OtSettings
+from server_app.representations import Representations
 from server_app.transport import ot_cost
 
 
@@ -94,3 +95,56 @@ def test_a_null_leaves_out_what_a_cost_leaves_out(variant):
 def test_a_null_that_cannot_be_drawn_is_refused(held, counts, draws, message):
     with pytest.raises(DataError, match=message):
         null_of(38, held=held, counts=counts, draws=draws)
+
+
+# Nulls of all pairs ----------------------------------------------------------------------------
+
+
+def nulls_of(*counts, seed=0, draws=20):
+    clients = [
+        Representations(*client(50 + place, counts=each, d=16)) for place, each in enumerate(counts)
+    ]
+    return Nulls(clients, OtSettings(), seed, draws)
+
+
+def test_a_pairs_null_is_the_larger_of_its_two_clients_at_their_counts():
+    nulls = nulls_of((60, 45), (33, 50))
+    weights = {0: 60 * 33.0, 1: 45 * 50.0}
+    found = nulls.of_pair(0, 1, weights)
+    alone = []
+    for site in nulls.clients:
+        # 60, 45, 33 and 50, rounded down to powers of 1.1.
+        counts = {0: 54, 1: 41}, {0: 30, 1: 49}
+        rng = np.random.default_rng(0)
+        alone.append(null_cost(site.rows, site.labels, *counts, rng, draws=200))
+    assert found.mean == pytest.approx(max(null.mean for null in alone), rel=0.1)
+    assert found.high == pytest.approx(max(null.high for null in alone), rel=0.15)
+    assert found.costs.shape == (20,)
+
+
+def test_a_pairs_null_does_not_depend_on_what_was_asked_before():
+    first, second = nulls_of((60, 45), (33, 50), (80, 80)), nulls_of((60, 45), (33, 50), (80, 80))
+    weights = {0: 1.0, 1: 2.0}
+    first.of_pair(0, 2, weights)
+    first.of_pair(1, 2, weights)
+    np.testing.assert_array_equal(
+        first.of_pair(0, 1, weights).costs, second.of_pair(0, 1, weights).costs
+    )
+    other = nulls_of((60, 45), (33, 50), seed=1)
+    assert not np.array_equal(
+        other.of_pair(0, 1, weights).costs, second.of_pair(0, 1, weights).costs
+    )
+
+
+def test_like_pairs_share_their_draws():
+    nulls = nulls_of((61,), (62,), (64,), (66,), draws=2)
+    for i in range(4):
+        for j in range(i):
+            nulls.of_pair(j, i, {0: 1.0})
+    assert len(nulls._known) == 4  # one for each client, all counted as 60 rows
+
+
+def test_more_rows_than_a_plan_carries_count_as_that_many():
+    nulls = nulls_of((60,), (45,), draws=3)
+    large = Nulls(nulls.clients, OtSettings(max_rows=20), 0, 3)
+    assert large.of_pair(0, 1, {0: 1.0}).mean > nulls.of_pair(0, 1, {0: 1.0}).mean

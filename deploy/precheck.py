@@ -1,0 +1,167 @@
+"""``coterie precheck``: one round, the costs between the sites, and what they advise.
+
+It is ``strategy=ot-groups`` with one round: what a ServerApp runs on real sites as well.
+"""
+
+import json
+import logging
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from common import config
+from common.config import Scalar, Settings
+from common.data import class_names, locate
+from common.errors import ConfigError
+from server_app.methods import build
+from server_app.verdicts import Verdict
+
+__all__ = ["EXIT_CODES", "Plan", "plan", "progress_to_stderr", "result", "run", "summary"]
+
+Json = Mapping[str, Any]
+
+STRATEGY = "ot-groups"
+
+EXIT_CODES: Mapping[str, int] = {
+    Verdict.BENEFICIAL: 0,
+    Verdict.UNCERTAIN: 3,
+    Verdict.DETRIMENTAL: 4,
+}
+"""What the process ends with; 1 and 2 are errors, as everywhere."""
+
+# One FedAvg round is what the cost is defined on; more rounds train the groups as well.
+_FIXED = {"strategy": STRATEGY, "num-server-rounds": "1", "objective": "fedavg", "name": "precheck"}
+_OWN_FILES = "own-files"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be run.
+
+    Attributes:
+        settings: of the run.
+        files: one for each site; none: the data set of the settings is split.
+    """
+
+    settings: Settings
+    files: tuple[Path, ...]
+
+
+def plan(words: Sequence[str], config_file: Path | None) -> Plan:
+    """Return what the words ask for: settings as ``key=value``, every other word is a file.
+
+    Raises:
+        ConfigError: settings that cannot be used, one file alone, or two of one name.
+        DataError: a file that is not there.
+    """
+    files = [Path(locate(word)) for word in words if "=" not in word]
+    given = [word for word in words if "=" in word]
+    keys = {word.partition("=")[0].strip() for word in given}
+    given += [f"{key}={value}" for key, value in _fixed(given, files).items() if key not in keys]
+    if files and "dataset" in keys:
+        raise ConfigError("dataset and files both say what the data are; leave one of them out")
+    settings = config.load(config_file, given)
+    if settings.strategy != STRATEGY:
+        raise ConfigError(
+            f"strategy = {settings.strategy!r}: a precheck compares sites by their OT costs; "
+            "leave strategy out, or use coterie simulate"
+        )
+    build(settings)
+    _check_names(files)
+    if not files:
+        settings = settings.replace(dataset=locate(settings.dataset))
+    return Plan(settings, tuple(files))
+
+
+def _fixed(given: Sequence[str], files: Sequence[Path]) -> Mapping[str, str]:
+    if files:
+        return _FIXED | {"dataset": _OWN_FILES, "num-clients": str(len(files))}
+    if "split=by-user" in given:
+        return _FIXED | {"num-clients": "0"}
+    return _FIXED
+
+
+def _check_names(files: Sequence[Path]) -> None:
+    if len(files) == 1:
+        raise ConfigError(
+            f"{files[0]}: one file is one site; name a file for each, or use "
+            f"dataset={files[0].name} client-column=... split=by-user"
+        )
+    names = [file.stem for file in files]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise ConfigError(f"two files are called {twice[0]!r}: a site goes by its file's name")
+
+
+def run(planned: Plan) -> Path:
+    """Run it and return the absolute path of the run folder."""
+    # Imports of seconds, after everything that can be refused without them.
+    from deploy.simulation import simulate
+
+    if not planned.files:
+        return simulate(planned.settings)
+    with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
+        return simulate(planned.settings, _node_configs(planned, Path(folder)))
+
+
+def _node_configs(planned: Plan, folder: Path) -> list[dict[str, Scalar]]:
+    """Return each site's own say, as the sites' owners would write it: they open their files."""
+    from client_app.site_config import SiteConfig
+
+    settings = planned.settings
+    classes = _common_classes(planned.files, settings.label_column)
+    return [
+        SiteConfig.parse(
+            {
+                "site": file.stem,
+                "dataset": _OWN_FILES,
+                "data-path": str(file),
+                "label-column": settings.label_column,
+                "classes": ",".join(classes),
+                "test-fraction": settings.test_fraction,
+                "state-dir": str(folder / file.stem),
+                "device": settings.device,
+            },
+            source=str(file),
+        ).to_dict()
+        for file in planned.files
+    ]
+
+
+def _common_classes(files: Sequence[Path], label_column: str) -> list[str]:
+    found = {name for file in files for name in class_names(file, label_column)}
+    whole = all(name.lstrip("-").isdigit() for name in found)
+    return sorted(found, key=int) if whole else sorted(found)
+
+
+def progress_to_stderr() -> None:
+    """Keep standard output for what a program reads."""
+    log = logging.getLogger("coterie")
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    log.addHandler(handler)
+
+
+def result(folder: Path) -> dict[str, Any]:
+    """Return what a precheck found, with the paths of its page and folder."""
+    record: dict[str, Any] = json.loads((folder / "precheck.json").read_text(encoding="utf-8"))
+    return record | {"report": str(folder / "precheck.html"), "run": str(folder)}
+
+
+def summary(record: Json) -> list[str]:
+    """Return lines for a terminal: the answer, a line per site and group, and where more stands."""
+    from server_app.precheck_words import SIGNS, approach, cost, headline, told
+
+    width = max(len(site["site"]) for site in record["sites"])
+    lines = [headline(record)]
+    for site in record["sites"]:
+        words = told(site, record["thresholds"])
+        figures = f"cost {cost(site['cost'])}  chance {cost(site['null'])}"
+        sign, name = SIGNS[site["verdict"]], site["site"].ljust(width)
+        lines.append(f"  {sign} {name}  group {site['group'] + 1}  {figures}  {words}")
+    for number, group in enumerate(record["groups"], start=1):
+        lines.append(f"group {number}: {', '.join(group['sites'])}: {approach(group)}")
+    return [*lines, f"page: {Path(record['report']).as_uri()}", f"run: {record['run']}"]
