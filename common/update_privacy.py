@@ -2,7 +2,7 @@
 
 Clipping is Flower's own, as its differential privacy strategies and mods use it. Its noise is not
 used: it comes from NumPy's global generator, which forked processes share, and its sigma is the
-textbook's, which is no promise above epsilon 1 (docs/decisions/0012-noise-on-updates.md).
+textbook's, which is no promise above epsilon 1 (docs/decisions/0016-noise-on-updates.md).
 """
 
 import math

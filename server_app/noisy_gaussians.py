@@ -10,7 +10,7 @@ __all__ = ["noisy_label_cost"]
 _RIDGE_SHARE = 0.01  # of the mean variance of unit rows, as in the clear
 _RIDGE_PER_SIGMA = 10.0
 """Below about 5 equal classes look different by their noise, above 20 different ones look alike
-(measured: docs/decisions/0011-private-label-cost.md)."""
+(measured: docs/decisions/0015-private-label-cost.md)."""
 
 
 def noisy_label_cost(first: NoisyMoments, second: NoisyMoments) -> float:

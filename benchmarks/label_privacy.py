@@ -1,0 +1,169 @@
+"""What noise on label histograms costs SimClust: clusters and accuracy, on digits.
+
+    python benchmarks/label_privacy.py
+
+Sites hold rows of one of five blocks of two classes (the (1,5)-Dirichlet split), and SimClust looks
+for five clusters. First clusters alone, many draws of the noise for every seed: how alike are they
+to the blocks, and to the clusters without noise? Then whole runs, for their accuracy. A run that
+finished is not repeated.
+"""
+
+import argparse
+import json
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from sklearn.metrics import adjusted_rand_score
+
+from client_app.descriptors import label_histogram
+from client_app.site import simulated_federation
+from common import seeds
+from common.config import Settings
+from common.label_privacy import label_mechanism, plausible_counts
+from deploy.simulation import simulate
+from server_app.clustering import normalise_counts, symmetric_kl_k_means
+
+BLOCKS = 5
+SIZES = (10, 20, 40)
+"""Sites among which the 1437 training rows are dealt: about 144, 72 and 36 rows each."""
+PROTECTIONS: dict[str, dict[str, object]] = {
+    "none": {},
+    **{f"gaussian {e}": {"label-privacy": "gaussian", "epsilon": e} for e in (8, 4, 2, 1)},
+    **{f"k-rr {e}": {"label-privacy": "k-rr", "epsilon": e} for e in (8, 4, 2, 1)},
+    "paper, gamma 1": {"label-privacy": "paper", "label-gamma": 1.0},
+    "paper, gamma 10": {"label-privacy": "paper", "label-gamma": 10.0},
+}
+RUNS = ("none", "gaussian 8", "gaussian 4", "gaussian 2", "gaussian 1", "random")
+SHOWN = (5, 10, 20, 30)
+"""Rounds of which the accuracy is printed."""
+
+
+def settings_of(protection: str, sites: int, seed: int, **more: object) -> Settings:
+    """Return the settings of one run; ``random`` draws as many sites, without clusters."""
+    strategy = "random" if protection == "random" else "simclust"
+    return Settings.parse(
+        {
+            "strategy": strategy,
+            "num-clusters": BLOCKS if strategy == "simclust" else 0,
+            "clients-per-round": BLOCKS,
+            "num-clients": sites,
+            "split": "dirichlet-partitioned",
+            "num-partitions": BLOCKS,
+            "dirichlet-alpha": 1.0,
+            "min-partition-size": 5,
+            "num-server-rounds": SHOWN[-1],
+            "seed": seed,
+        }
+        | PROTECTIONS.get(protection, {})
+        | more
+    )
+
+
+def counts_of(settings: Settings) -> np.ndarray:
+    """Return the rows of every class at every site, (n, K)."""
+    dataset, sites = simulated_federation(settings)
+    rows = [label_histogram(dataset.train_y[site.train], dataset.num_classes) for site in sites]
+    return np.array(rows)
+
+
+def clusters(counts: np.ndarray, seed: int) -> np.ndarray:
+    """Return SimClust's clusters (n,), as the strategy forms them."""
+    rng = seeds.generator(seed, "clustering")
+    return symmetric_kl_k_means(normalise_counts(counts), BLOCKS, rng).labels
+
+
+def agreement(protection: str, sites: int, seed: int, draws: int) -> Iterator[tuple[float, float]]:
+    """Yield the adjusted Rand index to the blocks and to the noise-free clusters, per draw."""
+    settings = settings_of(protection, sites, seed)
+    counts = counts_of(settings)
+    blocks = (counts @ np.kron(np.eye(BLOCKS), np.ones((2, 1)))).argmax(axis=1)
+    exact = clusters(counts, seed)
+    mechanism = label_mechanism(settings, counts.shape[1])
+    for _ in range(draws if mechanism else 1):
+        seen = counts.astype(np.float64)
+        if mechanism:
+            seen = np.array([plausible_counts(mechanism.release(c), c.sum()) for c in counts])
+        found = clusters(seen, seed)
+        yield adjusted_rand_score(blocks, found), adjusted_rand_score(exact, found)
+
+
+def cluster_table(arguments: argparse.Namespace) -> str:
+    """Return agreement by protection and number of sites, as Markdown."""
+    head = "| `label-privacy` |" + "".join(
+        f" {sites} sites: to the blocks | to no noise |" for sites in SIZES
+    )
+    rows = [head, "|---|" + "---:|" * (2 * len(SIZES))]
+    for protection in PROTECTIONS:
+        cells = [protection]
+        for sites in SIZES:
+            found = np.array(
+                [
+                    pair
+                    for seed in range(arguments.seeds)
+                    for pair in agreement(protection, sites, seed, arguments.draws)
+                ]
+            )
+            spread = zip(found.mean(axis=0), found.std(axis=0), strict=True)
+            cells += [f"{mean:.2f} ± {deviation:.2f}" for mean, deviation in spread]
+        rows.append("| " + " | ".join(cells) + " |")
+        print(rows[-1], flush=True)
+    return "\n".join(rows)
+
+
+def curves(arguments: argparse.Namespace) -> dict[str, list[float]]:
+    """Run what has not finished yet; return every run's accuracy by round."""
+    file = arguments.output / "curves.json"
+    done: dict[str, list[float]] = json.loads(file.read_text()) if file.exists() else {}
+    for seed in range(arguments.seeds):
+        for protection in RUNS:
+            key = f"{protection} seed={seed}"
+            if key in done:
+                continue
+            print(f"-- {key}", flush=True)
+            own = {"output-dir": str(arguments.output / "runs"), "workers": arguments.workers}
+            folder = simulate(settings_of(protection, 20, seed, **own))
+            lines = (folder / "rounds.jsonl").read_text().splitlines()
+            done[key] = [json.loads(line)["accuracy"] for line in lines]
+            temporary = file.with_suffix(".part")
+            temporary.write_text(json.dumps(done) + "\n")
+            temporary.replace(file)
+    return done
+
+
+def curve_table(done: dict[str, list[float]], count: int) -> str:
+    """Return accuracies as Markdown: means over the seeds, deviations behind ±."""
+    rows = ["| run |" + "".join(f" round {r} |" for r in SHOWN) + " mean of the last 10 |"]
+    rows.append("|---|" + "---:|" * (len(SHOWN) + 1))
+    for protection in RUNS:
+        curve = 100 * np.array([done[f"{protection} seed={seed}"] for seed in range(count)])
+        columns = [curve[:, r - 1] for r in SHOWN] + [curve[:, -10:].mean(axis=1)]
+        cells = [f"{column.mean():.1f} ± {column.std():.1f}" for column in columns]
+        name = protection if protection == "random" else f"simclust, {protection}"
+        rows.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(rows)
+
+
+def main() -> None:
+    """Print and write both tables."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
+    parser.add_argument("--output", type=Path, default=Path("runs/label-privacy"))
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--draws", type=int, default=20, help="of the noise, per seed")
+    parser.add_argument("--workers", type=int, default=1)
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    command = shlex.join(["python", "benchmarks/label_privacy.py", *sys.argv[1:]])
+    parts = [
+        f"`{command}`",
+        cluster_table(arguments),
+        curve_table(curves(arguments), arguments.seeds),
+    ]
+    (arguments.output / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    print("\n\n".join(parts))
+
+
+if __name__ == "__main__":
+    main()
