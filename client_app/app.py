@@ -7,7 +7,9 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client_app import descriptors, energy, engine, personal, private, probing
+from client_app.class_statistics import class_moments
 from client_app.engine import Fitted
+from client_app.probing import SeenRows
 from client_app.site import Site, open_site
 from client_app.training import Evaluation, Stopwatch
 from common import messages, seeds
@@ -97,16 +99,34 @@ def representations(message: Message, site: Site) -> Message:
     order = Order.decode(message.content)
     parameters = messages.decode_arrays(messages.arrays_of(message.content))
     seen = probing.representations(parameters, site)
-    report = RepresentationReport(
+    report = _seen_report(site, order, seen, watch.seconds)
+    return messages.reply(message, report, {messages.ROWS_SEEN: seen.rows})
+
+
+def _seen_report(site: Site, order: Order, seen: SeenRows, seconds: float) -> RepresentationReport:
+    return RepresentationReport(
         site=site.name,
         round=order.round,
         attempt=order.attempt,
         model=order.model,
         classes=list(seen.counts),
         counts=list(seen.counts.values()),
-        seconds=watch.seconds,
+        seconds=seconds,
     )
-    return messages.reply(message, report, {messages.ROWS_SEEN: seen.rows})
+
+
+@app.query("class_statistics")
+@_of_site
+def class_statistics(message: Message, site: Site) -> Message:
+    """Send mean and second moment of every class, if the site's own configuration releases that."""
+    require(site, "class-statistics")
+    watch = Stopwatch()
+    order = Order.decode(message.content)
+    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    seen = probing.representations(parameters, site)
+    moments, note = class_moments(parameters, seen, site)
+    report = _seen_report(site, order, seen, watch.seconds)
+    return messages.reply(message, report, {messages.MOMENTS: moments}, note)
 
 
 @app.train()

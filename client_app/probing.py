@@ -28,6 +28,10 @@ class SeenRows:
     counts: Mapping[int, int]
     """Training rows of each class in ``rows``, in their order."""
 
+    def rows_of(self, label: int) -> int:
+        """Return how many rows of a class are here."""
+        return min(self.counts[label], MOST_ROWS_SEEN)
+
 
 def representations(parameters: Parameters, site: Site) -> SeenRows:
     """Return what the model makes of training rows, in evaluation mode (Elhussein, section III)."""

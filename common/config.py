@@ -269,6 +269,13 @@ class Settings(Schema):
         description="simulated sites' links in Mbit/s: a rate, a range to draw from as 6-54, or "
         "empty for the radio profile's",
     )
+    statistics_privacy: Literal["none", "zcdp"] = Field(
+        "none",
+        description="class statistics of the OT cost: as they are, or with concentrated privacy",
+    )
+    rho: float = Field(
+        1.0, gt=0, le=1000, description="statistics-privacy=zcdp: of all classes together, once"
+    )
     update_privacy: Literal["none", "central-dp", "local-dp"] = Field(
         "none",
         description="updates: averaged as they are, averaged with noise by the server, or made "

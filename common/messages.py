@@ -30,6 +30,7 @@ LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
 LOSS = f"{MessageType.QUERY}.loss"
 PROBE_ROWS = f"{MessageType.QUERY}.probe_rows"
 REPRESENTATIONS = f"{MessageType.QUERY}.representations"
+CLASS_STATISTICS = f"{MessageType.QUERY}.class_statistics"
 
 Parameters = Mapping[str, np.ndarray]
 """A model's arrays by name, in the order of its state dict."""
@@ -95,9 +96,9 @@ class Introduction(_Record):
 RELEASES = ("label-histogram", "model", "loss")
 """What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
 
-DISCLOSURES = ("probe-rows", "representations")
-"""What a site releases only where its own configuration names it: rows, or what a model makes of
-each of them."""
+DISCLOSURES = ("probe-rows", "representations", "class-statistics")
+"""What a site releases only where its own configuration names it: rows, what a model makes of each
+of them, or the mean and second moment of that in every class."""
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,10 @@ PROBE = "rows"
 
 @dataclass(frozen=True)
 class RepresentationReport(_Record):
-    """A site's answer to ``query.representations``, beside the array :data:`ROWS_SEEN`."""
+    """A site's answer to ``query.representations``, beside the array :data:`ROWS_SEEN`.
+
+    And to ``query.class_statistics``, beside the array :data:`MOMENTS`.
+    """
 
     site: str
     round: int
@@ -155,6 +159,9 @@ class RepresentationReport(_Record):
 ROWS_SEEN = "representations"
 """Name of the array of inputs of the model's last layer, (m, d) float32: class after class, of each
 :data:`MOST_ROWS_SEEN` rows at most."""
+
+MOMENTS = "moments"
+"""Name of the array of a mean and second moment for each class, (classes, r + r(r+1)/2) float64."""
 
 MOST_ROWS_SEEN = 900
 """Of one class; Elhussein's own bound."""

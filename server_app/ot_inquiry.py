@@ -22,7 +22,7 @@ from server_app.ot_settings import OtSettings
 from server_app.representations import Representations
 from server_app.roster import Roster
 
-__all__ = ["GATHER", "Inquiry"]
+__all__ = ["GATHER", "OUTPUT", "Inquiry", "inspect_classes"]
 
 OUTPUT = "output.weight"  # of the layer whose input is the representation: (classes, width)
 
@@ -94,6 +94,20 @@ def _inspect(
     """Return a site's representations and its rows per class, if they agree with each other."""
     refuse_error(reply)
     report = RepresentationReport.decode(reply.content)
+    counts = inspect_classes(report, asked, min_rows)
+    sent = [min(count, MOST_ROWS_SEEN) for count in counts.values()]
+    rows = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.ROWS_SEEN)
+    shape = (sum(sent), width)
+    if rows is None or rows.shape != shape or rows.dtype != np.float32:
+        raise MessageError(f"no float32 representations of shape {shape}")
+    if not np.isfinite(rows).all():
+        raise MessageError("the representations hold NaN or inf")
+    labels = np.repeat(np.array(list(counts), dtype=np.int64), sent)
+    return Representations(rows, labels), counts
+
+
+def inspect_classes(report: RepresentationReport, asked: Asked, min_rows: int) -> dict[int, int]:
+    """Return a site's rows of every class that can be compared, if they agree with each other."""
     site, order = asked.site, asked.order
     if report.site != site.site:
         raise MessageError(f"signed {report.site!r}")
@@ -108,15 +122,7 @@ def _inspect(
         raise MessageError(
             f"counts {counts} are not classes of {min_rows} rows or more among {site.num_examples}"
         )
-    sent = [min(count, MOST_ROWS_SEEN) for count in counts]
-    rows = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.ROWS_SEEN)
-    shape = (sum(sent), width)
-    if rows is None or rows.shape != shape or rows.dtype != np.float32:
-        raise MessageError(f"no float32 representations of shape {shape}")
-    if not np.isfinite(rows).all():
-        raise MessageError("the representations hold NaN or inf")
-    labels = np.repeat(np.array(classes, dtype=np.int64), sent)
-    return Representations(rows, labels), dict(zip(classes, counts, strict=True))
+    return dict(zip(classes, counts, strict=True))
 
 
 GATHER: Mapping[str, Gather] = {"clear": in_the_clear}

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import ConfigError, did_you_mean
+from common.private_statistics import NoisyMoments
 from server_app.dissimilarity import FloatArray
 from server_app.gaussians import (
     Gaussian,
@@ -20,6 +21,7 @@ from server_app.gaussians import (
     projected_into_ball,
     public_projection,
 )
+from server_app.noisy_gaussians import noisy_label_cost
 from server_app.representations import unit_rows
 from server_app.transport_plan import SOLVERS, Solver
 from server_app.verdicts import Thresholds
@@ -62,6 +64,15 @@ def _projected_gaussian(rows: FloatArray, projection_seed: int) -> Gaussian:
     return fit_gaussian(projected_into_ball(unit_rows(rows), frame), _RIDGE_SHARE / frame.shape[1])
 
 
+def _projected_distance(left: Gaussian | NoisyMoments, right: Gaussian | NoisyMoments) -> float:
+    """Return how far two classes are apart, whichever of the two forms they are known in."""
+    if isinstance(left, NoisyMoments) and isinstance(right, NoisyMoments):
+        return noisy_label_cost(left, right)
+    assert isinstance(left, Gaussian)
+    assert isinstance(right, Gaussian)
+    return hellinger_distance(left, right)
+
+
 def _full_gaussian(rows: FloatArray, _projection_seed: int) -> Gaussian:
     return fit_gaussian(unit_rows(rows), _RIDGE_SHARE / rows.shape[1])
 
@@ -75,7 +86,7 @@ def _mean_share(rows_a: int, total_a: int, rows_b: int, total_b: int) -> float:
 
 
 VARIANTS: Mapping[str, Variant] = {
-    "paper": Variant(2.0, 1.0, _projected_gaussian, hellinger_distance, _product_of_counts),
+    "paper": Variant(2.0, 1.0, _projected_gaussian, _projected_distance, _product_of_counts),
     "full-covariance": Variant(
         2.0, 1.0, _full_gaussian, hellinger_distance, _product_of_counts, rows_per_column=10
     ),

@@ -20,6 +20,7 @@ WORDS: Mapping[str, str] = {
     "class-counts": "each site's exact rows per class",
     "losses": "each site's loss on its training rows",
     "updates": "each site's last update",
+    "class-statistics": "mean and covariance of that in each class",
     "links": "the rate of each site's link",
     "models": "each site's trained model",
     "representations": "what a model makes of each site's rows",
@@ -29,8 +30,9 @@ WORDS: Mapping[str, str] = {
 """What a method can need to see, in words."""
 
 IMPLIED: Mapping[str, frozenset[str]] = {
-    # The answer that carries representations says how many rows of each class there are.
-    "representations": frozenset({"class-counts"}),
+    # Both answers say how many rows of each class there are.
+    "representations": frozenset({"class-counts", "class-statistics"}),
+    "class-statistics": frozenset({"class-counts"}),
 }
 """What else the server sees with something."""
 
@@ -122,6 +124,22 @@ PROTECTIONS: tuple[Protection, ...] = (
         chosen=_label("two-party"),
         covers=_HISTOGRAM,
         available=False,
+    ),
+)
+
+
+PROTECTIONS += (
+    Protection(
+        setting="statistics-privacy=zcdp",
+        hides=frozenset({"representations"}),
+        whom="A row, from the server, as far as means and covariances of its class tell of it: "
+        "discrete Gaussian noise, rho-zCDP for replacing one row within its class, each site once "
+        "for all pairs. The exact number of rows of every class is public here.",
+        still="The cosines between rows that the OT cost also needs have no such guarantee, and "
+        "neither has the model that made the representations. " + _OTHER_RELEASES,
+        instead="use statistics-privacy=none, for in the clear the rows themselves are seen",
+        chosen=lambda settings: settings.statistics_privacy == "zcdp",
+        covers=frozenset({"class-statistics"}),
     ),
 )
 

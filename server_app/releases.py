@@ -35,6 +35,7 @@ WHAT: Mapping[str, str] = {
     messages.LOSS: "loss of a model on the training rows",
     messages.PROBE_ROWS: "training rows themselves, without labels",
     messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",
+    messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
     messages.TRAIN: "trained model, rows, training loss",
     messages.EVALUATE: "loss and accuracy on the held-out rows",
     _ERROR: "error message",

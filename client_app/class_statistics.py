@@ -1,0 +1,65 @@
+"""A site's class statistics for the OT cost: mean and second moment of every class, once."""
+
+import hashlib
+from collections.abc import Mapping
+
+import numpy as np
+
+from client_app.private import release_once
+from client_app.probing import SeenRows
+from client_app.site import Site
+from common.messages import Parameters, ReleaseNote
+from common.privacy import zcdp_epsilon
+from common.privacy_book import REPLACE_ROW_IN_CLASS, Entry
+from common.private_statistics import Moments, ball_rows, class_event, release_moments
+
+__all__ = ["class_moments"]
+
+
+def class_moments(
+    parameters: Parameters, seen: SeenRows, site: Site
+) -> tuple[np.ndarray, ReleaseNote | None]:
+    """Return the moments of every class (K', r + r(r+1)/2) float64, in the order of its classes.
+
+    With ``statistics-privacy=zcdp`` they are noisy, and asked again about the same model they are
+    the same. The model is taken as given: what it tells of the rows that trained it is not counted.
+    """
+    rows = _by_class(seen)
+    if site.settings.statistics_privacy == "none":
+        return _stacked([Moments.of(ball_rows(each)).flat() for each in rows]), None
+    rho, delta = site.settings.rho, site.settings.delta
+    # Everything in here is known to the server, the rows' numbers included.
+    request = f"class statistics at rho {rho!r} of {dict(seen.counts)}, model {_digest(parameters)}"
+    answer, book = release_once(
+        site.keeper,
+        site.budget,
+        request,
+        Entry(class_event(rho), REPLACE_ROW_IN_CLASS, "class statistics"),
+        lambda: [release_moments(ball_rows(each), rho).moments.flat().tolist() for each in rows],
+    )
+    note = ReleaseNote(
+        f"discrete Gaussian on the moments, {rho:g}-zCDP",
+        REPLACE_ROW_IN_CLASS,
+        zcdp_epsilon(rho, delta),
+        delta,
+        rho,
+        book.spent(REPLACE_ROW_IN_CLASS, site.budget.delta),
+    )
+    return _stacked(answer), note
+
+
+def _by_class(seen: SeenRows) -> list[np.ndarray]:
+    sizes = [seen.rows_of(label) for label in seen.counts]
+    return np.split(seen.rows.astype(np.float64), np.cumsum(sizes)[:-1]) if sizes else []
+
+
+def _stacked(points: list[np.ndarray] | list[list[float]]) -> np.ndarray:
+    return np.array(points, dtype=np.float64).reshape(len(points), -1)
+
+
+def _digest(parameters: Mapping[str, np.ndarray]) -> str:
+    digest = hashlib.sha256()
+    for name, value in parameters.items():
+        digest.update(f"{name} {value.dtype} {value.shape}\0".encode())
+        digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
