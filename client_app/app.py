@@ -6,14 +6,14 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import descriptors, energy, engine, personal, private, probing
+from client_app import descriptors, energy, engine, personal, private, probing, two_party
 from client_app.class_statistics import class_moments
 from client_app.engine import Fitted
 from client_app.probing import SeenRows
-from client_app.site import Site, open_site
+from client_app.site import Site, open_site, require
 from client_app.training import Evaluation, Stopwatch
 from common import messages, seeds
-from common.errors import CoterieError, MessageError
+from common.errors import CoterieError
 from common.messages import (
     EvaluateReport,
     Introduction,
@@ -27,11 +27,17 @@ from common.messages import (
 )
 
 Handler = Callable[[Message, Site], Message]
+NodeHandler = Callable[[Message, Site, Context], Message]
 
 app = ClientApp()
 
 
 def _of_site(handler: Handler) -> Callable[[Message, Context], Message]:
+    """Open the site for a handler that needs nothing else of its node."""
+    return _of_node(lambda message, site, context: handler(message, site))
+
+
+def _of_node(handler: NodeHandler) -> Callable[[Message, Context], Message]:
     """Open the site, and let any error name it: Flower's error reply carries only the text."""
 
     def answer(message: Message, context: Context) -> Message:
@@ -39,7 +45,7 @@ def _of_site(handler: Handler) -> Callable[[Message, Context], Message]:
         try:
             site = open_site(context)
             name = f"site {site.name}"
-            return energy.metered(handler, message, site)
+            return energy.metered(lambda m, s: handler(m, s, context), message, site)
         except CoterieError as error:
             raise type(error)(f"{name}: {error}") from error
         except Exception as error:
@@ -217,7 +223,6 @@ def loss(message: Message, site: Site) -> Message:
     return messages.reply(message, report)
 
 
-def require(site: Site, release: str) -> None:
-    """Raise if the site does not release what is asked of it."""
-    if release not in site.releases:
-        raise MessageError(f"this site does not release {release!r}")
+app.query("product_keys")(_of_node(two_party.keys))
+app.query("product_open")(_of_node(two_party.open_rows))
+app.query("product_share")(_of_node(two_party.share))

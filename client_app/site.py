@@ -13,7 +13,7 @@ from client_app.site_config import SiteConfig
 from common import config, seeds
 from common.config import Settings
 from common.data import SYNTHETIC, Dataset, load_dataset
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, MessageError
 from common.privacy_book import Budget
 from common.radio import LinkRates
 from common.splits import SiteRows, partition
@@ -141,3 +141,9 @@ def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
         seed=settings.seed,
     )
     return dataset, rows
+
+
+def require(site: Site, release: str) -> None:
+    """Raise if the site does not release what is asked of it."""
+    if release not in site.releases:
+        raise MessageError(f"this site does not release {release!r}")

@@ -2,6 +2,9 @@
 
 from collections.abc import Mapping
 
+from flwr.app import Context
+
+from client_app import site_config
 from client_app.keeping import Keeper
 from common.config import Scalar
 from common.errors import ConfigError
@@ -44,3 +47,14 @@ def flag(node_config: Mapping[str, Scalar], key: str) -> bool:
     if isinstance(value, bool):
         return value
     raise ConfigError(f"node-config {key} = {value!r}: must be true or false")
+
+
+def trusted_by(context: Context) -> Pins:
+    """Return whom a node takes keys from.
+
+    A simulated node holds a part of the run's own data set, so there is nobody to impersonate: it
+    trusts everybody unless it names its peers.
+    """
+    pins = pins_of(context.node_config)
+    simulated = not site_config.from_node_config(context.node_config).data_path
+    return Pins(allow_unpinned=True) if simulated and not pins.fingerprints else pins

@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Self
+from typing import Any, Self, get_args, get_origin
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -37,7 +37,7 @@ Parameters = Mapping[str, np.ndarray]
 
 
 @dataclass(frozen=True)
-class _Record:
+class Record:
     """A flat record of numbers, texts and lists of them."""
 
     def encode(self) -> ConfigRecord:
@@ -62,9 +62,9 @@ class _Record:
 
 
 def _is_of_type(value: object, expected: object) -> bool:
-    for entries in (int, float, str):
-        if expected == list[entries]:  # type: ignore[valid-type]
-            return isinstance(value, list) and all(type(entry) is entries for entry in value)
+    if get_origin(expected) is list:
+        [kind] = get_args(expected)
+        return isinstance(value, list) and all(type(entry) is kind for entry in value)
     # bool is an int to Python, never to us
     return type(value) is expected
 
@@ -74,7 +74,7 @@ def _type_name(expected: object) -> str:
 
 
 @dataclass(frozen=True)
-class Introduction(_Record):
+class Introduction(Record):
     """A site's answer to ``query.introduce``."""
 
     site: str
@@ -93,7 +93,7 @@ class Introduction(_Record):
     """Of its link, in Mbit/s; 0: what the run's radio profile says."""
 
 
-RELEASES = ("label-histogram", "model", "loss")
+RELEASES = ("label-histogram", "label-distances", "model", "loss")
 """What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
 
 DISCLOSURES = ("probe-rows", "representations", "class-statistics")
@@ -102,7 +102,7 @@ of them, or the mean and second moment of that in every class."""
 
 
 @dataclass(frozen=True)
-class LabelHistogram(_Record):
+class LabelHistogram(Record):
     """A site's answer to ``query.label_histogram``."""
 
     site: str
@@ -111,7 +111,7 @@ class LabelHistogram(_Record):
 
 
 @dataclass(frozen=True)
-class NoisyHistogram(_Record):
+class NoisyHistogram(Record):
     """A site's answer to ``query.label_histogram`` where ``label-privacy`` asks for noise."""
 
     site: str
@@ -120,7 +120,7 @@ class NoisyHistogram(_Record):
 
 
 @dataclass(frozen=True)
-class ProbeRequest(_Record):
+class ProbeRequest(Record):
     """What ``query.probe_rows`` asks for: training rows as they are."""
 
     rows: int
@@ -128,7 +128,7 @@ class ProbeRequest(_Record):
 
 
 @dataclass(frozen=True)
-class ProbeReport(_Record):
+class ProbeReport(Record):
     """A site's answer to ``query.probe_rows``, beside the array :data:`PROBE`."""
 
     site: str
@@ -139,7 +139,7 @@ PROBE = "rows"
 
 
 @dataclass(frozen=True)
-class RepresentationReport(_Record):
+class RepresentationReport(Record):
     """A site's answer to ``query.representations``, beside the array :data:`ROWS_SEEN`.
 
     And to ``query.class_statistics``, beside the array :data:`MOMENTS`.
@@ -168,7 +168,7 @@ MOST_ROWS_SEEN = 900
 
 
 @dataclass(frozen=True)
-class Order(_Record):
+class Order(Record):
     """What the server asks with a model: to train it, or to evaluate it."""
 
     round: int
@@ -180,7 +180,7 @@ class Order(_Record):
 
 
 @dataclass(frozen=True)
-class TrainReport(_Record):
+class TrainReport(Record):
     """A site's account of one training, beside its arrays."""
 
     site: str
@@ -196,7 +196,7 @@ class TrainReport(_Record):
 
 
 @dataclass(frozen=True)
-class EvaluateReport(_Record):
+class EvaluateReport(Record):
     """A site's account of one evaluation on its held-out rows."""
 
     site: str
@@ -220,7 +220,7 @@ class PersonalReport(EvaluateReport):
 
 
 @dataclass(frozen=True)
-class ReleaseNote(_Record):
+class ReleaseNote(Record):
     """How a site protected what the reply beside it holds, in the site's own words.
 
     A reply without a note is in the clear. Numbers that mean nothing for a mechanism are inf.
@@ -246,7 +246,7 @@ class ReleaseNote(_Record):
 
 
 @dataclass(frozen=True)
-class Usage(_Record):
+class Usage(Record):
     """What a site needed to make the reply beside it."""
 
     cpu_seconds: float
@@ -276,7 +276,7 @@ with the source of its figure; or not at all."""
 
 
 @dataclass(frozen=True)
-class LossReport(_Record):
+class LossReport(Record):
     """A site's answer to ``query.loss``: how well a model fits its training rows."""
 
     site: str
@@ -289,7 +289,7 @@ class LossReport(_Record):
     seconds: float
 
 
-def content(record: _Record | None = None, arrays: ArrayRecord | None = None) -> RecordDict:
+def content(record: Record | None = None, arrays: ArrayRecord | None = None) -> RecordDict:
     """Return a message's content."""
     result = RecordDict()
     if record is not None:
@@ -301,7 +301,7 @@ def content(record: _Record | None = None, arrays: ArrayRecord | None = None) ->
 
 def reply(
     message: Message,
-    record: _Record,
+    record: Record,
     parameters: Parameters | None = None,
     note: ReleaseNote | None = None,
 ) -> Message:

@@ -16,10 +16,10 @@ from flwr.app import Context, Message
 from numpy.typing import NDArray
 
 from client_app import engine
-from client_app.app import evaluate_reply, require, train_reply
+from client_app.app import evaluate_reply, train_reply
 from client_app.energy import Meter, parted
 from client_app.engine import Fitted, Lesson
-from client_app.site import Site, open_site
+from client_app.site import Site, open_site, require
 from client_app.training import Stopwatch
 from common import messages
 from common.config import Settings

@@ -9,9 +9,9 @@ from pathlib import Path
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))  # from a checkout that is not installed
 
-from common.config import load  # noqa: E402
+from common.config import Settings  # noqa: E402
 from server_app.cards import CARDS  # noqa: E402
-from server_app.methods import build  # noqa: E402
+from server_app.methods import compose  # noqa: E402
 from server_app.protection import PROTECTIONS, WORDS, Protection  # noqa: E402
 
 PAGE = FOLDER / "protections.md"
@@ -34,16 +34,20 @@ def page() -> str:
     return "\n".join([_HEAD, *rows, "", *map(_section, PROTECTIONS)])
 
 
-def needs_of(name: str) -> frozenset[str]:
-    """Return what a method needs to see, with the settings of its card's example."""
-    return build(load(None, [f"strategy={name}", *CARDS[name].example.split()])).needs
+def needs_of(name: str, setting: str) -> frozenset[str]:
+    """Return what a method needs to see with a protection; settings are those of its card."""
+    values = dict(word.split("=") for word in CARDS[name].example.split()) | {"strategy": name}
+    if setting == "label-privacy=two-party":  # the one that changes what a method asks for
+        values |= {"metric": "euclidean", "label-privacy": "two-party"}
+    return compose(Settings.parse(values)).needs
 
 
 def _row(name: str, shown: list[Protection]) -> str:
     cells = [f"[`{name}`](methods/{name}.md)"]
     for protection in shown:
-        denied = sorted(protection.denied(needs_of(name)))
-        runs = "runs" if protection.works_on(needs_of(name)) else "runs; nothing to protect"
+        needs = needs_of(name, protection.setting)
+        denied = sorted(protection.denied(needs))
+        runs = "runs" if protection.works_on(needs) else "runs; nothing to protect"
         cells.append(f"refused: needs {WORDS[denied[0]]}" if denied else runs)
     return "| " + " | ".join(cells) + " |"
 

@@ -17,13 +17,14 @@ from server_app import audit, checkpoint, metering, methods, report
 from server_app.checkpoint import HoldsClients, State
 from server_app.courier import Courier
 from server_app.metering import Book, MeteredGrid
-from server_app.methods import LabelGroups, Method
+from server_app.methods import LabelDistances, LabelGroups, Method
 from server_app.model_groups import ModelGroups
 from server_app.ot_groups import OtGroups
 from server_app.releases import RecordingGrid
 from server_app.roster import Roster, introduce, reintroduce
 from server_app.run_folder import RunFolder, environment
 from server_app.strategies.base import FederatedTraining
+from server_app.strategies.label_distances import LabelDistanceClustering
 from server_app.strategies.label_distribution import LabelDistributionClustering
 from server_app.strategies.model_similarity import ModelSimilarityClustering
 from server_app.strategies.ot_cost import OtCostGroups
@@ -138,6 +139,8 @@ def _strategy(
     kind: type[FederatedTraining] = FederatedTraining
     if isinstance(method.group, LabelGroups):
         kind = LabelDistributionClustering
+    elif isinstance(method.group, LabelDistances):
+        kind = LabelDistanceClustering
     elif isinstance(method.group, ModelGroups):
         kind = ModelSimilarityClustering
     elif isinstance(method.group, OtGroups):

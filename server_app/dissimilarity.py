@@ -302,6 +302,12 @@ def _wasserstein_of_values(shares: FloatArray) -> FloatArray:
     return _pairwise(np.sort(shares, axis=1), "cityblock") / num_classes
 
 
+def _hellinger(shares: FloatArray) -> FloatArray:
+    """Hellinger distance in [0, 1]: sqrt(sum_k (sqrt p_k - sqrt q_k)² / 2)."""
+    roots: FloatArray = np.sqrt(shares / 2.0)
+    return _pairwise(roots, "euclidean")
+
+
 def _pairwise(
     rows: FloatArray, metric: Literal["sqeuclidean", "euclidean", "cityblock", "chebyshev"]
 ) -> FloatArray:
@@ -329,8 +335,11 @@ LABEL_METRICS: Mapping[str, Dissimilarity] = {
     "js": _on_distributions(_jensen_shannon),
     "wasserstein": _on_distributions(_wasserstein),
     "wasserstein-values": _on_distributions(_wasserstein_of_values),
+    "hellinger": _on_distributions(_hellinger),
 }
-"""Famá's nine metrics (eq. 3-11) and a second reading of the last, on label distributions (n, K).
+"""Famá's nine metrics (eq. 3-11), a second reading of the last, and the Hellinger distance.
+
+All take label distributions (n, K).
 
 Factors (log base, 1/K) change no clustering; squares and square roots do. Each raises DataError
 for rows that are no distributions.

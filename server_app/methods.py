@@ -8,6 +8,7 @@ import numpy as np
 
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
+from common.label_products import LABEL_PRODUCTS
 from server_app import (
     clustering,
     model_groups,
@@ -49,17 +50,32 @@ class LabelGroups:
 
 
 @dataclass(frozen=True)
+class LabelDistances:
+    """Sites grouped before round 1 by label distances that every two of them compute together."""
+
+    cluster: Clusterer
+    """It gets the distances alone: the descriptors are (n, 0)."""
+    metric: str
+    """Of ``common.label_products.LABEL_PRODUCTS``."""
+
+
+@dataclass(frozen=True)
 class Method:
     """Who trains, how sites are grouped (if they are), and which model each one gets."""
 
     select: Selection
-    group: LabelGroups | ModelGroups | OtGroups | None = None
+    group: LabelGroups | LabelDistances | ModelGroups | OtGroups | None = None
     route: Routing = routing.one_model
 
     @property
     def needs(self) -> frozenset[str]:
         """What the server must see of clients: what groups them and what selects them."""
-        seen = {LabelGroups: "labels", ModelGroups: "models", OtGroups: "representations"}
+        seen = {
+            LabelGroups: "labels",
+            LabelDistances: "label-distances",
+            ModelGroups: "models",
+            OtGroups: "representations",
+        }
         grouping = {seen[type(self.group)]} if self.group else set()
         rehearsals = {"rehearsals"} if self.select.rehearses else set()
         return self.select.needs | grouping | rehearsals
@@ -126,12 +142,13 @@ def similarity(settings: Settings) -> Method:
 
     With ``clients-per-round`` set, that many clients are spread over the clusters.
     """
-    size = settings.clients_per_round
+    size, compare = settings.clients_per_round, _label_metric(settings)
     return Method(
-        group=LabelGroups(
-            compare=_label_metric(settings),
+        group=_label_distances(settings)
+        or LabelGroups(
+            compare=compare,
             cluster=_k_medoids(settings),
-            place=regrouping.nearest_medoid(_label_metric(settings)),
+            place=regrouping.nearest_medoid(compare),
             metric=settings.metric,
         ),
         select=selection.SpreadOverClusters(size) if size else selection.OnePerCluster(),
@@ -237,7 +254,14 @@ METHODS: dict[str, Callable[[Settings], Method]] = {
 
 
 def build(settings: Settings) -> Method:
-    """Return the method that the settings name; :class:`ConfigError` if there is none."""
+    """Return the method that the settings name; :class:`ConfigError` if it cannot be had."""
+    method = compose(settings)
+    protection.check(method.needs, settings)
+    return method
+
+
+def compose(settings: Settings) -> Method:
+    """Return the method that the settings name, whatever their protections keep from it."""
     if settings.strategy not in METHODS:
         raise ConfigError(unknown_name("strategy", settings.strategy, METHODS))
     method = METHODS[settings.strategy](settings)
@@ -246,15 +270,13 @@ def build(settings: Settings) -> Method:
             f"routing = 'per-cluster': strategy={settings.strategy} groups nobody; "
             "use strategy=similarity, simclust or repclust, or routing=one-model"
         )
-    if not settings.shares_model and method.needs - {"labels", "sizes"}:
+    if not settings.shares_model and method.needs - {"labels", "label-distances", "sizes"}:
         raise ConfigError(
             f"objective = {settings.objective!r}: no model leaves a site, and "
             f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
             "use strategy=fedavg or random"
         )
-    method = _selecting(method, settings)
-    protection.check(method.needs, settings)
-    return method
+    return _selecting(method, settings)
 
 
 def _selecting(method: Method, settings: Settings) -> Method:
@@ -278,6 +300,23 @@ def _label_metric(settings: Settings) -> Dissimilarity:
     if settings.metric not in LABEL_METRICS:
         raise ConfigError(unknown_name("metric", settings.metric, LABEL_METRICS))
     return LABEL_METRICS[settings.metric]
+
+
+def _label_distances(settings: Settings) -> LabelDistances | None:
+    """Return the grouping that sees no histogram, if the settings ask for it."""
+    if settings.label_privacy != "two-party":
+        return None
+    if settings.metric not in LABEL_PRODUCTS:
+        raise ConfigError(
+            f"metric = {settings.metric!r}: with label-privacy=two-party it must be one of "
+            f"{', '.join(LABEL_PRODUCTS)}; take one, or label-privacy=gaussian"
+        )
+    if settings.recluster_every:
+        raise ConfigError(
+            f"recluster-every = {settings.recluster_every}: with label-privacy=two-party distances "
+            "are computed once per run, for their noise must not average out; set it to 0"
+        )
+    return LabelDistances(_k_medoids(settings), settings.metric)
 
 
 def _k_medoids(settings: Settings) -> Clusterer:

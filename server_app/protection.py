@@ -17,6 +17,7 @@ __all__ = ["IMPLIED", "PROTECTIONS", "WORDS", "Protection", "check"]
 WORDS: Mapping[str, str] = {
     "sizes": "each site's number of rows",
     "labels": "each site's label histogram",
+    "label-distances": "how far the label histograms of two sites are apart",
     "class-counts": "each site's exact rows per class",
     "losses": "each site's loss on its training rows",
     "updates": "each site's last update",
@@ -118,12 +119,14 @@ PROTECTIONS: tuple[Protection, ...] = (
     Protection(
         setting="label-privacy=two-party",
         hides=_EXACT | _HISTOGRAM,
-        whom="A site's label histogram, from the server: two sites compute their distance.",
-        still="The distances themselves, from which skewed histograms can be found.",
-        instead="use label-privacy=gaussian or k-rr",
+        whom="A site's label histogram, from the server and from the other sites, as long as the "
+        "server does not work together with a site: every two sites compute their distance "
+        "together, see two-party.md.",
+        still="The distances, which the server sees and publishes as clusters: skewed histograms "
+        "can be found from them, and there is no differential privacy. " + _OTHER_RELEASES,
+        instead="use strategy=similarity, or label-privacy=gaussian or k-rr",
         chosen=_label("two-party"),
-        covers=_HISTOGRAM,
-        available=False,
+        covers=frozenset({"label-distances"}),
     ),
 )
 

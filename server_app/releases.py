@@ -18,6 +18,7 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
+from common.product_messages import PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE
 from server_app import audit
 from server_app.delegating_grid import DelegatingGrid
 from server_app.run_folder import RunFolder
@@ -32,6 +33,9 @@ WHAT: Mapping[str, str] = {
     messages.INTRODUCE: "who the site is: id, numbers and shape of its rows, digest of their "
     "columns' names",
     messages.LABEL_HISTOGRAM: "training rows per class",
+    PRODUCT_KEYS: "fresh public key, and numbers of rows for products of two sites",
+    PRODUCT_OPEN: "rows for products of two sites, under a mask and a seal",
+    PRODUCT_SHARE: "masked shares of products of two sites",
     messages.LOSS: "loss of a model on the training rows",
     messages.PROBE_ROWS: "training rows themselves, without labels",
     messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",

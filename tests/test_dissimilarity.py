@@ -32,6 +32,7 @@ KEYS = [
     "js",
     "wasserstein",
     "wasserstein-values",
+    "hellinger",
 ]
 LN2 = np.log(2.0)
 
@@ -70,6 +71,7 @@ ORACLES = {
     "js": lambda p, q: jensenshannon(p, q) ** 2,
     "wasserstein": lambda p, q: wasserstein_distance(range(len(p)), range(len(q)), p, q),
     "wasserstein-values": wasserstein_distance,
+    "hellinger": lambda p, q: np.linalg.norm(np.sqrt(p) - np.sqrt(q)) / np.sqrt(2),
 }
 
 
@@ -122,6 +124,7 @@ WORKED = {
     "js": (LN2, (np.log(4 / 3) + 0.5 * np.log(2 / 3) + 0.5 * LN2) / 2),
     "wasserstein": (2, 1),
     "wasserstein-values": (0, 1 / 3),
+    "hellinger": [1.0, np.sqrt(1 - np.sqrt(0.5))],
 }
 
 

@@ -22,6 +22,7 @@ ARITHMETIC = [
     "common/secure_sum.py",
     "common/seeds.py",
     "common/identity.py",
+    "common/label_products.py",
     "common/ring.py",
     "common/secure_product.py",
     "common/splits.py",

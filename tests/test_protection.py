@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from common.config import Settings, load
+from common.config import Settings
 from common.errors import ConfigError
 from deploy.simulation import simulate
 from server_app import protection
@@ -60,7 +60,7 @@ def test_committed_page_is_the_generated_one():
 @pytest.mark.parametrize("name", CARDS)
 @pytest.mark.parametrize("each", PROTECTIONS, ids=lambda each: each.setting)
 def test_a_run_is_refused_exactly_where_something_needed_is_hidden(name, each):
-    needs = build(load(None, [f"strategy={name}", *CARDS[name].example.split()])).needs
+    needs = generator().needs_of(name, each.setting)
     assert needs <= WORDS.keys()
     settings = settings_of(name, each.setting, **NEEDED.get(each.setting, {}))
     if each.denied(needs) or not each.available:

@@ -1,0 +1,82 @@
+"""The steps of a protocol: each answered once; asked again, it gets the answer that was stored.
+
+What a protocol keeps between its steps lives in Flower's ``Context.state``, in memory and for one
+run. A site that was restarted has lost it and says so; it never starts anew in the middle.
+"""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from common.errors import TrustError
+from common.identity import packed
+
+_ASKED = "asked"
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of one protocol at one node, in their order from 1.
+
+    Attributes:
+        context: the node's.
+        name: of the protocol and its occasion, the same in every step.
+    """
+
+    context: Context
+    name: str
+
+    def answer(self, step: int, message: Message, work: Callable[[], RecordDict]) -> Message:
+        """Return the answer to a step: stored, or worked out and stored now.
+
+        Raises:
+            TrustError: another message for a step that was answered, or a step out of turn.
+        """
+        asked = _digest(message.content)
+        stored = self._stored(step)
+        if stored is None:
+            if step > 1 and self._stored(step - 1) is None:
+                raise TrustError(
+                    f"step {step} of {self.name} came before step {step - 1}, or this site was "
+                    "restarted in between; start a new run"
+                )
+            stored = work()
+            self._store(step, asked, stored)
+        elif self.context.state.config_records[self._key(step, _ASKED)]["digest"] != asked:
+            raise TrustError(
+                f"step {step} of {self.name} was answered already and is not answered again for "
+                "another message; start a new run"
+            )
+        return Message(RecordDict(dict(stored)), reply_to=message)
+
+    def _key(self, step: int, part: str) -> str:
+        return f"{self.name}/{step}/{part}"
+
+    def _stored(self, step: int) -> RecordDict | None:
+        if self._key(step, _ASKED) not in self.context.state:
+            return None
+        prefix = self._key(step, "reply/")
+        found = {
+            key.removeprefix(prefix): record
+            for key, record in self.context.state.items()
+            if key.startswith(prefix)
+        }
+        return RecordDict(found)
+
+    def _store(self, step: int, asked: bytes, reply: RecordDict) -> None:
+        for key, record in reply.items():
+            self.context.state[self._key(step, f"reply/{key}")] = record
+        self.context.state[self._key(step, _ASKED)] = ConfigRecord({"digest": asked})
+
+
+def _digest(content: RecordDict) -> bytes:
+    """Return the SHA-256 of all that a content holds."""
+    fields: list[bytes | str] = []
+    for key, config in sorted(content.config_records.items()):
+        fields += [key, *(repr(item) for item in sorted(config.items()))]
+    for key, arrays in sorted(content.array_records.items()):
+        for name, array in arrays.items():
+            fields += [key, name, array.data]
+    return hashlib.sha256(packed(*fields)).digest()

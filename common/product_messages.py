@@ -1,0 +1,150 @@
+"""What passes between the server and the sites of secure products: kinds of messages and records.
+
+Three steps, each one Flower round for all pairs together. ``common/secure_product.py`` says what
+the arrays are; a site's products are numbered as the deal lists them, and the arrays of every step
+carry these numbers as names.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from flwr.app import MessageType
+
+from common.errors import MessageError
+from common.identity import Occasion, SignedKeys
+from common.messages import Record
+
+PRODUCT_KEYS = f"{MessageType.QUERY}.product_keys"
+PRODUCT_OPEN = f"{MessageType.QUERY}.product_open"
+PRODUCT_SHARE = f"{MessageType.QUERY}.product_share"
+
+LABELS = "label-distances"
+ROWS = "representation-products"
+PURPOSES = (LABELS, ROWS)
+"""What products are taken of; a site takes part once per run for each, if it releases that name."""
+
+
+@dataclass(frozen=True)
+class ProductOrder(Record):
+    """What every step says first: which products it is about."""
+
+    purpose: str
+    """Of :data:`PURPOSES`."""
+    round: int
+    """After which the rows are taken; 0: before the first."""
+
+
+def occasion_of(order: ProductOrder, run: int) -> Occasion:
+    """Return what the keys of some products are signed for."""
+    return Occasion(f"two-party {order.purpose}", run, order.round)
+
+
+@dataclass(frozen=True)
+class ProductOffer(Record):
+    """A site's answer to ``query.product_keys``: its fresh key, and what it can multiply."""
+
+    site: str
+    identity_key: bytes
+    key: bytes
+    """X25519."""
+    signature: bytes
+    width: int
+    """Columns of a row."""
+    numbers: list[int]
+    """Ascending: the classes, or 0 where there is one thing only."""
+    rows: list[int]
+    """Rows of each number that are multiplied."""
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.numbers, self.rows)
+        if sorted(set(self.numbers)) != self.numbers or min(self.rows, default=1) < 1:
+            raise MessageError(f"numbers {self.numbers} with rows {self.rows}")
+
+    @property
+    def signed(self) -> SignedKeys:
+        """The key under the site's signature."""
+        return SignedKeys(self.site, self.identity_key, (self.key,), self.signature)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One product that a site takes part in."""
+
+    peer: str
+    """With whom."""
+    number: int
+    rows: int
+    """The peer's."""
+    seed: bytes
+    """Of this site's factor, as the server dealt it."""
+
+
+@dataclass(frozen=True)
+class ProductDeal(ProductOrder):
+    """What ``query.product_open`` tells a site, beside r_b of every product that it is right in."""
+
+    sites: list[str]
+    """The others, with their keys."""
+    identity_keys: list[bytes]
+    keys: list[bytes]
+    signatures: list[bytes]
+    peers: list[str]
+    """From here one entry per product, as in :class:`Product`."""
+    numbers: list[int]
+    rows: list[int]
+    seeds: list[bytes]
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.sites, self.identity_keys, self.keys, self.signatures)
+        _check_columns(self.peers, self.numbers, self.rows, self.seeds)
+
+    @classmethod
+    def of(
+        cls, order: ProductOrder, others: Sequence[SignedKeys], products: Sequence[Product]
+    ) -> Self:
+        """Return the deal of some products."""
+        return cls(
+            purpose=order.purpose,
+            round=order.round,
+            sites=[other.site for other in others],
+            identity_keys=[other.identity_key for other in others],
+            keys=[other.keys[0] for other in others],
+            signatures=[other.signature for other in others],
+            peers=[product.peer for product in products],
+            numbers=[product.number for product in products],
+            rows=[product.rows for product in products],
+            seeds=[product.seed for product in products],
+        )
+
+    @property
+    def signed(self) -> dict[str, SignedKeys]:
+        """The others' keys under their signatures."""
+        columns = zip(self.sites, self.identity_keys, self.keys, self.signatures, strict=True)
+        return {
+            site: SignedKeys(site, identity, (key,), signature)
+            for site, identity, key, signature in columns
+        }
+
+    @property
+    def products(self) -> dict[str, Product]:
+        """The products, by the name that their arrays have in every step."""
+        columns = zip(self.peers, self.numbers, self.rows, self.seeds, strict=True)
+        return {str(place): Product(*entry) for place, entry in enumerate(columns)}
+
+
+@dataclass(frozen=True)
+class ProductStep(Record):
+    """A site's answer to ``query.product_open`` and ``query.product_share``, beside its arrays.
+
+    The first has openings sealed for the peers, (bytes,) uint8; the second shares, (n, m) uint64.
+    """
+
+    site: str
+
+
+def _check_columns(*columns: list[Any]) -> None:
+    if len({len(column) for column in columns}) > 1:
+        raise MessageError("the lists of a product message differ in length")
