@@ -165,7 +165,7 @@ body { max-width: 1500px; }
 .scroll table { font-size: .8rem; }
 .scroll th:first-child { vertical-align: bottom; }
 .scroll th:first-child, .scroll td:first-child {
-  position: sticky; left: 0; background: var(--card);
+  white-space: nowrap; position: sticky; left: 0; background: var(--card);
 }
 .meanings { columns: 30em; font-size: .88rem; color: var(--quiet); padding-left: 1.2em; }
 </style>

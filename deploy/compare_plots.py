@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _DASHES = ("-", "--", ":", "-.")
-_COLORS = 7  # before a line's dashes change
+_COLORS = 6  # without yellow, which is faint; before a line's dashes change
 _PHASES = {"pre": "pre-processing", "train": "training", "comm": "communication"}
 _LEGEND_COLUMNS = 4
 
@@ -180,6 +180,7 @@ def communication_shares(rows: Sequence[Row]) -> Figure:
         look: dict[str, Any] = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": 8}
         axes.annotate(short(row.method, 32), (size, share), **look)
     axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.margins(x=0.15)
     axes.set_xlabel("parameters of the model")
     axes.set_ylabel("communication (% of the energy)")

@@ -57,11 +57,11 @@ def columns_of(rows: Sequence[Row], grid: Grid) -> list[Column]:
 
 
 def cell(spread: Spread, digits: int) -> str:
-    """Return ``mean ± deviation``, and of how many runs if not of all."""
+    """Return ``mean ± deviation``, or the mean where all agree, and of how many if not of all."""
     if not spread.known:
         return "-"
     text = f"{spread.mean:.{digits}f}"
-    if not math.isnan(spread.deviation):
+    if spread.deviation > 0:
         text += f" ± {spread.deviation:.{digits}f}"
     return text if spread.known == spread.runs else f"{text} ({spread.known} of {spread.runs})"
 
