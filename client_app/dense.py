@@ -69,7 +69,7 @@ class DenseSgd:
         self._gradients = np.empty_like(self.values)
         self._momentum = np.empty_like(self.values)
         self._scratch = np.empty_like(self.values)
-        self.anchor = np.empty_like(self.values)
+        self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
         self._weights, self._biases = _layers(self.values, shape.widths)
         self._weight_gradients, self._bias_gradients = _layers(self._gradients, shape.widths)
@@ -116,8 +116,8 @@ class DenseSgd:
         with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
             for _ in range(self._settings.local_epochs):
                 order = rows[rng.permutation(len(rows))]
-                if self._compiled is not None and pull is None:
-                    total = self._epoch(self._compiled, inputs, labels, order, draw)
+                if self._compiled is not None:
+                    total = self._epoch(self._compiled, inputs, labels, order, draw, pull)
                     continue
                 total = 0.0
                 for start in range(0, len(order), size):
@@ -134,6 +134,7 @@ class DenseSgd:
         labels: NDArray[np.int64],
         order: NDArray[np.int64],
         draw: Draw,
+        pull: Pull | None,
     ) -> float:
         """Take all steps of an epoch at once; return its summed loss."""
         settings, size = self._settings, self._settings.batch_size
@@ -142,6 +143,7 @@ class DenseSgd:
         steps = [min(size, len(order) - at) for at in range(0, len(order), size)] if dropped else []
         # All at once: step by step would draw the same words, a call for each layer.
         units = sum(-(-step * wide // 4) * 4 for step in steps for wide in dropped)
+        repeats = 1 if pull is None else pull.steps
         return compiled(
             len(self._shape.widths) - 1,
             self._widths,
@@ -155,12 +157,16 @@ class DenseSgd:
             self._momentum,
             self._flat_activations,
             self._flat_deltas,
-            draw(units),
+            draw(units * repeats),
             self._scales,
             self._thresholds,
             settings.learning_rate,
             settings.momentum,
             settings.weight_decay,
+            self.anchor,
+            0.0 if pull is None else pull.strength,
+            repeats,
+            0.0 if pull is None else pull.follow,
         )
 
     def _follow(

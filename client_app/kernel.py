@@ -90,12 +90,15 @@ static void restore(unsigned before) { (void)before; }
 
 /* Passes once over `rows` rows in the order given; returns their summed loss. Buffers: activations
    and deltas hold `most` rows of every width. `bits` are the dropout draws of all steps end to end,
-   15 per unit; a unit is kept where they are at least its layer's threshold. */
+   15 per unit; a unit is kept where they are at least its layer's threshold. `strength` times the
+   way from the anchor is added to each gradient; after `repeats` steps on a batch, of which the
+   first gives the loss, the anchor moves the share `follow` of its way to the values. */
 double coterie_train(gemm product, int layers, const int *widths, const float *inputs,
                      const int64_t *labels, const int64_t *order, int64_t rows, int most,
                      float *values, float *gradients, float *momenta, float *activations,
                      float *deltas, const int16_t *bits, const float *scales,
-                     const int16_t *thresholds, float learning_rate, float momentum, float decay) {
+                     const int16_t *thresholds, float learning_rate, float momentum, float decay,
+                     float *anchor, float strength, int repeats, float follow) {
     float *weights[MOST_LAYERS], *biases[MOST_LAYERS], *by_weights[MOST_LAYERS];
     float *by_biases[MOST_LAYERS], *values_of[MOST_LAYERS + 1], *deltas_of[MOST_LAYERS + 1];
     const int16_t *bits_of[MOST_LAYERS];
@@ -114,7 +117,7 @@ double coterie_train(gemm product, int layers, const int *widths, const float *i
         by_biases[l] = gradients + parameters;
         parameters += widths[l + 1];
     }
-    for (int64_t at = 0; at < rows; at += most) {
+    for (int64_t step = 0, at = 0; at < rows; at = ++step / repeats * most) {
         int size = rows - at < most ? (int)(rows - at) : most;
         const int64_t *batch = order + at;
         for (int i = 0; i < size; i++)
@@ -134,7 +137,9 @@ double coterie_train(gemm product, int layers, const int *widths, const float *i
             for (int i = 0; i < count; i++) out[i] *= bits[i] >= thresholds[l] ? scales[l] : 0;
             bits += (count + 3) / 4 * 4; /* a word holds four units */
         }
-        total += loss_of(size, widths[layers], values_of[layers], labels, batch, deltas_of[layers]);
+        double loss =
+            loss_of(size, widths[layers], values_of[layers], labels, batch, deltas_of[layers]);
+        if (step % repeats == 0) total += loss;
         for (int l = layers - 1; l >= 0; l--) {
             int wide = widths[l + 1], count = size * widths[l];
             float *delta = deltas_of[l + 1], *below = deltas_of[l], *value = values_of[l];
@@ -149,10 +154,16 @@ double coterie_train(gemm product, int layers, const int *widths, const float *i
             for (int i = 0; i < count; i++)
                 below[i] *= bits_of[l - 1][i] >= thresholds[l - 1] ? scales[l - 1] : 0;
         }
+        if (strength > 0)
+            for (int64_t i = 0; i < parameters; i++)
+                gradients[i] += strength * (values[i] - anchor[i]);
         for (int64_t i = 0; i < parameters; i++) {
             momenta[i] = momentum * momenta[i] + gradients[i] + decay * values[i];
             values[i] -= learning_rate * momenta[i];
         }
+        if (follow > 0 && step % repeats == repeats - 1)
+            for (int64_t i = 0; i < parameters; i++)
+                anchor[i] += follow * (values[i] - anchor[i]);
     }
     restore(before);
     return total;
@@ -173,6 +184,7 @@ _ARGUMENTS = [
     *(ctypes.c_int64, ctypes.c_int),
     *(_FLOATS, _FLOATS, _FLOATS, _FLOATS, _FLOATS, _array(np.int16), _FLOATS, _array(np.int16)),
     *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
+    *(_FLOATS, ctypes.c_float, ctypes.c_int, ctypes.c_float),
 ]
 
 

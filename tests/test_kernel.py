@@ -16,19 +16,23 @@ from hypothesis import strategies as st
 
 from client_app import engine, kernel
 from client_app.dense import DenseSgd, DenseShape
+from client_app.pull import Pull
 from common.config import Settings
 from common.models import Dropout
 
 
-def trained(compiled, shape, settings, seed=0, rows=23):
+def trained(compiled, shape, settings, seed=0, rows=23, pull=None):
     rng = np.random.default_rng(seed)
     sgd = DenseSgd(shape, settings, compiled)
     sgd.values[:] = rng.normal(size=shape.num_parameters).astype(np.float32) / 4
     x = rng.normal(size=(40, shape.widths[0])).astype(np.float32)
     y = rng.integers(0, shape.widths[-1], 40)
     mine = rng.permutation(40)[:rows]
-    loss = sgd.train(x, y, mine, np.random.default_rng(1), engine._dropout(5))
-    return sgd.values.copy(), loss
+    if pull is not None:
+        anchor = {"all": rng.normal(size=shape.num_parameters).astype(np.float32) / 4}
+        pull = Pull(anchor, *pull)
+    loss = sgd.train(x, y, mine, np.random.default_rng(1), engine._dropout(5), pull)
+    return sgd.values.copy(), loss, sgd.anchor.copy()
 
 
 @hypothesis_settings(max_examples=40, deadline=None)
@@ -37,16 +41,18 @@ def trained(compiled, shape, settings, seed=0, rows=23):
     probabilities=st.lists(st.sampled_from([0.0, 0.1, 0.5]), min_size=3, max_size=3),
     batch=st.integers(1, 30),
     decay=st.sampled_from([0.0, 0.01]),
+    pull=st.sampled_from([None, (0.5,), (2.0, 3), (2.0, 3, 0.1), (0.0, 2)]),
     seed=st.integers(0, 99),
 )
-def test_compiled_steps_are_those_in_numpy(widths, probabilities, batch, decay, seed):
+def test_compiled_steps_are_those_in_numpy(widths, probabilities, batch, decay, pull, seed):
     compiled = kernel.load()
     if compiled is None:
         pytest.skip("no C compiler here")
     shape = DenseShape(widths, tuple(probabilities[: len(widths) - 2]))
     settings = Settings(**{"batch-size": batch, "weight-decay": decay, "local-epochs": 2})
-    one, other = (trained(steps, shape, settings, seed) for steps in (compiled, None))
+    one, other = (trained(steps, shape, settings, seed, pull=pull) for steps in (compiled, None))
     np.testing.assert_allclose(one[0], other[0], atol=1e-5)
+    np.testing.assert_allclose(one[2], other[2], atol=1e-5)
     assert one[1] == pytest.approx(other[1], abs=1e-5)
 
 
