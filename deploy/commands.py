@@ -80,16 +80,20 @@ def site_init(
     folder: Annotated[
         Path | None, typer.Option(help="the site's own folder; else one of the site's name")
     ] = None,
+    public: Annotated[
+        Path | None, typer.Option(help="the file to be sent; else SITE.public.toml in the folder")
+    ] = None,
     rotate: Annotated[bool, typer.Option(help="make another SuperNode key")] = False,
 ) -> None:
     """Make a site's keys on the site; only the public file it names is to be sent."""
     from deploy import site_keys
 
     own = (folder or Path(name)).absolute()
-    public = site_keys.init(name, own, rotate=rotate)
-    typer.echo(f"send to whoever provisions: {own / f'{name}.public.toml'}")
-    typer.echo(f"SuperNode key: {public.supernode_fingerprint}")
-    typer.echo(f"identity, to be read out to the other sites: {public.identity_fingerprint}")
+    sent = (public or own / f"{name}.public.toml").absolute()
+    keys = site_keys.init(name, own, public_file=sent, rotate=rotate)
+    typer.echo(f"send to whoever provisions: {sent}")
+    typer.echo(f"SuperNode key: {keys.supernode_fingerprint}")
+    typer.echo(f"identity, to be read out to the other sites: {keys.identity_fingerprint}")
 
 
 def serve(

@@ -5,8 +5,6 @@ from typing import Any
 
 import tomli_w
 
-from deploy.site_keys import SUPERNODE_KEY
-
 
 def server(name: str) -> str:
     """Return the instructions for whoever runs the server."""
@@ -44,21 +42,12 @@ that came from the server proves nothing.
 """
 
 
-def site_file(
-    site_id: str, address: str, values: Mapping[str, Any], peers: Mapping[str, str]
-) -> str:
-    """Return a site's file: its own values, the connection, and whom it could pin."""
-    own = {"data-path": "", **values}
-    connection = {
-        "superlink": address,
-        "root-certificates": "ca.crt",
-        "supernode-key": SUPERNODE_KEY,
-    }
+def site_file(site_id: str, values: Mapping[str, Any], peers: Mapping[str, str]) -> str:
+    """Return a site's file, and whom it could pin."""
     listed = ",".join(f"{name}:{digits}" for name, digits in sorted(peers.items()))
     return f"""# What {site_id} says about itself; paths begin at this file's folder.
 # coterie doctor --site site.toml explains what is missing; docs/deployment.md lists all keys.
-{tomli_w.dumps(own)}
-{tomli_w.dumps(connection)}
+{tomli_w.dumps(values)}
 # Other sites' identities as the coordinator knows them: compare with their owners, then uncomment.
 # peers = "{listed}"
 """

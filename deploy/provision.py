@@ -23,13 +23,13 @@ from typing import Any, Self
 import tomli_w
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from client_app.site_config import SiteConfig
 from common.config import read_toml
 from common.errors import ConfigError, did_you_mean
 from deploy import certificates, instructions
 from deploy.certificates import RENEW_DAYS, Authority, load_certificate
 from deploy.secret_files import private_folder, write_public
-from deploy.site_keys import SITE_ID, PublicKeys
+from deploy.site import SiteFile
+from deploy.site_keys import SITE_ID, SUPERNODE_KEY, PublicKeys
 
 SERVER_FILE = "server.toml"
 CA = "ca.crt"
@@ -50,7 +50,7 @@ class Plan:
             first.
         port: of the server.
         sites: site id -> its public keys.
-        site_files: site id -> values for its ``site.toml``, common ones included.
+        own: site id -> values for its ``site.toml``, common ones included.
 
     Raises:
         ConfigError: a name, port or site that cannot be used.
@@ -60,7 +60,7 @@ class Plan:
     server: tuple[str, ...]
     port: int
     sites: Mapping[str, PublicKeys]
-    site_files: Mapping[str, Mapping[str, Any]]
+    own: Mapping[str, Mapping[str, Any]]
 
     def __post_init__(self) -> None:
         if not SITE_ID.fullmatch(self.name):
@@ -75,6 +75,8 @@ class Plan:
             raise ConfigError("sites: name at least one, as [sites.<id>] with public = <file>")
         for what in ("supernode_key", "identity_key"):
             self._refuse_shared(what)
+        for site in self.sites:
+            SiteFile.parse(self.site_file(site), source=f"[sites.{site}]")
 
     def _refuse_shared(self, what: str) -> None:
         owners: dict[str, str] = {}
@@ -93,22 +95,23 @@ class Plan:
         for key in values:
             if key not in _PLAN_KEYS:
                 raise ConfigError(f"{path}: unknown key {key!r}{did_you_mean(key, _PLAN_KEYS)}")
-        server = values.get("server", ())
+        names = values.get("server", ())
         entries = _table(values.get("sites", {}), "sites")
         common = _table(values.get("site", {}), "site")
         return cls(
             name=str(values.get("name", "coterie")),
-            server=tuple(map(str, [server] if isinstance(server, str) else server)),
+            server=tuple(map(str, [names] if isinstance(names, str) else names)),
             port=_integer(values.get("port", 8000)),
             sites={site: _keys(path, site, entry) for site, entry in entries.items()},
-            site_files={site: _site_file(site, common, entry) for site, entry in entries.items()},
+            own={site: {**common, **_without_public(entry)} for site, entry in entries.items()},
         )
 
-    @property
-    def address(self) -> str:
-        """HOST:PORT of the server, as sites are told it."""
-        host = self.server[0]
-        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+    def site_file(self, site: str) -> dict[str, Any]:
+        """Return the values of a site's file; those of ``sites.toml`` go over the usual ones."""
+        host = f"[{self.server[0]}]" if ":" in self.server[0] else self.server[0]
+        usual = {"site": site, "data-path": "", "state-dir": "state"}
+        usual |= {"superlink": f"{host}:{self.port}", "root-certificates": CA}
+        return {**usual, "supernode-key": SUPERNODE_KEY, **self.own[site]}
 
 
 def provision(plan: Plan, folder: Path) -> list[str]:
@@ -145,7 +148,7 @@ def _write_server(plan: Plan, authority: Authority, folder: Path, done: list[str
     write_public(folder / CA, authority.certificate.public_bytes(Encoding.PEM))
     _write_keys(plan, folder, done)
     values = {"name": plan.name, "port": plan.port, "sites": sorted(plan.sites)}
-    datasets = {str(file.get("dataset", "")) for file in plan.site_files.values()}
+    datasets = {str(own.get("dataset", "")) for own in plan.own.values()}
     if len(datasets) == 1:
         values["dataset"] = datasets.pop()
     write_public(folder / SERVER_FILE, tomli_w.dumps(values).encode())
@@ -189,7 +192,7 @@ def _write_site(plan: Plan, site: str, folder: Path, done: list[str]) -> None:
     own.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder / "server" / CA, own / CA)
     peers = {name: keys.identity_fingerprint for name, keys in plan.sites.items() if name != site}
-    text = instructions.site_file(site, plan.address, plan.site_files[site], peers)
+    text = instructions.site_file(site, plan.site_file(site), peers)
     write_public(own / "site.toml", text.encode())
     mine = plan.sites[site].identity_fingerprint
     write_public(own / "README.md", instructions.site(plan.name, site, mine).encode())
@@ -209,12 +212,8 @@ def _keys(path: Path, site: str, entry: Any) -> PublicKeys:
     return keys
 
 
-def _site_file(site: str, common: Mapping[str, Any], entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a site's values for its own file, checked as far as the owner's part allows."""
-    own = {key: value for key, value in entry.items() if key != "public"}
-    values = {"site": site, "state-dir": "state", **common, **own}
-    SiteConfig.parse(values, source=f"[sites.{site}]")
-    return values
+def _without_public(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in entry.items() if key != "public"}
 
 
 def _table(value: Any, name: str) -> Mapping[str, Any]:

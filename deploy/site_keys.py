@@ -106,8 +106,12 @@ def is_p384(line: str) -> bool:
     return isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP384R1)
 
 
-def init(site: str, folder: Path, *, rotate: bool = False) -> PublicKeys:
+def init(
+    site: str, folder: Path, *, public_file: Path | None = None, rotate: bool = False
+) -> PublicKeys:
     """Make a site's keys in its own folder and return their public halves.
+
+    They are also written to ``public_file``, by default ``<site>.public.toml`` in the folder.
 
     What is there stays; ``rotate`` replaces the SuperNode key. The identity is never replaced here:
     other sites have pinned it, so a new one is a matter between people.
@@ -121,7 +125,7 @@ def init(site: str, folder: Path, *, rotate: bool = False) -> PublicKeys:
         supernode_key=f"{supernode_public(key)} {site}",
         identity_key=identity_of(FolderKeeper.open(folder / STATE)).public.hex(),
     )
-    public.write(folder / f"{site}.public.toml")
+    public.write(public_file or folder / f"{site}.public.toml")
     return public
 
 

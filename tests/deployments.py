@@ -1,0 +1,169 @@
+"""A federation of real processes on loopback, started as people start it."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+from deploy.site import free_port
+
+ROOT = Path(__file__).parent.parent
+_MARK = "COTERIE_TEST_DEPLOYMENT"  # in the environment of every process that belongs to one
+PATIENCE = 600.0  # seconds; machines that run tests have other things to do
+
+
+class Deployment:
+    """A server and sites in one folder; :meth:`stop` ends every process that they started."""
+
+    def __init__(self, folder, *, host="127.0.0.1"):
+        self.folder = folder
+        self.port = free_port()
+        self.host = host
+        self.server = folder / "provision" / "server"
+        self._environment = os.environ | {
+            "PYTHONPATH": str(ROOT),
+            "OMP_NUM_THREADS": "1",
+            _MARK: str(folder),
+        }
+        self.processes = {}
+
+    def coterie(self, *words, check=True, **options):
+        command = [sys.executable, "-m", "deploy.cli", *map(str, words)]
+        options = {"capture_output": True, "timeout": PATIENCE} | options
+        done = subprocess.run(command, cwd=self.folder, env=self._environment, text=True, **options)
+        assert not check or done.returncode == 0, done.stdout + done.stderr
+        return done
+
+    def start(self, name, *words):
+        """Start a command in the background; what it prints goes to ``<name>.log``."""
+        command = [sys.executable, "-m", "deploy.cli", *map(str, words)]
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.processes[name] = subprocess.Popen(
+                command, cwd=self.folder, env=self._environment, stdout=log, stderr=log
+            )
+        return self.processes[name]
+
+    def log(self, name):
+        path = self.folder / f"{name}.log"
+        return path.read_text(errors="replace") if path.exists() else ""
+
+    def wait_for(self, what, condition):
+        """Wait until a condition holds, and return what it gave."""
+        end = time.monotonic() + PATIENCE
+        while not (found := condition()):
+            logs = "\n".join(f"--- {name}\n{self.log(name)[-2000:]}" for name in self.processes)
+            assert time.monotonic() < end, f"waited {PATIENCE:.0f} s for {what}\n{logs}"
+            time.sleep(0.25)
+        return found
+
+    # The life of a federation ------------------------------------------------------------------
+
+    def provision(self, sites, common):
+        """Make keys and folders; ``sites`` maps ids to entries of ``sites.toml``."""
+        for site in sites:
+            self.coterie("site", "init", site)
+        lines = [f'server = ["localhost"]\nport = {self.port}', "[site]", *_lines(common)]
+        for site, entry in sites.items():
+            own = {"public": f"{site}/{site}.public.toml", **entry}
+            lines += [f"[sites.{site}]", *_lines(own)]
+        (self.folder / "sites.toml").write_text("\n".join(lines) + "\n")
+        self.coterie("provision", "sites.toml")
+        for site in sites:
+            for name in ("ca.crt", "site.toml"):
+                source = self.folder / "provision" / "sites" / site / name
+                (self.folder / site / name).write_bytes(source.read_bytes())
+
+    def serve(self):
+        words = ("serve", self.server, "--host", self.host, "--log-format", "json")
+        self.start("server", *words)
+        self.wait_for("the SuperLink", lambda: "Uvicorn running" in self.log("server"))
+
+    def start_site(self, site):
+        before = self.log(site).count("SuperNode ID")
+        self.start(site, "site", "--config", self.folder / site / "site.toml")
+        self.wait_for(f"{site} to connect", lambda: self.log(site).count("SuperNode ID") > before)
+
+    def submit(self, *words, name="submit"):
+        """Start a run in the background and return its process."""
+        runs = self.folder / "runs"
+        return self.start(name, "submit", self.server, f"output-dir={runs}", *words)
+
+    def run(self, *words):
+        """Play a run to its end and return its folder."""
+        process = self.submit(*words)
+        assert process.wait(timeout=PATIENCE) == 0, self.log("submit") + self.log("server")
+        return self.newest_run()
+
+    def newest_run(self):
+        return max((self.folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+
+    def warnings(self):
+        """What the server warned of."""
+        records = [
+            json.loads(line) for line in self.log("server").splitlines() if line.startswith("{")
+        ]
+        return [record["message"] for record in records if record["level"] == "warning"]
+
+    def kill(self, site):
+        """End a site as a power cut does: the SuperNode and every process it started, at once."""
+        parent = self.processes.pop(site)
+        for number in _family(parent.pid):
+            _kill(number)
+        parent.wait()
+
+    def stop(self):
+        for number in _marked(self.folder):
+            _kill(number)
+        for process in self.processes.values():
+            process.wait()
+
+
+@contextmanager
+def deployment(folder, **options):
+    running = Deployment(folder, **options)
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+def _lines(values):
+    return [f"{key} = {json.dumps(value)}" for key, value in values.items()]
+
+
+def _marked(folder):
+    """The processes of one deployment, also those that left their parent."""
+    wanted = f"{_MARK}={folder}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if wanted in (process / "environ").read_bytes().split(b"\0"):
+                found.append(int(process.name))
+        except OSError:
+            continue  # it ended, or is not ours
+    return found
+
+
+def _family(number):
+    """A process and all it started."""
+    parents = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (process / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        parents[int(process.name)] = int(fields[1])
+    family = {number}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family
+
+
+def _kill(number):
+    try:
+        os.kill(number, 9)
+    except ProcessLookupError:
+        return  # it ended by itself
