@@ -6,7 +6,16 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import descriptors, energy, engine, personal, private, probing, two_party
+from client_app import (
+    descriptors,
+    energy,
+    engine,
+    personal,
+    private,
+    probing,
+    secure_sums,
+    two_party,
+)
 from client_app.class_statistics import class_moments
 from client_app.engine import Fitted
 from client_app.probing import SeenRows
@@ -226,3 +235,7 @@ def loss(message: Message, site: Site) -> Message:
 app.query("product_keys")(_of_node(two_party.keys))
 app.query("product_open")(_of_node(two_party.open_rows))
 app.query("product_share")(_of_node(two_party.share))
+app.train("for_sum")(_of_node(secure_sums.train))
+app.query("share")(_of_node(secure_sums.share))
+app.query("mask")(_of_node(secure_sums.mask))
+app.query("unmask")(_of_node(secure_sums.unmask))

@@ -283,11 +283,13 @@ class Relay:
                 raise SumError(f"{circle} members around {site!r} {did}, {self.threshold} needed")
 
     def check_survivors(
-        self, delivered: frozenset[str], survivors: frozenset[str], min_cohort: int
+        self, delivered: frozenset[str], survivors: frozenset[str], fewest: int
     ) -> None:
         """Raise :class:`SumError` if U3 may not or cannot be unmasked; ask nobody then."""
-        if len(survivors) < min_cohort:
-            raise SumError(f"{len(survivors)} masked vectors arrived, secagg-min-cohort is not met")
+        if len(survivors) < fewest:
+            raise SumError(
+                f"{len(survivors)} masked vectors arrived, at least {fewest} must be in a sum"
+            )
         self.check(survivors, "sent a masked vector")
         if not connected(self.links, survivors):
             raise SumError("the survivors fall into parts whose sums would be seen apart")

@@ -19,7 +19,7 @@ from common.messages import Parameters
 from common.noise import Entropy
 from common.privacy import gaussian_mu
 
-__all__ = ["UpdateNoise", "clipped_update", "noisy_model"]
+__all__ = ["UpdateNoise", "clipped_update", "noisy_model", "tells_loss"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,11 @@ class UpdateNoise:
     def spent(self, releases: int) -> float:
         """Return what so many releases amount to, as an epsilon at delta."""
         return epsilon([self.event] * releases, self.delta)
+
+
+def tells_loss(settings: Settings) -> bool:
+    """Return whether training losses leave the sites: not beside updates that they made noisy."""
+    return settings.update_privacy != "local-dp"
 
 
 def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[str, np.ndarray]:

@@ -28,6 +28,27 @@ from server_app.run_folder import RunFolder
 Trained = tuple[TrainReport, dict[str, np.ndarray]]
 
 
+@dataclass(frozen=True)
+class SumRecord:
+    """How one model's secure sum went: how many sites were left after each step."""
+
+    model: int
+    asked: int
+    advertised: int
+    shared: int
+    masked: int
+    unmasked: int
+    threshold: int
+    sites: list[str]
+    """Those in the sum; none if it was given up."""
+    weight: int | None
+    """Sum of their weights."""
+    loss: float | None
+    """Their weighted mean training loss, in nats."""
+    reason: str
+    """Why it was given up; empty if it was not."""
+
+
 @dataclass
 class Attempt:
     """One attempt at a round, filled in as it happens."""
@@ -44,19 +65,29 @@ class Attempt:
     """Trainings of a copy, which only inform the choice of the cohort."""
     divergence: dict[int, float] = field(default_factory=dict)
     """Client -> weight divergence of its update, where that can be seen."""
+    sums: list[SumRecord] = field(default_factory=list)
+    """Where the server saw sums of updates only."""
+    sum_answers: list[tuple[str, Answer[Any]]] = field(default_factory=list)
+    """Of those sums, with the phase: ``train``, ``share``, ``mask``, ``unmask``."""
     drift: float | None = None
     """Share of the sites that changed cluster before this round; None: nobody was grouped anew."""
 
     @property
     def answers(self) -> list[tuple[str, Answer[Any]]]:
-        """Every answer with its phase: ``loss``, ``rehearse``, ``train``, ``evaluate``."""
-        phases: dict[str, list[Any]] = {
+        """Every answer with its phase: ``loss``, ``rehearse``, ``train``, ``evaluate``, ..."""
+        before: dict[str, list[Any]] = {
             "loss": self.losses,
             "rehearse": self.rehearsal,
             "train": self.training,
-            "evaluate": self.evaluation,
         }
-        return [(phase, answer) for phase, answers in phases.items() for answer in answers]
+        answers = [(phase, answer) for phase, found in before.items() for answer in found]
+        return answers + self.sum_answers + [("evaluate", answer) for answer in self.evaluation]
+
+    def first_reason(self, names: Sequence[str]) -> str:
+        """Return why the attempt has no result, or the first thing that went wrong in it."""
+        given_up = [f"model {one.model}: {one.reason}" for one in self.sums if one.reason]
+        bad = [f"{names[a.client]}: {a.verdict}" for _, a in self.answers if a.verdict != OK]
+        return (given_up + bad + ["nobody was asked"])[0]
 
     @property
     def trained(self) -> list[tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]]:
@@ -155,13 +186,17 @@ class Ledger:
             "train_loss": _train_loss(attempt),
             **_common_model(attempt),
             "models": [{"model": model, **vars(score)} for model, score in scores.items()],
-            "trained": [self._roster.names[answer.client] for answer, _, _ in attempt.trained],
+            "trained": [
+                *(self._roster.names[answer.client] for answer, _, _ in attempt.trained),
+                *sorted(site for one in attempt.sums for site in one.sites),
+            ],
             "rejected": self._rejected(attempt),
             "missing": sorted(
                 {self._roster.names[a.client] for a in answers if a.verdict == NO_REPLY}
             ),
             "seconds": {name: round(value, 6) for name, value in attempt.seconds.items()},
             "drift": attempt.drift,
+            **({"secure_sums": list(map(vars, attempt.sums))} if attempt.sums else {}),
         }
 
     def _rejected(self, attempt: Attempt) -> list[dict[str, str]]:
@@ -233,6 +268,17 @@ def _energy(attempts: Sequence[Mapping[str, Any]], settings: Settings) -> dict[s
     }
 
 
+def progress(line: Mapping[str, Any], rounds: int, attempts: int) -> str:
+    """Return a round's line in words for people who watch."""
+    position = f"round {line['round']:>3}/{rounds}"
+    if line["accuracy"] is None:
+        return f"{position}  failed, attempt {line['attempt']} of {attempts}"
+    return (
+        f"{position}  accuracy {line['accuracy']:.4f}  loss {line['loss']:.4f}  "
+        f"{len(line['trained'])} trained  {sum(line['seconds'].values()):.2f} s"
+    )
+
+
 def _sustained(curve: Curve, settings: Settings) -> dict[str, Any]:
     """Return what accuracy was held, and when and for how many joules the target was."""
     window, target = settings.sustained_rounds, settings.target_accuracy
@@ -283,9 +329,12 @@ def _common_model(attempt: Attempt) -> dict[str, float]:
 
 
 def _uplinks(line: dict[str, Any]) -> int:
-    """Return how many updates reached the server, whether they counted or not."""
-    refused = (entry for entry in line["rejected"] if entry["phase"] == "train")
-    return len(line["trained"]) + sum(1 for _ in refused)
+    """Return how many updates, or masked ones, reached the server, whether they counted or not."""
+    sums = line.get("secure_sums", ())
+    phase = "mask" if sums else "train"
+    refused = sum(entry["phase"] == phase for entry in line["rejected"])
+    came = sum(one["masked"] for one in sums) if sums else len(line["trained"])
+    return int(refused + came)
 
 
 def _by_model(reports: Sequence[EvaluateReport]) -> dict[int, Score]:
@@ -294,8 +343,10 @@ def _by_model(reports: Sequence[EvaluateReport]) -> dict[int, Score]:
 
 
 def _train_loss(attempt: Attempt) -> float | None:
-    reports = [report for _, report, _ in attempt.trained if not math.isnan(report.loss)]
-    if not reports:
+    told = [(report.loss, report.num_examples) for _, report, _ in attempt.trained]
+    told += [(one.loss, one.weight) for one in attempt.sums if one.loss is not None and one.weight]
+    told = [(loss, weight) for loss, weight in told if not math.isnan(loss)]
+    if not told:
         return None  # nobody trained, or all keep their loss to themselves
-    rows = [report.num_examples for report in reports]
-    return float(np.average([report.loss for report in reports], weights=rows))
+    losses, weights = zip(*told, strict=True)
+    return float(np.average(losses, weights=weights))

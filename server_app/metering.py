@@ -28,6 +28,7 @@ from common.errors import MessageError
 from common.messages import Parameters, Usage
 from common.power import ATTRIBUTED, ESTIMATED, PowerSource, Reading
 from common.radio import RadioProfile
+from common.sum_messages import TRAIN_FOR_SUM
 from server_app.attribution import Work, divide
 from server_app.bill import Bill, Item
 from server_app.delegating_grid import DelegatingGrid
@@ -67,7 +68,7 @@ class _Entry:
         """The message in a word: a training that only informs the server rehearses."""
         if self.kind == messages.TRAIN and self.phase == "pre":
             return "rehearse"
-        return self.kind.rpartition(".")[2]
+        return "train" if self.kind == TRAIN_FOR_SUM else self.kind.rpartition(".")[2]
 
     def receive(self, reply: Message) -> None:
         """Enter a reply; what it says of its energy counts only if it can be."""

@@ -17,6 +17,7 @@ from server_app import (
     regrouping,
     routing,
     selection,
+    summable,
 )
 from server_app.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
 from server_app.clustering import Grouping
@@ -77,6 +78,8 @@ class Method:
             OtGroups: "representations",
         }
         grouping = {seen[type(self.group)]} if self.group else set()
+        if isinstance(self.group, ModelGroups) and self.group.every:
+            grouping.add("every-model")
         rehearsals = {"rehearsals"} if self.select.rehearses else set()
         return self.select.needs | grouping | rehearsals
 
@@ -257,6 +260,7 @@ def build(settings: Settings) -> Method:
     """Return the method that the settings name; :class:`ConfigError` if it cannot be had."""
     method = compose(settings)
     protection.check(method.needs, settings)
+    summable.check(settings, method.select, model_per_cluster=method.route is routing.per_cluster)
     return method
 
 

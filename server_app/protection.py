@@ -24,6 +24,7 @@ WORDS: Mapping[str, str] = {
     "class-statistics": "mean and covariance of that in each class",
     "links": "the rate of each site's link",
     "models": "each site's trained model",
+    "every-model": "each site's trained model, again and again",
     "representations": "what a model makes of each site's rows",
     "accuracies": "each site's accuracy on its held-out rows",
     "rehearsals": "more than one update of a site in a round",
@@ -78,6 +79,10 @@ def _label(kind: str) -> Callable[[Settings], bool]:
     return lambda settings: settings.label_privacy == kind
 
 
+_SUMMED = (
+    "use strategy=fedavg, random, similarity, simclust, repclust or power-of-choice; where sites "
+    "are grouped by their models, group them once (recluster-every=0)"
+)
 _EXACT = frozenset({"class-counts"})
 _HISTOGRAM = frozenset({"labels"})
 _OTHER_RELEASES = (
@@ -143,6 +148,20 @@ PROTECTIONS += (
         instead="use statistics-privacy=none, for in the clear the rows themselves are seen",
         chosen=lambda settings: settings.statistics_privacy == "zcdp",
         covers=frozenset({"class-statistics"}),
+    ),
+    Protection(
+        setting="secagg=true",
+        # Single models of one round are no secret where the sites are grouped by them, once.
+        hides=frozenset({"updates", "every-model", "rehearsals"}),
+        whom="What a site trained and its training loss, from a server that follows the protocol, "
+        "alone or together with up to two thirds of the sites asked (a third where more than a "
+        "hundred are): they learn the weighted sum over the other sites.",
+        still="The average itself, who takes part, each site's number of rows, its loss and "
+        "accuracy on held-out rows; where sites are grouped by their models, each site's model of "
+        "that one round. Nothing holds off a server that lies about who dropped out.",
+        instead=_SUMMED,
+        chosen=lambda settings: settings.secagg,
+        covers=frozenset(),
     ),
 )
 

@@ -19,6 +19,7 @@ from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
 from common.product_messages import PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE
+from common.sum_messages import MASK, SHARE, TRAIN_FOR_SUM, UNMASK
 from server_app import audit
 from server_app.delegating_grid import DelegatingGrid
 from server_app.run_folder import RunFolder
@@ -41,6 +42,10 @@ WHAT: Mapping[str, str] = {
     messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",
     messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
     messages.TRAIN: "trained model, rows, training loss",
+    TRAIN_FOR_SUM: "fresh public keys, once the model is trained",
+    SHARE: "shares of mask secrets for other sites",
+    MASK: "masked vector of trained model, rows and training loss",
+    UNMASK: "one share of one mask secret of each other site",
     messages.EVALUATE: "loss and accuracy on the held-out rows",
     _ERROR: "error message",
 }
@@ -185,7 +190,7 @@ class RecordingGrid(DelegatingGrid):
 
     def _written_before(self, messages: Iterable[Message]) -> list[Message]:
         outgoing = list(messages)
-        if any(message.metadata.message_type == _TRAIN for message in outgoing):
+        if any(message.metadata.message_type in _TRAINS for message in outgoing):
             self.write()
         return outgoing
 
@@ -201,7 +206,8 @@ class RecordingGrid(DelegatingGrid):
         return found
 
 
-_TRAIN = messages.TRAIN  # a parameter of Flower's hides the module's name
+# a parameter of Flower's hides the module's name
+_TRAINS = (messages.TRAIN, TRAIN_FOR_SUM)
 
 
 def shape_of(content: RecordDict) -> str:

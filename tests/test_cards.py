@@ -53,6 +53,7 @@ WORDS = {
     "losses": "loss",
     "updates": "update",
     "models": "models",
+    "every-model": "models",
     "representations": "representations of single rows",
     "rehearsals": "",
     "accuracies": "",

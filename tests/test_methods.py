@@ -217,8 +217,9 @@ def test_methods_say_what_they_see():
     needs = {name: build(Settings.parse(COMMON | {"strategy": name})).needs for name in METHODS}
     assert needs["random"] == set()
     assert needs["repclust"] == {"labels"}
-    assert needs["fedsccs"] == needs["flis"] == {"models"}
-    assert needs["fedcor"] == {"sizes", "losses"}
+    assert needs["fedsccs"] == {"models"}
+    assert needs["flis"] == {"models", "every-model"}
+    assert needs["fedcor"] == {"sizes", "losses", "rehearsals"}
     assert needs["delta"] == {"sizes", "updates"}
 
 

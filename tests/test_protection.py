@@ -71,7 +71,12 @@ def test_a_run_is_refused_exactly_where_something_needed_is_hidden(name, each):
         assert build(settings).needs - {"accuracies"} == needs - {"accuracies"}
 
 
-NEEDED = {"label-privacy=paper": {"clients-per-round": 3}}
+NEEDED = {
+    "label-privacy=paper": {"clients-per-round": 3},
+    # Three sites for each of two models; of more, the seed makes no cluster smaller.
+    "secagg=true": {"clients-per-round": 6, "num-clients": 12, "seed": 1}
+    | {"power-of-choice-candidates": 8},
+}
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -16,20 +15,20 @@ from flwr.serverapp.strategy import Result, Strategy
 from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
-from common.messages import Parameters
 from server_app import audit, checkpoint, guard
-from server_app.averaging import Update, averaged, divergences, regrouped
+from server_app.averaging import Update, averaged, divergences, regrouped, with_latest
 from server_app.central_dp import CentralDp
 from server_app.checkpoint import HoldsClients, State
 from server_app.clustering import Clusters
-from server_app.exchange import OK, Exchange
+from server_app.exchange import Exchange
 from server_app.guard import Template
-from server_app.ledger import Attempt, Ledger
+from server_app.ledger import Attempt, Ledger, progress
 from server_app.metering import Book
 from server_app.methods import Method
 from server_app.roster import Roster, introduce_late
 from server_app.routing import mixed, per_cluster
 from server_app.run_folder import RunFolder
+from server_app.secure_sums import SecureSums
 from server_app.selection import Cohort, View
 
 log = logging.getLogger("coterie")
@@ -87,6 +86,10 @@ class FederatedTraining(Strategy):
     def before_average(self, server_round: int) -> None:
         """Do what must happen once a round's updates are there; this one needs nothing."""
 
+    def needs_updates(self, server_round: int) -> bool:
+        """Return whether single updates must be seen in a round; averages will do for this one."""
+        return False
+
     def after_round(self, server_round: int) -> None:
         """Do what must happen when a round's line is on disk."""
         self.folder.set_status("running", done=server_round, rounds=self.settings.num_server_rounds)
@@ -130,6 +133,8 @@ class FederatedTraining(Strategy):
         self.summary()
         if "losses" in self.method.select.needs:
             self.roster.require("loss", why=f"strategy={self.settings.strategy}")
+        if self.settings.secagg:
+            self.roster.require("masked-model", why="secagg=true")
         self.models = [messages.decode_arrays(initial_arrays)]
         done = self._begin(grid, timeout)
         began -= self._resumed[1].get("seconds", 0.0)
@@ -235,7 +240,7 @@ class FederatedTraining(Strategy):
             self.models, self.clusters = before
         raise RoundError(
             f"round {server_round}: no usable {'evaluation' if trained else 'update'} in "
-            f"{_ATTEMPTS} attempts; {self._first_reason()}"
+            f"{_ATTEMPTS} attempts; {self._attempt.first_reason(self.roster.names)}"
         )
 
     def _record(self) -> None:
@@ -248,25 +253,10 @@ class FederatedTraining(Strategy):
         for site in line["missing"]:
             fact = audit.fact("missing", round=line["round"], site=site)
             log.warning("round %d: %s: no reply", line["round"], site, extra=fact)
-        log.info("%s", self._progress(line))
+        log.info("%s", progress(line, self.settings.num_server_rounds, _ATTEMPTS))
         if self.settings.on_bad_update == "fail" and (line["rejected"] or line["missing"]):
-            raise RoundError(f"round {line['round']}: {self._first_reason()} (on-bad-update=fail)")
-
-    def _progress(self, line: dict[str, Any]) -> str:
-        position = f"round {line['round']:>3}/{self.settings.num_server_rounds}"
-        if line["accuracy"] is None:
-            return f"{position}  failed, attempt {line['attempt']} of {_ATTEMPTS}"
-        return (
-            f"{position}  accuracy {line['accuracy']:.4f}  loss {line['loss']:.4f}  "
-            f"{len(line['trained'])} trained  {sum(line['seconds'].values()):.2f} s"
-        )
-
-    def _first_reason(self) -> str:
-        bad = [answer for _, answer in self._attempt.answers if answer.verdict != OK]
-        if not bad:
-            return "nobody was asked"
-        first = bad[0]
-        return f"{self.roster.names[first.client]}: {first.verdict}"
+            reason = self._attempt.first_reason(self.roster.names)
+            raise RoundError(f"round {line['round']}: {reason} (on-bad-update=fail)")
 
     def _finish(self, seconds: float) -> None:
         kind = "cluster" if self.method.route is per_cluster else "model"
@@ -276,12 +266,23 @@ class FederatedTraining(Strategy):
 
     def _train(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
         self._inform(server_round, grid, timeout)
+        if self.settings.secagg and not self.needs_updates(server_round):
+            with self.book.phase("train"):
+                return self._train_for_sums(grid, timeout)
         with self._timed("server"):
             outgoing = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
         with self._timed("train"), self.book.phase("train"):
             replies = grid.send_and_receive(outgoing, timeout=timeout)
         with self._timed("server"), self.book.phase("train"):
             return self.aggregate_train(server_round, replies)[1]
+
+    def _train_for_sums(self, grid: Grid, timeout: float) -> MetricRecord | None:
+        """Choose the cohort; of what each model's members train, only the mean is seen."""
+        assert self._sight is not None
+        cohort = self.method.select.choose(*self._sight)
+        sums = SecureSums(grid, self.roster, self.settings, self._attempt, self._timed, timeout)
+        self.models, losses = sums.averaged(self.models, cohort, self.routes, self._mixed)
+        return MetricRecord({"train_loss": float(np.mean(losses))}) if losses else None
 
     def _evaluate(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
         outgoing = self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid)
@@ -436,7 +437,7 @@ class FederatedTraining(Strategy):
             if copies and len(asked):
                 view = replace(view, losses_after=self._losses(copies, asked, grid, timeout))
         if "updates" in select.needs:
-            view = replace(view, updates=self._known_updates())
+            view = replace(view, updates=self._remember([]))
         if "links" in select.needs:
             view = replace(view, upload_seconds=self.book.upload_seconds(self.roster, self.models))
         self._sight = view, rng
@@ -472,21 +473,10 @@ class FederatedTraining(Strategy):
         self._remember(updates)
         return self._after(updates, None) if updates else None
 
-    def _remember(self, updates: list[Update]) -> None:
+    def _remember(self, updates: list[Update]) -> np.ndarray:
         """Keep what each client's last training added to its model, if the selection needs it."""
-        if "updates" not in self.method.select.needs:
-            return
-        known = self._known_updates()
-        for answer, _, trained in updates:
-            known[answer.client] = _flat(trained) - _flat(self.models[answer.model])
-
-    def _known_updates(self) -> np.ndarray:
-        """Return the latest updates, (n, parameters) float32, with rows of 0 for newcomers."""
-        n, size = len(self.roster), sum(value.size for value in self.models[0].values())
-        if self._updates.shape != (n, size):
-            grown = np.zeros((n, size), dtype=np.float32)
-            grown[: len(self._updates), : self._updates.shape[1]] = self._updates
-            self._updates = grown
+        if "updates" in self.method.select.needs:
+            self._updates = with_latest(self._updates, updates, self.models, len(self.roster))
         return self._updates
 
     @contextmanager
@@ -497,8 +487,3 @@ class FederatedTraining(Strategy):
         finally:
             spent = self._attempt.seconds.get(phase, 0.0)
             self._attempt.seconds[phase] = spent + time.perf_counter() - began
-
-
-def _flat(parameters: Parameters) -> np.ndarray:
-    """Return all entries of a model, (parameters,) float32."""
-    return np.concatenate([value.ravel() for value in parameters.values()], dtype=np.float32)

@@ -14,6 +14,7 @@ from common.config import Settings
 from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters, ProbeReport, ProbeRequest
 from server_app import probe, regrouping, selection
+from server_app.averaging import flat
 from server_app.checkpoint import State
 from server_app.clustering import Clusters, Grouping
 from server_app.clusters import check_num_clusters
@@ -83,6 +84,10 @@ class ModelSimilarityClustering(FederatedTraining):
             self._shared = state["shared"]["model"]
             self.method = self._grouped_method
         super().restore(state, grid, timeout)
+
+    def needs_updates(self, server_round: int) -> bool:
+        """Return whether the sites are grouped in this round, by the model that each returns."""
+        return self._group.is_due(server_round)
 
     def before_average(self, server_round: int) -> None:
         """Form the clusters in the rounds in which that is due."""
@@ -174,9 +179,9 @@ class ModelSimilarityClustering(FederatedTraining):
 
     def _descriptor(self, trained: Parameters, sent: Parameters) -> np.ndarray:
         if self._group.describe == "weights":
-            return _flat({name: trained[name] for name in trained if name.startswith("output.")})
+            return flat({name: trained[name] for name in trained if name.startswith("output.")})
         if self._group.describe == "update":
-            change: np.ndarray = _flat(trained) - _flat(sent)
+            change: np.ndarray = flat(trained) - flat(sent)
             return change
         assert self._prober is not None
         if self._group.describe == "predictions":
@@ -288,8 +293,3 @@ class ModelSimilarityClustering(FederatedTraining):
             arrays["rows"] = used.rows
         self.folder.write_arrays("probe.npz", arrays)
         return record
-
-
-def _flat(parameters: Parameters) -> np.ndarray:
-    """Return all entries of a model, (parameters,) float32."""
-    return np.concatenate([value.ravel() for value in parameters.values()], dtype=np.float32)

@@ -1,0 +1,249 @@
+"""A site's side of a secure sum: four messages, the secrets between them, and no step twice.
+
+The secrets of a sum live in ``Context.state``, which ends with the node's process, and are deleted
+as soon as the next step does not need them. So a restarted site cannot go on with a sum, and it
+never makes new keys in the middle of one. Which step was reached is kept where the site keeps
+things (a file, if it has a ``state-dir``) before the step is answered: of two processes that are
+handed the same message, or messages that contradict each other, only one answers.
+"""
+
+import json
+import os
+import secrets as system_secrets
+from dataclasses import asdict, dataclass, field, replace
+
+import numpy as np
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from client_app import personal, private
+from client_app.engine import Fitted
+from client_app.site import Site, require
+from client_app.trust import identity_of, trusted_by
+from common import messages
+from common.config import Settings
+from common.errors import SumError, TrustError
+from common.fixed_point import Ring, Scale
+from common.identity import EphemeralKey, Occasion, SignedKeys
+from common.messages import Order, ReleaseNote
+from common.neighbours import wiring
+from common.secure_sum import SEED_BYTES, Circle, Keys, Member, disclose, occasion_of
+from common.sum_messages import (
+    MASKED,
+    MaskedReport,
+    SealedShares,
+    SumCircle,
+    SumDisclosure,
+    SumKeys,
+    SumOrder,
+    SumSurvivors,
+)
+from common.update_privacy import tells_loss
+
+_SECRETS, _CIRCLE = "secure-sum", "secure-sum-circle"  # in Context.state
+_NOISE = "secure-sum-noise"
+_STEP = "secure-sum-step.json"  # kept
+_SEALED = ReleaseNote("sealed for other sites")
+
+
+@dataclass(frozen=True)
+class _Secrets:
+    """What a site remembers of a sum between two steps."""
+
+    members: int
+    """How many sites were asked."""
+    identity_key: bytes = b""
+    signature: bytes = b""
+    sealing: bytes = field(default=b"", repr=False)
+    masking: bytes = field(default=b"", repr=False)
+    vector: bytes = field(default=b"", repr=False)
+    seed: bytes = field(default=b"", repr=False)
+    dealers: list[str] = field(default_factory=list)
+    """Whose shares this site holds: at first its own."""
+    shares: list[bytes] = field(default_factory=list, repr=False)
+
+    @classmethod
+    def of(cls, context: Context) -> "_Secrets":
+        """Return what a context remembers."""
+        record = context.state.config_records.get(_SECRETS)
+        if record is None:
+            raise SumError(
+                "the secrets of this sum are gone, as after a restart of the site; it goes on "
+                "without it, and the next round asks anew"
+            )
+        values = {key: record[key] for key in cls.__dataclass_fields__}
+        return cls(**values)  # type: ignore[arg-type]  # as asdict wrote them
+
+    def remember(self, context: Context) -> None:
+        """Keep this in a context, in place of what was there."""
+        context.state[_SECRETS] = ConfigRecord(asdict(self))
+
+    @property
+    def keys(self) -> Keys:
+        """The private keys."""
+        return Keys(EphemeralKey(self.sealing), EphemeralKey(self.masking))
+
+
+def train(message: Message, site: Site, context: Context) -> Message:
+    """Train the model received, keep the result as a vector to be masked, and advertise keys."""
+    require(site, "masked-model")
+    order = SumOrder.decode(message.content)
+    scale, fewest = Scale(order.members, order.max_weight), _fewest(order.members, site.settings)
+    if order.members < fewest:
+        raise SumError(f"a sum of {order.members} sites: at least {fewest} must be in one")
+    _step(site, context, order, 0)
+    _forget(context)
+    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    learned = personal.train(parameters, site, _fresh(order, site.settings))
+    fitted = Fitted(learned.shared, learned.loss, learned.seconds)
+    fitted, noise = private.update_answer(message, site, fitted)
+    metrics = [fitted.loss] if tells_loss(site.settings) else []
+    weight = order.weight or len(site.rows.train)
+    vector = scale.encode(fitted.parameters, metrics, weight)
+    keys = Keys.generate()
+    signed = keys.signed(identity_of(site.keeper), site.name, _occasion(context, order))
+    _Secrets(
+        members=order.members,
+        identity_key=signed.identity_key,
+        signature=signed.signature,
+        sealing=keys.sealing.private,
+        masking=keys.masking.private,
+        vector=vector.astype("<u8").tobytes(),
+    ).remember(context)
+    if noise is not None:
+        context.state[_NOISE] = noise.encode()
+    who = _who(site, order)
+    report = SumKeys(*who, signed.identity_key, list(signed.keys), signed.signature, fitted.seconds)
+    return messages.reply(message, report)
+
+
+def share(message: Message, site: Site, context: Context) -> Message:
+    """Deal shares of the masking key and of a new self-mask's seed to the neighbours."""
+    order = SumCircle.decode(message.content)
+    _step(site, context, order, 1)
+    known = replace(_Secrets.of(context), seed=os.urandom(SEED_BYTES))
+    own, sealed = _member(order, known, site, context).deal()
+    replace(known, dealers=[site.name], shares=[own]).remember(context)
+    context.state[_CIRCLE] = order.encode()
+    report = SealedShares(*_who(site, order), list(sealed), list(sealed.values()))
+    return messages.reply(message, report, note=_SEALED)
+
+
+def mask(message: Message, site: Site, context: Context) -> Message:
+    """Send the vector under all masks, once the shares of those who go on are here."""
+    delivered = SealedShares.decode(message.content)
+    _step(site, context, delivered, 2)
+    if delivered.site != site.name:
+        raise SumError(f"these shares were dealt to {delivered.site!r}")
+    known = _Secrets.of(context)
+    circle = SumCircle.decode(RecordDict({messages.RECORD: context.state[_CIRCLE]}))
+    member = _member(circle, known, site, context)
+    shares = member.receive(dict(zip(delivered.sites, delivered.sealed, strict=True)))
+    vector: Ring = np.frombuffer(known.vector, dtype="<u8").astype(np.uint64)
+    masked = member.mask(vector, shares)
+    note = _masked_note(context, _fewest(known.members, site.settings))
+    # Neither the vector nor a key is needed again: whatever comes, it is masked this once.
+    _forget(context)
+    _Secrets(
+        members=known.members,
+        dealers=[*known.dealers, *shares],
+        shares=[*known.shares, *shares.values()],
+    ).remember(context)
+    who = _who(site, delivered)
+    return messages.reply(message, MaskedReport(*who), {MASKED: masked}, note)
+
+
+def unmask(message: Message, site: Site, context: Context) -> Message:
+    """Tell one share of every neighbour's seed or key, and forget the sum."""
+    order = SumSurvivors.decode(message.content)
+    _step(site, context, order, 3)
+    known = _Secrets.of(context)
+    _forget(context)
+    shares = dict(zip(known.dealers, known.shares, strict=True))
+    fewest = _fewest(known.members, site.settings)
+    told = disclose(shares, site.name, order.sites, fewest)
+    report = SumDisclosure(
+        *_who(site, order),
+        survivors=list(told.seeds),
+        seeds=list(told.seeds.values()),
+        others=list(told.keys),
+        keys=list(told.keys.values()),
+    )
+    return messages.reply(message, report)
+
+
+def _step(site: Site, context: Context, order: Order | SealedShares, step: int) -> None:
+    """Note that a step is being answered; :class:`SumError` if it is not its turn.
+
+    A step that fails is not answered again either: the sum goes on without the site.
+    """
+    sum_of = [str(context.run_id), order.round, order.attempt, order.model]
+    with site.keeper.locked():
+        kept = site.keeper.read(_STEP)
+        before, last = json.loads(kept) if kept else (["", 0, 0, 0], 0)
+        first = step == 0 and (before[0] != sum_of[0] or before[1:3] < sum_of[1:3])
+        if not (first or (step > 0 and before == sum_of and last == step - 1)):
+            raise SumError(
+                f"step {step} of the sum of round {order.round}, attempt {order.attempt}, is out "
+                f"of turn: step {last} of round {before[1]}, attempt {before[2]}, came last"
+            )
+        site.keeper.write(_STEP, json.dumps([sum_of, step]).encode())
+
+
+def _member(order: SumCircle, known: _Secrets, site: Site, context: Context) -> Member:
+    """Return this site as a member of the circle that it is told of, whose keys it checks."""
+    if len(order.sites) > known.members:
+        raise SumError(f"a circle of {len(order.sites)} sites, {known.members} were asked")
+    occasion, keys = _occasion(context, order), known.keys
+    columns = (order.identity_keys, order.sealing_keys, order.masking_keys, order.signatures)
+    told = {
+        name: SignedKeys(name, identity, (sealing, masking), signature)
+        for name, identity, sealing, masking, signature in zip(order.sites, *columns, strict=True)
+    }
+    public = (keys.sealing.public, keys.masking.public)
+    mine = SignedKeys(site.name, known.identity_key, public, known.signature)
+    if told.pop(site.name, None) != mine:
+        raise TrustError("the circle does not hold the keys that this site advertised")
+    pins = trusted_by(context)
+    for name, signed in told.items():
+        pins.check(signed, name, occasion)
+    positions = dict(zip(order.sites, order.positions, strict=True))
+    threshold = wiring(known.members).threshold
+    return Member(keys, known.seed, Circle(occasion, mine, told, positions, threshold))
+
+
+def _fresh(order: Order, settings: Settings) -> Order:
+    """Return the order to train by: in a run that goes on after a crash, with draws of its own.
+
+    The round that the crash cut off is played again. Under its first draws it would give the same
+    vector, and two sums of it over different cohorts would tell it.
+    """
+    if not settings.resume:
+        return order
+    return replace(order, attempt=system_secrets.randbits(62))
+
+
+def _fewest(members: int, settings: Settings) -> int:
+    """Return how many survivors this site insists on."""
+    return max(wiring(members).threshold, settings.secagg_min_cohort)
+
+
+def _masked_note(context: Context, fewest: int) -> ReleaseNote:
+    """Return how a masked vector is protected: by the mask, and by noise that was added before."""
+    masked = f"masked, for a sum of at least {fewest} sites"
+    if _NOISE not in context.state:
+        return ReleaseNote(masked)
+    noise = ReleaseNote.decode(RecordDict({messages.RECORD: context.state[_NOISE]}))
+    return replace(noise, mechanism=f"{noise.mechanism}; {masked}")
+
+
+def _occasion(context: Context, order: Order) -> Occasion:
+    return occasion_of(context.run_id, order.round, order.attempt, order.model)
+
+
+def _who(site: Site, order: Order | SealedShares) -> tuple[str, int, int, int]:
+    return site.name, order.round, order.attempt, order.model
+
+
+def _forget(context: Context) -> None:
+    for name in (_SECRETS, _CIRCLE, _NOISE):
+        context.state.pop(name, None)

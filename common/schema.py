@@ -1,0 +1,91 @@
+"""What every table of settings is: kebab-case keys, checked once, one line per mistake."""
+
+import math
+from collections.abc import Iterable, Mapping
+from types import UnionType
+from typing import Any, Literal, Self, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic.fields import FieldInfo
+
+from common.errors import ConfigError, did_you_mean
+
+__all__ = ["Scalar", "Schema", "allowed_values", "kebab_case", "unknown_name"]
+
+Scalar = bool | int | float | str
+
+
+def kebab_case(name: str) -> str:
+    """Return the name as people type it: ``num_clients`` -> ``num-clients``."""
+    return name.replace("_", "-")
+
+
+class Schema(BaseModel):
+    """Values under kebab-case keys, checked when they are read and never changed."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=kebab_case,
+        allow_inf_nan=False,
+        validate_default=True,
+    )
+
+    @classmethod
+    def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:
+        """Check values with kebab-case keys; a :class:`ConfigError` begins with the source."""
+        known = {kebab_case(name) for name in cls.model_fields}
+        prefix = f"{source}: " if source else ""
+        unknown = [unknown_name("setting", key, known) for key in values if key not in known]
+        if unknown:
+            raise ConfigError("\n".join(prefix + line for line in unknown))
+        try:
+            return cls.model_validate(dict(values), by_alias=True, by_name=False)
+        except ValidationError as error:
+            lines = [_one_line(problem, cls) for problem in error.errors()]
+            raise ConfigError("\n".join(prefix + line for line in lines)) from None
+
+    def to_dict(self) -> dict[str, Scalar]:
+        """Return all values with kebab-case keys, in the schema's order."""
+        return self.model_dump(by_alias=True)
+
+    def replace(self, **changes: Scalar) -> Self:
+        """Return a checked copy with some fields (snake_case) changed."""
+        values = self.to_dict() | {kebab_case(name): value for name, value in changes.items()}
+        return self.parse(values)
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
+    """Return one line about a name that is in no catalogue."""
+    return f"unknown {kind} {name!r}{did_you_mean(name, known)}"
+
+
+def _one_line(problem: Any, schema: type[Schema]) -> str:
+    if not problem["loc"]:  # from _fits_together, already a sentence
+        return str(problem["ctx"]["error"])
+    key = str(problem["loc"][0])
+    field = schema.model_fields[key.replace("-", "_")]
+    if problem["type"] == "missing":
+        return f"{key} is missing: {field.description}"
+    return f"{key} = {problem['input']!r}: must be {allowed_values(field)}"
+
+
+def allowed_values(field: FieldInfo) -> str:
+    """Return in words what a setting accepts: its choices, or its type and range."""
+    annotation = field.annotation
+    if get_origin(annotation) is Literal:
+        return "one of " + ", ".join(map(str, get_args(annotation)))
+    assert isinstance(annotation, type)
+    assert not isinstance(annotation, UnionType)
+    kinds = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+    limits = {name: _limit(field, name) for name in ("gt", "ge", "lt", "le")}
+    words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}
+    ranges = [f"{words[name]} {limit}" for name, limit in limits.items() if limit is not None]
+    if any(hasattr(entry, "pattern") for entry in field.metadata):
+        ranges.append(f"({field.description})")
+    return " ".join([kinds[annotation], " and ".join(ranges)]).strip()
+
+
+def _limit(field: FieldInfo, name: str) -> float | int | None:
+    found = [getattr(entry, name) for entry in field.metadata if hasattr(entry, name)]
+    return found[0] if found and math.isfinite(found[0]) else None

@@ -1,0 +1,124 @@
+"""What passes between the server and the sites of secure sums: kinds of messages and records.
+
+Four steps, each one Flower round for the sums of all models together; ``common/secure_sum.py`` says
+what they are for. A masked vector is the array :data:`MASKED`.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from flwr.app import MessageType
+
+from common.errors import MessageError
+from common.messages import Order, Record
+
+TRAIN_FOR_SUM = f"{MessageType.TRAIN}.for_sum"
+SHARE = f"{MessageType.QUERY}.share"
+MASK = f"{MessageType.QUERY}.mask"
+UNMASK = f"{MessageType.QUERY}.unmask"
+
+
+@dataclass(frozen=True)
+class SumOrder(Order):
+    """What ``train.for_sum`` asks beside a model: to train it and to get ready for a sum."""
+
+    members: int
+    """How many sites were asked; thresholds and neighbours follow from it."""
+    max_weight: int
+    """The largest weight of a member, which bounds what the sum has room for."""
+    weight: int
+    """Of this site's model in the sum; 0: its number of training rows."""
+
+
+@dataclass(frozen=True)
+class SumReply(Record):
+    """Who answers what, in every step of a secure sum."""
+
+    site: str
+    round: int
+    attempt: int
+    model: int
+
+
+@dataclass(frozen=True)
+class SumKeys(SumReply):
+    """A site's answer to ``train.for_sum``: it has trained, and advertises its keys."""
+
+    identity_key: bytes
+    keys: list[bytes]
+    """X25519: to seal shares, to agree on masks."""
+    signature: bytes
+    seconds: float
+    """Wall time of the training."""
+
+
+@dataclass(frozen=True)
+class SumCircle(Order):
+    """What ``query.share`` tells a site: its neighbours, and itself."""
+
+    sites: list[str]
+    positions: list[int]
+    """Where each one's shares lie on the polynomials, from 1."""
+    identity_keys: list[bytes]
+    sealing_keys: list[bytes]
+    masking_keys: list[bytes]
+    signatures: list[bytes]
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.sites, self.positions, self.identity_keys, self.sealing_keys)
+        _check_columns(self.sites, self.masking_keys, self.signatures)
+
+
+@dataclass(frozen=True)
+class SealedShares(SumReply):
+    """Shares that a site dealt (its answer to ``query.share``), or that were dealt to it.
+
+    The latter are what ``query.mask`` brings.
+    """
+
+    sites: list[str]
+    """Who they are for, or who dealt them."""
+    sealed: list[bytes]
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.sites, self.sealed)
+
+
+@dataclass(frozen=True)
+class MaskedReport(SumReply):
+    """A site's answer to ``query.mask``, beside the array :data:`MASKED`."""
+
+
+MASKED = "masked"
+"""Name of a masked vector, (n,) uint64."""
+
+
+@dataclass(frozen=True)
+class SumSurvivors(Order):
+    """What ``query.unmask`` tells a site: which of its neighbours are in the sum, and itself."""
+
+    sites: list[str]
+
+
+@dataclass(frozen=True)
+class SumDisclosure(SumReply):
+    """A site's answer to ``query.unmask``: a share of one secret of each neighbour."""
+
+    survivors: list[str]
+    seeds: list[bytes]
+    """Of the self-masks of the survivors."""
+    others: list[str]
+    keys: list[bytes]
+    """Of the masking keys of the others."""
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.survivors, self.seeds)
+        _check_columns(self.others, self.keys)
+
+
+def _check_columns(sites: list[str], *columns: list[Any]) -> None:
+    if len(set(sites)) != len(sites) or any(len(column) != len(sites) for column in columns):
+        raise MessageError("sites are named twice, or the entries are not one for each of them")
