@@ -74,8 +74,8 @@ class Curve:
             raise ValueError("rounds are missing: a curve needs consecutive ones")
 
     @classmethod
-    def of(cls, lines: Iterable[Line]) -> Self:
-        """Return the curve of a run's lines, in their order.
+    def of(cls, lines: Iterable[Line], phases: Sequence[str] = COUNTED) -> Self:
+        """Return the curve of a run's lines, in their order, over the joules of some phases.
 
         A round that was retried spent what all its attempts did; its accuracy is the last one's.
         """
@@ -85,7 +85,7 @@ class Curve:
         spent = dict.fromkeys(rounds, 0.0)
         for line in known:
             if line["round"] in spent:
-                spent[line["round"]] += _counted(line)
+                spent[line["round"]] += _spent(line, phases)
         return cls(
             np.array(rounds, dtype=np.int64),
             np.array([accuracies[number] for number in rounds], dtype=np.float64),
@@ -157,9 +157,9 @@ def times_trained(lines: Iterable[Line], sites: Sequence[str]) -> dict[str, int]
     return times
 
 
-def _counted(line: Line) -> float:
+def _spent(line: Line, phases: Sequence[str]) -> float:
     spent = line.get("joules") or {}
-    return sum(_number(spent, phase) for phase in COUNTED)
+    return sum(_number(spent, phase) for phase in phases)
 
 
 def _number(values: Mapping[str, Any], key: str) -> float:

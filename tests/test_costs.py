@@ -41,6 +41,7 @@ def test_curve_by_hand():
     assert curve.accuracy.tolist() == [0.2, 0.9, 0.7, 0.8, 0.9, 0.8]
     # evaluation is not counted; the failed attempt at round 3 is
     assert curve.joules.tolist() == [16.0, 27.0, 42.5, 53.5, 64.5, 75.5]
+    assert Curve.of(LINES, ("comm",)).joules.tolist() == [1.0, 2.0, 3.5, 4.5, 5.5, 6.5]
 
 
 def test_target_is_reached_at_the_end_of_the_first_window_that_holds_it():

@@ -78,6 +78,7 @@ def test_flwr_run_gives_the_same_numbers_as_coterie_simulate(flower, tmp_path):
             "num-server-rounds": 3,
             "local-epochs": 1,
             "routing": "per-cluster",
+            "energy": "codecarbon",
             "output-dir": str(tmp_path / "flower"),
         }
     )
@@ -98,7 +99,12 @@ def test_flwr_run_gives_the_same_numbers_as_coterie_simulate(flower, tmp_path):
     assert "round   3/3  accuracy" in done.stdout
     assert f"run: {folder}" in done.stdout
 
-    ours = simulate(settings.replace(output_dir=str(tmp_path / "ours")))
+    # metering changes no number; Flower's sites share the machine with its ServerApp
+    clients = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    assert {client["joules_source"] for client in clients} == {"attributed"}
+    assert all(client["joules"] > 0 for client in clients if client["phase"] == "train")
+
+    ours = simulate(settings.replace(output_dir=str(tmp_path / "ours"), energy="off"))
     assert {path.name for path in folder.iterdir()} == {path.name for path in ours.iterdir()}
     results = [json.loads((f / "results.json").read_text()) for f in (folder, ours)]
     assert results[0]["accuracy"] == results[1]["accuracy"]

@@ -5,7 +5,10 @@ import json
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from watts import Watts
 
+from client_app import energy
+from common import power
 from common.config import Settings
 from common.errors import RoundError
 from deploy.simulation import InProcessGrid, load_client_app
@@ -102,3 +105,24 @@ def test_the_site_decides_the_device(folder):
     sites = [site_of(folder, seed, device="cpu") for seed in range(3)]
     path = run(sites, folder, device="cuda:7", strategy="random")
     assert json.loads((path / "status.json").read_text())["state"] == "finished"
+
+
+def test_sites_with_machines_of_their_own_meter_themselves(folder, monkeypatch):
+    monkeypatch.setattr(power, "open_source", lambda settings: Watts(10.0))
+    energy._own_source.cache_clear()
+    sites = [site_of(folder, seed, **{"link-rate": 54.0 if seed else 0.0}) for seed in range(3)]
+    path = run(sites, folder, strategy="random", energy="codecarbon", **{"link-rate": "6-12"})
+    energy._own_source.cache_clear()
+    texts = (path / "clients.jsonl").read_text().splitlines()
+    trained = [line for line in map(json.loads, texts) if line["phase"] == "train"]
+    assert {line["joules_source"] for line in trained} == {"measured"}
+    for line in trained:
+        # 10 W for as long as the site worked, and no share of anybody else's reading
+        assert 10.0 * line["seconds"] <= line["joules"] < 10.0 * line["seconds"] + 5.0
+    # a run draws no links for sites that have them
+    rates = [site["link_rate"] for site in json.loads((path / "sites.json").read_text())]
+    assert rates == [0.0, 54.0, 54.0]
+    line = json.loads((path / "rounds.jsonl").read_text().splitlines()[0])
+    assert line["joules_source"]["train"] == "measured"
+    own = sum(client["joules"] for client in trained if client["round"] == 1)
+    assert line["joules"]["train"] == pytest.approx(own + line["joules_server"]["train"])
