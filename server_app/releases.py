@@ -32,7 +32,7 @@ _ERROR = "error"
 
 WHAT: Mapping[str, str] = {
     messages.INTRODUCE: "who the site is: id, numbers and shape of its rows, digest of their "
-    "columns' names",
+    "columns' names, rate of its link",
     messages.LABEL_HISTOGRAM: "training rows per class",
     PRODUCT_KEYS: "fresh public key, and numbers of rows for products of two sites",
     PRODUCT_OPEN: "rows for products of two sites, under a mask and a seal",
