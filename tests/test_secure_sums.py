@@ -14,12 +14,17 @@ from scipy.stats import chi2
 
 from client_app import secure_sums
 from client_app.app import app as real
+from client_app.keeping import keeper_of
 from client_app.site import simulated_federation
+from client_app.trust import identity_of
 from common import messages
 from common import models as networks
 from common.config import Settings
 from common.errors import ConfigError, RoundError
+from common.identity import Identity, fingerprint
 from common.messages import Order, TrainReport
+from common.neighbours import wiring
+from common.secure_sum import Keys, occasion_of
 from common.sum_messages import (
     MASK,
     MASKED,
@@ -684,6 +689,37 @@ def test_survivors_that_cannot_be_are_refused(play):
         assert reason in said(play.ask(UNMASK, site, SumSurvivors(1, 1, 0, names)))
 
 
+def test_sites_that_pin_each_other_take_no_other_keys(play):
+    """As real sites do: fingerprints of their own configuration, never the run's word."""
+    for site in range(5):
+        play.train(site)
+    contexts = [play.grid._contexts[node] for node in play.nodes]
+    prints = {
+        name: fingerprint(identity_of(keeper_of(context)).public)
+        for name, context in zip(play.names, contexts, strict=True)
+    }
+    listed = ",".join(f"{name}:{digits}" for name, digits in prints.items())
+    wrong = listed.replace(prints["site-4"], prints["site-3"])
+    lacking = listed.rpartition(",")[0]
+    for context, peers in zip(contexts, (listed, wrong, lacking, listed, listed), strict=True):
+        context.node_config["peers"] = peers
+    circle = play.circle(attempt=2)
+    assert not play.ask(SHARE, 0, circle).has_error()
+    assert "'site-4' signs with the key" in said(play.ask(SHARE, 1, circle))
+    assert "no fingerprint of 'site-4' is pinned" in said(play.ask(SHARE, 2, circle))
+    # Keys that the server made up, under an identity that it made up.
+    keys, identity = Keys.generate(), Identity.generate()
+    signed = keys.signed(identity, "site-4", occasion_of(1, 1, 2, 0))
+    forged = replace(
+        circle,
+        identity_keys=[*circle.identity_keys[:4], signed.identity_key],
+        sealing_keys=[*circle.sealing_keys[:4], signed.keys[0]],
+        masking_keys=[*circle.masking_keys[:4], signed.keys[1]],
+        signatures=[*circle.signatures[:4], signed.signature],
+    )
+    assert "'site-4' signs with the key" in said(play.ask(SHARE, 3, forged))
+
+
 def test_a_site_may_release_masked_models_only(tmp_path):
     play = Play(tmp_path, releases="masked-model")
     assert not play.train(0).has_error()
@@ -700,6 +736,49 @@ def test_a_run_that_goes_on_after_a_crash_trains_by_fresh_draws(play):
     first, second = (secure_sums._fresh(order, resumed) for _ in range(2))
     assert (first.round, first.model) == (4, 0)
     assert len({first.attempt, second.attempt, order.attempt}) == 3
+
+
+def test_a_run_that_was_cut_off_goes_on_with_fresh_sums(tmp_path):
+    settings = settings_in(tmp_path, num_server_rounds=2)
+
+    def off(message, context):
+        if SumOrder.decode(message.content).round == 2:
+            raise RuntimeError("no power")
+        return real(message, context)
+
+    with pytest.raises(RoundError, match="4 are needed"):
+        run(settings, {(site, TRAIN_FOR_SUM): off for site in range(3)})
+    [folder] = tmp_path.iterdir()
+    again, grid = run(settings.replace(resume=str(folder)))
+    assert again == folder
+    assert [line["round"] for line in lines(folder) if line["trained"]] == [1, 2]
+    asked = [m for m in grid.sent if m.metadata.message_type == TRAIN_FOR_SUM]
+    assert {SumOrder.decode(message.content).round for message in asked} == {2}
+    # The same sites from the same model in the same round, but by other draws.
+    uncut, _ = run(settings_in(tmp_path / "uncut", num_server_rounds=2))
+    found, expected = model_of(folder), model_of(uncut)
+    assert not np.allclose(found["output.weight"], expected["output.weight"], atol=1e-4)
+    np.testing.assert_allclose(found["output.weight"], expected["output.weight"], atol=0.2)
+
+
+@pytest.mark.slow
+def test_more_than_a_hundred_sites_share_masks_with_neighbours_only(tmp_path):
+    words = {"num_clients": 104, "split": "iid"}
+    plain = simulate(settings_in(tmp_path, secagg=False, **words))
+    gone = {(site, MASK): raises for site in range(0, 60, 3)}
+    masked, grid = run(settings_in(tmp_path, **words), gone)
+    [record] = lines(masked)[0]["secure_sums"]
+    assert (record["reason"], record["advertised"], record["masked"]) == ("", 104, 84)
+    circles = [
+        SumCircle.decode(message.content)
+        for message in grid.sent
+        if message.metadata.message_type == SHARE
+    ]
+    assert {len(circle.sites) for circle in circles} == {wiring(104).degree + 1}
+    assert wiring(104).degree < 103
+    found, expected = model_of(masked), model_of(plain)
+    # Of fewer sites, so near the other and not equal to it.
+    np.testing.assert_allclose(found["output.weight"], expected["output.weight"], atol=0.05)
 
 
 # What is refused before it starts ----------------------------------------------------------------

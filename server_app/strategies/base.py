@@ -135,6 +135,8 @@ class FederatedTraining(Strategy):
             self.roster.require("loss", why=f"strategy={self.settings.strategy}")
         if self.settings.secagg:
             self.roster.require("masked-model", why="secagg=true")
+        if self.settings.secagg and "models" in self.method.needs:
+            self.roster.require("model", why=f"strategy={self.settings.strategy}")
         self.models = [messages.decode_arrays(initial_arrays)]
         done = self._begin(grid, timeout)
         began -= self._resumed[1].get("seconds", 0.0)

@@ -1,0 +1,204 @@
+"""Print what a secure sum costs a site and the server, in bytes and processor seconds.
+
+All members of a sum are played in this process, step by step, with the records that travel, and the
+sum is compared with the plain one. Seconds are of the processor: of a member the median over
+members, in steps 0 to 3 without the training.
+
+    python -m benchmarks.secure_sum
+"""
+
+import argparse
+import os
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from flwr.app import RecordDict
+
+from common import messages
+from common.identity import Identity, Pins
+from common.neighbours import neighbours, wiring
+from common.secure_sum import Circle, Keys, Member, Relay, disclose, occasion_of
+from common.sum_messages import (
+    MASKED,
+    MaskedReport,
+    SealedShares,
+    SumCircle,
+    SumDisclosure,
+    SumKeys,
+    SumOrder,
+    SumSurvivors,
+)
+
+NOW = occasion_of(run=1, server_round=1, attempt=1, model=0)
+WHO = (1, 1, 0)
+
+
+class Play:
+    """One sum of vectors of ``size`` parameters, whose last members drop out.
+
+    They do so having dealt shares, which costs the server most.
+    """
+
+    def __init__(self, members: int, size: int, dropped: int) -> None:
+        self.planned = wiring(members)
+        self.names = [f"site-{i:03d}" for i in range(members)]
+        self.survivors = self.names[: members - dropped]
+        self.size = size
+        self.up: dict[str, list[int]] = defaultdict(list)
+        self.down: dict[str, list[int]] = defaultdict(list)
+        self.seconds: dict[str, float] = defaultdict(float)
+        """Of each member."""
+        self.server_seconds = 0.0
+        self._advertise()
+        self._share()
+        self._mask()
+        self._unmask()
+        self._total()
+
+    def of_a_member(self, costs: dict[str, list[int]]) -> float:
+        """Return the bytes of all steps, the median over members."""
+        return sum(float(np.median(values)) for values in costs.values())
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        began = time.process_time()
+        yield
+        self.seconds[name] += time.process_time() - began
+
+    def _count(self, step: str, down: RecordDict, up: RecordDict) -> None:
+        self.down[step].append(messages.payload_bytes(down))
+        self.up[step].append(messages.payload_bytes(up))
+
+    def _advertise(self) -> None:
+        order = messages.content(
+            SumOrder(*WHO, len(self.names), 1000, 0), messages.encode_arrays(model_of(self.size))
+        )
+        self.keys, self.signed = {}, {}
+        for name in self.names:
+            identity = Identity.generate()
+            with self._timed(name):
+                self.keys[name] = Keys.generate()
+                self.signed[name] = self.keys[name].signed(identity, name, NOW)
+            one = self.signed[name]
+            report = SumKeys(name, *WHO, one.identity_key, list(one.keys), one.signature, 1.0)
+            self._count("train", order, messages.content(report))
+        links = neighbours(self.names, self.planned.degree)
+        self.relay = Relay(NOW, self.signed, links, self.planned.threshold)
+
+    def _share(self) -> None:
+        self.sides, self.dealt, self.own = {}, {}, {}
+        for name in self.names:
+            with self._timed(name):
+                self.sides[name] = Member(self.keys[name], os.urandom(32), self._circle(name))
+                self.own[name], self.dealt[name] = self.sides[name].deal()
+            places = self.sides[name].circle.positions
+            signed = [self.signed[peer] for peer in places]
+            asked = SumCircle(
+                *WHO,
+                list(places),
+                list(places.values()),
+                [one.identity_key for one in signed],
+                [one.keys[0] for one in signed],
+                [one.keys[1] for one in signed],
+                [one.signature for one in signed],
+            )
+            dealt = self.dealt[name]
+            answer = SealedShares(name, *WHO, list(dealt), list(dealt.values()))
+            self._count("share", messages.content(asked), messages.content(answer))
+
+    def _circle(self, name: str) -> Circle:
+        peers = {peer: self.signed[peer] for peer in sorted(self.relay.links[name])}
+        for peer, signed in peers.items():
+            Pins(allow_unpinned=True).check(signed, peer, NOW)
+        places = {peer: self.relay.positions[peer] for peer in (name, *peers)}
+        return Circle(NOW, self.signed[name], peers, places, self.planned.threshold)
+
+    def _mask(self) -> None:
+        rng = np.random.default_rng(0)
+        self.plain = np.zeros(self.size + 2, np.uint64)
+        self.masked, self.shares = {}, {}
+        for name in self.survivors:
+            vector = rng.integers(-(2**40), 2**40, self.size + 2).view(np.uint64)
+            self.plain += vector
+            sealed = {peer: self.dealt[peer][name] for peer in self.relay.links[name]}
+            with self._timed(name):
+                received = self.sides[name].receive(sealed)
+                self.masked[name] = self.sides[name].mask(vector, received)
+            self.shares[name] = received | {name: self.own[name]}
+            asked = SealedShares(name, *WHO, list(sealed), list(sealed.values()))
+            arrays = messages.encode_arrays({MASKED: self.masked[name]})
+            answer = messages.content(MaskedReport(name, *WHO), arrays)
+            self._count("mask", messages.content(asked), answer)
+
+    def _unmask(self) -> None:
+        self.told = {}
+        for name in self.survivors:
+            alive = [name, *sorted(self.relay.links[name].intersection(self.survivors))]
+            with self._timed(name):
+                one = disclose(self.shares[name], name, alive, self.planned.threshold)
+            self.told[name] = one
+            seeds, keys = list(one.seeds.values()), list(one.keys.values())
+            answer = SumDisclosure(name, *WHO, list(one.seeds), seeds, list(one.keys), keys)
+            asked = messages.content(SumSurvivors(*WHO, alive))
+            self._count("unmask", asked, messages.content(answer))
+
+    def _total(self) -> None:
+        began = time.process_time()
+        total = self.relay.total(self.masked, frozenset(self.names), self.told)
+        self.server_seconds = time.process_time() - began
+        assert np.array_equal(total, self.plain)
+
+
+def model_of(size: int) -> dict[str, np.ndarray]:
+    """Return a model of as many parameters, in one array."""
+    return {"parameters": np.zeros(size, np.float32)}
+
+
+HEAD = (
+    "| parameters | sites | neighbours | t | gone | site sends | over plain | beside the vector "
+    "| site receives | site, s | server, s |"
+)
+
+
+def row(played: Play) -> str:
+    """Return a line of the table."""
+    report = messages.TrainReport("site-000", *WHO, 1000, 1.0, 1.0)
+    arrays = messages.encode_arrays(model_of(played.size))
+    plain = messages.payload_bytes(messages.content(report, arrays))
+    sent = played.of_a_member(played.up)
+    busy = [played.seconds[name] for name in played.survivors]
+    cells = [
+        f"{played.size:,}",
+        len(played.names),
+        played.planned.degree,
+        played.planned.threshold,
+        len(played.names) - len(played.survivors),
+        f"{sent:,.0f}",
+        f"{sent / plain:.2f}x",
+        f"{sent - 8 * played.size:,.0f}",
+        f"{played.of_a_member(played.down):,.0f}",
+        f"{np.median(busy):.3f}",
+        f"{played.server_seconds:.2f}",
+    ]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def main() -> None:
+    """Print the table, row by row."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[73_418, 1_000_000])
+    parser.add_argument("--members", type=int, nargs="+", default=[5, 30, 100, 200])
+    options = parser.parse_args()
+    print(HEAD)
+    print("|" + "---:|" * (HEAD.count("|") - 1))
+    for size in options.sizes:
+        for members in options.members:
+            for dropped in (0, int(0.3 * members)):
+                print(row(Play(members, size, dropped)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
