@@ -220,7 +220,7 @@ def begun(folder):
 
 @pytest.mark.slow
 def test_killed_half_way_and_called_again_repeats_nothing_that_was_finished(tmp_path):
-    rounds = [word.replace("rounds=2", "rounds=25") for word in TINY]
+    rounds = [word.replace("rounds=2", "rounds=40") for word in TINY]
     words = [*rounds, "strategy=random", "seed=0..2", "--jobs", "1"]
     first = subprocess.Popen(
         command(tmp_path, *words),
