@@ -272,6 +272,13 @@ COLUMNS = (
         "pre-processing, training and communication of all rounds",
     ),
     Column(
+        "communication_joules",
+        "J, comm.",
+        lambda row: row.over_seeds(lambda run: run.joules["comm"]),
+        2,
+        "sending of all rounds, by the radio model",
+    ),
+    Column(
         "communication_share",
         "comm. (% of J)",
         lambda row: row.over_seeds(communication_share),

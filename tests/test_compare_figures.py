@@ -31,12 +31,14 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1):
     path.mkdir(parents=True)
     lines = []
     for number, accuracy in enumerate(accuracies, start=1):
-        spent = {"pre": 5.0 if number == 1 else 0.0, "train": train_joules, "comm": 1.0}
+        spent = {"comm": 1.0, "evaluate": 100.0}
+        if train_joules:
+            spent |= {"pre": 5.0 if number == 1 else 0.0, "train": train_joules}
         lines.append(
             {
                 "round": number,
                 "accuracy": accuracy,
-                "joules": spent | {"evaluate": 100.0} if train_joules else None,
+                "joules": None if train_joules == 0 else spent,
                 "trained": list(trained),
                 "bytes_down": 1_500_000,
                 "bytes_up": 500_000,
@@ -137,6 +139,11 @@ def test_without_metering_there_are_no_joules(tmp_path):
     rows = rows_of(runs, "random")
     keys = {column.key for column in columns_of(rows, grid)}
     assert not {key for key in keys if "joules" in key or "held_at" in key}
+    # what sending costs is calculated in any case
+    grid, runs = compared(tmp_path / "sending", train_joules=None)
+    rows = rows_of(runs, "random")
+    assert {column.key for column in columns_of(rows, grid)} == keys | {"communication_joules"}
+    assert BY_KEY["communication_joules"].of(rows[0]).mean == 8
     assert common_joules(rows[0].runs)[0].size == 0
     [section] = compare_page.sections(rows, grid)
     assert [picture.name for picture in section.pictures] == ["1-accuracy", "1-selection"]
