@@ -1,0 +1,34 @@
+# One image for the server, the sites and the commands: docs/deployment.md.
+ARG BASE_IMAGE=python:3.11-slim
+FROM ${BASE_IMAGE}
+
+# A requirement, or the address of a wheel: one for CPUs makes the image a quarter of the size.
+ARG TORCH=torch
+ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
+
+WORKDIR /app
+COPY pyproject.toml README.md LICENSE ./
+RUN pip install "${TORCH}" \
+    && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > /tmp/requirements.txt \
+    && pip install -r /tmp/requirements.txt \
+    && rm /tmp/requirements.txt
+
+COPY common ./common
+COPY client_app ./client_app
+COPY server_app ./server_app
+COPY deploy ./deploy
+COPY docs/three-sites ./docs/three-sites
+RUN pip install --no-deps -e . && python -m compileall -q common client_app server_app deploy
+
+# Volumes take their owner from these folders, so that nothing has to run as root.
+ARG UID=10001
+RUN useradd --uid "${UID}" --create-home coterie \
+    && for folder in /site /public /provisioned /server /authority /data /runs \
+           /out/authority /out/server /out/sites/north /out/sites/east /out/sites/south \
+           /demo/north /demo/east /demo/south; do \
+           install -d -o coterie -g coterie "${folder}"; done \
+    && chown coterie:coterie /out /out/sites /demo
+USER coterie
+
+ENTRYPOINT ["coterie"]
+CMD ["--help"]
