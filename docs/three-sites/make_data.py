@@ -1,7 +1,7 @@
-"""Write three sites' own tables: python docs/three-sites/make_data.py FOLDER [SITE ...]
+"""Write three sites' own tables, ``python docs/three-sites/make_data.py FOLDER [SITE ...]``.
 
-The breast-cancer table that scikit-learn brings along (569 patients, 30 features), dealt so that the
-sites differ in size and in their share of malignant cases. It stands in for files that sites have.
+The breast-cancer table that scikit-learn brings along (569 patients, 30 features), dealt so that
+the sites differ in size and in their share of malignant cases. It stands in for the sites' files.
 """
 
 import csv
