@@ -63,6 +63,15 @@ class Thresholds:
             return Verdict.BENEFICIAL
         return Verdict.DETRIMENTAL if cost >= self.detrimental else Verdict.UNCERTAIN
 
+    def judge_between(self, low: float, high: float) -> Verdict:
+        """Return the verdict on a cost known to lie between two: uncertain if it could be either.
+
+        Noise on what costs are computed from leaves such a range.
+        """
+        if high <= self.beneficial:
+            return Verdict.BENEFICIAL
+        return Verdict.DETRIMENTAL if low >= self.detrimental else Verdict.UNCERTAIN
+
 
 def symmetric(costs: FloatArray) -> FloatArray:
     """Return the mean of a matrix (n, n) and its transpose: of a pair's costs in both orders."""

@@ -46,6 +46,7 @@ ARITHMETIC = [
     "server_app/representations.py",
     "server_app/gaussians.py",
     "server_app/noisy_gaussians.py",
+    "server_app/noisy_costs.py",
     "server_app/transport_plan.py",
     "server_app/ot_settings.py",
     "server_app/class_cost.py",

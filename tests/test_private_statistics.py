@@ -1,6 +1,7 @@
 """Class statistics with noise: bounded rows, the promised noise, and what is left of the cost."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -24,9 +25,14 @@ from common.private_statistics import (
     sensitivity,
 )
 from common.projection import public_projection, unit_rows
+from server_app.evidence import ClearRows
 from server_app.gaussians import hellinger_distance
-from server_app.noisy_gaussians import noisy_label_cost
-from server_app.ot_settings import VARIANTS
+from server_app.noisy_costs import cost_bounds
+from server_app.noisy_gaussians import noisy_label_bounds, noisy_label_cost
+from server_app.ot_settings import VARIANTS, OtSettings
+from server_app.representations import Representations
+from server_app.transport import evidence_costs
+from server_app.verdicts import Thresholds, Verdict
 
 ROWS = hnp.arrays(
     np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=30),
@@ -149,15 +155,63 @@ def test_covariance_is_right_on_average():
     assert np.abs(mean - np.cov(rows.T)).max() < 5 * error
 
 
-def test_label_cost_is_a_symmetric_share_that_tells_classes_apart():
-    same, different = [], []
-    for seed in range(15):
-        one, twin = np.split(some_rows(800, seed=seed), 2)
-        other = some_rows(400, seed=seed + 100)
-        a, b, c = (release_moments(ball_rows(rows), 1.0) for rows in (one, twin, other))
-        assert noisy_label_cost(a, b) == pytest.approx(noisy_label_cost(b, a))
-        same.append(noisy_label_cost(a, b))
-        different.append(noisy_label_cost(a, c))
-    assert min(same) >= 0
-    assert max(different) <= 1
-    assert np.mean(same) < 0.3 < np.mean(different)
+def test_bounds_leave_what_is_true_between_them_and_close_with_more_rows():
+    """Equal classes are never told to be far apart, different ones never to be alike."""
+    widths = {}
+    for rows in (50, 800):
+        same, different = [], []
+        for seed in range(10):
+            one, twin = np.split(some_rows(2 * rows, seed=seed), 2)
+            other = some_rows(rows, seed=seed + 100)
+            a, b, c = (release_moments(ball_rows(each), 1.0) for each in (one, twin, other))
+            assert noisy_label_bounds(a, b) == pytest.approx(noisy_label_bounds(b, a))
+            same.append(noisy_label_bounds(a, b))
+            different.append(noisy_label_bounds(a, c))
+        for low, high in same + different:
+            assert 0 <= low <= high <= 1
+        assert np.mean(same, axis=0)[0] < 0.25
+        assert np.mean(different, axis=0)[1] > 0.8
+        widths[rows] = np.mean(np.subtract(*np.transpose(same + different)[::-1]))
+    assert widths[800] < 0.7 * widths[50]
+
+
+def test_bounds_of_a_cost_are_those_of_its_label_costs():
+    h, y = some_rows(120), np.repeat([0, 1], 60)
+    clear = [Representations(h, y)] * 2
+    evidence = ClearRows(clear, OtSettings())
+    pair = evidence_costs(evidence, OtSettings()).pairs[0, 1]
+    one, other = evidence.sites
+    assert cost_bounds(pair, one, other, OtSettings()) == pytest.approx((pair.total, pair.total))
+    noisy = [
+        replace(
+            site,
+            classes={
+                label: replace(view, description=release_moments(ball_rows(h[y == label]), 1.0))
+                for label, view in site.classes.items()
+            },
+        )
+        for site in (one, other)
+    ]
+    low, high = cost_bounds(pair, *noisy, OtSettings())
+    assert pair.total < low < high
+    ends = [
+        noisy_label_bounds(*(site.classes[label].description for site in noisy)) for label in (0, 1)
+    ]
+    # Equal rows: no feature cost, classes of one weight, a third for the label cost.
+    assert (low, high) == pytest.approx(tuple(np.mean(ends, axis=0) / 3))
+    nothing = replace(pair, per_class={})
+    assert cost_bounds(nothing, *noisy, OtSettings()) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.1, 0.2, Verdict.BENEFICIAL),
+        (0.1, 0.25, Verdict.UNCERTAIN),
+        (0.1, 0.9, Verdict.UNCERTAIN),
+        (0.25, 0.28, Verdict.UNCERTAIN),
+        (0.3, 0.9, Verdict.DETRIMENTAL),
+    ],
+)
+def test_verdict_is_certain_only_where_both_ends_agree(low, high, verdict):
+    assert Thresholds().judge_between(low, high) == verdict

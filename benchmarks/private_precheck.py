@@ -1,0 +1,220 @@
+"""How many verdicts of the precheck change when the label cost comes from noisy class statistics.
+
+    python benchmarks/private_precheck.py --data-dir DATA
+
+The angles between rows stay as they are in the clear: two-party products give them to about 1e-6,
+far below what moves a verdict. What changes is the label cost, from means and covariances released
+once per site with rho-zCDP. Every federation trains one round and is probed; then verdicts in the
+clear, as the precheck gives them, are held against verdicts from many draws of the noise. Nobody
+can make a null without one site's rows, so private verdicts follow the thresholds alone; the clear
+ones are shown with and without their null.
+"""
+
+import argparse
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import safetensors.numpy
+from flwr.app import Context, RecordDict
+
+from client_app.probing import SeenRows, representations
+from client_app.site import open_site, simulated_federation
+from common import models
+from common.config import Settings
+from common.private_statistics import ball_rows, release_moments
+from deploy.simulation import simulate
+from server_app.dissimilarity import FloatArray
+from server_app.evidence import ClearRows, SiteView
+from server_app.methods import build
+from server_app.noisy_costs import cost_bounds
+from server_app.ot_groups import OtGroups
+from server_app.representations import Representations
+from server_app.transport import OtCost, evidence_costs
+from server_app.verdicts import Thresholds, Verdict
+
+RHOS = (0.1, 1.0, 5.0)
+SHIFTS = {
+    "equal": {"shift": "none"},
+    **{
+        f"{kind} {size}": {"shift": kind, "shift-size": size}
+        for kind in ("feature", "label", "concept")
+        for size in (0.25, 0.5, 1.0)
+    },
+}
+ROWS = (200, 1000, 4000)
+"""Rows of both sites of a synthetic pair together."""
+
+
+@dataclass(frozen=True)
+class NoisyEvidence:
+    """The clear evidence with other class statistics."""
+
+    clear: ClearRows
+    sites: Sequence[SiteView]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A pair of sites: its cost and verdict in the clear, and by rho those of every draw."""
+
+    group: str
+    smallest: int
+    """Fewest rows of a class compared, at either site."""
+    clear: float
+    verdict: Verdict
+    ranges: Mapping[float, FloatArray]
+    """(draws, 2): least and largest plausible cost."""
+
+    def told(self, rho: float, judged: Thresholds) -> list[Verdict]:
+        """Return the private verdict of every draw."""
+        return [judged.judge_between(low, high) for low, high in self.ranges[rho].tolist()]
+
+
+def federations(data_dir: str) -> Iterator[tuple[str, dict[str, object]]]:
+    """Yield every federation with the name of its group."""
+    yield "heart disease", {
+        "dataset": "heart-disease", "split": "by-user", "num-clients": 0, "data-dir": data_dir
+    }  # fmt: skip
+    for rows in ROWS:
+        for shift in SHIFTS.values():
+            yield f"synthetic, {rows // 2} rows a site", {
+                "dataset": "synthetic", "split": "by-user", "num-clients": 2,
+                "synthetic-rows": rows, **shift,
+            }  # fmt: skip
+
+
+def evidence_of(settings: Settings, group: OtGroups) -> ClearRows:
+    """Train the one round, and return what a server in the clear would know."""
+    folder = simulate(settings)
+    settings = settings.with_absolute_paths()
+    dataset, parts = simulated_federation(settings)
+    like = models.initial_parameters(settings, dataset.input_shape, dataset.num_classes)
+    known = safetensors.numpy.load_file(folder / "models" / "shared.safetensors")
+    probe = {name: known[name] for name in like}
+    seen = [_seen(settings, probe, place, len(parts)) for place in range(len(parts))]
+    return ClearRows(
+        [_labelled(each) for each in seen],
+        group.costs,
+        counts=[each.counts for each in seen],
+        totals=[len(part.train) for part in parts],
+        seed=settings.seed,
+    )
+
+
+def _seen(settings: Settings, probe: dict[str, np.ndarray], place: int, sites: int) -> SeenRows:
+    config = {"partition-id": place, "num-partitions": sites}
+    site = open_site(Context(1, 2 + place, config, RecordDict(), settings.to_dict()))
+    return representations(probe, site)
+
+
+def _labelled(seen: SeenRows) -> Representations:
+    labels = [np.full(seen.rows_of(label), label) for label in seen.counts]
+    return Representations(seen.rows, np.concatenate([np.empty(0, dtype=np.int64), *labels]))
+
+
+def noisy(clear: ClearRows, rho: float) -> NoisyEvidence:
+    """Return the evidence after every site released its class statistics once."""
+    sites = []
+    for site, rows in zip(clear.sites, clear.representations, strict=True):
+        classes = {
+            label: replace(view, description=release_moments(ball_rows(rows.of_class(label)), rho))
+            for label, view in site.classes.items()
+        }
+        sites.append(replace(site, classes=classes))
+    return NoisyEvidence(clear, sites)
+
+
+def cases(name: str, clear: ClearRows, judged: Thresholds, draws: int) -> Iterator[Case]:
+    """Yield every pair that has something to compare."""
+    costs = evidence_costs(clear, clear.settings)
+    private = {rho: [noisy(clear, rho) for _ in range(draws)] for rho in RHOS}
+    for (i, j), pair in costs.pairs.items():
+        if pair.total is None:
+            continue
+        null = clear.null(i, j, {label: each.weight for label, each in pair.per_class.items()})
+        yield Case(
+            name,
+            min(min(each.rows_a, each.rows_b) for each in pair.per_class.values()),
+            pair.total,
+            judged.judge(pair.total, null.high if null else np.nan),
+            {rho: np.array([_range(pair, each, i, j) for each in private[rho]]) for rho in RHOS},
+        )
+
+
+def _range(pair: OtCost, evidence: NoisyEvidence, i: int, j: int) -> tuple[float, float]:
+    found = cost_bounds(pair, evidence.sites[i], evidence.sites[j], evidence.clear.settings)
+    assert found is not None
+    return found
+
+
+def table(found: Sequence[Case], judged: Thresholds) -> str:
+    """Return what becomes of the verdicts by group and rho, as Markdown."""
+    rows = [
+        "| pairs | rows of the smallest class | clear cost | rho | private: least | largest "
+        "| verdicts: clear b / u / d | same | becomes uncertain | b and d swapped | other |",
+        "|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|",
+    ]
+    for group in dict.fromkeys(case.group for case in found):
+        mine = [case for case in found if case.group == group]
+        sizes = [case.smallest for case in mine]
+        told = Counter(str(case.verdict) for case in mine)
+        verdicts = " / ".join(str(told[v]) for v in ("beneficial", "uncertain", "detrimental"))
+        clear = np.mean([case.clear for case in mine])
+        for rho in RHOS:
+            low, high = np.mean([case.ranges[rho].mean(axis=0) for case in mine], axis=0)
+            changes = Counter(
+                _change(case.verdict, after) for case in mine for after in case.told(rho, judged)
+            )
+            cells = [f"{100 * changes[kind] / changes.total():.0f} %" for kind in _CHANGES]
+            rows.append(
+                f"| {group} ({len(mine)}) | {min(sizes)} to {max(sizes)} | {clear:.3f} | {rho:g} "
+                f"| {low:.3f} | {high:.3f} | {verdicts} | " + " | ".join(cells) + " |"
+            )
+    return "\n".join(rows)
+
+
+_CHANGES = ("same", "uncertain", "swapped", "other")
+
+
+def _change(before: Verdict, after: Verdict) -> str:
+    if before == after:
+        return "same"
+    if after == Verdict.UNCERTAIN:
+        return "uncertain"
+    return "swapped" if before != Verdict.UNCERTAIN else "other"
+
+
+def main() -> None:
+    """Print and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
+    parser.add_argument("--data-dir", default="", help="folder with the heart disease files")
+    parser.add_argument("--output", type=Path, default=Path("runs/private-precheck"))
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--draws", type=int, default=20, help="of the noise, per pair")
+    arguments = parser.parse_args()
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    found: list[Case] = []
+    judged = Thresholds()
+    for seed in range(arguments.seeds):
+        for name, words in federations(arguments.data_dir):
+            own = {"strategy": "ot-groups", "num-server-rounds": 1, "seed": seed, "workers": 1}
+            settings = Settings.parse(own | words | {"output-dir": str(arguments.output / "runs")})
+            group = build(settings).group
+            assert isinstance(group, OtGroups)
+            judged = group.thresholds
+            new = list(cases(name, evidence_of(settings, group), judged, arguments.draws))
+            found += new
+            print(seed, name, [f"{case.clear:.3f} {case.verdict}" for case in new], flush=True)
+    command = shlex.join(["python", "benchmarks/private_precheck.py", *sys.argv[1:]])
+    page = "\n\n".join([f"`{command}`", table(found, judged)])
+    (arguments.output / "tables.md").write_text(page + "\n", encoding="utf-8")
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
