@@ -79,6 +79,8 @@ class Released:
     @property
     def what(self) -> str:
         """The kind in words."""
+        if self.kind == messages.TRAIN and "array" not in self.shape:
+            return "rows, training loss"  # objective=local
         return WHAT.get(self.kind, self.kind)
 
 

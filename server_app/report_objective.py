@@ -29,7 +29,7 @@ def draw(run: RecordedRun) -> Picture | Absence | None:
         return None  # nothing was averaged, or single updates could not be seen
     caption = (
         "Look at the level: the larger the divergence, the more the sites' data ask for different "
-        "models; it usually shrinks as training ends."
+        "models."
     )
     if np.isfinite(shared).any():
         caption = (

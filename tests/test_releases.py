@@ -9,7 +9,7 @@ from flwr.app import Error, Message, RecordDict
 from test_simulation import lines, run, settings_in
 
 from common import messages
-from common.messages import Introduction, LabelHistogram, ReleaseNote
+from common.messages import Introduction, LabelHistogram, ReleaseNote, TrainReport
 from deploy.simulation import InProcessGrid, simulate
 from server_app import report_releases
 from server_app.releases import CLEAR, FILE, RecordingGrid, Released, Releases, shape_of
@@ -132,3 +132,13 @@ def test_shape_tells_sizes_and_no_values():
 def test_report_says_when_the_list_is_missing():
     [table] = report_releases.tables({}, {})
     assert "privacy.json is missing" in table.note
+
+
+def test_training_alone_is_not_said_to_have_released_a_model(task_identity):
+    message = Message(RecordDict(), 9, messages.TRAIN)
+    report = TrainReport("site-9", 1, 1, 0, 70, 0.25, 1.5)
+    told = [
+        Released.of(messages.reply(message, report, model)).what
+        for model in ({}, {"w": np.zeros(3, np.float32)})
+    ]
+    assert told == ["rows, training loss", "trained model, rows, training loss"]
