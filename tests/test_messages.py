@@ -18,6 +18,7 @@ from common.messages import (
     ProbeReport,
     ProbeRequest,
     ReleaseNote,
+    RepresentationReport,
     TrainReport,
 )
 
@@ -31,6 +32,8 @@ RECORDS = [
     PersonalReport("site-00", 3, 1, 0, 18, 0.25, 0.5, 0.1, 0.75, 0.25),
     ProbeRequest(100),
     ProbeReport("site-00"),
+    RepresentationReport("site-00", 1, 1, 0, [0, 2], [30, 41], 0.5),
+    RepresentationReport("site-00", 1, 1, 0, [], [], 0.5),
     NoisyHistogram("site-00", [1.5, -0.25, 3.0]),
     ReleaseNote("noise", "rows", 1.0, 1e-5, 0.5, 2.0),
     ReleaseNote("masked"),
