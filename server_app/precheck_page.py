@@ -188,6 +188,10 @@ def _how_sure(record: Json) -> Iterator[str]:
             f"of classes of which one of the two has fewer than {record['min_rows']} rows."
         )
     yield (
+        "Rows are compared within their class: that one site has far more of a class than another "
+        "does not count. Where that is so, a common model can harm although the cost is low."
+    )
+    yield (
         "This is a forecast from distances after one round, not a measurement of what training "
         "gives. The thresholds and the advice on training are rules of thumb."
     )
