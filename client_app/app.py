@@ -235,6 +235,7 @@ def loss(message: Message, site: Site) -> Message:
 app.query("product_keys")(_of_node(two_party.keys))
 app.query("product_open")(_of_node(two_party.open_rows))
 app.query("product_share")(_of_node(two_party.share))
+app.query("product_cost")(_of_node(two_party.cost))
 app.train("for_sum")(_of_node(secure_sums.train))
 app.query("share")(_of_node(secure_sums.share))
 app.query("mask")(_of_node(secure_sums.mask))

@@ -1,16 +1,20 @@
-"""What a site multiplies: vectors of its label distribution, in fixed point."""
+"""What a site multiplies, in fixed point: its label distribution, or what a model makes of rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
+from flwr.app import RecordDict
+from numpy.typing import NDArray
 
-from client_app import descriptors
+from client_app import descriptors, probing
 from client_app.site import Site
+from common import messages
 from common.errors import MessageError
 from common.label_products import LABEL_PRODUCTS
-from common.product_messages import LABELS
+from common.product_messages import LABELS, ROWS
+from common.projection import unit_rows
 from common.ring import Words
 from common.secure_product import fixed_rows
 
@@ -44,19 +48,50 @@ class Material:
         return cls(sides["left"], sides["right"], width)
 
 
-def material(purpose: str, site: Site) -> Material:
-    """Return what a site multiplies for a purpose.
+def material(purpose: str, content: RecordDict, site: Site) -> Material:
+    """Return what a site multiplies.
+
+    Args:
+        purpose: of ``product_messages.PURPOSES``.
+        content: of the message that asks, with a model where rows are made by one.
+        site: whose rows.
 
     Raises:
         MessageError: a purpose, or a metric, that cannot be had from products.
     """
-    metric = site.settings.metric
-    if purpose != LABELS or metric not in LABEL_PRODUCTS:
-        raise MessageError(f"{purpose} with metric={metric} is no product that sites can take")
+    if purpose == LABELS and site.settings.metric in LABEL_PRODUCTS:
+        return _label_vectors(site)
+    if purpose == ROWS:
+        return _directions(content, site)
+    raise MessageError(f"{purpose} with metric={site.settings.metric} is no two-party product")
+
+
+def _label_vectors(site: Site) -> Material:
     counts = descriptors.label_histogram(
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
     shares = np.array(counts) / sum(counts)
-    how = LABEL_PRODUCTS[metric]
+    how = LABEL_PRODUCTS[site.settings.metric]
     left, right = fixed_rows(how.left(shares)[None]), fixed_rows(how.right(shares)[None])
     return Material({0: left}, {0: right}, left.shape[1])
+
+
+def _directions(content: RecordDict, site: Site) -> Material:
+    """Return the representations' directions by class, whose products are cosines."""
+    seen = probing.representations(messages.decode_arrays(messages.arrays_of(content)), site)
+    places = np.cumsum([seen.rows_of(label) for label in seen.counts])[:-1]
+    parts = np.split(seen.rows.astype(np.float64), places) if seen.counts else []
+    rows = {
+        label: fixed_rows(_with_direction(part))
+        for label, part in zip(seen.counts, parts, strict=True)
+    }
+    return Material(rows, rows, seen.rows.shape[1] + 1)
+
+
+def _with_direction(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return unit rows (n, d + 1); a row of zeros points along a column of its own.
+
+    So it is equal to another row of zeros and at a right angle to all others, as in the clear.
+    """
+    unit = unit_rows(rows)
+    return np.hstack([unit, ~unit.any(axis=1, keepdims=True)])

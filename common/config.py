@@ -239,6 +239,16 @@ class Settings(Schema):
     )
     secagg: bool = Field(False, description="sites mask updates, the server reads their sums only")
     secagg_min_cohort: int = Field(3, ge=3, description="fewest sites in such a sum")
+    two_party: bool = Field(
+        False,
+        description="ot-groups: no row leaves a site; every two multiply theirs together, and "
+        "class statistics do the rest",
+    )
+    reveal: Literal["products", "cost"] = Field(
+        "products",
+        description="two-party: what the server reads of two sites: cosines between their rows, or "
+        "the cost alone, which a third site works out",
+    )
     update_privacy: Literal["none", "central-dp", "local-dp"] = Field(
         "none",
         description="updates: averaged as they are, averaged with noise by the server, or made "
@@ -306,6 +316,8 @@ class Settings(Schema):
             )
         if self.shift_size and self.shift == "none":
             raise ValueError(f"shift-size = {self.shift_size}: set shift=feature, label or concept")
+        if self.reveal == "cost" and not self.two_party:
+            raise ValueError("reveal = cost: that is for two-party=true; set it, or leave it out")
         self._check_objective()
         return self
 

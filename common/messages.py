@@ -96,9 +96,9 @@ class Introduction(Record):
 RELEASES = ("label-histogram", "label-distances", "model", "masked-model", "loss")
 """What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
 
-DISCLOSURES = ("probe-rows", "representations", "class-statistics")
+DISCLOSURES = ("probe-rows", "representations", "class-statistics", "representation-products")
 """What a site releases only where its own configuration names it: rows, what a model makes of each
-of them, or the mean and second moment of that in every class."""
+of them, the mean and second moment of that in every class, or its products with another site's."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """What passes between the server and the sites of secure products: kinds of messages and records.
 
-Three steps, each one Flower round for all pairs together. ``common/secure_product.py`` says what
-the arrays are; a site's products are numbered as the deal lists them, and the arrays of every step
-carry these numbers as names.
+Three or four steps, each one Flower round for all pairs together. ``common/secure_product.py`` says
+what the arrays are; a site's products are numbered as the deal lists them, and the arrays of every
+step carry these numbers as names.
 """
 
 from collections.abc import Sequence
@@ -18,9 +18,14 @@ from common.messages import Record
 PRODUCT_KEYS = f"{MessageType.QUERY}.product_keys"
 PRODUCT_OPEN = f"{MessageType.QUERY}.product_open"
 PRODUCT_SHARE = f"{MessageType.QUERY}.product_share"
+PRODUCT_COST = f"{MessageType.QUERY}.product_cost"
 
 LABELS = "label-distances"
 ROWS = "representation-products"
+PRODUCTS, COST = "products", "cost"
+REVEAL = (PRODUCTS, COST)
+"""What the server learns: the products, or what a third site works out from them."""
+
 PURPOSES = (LABELS, ROWS)
 """What products are taken of; a site takes part once per run for each, if it releases that name."""
 
@@ -33,11 +38,18 @@ class ProductOrder(Record):
     """Of :data:`PURPOSES`."""
     round: int
     """After which the rows are taken; 0: before the first."""
+    reveal: str
+    """Of :data:`REVEAL`."""
+
+    @property
+    def reveals_cost(self) -> bool:
+        """Whether a third site reads the products, and the server gets costs."""
+        return self.reveal == COST
 
 
 def occasion_of(order: ProductOrder, run: int) -> Occasion:
     """Return what the keys of some products are signed for."""
-    return Occasion(f"two-party {order.purpose}", run, order.round)
+    return Occasion(f"two-party {order.purpose}, reveal {order.reveal}", run, order.round)
 
 
 @dataclass(frozen=True)
@@ -79,6 +91,8 @@ class Product:
     """The peer's."""
     seed: bytes
     """Of this site's factor, as the server dealt it."""
+    third: str
+    """To whom the share is sealed; empty: the server reads it."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +109,12 @@ class ProductDeal(ProductOrder):
     numbers: list[int]
     rows: list[int]
     seeds: list[bytes]
+    thirds: list[str]
 
     def __post_init__(self) -> None:
         """Refuse lists that do not belong together."""
         _check_columns(self.sites, self.identity_keys, self.keys, self.signatures)
-        _check_columns(self.peers, self.numbers, self.rows, self.seeds)
+        _check_columns(self.peers, self.numbers, self.rows, self.seeds, self.thirds)
 
     @classmethod
     def of(
@@ -109,6 +124,7 @@ class ProductDeal(ProductOrder):
         return cls(
             purpose=order.purpose,
             round=order.round,
+            reveal=order.reveal,
             sites=[other.site for other in others],
             identity_keys=[other.identity_key for other in others],
             keys=[other.keys[0] for other in others],
@@ -117,6 +133,7 @@ class ProductDeal(ProductOrder):
             numbers=[product.number for product in products],
             rows=[product.rows for product in products],
             seeds=[product.seed for product in products],
+            thirds=[product.third for product in products],
         )
 
     @property
@@ -131,18 +148,81 @@ class ProductDeal(ProductOrder):
     @property
     def products(self) -> dict[str, Product]:
         """The products, by the name that their arrays have in every step."""
-        columns = zip(self.peers, self.numbers, self.rows, self.seeds, strict=True)
-        return {str(place): Product(*entry) for place, entry in enumerate(columns)}
+        columns = (self.peers, self.numbers, self.rows, self.seeds, self.thirds)
+        entries = zip(*columns, strict=True)
+        return {str(place): Product(*entry) for place, entry in enumerate(entries)}
 
 
 @dataclass(frozen=True)
 class ProductStep(Record):
     """A site's answer to ``query.product_open`` and ``query.product_share``, beside its arrays.
 
-    The first has openings sealed for the peers, (bytes,) uint8; the second shares, (n, m) uint64.
+    The first has openings sealed for the peers, (bytes,) uint8; the second shares, (n, m) uint64,
+    or sealed for a third site.
     """
 
     site: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One product of which a third site works out the cost."""
+
+    left: str
+    right: str
+    number: int
+    rows: int
+    """Of left."""
+    columns: int
+    """Rows of right."""
+
+
+@dataclass(frozen=True)
+class ProductCases(ProductOrder):
+    """What ``query.product_cost`` tells a third site; none: it only forgets its key.
+
+    Beside it, for case ``i``, what both sites sealed for it: arrays ``i.left`` and ``i.right``.
+    """
+
+    lefts: list[str]
+    rights: list[str]
+    numbers: list[int]
+    rows: list[int]
+    columns: list[int]
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.lefts, self.rights, self.numbers, self.rows, self.columns)
+
+    @classmethod
+    def of(cls, order: ProductOrder, cases: Sequence[Case]) -> Self:
+        """Return the message about some cases."""
+        return cls(
+            purpose=order.purpose,
+            round=order.round,
+            reveal=order.reveal,
+            lefts=[case.left for case in cases],
+            rights=[case.right for case in cases],
+            numbers=[case.number for case in cases],
+            rows=[case.rows for case in cases],
+            columns=[case.columns for case in cases],
+        )
+
+    @property
+    def cases(self) -> dict[str, Case]:
+        """The cases, by the name that their arrays begin with."""
+        columns = (self.lefts, self.rights, self.numbers, self.rows, self.columns)
+        entries = zip(*columns, strict=True)
+        return {str(place): Case(*entry) for place, entry in enumerate(entries)}
+
+
+@dataclass(frozen=True)
+class ProductCosts(Record):
+    """A third site's answer to ``query.product_cost``: the transport's cost of every case."""
+
+    site: str
+    costs: list[float]
+    """In [0, 1]."""
 
 
 def _check_columns(*columns: list[Any]) -> None:

@@ -34,12 +34,18 @@ def page() -> str:
     return "\n".join([_HEAD, *rows, "", *map(_section, PROTECTIONS)])
 
 
+CHANGING = {
+    "label-privacy=two-party": {"metric": "euclidean", "label-privacy": "two-party"},
+    "two-party=true": {"two-party": True},
+    "reveal=cost": {"two-party": True, "reveal": "cost"},
+}
+"""Protections that change what a method asks for, with the settings that go with them."""
+
+
 def needs_of(name: str, setting: str) -> frozenset[str]:
     """Return what a method needs to see with a protection; settings are those of its card."""
     values = dict(word.split("=") for word in CARDS[name].example.split()) | {"strategy": name}
-    if setting == "label-privacy=two-party":  # the one that changes what a method asks for
-        values |= {"metric": "euclidean", "label-privacy": "two-party"}
-    return compose(Settings.parse(values)).needs
+    return compose(Settings.parse(values | CHANGING.get(setting, {}))).needs
 
 
 def _row(name: str, shown: list[Protection]) -> str:

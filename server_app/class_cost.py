@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from common.errors import DataError
+from common.transport_plan import cosine_costs, transport_cost
 from server_app.dissimilarity import FloatArray
 from server_app.ot_settings import VARIANTS, OtSettings
-from server_app.transport_plan import transport_cost
 
 __all__ = ["ClassCost", "ClassView", "angle_costs", "class_cost"]
 
@@ -87,6 +87,6 @@ def angle_costs(unit_a: FloatArray, unit_b: FloatArray) -> FloatArray:
 
     Rows of zeros have no direction: they are equal to each other, and half way from others.
     """
-    costs: FloatArray = np.clip((1.0 - unit_a @ unit_b.T) / 2.0, 0.0, 1.0)
+    costs = cosine_costs(unit_a @ unit_b.T)
     costs[np.ix_(~unit_a.any(axis=1), ~unit_b.any(axis=1))] = 0.0
     return costs

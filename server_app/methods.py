@@ -75,9 +75,11 @@ class Method:
             LabelGroups: "labels",
             LabelDistances: "label-distances",
             ModelGroups: "models",
-            OtGroups: "representations",
         }
-        grouping = {seen[type(self.group)]} if self.group else set()
+        if isinstance(self.group, OtGroups):
+            grouping = set(self.group.sees)
+        else:
+            grouping = {seen[type(self.group)]} if self.group else set()
         if isinstance(self.group, ModelGroups) and self.group.every:
             grouping.add("every-model")
         rehearsals = {"rehearsals"} if self.select.rehearses else set()

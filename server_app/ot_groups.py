@@ -1,18 +1,22 @@
 """Sites grouped by what it would cost to carry one's data onto another's: Elhussein & Gürsoy."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from common.config import Settings
+from common.errors import ConfigError
 from common.messages import MOST_ROWS_SEEN
 from server_app.ot_settings import VARIANTS, OtSettings
 from server_app.verdicts import Thresholds
 
 __all__ = ["RELEASED", "OtGroups", "by_cost"]
 
-RELEASED: Mapping[str, tuple[str, ...]] = {"clear": ("representations",)}
-"""What every site must release for each kind of evidence; ``ot_inquiry.GATHER`` says how it is
-asked for."""
+RELEASED: Mapping[str, tuple[str, ...]] = {
+    "clear": ("representations",),
+    "two-party": ("class-statistics", "representation-products"),
+}
+"""What every site must release for each kind of evidence; ``gathering.GATHER`` says how it is asked
+for."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,8 @@ class OtGroups:
     """0: groups merge up to the detrimental threshold."""
     evidence: str = "clear"
     """What the costs are computed from: a name of :data:`RELEASED`."""
+    sees: frozenset[str] = frozenset({"representations"})
+    """What the server must see for it: of ``protection.WORDS``."""
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -36,8 +42,14 @@ def by_cost(settings: Settings) -> OtGroups:
     """Return the grouping that the settings describe.
 
     Raises:
-        ConfigError: an unknown variant, weights or thresholds that cannot be used.
+        ConfigError: an unknown variant, weights or thresholds that cannot be used, or another
+            variant than ``paper`` without seeing rows.
     """
+    if settings.two_party and settings.ot_variant != "paper":
+        raise ConfigError(
+            f"ot-variant = {settings.ot_variant!r}: with two-party=true only class statistics in a "
+            "public projection are known, as ot-variant=paper takes them; use that"
+        )
     costs = OtSettings(
         variant=settings.ot_variant,
         feature_weight=_own_unless(settings.ot_feature_weight),
@@ -49,7 +61,11 @@ def by_cost(settings: Settings) -> OtGroups:
     thresholds = Thresholds(
         settings.ot_beneficial or own.beneficial, settings.ot_detrimental or own.detrimental
     )
-    return OtGroups(costs, thresholds, settings.num_clusters)
+    groups = OtGroups(costs, thresholds, settings.num_clusters)
+    if not settings.two_party:
+        return groups
+    seen = "row-products" if settings.reveal == "products" else "row-costs"
+    return replace(groups, evidence="two-party", sees=frozenset({"class-statistics", seen}))
 
 
 def _own_unless(weight: float) -> float | None:

@@ -1,10 +1,9 @@
-"""How the server comes to know what OT costs are computed from: the questions to the sites.
+"""How the server comes to know what OT costs are computed from: who is asked, and in the clear.
 
-``GATHER`` is the place where protected forms plug in: each entry asks the sites in its own way and
-returns an ``Evidence``. What every site must release for it stands in ``ot_groups.RELEASED``.
+Protected forms ask in their own ways; :mod:`server_app.gathering` lists all of them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,12 +16,11 @@ from common.messages import MOST_ROWS_SEEN, Parameters, RepresentationReport
 from server_app.evidence import ClearRows, Evidence
 from server_app.exchange import OK, Exchange
 from server_app.guard import Asked, refuse_error
-from server_app.ot_groups import RELEASED
 from server_app.ot_settings import OtSettings
 from server_app.representations import Representations
 from server_app.roster import Roster
 
-__all__ = ["GATHER", "OUTPUT", "Inquiry", "inspect_classes"]
+__all__ = ["OUTPUT", "Inquiry", "in_the_clear", "inspect_classes"]
 
 OUTPUT = "output.weight"  # of the layer whose input is the representation: (classes, width)
 
@@ -48,9 +46,6 @@ class Inquiry:
     seed: int
     grid: Grid
     timeout: float
-
-
-Gather = Callable[[Inquiry], Evidence]
 
 
 def in_the_clear(inquiry: Inquiry) -> Evidence:
@@ -123,9 +118,3 @@ def inspect_classes(report: RepresentationReport, asked: Asked, min_rows: int) -
             f"counts {counts} are not classes of {min_rows} rows or more among {site.num_examples}"
         )
     return dict(zip(classes, counts, strict=True))
-
-
-GATHER: Mapping[str, Gather] = {"clear": in_the_clear}
-"""How each kind of evidence is asked for, by its name in ``ot_groups.RELEASED``."""
-
-assert GATHER.keys() == RELEASED.keys()

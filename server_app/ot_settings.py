@@ -12,6 +12,7 @@ import numpy as np
 
 from common.errors import ConfigError, did_you_mean
 from common.private_statistics import NoisyMoments
+from common.transport_plan import SOLVERS, Solver
 from server_app.dissimilarity import FloatArray
 from server_app.gaussians import (
     Gaussian,
@@ -23,7 +24,6 @@ from server_app.gaussians import (
 )
 from server_app.noisy_gaussians import noisy_label_cost
 from server_app.representations import unit_rows
-from server_app.transport_plan import SOLVERS, Solver
 from server_app.verdicts import Thresholds
 
 __all__ = ["DEFAULT_SETTINGS", "VARIANTS", "OtSettings", "Variant"]

@@ -26,15 +26,19 @@ WORDS: Mapping[str, str] = {
     "models": "each site's trained model",
     "every-model": "each site's trained model, again and again",
     "representations": "what a model makes of each site's rows",
+    "row-products": "cosines between the rows of two sites, as a model makes them",
+    "row-costs": "what it costs to carry the rows of one site onto another's",
     "accuracies": "each site's accuracy on its held-out rows",
     "rehearsals": "more than one update of a site in a round",
 }
 """What a method can need to see, in words."""
 
 IMPLIED: Mapping[str, frozenset[str]] = {
-    # Both answers say how many rows of each class there are.
+    # All these answers say how many rows of each class there are.
     "representations": frozenset({"class-counts", "class-statistics"}),
     "class-statistics": frozenset({"class-counts"}),
+    "row-products": frozenset({"class-counts"}),
+    "row-costs": frozenset({"class-counts"}),
 }
 """What else the server sees with something."""
 
@@ -145,7 +149,8 @@ PROTECTIONS += (
         "for all pairs. The exact number of rows of every class is public here.",
         still="The cosines between rows that the OT cost also needs have no such guarantee, and "
         "neither has the model that made the representations. " + _OTHER_RELEASES,
-        instead="use statistics-privacy=none, for in the clear the rows themselves are seen",
+        instead="use two-party=true beside it, or statistics-privacy=none, for in the clear the "
+        "rows themselves are seen",
         chosen=lambda settings: settings.statistics_privacy == "zcdp",
         covers=frozenset({"class-statistics"}),
     ),
@@ -162,6 +167,38 @@ PROTECTIONS += (
         instead=_SUMMED,
         chosen=lambda settings: settings.secagg,
         covers=frozenset(),
+    ),
+)
+
+
+_TOGETHER = (
+    "The server together with any one site recovers the rows of all that site's partners, and a "
+    "coordinator that is also a site is such a pair; see two-party.md. "
+)
+
+PROTECTIONS += (
+    Protection(
+        setting="two-party=true",
+        hides=frozenset({"representations"}),
+        whom="What a model makes of a row, from the server and from the other sites: every two "
+        "sites multiply their rows together, and the server reads the cosines.",
+        still="The cosines tell each site's rows up to a rotation, and the combined release has no "
+        "differential privacy, whatever noise the class statistics have. " + _TOGETHER,
+        instead="leave it out, or use strategy=ot-groups",
+        chosen=lambda settings: settings.two_party,
+        covers=frozenset({"row-products", "row-costs"}),
+    ),
+    Protection(
+        setting="reveal=cost",
+        hides=frozenset({"representations", "row-products"}),
+        whom="The cosines between two sites' rows, from the server: a third site reads them, never "
+        "those of three sites with each other, and tells the cost.",
+        still="The third site reads the cosines, and nobody checks the cost it tells. Together "
+        "with the server it is what the server is without this, together with one of the two it "
+        "recovers the other's rows where there are enough of them. " + _TOGETHER,
+        instead="leave it out, or use strategy=ot-groups",
+        chosen=lambda settings: settings.reveal == "cost",
+        covers=frozenset({"row-costs"}),
     ),
 )
 

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
-from common.product_messages import PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE
+from common.product_messages import PRODUCT_COST, PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE
 from common.sum_messages import MASK, SHARE, TRAIN_FOR_SUM, UNMASK
 from server_app import audit
 from server_app.delegating_grid import DelegatingGrid
@@ -37,6 +37,7 @@ WHAT: Mapping[str, str] = {
     PRODUCT_KEYS: "fresh public key, and numbers of rows for products of two sites",
     PRODUCT_OPEN: "rows for products of two sites, under a mask and a seal",
     PRODUCT_SHARE: "masked shares of products of two sites",
+    PRODUCT_COST: "what it costs to carry the rows of one other site onto another's",
     messages.LOSS: "loss of a model on the training rows",
     messages.PROBE_ROWS: "training rows themselves, without labels",
     messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",

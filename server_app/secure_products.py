@@ -19,16 +19,21 @@ from common import secure_product as secure
 from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters
 from common.product_messages import (
+    PRODUCT_COST,
     PRODUCT_KEYS,
     PRODUCT_OPEN,
     PRODUCT_SHARE,
+    Case,
     Product,
+    ProductCases,
+    ProductCosts,
     ProductDeal,
     ProductOffer,
     ProductOrder,
     ProductStep,
 )
 from common.secure_product import Shape
+from common.triangles import third_sites
 from server_app.dissimilarity import FloatArray
 from server_app.exchange import OK, Exchange
 from server_app.guard import Asked, refuse_error
@@ -50,13 +55,16 @@ class Products:
     Attributes:
         offers: what each site had to multiply.
         values: (left site, right site, number) -> (rows of left, rows of right), the rows in an
-            order that only their site knows. Of two sites the one whose name comes first is left.
+            order that only their site knows; with ``reveal = cost`` nothing. Of two sites the one
+            whose name comes first is left.
+        costs: likewise -> what the transport on cosines costs; nothing but with ``reveal = cost``.
         bytes: of all contents sent and received.
         seconds: wall time of the three exchanges.
     """
 
     offers: Sequence[ProductOffer]
     values: Mapping[tuple[int, int, int], FloatArray]
+    costs: Mapping[tuple[int, int, int], float]
     bytes: int
     seconds: float
 
@@ -83,19 +91,18 @@ def secure_products(
     roster.require(order.purpose, why="a two-party product")
     began = time.perf_counter()
     play = _Play(order, roster, grid, timeout)
+    thirds = third_sites(len(roster)) if order.reveals_cost else {}
     offers = play.offers(model)
-    cases = _cases(offers)
-    openings = play.openings(offers, cases)
-    shares = play.shares(openings, cases)
-    values = {
-        (case.left, case.right, case.number): secure.reveal(
-            shares[case.left][case.left_place], shares[case.right][case.right_place]
-        )
-        for case in cases
-    }
+    cases = _cases(offers, thirds)
+    shares = play.shares(play.openings(offers, cases), cases)
+    values, costs = {}, {}
+    if order.reveals_cost:
+        costs = play.costs(shares, cases)
+    else:
+        values = {case.key: secure.reveal(*case.of_both(shares)) for case in cases}
     seconds = time.perf_counter() - began
-    log.info("%d products of two sites, %.1f kB, %.2f s", len(values), play.bytes / 1e3, seconds)
-    return Products(offers, values, play.bytes, seconds)
+    log.info("%d products of two sites, %.1f kB, %.2f s", len(cases), play.bytes / 1e3, seconds)
+    return Products(offers, values, costs, play.bytes, seconds)
 
 
 @dataclass(frozen=True)
@@ -108,9 +115,20 @@ class _Case:
     shape: Shape
     left_place: str
     right_place: str
+    third: int | None
+    """Who reads it; None: the server."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Sites and number."""
+        return self.left, self.right, self.number
+
+    def of_both(self, arrays: Sequence[_Arrays]) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the left and the right site sent for it, of what they all did."""
+        return arrays[self.left][self.left_place], arrays[self.right][self.right_place]
 
 
-def _cases(offers: Sequence[ProductOffer]) -> list[_Case]:
+def _cases(offers: Sequence[ProductOffer], thirds: Mapping[tuple[int, int], int]) -> list[_Case]:
     """Return a case for every pair of sites and number that both offer."""
     rows = [dict(zip(offer.numbers, offer.rows, strict=True)) for offer in offers]
     by_name = sorted(range(len(offers)), key=lambda site: offers[site].site)
@@ -120,7 +138,8 @@ def _cases(offers: Sequence[ProductOffer]) -> list[_Case]:
         for number in sorted(rows[left].keys() & rows[right].keys()):
             shape = Shape(rows[left][number], offers[left].width, rows[right][number])
             places = str(taken[left]), str(taken[right])
-            cases.append(_Case(left, right, number, shape, *places))
+            third = thirds.get((min(left, right), max(left, right)))
+            cases.append(_Case(left, right, number, shape, *places, third))
             taken[left] += 1
             taken[right] += 1
     return cases
@@ -153,11 +172,12 @@ class _Play:
         names = self.roster.names
         for case in cases:
             dealt, shape = secure.deal(case.shape), case.shape
+            third = "" if case.third is None else names[case.third]
             products[case.left].append(
-                Product(names[case.right], case.number, shape.columns, dealt.left_seed)
+                Product(names[case.right], case.number, shape.columns, dealt.left_seed, third)
             )
             products[case.right].append(
-                Product(names[case.left], case.number, shape.rows, dealt.right_seed)
+                Product(names[case.left], case.number, shape.rows, dealt.right_seed, third)
             )
             corrections[case.right][case.right_place] = dealt.correction
         signed = [offer.signed for offer in offers]
@@ -175,10 +195,35 @@ class _Play:
         for case in cases:
             relayed[case.left][case.left_place] = openings[case.right][case.right_place]
             relayed[case.right][case.right_place] = openings[case.left][case.left_place]
-            expected[case.left][case.left_place] = case.shape.result
-            expected[case.right][case.right_place] = case.shape.result
+            read_here = case.shape.result if case.third is None else None
+            expected[case.left][case.left_place] = read_here
+            expected[case.right][case.right_place] = read_here
         contents = [messages.content(self.order, messages.encode_arrays(own)) for own in relayed]
         return self._ask(PRODUCT_SHARE, contents, _step_with(expected))
+
+    def costs(
+        self, shares: Sequence[_Arrays], cases: Sequence[_Case]
+    ) -> dict[tuple[int, int, int], float]:
+        """Relay the sealed shares to the third sites, and return the costs that they worked out."""
+        names = self.roster.names
+        read = [[case for case in cases if case.third == site] for site in range(len(names))]
+        contents = []
+        for own in read:
+            told = [
+                Case(names[c.left], names[c.right], c.number, c.shape.rows, c.shape.columns)
+                for c in own
+            ]
+            arrays = {}
+            for place, case in enumerate(own):
+                arrays[f"{place}.left"], arrays[f"{place}.right"] = case.of_both(shares)
+            message = ProductCases.of(self.order, told)
+            contents.append(messages.content(message, messages.encode_arrays(arrays)))
+        answers = self._ask(PRODUCT_COST, contents, _costs_of(read))
+        return {
+            case.key: cost
+            for own, costs in zip(read, answers, strict=True)
+            for case, cost in zip(own, costs, strict=True)
+        }
 
     def _ask(
         self, kind: str, contents: list[RecordDict], inspect: Callable[[RecordDict, int], T]
@@ -230,6 +275,18 @@ def _step_with(
         for name, shape in expected[site].items():
             _check(arrays[name], shape)
         return arrays
+
+    return inspect
+
+
+def _costs_of(read: Sequence[Sequence[_Case]]) -> Callable[[RecordDict, int], list[float]]:
+    """Return the reading of costs in [0, 1], as many as each site was to work out."""
+
+    def inspect(content: RecordDict, site: int) -> list[float]:
+        costs = ProductCosts.decode(content).costs
+        if len(costs) != len(read[site]) or not all(0.0 <= cost <= 1.0 for cost in costs):
+            raise MessageError(f"costs {costs} for {len(read[site])} pairs")
+        return costs
 
     return inspect
 

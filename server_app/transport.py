@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataError
+from common.transport_plan import Solver
 from server_app.class_cost import ClassCost, class_cost
 from server_app.dissimilarity import FloatArray
 from server_app.evidence import ClearRows, Evidence, SiteView
 from server_app.ot_settings import DEFAULT_SETTINGS, VARIANTS, OtSettings
 from server_app.representations import Representations, check_same_width
-from server_app.transport_plan import Solver
 
 __all__ = [
     "FEW_ROWS",

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
 from common.errors import DataError
+from common.transport_plan import transport_cost
 from server_app.dissimilarity import FloatArray
 from server_app.gaussians import Gaussian, fit_gaussian, gaussian_wasserstein
 from server_app.representations import Representations, check_same_width, subsampled
-from server_app.transport_plan import transport_cost
 
 __all__ = ["joint_wasserstein", "per_class_wasserstein"]
 

@@ -72,6 +72,7 @@ def test_a_run_is_refused_exactly_where_something_needed_is_hidden(name, each):
 
 
 NEEDED = {
+    "reveal=cost": {"two-party": True},
     "label-privacy=paper": {"clients-per-round": 3},
     # Three sites for each of two models; of more, the seed makes no cluster smaller.
     "secagg=true": {"clients-per-round": 6, "num-clients": 12, "seed": 1}

@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment, linprog
 
+from common import transport_plan
 from common.errors import CoterieError, DataError
-from server_app import transport_plan
-from server_app.transport_plan import SINKHORN_REGULARISATION, SOLVERS, transport_cost
+from common.transport_plan import SINKHORN_REGULARISATION, SOLVERS, transport_cost
 
 
 def by_linear_program(costs):

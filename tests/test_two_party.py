@@ -1,76 +1,36 @@
 """Products of every two sites: right, and the only thing to be seen; bad messages are refused."""
 
 import json
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, Message, RecordDict
 from scipy.stats import chisquare
 from test_simulation import settings_in
+from wires import SITES, Wire, arrays_of, on, redealt, with_arrays
 
-from client_app.keeping import ContextKeeper
-from client_app.trust import identity_of
 from common import messages
 from common.errors import ConfigError, RoundError
-from common.identity import EphemeralKey, Identity, fingerprint
+from common.identity import EphemeralKey, Identity
 from common.label_products import LABEL_PRODUCTS
 from common.product_messages import (
     LABELS,
     PRODUCT_KEYS,
     PRODUCT_OPEN,
     PRODUCT_SHARE,
+    PRODUCTS,
     ProductDeal,
     ProductOrder,
     occasion_of,
 )
-from deploy.simulation import InProcessGrid, load_client_app, simulate
+from deploy.simulation import simulate
 from server_app.dissimilarity import LABEL_METRICS
 from server_app.methods import build
 from server_app.roster import introduce
 from server_app.secure_products import secure_products
 
-ORDER = ProductOrder(purpose=LABELS, round=0)
-SITES = 3
+ORDER = ProductOrder(purpose=LABELS, round=0, reveal=PRODUCTS)
 WORDS = ("strategy=similarity", "label-privacy=two-party")
-
-
-class Wire(InProcessGrid):
-    """Three sites, whose messages can be seen and changed on the way."""
-
-    def __init__(self, settings):
-        super().__init__(load_client_app, settings.to_dict(), num_nodes=SITES, workers=1)
-        self.seen: list[tuple[str, str, RecordDict]] = []
-        self.change: Callable[[str, str, RecordDict], RecordDict] = lambda kind, way, content: (
-            content
-        )
-        self.sent: dict[str, list[Message]] = {}
-
-    def send_and_receive(self, messages, *, timeout=None):
-        outgoing = list(messages)
-        for message in outgoing:
-            kind = message.metadata.message_type
-            message.content = self.change(kind, "down", message.content)
-        self.sent[kind] = outgoing
-        replies = list(super().send_and_receive(outgoing, timeout=timeout))
-        for reply in replies:
-            if reply.has_content():
-                reply.content = self.change(kind, "up", reply.content)
-                self.seen.append((kind, "up", reply.content))
-        return replies
-
-    def node(self, index):
-        return self._contexts[2 + index]
-
-    def pin(self):
-        """Let every site know the fingerprints of the others."""
-        found = {}
-        for index in range(SITES):
-            identity = identity_of(ContextKeeper(self.node(index).state))
-            found[f"site-{index}"] = fingerprint(identity.public)
-        peers = ",".join(f"{site}:{digits}" for site, digits in found.items())
-        for index in range(SITES):
-            self.node(index).node_config["peers"] = peers
 
 
 @pytest.fixture
@@ -82,10 +42,6 @@ def wire(tmp_path):
 
 def play(wire):
     return secure_products(ORDER, introduce(wire, expected=SITES, timeout=60), wire, 60)
-
-
-def arrays_of(content):
-    return messages.decode_arrays(messages.arrays_of(content))
 
 
 # What it gives -----------------------------------------------------------------------------------
@@ -156,7 +112,7 @@ def test_the_whole_transcript_is_uniform(tmp_path):
     for _ in range(40):
         with Wire(settings) as wire:
             play(wire)
-            for kind, _, content in wire.seen:
+            for kind, content in wire.seen:
                 if kind in counts:
                     for array in arrays_of(content).values():
                         data = np.frombuffer(array.tobytes(), dtype=np.uint8)
@@ -181,22 +137,6 @@ def test_secrets_are_gone_after_the_last_step(wire):
 def refused(wire, says):
     with pytest.raises(RoundError, match=says):
         play(wire)
-
-
-def on(kind, way, edit):
-    """Change the content of one kind of message on one way."""
-
-    def change(this_kind, this_way, content):
-        return edit(content) if (this_kind, this_way) == (kind, way) else content
-
-    return change
-
-
-def with_arrays(content, edit):
-    arrays = edit(arrays_of(content))
-    result = RecordDict(dict(content))
-    result[messages.ARRAYS] = messages.encode_arrays(arrays)
-    return result
 
 
 def test_a_truncated_opening_is_refused(wire):
@@ -235,14 +175,6 @@ def test_an_opening_of_another_run_is_refused(wire, tmp_path):
     old = iter(recorded)
     again.change = on(PRODUCT_SHARE, "down", lambda c: with_arrays(c, lambda _: next(old)))
     refused(again, "was altered")
-
-
-def redealt(content, **changes):
-    deal = ProductDeal.decode(content)
-    values = {**vars(deal), **{name: edit(getattr(deal, name)) for name, edit in changes.items()}}
-    result = RecordDict(dict(content))
-    result[messages.RECORD] = ProductDeal(**values).encode()
-    return result
 
 
 def test_keys_under_another_name_are_refused(wire):
@@ -285,7 +217,9 @@ def test_unpinned_sites_are_taken_where_the_owner_allows_it(wire, caplog):
 
 def test_a_product_asked_for_twice_is_refused(wire):
     def twice(content):
-        doubled = dict.fromkeys(("peers", "numbers", "rows", "seeds"), lambda column: column * 2)
+        doubled = dict.fromkeys(
+            ("peers", "numbers", "rows", "seeds", "thirds"), lambda column: column * 2
+        )
         return redealt(content, **doubled)
 
     wire.change = on(PRODUCT_OPEN, "down", twice)
@@ -295,7 +229,7 @@ def test_a_product_asked_for_twice_is_refused(wire):
 def test_where_the_coordinator_is_a_site_nothing_leaves(wire):
     wire.node(1).node_config["coordinator-is-site"] = True
     refused(wire, "site site-1: coordinator-is-site: whoever runs the server")
-    assert not [content for kind, _, content in wire.seen if kind == PRODUCT_OPEN]
+    assert not [content for kind, content in wire.seen if kind == PRODUCT_OPEN]
 
 
 def test_a_site_with_a_budget_refuses_what_has_no_epsilon(wire):
@@ -312,7 +246,7 @@ def test_a_site_that_does_not_release_it_is_named_before_anybody_is_asked(wire):
 def test_a_step_asked_again_gets_the_stored_bytes(wire):
     play(wire)
     for kind in (PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE):
-        before = [content for seen, _, content in wire.seen if seen == kind]
+        before = [content for seen, content in wire.seen if seen == kind]
         copies = [Message(m.content, m.metadata.dst_node_id, kind) for m in wire.sent[kind]]
         after = [reply.content for reply in wire.send_and_receive(copies)]
         for one, other in zip(before, after, strict=True):

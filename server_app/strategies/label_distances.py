@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 from common import seeds
 from common.config import Settings
 from common.label_products import LABEL_PRODUCTS
-from common.product_messages import LABELS, ProductOrder
+from common.product_messages import LABELS, PRODUCTS, ProductOrder
 from server_app.dissimilarity import FloatArray
 from server_app.methods import LabelDistances, Method
 from server_app.roster import Roster
@@ -35,7 +35,7 @@ class LabelDistanceClustering(FederatedTraining):
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Take the products of every two sites and form the clusters."""
-        order = ProductOrder(purpose=LABELS, round=0)
+        order = ProductOrder(purpose=LABELS, round=0, reveal=PRODUCTS)
         products = secure_products(order, self.roster, grid, timeout)
         distances = self._distances(products)
         rng = seeds.generator(self.settings.seed, "clustering")

@@ -16,9 +16,10 @@ from server_app.checkpoint import State
 from server_app.clustering import Clusters
 from server_app.comparison import Comparison, compare, nearest_group
 from server_app.evidence import Evidence
+from server_app.gathering import GATHER
 from server_app.methods import Method
 from server_app.ot_groups import OtGroups
-from server_app.ot_inquiry import GATHER, Inquiry
+from server_app.ot_inquiry import Inquiry
 from server_app.roster import Roster
 from server_app.run_folder import RunFolder
 from server_app.strategies.base import FederatedTraining
@@ -141,7 +142,7 @@ class OtCostGroups(FederatedTraining):
         inquiry = Inquiry(
             roster, clients, self._probe, self._group.costs, self.settings.seed, grid, timeout
         )
-        return GATHER[self._group.evidence](inquiry)
+        return GATHER[self._group.evidence](inquiry, self.settings)
 
     def _write(self, comparison: Comparison) -> None:
         self.folder.write_json("precheck.json", comparison.record())

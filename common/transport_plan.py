@@ -19,13 +19,14 @@ from types import ModuleType
 from typing import Literal, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import CoterieError, DataError
-from server_app.dissimilarity import FloatArray
 
-__all__ = ["SINKHORN_REGULARISATION", "SOLVERS", "Solver", "transport_cost"]
+__all__ = ["SINKHORN_REGULARISATION", "SOLVERS", "Solver", "cosine_costs", "transport_cost"]
 
 Solver: TypeAlias = Literal["exact", "sinkhorn"]
+FloatArray: TypeAlias = NDArray[np.float64]
 
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
 """Names of the solvers; see the head of this file."""
@@ -62,6 +63,12 @@ def _load_pot() -> ModuleType:
 
 
 _pot = _load_pot()
+
+
+def cosine_costs(cosines: FloatArray) -> FloatArray:
+    """Return the costs (1 - cos)/2 of cosines (n, m) that may be a little outside [-1, 1]."""
+    costs: FloatArray = np.clip((1.0 - cosines) / 2.0, 0.0, 1.0)
+    return costs
 
 
 def transport_cost(costs: FloatArray, solver: Solver = "exact") -> float:

@@ -1,0 +1,35 @@
+"""Third sites: never a party, never a triangle, and everybody reads about as many."""
+
+from collections import Counter
+from itertools import combinations
+
+import pytest
+
+from common.errors import ConfigError
+from common.triangles import has_triangle, third_sites
+
+
+@pytest.mark.parametrize("count", [*range(3, 33), 60, 101])
+def test_nobody_reads_its_own_products_or_a_triangle(count):
+    chosen = third_sites(count)
+    assert sorted(chosen) == list(combinations(range(count), 2))
+    read = {site: [] for site in range(count)}
+    for pair, third in chosen.items():
+        assert third not in pair
+        read[third].append(pair)
+    assert not any(map(has_triangle, read.values()))
+    sizes = list(map(len, read.values()))
+    assert max(sizes) - min(sizes) <= 1
+    for pairs in read.values():
+        assert max(Counter(site for pair in pairs for site in pair).values(), default=0) <= 3
+
+
+def test_a_triangle_is_found_whatever_the_order():
+    assert has_triangle([("b", "a"), ("c", "a"), ("x", "y"), ("b", "c")])
+    assert not has_triangle([("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")])
+    assert not has_triangle([("a", "b"), ("b", "a"), ("a", "c")])
+
+
+def test_two_sites_have_no_third_one():
+    with pytest.raises(ConfigError, match="2 sites have no third one"):
+        third_sites(2)
