@@ -21,7 +21,8 @@ _HEAD = """\
 # Methods and protections
 
 Every method with every protection: it runs, or it is refused before the first message because the
-protection keeps from the server what the method needs to see.
+protection keeps from the server what the method needs to see. [The threat model](threat-model.md)
+says what each is worth.
 """
 
 
