@@ -159,7 +159,8 @@ def summary(record: Json) -> list[str]:
     lines = [headline(record)]
     for site in record["sites"]:
         words = told(site, record["thresholds"])
-        figures = f"cost {cost(site['cost'])}  chance {cost(site['null'])}"
+        chance = "not known" if site["null"] is None else cost(site["null"])
+        figures = f"cost {cost(site['cost'])}  chance {chance}"
         sign, name = SIGNS[site["verdict"]], site["site"].ljust(width)
         lines.append(f"  {sign} {name}  group {site['group'] + 1}  {figures}  {words}")
     for number, group in enumerate(record["groups"], start=1):
