@@ -1,0 +1,209 @@
+"""Two sites: their OT cost after one round of FedAvg, and what each local objective gives them.
+
+A pair is played by ``simulate``, less its report. What was measured is kept in a file of results
+and not measured again.
+"""
+
+import itertools
+import json
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import safetensors.numpy
+import torch
+
+from client_app.site import simulated_federation
+from common import models, readers
+from common.config import Settings
+from common.readers import HOSPITALS, DataFolder
+from common.seeds import generator
+from deploy.simulation import simulate
+from server_app import report
+from server_app.null_costs import null_cost
+from server_app.run_folder import RunFolder
+from server_app.transport import ot_cost
+
+Values = dict[str, Any]
+
+COMMON: Values = {
+    "strategy": "fedavg",
+    "split": "by-user",
+    "model": "mlp",
+    "batch-size": 32,
+    "local-epochs": 3,
+    "num-server-rounds": 20,
+    "device": "cpu",
+    "workers": 1,
+    "checkpoint-every": 0,
+}
+SYNTHETIC: Values = {"dataset": "synthetic", "synthetic-rows": 4000, "test-fraction": 0.8}
+"""400 training rows a site, as scarce as the paper's 300, and 1600 to tell accuracies apart."""
+HOSPITAL_PAIRS = tuple(itertools.combinations(HOSPITALS, 2))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Two sites; ``kind`` is a shift and ``size`` its size, or both are names of hospitals."""
+
+    kind: str
+    size: float | str
+    seed: int
+
+    @property
+    def is_synthetic(self) -> bool:
+        """Whether the sites are drawn, and not hospitals."""
+        return not isinstance(self.size, str)
+
+    @property
+    def name(self) -> str:
+        """Of all seeds together."""
+        return f"{self.kind} {self.size}"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A local objective and the strength of its pull, 0 where it has none."""
+
+    objective: str
+    strength: float = 0.0
+
+    @property
+    def settings(self) -> Values:
+        """As settings of a run."""
+        key = {"fedprox": "proximal-mu", "ditto": "personal-lambda", "pfedme": "personal-lambda"}
+        strength = {key[self.objective]: self.strength} if self.objective in key else {}
+        return {"objective": self.objective, **strength}
+
+
+PLAIN = (Trial("fedavg"), Trial("local"))
+
+
+@dataclass
+class Results:
+    """Measured lines, on disk and in memory; what is there is not measured again."""
+
+    folder: Path
+    data_dir: Path | None
+    minutes: float
+    """No measurement starts after these."""
+    began: float = field(default_factory=time.monotonic)
+    lines: dict[tuple[Any, ...], Values] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._file = self.folder / "results.jsonl"
+        if self._file.exists():
+            for text in self._file.read_text().splitlines():
+                line = json.loads(text)
+                self.lines[tuple(line["key"])] = line
+
+    def cost(self, scenario: Scenario) -> Values | None:
+        """Return ``cost`` (None: nothing to compare), ``null`` and ``coverage``; None: no time."""
+        return self._once((*vars(scenario).values(), "cost"), lambda: _cost(self._values(scenario)))
+
+    def run(self, scenario: Scenario, trial: Trial) -> Values | None:
+        """Return ``accuracy`` and ``loss`` by site, and ``divergence``; None: no time left."""
+        key = (*vars(scenario).values(), trial.objective, trial.strength)
+        return self._once(key, lambda: _run(self._values(scenario) | trial.settings))
+
+    def _once(self, key: tuple[Any, ...], measure: Any) -> Values | None:
+        if key not in self.lines:
+            if time.monotonic() > self.began + 60 * self.minutes:
+                return None
+            line = {"key": key, **measure()}
+            with self._file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+            self.lines[key] = line
+        return self.lines[key]
+
+    def _values(self, scenario: Scenario) -> Values:
+        values = COMMON | {"num-clients": 2, "seed": scenario.seed}
+        if scenario.is_synthetic:
+            return values | SYNTHETIC | {"shift": scenario.kind, "shift-size": scenario.size}
+        file = self.folder / f"{scenario.kind}-{scenario.size}.npz"
+        if not file.exists():
+            assert self.data_dir is not None, "hospitals need --data-dir"
+            _write_hospitals(self.data_dir, (scenario.kind, str(scenario.size)), file)
+        return values | {"dataset": str(file), "test-fraction": 0.3}
+
+
+def _write_hospitals(data_dir: Path, pair: tuple[str, str], file: Path) -> None:
+    """Write two hospitals of heart-disease as own data."""
+    rows = readers.heart_disease(DataFolder(data_dir, download=False))
+    assert rows.owner is not None
+    names = np.array(rows.owner_names)[rows.owner]
+    kept = np.isin(names, pair)
+    classes = np.array(rows.class_names)[rows.y]
+    np.savez_compressed(file, X=rows.x[kept], y=classes[kept], client=names[kept])
+
+
+def _play(values: Values) -> tuple[list[Values], list[Values], dict[str, np.ndarray]]:
+    """Run a federation; return its rounds, its clients' lines and its common model, if any."""
+    with tempfile.TemporaryDirectory() as parent, patch.object(report, "write_report"):
+        folder = RunFolder(simulate(Settings.parse(values | {"output-dir": parent})))
+        file = folder.path / "models" / "model-0.safetensors"
+        model = safetensors.numpy.load_file(file) if file.exists() else {}
+        return folder.read_lines("rounds.jsonl"), folder.read_lines("clients.jsonl"), model
+
+
+def _run(values: Values) -> Values:
+    rounds, clients, _ = _play(values)
+    last = [
+        line
+        for line in clients
+        if line["round"] == rounds[-1]["round"] and line["phase"] == "evaluate"
+    ]
+    divergences = [line["weight_divergence"] for line in rounds if "weight_divergence" in line]
+    return {
+        "accuracy": {line["site"]: line["accuracy"] for line in last},
+        "loss": {line["site"]: line["loss"] for line in last},
+        "divergence": float(np.mean(divergences)) if divergences else None,
+    }
+
+
+def _cost(values: Values) -> Values:
+    """Return the cost of the training rows through the model after one round of FedAvg."""
+    *_, model = _play(values | {"objective": "fedavg", "num-server-rounds": 1})
+    sides = list(_representations(Settings.parse(values), model))
+    found = ot_cost(*sides[0], *sides[1])
+    null = None
+    if found.total is not None:
+        counts = [Counter(y.tolist()) for _, y in sides]
+        rng = generator(values["seed"], "null")
+        null = max(null_cost(h, y, *counts, rng).high for h, y in sides)
+    return {"cost": found.total, "null": null, "coverage": found.coverage}
+
+
+def _representations(
+    settings: Settings, model: dict[str, np.ndarray]
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield, per site, what goes into the last layer for its training rows, and their classes."""
+    dataset, parts = simulated_federation(settings)
+    network = models.build(settings.model, dataset.input_shape, dataset.num_classes).eval()
+    models.load_parameters(network, model)
+    seen: list[np.ndarray] = []
+    models.last_linear(network).register_forward_pre_hook(
+        lambda _, inputs: seen.append(inputs[0].numpy().copy())
+    )
+    for part in parts:
+        with torch.inference_mode():
+            network(torch.from_numpy(dataset.train_x[part.train]))
+        yield seen.pop(), dataset.train_y[part.train]
+
+
+def mean_accuracy(line: Values) -> float:
+    """Return the mean over the two sites, each counting once."""
+    return float(np.mean(list(line["accuracy"].values())))
+
+
+def change_to_local(line: Values, alone: Values) -> float:
+    """Return 100 (m - m_local)/|m_local|, the mean over sites."""
+    pairs = [(value, alone["accuracy"][site]) for site, value in line["accuracy"].items()]
+    return float(np.mean([100 * (m - m_local) / abs(m_local) for m, m_local in pairs]))

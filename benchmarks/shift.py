@@ -1,0 +1,179 @@
+r"""What the OT cost after one round says of a whole training: two synthetic sites pulled apart.
+
+    python -m benchmarks.shift --work-dir ~/sweep --page docs/results/shift.md \
+        --picture docs/images/shift.svg
+
+For every kind of shift, from none to the largest: the cost, its null, the weight divergence of
+FedAvg over all rounds, and FedAvg's accuracy over training alone. What was measured is not measured
+again.
+"""
+
+import argparse
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
+
+from benchmarks.pairs import PLAIN, Results, Scenario, change_to_local, mean_accuracy
+from server_app import plots
+
+SIZES = {
+    "feature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+    "concept": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
+    "label": (0.0, 0.2, 0.4, 0.6, 0.8),
+}
+MARKS = {"feature": "o", "concept": "^", "label": "s"}
+
+
+@dataclass(frozen=True)
+class Point:
+    """One pair of one seed."""
+
+    kind: str
+    size: float
+    cost: float | None
+    null: float | None
+    divergence: float
+    fedavg: float
+    local: float
+    change: float
+    """Of FedAvg over local training, in per cent, the mean over both sites."""
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work-dir", type=Path, required=True, help="results.jsonl")
+    parser.add_argument("--page", type=Path, required=True, help="Markdown file to write")
+    parser.add_argument("--picture", type=Path, required=True, help="SVG file to write")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--shifts", nargs="+", choices=SIZES, default=list(SIZES))
+    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
+    return parser.parse_args()
+
+
+def measured(results: Results, kind: str, size: float, seed: int) -> Point | None:
+    """Measure one pair; None if time ran out."""
+    # without a shift all kinds are one: what is none is measured once
+    scenario = Scenario(kind if size else "none", size, seed)
+    cost = results.cost(scenario)
+    fedavg, local = (results.run(scenario, trial) for trial in PLAIN)
+    if cost is None or fedavg is None or local is None:
+        return None
+    return Point(
+        kind,
+        size,
+        cost["cost"],
+        cost["null"],
+        fedavg["divergence"],
+        mean_accuracy(fedavg),
+        mean_accuracy(local),
+        change_to_local(fedavg, local),
+    )
+
+
+def table(points: Sequence[Point]) -> str:
+    """Return one line per shift and size: means over seeds, deviations behind ±."""
+    text = (
+        "| shift | size | OT cost | null, 95 % | weight divergence | FedAvg (%) | alone (%) "
+        "| change (%) |\n|---|---:|---:|---:|---:|---:|---:|---:|\n"
+    )
+    for kind, sizes in SIZES.items():
+        for size in sizes:
+            mine = [point for point in points if (point.kind, point.size) == (kind, size)]
+            if not mine:
+                continue
+            columns = (
+                _cell([point.cost for point in mine], 3),
+                _cell([point.null for point in mine], 3),
+                _cell([point.divergence for point in mine], 3),
+                _cell([100 * point.fedavg for point in mine], 1),
+                _cell([100 * point.local for point in mine], 1),
+                _cell([point.change for point in mine], 1),
+            )
+            text += f"| {kind} | {size:g} | {' | '.join(columns)} |\n"
+    return text
+
+
+def _cell(values: Sequence[float | None], digits: int) -> str:
+    known = [value for value in values if value is not None]
+    if not known:
+        return "none"
+    some = "" if len(known) == len(values) else f" ({len(known)} of {len(values)})"
+    return f"{np.mean(known):.{digits}f} ± {np.std(known):.{digits}f}{some}"
+
+
+def correlations(points: Sequence[Point]) -> str:
+    """Return the cost's rank correlations, shift by shift."""
+    text = "| shift | pairs | with size | with divergence | with FedAvg's change |\n"
+    text += "|---|---:|---:|---:|---:|\n"
+    for kind in SIZES:
+        mine = [point for point in points if point.kind == kind and point.cost is not None]
+        if not mine:
+            continue
+        costs = [point.cost for point in mine]
+        cells = [
+            _rank(costs, [getattr(point, name) for point in mine])
+            for name in ("size", "divergence", "change")
+        ]
+        text += f"| {kind} | {len(mine)} | {' | '.join(cells)} |\n"
+    return text
+
+
+def _rank(one: Sequence[float | None], other: Sequence[float]) -> str:
+    found = stats.spearmanr(one, other)
+    return f"{found.statistic:+.2f} (p {_p(found.pvalue)})"
+
+
+def _p(value: float) -> str:
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def picture(points: Sequence[Point]) -> Figure:
+    """Draw weight divergence, and FedAvg's change over training alone, against the cost."""
+    figure = Figure(figsize=(plots.WIDE, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2)
+    for number, kind in enumerate(SIZES):
+        mine = [point for point in points if point.kind == kind and point.cost is not None]
+        if not mine:
+            continue
+        costs = [point.cost for point in mine]
+        for axes, name in zip(panels, ("divergence", "change"), strict=True):
+            values = [getattr(point, name) for point in mine]
+            style = {"s": 22, "marker": MARKS[kind], "color": plots.cluster_color(number)}
+            axes.scatter(costs, values, label=kind, alpha=0.8, **style)
+    panels[0].set_ylabel("weight divergence, mean over rounds and sites")
+    panels[1].set_ylabel("FedAvg over training alone (% change)")
+    panels[1].axhline(0, color=plots.GREY, lw=1)
+    for axes in panels:
+        axes.set_xlabel("OT cost after one round")
+        axes.axvline(0.2, color=plots.GREY, lw=1, ls=":")
+        axes.axvline(0.3, color=plots.GREY, lw=1, ls=":")
+        axes.grid(visible=True)
+    panels[0].legend(title="shift")
+    return figure
+
+
+def main() -> None:
+    """Measure what is missing, and write page and picture."""
+    args = arguments()
+    logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
+    results = Results(args.work_dir, None, args.minutes)
+    points = [
+        point
+        for seed in range(args.seeds)
+        for kind in args.shifts
+        for size in SIZES[kind]
+        if (point := measured(results, kind, size, seed))
+    ]
+    args.page.write_text(f"{table(points)}\n{correlations(points)}", encoding="utf-8")
+    with plots.style():
+        args.picture.write_text(plots.svg(picture(points), "OT cost, divergence and gain"))
+
+
+if __name__ == "__main__":
+    main()
