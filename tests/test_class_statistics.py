@@ -19,7 +19,7 @@ from common.private_statistics import noise_sigma
 from deploy.simulation import InProcessGrid, load_client_app
 from server_app.class_cost import class_cost
 from server_app.class_statistics import ask
-from server_app.ot_inquiry import GATHER, Inquiry
+from server_app.ot_inquiry import Inquiry, in_the_clear
 from server_app.ot_settings import OtSettings
 from server_app.roster import introduce
 
@@ -95,7 +95,7 @@ def inquiry(settings):
 def test_without_noise_the_label_costs_are_those_of_the_rows(inquiry, settings):
     settings = settings.replace(statistics_privacy="none")
     # The sites' own settings ask for noise, so the arithmetic is compared on their statistics.
-    clear = GATHER["clear"](inquiry).sites
+    clear = in_the_clear(inquiry).sites
     plain = InProcessGrid(
         load_client_app, settings.to_dict(), num_nodes=5, workers=1, node_config=OPEN
     )
