@@ -10,6 +10,7 @@ from server_app.advice import Suggestion, suggest
 from server_app.clustering import Clusters
 from server_app.dissimilarity import FloatArray
 from server_app.evidence import Evidence, SiteView
+from server_app.noisy_costs import cost_bounds
 from server_app.null_costs import NullCost
 from server_app.ot_groups import OtGroups
 from server_app.transport import OtCost, PairCosts, evidence_costs
@@ -27,7 +28,8 @@ class Pair:
     Attributes:
         sites: their places, ascending.
         cost: in [0, 1], the mean of both orders; NaN where there is nothing to compare.
-        null: what chance makes of equal data at their row counts; None where not known.
+        null: what chance makes of equal data at their row counts, or what noise on their class
+            statistics may hide; None where not known.
         verdict: on training together.
         details: the cost class by class, the first site first.
     """
@@ -213,12 +215,27 @@ def _pairs(
     found = []
     for (i, j), details in priced.pairs.items():
         if i < j:
-            weights = {label: each.weight for label, each in details.per_class.items()}
-            null = evidence.null(i, j, weights) if weights else None
+            null = _null(evidence, i, j, details, method)
             high = float("nan") if null is None else null.high
             verdict = method.thresholds.judge(float(costs[i, j]), high)
             found.append(Pair((i, j), float(costs[i, j]), null, verdict, details))
     return sorted(found, key=lambda pair: pair.sites)
+
+
+def _null(evidence: Evidence, i: int, j: int, details: OtCost, method: OtGroups) -> NullCost | None:
+    """Return what chance makes of equal data; of noisy statistics, the most that they may hide.
+
+    With the latter a verdict is certain only where all that the noise leaves plausible agrees: None
+    where even the least is detrimental (``Thresholds.judge_between`` says the same).
+    """
+    weights = {label: each.weight for label, each in details.per_class.items()}
+    null = evidence.null(i, j, weights) if weights else None
+    bounds = cost_bounds(details, evidence.sites[i], evidence.sites[j], method.costs)
+    if null is not None or bounds is None:
+        return null
+    low, high = bounds
+    told = low == high or low >= method.thresholds.detrimental
+    return None if told else NullCost(np.array([high]))
 
 
 def _standing(

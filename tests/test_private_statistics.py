@@ -13,6 +13,7 @@ from test_noise import repeatable
 
 from common import private_statistics
 from common.accounting import epsilon
+from common.config import Settings
 from common.errors import DataError
 from common.privacy import zcdp_epsilon
 from common.private_statistics import (
@@ -25,8 +26,10 @@ from common.private_statistics import (
     sensitivity,
 )
 from common.projection import public_projection, unit_rows
+from server_app.comparison import compare
 from server_app.evidence import ClearRows
 from server_app.gaussians import hellinger_distance
+from server_app.methods import build
 from server_app.noisy_costs import cost_bounds
 from server_app.noisy_gaussians import noisy_label_bounds, noisy_label_cost
 from server_app.ot_settings import VARIANTS, OtSettings
@@ -215,3 +218,49 @@ def test_bounds_of_a_cost_are_those_of_its_label_costs():
 )
 def test_verdict_is_certain_only_where_both_ends_agree(low, high, verdict):
     assert Thresholds().judge_between(low, high) == verdict
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_the_largest_plausible_cost_as_a_null_gives_the_verdict_of_the_range(one, other):
+    """How the precheck gets its verdict: the middle is judged beside the largest."""
+    low, high = sorted((one, other))
+    judged = Thresholds()
+    null = np.nan if low == high or low >= judged.detrimental else high
+    assert judged.judge((low + high) / 2, null) == judged.judge_between(low, high)
+
+
+def noisy_evidence(h, y, rho):
+    """Two sites of the same rows, of whose classes only noisy moments are known."""
+    clear = ClearRows([Representations(h, y)] * 2, OtSettings())
+    sites = [
+        replace(
+            site,
+            classes={
+                label: replace(view, description=release_moments(ball_rows(h[y == label]), rho))
+                for label, view in site.classes.items()
+            },
+        )
+        for site in clear.sites
+    ]
+    return Hidden(clear, sites)
+
+
+class Hidden:
+    """Evidence of sites whose rows nobody sees."""
+
+    def __init__(self, clear, sites):
+        self.angles, self.sites = clear.angles, sites
+
+    def null(self, first, second, weights):
+        return None
+
+
+@pytest.mark.parametrize(
+    ("rows", "rho", "verdict"), [(40, 0.1, "uncertain"), (900, 50, "beneficial")]
+)
+def test_precheck_of_few_rows_under_noise_does_not_pretend_to_know(rows, rho, verdict):
+    h, y = some_rows(2 * rows), np.repeat([0, 1], rows)
+    method = build(Settings.parse({"strategy": "ot-groups"})).group
+    found = compare(("a", "b"), method, noisy_evidence(h, y, rho))
+    assert str(found.pairs[0].verdict) == verdict
+    assert {str(standing.verdict) for standing in found.standings} == {verdict}
