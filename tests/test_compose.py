@@ -1,6 +1,6 @@
 """The containers of docker-compose.yml, for real, where a Docker daemon runs.
 
-The image is ``coterie``; ``docker compose build`` makes it, ``.ci/containers`` in CI.
+The image is ``coterie``; ``docker compose build`` makes it; ``.ci/containers`` does, and runs this.
 """
 
 import json
