@@ -58,6 +58,16 @@ def test_a_simulated_site_reports_time_alone_and_leaves_the_reading_to_the_serve
     assert cpu_time.own_seconds() - own < 0.05
 
 
+def test_joules_of_a_gpu_count_where_the_site_used_it():
+    source = Watts(10.0, gpu_watts=300.0, clock=iter([0.0, 0.0, 2.0]).__next__)
+    meter = Meter(SETTINGS, shared=False, source=source)
+    meter._on_gpu = True
+    with meter:
+        busy(0.05)
+    assert meter.usage.gpu_seconds >= 0.05
+    assert meter.usage.joules == pytest.approx(2.0 * 310.0)
+
+
 def test_a_site_that_cannot_be_metered_says_so():
     with Meter(SETTINGS, shared=False, source=None) as meter:
         busy(0.01)

@@ -104,3 +104,19 @@ def test_countries_have_the_factor_of_the_table():
     assert norway < germany / 3
     with pytest.raises(ConfigError, match="unknown country 'XYZ'"):
         power.kg_co2e_per_kwh("XYZ")
+
+
+def test_codecarbon_calls_its_counters_as_we_expect(tmp_path):
+    from codecarbon.external.hardware import CPU
+
+    package = tmp_path / "intel-rapl:0"
+    package.mkdir()
+    (package / "name").write_text("package-0\n")
+    (package / "max_energy_range_uj").write_text("262143328850\n")
+    (package / "energy_uj").write_text("1000000\n")
+    counter = CPU("", "intel_rapl", "Xeon", 100, rapl_dir=str(tmp_path), rapl_include_dram=True)
+    assert power._is_counted(counter.description())
+    counter.start()
+    (package / "energy_uj").write_text("31000000\n")
+    _, energy = counter.measure_power_and_energy(last_duration=3.0)
+    assert energy.kWh * power.JOULES_PER_KWH == pytest.approx(30.0)
