@@ -47,8 +47,8 @@ COLUMNS: dict[str, Callable[[Run], float]] = {
     "rounds to target": lambda run: run.to_target[0],
     "J of sending to target": lambda run: run.to_target[1],
     "J of sending, all rounds": lambda run: float(run.sending.joules[-1]),
-    "held (%)": lambda run: 100 * float(run.results["best_sustained_accuracy"]),
-    "last (%)": lambda run: 100 * float(run.results["accuracy"]),
+    "accuracy held (%)": lambda run: 100 * float(run.results["best_sustained_accuracy"]),
+    "accuracy, last round (%)": lambda run: 100 * float(run.results["accuracy"]),
     "worst tenth of sites (%)": lambda run: 100 * float(run.results["accuracy_worst_decile"]),
 }
 
