@@ -1,6 +1,6 @@
 """What selection that sees the links saves, from the runs of a comparison.
 
-    python benchmarks/link_aware/table.py runs/digits runs/fashion-mnist
+    python benchmarks/link_aware/table.py runs/digits
 
 Every row is a mean over seeds, with the standard deviation between them; ratios are taken between
 the two runs of a seed, which have the same sites, clusters and links.
