@@ -8,6 +8,7 @@ from hypothesis.extra import numpy as hnp
 
 from common import messages
 from common.errors import MessageError
+from common.identity import Identity, Occasion, Pins
 from common.messages import (
     EvaluateReport,
     Introduction,
@@ -21,7 +22,19 @@ from common.messages import (
     RepresentationReport,
     TrainReport,
 )
+from common.product_messages import (
+    Case,
+    Product,
+    ProductCases,
+    ProductCosts,
+    ProductDeal,
+    ProductOffer,
+    ProductOrder,
+    ProductStep,
+)
 
+PRODUCTS = ProductOrder("label-distances", 0, "products")
+SIGNED = Identity.generate().sign("é", Occasion("two-party", 7, 0), [b"k" * 32])
 RECORDS = [
     Introduction("site-00", 70, 18, 10, [1, 8, 8], ["label-histogram"]),
     Introduction("site-00", 70, 18, 10, [4], []),
@@ -37,6 +50,14 @@ RECORDS = [
     NoisyHistogram("site-00", [1.5, -0.25, 3.0]),
     ReleaseNote("noise", "rows", 1.0, 1e-5, 0.5, 2.0),
     ReleaseNote("masked"),
+    PRODUCTS,
+    ProductOffer("é", SIGNED.identity_key, SIGNED.keys[0], SIGNED.signature, 12, [0, 3], [1, 40]),
+    ProductDeal.of(PRODUCTS, [SIGNED], [Product("é", 3, 40, b"\x00" * 32, "")]),
+    ProductDeal.of(PRODUCTS, [], []),
+    ProductStep("é"),
+    ProductCases.of(PRODUCTS, [Case("a", "é", 3, 40, 41)]),
+    ProductCases.of(PRODUCTS, []),
+    ProductCosts("é", [0.25]),
 ]
 
 
@@ -59,6 +80,22 @@ def test_wrong_type_is_refused_with_the_field(field, value):
     record[field] = value
     with pytest.raises(MessageError, match=f"TrainReport.{field}"):
         TrainReport.decode(RecordDict({messages.RECORD: record}))
+
+
+@pytest.mark.parametrize("column", ["peers", "numbers", "rows", "seeds", "thirds", "keys"])
+def test_columns_of_unequal_length_are_refused(column):
+    deal = next(record for record in RECORDS if isinstance(record, ProductDeal))
+    encoded = deal.encode()
+    encoded[column] = [*encoded[column], *encoded[column]]
+    with pytest.raises(MessageError, match="differ in length"):
+        ProductDeal.decode(RecordDict({messages.RECORD: encoded}))
+
+
+def test_signed_keys_survive_real_serialisation():
+    deal = next(record for record in RECORDS if isinstance(record, ProductDeal))
+    received = ProductDeal.decode(through_protobuf(messages.content(deal)))
+    Pins(allow_unpinned=True).check(received.signed["é"], "é", Occasion("two-party", 7, 0))
+    assert received.products == deal.products
 
 
 def test_missing_record_field_and_model_are_refused():
