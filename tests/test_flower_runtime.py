@@ -130,32 +130,3 @@ def test_wrong_number_of_nodes_is_said_and_the_run_fails(flower, tmp_path):
     status = json.loads((folder / "status.json").read_text())
     assert status["state"] == "failed"
     assert "the federation has 3 nodes, but digits is split over 2 sites" in status["error"]
-
-
-def test_two_party_distances_pass_flowers_own_wire(flower, tmp_path):
-    settings = Settings.parse(
-        {
-            "num-clients": 5,
-            "num-server-rounds": 1,
-            "local-epochs": 1,
-            "label-privacy": "two-party",
-            "output-dir": str(tmp_path / "flower"),
-        }
-    )
-    done = flower(
-        "run",
-        ".",
-        "--stream",
-        "--federation-config",
-        "num-supernodes=5 client-resources-num-cpus=1",
-        "--run-config",
-        run_config(settings),
-    )
-    last = json.loads(flower("ls", "--format", "json").stdout)["runs"][0]
-    assert last["status"] == "finished:completed", done.stdout + done.stderr
-    [folder] = (tmp_path / "flower").iterdir()
-    clear = settings.replace(output_dir=str(tmp_path / "ours"), label_privacy="none")
-    distances = [
-        np.load(each / "dissimilarity.npz")["distances"] for each in (folder, simulate(clear))
-    ]
-    assert distances[0] == pytest.approx(distances[1], abs=1e-5)
