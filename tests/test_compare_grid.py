@@ -152,7 +152,7 @@ def test_a_setting_of_the_methods_cannot_be_given_as_a_word(file):
 
 
 UNCHANGING = {
-    *("output-dir", "name", "workers", "download", "checkpoint-every", "resume"),
+    *("output-dir", "name", "workers", "download", "checkpoint-every", "resume", "log-format"),
     *("target-accuracy", "sustained-rounds"),
 }
 
