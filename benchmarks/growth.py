@@ -1,7 +1,9 @@
-"""How long the clusterings take as the federation grows: ``python benchmarks/growth.py``.
+"""What the clusterings take as the federation grows: ``python benchmarks/growth.py``.
 
 Sites have label distributions of 10 classes, Dirichlet(0.3). Each clustering runs in a process of
-its own, so that its peak memory can be read and one that takes too long can be stopped.
+its own, so that its peak memory can be read and one that takes too long can be stopped. Joules are
+what CodeCarbon says the machine drew meanwhile, all of it or, where other programs ran, the part
+that the clustering's processor time is of the machine's (Pereira et al., Fig. 7).
 """
 
 import argparse
@@ -13,6 +15,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
+from common.power import CodeCarbonSource, own_share
 from server_app import clustering
 from server_app.dissimilarity import LABEL_METRICS
 
@@ -57,8 +60,9 @@ TASKS: dict[str, Task] = {
 }
 
 
-def measured(task: Task, n: int, limit: float) -> str:
-    """Return seconds and peak memory of one clustering of n sites, or that it was stopped."""
+def measured(task: Task, n: int, limit: float, source: CodeCarbonSource) -> str:
+    """Return seconds, joules and peak memory of one clustering of n sites, or that it stopped."""
+    source.read()
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_measure, args=(task, n, theirs))
     process.start()
@@ -68,21 +72,23 @@ def measured(task: Task, n: int, limit: float) -> str:
         process.join()
         return f"stopped after {limit:.0f} s"
     try:
-        seconds, megabytes = ours.recv()
+        seconds, processor, megabytes = ours.recv()
     except EOFError:
         process.join()
         return f"ended with exit code {process.exitcode}"
+    reading = source.read()
     process.join()
-    return f"{seconds:.2f} s, {megabytes:.0f} MB"
+    joules = reading.joules * own_share(processor, reading.busy_seconds)
+    return f"{seconds:.2f} s, {joules:.1f} J, {megabytes:.0f} MB"
 
 
 def _measure(task: Task, n: int, connection: Connection) -> None:
     rng = np.random.default_rng(0)
     shares = rng.dirichlet(np.full(10, 0.3), size=n)
-    began = time.perf_counter()
+    began, processor = time.perf_counter(), time.process_time()
     task(shares, rng)
-    seconds = time.perf_counter() - began
-    connection.send((seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
+    spent = time.perf_counter() - began, time.process_time() - processor
+    connection.send((*spent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024))
 
 
 def main() -> None:
@@ -91,11 +97,14 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--limit", type=float, default=600.0, help="seconds per clustering")
     arguments = parser.parse_args()
+    source = CodeCarbonSource()
+    print(f"joules {source.label}, {source.description}; without what importing takes\n")
     print("| clustering | " + " | ".join(f"n = {n}" for n in arguments.sizes) + " |")
     print("|---" * (1 + len(arguments.sizes)) + "|")
     for name, task in TASKS.items():
-        cells = [measured(task, n, arguments.limit) for n in arguments.sizes]
+        cells = [measured(task, n, arguments.limit, source) for n in arguments.sizes]
         print(f"| {name} | " + " | ".join(cells) + " |", flush=True)
+    source.close()
 
 
 if __name__ == "__main__":

@@ -53,15 +53,24 @@ def _without_reports(monkeypatch):
     monkeypatch.setattr(server.report, "write_report", lambda folder: None)
 
 
+COSTS = ("seconds", "bytes", "joules", "kg_co2e")
+BEFORE_ROUNDS = {"introduce", "label_histogram", "representations"}
+
+
 def computed(folder: Path):
-    """Everything a run computed, less what the clock decides and which folder it lies in."""
+    """Everything a run computed, less what it cost: who resumes asks again who is there."""
+
+    def figures(value):
+        return {k: v for k, v in value.items() if not any(word in k for word in COSTS)}
+
     lines = [
-        {key: value for key, value in json.loads(line).items() if key != "seconds"}
+        figures(json.loads(line))
         for name in ("rounds.jsonl", "clients.jsonl")
         for line in (folder / name).read_text().splitlines()
+        if json.loads(line).get("phase") not in BEFORE_ROUNDS
     ]
-    results = json.loads((folder / "results.json").read_text())
-    del results["seconds"]
+    results = figures(json.loads((folder / "results.json").read_text()))
+    del results["sites"]  # what each site cost
     models = {path.name: path.read_bytes() for path in (folder / "models").glob("*")}
     clusters = folder / "clusters.json"
     return lines, results, models, clusters.read_text() if clusters.exists() else ""
