@@ -15,6 +15,7 @@ from common.config import Settings
 from common.errors import ConfigError, DataError
 
 _EVALUATION_BATCH = 1024  # rows per forward pass; bounds memory, changes no figure
+_EVALUATION_IMAGES = 128  # on a CPU: what a convolution makes of so few stays in a core's cache
 
 
 @dataclass(frozen=True)
@@ -226,13 +227,18 @@ def evaluate_parts(network: nn.Module, rows: Rows, sizes: Sequence[int]) -> list
     network.eval()
     losses, correct = [], []
     with torch.inference_mode():
-        for start in range(0, len(rows), _EVALUATION_BATCH):
-            labels = rows.labels[start : start + _EVALUATION_BATCH]
-            logits = network(rows.inputs[start : start + _EVALUATION_BATCH])
+        batches = (torch.split(part, _rows_at_once(rows)) for part in (rows.inputs, rows.labels))
+        for inputs, labels in zip(*batches, strict=True):
+            logits = network(inputs)
             losses.append(functional.cross_entropy(logits, labels, reduction="none"))
             correct.append(logits.argmax(1) == labels)
     means = (_means(torch.cat(values), sizes) for values in (losses, correct))
     return [Evaluation(*pair) for pair in zip(*means, strict=True)]
+
+
+def _rows_at_once(rows: Rows) -> int:
+    is_small = rows.inputs.ndim == 4 and rows.inputs.device.type == "cpu"
+    return _EVALUATION_IMAGES if is_small else _EVALUATION_BATCH
 
 
 def _means(values: Tensor, sizes: Sequence[int]) -> list[float]:
