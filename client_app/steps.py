@@ -1,15 +1,19 @@
 """The steps of a protocol: each answered once; asked again, it gets the answer that was stored.
 
 What a protocol keeps between its steps lives in Flower's ``Context.state``, in memory and for one
-run. A site that was restarted has lost it and says so; it never starts anew in the middle.
+run. Which step of which run a site came to is kept where it keeps things (a file, if it has a
+``state-dir``) before the step is worked on. So a site that was restarted has lost its answers and
+says so; it neither goes on nor starts anew in the same run.
 """
 
 import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from client_app.keeping import Keeper
 from common.errors import TrustError
 from common.identity import packed
 
@@ -22,10 +26,13 @@ class Steps:
 
     Attributes:
         context: the node's.
-        name: of the protocol and its occasion, the same in every step.
+        keeper: of the site; it outlives the context.
+        name: of the protocol and its occasion, the same in every step; 1 to 100 letters, digits,
+            dots, - or _.
     """
 
     context: Context
+    keeper: Keeper
     name: str
 
     def answer(self, step: int, message: Message, work: Callable[[], RecordDict]) -> Message:
@@ -42,6 +49,7 @@ class Steps:
                     f"step {step} of {self.name} came before step {step - 1}, or this site was "
                     "restarted in between; start a new run"
                 )
+            self._begin(step)
             stored = work()
             self._store(step, asked, stored)
         elif self.context.state.config_records[self._key(step, _ASKED)]["digest"] != asked:
@@ -50,6 +58,22 @@ class Steps:
                 "another message; start a new run"
             )
         return Message(RecordDict(dict(stored)), reply_to=message)
+
+    def _begin(self, step: int) -> None:
+        """Note that a step is being worked on; refuse one that was begun before and has no answer.
+
+        One that fails is not worked on again either: its answers would be of other draws.
+        """
+        piece, run = f"{self.name}-step.json", str(self.context.run_id)
+        with self.keeper.locked():
+            kept = self.keeper.read(piece)
+            last_run, last = json.loads(kept) if kept else ("", 0)
+            if last_run == run and last >= step:
+                raise TrustError(
+                    f"step {step} of {self.name} was begun before in this run, and its answer was "
+                    "lost as the site was restarted, or never came to be; start a new run"
+                )
+            self.keeper.write(piece, json.dumps([run, step]).encode())
 
     def _key(self, step: int, part: str) -> str:
         return f"{self.name}/{step}/{part}"

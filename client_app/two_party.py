@@ -85,7 +85,7 @@ def _answer(step: int, message: Message, site: Site, context: Context, work: Wor
         )
     party = Party(site, context, order)
     # Once per run, whatever the round: another product of the same rows would halve the noise.
-    steps = Steps(context, order.purpose)
+    steps = Steps(context, site.keeper, order.purpose)
     return steps.answer(step, message, lambda: work(party, message.content))
 
 

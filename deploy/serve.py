@@ -13,6 +13,7 @@ from deploy.flower import Connection, environment
 from deploy.gate import THIS_MACHINE
 from deploy.secret_files import private_folder, write_public
 from deploy.site_keys import supernode_fingerprint
+from server_app.enrolment import FILE_VARIABLE
 
 STATE = "state"
 _ENROLLED = "enrolled.json"  # fingerprint of a key -> {"site", "node-id"}
@@ -81,7 +82,8 @@ class Server:
 
     def env(self) -> dict[str, str]:
         """Environment of the SuperLink."""
-        return environment(FLWR_HOME=str(self.state / "flower"))
+        known = {FILE_VARIABLE: str(self.state / _ENROLLED)}
+        return environment(FLWR_HOME=str(self.state / "flower"), **known)
 
 
 def register(server: Server, connection: Connection) -> list[str]:

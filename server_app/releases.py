@@ -2,9 +2,10 @@
 
 The grid that sends the messages keeps the list, so nothing that a site answers can be missing from
 it, whatever method or protocol asked: a reply that the guard refuses has left its site all the
-same. A site that protected an answer says how in a :class:`~common.messages.ReleaseNote` beside it;
-whatever has no note is in the clear. ``privacy.json`` is written before the sites are asked to
-train again, and at the end of the run.
+same. What Flower's SuperLink answers in the place of a site that is gone left no site, and is not
+listed: the audit trail names such a site as missing. A site that protected an answer says how in a
+:class:`~common.messages.ReleaseNote` beside it; whatever has no note is in the clear.
+``privacy.json`` is written before the sites are asked to train again, and at the end of the run.
 """
 
 import math
@@ -29,6 +30,7 @@ __all__ = ["CLEAR", "FILE", "WHAT", "RecordingGrid", "Released", "Releases", "sh
 FILE = "privacy.json"
 CLEAR = "in the clear"
 _ERROR = "error"
+_SUPERLINK = 1  # the node id under which Flower answers for a node that is gone
 
 WHAT: Mapping[str, str] = {
     messages.INTRODUCE: "who the site is: id, numbers and shape of its rows, digest of their "
@@ -201,6 +203,8 @@ class RecordingGrid(DelegatingGrid):
         found = list(replies)
         came: dict[tuple[str, str], list[str]] = {}
         for reply in found:
+            if reply.metadata.src_node_id == _SUPERLINK:
+                continue
             released, site = self.releases.add(reply)
             came.setdefault((released.what, released.mechanism), []).append(site)
         for (what, mechanism), sites in came.items():

@@ -15,7 +15,7 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError, RoundError
 from common.messages import Introduction
-from server_app import audit
+from server_app import audit, enrolment
 from server_app.audit import Fact
 
 log = logging.getLogger("coterie")
@@ -170,7 +170,13 @@ def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) ->
     asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
     found = {}
     for reply in grid.send_and_receive(asked, timeout=timeout):
-        site = _introduction(reply)
+        try:
+            site = _introduction(reply)
+        except RoundError as error:
+            # As a site that died with the server, and which Flower still counts as connected.
+            refused = audit.fact("refused", reason=str(error))
+            log.warning("going on without a node: %s", error, extra=refused)
+            continue
         if site.site in before.names:  # others join as late sites do
             found[reply.metadata.src_node_id] = site
     if not found:
@@ -215,11 +221,13 @@ def _introduction(reply: Message) -> Introduction:
     if reply.has_error():
         reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]
         raise RoundError(f"a site cannot take part: {reason}")
+    node = reply.metadata.src_node_id
     try:
-        return Introduction.decode(reply.content)
+        introduction = Introduction.decode(reply.content)
     except MessageError as error:
-        node = reply.metadata.src_node_id
         raise RoundError(f"node {node} introduced itself badly: {error}") from None
+    enrolment.check(node, introduction.site)
+    return introduction
 
 
 def _wait_for_nodes(grid: Grid, expected: int, *, or_fewer: bool = False) -> Sequence[int]:

@@ -78,8 +78,9 @@ class Deployment:
 
     def serve(self):
         words = ("serve", self.server, "--host", self.host, "--log-format", "json")
+        before = self.log("server").count("Uvicorn running")
         self.start("server", *words)
-        self.wait_for("the SuperLink", lambda: "Uvicorn running" in self.log("server"))
+        self.wait_for("the SuperLink", lambda: self.log("server").count("Uvicorn running") > before)
 
     def start_site(self, site):
         before = self.log(site).count("SuperNode ID")

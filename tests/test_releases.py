@@ -6,11 +6,12 @@ import federations
 import numpy as np
 import pytest
 from flwr.app import Error, Message, RecordDict
+from flwr.server.superlink.linkstate.utils import create_message_error_unavailable_res_message
 from test_simulation import lines, run, settings_in
 
 from common import messages
 from common.messages import Introduction, LabelHistogram, ReleaseNote, TrainReport
-from deploy.simulation import InProcessGrid, simulate
+from deploy.simulation import InProcessGrid, load_client_app, simulate
 from server_app import report_releases
 from server_app.releases import CLEAR, FILE, RecordingGrid, Released, Releases, shape_of
 from server_app.run_folder import RunFolder
@@ -142,3 +143,27 @@ def test_training_alone_is_not_said_to_have_released_a_model(task_identity):
         for model in ({}, {"w": np.zeros(3, np.float32)})
     ]
     assert told == ["rows, training loss", "trained model, rows, training loss"]
+
+
+class LosesOne(InProcessGrid):
+    """A grid that loses its last node and says so with Flower's own words."""
+
+    def send_and_receive(self, messages, *, timeout=None):
+        *asked, lost = messages
+        gone = create_message_error_unavailable_res_message(lost.metadata, "node_unavail")
+        return [*super().send_and_receive(asked, timeout=timeout), gone]
+
+
+def test_what_the_superlink_says_of_a_site_that_is_gone_has_left_none(tmp_path):
+    settings = settings_in(tmp_path, "num-clients=3")
+    folder = RunFolder.create(settings)
+    with LosesOne(load_client_app, settings.to_dict(), num_nodes=3, workers=1) as inner:
+        grid = RecordingGrid(inner, folder)
+        nodes = inner.get_node_ids()
+        asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+        replies = grid.send_and_receive(asked)
+    assert [reply.has_error() for reply in replies] == [False, False, True]
+    [tallies] = grid.releases.by_kind.values()
+    assert sorted(tallies) == ["site-0", "site-1"]
+    [entry] = folder.read_lines("audit.jsonl")
+    assert entry["sites"] == ["site-0", "site-1"]
