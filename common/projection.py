@@ -3,6 +3,8 @@
 Sites and server do the same arithmetic, so that a site can describe its own rows.
 """
 
+from functools import cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,13 +30,14 @@ def unit_rows(rows: FloatArray) -> FloatArray:
     return unit
 
 
+@cache  # every class of every client asks for the same few
 def public_projection(
     width: int, dimensions: int = PROJECTED_DIMENSIONS, seed: int = 0
 ) -> FloatArray:
     """Return orthonormal columns (width, min(dimensions, width)), the same for everyone.
 
     The Q of a Gaussian matrix, uniform among all frames. It depends on the seed and the two sizes
-    alone, never on data, so it may be known to all.
+    alone, never on data, so it may be known to all. It cannot be written to.
 
     Raises:
         DataError: a size below 1.
@@ -46,6 +49,7 @@ def public_projection(
     # QR leaves the sign of each column open; a positive diagonal makes Q unique, and uniform
     # (Mezzadri, Notices of the AMS, 2007).
     unique: FloatArray = frame * np.sign(np.diag(triangle))
+    unique.flags.writeable = False
     return unique
 
 

@@ -85,7 +85,7 @@ def fit_gaussian(rows: FloatArray, ridge: float = 0.0) -> Gaussian:
     mean = rows.mean(axis=0)
     centred = rows - mean
     covariance = centred.T @ centred / (len(rows) - 1)
-    covariance[np.diag_indices_from(covariance)] += ridge
+    covariance.flat[:: len(mean) + 1] += ridge  # the diagonal
     return Gaussian(mean, covariance)
 
 

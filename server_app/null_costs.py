@@ -25,6 +25,9 @@ DRAWS = 20
 
 _COUNT_STEP = 1.1
 
+Places = NDArray[np.int64]
+"""Places in the rows of a class."""
+
 
 @dataclass(frozen=True, eq=False)
 class NullCost:
@@ -80,12 +83,13 @@ def null_cost(
     compared = [label for label in sorted(rows_a) if _shared(label, rows_a, rows_b, settings)]
     _check_can_be_drawn(site, compared, draws, settings)
     totals = sum(rows_a.values()), sum(rows_b.values())
+    held = [_ClassRows.of(site.of_class(label), settings) for label in compared]
     costs = np.empty((draws, len(compared)))
     weights = np.empty(len(compared))
     for draw in range(draws):
         for place, label in enumerate(compared):
             counts = rows_a[label], rows_b[label]
-            drawn = _drawn(site.of_class(label), counts, totals, rng, settings)
+            drawn = _drawn(held[place], counts, totals, rng, settings)
             costs[draw, place], weights[place] = drawn.cost, drawn.weight
     return NullCost(np.average(costs, axis=1, weights=weights))
 
@@ -96,7 +100,7 @@ class Nulls:
 
     A class's draws are made for counts rounded down by at most a tenth; fewer rows make a null
     larger, here by at most a twentieth. What a client's class is drawn from depends on the seed and
-    these counts alone.
+    these counts alone, and under a symmetric variant not on their order.
 
     Attributes:
         clients: the clients' representations.
@@ -110,6 +114,7 @@ class Nulls:
     seed: int
     draws: int = DRAWS
     _known: dict[tuple[int, int, int, int], FloatArray] = field(default_factory=dict, repr=False)
+    _rows: dict[tuple[int, int], "_ClassRows"] = field(default_factory=dict, repr=False)
 
     def of_pair(self, first: int, second: int, weights: Mapping[int, float]) -> NullCost:
         """Return the larger of the nulls of two clients at their row counts.
@@ -138,15 +143,38 @@ class Nulls:
 
     def _of_class(self, client: int, label: int, rows_a: int, rows_b: int) -> FloatArray:
         """Return the costs (draws,) of a class between two resamples of a client."""
-        key = client, label, rows_a, rows_b
+        counts = rows_a, rows_b
+        if VARIANTS[self.settings.variant].symmetric:
+            counts = min(counts), max(counts)
+        key = client, label, *counts
         if key not in self._known:
-            rows = self.clients[client].of_class(label)
+            rows = self._rows_of(client, label)
             rng = seeds.generator(self.seed, "ot-null", *key)
-            counts = rows_a, rows_b
             self._known[key] = np.array(
                 [_drawn(rows, counts, counts, rng, self.settings).cost for _ in range(self.draws)]
             )
         return self._known[key]
+
+    def _rows_of(self, client: int, label: int) -> "_ClassRows":
+        if (client, label) not in self._rows:
+            rows = self.clients[client].of_class(label)
+            self._rows[client, label] = _ClassRows.of(rows, self.settings)
+        return self._rows[client, label]
+
+
+@dataclass(frozen=True, eq=False)
+class _ClassRows:
+    """A class's n rows at one client, in the two forms that a cost is made of."""
+
+    units: FloatArray
+    """(n, d) directions, which the plan carries."""
+    placed: FloatArray
+    """The rows as the variant summarises them."""
+
+    @classmethod
+    def of(cls, rows: FloatArray, settings: OtSettings) -> "_ClassRows":
+        place = VARIANTS[settings.variant].place
+        return cls(unit_rows(rows), place(rows, settings.projection_seed))
 
 
 def _shared(
@@ -173,35 +201,35 @@ def _check_can_be_drawn(
 
 
 def _drawn(
-    rows: FloatArray,
+    rows: _ClassRows,
     counts: tuple[int, int],
     totals: tuple[int, int],
     rng: np.random.Generator,
     settings: OtSettings,
 ) -> ClassCost:
-    """Return the cost of a class between two resamples of its rows (n, d)."""
-    describe = VARIANTS[settings.variant].describe
-    samples = _two_samples(rows, counts, rng)
-    carried = [unit_rows(each[: settings.max_rows]) for each, _ in samples]
+    """Return the cost of a class between two resamples of its rows."""
+    summarise = VARIANTS[settings.variant].summarise
+    samples = _two_samples(len(rows.units), counts, rng)
+    carried = [rows.units[each[: settings.max_rows]] for each, _ in samples]
     first, second = (
-        ClassView(count, total, describe(described, settings.projection_seed))
+        ClassView(count, total, summarise(rows.placed[described]))
         for count, total, (_, described) in zip(counts, totals, samples, strict=True)
     )
     return class_cost(first, second, angle_costs(*carried), settings)
 
 
 def _two_samples(
-    rows: FloatArray, counts: tuple[int, int], rng: np.random.Generator
-) -> list[tuple[FloatArray, FloatArray]]:
-    """Return for both sides the rows that the plan carries and those the Gaussian describes."""
-    shuffled = rows[rng.permutation(len(rows))]
-    if sum(counts) <= len(rows):
+    held: int, counts: tuple[int, int], rng: np.random.Generator
+) -> list[tuple[Places, Places]]:
+    """Return for both sides which of the rows the plan carries and which the Gaussian describes."""
+    shuffled = rng.permutation(held)
+    if sum(counts) <= held:
         sides = shuffled[: counts[0]], shuffled[counts[0] : sum(counts)]
         return [(side, side) for side in sides]
     # Disjoint parts in proportion to the counts, at least one row each.
-    cut = int(np.clip(round(len(rows) * counts[0] / sum(counts)), 1, len(rows) - 1))
+    cut = int(np.clip(round(held * counts[0] / sum(counts)), 1, held - 1))
     parts = shuffled[:cut], shuffled[cut:]
     return [
-        (part[:count], rows[rng.integers(len(rows), size=count)])
+        (part[:count], rng.integers(held, size=count))
         for part, count in zip(parts, counts, strict=True)
     ]

@@ -41,7 +41,9 @@ class Variant:
     Attributes:
         feature_weight: w_F where the caller names none.
         label_weight: w_L likewise.
-        describe: (rows (n, d) of a class, projection seed) -> what the label cost compares.
+        place: (rows (n, d) of a class, projection seed) -> each row, by itself, where its class is
+            summarised.
+        summarise: rows so placed, at least two -> what the label cost compares.
         label_cost: two such descriptions -> label cost in [0, 1].
         class_weight: (n_k, N, m_k, M) -> weight of class k, > 0.
         symmetric: whether swapping the clients leaves the cost as it is.
@@ -51,17 +53,26 @@ class Variant:
 
     feature_weight: float
     label_weight: float
-    describe: Callable[[FloatArray, int], Any]
+    place: Callable[[FloatArray, int], FloatArray]
+    summarise: Callable[[FloatArray], Any]
     label_cost: Callable[[Any, Any], float]
     class_weight: Callable[[int, int, int, int], float]
     symmetric: bool = True
     rows_per_column: int = 0
     thresholds: Thresholds = _AUTHORS_THRESHOLDS
 
+    def describe(self, rows: FloatArray, projection_seed: int) -> Any:
+        """Return what the label cost compares of the rows (n, d) of a class."""
+        return self.summarise(self.place(rows, projection_seed))
 
-def _projected_gaussian(rows: FloatArray, projection_seed: int) -> Gaussian:
+
+def _projected(rows: FloatArray, projection_seed: int) -> FloatArray:
     frame = public_projection(rows.shape[1], seed=projection_seed)
-    return fit_gaussian(projected_into_ball(unit_rows(rows), frame), _RIDGE_SHARE / frame.shape[1])
+    return projected_into_ball(unit_rows(rows), frame)
+
+
+def _ridged_gaussian(rows: FloatArray) -> Gaussian:
+    return fit_gaussian(rows, _RIDGE_SHARE / rows.shape[1])
 
 
 def _projected_distance(left: Gaussian | NoisyMoments, right: Gaussian | NoisyMoments) -> float:
@@ -73,10 +84,6 @@ def _projected_distance(left: Gaussian | NoisyMoments, right: Gaussian | NoisyMo
     return hellinger_distance(left, right)
 
 
-def _full_gaussian(rows: FloatArray, _projection_seed: int) -> Gaussian:
-    return fit_gaussian(unit_rows(rows), _RIDGE_SHARE / rows.shape[1])
-
-
 def _product_of_counts(rows_a: int, _total_a: int, rows_b: int, _total_b: int) -> float:
     return float(rows_a * rows_b)
 
@@ -86,12 +93,26 @@ def _mean_share(rows_a: int, total_a: int, rows_b: int, total_b: int) -> float:
 
 
 VARIANTS: Mapping[str, Variant] = {
-    "paper": Variant(2.0, 1.0, _projected_gaussian, _projected_distance, _product_of_counts),
+    "paper": Variant(
+        2.0, 1.0, _projected, _ridged_gaussian, _projected_distance, _product_of_counts
+    ),
     "full-covariance": Variant(
-        2.0, 1.0, _full_gaussian, hellinger_distance, _product_of_counts, rows_per_column=10
+        2.0,
+        1.0,
+        lambda rows, _seed: unit_rows(rows),
+        _ridged_gaussian,
+        hellinger_distance,
+        _product_of_counts,
+        rows_per_column=10,
     ),
     "authors": Variant(
-        4.0, 1.0, lambda rows, _seed: rows, authors_label_cost, _mean_share, symmetric=False
+        4.0,
+        1.0,
+        lambda rows, _seed: rows,
+        lambda rows: rows,
+        authors_label_cost,
+        _mean_share,
+        symmetric=False,
     ),
 }
 """``paper`` follows the text, with Gaussians on 5 public projected columns; ``full-covariance``

@@ -144,6 +144,20 @@ def test_like_pairs_share_their_draws():
     assert len(nulls._known) == 4  # one for each client, all counted as 60 rows
 
 
+@pytest.mark.parametrize(("variant", "draws_made"), [("paper", 2), ("authors", 4)])
+def test_a_pair_shares_its_draws_with_the_pair_turned_round(variant, draws_made):
+    counts = (60,), (33,)
+    turned = Nulls(
+        [Representations(*client(50, counts=each, d=16)) for each in counts],
+        OtSettings(variant=variant),
+        0,
+        3,
+    )
+    one, other = turned.of_pair(0, 1, {0: 1.0}), turned.of_pair(1, 0, {0: 1.0})
+    assert len(turned._known) == draws_made  # a client's, once for each order that matters
+    assert np.array_equal(one.costs, other.costs) == (draws_made == 2)
+
+
 def test_more_rows_than_a_plan_carries_count_as_that_many():
     nulls = nulls_of((60,), (45,), draws=3)
     large = Nulls(nulls.clients, OtSettings(max_rows=20), 0, 3)
