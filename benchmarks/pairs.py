@@ -1,33 +1,28 @@
 """Two sites: their OT cost after one round of FedAvg, and what each local objective gives them.
 
-A pair is played by ``simulate``, less its report. What was measured is kept in a file of results
-and not measured again.
+A pair's rounds are those of ``coterie simulate``, played by ``benchmarks/rounds.py``. What was
+measured is kept in a file of results and not measured again.
 """
 
 import itertools
 import json
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
-import safetensors.numpy
 import torch
 
-from client_app.site import simulated_federation
+from benchmarks.rounds import Federation
 from common import models, readers
 from common.config import Settings
+from common.messages import Parameters
 from common.readers import HOSPITALS, DataFolder
 from common.seeds import generator
-from deploy.simulation import simulate
-from server_app import report
 from server_app.null_costs import null_cost
-from server_app.run_folder import RunFolder
 from server_app.transport import ot_cost
 
 Values = dict[str, Any]
@@ -40,8 +35,6 @@ COMMON: Values = {
     "local-epochs": 3,
     "num-server-rounds": 20,
     "device": "cpu",
-    "workers": 1,
-    "checkpoint-every": 0,
 }
 SYNTHETIC: Values = {"dataset": "synthetic", "synthetic-rows": 4000, "test-fraction": 0.8}
 """400 training rows a site, as scarce as the paper's 300, and 1600 to tell accuracies apart."""
@@ -99,6 +92,7 @@ class Results:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file = self.folder / "results.jsonl"
+        self._opened: tuple[Scenario, Federation] | None = None
         if self._file.exists():
             for text in self._file.read_text().splitlines():
                 line = json.loads(text)
@@ -106,12 +100,23 @@ class Results:
 
     def cost(self, scenario: Scenario) -> Values | None:
         """Return ``cost`` (None: nothing to compare), ``null`` and ``coverage``; None: no time."""
-        return self._once((*vars(scenario).values(), "cost"), lambda: _cost(self._values(scenario)))
+        return self._once(
+            (*vars(scenario).values(), "cost"),
+            lambda: _cost(self._federation(scenario), self._values(scenario)),
+        )
 
     def run(self, scenario: Scenario, trial: Trial) -> Values | None:
         """Return ``accuracy`` and ``loss`` by site, and ``divergence``; None: no time left."""
-        key = (*vars(scenario).values(), trial.objective, trial.strength)
-        return self._once(key, lambda: _run(self._values(scenario) | trial.settings))
+        return self._once(
+            (*vars(scenario).values(), trial.objective, trial.strength),
+            lambda: _run(self._federation(scenario), self._values(scenario) | trial.settings),
+        )
+
+    def _federation(self, scenario: Scenario) -> Federation:
+        """Return a pair's sites, which the runs after one another share."""
+        if self._opened is None or self._opened[0] != scenario:
+            self._opened = scenario, Federation.of(Settings.parse(self._values(scenario)))
+        return self._opened[1]
 
     def _once(self, key: tuple[Any, ...], measure: Any) -> Values | None:
         if key not in self.lines:
@@ -144,55 +149,40 @@ def _write_hospitals(data_dir: Path, pair: tuple[str, str], file: Path) -> None:
     np.savez_compressed(file, X=rows.x[kept], y=classes[kept], client=names[kept])
 
 
-def _play(values: Values) -> tuple[list[Values], list[Values], dict[str, np.ndarray]]:
-    """Run a federation; return its rounds, its clients' lines and its common model, if any."""
-    with tempfile.TemporaryDirectory() as parent, patch.object(report, "write_report"):
-        folder = RunFolder(simulate(Settings.parse(values | {"output-dir": parent})))
-        file = folder.path / "models" / "model-0.safetensors"
-        model = safetensors.numpy.load_file(file) if file.exists() else {}
-        return folder.read_lines("rounds.jsonl"), folder.read_lines("clients.jsonl"), model
-
-
-def _run(values: Values) -> Values:
-    rounds, clients, _ = _play(values)
-    last = [
-        line
-        for line in clients
-        if line["round"] == rounds[-1]["round"] and line["phase"] == "evaluate"
-    ]
-    divergences = [line["weight_divergence"] for line in rounds if "weight_divergence" in line]
+def _run(sites: Federation, values: Values) -> Values:
+    outcome = sites.trained(Settings.parse(values))
     return {
-        "accuracy": {line["site"]: line["accuracy"] for line in last},
-        "loss": {line["site"]: line["loss"] for line in last},
-        "divergence": float(np.mean(divergences)) if divergences else None,
+        "accuracy": {site: found.accuracy for site, found in outcome.evaluations.items()},
+        "loss": {site: found.loss for site, found in outcome.evaluations.items()},
+        "divergence": outcome.divergence,
     }
 
 
-def _cost(values: Values) -> Values:
+def _cost(sites: Federation, values: Values) -> Values:
     """Return the cost of the training rows through the model after one round of FedAvg."""
-    *_, model = _play(values | {"objective": "fedavg", "num-server-rounds": 1})
-    sides = list(_representations(Settings.parse(values), model))
+    settings = Settings.parse(values | {"objective": "fedavg", "num-server-rounds": 1})
+    sides = list(_representations(sites, settings, sites.trained(settings).common))
     found = ot_cost(*sides[0], *sides[1])
     null = None
     if found.total is not None:
         counts = [Counter(y.tolist()) for _, y in sides]
-        rng = generator(values["seed"], "null")
+        rng = generator(settings.seed, "null")
         null = max(null_cost(h, y, *counts, rng).high for h, y in sides)
     return {"cost": found.total, "null": null, "coverage": found.coverage}
 
 
 def _representations(
-    settings: Settings, model: dict[str, np.ndarray]
+    sites: Federation, settings: Settings, model: Parameters
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield, per site, what goes into the last layer for its training rows, and their classes."""
-    dataset, parts = simulated_federation(settings)
+    dataset = sites.dataset
     network = models.build(settings.model, dataset.input_shape, dataset.num_classes).eval()
     models.load_parameters(network, model)
     seen: list[np.ndarray] = []
     models.last_linear(network).register_forward_pre_hook(
         lambda _, inputs: seen.append(inputs[0].numpy().copy())
     )
-    for part in parts:
+    for part in sites.parts:
         with torch.inference_mode():
             network(torch.from_numpy(dataset.train_x[part.train]))
         yield seen.pop(), dataset.train_y[part.train]

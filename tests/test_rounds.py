@@ -1,0 +1,41 @@
+"""The rounds that sweeps play are those of ``coterie simulate``."""
+
+import json
+
+import pytest
+from safetensors.numpy import load_file
+
+from benchmarks.rounds import Federation
+from client_app.objectives import OBJECTIVES
+from common.config import Settings
+from deploy.simulation import simulate
+
+
+@pytest.mark.parametrize("objective", sorted(OBJECTIVES))
+def test_sweeps_play_the_rounds_of_a_simulation_bit_for_bit(objective, tmp_path):
+    settings = Settings.parse(
+        {
+            "dataset": "synthetic",
+            "synthetic-rows": 200,
+            "shift": "feature",
+            "shift-size": 0.5,
+            "split": "by-user",
+            "num-clients": 2,
+            "model": "mlp",
+            "num-server-rounds": 3,
+            "strategy": "fedavg",
+            "objective": objective,
+            "device": "cpu",
+            "workers": 1,
+            "output-dir": str(tmp_path),
+        }
+    )
+    outcome = Federation.of(settings).trained(settings)
+    folder = simulate(settings)
+    lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    last = {e["site"]: e for e in lines if (e["round"], e["phase"]) == (3, "evaluate")}
+    for site, found in outcome.evaluations.items():
+        assert (found.accuracy, found.loss) == (last[site]["accuracy"], last[site]["loss"])
+    if settings.shares_model:
+        model = load_file(folder / "models" / "model-0.safetensors")
+        assert all((outcome.common[name] == value).all() for name, value in model.items())
