@@ -16,6 +16,8 @@ from common.data import SYNTHETIC, Dataset, load_dataset
 from common.errors import ConfigError, DataError, MessageError
 from common.privacy_book import Budget
 from common.radio import LinkRates
+from common.shifted_sites import shifted
+from common.shifts import IMAGE_SHIFTS
 from common.splits import SiteRows, partition
 from common.synthetic import SyntheticSites
 
@@ -91,6 +93,11 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
             f"site {own.site}: the run is about dataset={settings.dataset}, this site holds "
             f"{own.dataset!r}; submit it with dataset={own.dataset}"
         )
+    if settings.shift != "none":
+        raise ConfigError(
+            f"site {own.site}: shift = {settings.shift} is for simulated sites, this one holds "
+            "data of its own; submit the run with shift=none"
+        )
     dataset = prepared.open_dataset(own)
     train, test = (np.arange(len(y)) for y in (dataset.train_y, dataset.test_y))
     device = own.device or "auto"
@@ -140,6 +147,8 @@ def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
         min_size=settings.min_partition_size,
         seed=settings.seed,
     )
+    if settings.shift in IMAGE_SHIFTS:
+        dataset = shifted(dataset, rows, settings.shift, settings.shift_size)
     return dataset, rows
 
 

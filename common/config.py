@@ -23,6 +23,7 @@ from common.schema import Schema as Schema
 from common.schema import allowed_values as allowed_values
 from common.schema import kebab_case as kebab_case
 from common.schema import unknown_name as unknown_name
+from common.shifts import IMAGE_SHIFTS, SYNTHETIC_SHIFTS
 
 
 class Settings(Schema):
@@ -49,8 +50,10 @@ class Settings(Schema):
     num_partitions: int = Field(
         2, ge=1, description="class blocks of split=dirichlet-partitioned (the paper's rho)"
     )
-    shift: Literal["none", "feature", "label", "concept"] = Field(
-        "none", description="dataset=synthetic with split=by-user: what differs between the sites"
+    shift: str = Field(
+        "none",
+        description="what differs between simulated sites; dataset=synthetic with split=by-user: "
+        f"{', '.join(SYNTHETIC_SHIFTS)}; images: {', '.join(IMAGE_SHIFTS)}",
     )
     shift_size: float = Field(
         0.0, ge=0, le=1, description="0: sites alike, 1: as different as this shift makes them"
@@ -309,17 +312,25 @@ class Settings(Schema):
             raise ValueError("max-clusters = 1: one cluster groups nobody; use 2 or more, or 0")
         if self.max_clusters and self.num_clusters:
             _at_most("num_clusters", self.num_clusters, "max-clusters", self.max_clusters)
-        if self.shift != "none" and (self.dataset, self.split) != ("synthetic", "by-user"):
-            raise ValueError(
-                f"shift = {self.shift}: only the sites of dataset=synthetic with split=by-user are "
-                "shifted; set both, or shift=none"
-            )
-        if self.shift_size and self.shift == "none":
-            raise ValueError(f"shift-size = {self.shift_size}: set shift=feature, label or concept")
         if self.reveal == "cost" and not self.two_party:
             raise ValueError("reveal = cost: that is for two-party=true; set it, or leave it out")
+        self._check_shift()
         self._check_objective()
         return self
+
+    def _check_shift(self) -> None:
+        """Refuse a shift that nobody knows, or that the data set does not have."""
+        known = (*SYNTHETIC_SHIFTS, *IMAGE_SHIFTS)
+        if self.shift not in ("none", *known):
+            raise ValueError(unknown_name("shift", self.shift, ("none", *known)))
+        if self.shift_size and self.shift == "none":
+            raise ValueError(f"shift-size = {self.shift_size}: set shift={', '.join(known)}")
+        synthetic = (self.dataset, self.split) == ("synthetic", "by-user")
+        if self.shift in SYNTHETIC_SHIFTS and not synthetic:
+            raise ValueError(
+                f"shift = {self.shift}: only the sites of dataset=synthetic with split=by-user are "
+                "shifted so; set both, or shift=none"
+            )
 
     def _check_objective(self) -> None:
         """Refuse strengths that the objective does not use, or cannot."""

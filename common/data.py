@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -281,6 +281,14 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         test_owner=None if owner is None else owner[test],
         owner_names=rows.owner_names,
         columns=rows.columns,
+    )
+
+
+def standardised_again(dataset: Dataset, train_x: Array, test_x: Array) -> Dataset:
+    """Return a data set with other features in the place of its own, standardised like them."""
+    mean, scale = _mean_and_scale(train_x)
+    return replace(
+        dataset, train_x=_scaled(train_x, mean, scale), test_x=_scaled(test_x, mean, scale)
     )
 
 

@@ -6,7 +6,7 @@ or in the rule that labels them. docs/data.md says what of it is the paper's and
 """
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from common import seeds
 from common.errors import ConfigError
 from common.readers import IntArray, Rows
+from common.shifts import offsets
 
 FEATURES: Final = 14
 _NOISE = 0.01  # share of the labels that are flipped
 _POOL = 3  # rows drawn for each row kept: enough of both classes for any site
 _SMALLEST_ALPHA = 1e-3  # of a Dirichlet draw; below it every draw is one class in any case
 
-Shift = Literal["none", "feature", "label", "concept"]
 Floats = NDArray[np.float64]
 
 
@@ -31,7 +31,8 @@ class SyntheticSites:
     num_sites: int = 2
     num_rows: int = 50_000
     """Of all sites together, dealt evenly."""
-    shift: Shift = "none"
+    shift: str = "none"
+    """Or one of ``common.shifts.SYNTHETIC_SHIFTS``."""
     size: float = 0.0
     """0: all sites alike; 1: the most that this kind of shift has."""
 
@@ -50,9 +51,7 @@ class SyntheticSites:
     @property
     def offsets(self) -> Floats:
         """(num_sites,) place of each site on the way from -size to size; 0 for one alone."""
-        places = np.arange(self.num_sites)
-        # Elhussein & Gürsoy: gamma_c = cost (2 c / (C - 1) - 1)
-        return self.size * (2 * places / max(self.num_sites - 1, 1) - 1) * (self.num_sites > 1)
+        return offsets(self.num_sites, self.size)
 
 
 def synthetic(asked: SyntheticSites, seed: int) -> Rows:

@@ -31,6 +31,8 @@ ARITHMETIC = [
     "common/own_data.py",
     "common/data.py",
     "common/synthetic.py",
+    "common/shifts.py",
+    "common/shifted_sites.py",
     "common/privacy.py",
     "common/noise.py",
     "common/accounting.py",

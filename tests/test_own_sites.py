@@ -89,6 +89,11 @@ def test_a_run_about_other_data_is_refused(folder):
         run([site_of(folder, seed) for seed in range(3)], folder, dataset="digits")
 
 
+def test_sites_with_data_of_their_own_are_not_shifted(folder):
+    with pytest.raises(RoundError, match="shift = rotation is for simulated sites"):
+        run([site_of(folder, seed) for seed in range(3)], folder, shift="rotation")
+
+
 def test_sites_with_other_columns_are_refused_before_they_train_together(folder):
     write_site(folder, 1, header="pulse,age,sick")
     with pytest.raises(RoundError, match="'site-0' and 'site-1' name or order their columns"):
