@@ -5,6 +5,15 @@ from pathlib import Path
 
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
+from hypothesis import HealthCheck, settings
+
+# The same examples every time, and none refused for being slow: a test that failed must have failed
+# because of what was changed, not by the examples of the day or the load of the machine. To look
+# for others: pytest --hypothesis-profile=search
+_UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("repeatable", derandomize=True, **_UNHURRIED)
+settings.register_profile("search", **_UNHURRIED)
+settings.load_profile("repeatable")
 
 
 @pytest.fixture(scope="session")

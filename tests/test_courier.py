@@ -1,7 +1,5 @@
 """Waiting for replies: as long as past rounds suggest, and never leaving one outstanding."""
 
-import time
-
 import numpy as np
 import pytest
 from federations import load_echo
@@ -13,11 +11,25 @@ from server_app import courier
 from server_app.courier import Courier, Deadlines
 
 
+class Clock:
+    """Time that passes only while somebody sleeps, so that no test depends on the machine."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def sleep(self, seconds):
+        self.now += seconds
+
+
 class Slow(InProcessGrid):
     """A grid like Flower's: a reply is there some seconds after its message was pushed."""
 
-    def __init__(self, delays):
+    def __init__(self, clock, delays):
         super().__init__(load_echo, {}, num_nodes=len(delays), workers=1)
+        self.clock = clock
         self.delays = dict(zip(self.get_node_ids(), delays, strict=True))
         self.due = {}
         self.handed_out = []
@@ -25,13 +37,13 @@ class Slow(InProcessGrid):
     def push_messages(self, outgoing):
         outgoing = list(outgoing)
         ids = list(super().push_messages(outgoing))
-        now = time.monotonic()
+        now = self.clock.monotonic()
         for message, key in zip(outgoing, ids, strict=True):
             self.due[key] = now + self.delays[message.metadata.dst_node_id]
         return ids
 
     def pull_messages(self, message_ids):
-        ready = [key for key in message_ids if self.due[key] <= time.monotonic()]
+        ready = [key for key in message_ids if self.due[key] <= self.clock.monotonic()]
         replies = list(super().pull_messages(ready))
         self.handed_out += [reply.metadata.reply_to_message_id for reply in replies]
         return replies
@@ -50,26 +62,29 @@ def sources(replies):
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    monkeypatch.setattr(courier, "_POLL_SECONDS", 0.01)
-    monkeypatch.setattr(courier, "_SHORTEST_SECONDS", 0.2)
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(courier, "time", clock)
+    return clock
 
 
-def test_everybody_is_waited_for_without_a_deadline(quick):
-    grid = Slow([0, 0.3])
+def test_everybody_is_waited_for_without_a_deadline(clock):
+    grid = Slow(clock, [0, 5000])
     carried = Courier(grid)
     assert sources(carried.send_and_receive(orders(grid))) == set(grid.get_node_ids())
     assert not grid._pushed
+    assert clock.now == pytest.approx(5000, abs=0.3)
 
 
-def test_late_replies_are_left_out_then_drained_and_counted_for_nobody(quick, caplog):
-    grid = Slow([0, 0.5])
+def test_late_replies_are_left_out_then_drained_and_counted_for_nobody(clock, caplog):
+    grid = Slow(clock, [0, 5])
     carried = Courier(grid)
     fast, slow = grid.get_node_ids()
-    assert sources(carried.send_and_receive(orders(grid), timeout=0.1)) == {fast}
+    assert sources(carried.send_and_receive(orders(grid), timeout=1)) == {fast}
+    assert clock.now == pytest.approx(1, abs=0.3)
     # The late reply of the first exchange does not come as an answer to the second one.
-    grid.delays[slow] = 1.0
-    second = carried.send_and_receive(orders(grid), timeout=0.7)
+    grid.delays[slow] = 10
+    second = carried.send_and_receive(orders(grid), timeout=7)
     assert sources(second) == {fast}
     assert len(grid.handed_out) == 3
     carried.drain()
@@ -77,13 +92,14 @@ def test_late_replies_are_left_out_then_drained_and_counted_for_nobody(quick, ca
     assert "never answered" not in caplog.text
 
 
-def test_a_message_that_is_never_answered_is_said(quick, monkeypatch, caplog):
-    monkeypatch.setattr(courier, "_DRAIN_SECONDS", 0.05)
-    grid = Slow([0, 1e9])
+def test_a_message_that_is_never_answered_is_said(clock, caplog):
+    grid = Slow(clock, [0, 1e9])
     carried = Courier(grid)
-    list(carried.send_and_receive(orders(grid), timeout=0.05))
+    list(carried.send_and_receive(orders(grid), timeout=1))
     carried.drain()
     assert "1 messages were never answered" in caplog.text
+    # Flower says within 70 s that a node is dead: no longer than it takes to hear that.
+    assert 70 < clock.now < 150
 
 
 def test_deadline_follows_the_median_of_past_exchanges():
@@ -109,12 +125,12 @@ def test_without_a_factor_only_the_timeout_counts():
     assert deadlines.seconds("train", None) is None
 
 
-def test_a_site_that_became_slow_is_missed_and_then_used_again(quick):
-    grid = Slow([0, 0.01])
+def test_a_site_that_became_slow_is_missed_and_then_used_again(clock):
+    grid = Slow(clock, [0, 5])
     carried = Courier(grid, deadline_factor=3)
     fast, slow = grid.get_node_ids()
     assert sources(carried.send_and_receive(orders(grid), timeout=60)) == {fast, slow}
-    grid.delays[slow] = 0.5
+    grid.delays[slow] = 20
     assert sources(carried.send_and_receive(orders(grid), timeout=60)) == {fast}
-    grid.delays[slow] = 0.01
+    grid.delays[slow] = 5
     assert sources(carried.send_and_receive(orders(grid), timeout=60)) == {fast, slow}

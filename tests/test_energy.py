@@ -5,6 +5,7 @@ import time
 import pytest
 from watts import Watts
 
+from client_app import energy
 from client_app.energy import Meter, parted
 from common import cpu_time
 from common.config import Settings
@@ -20,36 +21,55 @@ def busy(seconds):
         pass
 
 
-def test_a_site_with_a_machine_of_its_own_reports_what_it_drew():
-    source = Watts(10.0)
+class Clock:
+    """CPU and wall seconds that pass as a test says, however busy its machine is."""
+
+    def __init__(self):
+        self.cpu = self.wall = 1000.0
+
+    def process_time(self):
+        return self.cpu
+
+    def perf_counter(self):
+        return self.wall
+
+    def work(self, cpu_seconds, waiting=0.0):
+        self.cpu += cpu_seconds
+        self.wall += cpu_seconds + waiting
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(energy, "time", clock)
+    return clock
+
+
+def test_a_site_with_a_machine_of_its_own_reports_what_it_drew(clock):
+    source = Watts(10.0, clock=clock.perf_counter)
+    clock.work(7.0)
     with Meter(SETTINGS, shared=False, source=source) as meter:
-        began = time.perf_counter()
-        busy(0.1)
-        time.sleep(0.05)
-        spent = time.perf_counter() - began
-    assert meter.usage.energy == MEASURED
+        clock.work(3.0, waiting=2.0)
     # what was drawn before it began is not its own
-    assert meter.usage.joules == pytest.approx(10.0 * spent, rel=0.1)
-    assert 0.09 < meter.usage.cpu_seconds <= spent
-    assert meter.usage.gpu_seconds == 0.0
+    assert meter.usage == Usage(3.0, 0.0, MEASURED, 50.0)
 
 
-def test_two_sites_on_one_machine_do_not_both_count_it():
+def test_two_sites_on_one_machine_do_not_both_count_it(clock):
     # each used half of the CPU time that the machine was busy
     usages = []
     for _ in range(2):
-        source = Watts(10.0, busy=0.2, clock=iter([0.0, 0.0, 20.0]).__next__)
+        source = Watts(10.0, busy=20.0, clock=clock.perf_counter)
         with Meter(SETTINGS, shared=False, source=source) as meter:
-            busy(0.1)
+            clock.work(10.0, waiting=10.0)
         usages.append(meter.usage)
-    assert [usage.energy for usage in usages] == [ATTRIBUTED, ATTRIBUTED]
     # 10 W for 20 s are 200 J, not 400
-    assert sum(usage.joules for usage in usages) == pytest.approx(200.0, rel=0.1)
+    assert usages == [Usage(10.0, 0.0, ATTRIBUTED, 100.0)] * 2
 
 
 def test_a_simulated_site_reports_time_alone_and_leaves_the_reading_to_the_server():
+    meter = Meter(SETTINGS, shared=True, source=None)
     own = cpu_time.own_seconds()
-    with Meter(SETTINGS, shared=True, source=None) as meter:
+    with meter:
         busy(0.1)
     assert meter.usage.energy == "shared"
     assert meter.usage.joules == 0.0
@@ -58,14 +78,13 @@ def test_a_simulated_site_reports_time_alone_and_leaves_the_reading_to_the_serve
     assert cpu_time.own_seconds() - own < 0.05
 
 
-def test_joules_of_a_gpu_count_where_the_site_used_it():
-    source = Watts(10.0, gpu_watts=300.0, clock=iter([0.0, 0.0, 2.0]).__next__)
+def test_joules_of_a_gpu_count_where_the_site_used_it(clock):
+    source = Watts(10.0, gpu_watts=300.0, clock=clock.perf_counter)
     meter = Meter(SETTINGS, shared=False, source=source)
     meter._on_gpu = True
     with meter:
-        busy(0.05)
-    assert meter.usage.gpu_seconds >= 0.05
-    assert meter.usage.joules == pytest.approx(2.0 * 310.0)
+        clock.work(0.5, waiting=1.5)
+    assert meter.usage == Usage(0.5, 2.0, MEASURED, 2.0 * 310.0)
 
 
 def test_a_site_that_cannot_be_metered_says_so():

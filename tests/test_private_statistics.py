@@ -160,13 +160,13 @@ def test_covariance_is_right_on_average():
 
 def test_bounds_leave_what_is_true_between_them_and_close_with_more_rows():
     """Equal classes are never told to be far apart, different ones never to be alike."""
-    widths = {}
+    widths, source = {}, repeatable("bounds")
     for rows in (50, 800):
         same, different = [], []
         for seed in range(10):
             one, twin = np.split(some_rows(2 * rows, seed=seed), 2)
             other = some_rows(rows, seed=seed + 100)
-            a, b, c = (release_moments(ball_rows(each), 1.0) for each in (one, twin, other))
+            a, b, c = (release_moments(ball_rows(each), 1.0, source) for each in (one, twin, other))
             assert noisy_label_bounds(a, b) == pytest.approx(noisy_label_bounds(b, a))
             same.append(noisy_label_bounds(a, b))
             different.append(noisy_label_bounds(a, c))
@@ -178,6 +178,25 @@ def test_bounds_leave_what_is_true_between_them_and_close_with_more_rows():
     assert widths[800] < 0.7 * widths[50]
 
 
+def with_noisy_classes(sites, h, y, rho):
+    """The sites, each with noise of its own on the moments of its classes."""
+    source = repeatable(("classes", rho))
+
+    def noisy(label):
+        return release_moments(ball_rows(h[y == label]), rho, source)
+
+    return [
+        replace(
+            site,
+            classes={
+                label: replace(view, description=noisy(label))
+                for label, view in site.classes.items()
+            },
+        )
+        for site in sites
+    ]
+
+
 def test_bounds_of_a_cost_are_those_of_its_label_costs():
     h, y = some_rows(120), np.repeat([0, 1], 60)
     clear = [Representations(h, y)] * 2
@@ -185,16 +204,7 @@ def test_bounds_of_a_cost_are_those_of_its_label_costs():
     pair = evidence_costs(evidence, OtSettings()).pairs[0, 1]
     one, other = evidence.sites
     assert cost_bounds(pair, one, other, OtSettings()) == pytest.approx((pair.total, pair.total))
-    noisy = [
-        replace(
-            site,
-            classes={
-                label: replace(view, description=release_moments(ball_rows(h[y == label]), 1.0))
-                for label, view in site.classes.items()
-            },
-        )
-        for site in (one, other)
-    ]
+    noisy = with_noisy_classes(evidence.sites, h, y, 1.0)
     low, high = cost_bounds(pair, *noisy, OtSettings())
     assert pair.total < low < high
     ends = [
@@ -232,17 +242,7 @@ def test_the_largest_plausible_cost_as_a_null_gives_the_verdict_of_the_range(one
 def noisy_evidence(h, y, rho):
     """Two sites of the same rows, of whose classes only noisy moments are known."""
     clear = ClearRows([Representations(h, y)] * 2, OtSettings())
-    sites = [
-        replace(
-            site,
-            classes={
-                label: replace(view, description=release_moments(ball_rows(h[y == label]), rho))
-                for label, view in site.classes.items()
-            },
-        )
-        for site in clear.sites
-    ]
-    return Hidden(clear, sites)
+    return Hidden(clear, with_noisy_classes(clear.sites, h, y, rho))
 
 
 class Hidden:

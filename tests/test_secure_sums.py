@@ -307,7 +307,6 @@ def test_a_quorum_above_the_threshold_is_kept(tmp_path):
 
 def test_an_aborted_sum_is_followed_by_fresh_keys_and_a_fresh_update(tmp_path):
     settings = settings_in(tmp_path)
-    lost = {"left": 2}
 
     def at_first(message, context):
         if SealedShares.decode(message.content).attempt == 1:
@@ -327,7 +326,6 @@ def test_an_aborted_sum_is_followed_by_fresh_keys_and_a_fresh_update(tmp_path):
         for key in SumKeys.decode(reply.content).keys
     ]
     assert len(set(keys)) == len(keys) == 20
-    assert lost["left"] == 2
 
 
 # What the server sees ----------------------------------------------------------------------------
@@ -342,11 +340,11 @@ def chi_square(vector):
 def test_masked_vectors_on_the_wire_are_uniform_and_fresh_in_every_run(tmp_path):
     settings = settings_in(tmp_path)
     (first, one), (second, two) = run(settings), run(settings)
-    assert all(chi_square(vector) > 1e-6 for vector in one.masked() + two.masked())
+    assert all(chi_square(vector) > 1e-10 for vector in one.masked() + two.masked())
     for a, b in zip(one.masked(), two.masked(), strict=True):
         # The same update under other masks: what is left has nothing of it either.
-        assert chi_square(a - b) > 1e-6
-    assert chi_square(np.frombuffer(model_of(first)["output.weight"].tobytes(), np.uint8)) < 1e-6
+        assert chi_square(a - b) > 1e-10
+    assert chi_square(np.frombuffer(model_of(first)["output.weight"].tobytes(), np.uint8)) < 1e-10
     for name, value in model_of(first).items():
         np.testing.assert_array_equal(value, model_of(second)[name])
 
@@ -472,7 +470,7 @@ def test_replies_that_do_not_fit_are_refused_and_their_site_is_named(tmp_path, k
 
 
 def test_a_wrong_share_spoils_a_sum_which_is_then_not_taken(tmp_path):
-    wrong = resends(lambda r: replace(r, seeds=[os.urandom(1) + s[1:] for s in r.seeds]))
+    wrong = resends(lambda r: replace(r, seeds=[s[:-1] + bytes([s[-1] ^ 1]) for s in r.seeds]))
     with pytest.raises(RoundError, match=r"weights add up to|cannot be recovered"):
         run(settings_in(tmp_path), {(0, UNMASK): wrong})
 
