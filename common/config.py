@@ -283,6 +283,14 @@ class Settings(Schema):
         "loop: autograd, one site at a time",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _by_centre(cls, values: dict[str, object]) -> dict[str, object]:
+        """Return the values given; the sites are the data set's own where nobody says which."""
+        if values.get("dataset") not in _BY_CENTRE or "split" in values:
+            return values
+        return {"split": "by-user", "num-clients": 0} | values
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if self.num_clients == 0 and self.split != "by-user":
@@ -383,6 +391,9 @@ MAY_CHANGE = frozenset(
     }
 )
 """Settings that a resumed run may be given anew: where things lie and how long to wait."""
+
+_BY_CENTRE = ("isic2019",)
+"""Data sets whose centres are the sites unless the settings say otherwise."""
 
 _STRENGTHS = {
     "proximal_mu": ("fedprox",),

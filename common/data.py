@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -10,7 +11,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from common import readers, seeds
+from common import flamby, readers, seeds
 from common.errors import ConfigError, DataError, did_you_mean
 from common.own_data import read_csv, read_image_folder, read_npz
 from common.readers import Array, DataFolder, IntArray, Reader, Rows, require_finite
@@ -27,16 +28,23 @@ DATASETS: Final[dict[str, Reader]] = {
     "motionsense": readers.motionsense,
     "uci-har": readers.uci_har,
     "heart-disease": readers.heart_disease,
+    "credit": readers.credit,
+    "isic2019": flamby.isic2019,
 }
 
 SYNTHETIC: Final = "synthetic"
 KNOWN: Final = (*DATASETS, SYNTHETIC)
 
-# What one site has of a data set above: the reader of its own file.
-SITE_FILES: Final[dict[str, Callable[[Path], Rows]]] = {"heart-disease": readers.hospital}
+# What one site has of a data set above: the reader of its own file or folder.
+SITE_FILES: Final[dict[str, Callable[[Path], Rows]]] = {
+    "heart-disease": readers.hospital,
+    "credit": readers.credit_cards,
+    "isic2019": flamby.isic2019_part,
+}
 
-# Rows standardised at once: bounds the memory of the float64 intermediate.
+# Rows and values standardised at once: they bound the memory of the float64 intermediate.
 CHUNK_ROWS = 4096
+_CHUNK_VALUES = 2**24
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +201,7 @@ def class_names(path: Path, label_column: str = "label") -> tuple[str, ...]:
 def _read_site(path: Path, name: str, label_column: str) -> Rows:
     if name not in SITE_FILES:
         return _read_own(Path(locate(str(path))), label_column, "")
-    if not path.is_file():
+    if not path.exists():
         raise DataError(f"dataset={name}: there is no file {path}")
     return SITE_FILES[name](path)
 
@@ -300,8 +308,8 @@ def _mean_and_scale(x: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     axes = (0, *range(2, x.ndim))
     mean = np.asarray(x.mean(axis=axes, keepdims=True, dtype=np.float64))
     squares = np.zeros_like(mean)
-    for start in range(0, len(x), CHUNK_ROWS):
-        squares += np.square(x[start : start + CHUNK_ROWS] - mean).sum(axis=axes, keepdims=True)
+    for chunk in chunks(x):
+        squares += np.square(x[chunk] - mean).sum(axis=axes, keepdims=True)
     std = np.sqrt(squares * (mean.size / x.size))
     # Rounding of the mean can leave a constant feature a tiny deviation: compare its extremes.
     varies = x.min(axis=axes, keepdims=True) < x.max(axis=axes, keepdims=True)
@@ -310,6 +318,13 @@ def _mean_and_scale(x: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 
 def _scaled(x: Array, mean: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float32]:
     out = np.empty(x.shape, np.float32)
-    for start in range(0, len(x), CHUNK_ROWS):
-        out[start : start + CHUNK_ROWS] = (x[start : start + CHUNK_ROWS] - mean) * scale
+    for chunk in chunks(x):
+        out[chunk] = (x[chunk] - mean) * scale
     return out
+
+
+def chunks(x: Array, num_rows: int | None = None) -> Iterator[slice]:
+    """Yield slices over all rows of x, or over so many of its kind, few enough for the memory."""
+    step = max(1, min(CHUNK_ROWS, _CHUNK_VALUES // math.prod(x.shape[1:])))
+    for start in range(0, len(x) if num_rows is None else num_rows, step):
+        yield slice(start, start + step)

@@ -4,6 +4,7 @@ A new data set is one function ``DataFolder -> Rows`` here and one line in `comm
 Where the files come from, their licences and layouts: docs/data.md.
 """
 
+import csv
 import gzip
 import importlib.util
 import io
@@ -377,6 +378,41 @@ def _patients(path: Path) -> NDArray[np.float64]:
         raise damaged(path, f"{table.shape[1:]} columns instead of 14")
     table = table[:, [*range(10), 13]]
     return np.delete(table, np.flatnonzero(np.isnan(table).any(axis=1)), axis=0)
+
+
+CREDIT_CLASSES = ("genuine", "fraud")
+
+
+def credit(folder: DataFolder) -> Rows:
+    """Return Credit Card Fraud Detection from ``Credit/creditcard.csv``."""
+    (path,) = folder.files("credit", ["Credit/creditcard.csv"])
+    return credit_cards(path)
+
+
+def credit_cards(path: Path) -> Rows:
+    """Return a file of card payments: all columns but Time, genuine or fraud by its Class.
+
+    As Elhussein & Gürsoy read it: 29 features, V1 to V28 and Amount.
+    """
+    first, _, rest = _content(path).decode("utf-8-sig", errors="replace").partition("\n")
+    header = next(csv.reader([first]), [])
+    for column in ("Time", "Class"):
+        if column not in header:
+            raise damaged(path, f"it has no column {column!r} but {', '.join(header)}")
+    if not rest.strip():
+        raise damaged(path, "no row follows the header")
+    try:
+        table = np.loadtxt(io.StringIO(rest), delimiter=",", quotechar='"', ndmin=2)
+    except ValueError as error:
+        raise damaged(path, error) from error
+    if table.shape[1:] != (len(header),):
+        raise damaged(path, f"{len(header)} columns in the header, rows of {table.shape[1:]}")
+    labels = table[:, header.index("Class")]
+    if not np.isin(labels, (0, 1)).all():
+        raise damaged(path, "Class must be 0 or 1 in every row")
+    features = [number for number, name in enumerate(header) if name not in ("Time", "Class")]
+    names = tuple(header[number] for number in features)
+    return Rows(table[:, features], labels.astype(np.int64), CREDIT_CLASSES, columns=names)
 
 
 # --- files of one kind -------------------------------------------------------------------------

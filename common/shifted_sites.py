@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data import CHUNK_ROWS, Dataset, standardised_again
+from common.data import Dataset, chunks, standardised_again
 from common.errors import ConfigError
 from common.readers import IntArray
 from common.shifts import IMAGE_SHIFTS, ImageShift, offsets
@@ -63,7 +63,7 @@ class _Change:
 
     def apply(self, x: Floats, rows: IntArray) -> None:
         """Change these rows of images in place."""
-        for start in range(0, len(rows), CHUNK_ROWS):
-            chosen = rows[start : start + CHUNK_ROWS]
+        for chunk in chunks(x, len(rows)):
+            chosen = rows[chunk]
             light: Floats = np.clip((x[chosen] - self._low) / self._span, 0, 1)
             x[chosen] = self._low + self._span * self._shift(light, self._place)

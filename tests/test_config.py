@@ -167,3 +167,20 @@ def test_command_refuses_with_exit_2_one_line_and_no_traceback():
     assert done.returncode == 2
     assert done.stderr == "coterie: unknown setting 'num-cliens'; did you mean 'num-clients'?\n"
     assert done.stdout == ""
+
+
+def test_data_sets_of_centres_are_split_by_centre_unless_told_otherwise():
+    told = [
+        load(None, [f"dataset={name}", *words])
+        for name in ("isic2019", "digits")
+        for words in ([], ["split=iid"], ["num-clients=6"])
+    ]
+    assert [(s.split, s.num_clients) for s in told] == [
+        ("by-user", 0),
+        ("iid", 20),
+        ("by-user", 6),
+        ("dirichlet", 20),
+        ("iid", 20),
+        ("dirichlet", 6),
+    ]
+    assert load(None, ["dataset=isic2019"]).replace(seed=1).split == "by-user"

@@ -61,6 +61,15 @@ class TestStandardising:
         np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
         np.testing.assert_allclose(whole.train_x.std(axis=0), 1, atol=1e-6)
 
+    def test_large_rows_pass_few_at_a_time(self, monkeypatch):
+        x = np.random.default_rng(0).normal(3, 2, (50, 1, 6, 7))
+        whole = standardised(rows_of(x), np.arange(50) >= 40)
+        monkeypatch.setattr(data, "_CHUNK_VALUES", 100)
+        assert [len(x[chunk]) for chunk in data.chunks(x)] == [2] * 25
+        assert [len(x[chunk]) for chunk in data.chunks(x, 3)] == [2, 2]
+        pieces = standardised(rows_of(x), np.arange(50) >= 40)
+        np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
+
     @pytest.mark.parametrize("value", [0.1, 1e9 + 0.3, -7e37])
     def test_a_constant_feature_is_zero_whatever_its_value(self, value):
         rows = rows_of(np.full((1001, 2), value))

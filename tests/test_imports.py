@@ -29,6 +29,7 @@ ARITHMETIC = [
     "common/splits.py",
     "common/readers.py",
     "common/own_data.py",
+    "common/flamby.py",
     "common/data.py",
     "common/synthetic.py",
     "common/shifts.py",

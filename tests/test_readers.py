@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from common import readers
+from common import flamby, readers
 from common.errors import DataError
 from common.readers import DataFolder, Rows
 
@@ -115,6 +115,8 @@ def test_images_and_labels_of_different_number_are_refused(tmp_path):
         (readers.motionsense, "MotionSense/motionsense_accgyro.npz"),
         (readers.uci_har, "UCI-HAR/uci_har_561.npz"),
         (readers.heart_disease, "HeartDisease/processed.cleveland.data"),
+        (readers.credit, "Credit/creditcard.csv"),
+        (flamby.isic2019, "ISIC2019/train_test_split"),
     ],
 )
 class TestMissingFiles:
@@ -346,6 +348,48 @@ def write_hospitals(root, lines):
     for hospital in readers.HOSPITALS:
         path = root / "HeartDisease" / f"processed.{hospital}.data"
         path.write_text("\n".join(lines) + "\n")
+
+
+# As the file is written: quoted names, and the class in quotes.
+CREDIT_HEADER = ",".join(f'"{name}"' for name in ("Time", "V1", "V2", "Amount", "Class"))
+PAYMENTS = ['0,-1.36,0.5,149.62,"0"', '1,2.0,-3e-2,0,"1"', '406,1.0,1.0,7,"0"']
+
+
+def write_credit(root, lines):
+    (root / "Credit").mkdir()
+    (root / "Credit" / "creditcard.csv").write_text("\n".join(lines) + "\n")
+
+
+def test_credit_drops_the_time_and_targets_the_class(tmp_path):
+    write_credit(tmp_path, [CREDIT_HEADER, *PAYMENTS])
+    rows = readers.credit(folder(tmp_path))
+    assert rows.x.tolist() == [[-1.36, 0.5, 149.62], [2.0, -0.03, 0.0], [1.0, 1.0, 7.0]]
+    assert rows.y.tolist() == [0, 1, 0]
+    assert rows.class_names == ("genuine", "fraud")
+    assert rows.columns == ("V1", "V2", "Amount")
+    assert rows.owner is None
+    one = readers.credit_cards(tmp_path / "Credit" / "creditcard.csv")
+    assert np.array_equal(one.x, rows.x)
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ([CREDIT_HEADER.replace("Class", "Fraud"), *PAYMENTS], "no column 'Class'"),
+        ([CREDIT_HEADER.replace("Time", "When"), *PAYMENTS], "no column 'Time'"),
+        ([CREDIT_HEADER], "no row follows the header"),
+        ([""], "no column 'Time'"),
+        ([CREDIT_HEADER, *PAYMENTS, "9,1,,2,0"], "could not convert string '' to float64 at row 3"),
+        ([CREDIT_HEADER, *PAYMENTS, "9,1,2,0"], "number of columns changed"),
+        ([CREDIT_HEADER, "0,1,2,3,4,0"], "5 columns in the header"),
+        ([CREDIT_HEADER, "0,1,2,3,2"], "Class must be 0 or 1"),
+        ([CREDIT_HEADER, "0,nan,2,3,1"], "row 0 holds nan"),
+    ],
+)
+def test_a_damaged_credit_file_is_named(tmp_path, lines, said):
+    write_credit(tmp_path, lines)
+    with pytest.raises(DataError, match=said):
+        readers.credit(folder(tmp_path))
 
 
 def test_heart_disease_features_worked_example(tmp_path):
