@@ -68,9 +68,14 @@ def test_a_seal_is_aes_gcm_under_an_hkdf_key(pair):
 
 
 def test_private_keys_do_not_show_when_printed(pair):
-    for secret in (Identity(SIGNER), EphemeralKey(ALICE), pair[0]):
-        assert "private=" not in repr(secret)
-        assert "secret=" not in repr(secret)
+    secrets = {Identity(SIGNER): SIGNER, EphemeralKey(ALICE): ALICE, pair[0]: pair[0].secret}
+    for holder, secret in secrets.items():
+        assert len(secret) == 32
+        for shown in (repr(holder), str(holder)):
+            assert repr(secret) not in shown
+            assert secret.hex() not in shown
+            assert "private=" not in shown
+            assert "secret=" not in shown
 
 
 fields = st.lists(st.binary(max_size=6) | st.text(max_size=6) | st.integers(), max_size=4)
@@ -85,9 +90,12 @@ def test_no_two_lists_of_fields_are_packed_alike(one, other):
 # Signed keys -----------------------------------------------------------------------------------
 
 
-def test_pinned_keys_are_taken():
+def test_pinned_keys_are_taken_and_no_others():
     identity, _, signed = member("a")
-    Pins({"a": fingerprint(identity.public)}).check(signed, "a", NOW)
+    pins = Pins({"a": fingerprint(identity.public), "b": fingerprint(b"another key")})
+    pins.check(signed, "a", NOW)
+    with pytest.raises(TrustError, match="pinned is"):
+        pins.check(identity.sign("b", NOW, signed.keys), "b", NOW)
 
 
 @pytest.mark.parametrize(

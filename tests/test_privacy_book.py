@@ -120,7 +120,10 @@ def test_whole_budget_can_be_spent_at_once():
     for epsilon in (0.5, 1, 2, 4, 8):
         sigma = discrete_gaussian_sigma(epsilon, 1e-5, 2)
         entry = Entry(DiscreteGaussian(sigma, 2), REPLACE_ROW, "label histogram")
-        Book().charged(entry, Budget(epsilon, 1e-5))
+        book = Book().charged(entry, Budget(epsilon, 1e-5))
+        assert 0.98 * epsilon < book.spent(REPLACE_ROW, 1e-5) <= epsilon * (1 + 1e-9)
+        with pytest.raises(BudgetError):
+            Book().charged(entry, Budget(0.98 * epsilon, 1e-5))
 
 
 def test_answers_and_entries_survive_a_restart():

@@ -1,0 +1,193 @@
+"""Rounds whose updates are summed under masks, and a site asked one message at a time."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+from flwr.app import Context, Message, RecordDict
+from flwr.common.serde import message_from_proto, message_to_proto
+from safetensors.numpy import load_file
+
+from client_app.app import app as real
+from client_app.site import simulated_federation
+from common import messages
+from common import models as networks
+from common.config import Settings
+from common.messages import Order, TrainReport
+from common.sum_messages import (
+    MASK,
+    MASKED,
+    SHARE,
+    TRAIN_FOR_SUM,
+    UNMASK,
+    SealedShares,
+    SumCircle,
+    SumKeys,
+    SumOrder,
+)
+from deploy.simulation import InProcessGrid, load_client_app
+from server_app import app as server
+
+STEPS = (TRAIN_FOR_SUM, SHARE, MASK, UNMASK)
+
+
+def settings_in(folder, **words):
+    values = {
+        "num-clients": 5,
+        "strategy": "fedavg",
+        "num-server-rounds": 1,
+        "local-epochs": 1,
+        "secagg": True,
+        "workers": 1,
+        "output-dir": str(folder),
+    }
+    changes = {key.replace("_", "-"): value for key, value in words.items()}
+    return Settings.parse(values | changes).with_absolute_paths()
+
+
+class Watching(InProcessGrid):
+    """A grid that remembers every message and reply, all of them through real serialisation."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.sent, self.replies = [], []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        sent = [message_from_proto(message_to_proto(message)) for message in messages]
+        self.sent += sent
+        replies = [
+            message_from_proto(message_to_proto(reply))
+            for reply in super().send_and_receive(sent, timeout=timeout)
+        ]
+        self.replies += replies
+        return replies
+
+    def masked(self):
+        return [
+            messages.decode_arrays(messages.arrays_of(reply.content))[MASKED]
+            for reply in self.replies
+            if reply.metadata.message_type == MASK and not reply.has_error()
+        ]
+
+
+def misbehaving(changes):
+    """Coterie's ClientApp, but ``changes[partition, kind](message, context)`` replies instead."""
+
+    def answer(message, context):
+        key = context.node_config["partition-id"], message.metadata.message_type
+        return changes.get(key, real)(message, context)
+
+    return lambda: answer
+
+
+def raises(message, context):
+    raise RuntimeError("no power")
+
+
+def run(settings, changes=None):
+    """Run a federation; return its folder and the grid that watched it."""
+    _, sites = simulated_federation(settings)
+    load = misbehaving(changes) if changes else load_client_app
+    with Watching(load, settings.to_dict(), num_nodes=len(sites), workers=1) as grid:
+        context = Context(1, 1, {}, RecordDict(), settings.to_dict())
+        try:
+            server.app(grid, context)
+        finally:
+            grid.folder = server.run_folder_of(context)
+    return grid.folder, grid
+
+
+def lines(folder, name="rounds"):
+    return [json.loads(line) for line in (folder / f"{name}.jsonl").read_text().splitlines()]
+
+
+def model_of(folder, name="model-0"):
+    return load_file(folder / "models" / f"{name}.safetensors")
+
+
+def assert_equal_to_fixed_point(found, expected, sites=5, rows=1438):
+    """Each site rounds once, to 2^-24 of the sum; the mean is then rounded to float32."""
+    for name, value in expected.items():
+        bound = 0.5 * sites / rows * 2.0**-24 + np.finfo(np.float32).eps * np.abs(value)
+        assert (np.abs(found[name].astype(np.float64) - value) <= bound).all()
+
+
+def trained_directly(settings, sites, attempt=1):
+    """What some sites train in round 1, in the clear."""
+    settings = settings.replace(secagg=False)
+    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    content = messages.content(Order(1, attempt, 0), messages.encode_arrays(initial))
+    number = settings.num_clients
+    with InProcessGrid(load_client_app, settings.to_dict(), num_nodes=number, workers=1) as grid:
+        nodes = list(grid.get_node_ids())
+        replies = grid.send_and_receive(
+            [Message(content, nodes[site], messages.TRAIN) for site in sites]
+        )
+    reports = [TrainReport.decode(reply.content) for reply in replies]
+    arrays = [messages.decode_arrays(messages.arrays_of(reply.content)) for reply in replies]
+    return arrays, np.array([report.num_examples for report in reports]), reports
+
+
+class Play:
+    """Five sites and a server that may send them anything."""
+
+    def __init__(self, folder, **node_config):
+        self.settings = settings_in(folder)
+        simulated_federation(self.settings)
+        self.grid = InProcessGrid(
+            load_client_app,
+            self.settings.to_dict(),
+            num_nodes=5,
+            workers=1,
+            node_config=node_config,
+        )
+        self.nodes = list(self.grid.get_node_ids())
+        self.names = [f"site-{i}" for i in range(5)]
+        initial = networks.initial_parameters(self.settings, (1, 8, 8), 10)
+        self.arrays = messages.encode_arrays(initial)
+
+    def ask(self, kind, site, record, arrays=None):
+        content = messages.content(record, arrays)
+        [reply] = self.grid.send_and_receive([Message(content, self.nodes[site], kind)])
+        return reply
+
+    def train(self, site, server_round=1, attempt=1, members=5):
+        order = SumOrder(server_round, attempt, 0, members, 500, 0)
+        return self.ask(TRAIN_FOR_SUM, site, order, self.arrays)
+
+    def circle(self, server_round=1, attempt=1):
+        keys = [
+            SumKeys.decode(self.train(site, server_round, attempt).content) for site in range(5)
+        ]
+        return SumCircle(
+            server_round,
+            attempt,
+            0,
+            self.names,
+            [1, 2, 3, 4, 5],
+            [k.identity_key for k in keys],
+            [k.keys[0] for k in keys],
+            [k.keys[1] for k in keys],
+            [k.signature for k in keys],
+        )
+
+    def dealt(self, circle):
+        return {
+            name: SealedShares.decode(self.ask(SHARE, place, circle).content)
+            for place, name in enumerate(self.names)
+        }
+
+    def delivery(self, dealt, site, **changes):
+        name = self.names[site]
+        sealed = {
+            peer: shares.sealed[shares.sites.index(name)]
+            for peer, shares in dealt.items()
+            if peer != name
+        }
+        shares = SealedShares(name, 1, 1, 0, list(sealed), list(sealed.values()))
+        return replace(shares, **changes)
+
+
+def said(reply):
+    assert reply.has_error(), reply.content
+    return reply.error.reason

@@ -1,0 +1,184 @@
+"""What no secure sum begins with, and replies that do not count in one."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from masked_sums import (
+    assert_equal_to_fixed_point,
+    lines,
+    model_of,
+    run,
+    settings_in,
+    trained_directly,
+)
+
+from client_app import secure_sums
+from client_app.app import app as real
+from common import messages
+from common.config import Settings
+from common.errors import ConfigError, RoundError
+from common.sum_messages import (
+    MASK,
+    MASKED,
+    SHARE,
+    TRAIN_FOR_SUM,
+    UNMASK,
+    MaskedReport,
+    SealedShares,
+    SumDisclosure,
+    SumKeys,
+)
+from server_app import app as server
+from server_app import methods
+from server_app.protection import PROTECTIONS
+from server_app.routing import average
+
+
+@pytest.fixture(autouse=True)
+def no_report(monkeypatch):
+    """Pictures take longer than the rounds."""
+    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+
+
+# What is refused before it starts ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        ({"strategy": "delta", "clients-per-round": 4}, "each site's last update"),
+        ({"strategy": "clustered-sampling-similarity", "clients-per-round": 4}, "last update"),
+        ({"strategy": "fedcor", "clients-per-round": 4}, "more than one update"),
+        ({"strategy": "flis"}, "again and again"),
+        ({"strategy": "fedsccs", "num-clusters": 2, "recluster-every": 5}, "again and again"),
+        ({"strategy": "random", "clients-per-round": 2}, "must be at least 3"),
+        ({"strategy": "similarity", "routing": "per-cluster"}, "one site per cluster"),
+        ({"strategy": "similarity", "num-clusters": 2}, "num-clusters = 2"),
+        (
+            {"strategy": "simclust", "routing": "per-cluster", "num-clusters": 2}
+            | {"clients-per-round": 5},
+            "must be at least 6",
+        ),
+        ({"strategy": "fedavg", "num-clients": 2}, "needs at least 3"),
+        ({"strategy": "fedavg", "objective": "local"}, "no model leaves a site"),
+        ({"strategy": "fedavg", "update-privacy": "central-dp"}, "server clips single updates"),
+        ({"strategy": "fedavg", "num-clients": 5, "secagg-min-cohort": 6}, "needs at least 6"),
+    ],
+)
+def test_what_secure_sums_cannot_do_is_refused_before_the_first_message(words, reason):
+    settings = Settings.parse(words | {"secagg": True})
+    with pytest.raises(ConfigError, match=reason):
+        methods.build(settings)
+    methods.build(settings.replace(secagg=False))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"strategy": "fedavg"},
+        {"strategy": "random", "clients-per-round": 3},
+        {"strategy": "power-of-choice", "clients-per-round": 3},
+        {"strategy": "clustered-sampling-size", "clients-per-round": 3},
+        {"strategy": "similarity", "routing": "per-cluster", "selection": "all"},
+        {"strategy": "repclust", "clients-per-round": 4},
+        {"strategy": "fedsccs", "num-clusters": 2},
+        {"strategy": "fedavg", "objective": "ditto"},
+    ],
+)
+def test_what_secure_sums_can_do_is_not(words):
+    settings = Settings.parse(words | {"secagg": True})
+    [sums] = [each for each in PROTECTIONS if each.chosen(settings)]
+    assert sums.hides
+    assert not sums.denied(methods.build(settings).needs)
+
+
+# A site that cannot take part --------------------------------------------------------------------
+
+
+def trains_to(value):
+    """A site whose training ended in some number: the guard of the plain path moved to the site."""
+
+    def train(message, context):
+        learned = secure_sums.personal.train
+
+        def spoilt(parameters, site, order):
+            result = learned(parameters, site, order)
+            arrays = {name: np.full_like(v, value) for name, v in result.shared.items()}
+            return replace(result, shared=arrays)
+
+        secure_sums.personal.train = spoilt
+        try:
+            return real(message, context)
+        finally:
+            secure_sums.personal.train = learned
+
+    return train
+
+
+@pytest.mark.parametrize(("value", "said"), [(np.nan, "holds NaN"), (1e30, "leave room for")])
+def test_a_site_refuses_to_mask_what_is_not_in_range(tmp_path, value, said):
+    settings = settings_in(tmp_path)
+    folder, _ = run(settings, {(2, TRAIN_FOR_SUM): trains_to(value)})
+    [line] = lines(folder)
+    [rejected] = line["rejected"]
+    assert (rejected["site"], rejected["phase"]) == ("site-2", "train")
+    assert said in rejected["reason"]
+    arrays, rows, _ = trained_directly(settings, [0, 1, 3, 4])
+    assert_equal_to_fixed_point(model_of(folder), average(arrays, rows))
+
+
+def resends(change):
+    """A site that replaces the record of its reply."""
+
+    def answer(message, context):
+        reply = real(message, context)
+        kind = {TRAIN_FOR_SUM: SumKeys, SHARE: SealedShares, UNMASK: SumDisclosure}[
+            message.metadata.message_type
+        ]
+        return messages.reply(message, change(kind.decode(reply.content)))
+
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        (TRAIN_FOR_SUM, lambda r: replace(r, site="site-4"), "signed 'site-4'"),
+        (TRAIN_FOR_SUM, lambda r: replace(r, keys=r.keys[:1]), "signature"),
+        (TRAIN_FOR_SUM, lambda r: replace(r, keys=[r.keys[0], os.urandom(32)]), "signature"),
+        (TRAIN_FOR_SUM, lambda r: replace(r, signature=r.signature[:-1]), "cut short"),
+        (TRAIN_FOR_SUM, lambda r: replace(r, seconds=-1.0), "seconds"),
+        (SHARE, lambda r: replace(r, round=2), "of round 2"),
+        (SHARE, lambda r: replace(r, sites=r.sites[1:], sealed=r.sealed[1:]), "neighbours"),
+        (SHARE, lambda r: replace(r, sealed=[b"x" * 10**6] * 4), "bytes, at most"),
+        (UNMASK, lambda r: replace(r, seeds=[s[:-1] for s in r.seeds]), "another length"),
+        (UNMASK, lambda r: replace(r, survivors=r.others, seeds=r.keys), "not asked for"),
+    ],
+)
+def test_replies_that_do_not_fit_are_refused_and_their_site_is_named(tmp_path, kind, change, said):
+    folder, _ = run(settings_in(tmp_path), {(2, kind): resends(change)})
+    [line] = lines(folder)
+    assert {entry["site"] for entry in line["rejected"]} == {"site-2"}
+    assert said in line["rejected"][0]["reason"]
+    assert line["secure_sums"][0]["reason"] == ""
+
+
+def test_a_wrong_share_spoils_a_sum_which_is_then_not_taken(tmp_path):
+    wrong = resends(lambda r: replace(r, seeds=[s[:-1] + bytes([s[-1] ^ 1]) for s in r.seeds]))
+    with pytest.raises(RoundError, match=r"weights add up to|cannot be recovered"):
+        run(settings_in(tmp_path), {(0, UNMASK): wrong})
+
+
+def test_a_masked_vector_of_another_length_is_refused(tmp_path):
+    def cut(message, context):
+        reply = real(message, context)
+        vector = messages.decode_arrays(messages.arrays_of(reply.content))[MASKED]
+        record = MaskedReport.decode(reply.content)
+        return messages.reply(message, record, {MASKED: vector[:-1]})
+
+    folder, _ = run(settings_in(tmp_path), {(2, MASK): cut})
+    [line] = lines(folder)
+    assert "no masked vector of" in line["rejected"][0]["reason"]
+    assert line["secure_sums"][0]["masked"] == 4

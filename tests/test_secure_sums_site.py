@@ -1,0 +1,209 @@
+"""A site's side of a secure sum, message by message: no step twice, nobody's keys but theirs."""
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+from flwr.app import RecordDict
+from masked_sums import (
+    Play,
+    said,
+)
+
+from client_app import secure_sums
+from client_app.keeping import keeper_of
+from client_app.trust import identity_of
+from common import messages
+from common.identity import Identity, fingerprint
+from common.messages import Order
+from common.secure_sum import Keys, occasion_of
+from common.sum_messages import (
+    MASK,
+    SHARE,
+    UNMASK,
+    SealedShares,
+    SumCircle,
+    SumDisclosure,
+    SumSurvivors,
+)
+
+
+@pytest.fixture
+def play(tmp_path):
+    return Play(tmp_path)
+
+
+def test_each_step_is_answered_once_and_in_its_turn(play):
+    circle = play.circle()
+    assert "out of turn" in said(play.train(0))
+    survivors = SumSurvivors(1, 1, 0, play.names)
+    assert "out of turn" in said(play.ask(UNMASK, 0, survivors))
+    assert "out of turn" in said(play.ask(MASK, 0, SealedShares("site-0", 1, 1, 0, [], [])))
+    dealt = play.dealt(circle)
+    assert "out of turn" in said(play.ask(SHARE, 0, circle))
+    delivery = play.delivery(dealt, 0)
+    assert not play.ask(MASK, 0, delivery).has_error()
+    assert "out of turn" in said(play.ask(MASK, 0, delivery))
+    told = SumDisclosure.decode(play.ask(UNMASK, 0, survivors).content)
+    assert sorted(told.survivors) == play.names
+    # A second request, for the other kind of share of site-4, gets nothing.
+    others = SumSurvivors(1, 1, 0, play.names[:4])
+    assert "out of turn" in said(play.ask(UNMASK, 0, others))
+    assert "out of turn" in said(play.train(0))
+    assert not play.train(0, attempt=2).has_error()
+    assert "out of turn" in said(play.train(0, attempt=1))
+    assert not play.train(0, server_round=2).has_error()
+
+
+def test_steps_of_another_sum_are_out_of_turn(play):
+    circle = play.circle()
+    for other in (replace(circle, round=2), replace(circle, attempt=2), replace(circle, model=1)):
+        assert "out of turn" in said(play.ask(SHARE, 0, other))
+
+
+def test_secrets_are_gone_after_the_last_step_and_after_a_restart(play):
+    dealt = play.dealt(play.circle())
+    states = [context.state for context in play.grid._contexts.values()]
+    assert all("secure-sum" in state for state in states)
+    assert not play.ask(MASK, 0, play.delivery(dealt, 0)).has_error()
+    record = states[0]["secure-sum"]
+    assert {record[key] for key in ("vector", "seed", "sealing", "masking")} == {b""}
+    play.ask(UNMASK, 0, SumSurvivors(1, 1, 0, play.names))
+    assert "secure-sum" not in states[0]
+    assert "secure-sum-circle" not in states[0]
+    kept = states[1]["kept"]
+    play.grid._contexts[play.nodes[1]].state = RecordDict({"kept": kept})
+    assert "secrets of this sum are gone" in said(play.ask(MASK, 1, play.delivery(dealt, 1)))
+
+
+def test_of_two_processes_with_the_same_state_one_answers(tmp_path):
+    """A site's files outlive a process: a copy of its state from before a step is of no use."""
+    play = Play(tmp_path, **{"state-dir": str(tmp_path / "state")})
+    # All five share one folder here, so only site-0 takes part.
+    assert not play.train(0).has_error()
+    state = play.grid._contexts[play.nodes[0]].state
+    assert "secure-sum" in state
+    assert "kept" not in state
+    assert "out of turn" in said(play.train(0))
+    assert json.loads((tmp_path / "state" / "secure-sum-step.json").read_bytes())[1] == 0
+
+
+def swapped(values):
+    return [values[1], values[0], *values[2:]]
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda c: {"sealing_keys": swapped(c.sealing_keys)}, "this site advertised"),
+        (lambda c: {"sites": swapped(c.sites)}, "this site advertised"),
+        (lambda c: {"masking_keys": [*c.masking_keys[:4], os.urandom(32)]}, "signature"),
+        (lambda c: {"signatures": [*c.signatures[:4], os.urandom(64)]}, "signature"),
+        (lambda c: {"signatures": [*c.signatures[:4], b""]}, "cut short"),
+        (lambda c: {"sites": [*c.sites[:3], "site-9", "site-8"]}, "signature"),
+        (lambda c: {"positions": [1, 2, 3, 4, 4]}, "distinct"),
+    ],
+)
+def test_circles_with_swapped_or_foreign_keys_are_refused(play, change, reason):
+    circle = play.circle()
+    assert reason in said(play.ask(SHARE, 0, replace(circle, **change(circle))))
+    assert "out of turn" in said(play.ask(SHARE, 0, circle))  # it had its chance
+
+
+@pytest.mark.parametrize(
+    "change", [{"positions": [1, 2, 3, 4]}, {"sites": [f"site-{i % 4}" for i in range(5)]}]
+)
+def test_lists_that_do_not_belong_together_are_refused(play, change):
+    bad = object.__new__(SumCircle)
+    bad.__dict__.update(vars(play.circle()) | change)
+    assert "named twice, or the entries are not one for each" in said(play.ask(SHARE, 0, bad))
+
+
+def test_a_circle_that_is_too_small_or_too_large_is_refused(play):
+    circle = play.circle()
+    fields = ("sites", "positions", "identity_keys", "sealing_keys", "masking_keys", "signatures")
+    three = replace(circle, **{name: getattr(circle, name)[:3] for name in fields})
+    assert "4 are needed" in said(play.ask(SHARE, 0, three))
+    assert "at least 3 must be in one" in said(play.train(1, attempt=2, members=2))
+    assert not play.train(1, attempt=3, members=4).has_error()
+    assert "5 sites, 4 were asked" in said(play.ask(SHARE, 1, replace(circle, attempt=3)))
+
+
+def test_shares_that_were_changed_or_swapped_are_refused(play):
+    dealt = play.dealt(play.circle())
+    good = play.delivery(dealt, 0)
+    swap = play.delivery(dealt, 0, sealed=swapped(good.sealed))
+    cut = play.delivery(dealt, 1)
+    cut = replace(cut, sealed=[cut.sealed[0][:-1], *cut.sealed[1:]])
+    foreign = replace(play.delivery(dealt, 3), site="site-2")
+    few = play.delivery(dealt, 3)
+    few = replace(few, sites=few.sites[:2], sealed=few.sealed[:2])
+    for site, bad, reason in (
+        (0, swap, "altered, cut short"),
+        (1, cut, "altered, cut short"),
+        (2, foreign, "no neighbour"),
+        (3, few, "too few"),
+        (4, play.delivery(dealt, 3), "dealt to 'site-3'"),
+    ):
+        assert reason in said(play.ask(MASK, site, bad))
+
+
+def test_survivors_that_cannot_be_are_refused(play):
+    dealt = play.dealt(play.circle())
+    for site, names, reason in (
+        (0, play.names[:3], "3 survivors, at least 4"),
+        (1, ["site-0", *play.names[2:]], "not this member"),
+        (2, [*play.names, "site-9"], "'site-9' dealt no shares"),
+    ):
+        assert not play.ask(MASK, site, play.delivery(dealt, site)).has_error()
+        assert reason in said(play.ask(UNMASK, site, SumSurvivors(1, 1, 0, names)))
+
+
+def test_sites_that_pin_each_other_take_no_other_keys(play):
+    """As real sites do: fingerprints of their own configuration, never the run's word."""
+    for site in range(5):
+        play.train(site)
+    contexts = [play.grid._contexts[node] for node in play.nodes]
+    prints = {
+        name: fingerprint(identity_of(keeper_of(context)).public)
+        for name, context in zip(play.names, contexts, strict=True)
+    }
+    listed = ",".join(f"{name}:{digits}" for name, digits in prints.items())
+    wrong = listed.replace(prints["site-4"], prints["site-3"])
+    lacking = listed.rpartition(",")[0]
+    for context, peers in zip(contexts, (listed, wrong, lacking, listed, listed), strict=True):
+        context.node_config["peers"] = peers
+    circle = play.circle(attempt=2)
+    assert not play.ask(SHARE, 0, circle).has_error()
+    assert "'site-4' signs with the key" in said(play.ask(SHARE, 1, circle))
+    assert "no fingerprint of 'site-4' is pinned" in said(play.ask(SHARE, 2, circle))
+    # Keys that the server made up, under an identity that it made up.
+    keys, identity = Keys.generate(), Identity.generate()
+    signed = keys.signed(identity, "site-4", occasion_of(1, 1, 2, 0))
+    forged = replace(
+        circle,
+        identity_keys=[*circle.identity_keys[:4], signed.identity_key],
+        sealing_keys=[*circle.sealing_keys[:4], signed.keys[0]],
+        masking_keys=[*circle.masking_keys[:4], signed.keys[1]],
+        signatures=[*circle.signatures[:4], signed.signature],
+    )
+    assert "'site-4' signs with the key" in said(play.ask(SHARE, 3, forged))
+
+
+def test_a_site_may_release_masked_models_only(tmp_path):
+    play = Play(tmp_path, releases="masked-model")
+    assert not play.train(0).has_error()
+    reply = play.ask(messages.TRAIN, 0, Order(1, 1, 0), play.arrays)
+    assert "does not release 'model'" in said(reply)
+    play = Play(tmp_path, releases="model,loss")
+    assert "does not release 'masked-model'" in said(play.train(0))
+
+
+def test_a_run_that_goes_on_after_a_crash_trains_by_fresh_draws(play):
+    order = Order(4, 1, 0)
+    assert secure_sums._fresh(order, play.settings) == order
+    resumed = play.settings.replace(resume="/some/run")
+    first, second = (secure_sums._fresh(order, resumed) for _ in range(2))
+    assert (first.round, first.model) == (4, 0)
+    assert len({first.attempt, second.attempt, order.attempt}) == 3
