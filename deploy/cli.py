@@ -1,5 +1,6 @@
 """The ``coterie`` command."""
 
+import importlib.metadata
 import json
 import sys
 from pathlib import Path
@@ -9,12 +10,11 @@ import typer
 
 from common import config
 from common.config import Settings, allowed_values, kebab_case
-from common.errors import CoterieError
+from common.errors import ConfigError, CoterieError
 from deploy import commands
 from deploy.commands import ConfigFile, Words
 
 app = typer.Typer(
-    help="Group the members of a federation by what their data or models have in common.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -29,6 +29,29 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(commands.site_app, name="site")
+
+
+def _show_version(asked: bool) -> None:
+    if not asked:
+        return
+    try:
+        typer.echo(f"coterie {importlib.metadata.version('coterie')}")
+    except importlib.metadata.PackageNotFoundError:
+        raise ConfigError(
+            "coterie is not installed as a package and has no version: pip install -e . in its "
+            "checkout"
+        ) from None
+    raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="say which it is"),
+    ] = False,
+) -> None:
+    """Group the members of a federation by what their data or models have in common."""
 
 
 @app.command()

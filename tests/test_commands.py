@@ -1,9 +1,13 @@
 """The commands of a real federation, as people type them, up to where a server is needed."""
 
+import importlib.metadata
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 
@@ -49,3 +53,15 @@ def test_a_site_names_its_file(tmp_path):
     done = coterie("site", cwd=tmp_path)
     assert done.returncode == 2
     assert "--config" in done.stderr
+
+
+def test_the_command_says_its_version(tmp_path):
+    try:
+        importlib.metadata.version("coterie")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("coterie is not installed as a package: pip install -e .")
+    done = coterie("--version", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert done.stdout == f"coterie {project['version']}\n"
+    assert "--version" in coterie("--help", cwd=tmp_path).stdout
