@@ -45,13 +45,21 @@ def idle_client() -> ClientApp:
 
 
 class Timed(FedAvg):
-    """Flower's FedAvg; notes when each round begins."""
+    """Flower's FedAvg; notes when each round begins, and calls ``also`` then."""
 
-    def __init__(self, per_round: int, clients: int, begins: list[float]) -> None:
+    def __init__(
+        self,
+        per_round: int,
+        clients: int,
+        begins: list[float],
+        also: Callable[[], object] = lambda: None,
+    ) -> None:
         super().__init__(fraction_train=per_round / clients, fraction_evaluate=0.0)
         self._begins = begins
+        self._also = also
 
     def configure_train(self, *arguments, **named):  # type: ignore[no-untyped-def]  # noqa: D102
+        self._also()
         self._begins.append(time.perf_counter())
         return super().configure_train(*arguments, **named)
 
