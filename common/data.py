@@ -42,9 +42,8 @@ SITE_FILES: Final[dict[str, Callable[[Path], Rows]]] = {
     "isic2019": flamby.isic2019_part,
 }
 
-# Rows and values standardised at once: they bound the memory of the float64 intermediate.
-CHUNK_ROWS = 4096
-_CHUNK_VALUES = 2**24
+# Values standardised at once: float64 copies of so many stay in a core's cache.
+CHUNK_VALUES = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -309,7 +308,10 @@ def _mean_and_scale(x: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]
     mean = np.asarray(x.mean(axis=axes, keepdims=True, dtype=np.float64))
     squares = np.zeros_like(mean)
     for chunk in chunks(x):
-        squares += np.square(x[chunk] - mean).sum(axis=axes, keepdims=True)
+        part = x[chunk].astype(np.float64)
+        part -= mean
+        part *= part
+        squares += part.sum(axis=axes, keepdims=True)
     std = np.sqrt(squares * (mean.size / x.size))
     # Rounding of the mean can leave a constant feature a tiny deviation: compare its extremes.
     varies = x.min(axis=axes, keepdims=True) < x.max(axis=axes, keepdims=True)
@@ -319,12 +321,15 @@ def _mean_and_scale(x: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]
 def _scaled(x: Array, mean: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float32]:
     out = np.empty(x.shape, np.float32)
     for chunk in chunks(x):
-        out[chunk] = (x[chunk] - mean) * scale
+        part = x[chunk].astype(np.float64)
+        part -= mean
+        part *= scale
+        out[chunk] = part
     return out
 
 
 def chunks(x: Array, num_rows: int | None = None) -> Iterator[slice]:
-    """Yield slices over all rows of x, or over so many of its kind, few enough for the memory."""
-    step = max(1, min(CHUNK_ROWS, _CHUNK_VALUES // math.prod(x.shape[1:])))
+    """Yield slices over all rows of x, or over so many of its kind, few enough for the cache."""
+    step = max(1, CHUNK_VALUES // math.prod(x.shape[1:]))
     for start in range(0, len(x) if num_rows is None else num_rows, step):
         yield slice(start, start + step)

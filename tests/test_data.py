@@ -56,7 +56,7 @@ class TestStandardising:
     def test_more_rows_than_one_chunk(self, monkeypatch):
         x = np.random.default_rng(0).normal(3, 2, (50, 4))
         whole = standardised(rows_of(x), np.arange(50) >= 40)
-        monkeypatch.setattr(data, "CHUNK_ROWS", 7)
+        monkeypatch.setattr(data, "CHUNK_VALUES", 7 * 4)
         pieces = standardised(rows_of(x), np.arange(50) >= 40)
         np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
         np.testing.assert_allclose(whole.train_x.std(axis=0), 1, atol=1e-6)
