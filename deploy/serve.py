@@ -87,15 +87,24 @@ class Server:
 
 
 def register(server: Server, connection: Connection) -> list[str]:
-    """Enrol every provisioned key, unregister every revoked one, and return what was done."""
+    """Unregister every revoked key, enrol every provisioned one, and return what was done.
+
+    Raises:
+        ConfigError: keys that Flower does not take; all others are dealt with all the same.
+    """
     enrolled = _enrolled(server)
-    done = []
-    for path in sorted((server.folder / provision.KEYS).glob("*.pub")):
-        done += _enrol(path, connection, enrolled)
-        _write(server, enrolled)
+    done, refused = [], []
     for path in sorted((server.folder / provision.REVOKED).glob("*.pub")):
         done += _revoke(path, connection, enrolled)
         _write(server, enrolled)
+    for path in sorted((server.folder / provision.KEYS).glob("*.pub")):
+        try:
+            done += _enrol(path, connection, enrolled)
+        except ConfigError as error:
+            refused.append(str(error))
+        _write(server, enrolled)
+    if refused:
+        raise ConfigError("; ".join(refused))
     return done
 
 
@@ -106,7 +115,13 @@ def _enrol(path: Path, connection: Connection, enrolled: dict[str, Any]) -> list
     except FlowerError as error:
         if "already in use" not in str(error):
             raise
-        return []
+        if key in enrolled:
+            return []
+        raise ConfigError(
+            f"site {path.stem}: its key was revoked or enrolled by other means before, and Flower "
+            f"takes a key only once: make another (coterie site init {path.stem} --rotate) and "
+            "provision that"
+        ) from None
     enrolled[key] = {"site": path.stem, "node-id": answer["node-id"]}
     return [f"site {path.stem}: enrolled, key {key[:16]}…"]
 

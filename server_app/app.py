@@ -57,12 +57,9 @@ def _record(
     log.info("writing to %s", folder.path, extra=audit.fact(event, strategy=settings.strategy))
     book = Book.of(settings)
     folder.write_json("environment.json", environment() | {"metered": book.description})
-    recording = RecordingGrid(MeteredGrid(grid, book), folder)
-    courier = Courier(
-        recording,
-        deadline_factor=settings.deadline_factor,
-        clients=grid if isinstance(grid, HoldsClients) else None,
-    )
+    clients = grid if isinstance(grid, HoldsClients) else None
+    recording = RecordingGrid(MeteredGrid(grid, book), folder, real=clients is None)
+    courier = Courier(recording, deadline_factor=settings.deadline_factor, clients=clients)
     try:
         with book:
             _run(courier, settings, method, folder, book)

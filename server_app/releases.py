@@ -5,7 +5,8 @@ it, whatever method or protocol asked: a reply that the guard refuses has left i
 same. What Flower's SuperLink answers in the place of a site that is gone left no site, and is not
 listed: the audit trail names such a site as missing. A site that protected an answer says how in a
 :class:`~common.messages.ReleaseNote` beside it; whatever has no note is in the clear.
-``privacy.json`` is written before the sites are asked to train again, and at the end of the run.
+``privacy.json`` is written whenever real sites have answered, as a crash must not lose what left
+them; in a simulation before the sites are asked to train again, and at the end of the run.
 """
 
 import math
@@ -165,11 +166,13 @@ class RecordingGrid(DelegatingGrid):
     Args:
         grid: what sends and receives.
         folder: the run folder; a list that is there already (a run continued) goes on.
+        real: whether the sites are more than simulated, so that the list is written at once.
     """
 
-    def __init__(self, grid: Grid, folder: RunFolder) -> None:
+    def __init__(self, grid: Grid, folder: RunFolder, *, real: bool = False) -> None:
         super().__init__(grid)
         self._folder = folder
+        self._real = real
         known = (folder.path / FILE).exists()
         self.releases = Releases.from_json(folder.read_json(FILE)) if known else Releases()
 
@@ -210,6 +213,8 @@ class RecordingGrid(DelegatingGrid):
         for (what, mechanism), sites in came.items():
             entry = {"what": what, "mechanism": mechanism, "sites": sites}
             audit.append(self._folder, "released", entry)
+        if self._real and came:
+            self.write()
         return found
 
 

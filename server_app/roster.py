@@ -200,10 +200,17 @@ def introduce_late(
         return None
     asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
     found: dict[str, tuple[Introduction, int]] = {}
+    present = dict(zip(roster.names, roster.available(grid), strict=True))
     strangers.update(nodes)
     for reply in grid.send_and_receive(asked, timeout=timeout):
         try:
             site = _introduction(reply)
+            if present.get(site.site):
+                # It may be the same site, back before Flower noticed that it was gone: ask again.
+                strangers.remove(reply.metadata.src_node_id)
+                raise RoundError(
+                    f"two nodes call themselves {site.site!r}: the one that takes part stays"
+                )
             # Refuses what cannot share a model with the others, before anybody is let in.
             roster.joined(Roster((site,), (reply.metadata.src_node_id,)))
             found[site.site] = site, reply.metadata.src_node_id

@@ -158,7 +158,7 @@ def test_what_the_superlink_says_of_a_site_that_is_gone_has_left_none(tmp_path):
     settings = settings_in(tmp_path, "num-clients=3")
     folder = RunFolder.create(settings)
     with LosesOne(load_client_app, settings.to_dict(), num_nodes=3, workers=1) as inner:
-        grid = RecordingGrid(inner, folder)
+        grid = RecordingGrid(inner, folder, real=True)
         nodes = inner.get_node_ids()
         asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
         replies = grid.send_and_receive(asked)
@@ -167,3 +167,5 @@ def test_what_the_superlink_says_of_a_site_that_is_gone_has_left_none(tmp_path):
     assert sorted(tallies) == ["site-0", "site-1"]
     [entry] = folder.read_lines("audit.jsonl")
     assert entry["sites"] == ["site-0", "site-1"]
+    # and on disk at once, as the server may be killed before it writes again
+    assert total(folder.path, messages.INTRODUCE)[0] == 2
