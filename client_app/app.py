@@ -28,6 +28,7 @@ from common.messages import (
     Introduction,
     LossReport,
     Order,
+    Parameters,
     PersonalReport,
     ProbeReport,
     ProbeRequest,
@@ -61,6 +62,12 @@ def _of_node(handler: NodeHandler) -> Callable[[Message, Context], Message]:
             raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from error
 
     return answer
+
+
+def _task(message: Message) -> tuple[Order, Parameters]:
+    """Return what a message asks, and the model that it is about."""
+    order = Order.decode(message.content)
+    return order, messages.decode_arrays(messages.arrays_of(message.content))
 
 
 @app.query("introduce")
@@ -111,8 +118,7 @@ def representations(message: Message, site: Site) -> Message:
     """Send what the model makes of this site's rows, if its own configuration releases that."""
     require(site, "representations")
     watch = Stopwatch()
-    order = Order.decode(message.content)
-    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    order, parameters = _task(message)
     seen = probing.representations(parameters, site)
     report = _seen_report(site, order, seen, watch.seconds)
     return messages.reply(message, report, {messages.ROWS_SEEN: seen.rows})
@@ -136,8 +142,7 @@ def class_statistics(message: Message, site: Site) -> Message:
     """Send mean and second moment of every class, if the site's own configuration releases that."""
     require(site, "class-statistics")
     watch = Stopwatch()
-    order = Order.decode(message.content)
-    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    order, parameters = _task(message)
     seen = probing.representations(parameters, site)
     moments, note = class_moments(parameters, seen, site)
     report = _seen_report(site, order, seen, watch.seconds)
@@ -150,8 +155,7 @@ def train(message: Message, site: Site) -> Message:
     """Train the model received on this site's rows and send it back, if anything is shared."""
     if site.settings.shares_model:
         require(site, "model")
-    order = Order.decode(message.content)
-    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    order, parameters = _task(message)
     learned = personal.train(parameters, site, order)
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
     return train_reply(message, site, order, fitted)
@@ -177,8 +181,7 @@ def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> M
 def evaluate(message: Message, site: Site) -> Message:
     """Evaluate the model that this site uses on its held-out rows: its own, or the one received."""
     watch = Stopwatch()
-    order = Order.decode(message.content)
-    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    order, parameters = _task(message)
     if site.settings.is_personal:
         own, shared = personal.evaluate(parameters, site, order)
         return evaluate_reply(message, site, order, own, watch.seconds, shared)
@@ -218,8 +221,7 @@ def loss(message: Message, site: Site) -> Message:
     """Measure the model received on this site's training rows, if the site releases that."""
     require(site, "loss")
     watch = Stopwatch()
-    order = Order.decode(message.content)
-    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    order, parameters = _task(message)
     report = LossReport(
         site=site.name,
         round=order.round,

@@ -12,7 +12,6 @@ from common.identity import Identity, Pins
 
 PEERS = "peers"  # node-config: site:fingerprint, separated by commas
 ALLOW_UNPINNED = "allow-unpinned"
-COORDINATOR_IS_SITE = "coordinator-is-site"
 _IDENTITY = "identity.ed25519"
 
 

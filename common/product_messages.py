@@ -41,6 +41,11 @@ class ProductOrder(Record):
     reveal: str
     """Of :data:`REVEAL`."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no site knows how to answer."""
+        if self.purpose not in PURPOSES or self.reveal not in REVEAL:
+            raise MessageError(f"products of {self.purpose!r} that reveal {self.reveal!r}")
+
     @property
     def reveals_cost(self) -> bool:
         """Whether a third site reads the products, and the server gets costs."""
@@ -113,6 +118,7 @@ class ProductDeal(ProductOrder):
 
     def __post_init__(self) -> None:
         """Refuse lists that do not belong together."""
+        super().__post_init__()
         _check_columns(self.sites, self.identity_keys, self.keys, self.signatures)
         _check_columns(self.peers, self.numbers, self.rows, self.seeds, self.thirds)
 
@@ -192,6 +198,7 @@ class ProductCases(ProductOrder):
 
     def __post_init__(self) -> None:
         """Refuse lists that do not belong together."""
+        super().__post_init__()
         _check_columns(self.lefts, self.rights, self.numbers, self.rows, self.columns)
 
     @classmethod

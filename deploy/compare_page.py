@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-import jinja2
 from matplotlib.figure import Figure
 
 from deploy import compare_plots
@@ -12,7 +11,7 @@ from deploy.compare_grid import Grid, identity
 from deploy.compare_runs import Outcome
 from deploy.compare_tables import columns_of, head_and_cells, legend, scenarios
 from server_app import plots
-from server_app.report_template import STYLE, TABLE, Picture, Table
+from server_app.page import Picture, Table, render
 
 
 @dataclass(frozen=True)
@@ -40,10 +39,8 @@ def page(
 ) -> str:
     """Return the page; every text is escaped, only the pictures' elements are markup."""
     failed = [outcome for outcome in outcomes if outcome.error]
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.from_string(_TEMPLATE).render(
+    return render(
+        _TEMPLATE,
         grid=grid,
         state="failed" if failed else "finished",
         done=len(outcomes) - len(failed),
@@ -142,21 +139,11 @@ def _picture(
     return Picture(name, title, caption, document, plots.inline(document, f"p{name}"), wide)
 
 
-_TEMPLATE = (
-    TABLE
-    + """\
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{{ grid.title }}</title>
-<style>
-"""
-    + STYLE
-    + """\
+_TEMPLATE = """\
+{% extends "frame" %}
+{% from "parts" import gallery, table %}
+{% block title %}{{ grid.title }}{% endblock %}
+{% block style %}
 body { max-width: 1500px; }
 .scroll { margin-bottom: 16px; }
 .scroll table { width: auto; min-width: 60%; }
@@ -168,9 +155,8 @@ body { max-width: 1500px; }
   white-space: nowrap; position: sticky; left: 0; background: var(--card);
 }
 .meanings { columns: 30em; font-size: .88rem; color: var(--quiet); padding-left: 1.2em; }
-</style>
-</head>
-<body>
+{% endblock %}
+{% block body %}
 <header>
 <h1>{{ grid.title }} <span class="badge {{ state }}">{{ done }} of {{ total }} runs</span></h1>
 {% if grid.note %}
@@ -190,17 +176,7 @@ body { max-width: 1500px; }
 <div class="scroll">
 {{ table(section.table) }}
 </div>
-<div class="pictures">
-{% for picture in section.pictures %}
-<figure{% if picture.wide %} class="wide"{% endif %}>
-<h3>{{ picture.title }}</h3>
-<div role="img" aria-label="{{ picture.title }}. {{ picture.caption }}">
-{{ picture.element | safe }}
-</div>
-<figcaption>{{ picture.caption }}</figcaption>
-</figure>
-{% endfor %}
-</div>
+{{ gallery(section.pictures) }}
 {% for absence in section.absences %}
 <p class="absent">Not shown: {{ absence }}.</p>
 {% endfor %}
@@ -218,7 +194,5 @@ body { max-width: 1500px; }
 </section>
 {% endif %}
 </main>
-</body>
-</html>
+{% endblock %}
 """
-)

@@ -7,15 +7,14 @@ from flwr.app import Message
 
 from common import messages
 from common.config import Settings
-from common.errors import MessageError, RoundError
+from common.errors import MessageError
 from common.messages import MOST_ROWS_SEEN, RepresentationReport
 from common.private_statistics import Moments, NoisyMoments, noise_sigma
 from common.projection import PROJECTED_DIMENSIONS
 from server_app.class_cost import ClassView
 from server_app.evidence import SiteView
-from server_app.exchange import OK, Exchange
 from server_app.guard import Asked, refuse_error
-from server_app.ot_inquiry import OUTPUT, Inquiry, inspect_classes
+from server_app.ot_inquiry import Inquiry, inspect_classes
 
 __all__ = ["ask", "sigma_of"]
 
@@ -28,33 +27,17 @@ def ask(inquiry: Inquiry, settings: Settings) -> list[SiteView]:
     Raises:
         RoundError: a client that gave no usable answer, by name.
     """
-    exchange = Exchange.with_models(
-        inquiry.roster,
+    seen = inquiry.ask(
         messages.CLASS_STATISTICS,
-        [inquiry.model],
-        dict.fromkeys(inquiry.clients, 0),
-        round_number=1,
-        attempt=1,
-    )
-    width = inquiry.model[OUTPUT].shape[1]
-    replies = inquiry.grid.send_and_receive(exchange.outgoing(), timeout=inquiry.timeout)
-    answers = exchange.answers(
-        replies, lambda reply, asked: _inspect(reply, asked, width, settings)
+        "class statistics",
+        lambda reply, asked: _inspect(reply, asked, inquiry.width, settings),
     )
     views = []
-    for answer in answers:
-        name = inquiry.roster.names[answer.client]
-        if answer.value is None or answer.verdict != OK:
-            raise RoundError(
-                f"no class statistics from {name}: {answer.verdict}; costs need every site's, so "
-                "repair or leave out the site"
-            )
-        total = int(inquiry.roster.num_examples[answer.client])
-        counts, moments = answer.value
+    for (counts, moments), total in zip(seen, inquiry.totals, strict=True):
         classes = {
             label: ClassView(counts[label], total, noisy) for label, noisy in moments.items()
         }
-        views.append(SiteView(width, total, counts, classes))
+        views.append(SiteView(inquiry.width, total, counts, classes))
     return views
 
 

@@ -3,8 +3,9 @@
 Protected forms ask in their own ways; :mod:`server_app.gathering` lists all of them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message
@@ -14,13 +15,15 @@ from common import messages
 from common.errors import MessageError, RoundError
 from common.messages import MOST_ROWS_SEEN, Parameters, RepresentationReport
 from server_app.evidence import ClearRows, Evidence
-from server_app.exchange import OK, Exchange
+from server_app.exchange import Exchange
 from server_app.guard import Asked, refuse_error
 from server_app.ot_settings import OtSettings
 from server_app.representations import Representations
 from server_app.roster import Roster
 
 __all__ = ["OUTPUT", "Inquiry", "in_the_clear", "inspect_classes"]
+
+T = TypeVar("T")
 
 OUTPUT = "output.weight"  # of the layer whose input is the representation: (classes, width)
 
@@ -47,6 +50,42 @@ class Inquiry:
     grid: Grid
     timeout: float
 
+    @property
+    def width(self) -> int:
+        """Numbers in a representation."""
+        return int(self.model[OUTPUT].shape[1])
+
+    @property
+    def totals(self) -> list[int]:
+        """Training rows of each client that is asked."""
+        return [int(self.roster.num_examples[client]) for client in self.clients]
+
+    def ask(self, kind: str, what: str, inspect: Callable[[Message, Asked], T]) -> list[T]:
+        """Return what each client that is asked says of the model.
+
+        Args:
+            kind: of the messages.
+            what: they ask for, in words.
+            inspect: returns a reply's value, or raises :class:`MessageError` with the reason.
+
+        Raises:
+            RoundError: a client that gave no usable answer, by name.
+        """
+        sent = dict.fromkeys(self.clients, 0)
+        exchange = Exchange.with_models(
+            self.roster, kind, [self.model], sent, round_number=1, attempt=1
+        )
+        replies = self.grid.send_and_receive(exchange.outgoing(), timeout=self.timeout)
+        values = []
+        for answer in exchange.answers(replies, inspect):
+            if answer.value is None:
+                raise RoundError(
+                    f"no {what} from {self.roster.names[answer.client]}: {answer.verdict}; "
+                    "costs need every site's, so repair or leave out the site"
+                )
+            values.append(answer.value)
+        return values
+
 
 def in_the_clear(inquiry: Inquiry) -> Evidence:
     """Ask every client for what the model makes of its rows.
@@ -54,31 +93,16 @@ def in_the_clear(inquiry: Inquiry) -> Evidence:
     Raises:
         RoundError: a client that gave no usable answer, by name.
     """
-    exchange = Exchange.with_models(
-        inquiry.roster,
+    seen = inquiry.ask(
         messages.REPRESENTATIONS,
-        [inquiry.model],
-        dict.fromkeys(inquiry.clients, 0),
-        round_number=1,
-        attempt=1,
+        "representations",
+        lambda reply, asked: _inspect(reply, asked, inquiry.width, inquiry.costs.min_rows),
     )
-    width = inquiry.model[OUTPUT].shape[1]
-    replies = inquiry.grid.send_and_receive(exchange.outgoing(), timeout=inquiry.timeout)
-    answers = exchange.answers(
-        replies, lambda reply, asked: _inspect(reply, asked, width, inquiry.costs.min_rows)
-    )
-    for answer in answers:
-        if answer.verdict != OK:
-            raise RoundError(
-                f"no representations from {inquiry.roster.names[answer.client]}: {answer.verdict}; "
-                "costs need every site's, so repair or leave out the site"
-            )
-    seen = [answer.value for answer in answers if answer.value is not None]
     return ClearRows(
         [rows for rows, _ in seen],
         inquiry.costs,
         counts=[counts for _, counts in seen],
-        totals=[int(inquiry.roster.num_examples[client]) for client in inquiry.clients],
+        totals=inquiry.totals,
         seed=inquiry.seed,
     )
 

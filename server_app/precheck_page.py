@@ -8,13 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import jinja2
-
 from server_app import plots, releases, report_releases
+from server_app.page import Picture, Table, render
 from server_app.plots import byte_size, cluster_color
 from server_app.precheck_words import SIGNS, approach, cost, counted, headline, told
 from server_app.recorded_run import Json, RecordedRun
-from server_app.report_template import STYLE, TABLE, Picture, Table
 from server_app.report_words import percent, plural
 from server_app.run_folder import RunFolder
 from server_app.verdicts import Verdict
@@ -89,10 +87,8 @@ class Release:
 def write_page(folder: RunFolder, run: RecordedRun) -> Path:
     """Write ``precheck.html`` of a run whose sites were compared; return its path."""
     record = run.precheck
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    page = environment.from_string(_TEMPLATE).render(
+    page = render(
+        _TEMPLATE,
         name=run.name,
         mark=Mark.of(record["verdict"]),
         headline=headline(record),
@@ -313,24 +309,14 @@ def _settings_table(run: RecordedRun) -> Table:
     return Table("Settings", ("name", "value"), rows, frozenset({0, 1}))
 
 
-_TEMPLATE = (
-    TABLE
-    + """\
+_TEMPLATE = """\
+{% extends "frame" %}
+{% from "parts" import gallery, sections %}
 {% macro chip(mark) -%}
 <span class="chip {{ mark.kind }}">{{ mark.sign }} {{ mark.word }}</span>
 {%- endmacro %}
-<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy"
- content="default-src 'none'; style-src 'unsafe-inline'; img-src data:">
-<title>{{ headline }}</title>
-<style>
-"""
-    + STYLE
-    + """\
+{% block title %}{{ headline }}{% endblock %}
+{% block style %}
 :root {
   --good: #14692d; --open: #7a5200; --bad: #a61b10; --none: #59616b;
   --good-back: #dff3e4; --open-back: #fdf0cf; --bad-back: #fbe3e0; --none-back: #eceef1;
@@ -380,9 +366,8 @@ _TEMPLATE = (
 .matrix th { overflow-wrap: anywhere; min-width: 6em; }
 @media (max-width: 860px) { .columns { grid-template-columns: minmax(0, 1fr); } }
 @media print { .chip, td { print-color-adjust: exact; } }
-</style>
-</head>
-<body>
+{% endblock %}
+{% block body %}
 <header>
 <p class="asked">Is it worth federating?</p>
 <h1 class="answer"><span class="{{ mark.kind }}">{{ mark.sign }}</span> {{ headline }}</h1>
@@ -455,40 +440,10 @@ cost by chance (95 %), and the share of the row's site that was compared with th
 {% endif %}
 {% if pictures %}
 <h2>Pictures</h2>
-<div class="pictures">
-{% for picture in pictures %}
-<figure{% if picture.wide %} class="wide"{% endif %}>
-<h3>{{ picture.title }}</h3>
-<div role="img" aria-label="{{ picture.title }}. {{ picture.caption }}">
-{{ picture.element | safe }}
-</div>
-<figcaption>{{ picture.caption }}</figcaption>
-</figure>
-{% endfor %}
-</div>
+{{ gallery(pictures) }}
 {% endif %}
-{% for content in tables %}
-<section>
-<h2>{{ content.title }}</h2>
-{% if content.note %}
-<p class="quiet">{{ content.note }}</p>
-{% endif %}
-{% if content.rows %}
-<div class="scroll">
-{% if content.folded %}
-<details><summary>Show {{ content.rows | length }} rows</summary>
-{{ table(content) }}
-</details>
-{% else %}
-{{ table(content) }}
-{% endif %}
-</div>
-{% endif %}
-</section>
-{% endfor %}
+{{ sections(tables) }}
 <p class="quiet">Run {{ name }}; report.html beside this page tells how the training went.</p>
 </main>
-</body>
-</html>
+{% endblock %}
 """
-)

@@ -94,36 +94,34 @@ _OTHER_RELEASES = (
     "public."
 )
 
+
+def _noisy_labels(kind: str, whom: str) -> Protection:
+    return Protection(
+        setting=f"label-privacy={kind}",
+        hides=_EXACT,
+        whom=whom,
+        still=_OTHER_RELEASES,
+        instead="use a strategy that asks for no class counts, or label-privacy=none",
+        chosen=_label(kind),
+        covers=_HISTOGRAM,
+    )
+
+
 PROTECTIONS: tuple[Protection, ...] = (
-    Protection(
-        setting="label-privacy=gaussian",
-        hides=_EXACT,
-        whom="A row's label, from the server and all who see the clusters: discrete Gaussian noise "
+    _noisy_labels(
+        "gaussian",
+        "A row's label, from the server and all who see the clusters: discrete Gaussian noise "
         "on the counts, (epsilon, delta) for replacing one row, label included.",
-        still=_OTHER_RELEASES,
-        instead="use a strategy that asks for no class counts, or label-privacy=none",
-        chosen=_label("gaussian"),
-        covers=_HISTOGRAM,
     ),
-    Protection(
-        setting="label-privacy=k-rr",
-        hides=_EXACT,
-        whom="A row's label, from the server and all who see the clusters: each label is answered "
+    _noisy_labels(
+        "k-rr",
+        "A row's label, from the server and all who see the clusters: each label is answered "
         "at random, pure epsilon for replacing one row, label included.",
-        still=_OTHER_RELEASES,
-        instead="use a strategy that asks for no class counts, or label-privacy=none",
-        chosen=_label("k-rr"),
-        covers=_HISTOGRAM,
     ),
-    Protection(
-        setting="label-privacy=paper",
-        hides=_EXACT,
-        whom="A site's shares of the classes, as Pereira et al. do it; what that amounts to for "
+    _noisy_labels(
+        "paper",
+        "A site's shares of the classes, as Pereira et al. do it; what that amounts to for "
         "replacing all rows of the site is printed, and is little (epsilon 159 at gamma 1).",
-        still=_OTHER_RELEASES,
-        instead="use a strategy that asks for no class counts, or label-privacy=none",
-        chosen=_label("paper"),
-        covers=_HISTOGRAM,
     ),
     Protection(
         setting="label-privacy=two-party",

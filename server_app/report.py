@@ -13,8 +13,9 @@ import numpy as np
 from server_app import plots, precheck_page, report_energy, report_objective, report_releases
 from server_app import report_words as say
 from server_app.fairness import spread, worst_tenth
+from server_app.page import Picture, Table
 from server_app.recorded_run import FloatArray, Json, RecordedRun, number
-from server_app.report_template import Absence, Fact, Page, Picture, Table
+from server_app.report_template import Absence, Fact, Page
 from server_app.run_folder import RunFolder
 
 _REFUSED_ROWS = 200

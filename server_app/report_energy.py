@@ -8,9 +8,10 @@ from server_app import energy_plots
 from server_app import report_words as say
 from server_app.costs import COUNTED, PHASES, Curve, joules_by_phase, sources_by_phase
 from server_app.energy_plots import WORDS
+from server_app.page import Table
 from server_app.plots import joules_in_words
 from server_app.recorded_run import Json, RecordedRun, number
-from server_app.report_template import Absence, Fact, Table
+from server_app.report_template import Absence, Fact
 
 _TITLE = "Energy and bytes"
 NAME, PICTURE = "energy", "What joules were spent on, and what they bought"

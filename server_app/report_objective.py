@@ -5,8 +5,9 @@ from matplotlib.figure import Figure
 
 from server_app import plots
 from server_app import report_words as say
+from server_app.page import Picture, Table
 from server_app.recorded_run import FloatArray, IntArray, Json, RecordedRun, number
-from server_app.report_template import Absence, Picture, Table
+from server_app.report_template import Absence
 
 _ALONE = "Against training alone"
 _TITLE = "How far the sites pull apart"

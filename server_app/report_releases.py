@@ -2,9 +2,9 @@
 
 from typing import Any
 
+from server_app.page import Table
 from server_app.plots import byte_size
 from server_app.recorded_run import Json
-from server_app.report_template import Table
 
 _TITLE = "What left each site"
 _NOTE = (

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from scipy.stats import chisquare
 from test_simulation import settings_in
 from wires import SITES, Wire, arrays_of, on, redealt, with_arrays
@@ -213,6 +213,17 @@ def test_unpinned_sites_are_taken_where_the_owner_allows_it(wire, caplog):
     wire.node(0).node_config.update({"peers": f"somebody-else:{'0' * 64}", "allow-unpinned": True})
     play(wire)
     assert "site-1 is not pinned here" in caplog.text
+
+
+@pytest.mark.parametrize("other", [{"reveal": "everything"}, {"purpose": "model"}])
+def test_products_of_another_kind_are_refused(wire, other):
+    def ask(content):
+        result = RecordDict(dict(content))
+        result[messages.RECORD] = ConfigRecord({**content[messages.RECORD], **other})
+        return result
+
+    wire.change = on(PRODUCT_KEYS, "down", ask)
+    refused(wire, "site site-0: products of '.*' that reveal '.*'")
 
 
 def test_a_product_asked_for_twice_is_refused(wire):
