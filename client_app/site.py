@@ -1,6 +1,7 @@
 """A site: its stable id, its rows, and what it is willing to release."""
 
 import functools
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from flwr.app import Context
 from client_app import prepared, site_config
 from client_app.keeping import Keeper, keeper_of
 from client_app.site_config import SiteConfig
-from common import config, seeds
+from common import config, disclosures, seeds
 from common.config import Settings
 from common.data import SYNTHETIC, Dataset, load_dataset
 from common.errors import ConfigError, DataError, MessageError
@@ -71,11 +72,28 @@ def open_site(context: Context) -> Site:
         settings,
         dataset,
         parts[index],
-        own.released,
+        _released(own, context, settings),
         keeper_of(context),
         own.budget,
         own.link_rate or _drawn_rate(name, settings),
     )
+
+
+def _released(own: SiteConfig, context: Context, settings: Settings) -> tuple[str, ...]:
+    """Return what a site without data of its own releases.
+
+    Flower's own simulation gives its sites no word to say, and the one who sets the run up owns
+    all of them: they release what it needs, as ``coterie simulate`` lets them.
+    """
+    if "releases" in context.node_config or not _in_flowers_simulation():
+        return own.released
+    return (*own.released, *disclosures.asked(settings))
+
+
+def _in_flowers_simulation() -> bool:
+    """Return whether this is one of Ray's workers; the process of a deployed site has no Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
 
 
 def _drawn_rate(name: str, settings: Settings) -> float:

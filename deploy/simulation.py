@@ -26,14 +26,13 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.site import simulated_federation
 from client_app.training import choose_device
+from common import disclosures
 from common.config import Scalar, Settings
-from common.messages import DISCLOSURES, RELEASES
+from common.messages import RELEASES
 from deploy import answering
 from deploy.pool import Pool, Task, Worker
 from server_app import app as server
 from server_app import metering, methods
-from server_app.methods import Method
-from server_app.ot_groups import OtGroups
 
 _RUN_ID = 1
 _SERVER_NODE = 1  # the id that Flower gives the SuperLink
@@ -56,7 +55,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         own: node-configs of sites with data of their own; none: the data set is split.
     """
     settings = settings.with_absolute_paths()
-    method = methods.build(settings)
+    methods.build(settings)
     metering.check(settings)
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
@@ -71,7 +70,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         run_config,
         num_nodes=num_nodes,
         workers=settings.workers,
-        node_config=_node_config(settings, method),
+        node_config=_node_config(settings),
         own=own,
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
@@ -79,12 +78,9 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     return server.run_folder_of(context)
 
 
-def _node_config(settings: Settings, method: Method) -> dict[str, Scalar]:
+def _node_config(settings: Settings) -> dict[str, Scalar]:
     """Return what the sites' owner says: here the one who set the run up owns all of them."""
-    asked = {"probe-rows"} if settings.cka_probe == "client-rows" else set()
-    if isinstance(method.group, OtGroups):
-        asked.update(method.group.releases)
-    opened = [name for name in DISCLOSURES if name in asked]
+    opened = disclosures.asked(settings)
     return {"releases": ",".join((*RELEASES, *opened))} if opened else {}
 
 

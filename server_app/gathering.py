@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from common.config import Settings
+from common.disclosures import FOR_COSTS
 from server_app.evidence import Evidence
-from server_app.ot_groups import RELEASED
 from server_app.ot_inquiry import Inquiry, in_the_clear
 from server_app.product_evidence import by_products
 
@@ -16,6 +16,6 @@ GATHER: Mapping[str, Gather] = {
     "clear": lambda inquiry, _: in_the_clear(inquiry),
     "two-party": by_products,
 }
-"""By the name of each kind in ``ot_groups.RELEASED``."""
+"""By the name of each kind in ``disclosures.FOR_COSTS``."""
 
-assert GATHER.keys() == RELEASED.keys()
+assert GATHER.keys() == FOR_COSTS.keys()

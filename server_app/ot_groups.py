@@ -1,22 +1,15 @@
 """Sites grouped by what it would cost to carry one's data onto another's: Elhussein & Gürsoy."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from common.config import Settings
+from common.disclosures import FOR_COSTS
 from common.errors import ConfigError
 from common.messages import MOST_ROWS_SEEN
 from server_app.ot_settings import VARIANTS, OtSettings
 from server_app.verdicts import Thresholds
 
-__all__ = ["RELEASED", "OtGroups", "by_cost"]
-
-RELEASED: Mapping[str, tuple[str, ...]] = {
-    "clear": ("representations",),
-    "two-party": ("class-statistics", "representation-products"),
-}
-"""What every site must release for each kind of evidence; ``gathering.GATHER`` says how it is asked
-for."""
+__all__ = ["OtGroups", "by_cost"]
 
 
 @dataclass(frozen=True)
@@ -28,14 +21,15 @@ class OtGroups:
     num_clusters: int
     """0: groups merge up to the detrimental threshold."""
     evidence: str = "clear"
-    """What the costs are computed from: a name of :data:`RELEASED`."""
+    """What the costs are computed from: a name of ``disclosures.FOR_COSTS``;
+    ``gathering.GATHER`` says how it is asked for."""
     sees: frozenset[str] = frozenset({"representations"})
     """What the server must see for it: of ``protection.WORDS``."""
 
     @property
     def releases(self) -> tuple[str, ...]:
         """What every site must release."""
-        return RELEASED[self.evidence]
+        return FOR_COSTS[self.evidence]
 
 
 def by_cost(settings: Settings) -> OtGroups:

@@ -97,6 +97,39 @@ def run_config(settings):
     return " ".join(f"{key}={json.dumps(value)}" for key, value in pairs)
 
 
+def run_there(flower, settings):
+    """Return the run folder and what was printed."""
+    done = flower(
+        "run",
+        ".",
+        "--stream",
+        "--federation-config",
+        f"num-supernodes={settings.num_clients} client-resources-num-cpus=1",
+        "--run-config",
+        run_config(settings),
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    # flwr run exits 0 also when the run failed; the newest run is listed first
+    assert json.loads(flower("ls", "--format", "json").stdout)["runs"][0]["status"] == (
+        "finished:completed"
+    ), said
+    [folder] = Path(settings.output_dir).iterdir()
+    return folder, done.stdout
+
+
+def assert_equal_runs(there, here):
+    assert {path.name for path in there.iterdir()} == {path.name for path in here.iterdir()}
+    results = [json.loads((f / "results.json").read_text()) for f in (there, here)]
+    for key in ("accuracy", "shared_accuracy", "selected"):
+        assert results[0].get(key) == results[1].get(key)
+    names = {path.name for path in (here / "models").iterdir()}
+    assert {path.name for path in (there / "models").iterdir()} == names
+    for name in names:
+        first, second = load_file(there / "models" / name), load_file(here / "models" / name)
+        assert all(np.array_equal(first[key], second[key]) for key in first)
+
+
 def test_flwr_run_gives_the_same_numbers_as_coterie_simulate(flower, tmp_path):
     settings = Settings.parse(
         {
@@ -108,36 +141,35 @@ def test_flwr_run_gives_the_same_numbers_as_coterie_simulate(flower, tmp_path):
             "output-dir": str(tmp_path / "flower"),
         }
     )
-    done = flower(
-        "run",
-        ".",
-        "--stream",
-        "--federation-config",
-        "num-supernodes=5 client-resources-num-cpus=1",
-        "--run-config",
-        run_config(settings),
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    # flwr run exits 0 also when the run failed
-    [listed] = json.loads(flower("ls", "--format", "json").stdout)["runs"]
-    assert listed["status"] == "finished:completed", done.stdout + done.stderr
-    [folder] = (tmp_path / "flower").iterdir()
-    assert "round   3/3  accuracy" in done.stdout
-    assert f"run: {folder}" in done.stdout
+    folder, said = run_there(flower, settings)
+    assert "round   3/3  accuracy" in said
+    assert f"run: {folder}" in said
 
     # metering changes no number; Flower's sites share the machine with its ServerApp
     clients = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     assert {client["joules_source"] for client in clients} == {"attributed"}
     assert all(client["joules"] > 0 for client in clients if client["phase"] == "train")
 
-    ours = simulate(settings.replace(output_dir=str(tmp_path / "ours"), energy="off"))
-    assert {path.name for path in folder.iterdir()} == {path.name for path in ours.iterdir()}
-    results = [json.loads((f / "results.json").read_text()) for f in (folder, ours)]
-    assert results[0]["accuracy"] == results[1]["accuracy"]
-    assert results[0]["selected"] == results[1]["selected"]
-    for path in (ours / "models").iterdir():
-        first, second = load_file(path), load_file(folder / "models" / path.name)
-        assert all(np.array_equal(first[name], second[name]) for name in first)
+    ours = settings.replace(output_dir=str(tmp_path / "ours"), energy="off")
+    assert_equal_runs(folder, simulate(ours))
+
+
+def test_flwr_run_groups_by_cost_and_keeps_personal_models(flower, tmp_path):
+    settings = Settings.parse(
+        {
+            "num-clients": 5,
+            "num-server-rounds": 3,
+            "local-epochs": 1,
+            "strategy": "ot-groups",
+            "objective": "ditto",
+            "output-dir": str(tmp_path / "flower"),
+        }
+    )
+    folder, _ = run_there(flower, settings)
+    ours = simulate(settings.replace(output_dir=str(tmp_path / "ours")))
+    assert_equal_runs(folder, ours)
+    for name in ("precheck.json", "clusters.json"):
+        assert (folder / name).read_text() == (ours / name).read_text()
 
 
 def test_wrong_number_of_nodes_is_said_and_the_run_fails(flower, tmp_path):
