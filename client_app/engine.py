@@ -30,7 +30,7 @@ class Lesson:
     inputs: np.ndarray
     """(n, *input shape) float32, of which ``rows`` (m,) are the client's."""
     labels: np.ndarray
-    """(n,) int64."""
+    """(n,) int64, or masks (n, depth, height, width) bool."""
     rows: np.ndarray
     order: np.random.Generator
     """Of the order of the rows in each epoch."""
@@ -44,7 +44,7 @@ class Lesson:
         words = ("train", site.name, order.round, order.attempt)
         return cls(
             inputs=site.dataset.train_x,
-            labels=site.dataset.train_y,
+            labels=site.dataset.train_targets,
             rows=site.rows.train,
             order=seeds.generator(site.settings.seed, *words),
             dropout_seed=seeds.derive_seed(site.settings.seed, "torch", *words),
@@ -196,7 +196,7 @@ def evaluate(parameters: Parameters, sites: Sequence[Site]) -> list[Evaluation]:
     rows = np.concatenate([site.rows.test for site in sites])
     dataset = sites[0].dataset
     parts = [len(site.rows.test) for site in sites]
-    return _evaluate(parameters, sites[0], dataset.test_x[rows], dataset.test_y[rows], parts)
+    return _evaluate(parameters, sites[0], dataset.test_x[rows], dataset.test_targets[rows], parts)
 
 
 def training_loss(parameters: Parameters, site: Site) -> float:

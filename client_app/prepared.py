@@ -22,7 +22,7 @@ from common.data import Dataset, load_site_file
 
 _POINTER = "prepared.json"  # which folder holds the data, and of which words it was made
 _FACTS = "facts.json"
-_ARRAYS = ("train_x", "train_y", "test_x", "test_y")
+_ARRAYS = ("train_x", "train_y", "test_x", "test_y", "train_masks", "test_masks")
 _FORMAT = 1  # raised when the same file would be prepared differently
 
 
@@ -102,8 +102,9 @@ def _write(dataset: Dataset, folder: Path) -> None:
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700)
     for name in _ARRAYS:
-        with _synced(part / f"{name}.npy") as file:
-            np.save(file, getattr(dataset, name), allow_pickle=False)
+        if getattr(dataset, name) is not None:
+            with _synced(part / f"{name}.npy") as file:
+                np.save(file, getattr(dataset, name), allow_pickle=False)
     facts = {"name": dataset.name, "classes": dataset.class_names, "columns": dataset.columns}
     with _synced(part / _FACTS) as file:
         file.write(json.dumps(facts).encode())
@@ -124,6 +125,7 @@ def _opened(folder: Path) -> Dataset:
     arrays = {
         name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
         for name in _ARRAYS
+        if (folder / f"{name}.npy").exists()
     }
     return Dataset(
         name=facts["name"],

@@ -5,15 +5,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from client_app import engine, training
 from client_app.site import Site
 from client_app.training import Rows
 from common import models, seeds
 from common.messages import MOST_ROWS_SEEN, Parameters
-
-_BATCH = 1024
 
 
 @dataclass(frozen=True)
@@ -60,17 +58,25 @@ def _rows_of(label: int, labels: np.ndarray, site: Site) -> np.ndarray:
 
 
 def last_inputs(network: nn.Module, rows: Rows) -> np.ndarray:
-    """Return the inputs of a network's last linear layer, (n, d) float32, in evaluation mode."""
+    """Return the inputs of a network's last linear layer, (n, d) float32, in evaluation mode.
+
+    A volume's is the mean over its voxels.
+    """
     layer = models.last_linear(network)
-    seen = [torch.empty(0, layer.in_features)]
-    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].cpu()))
+    seen = [layer.weight.new_empty((0, layer.weight.shape[1])).cpu()]
+    hook = layer.register_forward_pre_hook(lambda _, inputs: seen.append(_one_each(inputs[0])))
     network.eval()
     try:
         with torch.inference_mode():
-            for batch in torch.split(rows.inputs, _BATCH):
+            for batch in torch.split(rows.inputs, training.rows_at_once(rows)):
                 if len(batch):
                     network(batch)
     finally:
         hook.remove()
     result: np.ndarray = torch.cat(seen).numpy()
     return result
+
+
+def _one_each(inputs: Tensor) -> Tensor:
+    """Return one row (n, d) for each input of a layer (n, d, ...)."""
+    return (inputs if inputs.dim() == 2 else inputs.flatten(2).mean(2)).cpu()

@@ -43,13 +43,13 @@ class Site:
 
     @property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
-        """Training inputs (n, *input shape) float32 and labels (n,) int64."""
-        return self.dataset.train_x[self.rows.train], self.dataset.train_y[self.rows.train]
+        """Training inputs (n, *input shape) float32 and labels (n,) int64, or masks."""
+        return self.dataset.train_x[self.rows.train], self.dataset.train_targets[self.rows.train]
 
     @property
     def test(self) -> tuple[np.ndarray, np.ndarray]:
-        """Held-out inputs and labels."""
-        return self.dataset.test_x[self.rows.test], self.dataset.test_y[self.rows.test]
+        """Held-out inputs and labels, or masks."""
+        return self.dataset.test_x[self.rows.test], self.dataset.test_targets[self.rows.test]
 
 
 def open_site(context: Context) -> Site:

@@ -10,17 +10,22 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from client_app import dice
 from client_app.pull import Pull
 from common.config import Settings
 from common.errors import ConfigError, DataError
 
+_EVALUATION_VOLUMES = 16
 _EVALUATION_BATCH = 1024  # rows per forward pass; bounds memory, changes no figure
 _EVALUATION_IMAGES = 128  # on a CPU: what a convolution makes of so few stays in a core's cache
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows on one device: ``inputs`` (n, *input shape) float32, ``labels`` (n,) int64."""
+    """Rows on one device: ``inputs`` (n, *input shape) float32, ``labels`` (n,) int64.
+
+    Of volumes the labels are masks, (n, depth, height, width) bool.
+    """
 
     inputs: Tensor
     labels: Tensor
@@ -174,7 +179,7 @@ def train(
     """Run ``local-epochs`` of SGD in place; return the last epoch's mean loss in nats.
 
     The row order of each epoch comes from ``rng``; the last batch may be short. The loss is the
-    cross-entropy alone, before the (first) step on each batch.
+    cross-entropy alone (of masks, Dice's), before the (first) step on each batch.
 
     Args:
         network: trained in place.
@@ -193,7 +198,7 @@ def train(
         for batch in torch.split(order, settings.batch_size):
             inputs, labels = rows.inputs[batch], rows.labels[batch]
             for step in range(steps):
-                loss = functional.cross_entropy(network(inputs), labels)
+                loss = _mean_loss(network(inputs), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
                 with torch.no_grad():
                     sgd.step(towards)
@@ -204,9 +209,18 @@ def train(
     return total.item() / len(rows)
 
 
+def _mean_loss(outputs: Tensor, labels: Tensor) -> Tensor:
+    if labels.dim() > 1:
+        return dice.losses(outputs, labels).mean()
+    return functional.cross_entropy(outputs, labels)
+
+
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean cross-entropy in nats and accuracy in [0, 1] over some rows."""
+    """Mean cross-entropy in nats and accuracy in [0, 1] over some rows.
+
+    Of masks: mean loss and score of Dice, both in [0, 1].
+    """
 
     loss: float
     accuracy: float
@@ -225,18 +239,29 @@ def evaluate_parts(network: nn.Module, rows: Rows, sizes: Sequence[int]) -> list
     if min(sizes) < 1:
         raise DataError("no held-out rows to evaluate on; give the site some, or do not ask it")
     network.eval()
-    losses, correct = [], []
+    losses, scores = [], []
     with torch.inference_mode():
-        batches = (torch.split(part, _rows_at_once(rows)) for part in (rows.inputs, rows.labels))
+        batches = (torch.split(part, rows_at_once(rows)) for part in (rows.inputs, rows.labels))
         for inputs, labels in zip(*batches, strict=True):
-            logits = network(inputs)
-            losses.append(functional.cross_entropy(logits, labels, reduction="none"))
-            correct.append(logits.argmax(1) == labels)
-    means = (_means(torch.cat(values), sizes) for values in (losses, correct))
+            loss, score = _each(network(inputs), labels)
+            losses.append(loss)
+            scores.append(score)
+    means = (_means(torch.cat(values), sizes) for values in (losses, scores))
     return [Evaluation(*pair) for pair in zip(*means, strict=True)]
 
 
-def _rows_at_once(rows: Rows) -> int:
+def _each(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """Return loss and score of each row, (n,): of a class whether it is met, of a mask Dice."""
+    if labels.dim() > 1:
+        return dice.losses(outputs, labels), dice.scores(outputs, labels)
+    loss = functional.cross_entropy(outputs, labels, reduction="none")
+    return loss, outputs.argmax(1) == labels
+
+
+def rows_at_once(rows: Rows) -> int:
+    """Return how many rows pass a network together where nothing is learnt."""
+    if rows.inputs.ndim > 4:
+        return _EVALUATION_VOLUMES
     is_small = rows.inputs.ndim == 4 and rows.inputs.device.type == "cpu"
     return _EVALUATION_IMAGES if is_small else _EVALUATION_BATCH
 

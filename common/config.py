@@ -74,7 +74,11 @@ class Settings(Schema):
         "pereira-mlp",
         "pereira-cnn",
         "resnet18",
-    ] = Field("auto", description="network; auto: lenet for images, mlp for rows of features")
+        "unet3d",
+    ] = Field(
+        "auto",
+        description="network; auto: lenet for images, unet3d for volumes, mlp for rows of features",
+    )
     batch_size: int = Field(16, ge=1, description="rows per SGD step")
     local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")
     learning_rate: float = Field(0.05, gt=0, description="of SGD")
@@ -392,7 +396,7 @@ MAY_CHANGE = frozenset(
 )
 """Settings that a resumed run may be given anew: where things lie and how long to wait."""
 
-_BY_CENTRE = ("isic2019",)
+_BY_CENTRE = ("isic2019", "ixi-tiny")
 """Data sets whose centres are the sites unless the settings say otherwise."""
 
 _STRENGTHS = {

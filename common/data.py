@@ -30,7 +30,11 @@ DATASETS: Final[dict[str, Reader]] = {
     "heart-disease": readers.heart_disease,
     "credit": readers.credit,
     "isic2019": flamby.isic2019,
+    "ixi-tiny": flamby.ixi_tiny,
 }
+
+SEGMENTED: Final = frozenset({"ixi-tiny"})
+"""Data sets above whose task is a mask of every volume; their one class says nothing."""
 
 SYNTHETIC: Final = "synthetic"
 KNOWN: Final = (*DATASETS, SYNTHETIC)
@@ -40,6 +44,7 @@ SITE_FILES: Final[dict[str, Callable[[Path], Rows]]] = {
     "heart-disease": readers.hospital,
     "credit": readers.credit_cards,
     "isic2019": flamby.isic2019_part,
+    "ixi-tiny": flamby.ixi_tiny_part,
 }
 
 # Values standardised at once: float64 copies of so many stay in a core's cache.
@@ -51,8 +56,9 @@ class Dataset:
     """Training and test rows, standardised, with the natural client of each row where there is one.
 
     train_x (n, *input_shape) float32, C-contiguous; images have input_shape (channels, height,
-    width), tables (features,). train_y (n,) int64 in 0..num_classes-1. train_owner (n,) int64 in
-    0..len(owner_names)-1, or None for all rows of the set. The test arrays likewise.
+    width), volumes (channels, depth, height, width), tables (features,). train_y (n,) int64 in
+    0..num_classes-1. train_owner (n,) int64 in 0..len(owner_names)-1, or None for all rows of the
+    set. The test arrays likewise.
     """
 
     name: str
@@ -67,6 +73,9 @@ class Dataset:
     owner_names: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
     """Names of the features, where they are known."""
+    train_masks: NDArray[np.bool_] | None = None
+    """(n, depth, height, width): what is to be found in volumes, where that is the task."""
+    test_masks: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.num_classes:
@@ -80,6 +89,8 @@ class Dataset:
             )
         self._check_part("train", self.train_x, self.train_y, self.train_owner)
         self._check_part("test", self.test_x, self.test_y, self.test_owner)
+        self._check_masks("train", self.train_x, self.train_masks)
+        self._check_masks("test", self.test_x, self.test_masks)
 
     def _check_part(self, part: str, x: Array, y: Array, owner: Array | None) -> None:
         what = f"{self.name}: {part}"
@@ -94,9 +105,30 @@ class Dataset:
         if owner is not None:
             _check_numbers(f"{what}_owner", owner, len(x), len(self.owner_names))
 
+    def _check_masks(self, part: str, x: Array, masks: Array | None) -> None:
+        if (masks is None) != (x.ndim != 5):
+            raise DataError(f"{self.name}: {part}_masks go with volumes, and only with them")
+        if masks is None:
+            return
+        if masks.dtype != np.bool_ or masks.shape != (len(x), *x.shape[2:]):
+            raise DataError(
+                f"{self.name}: {part}_masks are {masks.dtype} of shape {masks.shape}; expected "
+                f"one bool for each voxel of {x.shape}"
+            )
+
+    @property
+    def train_targets(self) -> Array:
+        """What a model is to say of each training row: its mask, or else its class."""
+        return self.train_y if self.train_masks is None else self.train_masks
+
+    @property
+    def test_targets(self) -> Array:
+        """The same of each test row."""
+        return self.test_y if self.test_masks is None else self.test_masks
+
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one row: (channels, height, width) or (features,)."""
+        """Shape of one row: (features,), or (channels, height, width) with a depth or without."""
         return self.train_x.shape[1:]
 
     @property
@@ -213,7 +245,7 @@ def _of_classes(rows: Rows, classes: tuple[str, ...], path: Path) -> Rows:
             name = rows.class_names[number]
             raise DataError(f"{path}: unknown class {name!r}{did_you_mean(name, known)}")
     numbers = np.array([known.index(c) if c in known else -1 for c in rows.class_names], np.int64)
-    return Rows(rows.x, numbers[rows.y], known, test=rows.test, columns=rows.columns)
+    return replace(rows, y=numbers[rows.y], class_names=known, owner=None, owner_names=())
 
 
 def locate(name_or_path: str) -> str:
@@ -275,7 +307,7 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
             raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
     train_x = rows.x[~test]
     mean, scale = _mean_and_scale(train_x)
-    owner = rows.owner
+    owner, masks = rows.owner, rows.masks
     return Dataset(
         name=name,
         train_x=_scaled(train_x, mean, scale),
@@ -288,6 +320,8 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         test_owner=None if owner is None else owner[test],
         owner_names=rows.owner_names,
         columns=rows.columns,
+        train_masks=None if masks is None else masks[~test],
+        test_masks=None if masks is None else masks[test],
     )
 
 

@@ -146,5 +146,5 @@ def _mean(
     entries: NDArray[np.int64], weight: int, dtype: np.dtype[np.generic]
 ) -> NDArray[np.generic]:
     if dtype.kind in "iu":
-        return np.rint(entries / weight).astype(dtype)
-    return (entries / (weight * 2.0**FRACTION_BITS)).astype(dtype)
+        return np.asarray(np.rint(entries / weight), dtype)
+    return np.asarray(entries / (weight * 2.0**FRACTION_BITS), dtype)

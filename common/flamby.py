@@ -6,9 +6,10 @@ beside its folder; docs/data.md shows the layouts.
 """
 
 import csv
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +68,115 @@ def _middle(path: Path) -> NDArray[np.uint8]:
         )
     top, left = (height - ISIC_SIDE) // 2, (width - ISIC_SIDE) // 2
     return image[:, top : top + ISIC_SIDE, left : left + ISIC_SIDE]
+
+
+IXI_CENTRES: Final = ("guys", "hh", "iop")
+IXI_SHAPE: Final = (48, 60, 48)
+"""Voxels that FLamby brings every volume to."""
+
+_IXI_TABLE = "metadata_tiny.csv"
+_IXI_SUBJECTS = "7kd5wj7v7p-3/IXI_sample"
+_IXI_SUBJECT = re.compile(r"IXI(\d{3})-(Guys|HH|IOP)-\d+")
+
+
+def ixi_tiny(folder: DataFolder) -> Rows:
+    """Return IXI Tiny from ``IXITiny/``: brains to be found in MRI of three hospitals."""
+    (table,) = folder.files("ixi-tiny", [f"IXITiny/{_IXI_TABLE}"])
+    return ixi_tiny_part(table.parent)
+
+
+def ixi_tiny_part(root: Path) -> Rows:
+    """Return the volumes of a folder's subjects, with the split of its own table.
+
+    A volume is brought to `IXI_SHAPE` voxels and to mean 0 and deviation 1 by itself, as FLamby
+    does; its one class is the brain, which its mask marks.
+    """
+    folder = root / _IXI_SUBJECTS
+    subjects = _subjects(folder)
+    test = _split_of(subjects, root / _IXI_TABLE)
+    volumes = np.empty((len(subjects), 1, *IXI_SHAPE), np.float32)
+    masks = np.empty((len(subjects), *IXI_SHAPE), np.bool_)
+    for row, subject in enumerate(subjects):
+        volumes[row, 0] = _scaled(_volume(folder / subject.string / "T1", smooth=True))
+        masks[row] = _volume(folder / subject.string / "label", smooth=False) > 0
+    centres = [IXI_CENTRES.index(subject[2].lower()) for subject in subjects]
+    here, owner = np.unique(centres, return_inverse=True)
+    return Rows(
+        volumes,
+        np.zeros(len(subjects), np.int64),
+        ("brain",),
+        owner.astype(np.int64),
+        tuple(IXI_CENTRES[centre] for centre in here),
+        test,
+        masks=masks,
+    )
+
+
+def _subjects(folder: Path) -> list[re.Match[str]]:
+    """Return the names of the subjects' folders, matched, in their order."""
+    if not folder.is_dir():
+        raise DataError(f"there is no folder {folder}; unpack FLamby's download of IXI Tiny there")
+    names = sorted(part.name for part in folder.iterdir() if part.is_dir())
+    found = []
+    for name in names:
+        match = _IXI_SUBJECT.fullmatch(name)
+        if match is None:
+            raise DataError(f"{folder / name} is no subject as IXI002-Guys-0828; move it away")
+        found.append(match)
+    if not found:
+        raise DataError(f"{folder} holds no subject; unpack FLamby's download of IXI Tiny there")
+    return found
+
+
+def _split_of(subjects: Sequence[re.Match[str]], table: Path) -> NDArray[np.bool_]:
+    """Return which subjects are for testing, by the table."""
+    lines = _lines(table, "Patient ID", "Split")
+    folds = _folds(table, lines, "Split").tolist()
+    known = {line["Patient ID"].zfill(3): fold for line, fold in zip(lines, folds, strict=True)}
+    for subject in subjects:
+        if subject[1] not in known:
+            raise DataError(f"{table} has no line for {subject.string}; add its Patient ID, Split")
+    return np.array([known[subject[1]] for subject in subjects])
+
+
+def _volume(folder: Path, *, smooth: bool) -> NDArray[np.float32]:
+    """Return a folder's one NIfTI file in `IXI_SHAPE`: linear between voxels, or the nearest."""
+    from scipy import ndimage  # here, because every process imports this file
+
+    files = sorted(folder.glob("*.nii.gz")) if folder.is_dir() else []
+    if len(files) != 1:
+        raise DataError(f"{folder} holds {len(files)} .nii.gz files; it needs one: unpack it anew")
+    values = _nifti(files[0])
+    steps = [wanted / found for wanted, found in zip(IXI_SHAPE, values.shape, strict=True)]
+    volume: NDArray[np.float32] = ndimage.zoom(
+        values, steps, order=1 if smooth else 0, mode="nearest", grid_mode=True
+    )
+    return volume
+
+
+def _nifti(path: Path) -> NDArray[np.float32]:
+    try:
+        import nibabel
+    except ImportError:
+        raise DataError(
+            "dataset=ixi-tiny: its NIfTI files are read by nibabel, which is not installed; "
+            "pip install 'coterie[medical]'"
+        ) from None
+    try:
+        image: Any = nibabel.load(path)
+        values = np.asarray(image.dataobj, np.float32)
+    except Exception as error:  # damage surfaces in whatever part of the parser it reaches
+        raise damaged(path, error) from error
+    if values.ndim != 3 or not np.isfinite(values).all():
+        raise damaged(path, f"shape {values.shape}; it must be three axes of finite numbers")
+    return values
+
+
+def _scaled(volume: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return a volume with mean 0 and deviation 1; a constant one becomes 0."""
+    deviation = volume.std(dtype=np.float64)
+    scaled = (volume - volume.mean(dtype=np.float64)) / (deviation if deviation > 0 else 1)
+    return np.asarray(scaled, np.float32)
 
 
 # --- tables ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 Every network is a ``torch.nn.Module`` whose last linear layer is its last child, named ``output``:
 what goes into it is the representation that probes compare, what comes out of it are the logits.
+That of volumes is linear in every voxel.
 """
 
 from collections import OrderedDict
@@ -16,6 +17,7 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Parameters
 from common.seeds import derive_seed
+from common.unet import UNet3d
 
 Shape = tuple[int, ...]
 Builder = Callable[[Shape, int], nn.Module]
@@ -149,6 +151,11 @@ def _resnet_forward(network: nn.Module, images: Tensor) -> Tensor:
     return result
 
 
+def _unet3d(shape: Shape, classes: int) -> nn.Module:
+    """FLamby's baseline for IXITiny, with one logit per class: Elhussein & Gürsoy use it too."""
+    return UNet3d(shape[0], classes)
+
+
 _BUILDERS: dict[str, Builder] = {
     "lenet": _lenet,
     "mlp": _mlp,
@@ -157,6 +164,7 @@ _BUILDERS: dict[str, Builder] = {
     "pereira-mlp": _pereira_mlp,
     "pereira-cnn": _pereira_cnn,
     "resnet18": _resnet18,
+    "unet3d": _unet3d,
 }
 _NEEDS_IMAGES = {"lenet", "fama-cnn", "fama-cnn-small", "pereira-cnn", "resnet18"}
 
@@ -165,13 +173,19 @@ def build(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
     """Return a network with PyTorch's default initialisation from its global generator.
 
     Args:
-        name: a value of the setting ``model``; ``auto`` is lenet for images, mlp for feature rows.
-        input_shape: of one row: (channels, height, width) or (features,).
-        num_classes: number of logits.
+        name: a value of the setting ``model``; ``auto`` is lenet for images, unet3d for volumes,
+            mlp for feature rows.
+        input_shape: of one row: (channels, height, width), with a depth before, or (features,).
+        num_classes: number of logits; for volumes, in every voxel.
     """
-    is_image = len(input_shape) == 3
+    is_image, is_volume = len(input_shape) == 3, len(input_shape) == 4
     if name == "auto":
-        name = "lenet" if is_image else "mlp"
+        name = "lenet" if is_image else "unet3d" if is_volume else "mlp"
+    if is_volume != (name == "unet3d"):
+        raise ConfigError(
+            f"model = {name!r}: rows have shape {input_shape}; volumes (channels, depth, height, "
+            "width) need model=unet3d, and only they can use it"
+        )
     if name in _NEEDS_IMAGES and not is_image:
         raise ConfigError(
             f"model = {name!r} needs images, but a row has shape {input_shape}; use model=mlp"
@@ -208,8 +222,8 @@ def load_parameters(network: nn.Module, parameters: Parameters) -> None:
             value.copy_(torch.from_numpy(parameters[name].copy()))
 
 
-def last_linear(network: nn.Module) -> nn.Linear:
+def last_linear(network: nn.Module) -> nn.Linear | nn.Conv3d:
     """Return the layer whose input is the representation and whose output are the logits."""
     layer = network.get_submodule("output")
-    assert isinstance(layer, nn.Linear)
+    assert isinstance(layer, nn.Linear | nn.Conv3d)
     return layer

@@ -51,7 +51,8 @@ def require_finite(x: Array, what: str) -> None:
 class Rows:
     """A data set as read: unscaled, in the order of its files.
 
-    x (n, features), or (n, channels, height, width) for images; y (n,) in 0..len(class_names)-1;
+    x (n, features), or (n, channels, height, width) for images, (n, channels, depth, height, width)
+    for volumes; y (n,) in 0..len(class_names)-1;
     owner (n,) in 0..len(owner_names)-1, or None without natural clients; test (n,) marks the rows
     of a split that comes with the data, or None.
     """
@@ -64,13 +65,14 @@ class Rows:
     test: NDArray[np.bool_] | None = None
     columns: tuple[str, ...] = ()
     """Names of the features, where the file has them."""
+    masks: NDArray[np.bool_] | None = None
+    """(n, depth, height, width): what is to be found in each volume, where that is the task."""
 
     def __post_init__(self) -> None:
-        if self.x.ndim not in (2, 4):
+        if self.x.ndim not in (2, 4, 5):
             raise DataError(f"rows of shape {self.x.shape[1:]}: expected (features,) or images")
-        lengths = {
-            len(part) for part in (self.x, self.y, self.owner, self.test) if part is not None
-        }
+        parts = (self.x, self.y, self.owner, self.test, self.masks)
+        lengths = {len(part) for part in parts if part is not None}
         if len(lengths) != 1 or 0 in self.x.shape:
             raise DataError(
                 f"{len(self.x)} rows of shape {self.x.shape[1:]} with {len(self.y)} labels: "

@@ -16,6 +16,7 @@ from server_app import (
     protection,
     regrouping,
     routing,
+    segmentation,
     selection,
     summable,
 )
@@ -271,6 +272,7 @@ def compose(settings: Settings) -> Method:
     if settings.strategy not in METHODS:
         raise ConfigError(unknown_name("strategy", settings.strategy, METHODS))
     method = METHODS[settings.strategy](settings)
+    segmentation.check(settings, method.group)
     if settings.routing == "per-cluster" and method.group is None:
         raise ConfigError(
             f"routing = 'per-cluster': strategy={settings.strategy} groups nobody; "

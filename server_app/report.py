@@ -10,7 +10,14 @@ from pathlib import Path
 
 import numpy as np
 
-from server_app import plots, precheck_page, report_energy, report_objective, report_releases
+from server_app import (
+    plots,
+    precheck_page,
+    report_energy,
+    report_objective,
+    report_releases,
+    segmentation,
+)
 from server_app import report_words as say
 from server_app.fairness import spread, worst_tenth
 from server_app.page import Picture, Table
@@ -147,7 +154,7 @@ def _accuracy_facts(run: RecordedRun) -> list[Fact]:
     worst, deviation = (f(scores) if len(scores) else math.nan for f in (worst_tenth, spread))
     last = "Accuracy at the end" if run.state == "finished" else "Accuracy, last round"
     return [
-        Fact(last, say.percent(final), "held-out rows classified right, over all sites"),
+        Fact(last, say.percent(final), segmentation.accuracy_means(run.settings)),
         Fact("Best accuracy", say.percent(best), f"in round {best_round}" if best >= 0 else ""),
         Fact("Worst tenth of the sites", say.percent(worst), "their mean accuracy, last round"),
         Fact(

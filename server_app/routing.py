@@ -44,7 +44,8 @@ def _mean(values: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
     for value, share in zip(values, shares, strict=True):
         total += share * value
     dtype = values[0].dtype
-    return (np.rint(total) if dtype.kind in "iu" else total).astype(dtype)
+    # rint makes a number of an array without axes
+    return np.asarray(np.rint(total) if dtype.kind in "iu" else total, dtype)
 
 
 def mixed(before: Parameters, after: Parameters, beta: float) -> dict[str, np.ndarray]:

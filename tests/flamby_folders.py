@@ -33,3 +33,39 @@ def isic_lines(per_centre=3):
         for centre in range(6)
         for number, fold in enumerate(["train"] * per_centre + ["test"])
     ]
+
+
+SUBJECTS = {"Guys": range(2, 12), "HH": range(13, 21), "IOP": range(35, 41)}
+"""Patients of each hospital; every fifth is for testing."""
+
+
+def brain(number, shape=(20, 16, 18)):
+    """Return a volume and its mask: a bright ball in noise, elsewhere for every patient."""
+    rng = np.random.default_rng(number)
+    axes = np.meshgrid(*(np.linspace(-1, 1, side) for side in shape), indexing="ij")
+    centre = rng.uniform(-0.3, 0.3, 3)
+    mask = sum((a - c) ** 2 for a, c in zip(axes, centre, strict=True)) < 0.3
+    volume = 100 + 400 * mask + rng.normal(0, 40, shape)
+    return volume.astype(np.float32), mask.astype(np.uint8)
+
+
+def write_ixi(root, subjects=SUBJECTS):
+    """Write ``root/IXITiny`` with these patients; return the folder of the subjects."""
+    import nibabel
+
+    folder = root / "IXITiny" / "7kd5wj7v7p-3" / "IXI_sample"
+    folder.mkdir(parents=True)
+    (folder / "IXI.xls").touch()
+    lines = ["Patient ID,Manufacturer,Split"]
+    for place, (hospital, numbers) in enumerate(subjects.items()):
+        for position, number in enumerate(numbers):
+            name = f"IXI{number:03d}-{hospital}-{800 + number:04d}"
+            images = dict(zip(("T1", "label"), brain(number), strict=True))
+            for kind, values in images.items():
+                (folder / name / kind).mkdir(parents=True)
+                what = "image" if kind == "T1" else "label"
+                file = folder / name / kind / f"{name}_{what}.nii.gz"
+                nibabel.save(nibabel.nifti1.Nifti1Image(values, np.eye(4)), file)
+            lines.append(f"{number},{place},{'test' if position % 5 == 4 else 'train'}")
+    (root / "IXITiny" / "metadata_tiny.csv").write_text("\n".join(lines) + "\n")
+    return folder

@@ -273,6 +273,40 @@ class TestDataset:
             replace(GOOD, **changes)
 
 
+VOLUMES = replace(
+    GOOD,
+    train_x=np.zeros((4, 1, 3, 2, 2), np.float32),
+    test_x=np.zeros((2, 1, 3, 2, 2), np.float32),
+    train_masks=np.zeros((4, 3, 2, 2), np.bool_),
+    test_masks=np.zeros((2, 3, 2, 2), np.bool_),
+)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "message"),
+    [
+        (GOOD, {"train_masks": np.zeros((4, 2), np.bool_)}, "train_masks go with volumes"),
+        (VOLUMES, {"test_masks": None}, "test_masks go with volumes"),
+        (VOLUMES, {"test_masks": np.zeros((2, 3, 2, 2))}, "test_masks are float64"),
+        (
+            VOLUMES,
+            {"train_masks": np.zeros((4, 2, 2, 2), np.bool_)},
+            r"one bool .* \(4, 1, 3, 2, 2",
+        ),
+    ],
+)
+def test_masks_must_fit_the_volumes(dataset, changes, message):
+    with pytest.raises(DataError, match=message):
+        replace(dataset, **changes)
+
+
+def test_targets_are_masks_where_there_are_any_and_classes_otherwise():
+    assert VOLUMES.train_targets is VOLUMES.train_masks
+    assert VOLUMES.test_targets is VOLUMES.test_masks
+    assert GOOD.train_targets is GOOD.train_y
+    assert GOOD.test_targets is GOOD.test_y
+
+
 GUIDE = (Path(__file__).parents[1] / "docs" / "data.md").read_text(encoding="utf-8")
 
 

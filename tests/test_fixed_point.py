@@ -78,6 +78,7 @@ def test_the_mean_is_the_weighted_mean_to_the_fixed_point(weights, seed):
     for name, like in LIKE.items():
         expected = np.average([m[name] for m in models], axis=0, weights=weights)
         got = mean.parameters[name]
+        assert isinstance(got, np.ndarray)
         assert (got.dtype, got.shape) == (like.dtype, like.shape)
         if like.dtype.kind == "i":
             assert abs(got - expected) <= 0.5 + 1e-6

@@ -116,6 +116,7 @@ def test_images_and_labels_of_different_number_are_refused(tmp_path):
         (readers.heart_disease, "HeartDisease/processed.cleveland.data"),
         (readers.credit, "Credit/creditcard.csv"),
         (flamby.isic2019, "ISIC2019/train_test_split"),
+        (flamby.ixi_tiny, "IXITiny/metadata_tiny.csv"),
     ],
 )
 class TestMissingFiles:

@@ -16,6 +16,7 @@ def test_average_by_hand():
     assert result["w"].tolist() == [3.0, 6.0]
     assert result["steps"] == 4  # (3 + 2 * 4) / 3 = 3.67, rounded, still an integer
     assert (result["w"].dtype, result["steps"].dtype) == (np.float32, np.int64)
+    assert isinstance(result["steps"], np.ndarray)  # a checkpoint keeps arrays alone
 
 
 @given(st.integers(1, 8), st.integers(0, 2**32 - 1), st.floats(0.01, 100))
