@@ -64,7 +64,7 @@ class TestStandardising:
     def test_large_rows_pass_few_at_a_time(self, monkeypatch):
         x = np.random.default_rng(0).normal(3, 2, (50, 1, 6, 7))
         whole = standardised(rows_of(x), np.arange(50) >= 40)
-        monkeypatch.setattr(data, "_CHUNK_VALUES", 100)
+        monkeypatch.setattr(data, "CHUNK_VALUES", 100)
         assert [len(x[chunk]) for chunk in data.chunks(x)] == [2] * 25
         assert [len(x[chunk]) for chunk in data.chunks(x, 3)] == [2, 2]
         pieces = standardised(rows_of(x), np.arange(50) >= 40)
