@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from matplotlib.figure import Figure
 from sklearn.metrics import adjusted_rand_score
 
 from client_app.descriptors import label_histogram
@@ -24,6 +25,7 @@ from common import seeds
 from common.config import Settings
 from common.label_privacy import label_mechanism, plausible_counts
 from deploy.simulation import simulate
+from server_app import plots
 from server_app.clustering import normalise_counts, symmetric_kl_k_means
 
 BLOCKS = 5
@@ -146,8 +148,26 @@ def curve_table(done: dict[str, list[float]], count: int) -> str:
     return "\n".join(rows)
 
 
+def curve_picture(done: dict[str, list[float]], count: int) -> Figure:
+    """Return the mean accuracy by round, a line per protection, with a band of one deviation."""
+    figure = Figure(figsize=(plots.WIDE, 3.6), layout="constrained")
+    axes = figure.subplots()
+    for index, protection in enumerate(RUNS):
+        curve = 100 * np.array([done[f"{protection} seed={seed}"] for seed in range(count)])
+        middle, spread = curve.mean(axis=0), curve.std(axis=0)
+        rounds, color = np.arange(1, len(middle) + 1), plots.cluster_color(index)
+        dashes = ":" if protection == "random" else "-"
+        axes.plot(rounds, middle, dashes, color=color, label=protection)
+        axes.fill_between(rounds, middle - spread, middle + spread, color=color, alpha=0.08)
+    axes.set_xlabel("round")
+    axes.set_ylabel("accuracy (%)")
+    axes.grid(visible=True)
+    axes.legend(ncols=2)
+    return figure
+
+
 def main() -> None:
-    """Print and write both tables."""
+    """Print and write both tables, and draw the curves."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
     parser.add_argument("--output", type=Path, default=Path("runs/label-privacy"))
     parser.add_argument("--seeds", type=int, default=5)
@@ -156,11 +176,12 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
     command = shlex.join(["python", "benchmarks/label_privacy.py", *sys.argv[1:]])
-    parts = [
-        f"`{command}`",
-        cluster_table(arguments),
-        curve_table(curves(arguments), arguments.seeds),
-    ]
+    clusters = cluster_table(arguments)
+    done = curves(arguments)
+    parts = [f"`{command}`", clusters, curve_table(done, arguments.seeds)]
+    with plots.style():
+        document = plots.svg(curve_picture(done, arguments.seeds), "accuracy by round")
+    (arguments.output / "curves.svg").write_text(document, encoding="utf-8")
     (arguments.output / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print("\n\n".join(parts))
 
