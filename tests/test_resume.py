@@ -99,7 +99,7 @@ def _die_at(operation, settings):
 def in_a_process(work, *args):
     process = _FORK.Process(target=work, args=args)
     process.start()
-    process.join(120)
+    process.join(1000)
     assert not process.is_alive()
     return process.exitcode
 
@@ -129,7 +129,7 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(3600)
 def test_killed_at_60_random_points_a_run_ends_with_the_same_numbers(whole, tmp_path):
     rng = np.random.default_rng(20261121)
     methods = list(METHODS)

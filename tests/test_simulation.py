@@ -120,7 +120,7 @@ def test_bad_update_stops_the_run_if_asked_to(tmp_path):
 
 
 def test_site_that_hangs_is_given_up_at_the_deadline_and_replaced(tmp_path):
-    settings = settings_in(tmp_path, "round-timeout=4")
+    settings = settings_in(tmp_path, "round-timeout=10")
     folder = run(settings, federations.load(federations.hangs))
     for line in lines(folder, "rounds.jsonl"):
         assert line["missing"] == ["site-2"]
