@@ -44,7 +44,7 @@ def run(tiny, **changes):
 
 @pytest.mark.slow
 def test_hospitals_learn_to_find_the_brain(tiny):
-    path, results = run(tiny, num_server_rounds=12, momentum=0.9)
+    path, results = run(tiny, num_server_rounds=3, momentum=0.9)
     sites = json.loads((path / "sites.json").read_text())
     assert [(site["site"], site["num_examples"]) for site in sites] == [
         ("guys", 8),
