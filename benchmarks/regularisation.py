@@ -1,0 +1,306 @@
+r"""How strong a pull is best at which OT cost: FedProx, Ditto and pFedMe over pairs of sites.
+
+    python -m benchmarks.regularisation --data-dir ~/data --work-dir ~/sweep \
+        --page docs/results/regularisation.md --picture docs/images/regularisation.svg
+
+Five strengths of each, on synthetic pairs (three shifts) and on all pairs of the four hospitals of
+heart-disease. A pair's best strength is the one of highest accuracy, the mean over both sites and
+all seeds. Its logarithm is regressed on the cost, both standardised: the slope is then their
+correlation. What was measured is not measured again: the same command takes up what was cut.
+"""
+
+import argparse
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from scipy import stats
+
+from benchmarks.pairs import (
+    HOSPITAL_PAIRS,
+    PLAIN,
+    Results,
+    Scenario,
+    Trial,
+    change_to_local,
+    mean_accuracy,
+)
+from server_app import plots
+
+STRENGTHS = (0.01, 0.05, 0.3, 2.0, 10.0)
+METHODS = ("fedprox", "ditto", "pfedme")
+SIZES = {
+    "feature": (0.2, 0.4, 0.6, 0.8, 1.0),
+    "concept": (0.2, 0.4, 0.6, 0.8, 1.0),
+    "label": (0.2, 0.4, 0.6, 0.8),  # at 1 every site holds one class: nothing to compare
+}
+SWEEP = tuple(Trial(method, strength) for method in METHODS for strength in STRENGTHS)
+TRIALS = (*PLAIN, *SWEEP)
+FEDAVG, LOCAL = PLAIN
+MARKS = {"none": "*", "feature": "o", "concept": "^", "label": "s", "hospitals": "D"}
+BANDS = ((0.0, 0.2), (0.2, 1.0))
+"""Costs above the first and up to the second; the precheck's limit is between them."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What was measured of one pair, in the seeds in which there was something to compare."""
+
+    kind: str
+    size: float | str
+    cost: float
+    """OT cost, the mean over seeds."""
+    null: float
+    """95 % quantile at equal data, likewise."""
+    accuracy: Mapping[Trial, np.ndarray]
+    """(seeds,) in [0, 1], the mean over both sites."""
+    change: Mapping[Trial, np.ndarray]
+    """(seeds,) over training alone in per cent, the mean over both sites."""
+
+    @property
+    def group(self) -> str:
+        """Its shift, or ``hospitals``."""
+        return "hospitals" if isinstance(self.size, str) else self.kind
+
+    @property
+    def name(self) -> str:
+        """For a table."""
+        return self.kind if self.kind == "none" else f"{self.kind} {self.size}"
+
+    def best(self, method: str) -> Trial:
+        """Return a method at its best strength."""
+        mine = [trial for trial in SWEEP if trial.objective == method]
+        return max(mine, key=lambda trial: self.accuracy[trial].mean())
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A logarithm of a strength and a cost, over n pairs."""
+
+    n: int
+    correlation: float
+    """Also the slope where both are standardised."""
+    p_value: float
+    rank_correlation: float
+    rank_p_value: float
+
+    @classmethod
+    def of(cls, costs: Sequence[float], logarithms: Sequence[float]) -> "Fit":
+        """Fit logarithms of strengths to costs."""
+        line, rank = stats.pearsonr(costs, logarithms), stats.spearmanr(costs, logarithms)
+        return cls(len(costs), line.statistic, line.pvalue, rank.statistic, rank.pvalue)
+
+    @property
+    def cells(self) -> str:
+        """As cells of a table."""
+        return (
+            f"{self.n} | {self.correlation:+.2f} | {self.p_value:.3f} "
+            f"| {self.rank_correlation:+.2f} | {self.rank_p_value:.3f}"
+        )
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, required=True, help="holds HeartDisease/")
+    parser.add_argument("--work-dir", type=Path, required=True, help="results.jsonl")
+    parser.add_argument("--page", type=Path, required=True, help="Markdown file to write")
+    parser.add_argument("--picture", type=Path, required=True, help="SVG file to write")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
+    return parser.parse_args()
+
+
+def names() -> list[tuple[str, float | str]]:
+    """Return kind and size of every pair."""
+    drawn = [(shift, size) for shift, sizes in SIZES.items() for size in sizes]
+    return [("none", 0.0), *drawn, *HOSPITAL_PAIRS]
+
+
+def measured(results: Results, num_seeds: int) -> list[Pair] | None:
+    """Measure what is missing, one seed of all pairs after the other; None if time ran out."""
+    scenarios = [Scenario(*name, seed) for seed in range(num_seeds) for name in names()]
+    for scenario in scenarios:
+        results.cost(scenario)
+        if any(results.run(scenario, trial) is None for trial in TRIALS):
+            return None
+    found = [_pair(results, *name, num_seeds) for name in names()]
+    return [pair for pair in found if pair is not None]
+
+
+def _pair(results: Results, kind: str, size: float | str, num_seeds: int) -> Pair | None:
+    """Return what is known of the seeds that have a cost; None if none has."""
+    costs = {
+        Scenario(kind, size, seed): results.cost(Scenario(kind, size, seed))
+        for seed in range(num_seeds)
+    }
+    known = {
+        scenario: line for scenario, line in costs.items() if line and line["cost"] is not None
+    }
+    if not known:
+        return None
+    lines = {trial: [results.run(s, trial) or {} for s in known] for trial in TRIALS}
+    changes = {
+        trial: np.array([change_to_local(*both) for both in zip(each, lines[LOCAL], strict=True)])
+        for trial, each in lines.items()
+    }
+    return Pair(
+        kind,
+        size,
+        float(np.mean([line["cost"] for line in known.values()])),
+        float(np.mean([line["null"] for line in known.values()])),
+        {trial: np.array([mean_accuracy(line) for line in each]) for trial, each in lines.items()},
+        changes,
+    )
+
+
+def pairs_table(pairs: Sequence[Pair]) -> str:
+    """Return one line per pair: each method at its best strength."""
+    heads = " | ".join(f"{name}: best | acc. (%) | change (%)" for name in METHODS)
+    text = f"| pair | seeds | OT cost | null | alone (%) | FedAvg (%) | change (%) | {heads} |\n"
+    text += "|---" + "|---:" * (6 + 3 * len(METHODS)) + "|\n"
+    for pair in sorted(pairs, key=lambda p: p.cost):
+        cells = [f"{pair.cost:.3f} | {pair.null:.3f} | {100 * pair.accuracy[LOCAL].mean():.1f}"]
+        cells += [f"{100 * pair.accuracy[FEDAVG].mean():.1f} | {_spread(pair.change[FEDAVG])}"]
+        for trial in map(pair.best, METHODS):
+            found = f"{100 * pair.accuracy[trial].mean():.1f} | {_spread(pair.change[trial])}"
+            cells.append(f"{trial.strength:g} | {found}")
+        text += f"| {pair.name} | {len(pair.change[FEDAVG])} | {' | '.join(cells)} |\n"
+    return text
+
+
+def _spread(values: np.ndarray) -> str:
+    return f"{values.mean():+.1f} ± {values.std():.1f}"
+
+
+def fits_table(pairs: Sequence[Pair]) -> str:
+    """Return the fits per method, of all pairs and of each kind of pair, and pooled."""
+    text = "| objective | pairs | n | correlation | p | rank correlation | p |\n"
+    text += "|---|---|---:|---:|---:|---:|---:|\n"
+    drawn = [pair for pair in pairs if pair.group != "hospitals"]
+    real = [pair for pair in pairs if pair.group == "hospitals"]
+    for method in METHODS:
+        for words, some in (("all", pairs), ("synthetic", drawn), ("hospitals", real)):
+            fit = Fit.of([p.cost for p in some], _logarithms(some, method))
+            text += f"| {method} | {words} | {fit.cells} |\n"
+    pooled = np.concatenate([stats.zscore(_logarithms(pairs, method)) for method in METHODS])
+    fit = Fit.of([pair.cost for pair in pairs] * len(METHODS), pooled)
+    return text + f"| pooled | all, each objective standardised | {fit.cells} |\n"
+
+
+def _logarithms(pairs: Sequence[Pair], method: str) -> list[float]:
+    return [float(np.log10(pair.best(method).strength)) for pair in pairs]
+
+
+def bands_table(pairs: Sequence[Pair]) -> str:
+    """Return the mean change over training alone at every strength, by band of the cost."""
+    text = "| costs | pairs | objective | " + " | ".join(f"{s:g}" for s in STRENGTHS) + " |\n"
+    text += "|---|---:|---" + "|---:" * len(STRENGTHS) + "|\n"
+    for words, some in _bands(pairs):
+        head = f"| {words} | {len(some)} |"
+        text += f"{head} fedavg | {_over_pairs(some, FEDAVG)} {'| ' * (len(STRENGTHS) - 1)}|\n"
+        for method in METHODS:
+            cells = [_over_pairs(some, Trial(method, strength)) for strength in STRENGTHS]
+            text += f"{head} {method} | {' | '.join(cells)} |\n"
+    return text
+
+
+def _bands(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
+    """Return the pairs of each band, and those of it that label by one rule or by two."""
+    found = []
+    for low, high in BANDS:
+        mine = in_band(pairs, low, high)
+        found.append((f"{low:g} to {high:g}", mine))
+        one_rule = [pair for pair in mine if pair.group != "concept"]
+        if len(one_rule) < len(mine):
+            found.append((f"{low:g} to {high:g}, one rule", one_rule))
+            two_rules = [pair for pair in mine if pair.group == "concept"]
+            found.append((f"{low:g} to {high:g}, two rules", two_rules))
+    return found
+
+
+def in_band(pairs: Sequence[Pair], low: float, high: float) -> list[Pair]:
+    """Return the pairs of costs above ``low`` and up to ``high``."""
+    return [pair for pair in pairs if low < pair.cost <= high]
+
+
+def _over_pairs(pairs: Sequence[Pair], trial: Trial) -> str:
+    """Return mean and standard error over pairs of a trial's change."""
+    changes = [pair.change[trial].mean() for pair in pairs]
+    return f"{np.mean(changes):+.2f} ± {stats.sem(changes):.2f}"
+
+
+def unseen_table(pairs: Sequence[Pair]) -> str:
+    """Return what the best trial of all other pairs of its band gives a pair."""
+    text = "| costs | pairs | chosen, how often | change (%) | FedAvg (%) | better than FedAvg "
+    text += "| better than alone |\n|---|---:|---|---:|---:|---:|---:|\n"
+    for band, mine in _bands(pairs):
+        chosen = [_best_of([other for other in mine if other is not pair]) for pair in mine]
+        got = [pair.change[trial].mean() for pair, trial in zip(mine, chosen, strict=True)]
+        plain = [pair.change[FEDAVG].mean() for pair in mine]
+        words = ", ".join(
+            f"{trial.objective} {trial.strength:g} ({chosen.count(trial)})"
+            for trial in dict.fromkeys(chosen)
+        )
+        text += (
+            f"| {band} | {len(mine)} | {words} "
+            f"| {np.mean(got):+.2f} ± {stats.sem(got):.2f} "
+            f"| {np.mean(plain):+.2f} ± {stats.sem(plain):.2f} "
+            f"| {sum(np.greater(got, plain))} of {len(mine)} "
+            f"| {sum(np.greater(got, 0))} of {len(mine)} |\n"
+        )
+    return text
+
+
+def _best_of(pairs: Sequence[Pair]) -> Trial:
+    """Return the trial of the highest mean change over pairs."""
+    return max(TRIALS, key=lambda trial: np.mean([pair.change[trial].mean() for pair in pairs]))
+
+
+def picture(pairs: Sequence[Pair]) -> Figure:
+    """Draw the best strength of each method against the cost."""
+    figure = Figure(figsize=(plots.WIDE, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(METHODS), sharey=True)
+    for axes, method in zip(panels, METHODS, strict=True):
+        for number, (group, mark) in enumerate(MARKS.items()):
+            mine = [pair for pair in pairs if pair.group == group]
+            axes.scatter(
+                [pair.cost for pair in mine],
+                [pair.best(method).strength for pair in mine],
+                label=group,
+                marker=mark,
+                s=30,
+                alpha=0.8,
+                color=plots.cluster_color(number),
+            )
+        axes.set_title(method)
+        axes.set_xlabel("OT cost")
+        axes.set_yscale("log")
+        axes.set_yticks(STRENGTHS, labels=[f"{strength:g}" for strength in STRENGTHS])
+        axes.minorticks_off()
+        axes.grid(visible=True)
+    panels[0].set_ylabel("best strength")
+    panels[-1].legend()
+    return figure
+
+
+def main() -> None:
+    """Measure what is missing; once all is there, write page and picture."""
+    args = arguments()
+    logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
+    results = Results(args.work_dir, args.data_dir, args.minutes)
+    pairs = measured(results, args.seeds)
+    print(len(results.lines), "lines", "so far" if pairs is None else "and complete")
+    if pairs is None:
+        return
+    tables = (pairs_table, fits_table, bands_table, unseen_table)
+    args.page.write_text("\n".join(table(pairs) for table in tables), encoding="utf-8")
+    with plots.style():
+        args.picture.write_text(plots.svg(picture(pairs), "Best strength against the OT cost"))
+
+
+if __name__ == "__main__":
+    main()

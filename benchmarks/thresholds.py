@@ -1,0 +1,183 @@
+r"""Which OT cost separates pairs that gain by FedAvg from pairs that lose, and how sure that is.
+
+    python -m benchmarks.thresholds --data-dir ~/data --work-dir ~/sweep \
+        --page docs/results/thresholds.md --picture docs/images/thresholds.svg
+
+Reads what ``benchmarks/regularisation.py`` measured (and measures what is missing). A pair gains if
+FedAvg's change over training alone, the mean over sites and seeds, is above 0. Intervals are
+bootstrapped over pairs.
+"""
+
+import argparse
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.pairs import Results
+from benchmarks.regularisation import FEDAVG, MARKS, Pair, measured
+from server_app import plots
+from server_app.ot_settings import VARIANTS
+
+RESAMPLES = 2000
+LIMITS = VARIANTS["paper"].thresholds
+
+
+def arguments() -> argparse.Namespace:
+    """Return the command line's."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, required=True, help="holds HeartDisease/")
+    parser.add_argument("--work-dir", type=Path, required=True, help="results.jsonl")
+    parser.add_argument("--page", type=Path, required=True, help="Markdown file to write")
+    parser.add_argument("--picture", type=Path, required=True, help="SVG file to write")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
+    return parser.parse_args()
+
+
+def change(pair: Pair) -> float:
+    """Return FedAvg's over training alone in per cent."""
+    return float(pair.change[FEDAVG].mean())
+
+
+def told_apart(pairs: Sequence[Pair]) -> float:
+    """Return how often a pair that loses costs more than one that gains: 0.5 is chance.
+
+    The area under the curve; NaN where all gain or all lose.
+    """
+    gains = np.array([pair.cost for pair in pairs if change(pair) > 0])
+    losses = np.array([pair.cost for pair in pairs if change(pair) <= 0])
+    if not len(gains) or not len(losses):
+        return float("nan")
+    above, equal = losses[:, None] > gains, losses[:, None] == gains
+    return float((above + equal / 2).mean())
+
+
+def best_limit(pairs: Sequence[Pair]) -> float:
+    """Return the cost that best divides gain below from loss above, by the mean of both shares."""
+    costs = np.sort([pair.cost for pair in pairs])
+    limits = (costs[1:] + costs[:-1]) / 2
+    shares = [_shares(pairs, limit) for limit in limits]
+    return float(limits[int(np.nanargmax(shares))]) if not np.isnan(shares).all() else float("nan")
+
+
+def _shares(pairs: Sequence[Pair], limit: float) -> float:
+    """Return the mean of the share of gains below a limit and that of losses above it."""
+    gained = np.array([change(pair) > 0 for pair in pairs])
+    below = np.array([pair.cost <= limit for pair in pairs])
+    if gained.all() or not gained.any():
+        return float("nan")
+    return float((below[gained].mean() + (~below)[~gained].mean()) / 2)
+
+
+def line_crosses(pairs: Sequence[Pair]) -> float:
+    """Return the cost at which a straight line through the changes is 0; NaN if it does not fall.
+
+    NaN as well where that is outside [0, 1].
+    """
+    costs, changes = np.array([p.cost for p in pairs]), np.array([change(p) for p in pairs])
+    spread = costs - costs.mean()
+    if not spread.any() or (slope := spread @ changes / (spread @ spread)) >= 0:
+        return float("nan")
+    zero = costs.mean() - changes.mean() / slope
+    return float(zero) if 0 <= zero <= 1 else float("nan")
+
+
+def interval(pairs: Sequence[Pair], figure: Callable[[Sequence[Pair]], float]) -> str:
+    """Return a figure with its 95 % interval over resampled pairs, and how often it exists."""
+    rng = np.random.default_rng(0)
+    draws = [
+        figure([pairs[place] for place in rng.integers(len(pairs), size=len(pairs))])
+        for _ in range(RESAMPLES)
+    ]
+    known = [draw for draw in draws if not np.isnan(draw)]
+    found = figure(pairs)
+    if np.isnan(found) or len(known) < RESAMPLES / 2:
+        return "none"
+    low, high = np.quantile(known, [0.025, 0.975])
+    return f"{found:.2f} ({low:.2f} to {high:.2f}; {len(known) / RESAMPLES:.0%})"
+
+
+def _groups(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
+    """Return all pairs, each shift with the pair that has none, and the hospitals."""
+    members = {kind: {kind, "none"} for kind in MARKS if kind not in ("none", "hospitals")}
+    members["hospitals"] = {"hospitals"}
+    parts = [(kind, [p for p in pairs if p.group in those]) for kind, those in members.items()]
+    return [("all", list(pairs)), *parts]
+
+
+def limits_table(pairs: Sequence[Pair]) -> str:
+    """Return, for all pairs and each kind, how well the cost tells gain from loss, and where."""
+    text = "| pairs | n | gain | told apart | best limit | line crosses 0 |\n"
+    text += "|---|---:|---:|---:|---:|---:|\n"
+    for words, some in _groups(pairs):
+        gained = sum(change(pair) > 0 for pair in some)
+        cells = [interval(some, each) for each in (told_apart, best_limit, line_crosses)]
+        text += f"| {words} | {len(some)} | {gained} | {' | '.join(cells)} |\n"
+    return text
+
+
+def ranges_table(pairs: Sequence[Pair]) -> str:
+    """Return what FedAvg gave in each range of the default thresholds."""
+    low, high = LIMITS.beneficial, LIMITS.detrimental
+    ranges = (
+        (f"beneficial, up to {low:g}", [p for p in pairs if p.cost <= low]),
+        ("uncertain, between", [p for p in pairs if low < p.cost < high]),
+        (f"detrimental, from {high:g}", [p for p in pairs if p.cost >= high]),
+    )
+    text = "| cost | pairs | gain | lose | change (%): mean | least | most |\n"
+    text += "|---|---:|---:|---:|---:|---:|---:|\n"
+    for words, some in ranges:
+        changes = np.array([change(pair) for pair in some])
+        text += f"| {words} | {len(some)} | {sum(changes > 0)} | {sum(changes <= 0)} "
+        text += (
+            f"| {changes.mean():+.1f} | {changes.min():+.1f} | {changes.max():+.1f} |\n"
+            if len(some)
+            else "| | | |\n"
+        )
+    return text
+
+
+def picture(pairs: Sequence[Pair]) -> Figure:
+    """Draw FedAvg's change over training alone against the cost, with bars of one deviation."""
+    figure = Figure(figsize=(plots.WIDE, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for number, (group, mark) in enumerate(MARKS.items()):
+        mine = [pair for pair in pairs if pair.group == group]
+        axes.errorbar(
+            [pair.cost for pair in mine],
+            [change(pair) for pair in mine],
+            yerr=[pair.change[FEDAVG].std() for pair in mine],
+            fmt=mark,
+            ms=6,
+            lw=1,
+            alpha=0.85,
+            label=group,
+            color=plots.cluster_color(number),
+        )
+    axes.axhline(0, color=plots.GREY, lw=1)
+    for limit in (LIMITS.beneficial, LIMITS.detrimental):
+        axes.axvline(limit, color=plots.GREY, lw=1, ls=":")
+    axes.set_xlabel("OT cost after one round")
+    axes.set_ylabel("FedAvg over training alone (% change)")
+    axes.grid(visible=True)
+    axes.legend()
+    return figure
+
+
+def main() -> None:
+    """Write page and picture, once everything is measured."""
+    args = arguments()
+    logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
+    pairs = measured(Results(args.work_dir, args.data_dir, args.minutes), args.seeds)
+    if pairs is None:
+        return
+    args.page.write_text(f"{ranges_table(pairs)}\n{limits_table(pairs)}", encoding="utf-8")
+    with plots.style():
+        args.picture.write_text(plots.svg(picture(pairs), "FedAvg's gain against the OT cost"))
+
+
+if __name__ == "__main__":
+    main()
