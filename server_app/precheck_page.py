@@ -185,7 +185,8 @@ def _how_sure(record: Json) -> Iterator[str]:
         )
     yield (
         "Rows are compared within their class: that one site has far more of a class than another "
-        "does not count. Where that is so, a common model can harm although the cost is low."
+        "does not count, nor by which rules they label their rows. Where sites differ in that, a "
+        "common model can harm although the cost is low."
     )
     yield (
         "This is a forecast from distances after one round, not a measurement of what training "
