@@ -44,14 +44,14 @@ _ONE_MODEL = Suggestion(
     0.0,
     f"a cost up to {BENEFICIAL}: one model can serve both if they label by one rule "
     "(+1.98 % against training alone on 8 measured pairs). Two rules do not show in a cost: then "
-    "it gave -18.72 % on 5 pairs, ditto with personal-lambda 0.05 -1.73 %.",
+    "it gave -18.72 % on 5 pairs, ditto with personal-lambda 0.05 -1.73 %",
 )
 _MODEL_EACH = Suggestion(
     "ditto",
     0.3,
     f"a cost above {BENEFICIAL}: a model per site, held near the common one, did best on average "
     "(+1.29 % against training alone on 8 measured pairs, one model -0.68 %). The best strength "
-    "did not go with the cost (rank correlation -0.04, p = 0.861), so it is one for all costs.",
+    "did not go with the cost (rank correlation -0.04, p = 0.861), so it is one for all costs",
 )
 
 
