@@ -96,6 +96,8 @@ def picture(found: dict[Point, list[float]]) -> Figure:
             axes.plot(GAMMAS, middle, "o-", ms=4, color=color, label=f"rho = {partitions}")
             axes.fill_between(GAMMAS, middle - spread, middle + spread, color=color, alpha=0.15)
         axes.set_xscale("symlog", linthresh=min(gamma for gamma in GAMMAS if gamma))
+        axes.set_xticks(GAMMAS, [f"{gamma:g}" for gamma in GAMMAS])
+        axes.set_xticks([], minor=True)
         axes.set_xlabel("gamma")
         axes.set_title(f"{sites} sites")
         axes.grid(visible=True)
