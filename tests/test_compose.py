@@ -120,4 +120,4 @@ def test_a_killed_and_a_cut_off_site_are_missed_and_the_run_finishes(compose):
     assert [line["round"] for line in rounds][-1] == 5
     assert "south" not in rounds[-1]["trained"]
     assert "north" in rounds[-1]["trained"]
-    assert (folder / "report.html").is_file()
+    wait_for("the report", (folder / "report.html").is_file)  # it is written last
