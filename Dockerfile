@@ -7,14 +7,15 @@ ARG TORCH=torch
 ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 
 WORKDIR /app
-COPY pyproject.toml README.md LICENSE ./
 RUN pip install "${TORCH}"
+COPY pyproject.toml ./
 # Held to that torch: the newest torchvision would bring another one along.
 RUN python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" > /tmp/torch.txt \
     && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > /tmp/requirements.txt \
     && pip install -c /tmp/torch.txt -r /tmp/requirements.txt \
     && rm /tmp/torch.txt /tmp/requirements.txt
 
+COPY README.md LICENSE ./
 COPY common ./common
 COPY client_app ./client_app
 COPY server_app ./server_app
