@@ -102,9 +102,9 @@ class Fit:
         )
 
 
-def arguments() -> argparse.Namespace:
-    """Return the command line's."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def arguments(description: str) -> argparse.Namespace:
+    """Return the command line's of a page about the sweep."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--data-dir", type=Path, required=True, help="holds HeartDisease/")
     parser.add_argument("--work-dir", type=Path, required=True, help="results.jsonl")
     parser.add_argument("--page", type=Path, required=True, help="Markdown file to write")
@@ -289,7 +289,7 @@ def picture(pairs: Sequence[Pair]) -> Figure:
 
 def main() -> None:
     """Measure what is missing; once all is there, write page and picture."""
-    args = arguments()
+    args = arguments(__doc__.splitlines()[0])
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
     results = Results(args.work_dir, args.data_dir, args.minutes)
     pairs = measured(results, args.seeds)

@@ -8,33 +8,19 @@ FedAvg's change over training alone, the mean over sites and seeds, is above 0. 
 bootstrapped over pairs.
 """
 
-import argparse
 import logging
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.pairs import Results
-from benchmarks.regularisation import FEDAVG, MARKS, Pair, measured
+from benchmarks.regularisation import FEDAVG, MARKS, Pair, arguments, measured
 from server_app import plots
 from server_app.ot_settings import VARIANTS
 
 RESAMPLES = 2000
 LIMITS = VARIANTS["paper"].thresholds
-
-
-def arguments() -> argparse.Namespace:
-    """Return the command line's."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data-dir", type=Path, required=True, help="holds HeartDisease/")
-    parser.add_argument("--work-dir", type=Path, required=True, help="results.jsonl")
-    parser.add_argument("--page", type=Path, required=True, help="Markdown file to write")
-    parser.add_argument("--picture", type=Path, required=True, help="SVG file to write")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
-    return parser.parse_args()
 
 
 def change(pair: Pair) -> float:
@@ -169,7 +155,7 @@ def picture(pairs: Sequence[Pair]) -> Figure:
 
 def main() -> None:
     """Write page and picture, once everything is measured."""
-    args = arguments()
+    args = arguments(__doc__.splitlines()[0])
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
     pairs = measured(Results(args.work_dir, args.data_dir, args.minutes), args.seeds)
     if pairs is None:
