@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -201,7 +202,7 @@ def ordinary_client(work: Workload, folder: Path) -> Any:
         from benchmarks import engine
         from common import models
 
-        network = with_torch_dropout(models.build(work.model, work.shape, work.classes))
+        network = as_others_write_it(models.build(work.model, work.shape, work.classes))
         network.load_state_dict(message.content["arrays"].to_torch_state_dict())
         index = int(context.node_config["partition-id"])
         engine.sgd(network, *engine.rows_of(work, file, index), work)
@@ -214,16 +215,19 @@ def ordinary_client(work: Workload, folder: Path) -> Any:
     return app
 
 
-def with_torch_dropout(network: Any) -> Any:
-    """Return the network with torch's own dropout, as others would write it."""
+def as_others_write_it(network: Any) -> Any:
+    """Return the network with torch's own dropout, and ReLU before pooling."""
     from torch import nn
 
     from common.models import Dropout
 
-    for name, child in network.named_children():
-        if isinstance(child, Dropout):
-            setattr(network, name, nn.Dropout(child.p))
-    return network
+    layers = [
+        nn.Dropout(layer.p) if isinstance(layer, Dropout) else layer for layer in network.children()
+    ]
+    for at in [i for i, layer in enumerate(layers) if isinstance(layer, nn.MaxPool2d)]:
+        layers[at : at + 2] = layers[at + 1], layers[at]
+    names = [name for name, _ in network.named_children()]
+    return nn.Sequential(OrderedDict(zip(names, layers, strict=True)))
 
 
 _LOADED: dict[str, Any] = {}
@@ -264,7 +268,7 @@ def sequential(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
 
     settings = settings_of(work, "loop", folder)
     torch.set_num_threads(1)
-    network = with_torch_dropout(models.build(work.model, work.shape, work.classes))
+    network = as_others_write_it(models.build(work.model, work.shape, work.classes))
     parameters = models.initial_parameters(settings, work.shape, work.classes)
     file = str(folder / "rows.npz")
     rows_of(work, file, 0)
@@ -286,6 +290,8 @@ def sequential(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
 
 
 ENGINES: dict[str, Callable[[Workload, int, Path], dict[str, Any]]] = {
+    "compiled, 2 workers": lambda work, rounds, folder: ours(work, "compiled", 2, rounds, folder),
+    "compiled, 1 worker": lambda work, rounds, folder: ours(work, "compiled", 1, rounds, folder),
     "batched, 2 workers": lambda work, rounds, folder: ours(work, "batched", 2, rounds, folder),
     "batched, 1 worker": lambda work, rounds, folder: ours(work, "batched", 1, rounds, folder),
     "loop, 2 workers": lambda work, rounds, folder: ours(work, "loop", 2, rounds, folder),
@@ -380,6 +386,8 @@ def table(names: Iterable[str], repeats: int, folder: Path) -> None:
             found = {
                 engine: in_own_process(name, engine, work, repeats + 1, Path(own))
                 for engine in (*ENGINES, *([PFL] if PFL in os.environ else []))
+                # dense networks train in compiled steps with either engine
+                if not (engine.startswith("compiled") and work.model.endswith("mlp"))
             }
         medians = {engine: statistics.median(rates(f, work)) for engine, f in found.items()}
         processor = {engine: repeats * work.samples / f["cpu"] for engine, f in found.items()}
@@ -393,9 +401,9 @@ def table(names: Iterable[str], repeats: int, folder: Path) -> None:
                 f"{'' if start is None else f'{start:.2f}'} |",
                 flush=True,
             )
-        if work.flops:
-            share = processor["batched, 2 workers"] * work.flops / peak()
-            print(f"\n{name}: {100 * share:.0f} % of the fp32 matrix peak\n", flush=True)
+        for engine in ("compiled, 2 workers", "batched, 2 workers") if work.flops else ():
+            share = processor[engine] * work.flops / peak()
+            print(f"\n{name}, {engine}: {100 * share:.0f} % of the fp32 matrix peak", flush=True)
 
 
 def main() -> None:

@@ -55,8 +55,7 @@ class DenseSgd:
     """Trains one client after the other in the same buffers.
 
     ``values`` is the flat vector (P,) of all parameters: per layer the weights (out, in), then the
-    biases, which is the order of a state dict. Without ``compiled`` steps it takes those in NumPy,
-    and with a pull, which the compiled ones do not know.
+    biases, which is the order of a state dict. Without ``compiled`` steps it takes those in NumPy.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """Which code trains and evaluates a network: hand-written steps where it is known, else the loop.
 
-Both draw rows and dropout alike, so ``engine`` changes the time a run takes and its numbers by no
-more than 1e-5 per training.
+All draw rows and dropout alike, so ``engine`` changes the time a run takes and its numbers by no
+more than 1e-5 per training; ``compiled`` by more where rounding decides (:mod:`.convolutional`).
 """
 
 import functools
@@ -13,13 +13,16 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_app import kernel, training
+from client_app import conv_kernel, kernel, training
+from client_app.compiler import CannotCompileError
+from client_app.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.dense import Bits, DenseSgd, DenseShape, Draw
 from client_app.pull import Pull
 from client_app.site import Site
 from client_app.training import Anchored, Evaluation, Rows, Stopwatch
 from common import models, seeds
 from common.config import Settings
+from common.errors import ConfigError
 from common.messages import Order, Parameters
 
 
@@ -78,12 +81,13 @@ def fit(
         pull = None  # the same code, and so the same bits, as without
     device = training.choose_device(settings.device)
     name = (settings.model, lesson.input_shape, lesson.num_classes, device)
-    known = settings.engine == "batched" and device.type == "cpu"
-    shape = dense_shape(_network(*name)) if known else None
-    if shape is not None and _fits(parameters, _network(*name)):
-        fitted = _fit_dense(_dense_sgd(shape, settings), parameters, lesson, pull)
-    else:
+    sgd = None
+    if settings.engine != "loop" and device.type == "cpu" and _fits(parameters, _network(*name)):
+        sgd = _hand_written(*name, settings)
+    if sgd is None:
         fitted = _fit_by_loop(network_with(parameters, *name), lesson, settings, pull)
+    else:
+        fitted = _fit_by_hand(sgd, parameters, lesson, pull)
     return replace(fitted, seconds=watch.seconds)
 
 
@@ -102,11 +106,17 @@ def _fit_by_loop(
     return Fitted(fitted, loss, anchor=models.parameters_of(network))
 
 
-def _fit_dense(sgd: DenseSgd, parameters: Parameters, lesson: Lesson, pull: Pull | None) -> Fitted:
+def _fit_by_hand(
+    sgd: DenseSgd | ConvolutionalSgd, parameters: Parameters, lesson: Lesson, pull: Pull | None
+) -> Fitted:
     np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)
-    inputs = lesson.inputs.reshape(len(lesson.inputs), -1)
-    draw = _dropout(lesson.dropout_seed)
-    loss = sgd.train(inputs, lesson.labels, lesson.rows, lesson.order, draw, pull)
+    inputs, labels, rows, order = lesson.inputs, lesson.labels, lesson.rows, lesson.order
+    if isinstance(sgd, DenseSgd):
+        inputs = inputs.reshape(len(inputs), -1)
+        draw = _dropout(lesson.dropout_seed)
+        loss = sgd.train(inputs, labels, rows, order, draw, pull)
+    else:
+        loss = sgd.train(inputs, labels, rows, order, pull)
     fitted = unflatten(sgd.values.copy(), parameters)
     anchor = None if pull is None else unflatten(sgd.anchor.copy(), parameters)
     return Fitted(fitted, loss, anchor=anchor)
@@ -123,8 +133,35 @@ def unflatten(values: np.ndarray, like: Parameters) -> dict[str, np.ndarray]:
 
 
 @functools.lru_cache(maxsize=2)
-def _dense_sgd(shape: DenseShape, settings: Settings) -> DenseSgd:
-    return DenseSgd(shape, settings, kernel.load())
+def _hand_written(
+    name: str,
+    input_shape: tuple[int, ...],
+    num_classes: int,
+    device: torch.device,
+    settings: Settings,
+) -> DenseSgd | ConvolutionalSgd | None:
+    """Return what trains a network without autograd; None where nothing does."""
+    network = _network(name, input_shape, num_classes, device)
+    dense = dense_shape(network)
+    if dense is not None:
+        return DenseSgd(dense, settings, kernel.load())
+    shape = convolutional_shape(network, input_shape)
+    if shape is None or settings.engine != "compiled":
+        return None
+    return ConvolutionalSgd(shape, settings, conv_kernel.load())
+
+
+def require_compiler(settings: Settings) -> None:
+    """Raise :class:`ConfigError` if the engine needs a C compiler and there is none."""
+    if settings.engine != "compiled":
+        return
+    try:
+        conv_kernel.load()
+    except CannotCompileError as error:
+        raise ConfigError(
+            f"engine = 'compiled': nothing compiles here ({error}); install a C compiler (gcc), or "
+            "use engine=batched"
+        ) from error
 
 
 def _dropout(seed: int) -> Draw:

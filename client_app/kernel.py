@@ -1,25 +1,18 @@
 """The hand-written steps of :mod:`client_app.dense` in C: one call is an epoch of a client.
 
 Matrix products go to the BLAS that comes with SciPy, through the pointers it publishes for Cython;
-what lies between them is plain loops. It is compiled by the machine's own C compiler the first time
-it is used and kept in the user's cache folder. Without a compiler the NumPy steps do the same.
-
-The source is a text in here and no file beside: Flower's app bundles carry Python files only.
+what lies between them is plain loops. Without a compiler the NumPy steps do the same.
 """
 
 import ctypes
 import functools
-import hashlib
 import logging
-import os
-import platform
-import subprocess
-import tempfile
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
+
+from client_app import compiler
+from client_app.compiler import CannotCompileError, array_of
 
 log = logging.getLogger("coterie")
 
@@ -29,10 +22,6 @@ Train = Callable[..., float]
 """``coterie_train`` below with its BLAS; takes NumPy arrays, and refuses wrong types."""
 
 _SOURCE = r"""
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
 typedef void (*gemm)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *,
                      float *, float *, int *);
 
@@ -55,38 +44,6 @@ static void transposed_times(gemm product, int rows, int columns, int inner, flo
     float one = 1, zero = 0;
     product("N", "T", &columns, &rows, &inner, &one, b, &columns, a, &rows, &zero, out, &columns);
 }
-
-/* Summed cross-entropy of a batch; delta becomes (softmax - one-hot) / size. */
-static double loss_of(int size, int classes, const float *logits, const int64_t *labels,
-                      const int64_t *batch, float *delta) {
-    double loss = 0;
-    float share = 1.0f / size;
-    for (int i = 0; i < size; i++, logits += classes, delta += classes) {
-        int64_t label = labels[batch[i]];
-        float largest = logits[0], sum = 0;
-        for (int j = 1; j < classes; j++) largest = logits[j] > largest ? logits[j] : largest;
-        for (int j = 0; j < classes; j++) sum += delta[j] = expf(logits[j] - largest);
-        loss += logf(sum) - (logits[label] - largest);
-        for (int j = 0; j < classes; j++) delta[j] = delta[j] / sum * share;
-        delta[label] -= share;
-    }
-    return loss;
-}
-
-/* Numbers below the smallest normal one count as 0: they cost a hundred times as much, and momenta
-   end there. Only in here: whoever called gets the processor as it was. */
-#ifdef __SSE__
-#include <xmmintrin.h>
-static unsigned flush_to_zero(void) {
-    unsigned before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040);
-    return before;
-}
-static void restore(unsigned before) { _mm_setcsr(before); }
-#else
-static unsigned flush_to_zero(void) { return 0; }
-static void restore(unsigned before) { (void)before; }
-#endif
 
 /* Passes once over `rows` rows in the order given; returns their summed loss. Buffers: activations
    and deltas hold `most` rows of every width. `bits` are the dropout draws of all steps end to end,
@@ -137,8 +94,11 @@ double coterie_train(gemm product, int layers, const int *widths, const float *i
             for (int i = 0; i < count; i++) out[i] *= bits[i] >= thresholds[l] ? scales[l] : 0;
             bits += (count + 3) / 4 * 4; /* a word holds four units */
         }
-        double loss =
-            loss_of(size, widths[layers], values_of[layers], labels, batch, deltas_of[layers]);
+        double loss = 0;
+        for (int i = 0, classes = widths[layers]; i < size; i++)
+            loss += row_loss(classes, 1, values_of[layers] + (int64_t)i * classes,
+                             labels[batch[i]], 1.0f / size,
+                             deltas_of[layers] + (int64_t)i * classes);
         if (step % repeats == 0) total += loss;
         for (int l = layers - 1; l >= 0; l--) {
             int wide = widths[l + 1], count = size * widths[l];
@@ -154,35 +114,23 @@ double coterie_train(gemm product, int layers, const int *widths, const float *i
             for (int i = 0; i < count; i++)
                 below[i] *= bits_of[l - 1][i] >= thresholds[l - 1] ? scales[l - 1] : 0;
         }
-        if (strength > 0)
-            for (int64_t i = 0; i < parameters; i++)
-                gradients[i] += strength * (values[i] - anchor[i]);
-        for (int64_t i = 0; i < parameters; i++) {
-            momenta[i] = momentum * momenta[i] + gradients[i] + decay * values[i];
-            values[i] -= learning_rate * momenta[i];
-        }
-        if (follow > 0 && step % repeats == repeats - 1)
-            for (int64_t i = 0; i < parameters; i++)
-                anchor[i] += follow * (values[i] - anchor[i]);
+        move(parameters, values, gradients, momenta, learning_rate, momentum, decay, anchor,
+             strength, step % repeats == repeats - 1 ? follow : 0);
     }
     restore(before);
     return total;
 }
 """
-_FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fPIC", "-c")
 _GEMM = b"void (char *, char *, int *, int *, int *, __pyx_t_5scipy_6linalg_11cython_blas_s *"
 MOST_LAYERS = 64
 
 
-def _array(dtype: type) -> Any:
-    return np.ctypeslib.ndpointer(dtype=dtype, flags="C_CONTIGUOUS")
-
-
-_FLOATS, _INTS = _array(np.float32), _array(np.int64)
+_FLOATS, _INTS = array_of(np.float32), array_of(np.int64)
 _ARGUMENTS = [
-    *(ctypes.c_void_p, ctypes.c_int, _array(np.int32), _FLOATS, _INTS, _INTS),
+    *(ctypes.c_void_p, ctypes.c_int, array_of(np.int32), _FLOATS, _INTS, _INTS),
     *(ctypes.c_int64, ctypes.c_int),
-    *(_FLOATS, _FLOATS, _FLOATS, _FLOATS, _FLOATS, _array(np.int16), _FLOATS, _array(np.int16)),
+    *(_FLOATS, _FLOATS, _FLOATS, _FLOATS, _FLOATS),
+    *(array_of(np.int16), _FLOATS, array_of(np.int16)),
     *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
     *(_FLOATS, ctypes.c_float, ctypes.c_int, ctypes.c_float),
 ]
@@ -192,48 +140,17 @@ _ARGUMENTS = [
 def load() -> Train | None:
     """Return the compiled steps; None, said once, where they cannot be had on this machine."""
     try:
-        function = ctypes.CDLL(str(_compiled())).coterie_train
+        function = compiler.library("dense", _SOURCE).coterie_train
         product = _sgemm()
-    except (OSError, subprocess.CalledProcessError) as error:
-        reason = getattr(error, "stderr", None) or error
-        log.info("dense networks train with NumPy, not with compiled steps: %s", reason)
+    except CannotCompileError as error:
+        log.info("dense networks train with NumPy, not with compiled steps: %s", error)
         return None
     function.restype, function.argtypes = ctypes.c_double, _ARGUMENTS
     return functools.partial(function, product)
 
 
-def _compiled() -> Path:
-    """Return the shared library for this source and processor, made if it is not there yet."""
-    words = (_SOURCE, *_FLAGS, platform.machine(), _processor())
-    name = hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
-    library = folder / f"dense-{name}.so"
-    if not library.exists():
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            parts, made = Path(scratch) / "dense.o", Path(scratch) / "dense.so"
-            _cc(*_FLAGS, "-x", "c", "-", "-o", str(parts))
-            # Linked by itself: with -ffast-math GCC links code that lets the whole process flush
-            # small numbers to zero as soon as the library is loaded.
-            _cc("-shared", str(parts), "-o", str(made), "-lm")
-            made.replace(library)  # another process may do the same: whole either way
-    return library
-
-
-def _cc(*words: str) -> None:
-    command = [os.environ.get("CC", "cc"), *words]
-    subprocess.run(command, input=_SOURCE, text=True, check=True, capture_output=True)  # noqa: S603
-
-
-def _processor() -> str:
-    """Return what ``-march=native`` depends on, as Linux tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
-
-
 def _sgemm() -> int:
-    """Return the address of SciPy's ``sgemm``; :class:`OSError` if its signature is another."""
+    """Return the address of SciPy's ``sgemm``; raise if its signature is another."""
     from scipy.linalg import cython_blas
 
     capsule = cython_blas.__pyx_capi__["sgemm"]
@@ -243,7 +160,7 @@ def _sgemm() -> int:
     pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
     signature = name_of(capsule)
     if not signature.startswith(_GEMM):
-        raise OSError(f"SciPy's sgemm has the signature {signature.decode()}")
+        raise CannotCompileError(f"SciPy's sgemm has the signature {signature.decode()}")
     address = pointer_of(capsule, signature)
     assert isinstance(address, int)
     return address

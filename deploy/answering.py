@@ -36,7 +36,7 @@ def units(asked: Sequence[T], kind: str) -> list[Sequence[T]]:
 
 def answer(app: ClientApp, asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
     """Return the reply to each message, an error reply where the ClientApp raised."""
-    if app is own_app and config.from_run_config(contexts[0].run_config).engine == "batched":
+    if app is own_app and config.from_run_config(contexts[0].run_config).engine != "loop":
         together = batched.answer(asked, contexts)
         if together is not None:
             return together

@@ -24,6 +24,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from client_app.engine import require_compiler
 from client_app.site import simulated_federation
 from client_app.training import choose_device
 from common import disclosures
@@ -60,6 +61,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)
+    require_compiler(settings)
     num_nodes = len(own) or len(simulated_federation(settings)[1])
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.

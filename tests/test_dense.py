@@ -27,9 +27,9 @@ def steps(request, monkeypatch):
             pytest.skip("no C compiler here")
     else:
         monkeypatch.setattr(kernel, "load", lambda: None)
-    engine._dense_sgd.cache_clear()
+    engine._hand_written.cache_clear()
     yield
-    engine._dense_sgd.cache_clear()
+    engine._hand_written.cache_clear()
 
 
 def lesson(shape=(12,), rows=60, classes=6, seed=0):

@@ -1,6 +1,9 @@
+import copy
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from common import models
 from common.config import Settings
@@ -80,3 +83,21 @@ def test_impossible_networks_are_refused():
         models.build("fama-cnn", (1, 8, 8), 10)
     with pytest.raises(ConfigError, match="same version and model"):
         models.load_parameters(models.build("mlp", (10,), 2), {"w": np.zeros(1)})
+
+
+def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling():
+    torch.manual_seed(0)
+    ours = models.build("lenet", (1, 8, 8), 10)
+    layers = dict(ours.named_children())
+    usual = list(layers)
+    for number in "12":
+        at = usual.index(f"pool{number}")
+        usual[at : at + 2] = f"relu{number}", f"pool{number}"
+    theirs = nn.Sequential(*(copy.deepcopy(layers[name]) for name in usual))
+    inputs = torch.randn(40, 1, 8, 8).clamp(-0.5, 1)  # with ties
+    outputs = [network(inputs) for network in (ours, theirs)]
+    assert torch.equal(*outputs)
+    for out in outputs:
+        out.square().sum().backward()
+    for one, other in zip(ours.parameters(), theirs.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)

@@ -1,0 +1,122 @@
+"""How far two ways to take the same training in float32 come apart, as a table in Markdown.
+
+The same client trains in the ordinary loop, in compiled convolutions, and in the loop in float64.
+Parameters differ by the rounding of their sums, about 1e-7, until two numbers in a window of
+max-pooling (or a number and 0 before ReLU) are so close that rounding decides; then by more.
+
+    python -m benchmarks.rounding --data-dir DATA
+"""
+
+import argparse
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from client_app import engine, training
+from client_app.engine import Lesson
+from client_app.training import Rows
+from common import models
+from common.config import Settings
+from common.data import Dataset, load_dataset
+from common.messages import Parameters
+from common.seeds import generator
+
+
+@dataclass(frozen=True)
+class Training:
+    """One client's, with some settings."""
+
+    dataset: str
+    rows: int
+    model: str
+    batch_size: int
+    epochs: int
+    learning_rate: float
+    momentum: float
+
+    def settings(self, kind: str) -> Settings:
+        """Return the run's settings with one of the engines."""
+        return Settings.parse(
+            {
+                "model": self.model,
+                "batch-size": self.batch_size,
+                "local-epochs": self.epochs,
+                "learning-rate": self.learning_rate,
+                "momentum": self.momentum,
+                "engine": kind,
+                "device": "cpu",
+            }
+        )
+
+
+TRAININGS = (
+    Training("digits", 140, "lenet", 32, 5, 0.05, 0.5),
+    Training("mnist", 600, "fama-cnn-small", 10, 1, 0.05, 0.0),
+    Training("mnist", 600, "fama-cnn", 10, 1, 0.05, 0.0),
+    Training("cifar10-jpeg", 500, "pereira-cnn", 64, 2, 0.01, 0.5),
+)
+
+
+def apart(one: Parameters, other: Parameters) -> float:
+    """Return the largest difference of two models' parameters."""
+    return max(float(np.abs(one[name] - other[name]).max()) for name in one)
+
+
+def in_float64(first: Parameters, lesson: Lesson, work: Training) -> Parameters:
+    """Return what the loop makes of a client in float64."""
+    network = models.build(work.model, lesson.input_shape, lesson.num_classes).double()
+    models.load_parameters(network, {k: v.astype(np.float64) for k, v in first.items()})
+    rows = Rows.on(
+        torch.device("cpu"),
+        lesson.inputs[lesson.rows].astype(np.float64),
+        lesson.labels[lesson.rows],
+    )
+    training.train(network, rows, work.settings("loop"), lesson.order)
+    return models.parameters_of(network)
+
+
+def differences(work: Training, dataset: Dataset, seed: int) -> list[float]:
+    """Return how far compiled is from the loop, and each of them from float64."""
+    mine = generator(seed, "rows").permutation(len(dataset.train_x))[: work.rows]
+
+    def lesson() -> Lesson:
+        order = generator(seed, "order")
+        return Lesson(dataset.train_x, dataset.train_targets, mine, order, 0, dataset.num_classes)
+
+    settings = work.settings("loop").replace(seed=seed)
+    first = models.initial_parameters(settings, dataset.input_shape, dataset.num_classes)
+    loop, compiled = (
+        engine.fit(first, lesson(), work.settings(kind)).parameters for kind in ("loop", "compiled")
+    )
+    exact = in_float64(first, lesson(), work)
+    return [apart(compiled, loop), apart(loop, exact), apart(compiled, exact)]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path)
+    parser.add_argument("--seeds", type=int, default=20)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    print(
+        "| training | median: compiled to loop | loop to float64 | compiled to float64 "
+        "| above 1e-5: compiled to loop | loop to float64 | compiled to float64 |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for work in TRAININGS:
+        dataset = load_dataset(work.dataset, data_dir=given.data_dir, seed=0)
+        found = np.array([differences(work, dataset, seed) for seed in range(given.seeds)])
+        medians = " | ".join(f"{value:.0e}" for value in np.median(found, axis=0))
+        above = " | ".join(f"{count} of {given.seeds}" for count in (found > 1e-5).sum(axis=0))
+        print(
+            f"| `{work.model}` on {work.dataset}, {work.rows} rows, B = {work.batch_size}, "
+            f"E = {work.epochs} | {medians} | {above} |",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

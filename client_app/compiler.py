@@ -1,0 +1,120 @@
+"""Compiles C that stands as text in a module, once per machine, and keeps the library.
+
+The sources are texts in Python and no files beside it: Flower's app bundles carry Python files
+only. What is compiled is kept in the user's cache folder.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fPIC", "-c")
+
+PRELUDE = r"""
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Numbers below the smallest normal one count as 0: they cost a hundred times as much, and momenta
+   end there. Only in here: whoever called gets the processor as it was. */
+#ifdef __SSE__
+#include <xmmintrin.h>
+static unsigned flush_to_zero(void) {
+    unsigned before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040);
+    return before;
+}
+static void restore(unsigned before) { _mm_setcsr(before); }
+#else
+static unsigned flush_to_zero(void) { return 0; }
+static void restore(unsigned before) { (void)before; }
+#endif
+
+/* Cross-entropy of a row, whose logits lie `apart` from each other, as do the derivatives by them:
+   delta becomes (softmax - one-hot) * share. */
+static inline double row_loss(int classes, int apart, const float *logits, int64_t label,
+                              float share, float *delta) {
+    float largest = logits[0], sum = 0;
+    for (int j = 1; j < classes; j++)
+        largest = logits[j * apart] > largest ? logits[j * apart] : largest;
+    for (int j = 0; j < classes; j++)
+        sum += delta[j * apart] = expf(logits[j * apart] - largest);
+    for (int j = 0; j < classes; j++) delta[j * apart] = delta[j * apart] / sum * share;
+    delta[label * apart] -= share;
+    return logf(sum) - (logits[label * apart] - largest);
+}
+
+/* A step of SGD: `strength` times the way from the anchor is added to each gradient, and the anchor
+   moves the share `follow` of its way to the new values. */
+static void move(int64_t parameters, float *values, float *gradients, float *momenta,
+                 float learning_rate, float momentum, float decay, float *anchor, float strength,
+                 float follow) {
+    if (strength > 0)
+        for (int64_t i = 0; i < parameters; i++)
+            gradients[i] += strength * (values[i] - anchor[i]);
+    for (int64_t i = 0; i < parameters; i++) {
+        momenta[i] = momentum * momenta[i] + gradients[i] + decay * values[i];
+        values[i] -= learning_rate * momenta[i];
+    }
+    if (follow > 0)
+        for (int64_t i = 0; i < parameters; i++) anchor[i] += follow * (values[i] - anchor[i]);
+}
+"""
+"""C that every source begins with."""
+
+
+class CannotCompileError(Exception):
+    """No library, and why."""
+
+
+def array_of(dtype: type) -> Any:
+    """Return the type of a C-contiguous array argument; arrays of other types are refused."""
+    return np.ctypeslib.ndpointer(dtype=dtype, flags="C_CONTIGUOUS")
+
+
+def library(name: str, source: str) -> ctypes.CDLL:
+    """Return the library of a source after the prelude, compiled if it is not there yet.
+
+    Raises:
+        CannotCompileError: there is no compiler, or it refuses.
+    """
+    try:
+        return ctypes.CDLL(str(_compiled(name, PRELUDE + source)))
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise CannotCompileError(getattr(error, "stderr", None) or str(error)) from error
+
+
+def _compiled(name: str, source: str) -> Path:
+    words = (source, *FLAGS, platform.machine(), _processor())
+    digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+    found = folder / f"{name}-{digest}.so"
+    if not found.exists():
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            parts, made = Path(scratch) / "parts.o", Path(scratch) / "made.so"
+            _cc(source, *FLAGS, "-x", "c", "-", "-o", str(parts))
+            # Linked by itself: with -ffast-math GCC links code that lets the whole process flush
+            # small numbers to zero as soon as the library is loaded.
+            _cc("", "-shared", str(parts), "-o", str(made), "-lm")
+            made.replace(found)  # another process may do the same: whole either way
+    return found
+
+
+def _cc(source: str, *words: str) -> None:
+    command = [os.environ.get("CC", "cc"), *words]
+    subprocess.run(command, input=source, text=True, check=True, capture_output=True)  # noqa: S603
+
+
+def _processor() -> str:
+    """Return what ``-march=native`` depends on, as Linux tells it."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    return next((line for line in lines if line.startswith(("flags", "Features"))), "")

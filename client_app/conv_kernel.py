@@ -1,0 +1,479 @@
+"""The steps of :mod:`client_app.convolutional` in C: one call is an epoch of a client.
+
+A vector holds one number of each of 16 samples (8 where the processor's vectors are short), so that
+every sum is taken sample by sample in one order, wherever in an image it is: equal patches give
+equal numbers, and of equal numbers max-pooling takes the first, as torch does. Dense layers are
+convolutions as large as what goes into them.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from client_app import compiler
+from client_app.compiler import array_of
+
+__all__ = ["MOST_LAYERS", "Steps", "load"]
+
+MOST_LAYERS = 64
+
+_SOURCE = r"""
+#ifdef __AVX512F__
+enum { LANES = 16, MOST_CHANNELS = 16, MOST_TAPS = 5 };
+#else
+enum { LANES = 8, MOST_CHANNELS = 12, MOST_TAPS = 2 };
+#endif
+enum { MOST_LAYERS = 64 };
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+
+/* What follows is written once for any number of channels and compiled for each: only then do the
+   sums stay in registers. */
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+#define FOR_SIZE(size, call) \
+    switch (size) { \
+    case 4: call(4); break; \
+    case 8: call(8); break; \
+    case 10: call(10); break; \
+    case 12: call(12); break; \
+    default: call(MOST_CHANNELS); \
+    }
+
+/* Channels come in blocks: an image is [block][row][column][channel of the block], each a vec. */
+typedef struct {
+    int32_t in_blocks, in_block, height, width; /* of what goes in, with the padding */
+    int32_t pad, tall, wide, pool;              /* the filters' size; pool is 1 or 2 */
+    int32_t out_blocks, out_block, outputs;     /* outputs: without what fills the last block */
+} layer;
+
+/* A layer's numbers. Images of all groups of LANES samples follow each other; the weights are
+   [out block][in block][row][column][in channel][out channel]. */
+typedef struct {
+    vec *in, *in_delta;  /* the second without padding */
+    vec *out_delta;      /* before pooling */
+    ivec *winner;        /* which of the four places in a window was the largest */
+    float *weights, *biases, *by_weights, *by_biases;
+    float *turned;       /* [in block][out block][row][column, backwards][out][in channel] */
+} room;
+
+static int64_t rows_of(const layer *l) { return (l->height - l->tall + 1) / l->pool; }
+static int64_t columns_of(const layer *l) { return (l->width - l->wide + 1) / l->pool; }
+static int64_t in_size(const layer *l) {
+    return (int64_t)l->in_blocks * l->in_block * l->height * l->width;
+}
+static int64_t inner_block(const layer *l) {
+    return (int64_t)(l->height - 2 * l->pad) * (l->width - 2 * l->pad) * l->in_block;
+}
+static int64_t out_size(const layer *l) {
+    return l->out_blocks * l->out_block * rows_of(l) * columns_of(l);
+}
+static int64_t delta_size(const layer *l) { return out_size(l) * l->pool * l->pool; }
+static int64_t weights_of(const layer *l) {
+    return (int64_t)l->in_blocks * l->in_block * l->out_blocks * l->out_block * l->tall * l->wide;
+}
+
+INLINE vec either(ivec mask, vec yes, vec no) {
+    return (vec)((mask & (ivec)yes) | (~mask & (ivec)no));
+}
+
+/* sums[o] += in[i] * weights[i][o], over all i; for two places at once if PLACES is 2 */
+INLINE void gather(const int OUT, const int PLACES, vec *sums, const vec *in, int64_t apart,
+                   const float *weights, int64_t count) {
+    for (int64_t i = 0; i < count; i++, weights += OUT) {
+        vec one = in[i], two = PLACES == 2 ? in[i + apart] : one;
+        UNROLL for (int o = 0; o < OUT; o++) {
+            sums[o] += one * weights[o];
+            if (PLACES == 2) sums[OUT + o] += two * weights[o];
+        }
+    }
+}
+
+/* One block of output channels of a group: convolution, pooling, ReLU. */
+INLINE void forward_block(const int OUT, const int POOL, const layer *l, const room *r, int block,
+                          const vec *in, ivec *winner, vec *out, int64_t out_width, int rectify) {
+    int64_t run = (int64_t)l->wide * l->in_block, rows = rows_of(l), columns = columns_of(l);
+    const float *biases = r->biases + block * OUT;
+    for (int64_t y = 0; y < rows; y++)
+        for (int64_t x = 0; x < columns; x++) {
+            vec best[MOST_CHANNELS];
+            ivec won[MOST_CHANNELS];
+            for (int down = 0; down < POOL; down++) {
+                const float *weights = r->weights + block * (weights_of(l) / l->out_blocks);
+                vec sums[2 * MOST_CHANNELS];
+                UNROLL for (int o = 0; o < 2 * OUT; o++) sums[o] = (vec){};
+                for (int b = 0; b < l->in_blocks; b++)
+                    for (int k = 0; k < l->tall; k++, weights += run * OUT) {
+                        int64_t row = (int64_t)b * l->height + y * POOL + down + k;
+                        gather(OUT, POOL, sums, in + (row * l->width + x * POOL) * l->in_block,
+                               l->in_block, weights, run);
+                    }
+                UNROLL for (int o = 0; o < OUT; o++) {
+                    /* last, as torch does: equal sums stay equal */
+                    sums[o] += biases[o];
+                    sums[OUT + o] += biases[o];
+                    if (down == 0) {
+                        best[o] = sums[o];
+                        won[o] = (ivec){};
+                    } else {
+                        ivec more = sums[o] > best[o];
+                        won[o] = (more & 2) | (~more & won[o]);
+                        best[o] = either(more, sums[o], best[o]);
+                    }
+                    if (POOL == 1) continue;
+                    ivec more = sums[OUT + o] > best[o];
+                    won[o] = (more & (2 * down + 1)) | (~more & won[o]);
+                    best[o] = either(more, sums[OUT + o], best[o]);
+                }
+            }
+            UNROLL for (int o = 0; o < OUT; o++) {
+                /* so written that NaN stays NaN, and the guard sees it */
+                out[(y * out_width + x) * OUT + o] =
+                    rectify ? either(best[o] < 0, (vec){}, best[o]) : best[o];
+                if (POOL == 2) winner[(y * columns + x) * OUT + o] = won[o];
+            }
+        }
+}
+
+/* Fills what goes into the next layer, within its padding; of the last layer, the logits. */
+static void forward(const layer *l, const room *r, const layer *next, vec *above, int group) {
+    int64_t columns = columns_of(l), plane = rows_of(l) * columns * l->out_block;
+    int64_t out_width = columns, out_plane = plane, inset = 0;
+    vec *out = above + group * out_size(l);
+    if (next) {
+        out = above + group * in_size(next);
+        out_width = next->width;
+        out_plane = (int64_t)next->height * next->width * l->out_block;
+        inset = ((int64_t)next->pad * next->width + next->pad) * l->out_block;
+    }
+    for (int block = 0; block < l->out_blocks; block++) {
+        const vec *in = r->in + group * in_size(l);
+        ivec *winner = r->winner + group * out_size(l) + block * plane;
+        vec *to = out + block * out_plane + inset;
+#define CALL(OUT) \
+    if (l->pool == 2) forward_block(OUT, 2, l, r, block, in, winner, to, out_width, next != 0); \
+    else forward_block(OUT, 1, l, r, block, in, winner, to, out_width, next != 0)
+        FOR_SIZE(l->out_block, CALL)
+#undef CALL
+    }
+}
+
+/* out_delta of a layer from in_delta of the next: back through ReLU and pooling. */
+static void spread(const layer *l, const room *r, const layer *next, const room *above, int group) {
+    int64_t rows = rows_of(l), columns = columns_of(l), wide = columns * l->pool;
+    const vec *delta = above->in_delta + group * out_size(l);
+    const vec *value = above->in + group * in_size(next);
+    const ivec *winner = r->winner + group * out_size(l);
+    vec *to = r->out_delta + group * delta_size(l);
+    for (int64_t b = 0; b < l->out_blocks; b++)
+        for (int64_t y = 0; y < rows; y++)
+            for (int64_t x = 0; x < columns; x++) {
+                int64_t at = ((b * rows + y) * columns + x) * l->out_block;
+                int64_t row = b * next->height + next->pad + y;
+                const vec *seen = value + (row * next->width + next->pad + x) * l->out_block;
+                for (int w = 0; w < l->pool * l->pool; w++) {
+                    int64_t line = (b * rows + y) * l->pool + w / 2;
+                    vec *place = to + (line * wide + x * l->pool + w % 2) * l->out_block;
+                    for (int o = 0; o < l->out_block; o++) {
+                        vec slope = either(seen[o] > 0, delta[at + o], (vec){});
+                        place[o] = l->pool == 1 ? slope
+                                                : either(winner[at + o] == w, slope, (vec){});
+                    }
+                }
+            }
+}
+
+static void turn(const layer *l, const room *r) {
+    const float *from = r->weights;
+    for (int ob = 0; ob < l->out_blocks; ob++)
+        for (int ib = 0; ib < l->in_blocks; ib++)
+            for (int k = 0; k < l->tall; k++)
+                for (int j = l->wide - 1; j >= 0; j--) {
+                    int64_t line = (int64_t)(ib * l->out_blocks + ob) * l->tall + k;
+                    float *to = r->turned + (line * l->wide + j) * l->out_block * l->in_block;
+                    for (int i = 0; i < l->in_block; i++, from += l->out_block)
+                        for (int o = 0; o < l->out_block; o++) to[o * l->in_block + i] = from[o];
+                }
+}
+
+/* in_delta of one block of input channels from out_delta, of one group or two. */
+INLINE void backward_block(const int IN, const int GROUPS, const layer *l, const float *turned,
+                           const vec *delta, int64_t delta_apart, vec *below,
+                           int64_t below_apart) {
+    int64_t rows = rows_of(l) * l->pool, columns = columns_of(l) * l->pool;
+    int height = l->height - 2 * l->pad, width = l->width - 2 * l->pad;
+    int64_t run = (int64_t)l->wide * l->out_block;
+    for (int y = 0; y < height; y++)
+        for (int x = 0; x < width; x++, below += IN) {
+            int64_t first = x + l->pad - l->wide + 1, last = x + l->pad;
+            int64_t skipped = first < 0 ? -first : 0;
+            first += skipped;
+            if (last >= columns) last = columns - 1;
+            int64_t count = (last - first + 1) * l->out_block;
+            vec sums[2 * MOST_CHANNELS];
+            UNROLL for (int c = 0; c < 2 * IN; c++) sums[c] = (vec){};
+            for (int b = 0; b < l->out_blocks; b++)
+                for (int k = 0; k < l->tall; k++) {
+                    int64_t row = y + l->pad - k;
+                    if (row < 0 || row >= rows) continue;
+                    const vec *from = delta + ((b * rows + row) * columns + first) * l->out_block;
+                    const float *weights =
+                        turned + ((b * l->tall + k) * run + skipped * l->out_block) * IN;
+                    gather(IN, GROUPS, sums, from, delta_apart, weights, count);
+                }
+            UNROLL for (int c = 0; c < IN; c++) {
+                below[c] = sums[c];
+                if (GROUPS == 2) below[below_apart + c] = sums[IN + c];
+            }
+        }
+}
+
+static void backward(const layer *l, const room *r, int groups) {
+    int64_t delta_apart = delta_size(l), below_apart = inner_block(l) * l->in_blocks;
+    for (int g = 0; g < groups; g += 2)
+        for (int block = 0; block < l->in_blocks; block++) {
+            const float *turned = r->turned + block * (weights_of(l) / l->in_blocks);
+            const vec *delta = r->out_delta + g * delta_apart;
+            vec *below = r->in_delta + g * below_apart + block * inner_block(l);
+#define CALL(IN) \
+    if (g + 1 < groups) backward_block(IN, 2, l, turned, delta, delta_apart, below, below_apart); \
+    else backward_block(IN, 1, l, turned, delta, 0, below, 0)
+            FOR_SIZE(l->in_block, CALL)
+#undef CALL
+        }
+}
+
+INLINE float total(vec v) {
+    typedef float half __attribute__((vector_size(2 * LANES)));
+    typedef float quarter __attribute__((vector_size(LANES)));
+    half halves[2], sum;
+    memcpy(halves, &v, sizeof v);
+    sum = halves[0] + halves[1];
+    quarter quarters[2], rest;
+    memcpy(quarters, &sum, sizeof sum);
+    rest = quarters[0] + quarters[1];
+    float all = 0;
+    for (int i = 0; i < LANES / 4; i++) all += rest[i];
+    return all;
+}
+
+/* Gradients by weights of TAPS inputs, `step` from each other, and OUT outputs: over all places. */
+INLINE void tile(const int OUT, const int TAPS, const layer *l, int64_t step, const vec *in,
+                 const vec *delta, int groups, float *by_weights) {
+    int64_t rows = rows_of(l) * l->pool, columns = columns_of(l) * l->pool;
+    vec sums[25];
+    UNROLL for (int i = 0; i < TAPS * OUT; i++) sums[i] = (vec){};
+    for (int g = 0; g < groups; g++)
+        for (int64_t y = 0; y < rows; y++) {
+            const vec *value = in + g * in_size(l) + y * l->width * l->in_block;
+            const vec *slope = delta + g * delta_size(l) + y * columns * l->out_block;
+            for (int64_t x = 0; x < columns; x++, value += l->in_block, slope += l->out_block)
+                UNROLL for (int o = 0; o < OUT; o++) {
+                    UNROLL for (int t = 0; t < TAPS; t++)
+                        sums[t * OUT + o] += value[t * step] * slope[o];
+                }
+        }
+    UNROLL for (int t = 0; t < TAPS; t++)
+        UNROLL for (int o = 0; o < OUT; o++)
+            by_weights[t * step * l->out_block + o] = total(sums[t * OUT + o]);
+}
+
+static void any_tile(int out, int taps, const layer *l, int64_t step, const vec *in,
+                     const vec *delta, int groups, float *by_weights) {
+#define CALL(OUT, TAPS) tile(OUT, TAPS, l, step, in, delta, groups, by_weights)
+#define OF_TAPS(OUT) \
+    switch (taps) { \
+    case 1: CALL(OUT, 1); break; \
+    case 2: CALL(OUT, 2); break; \
+    case 3: CALL(OUT, (MOST_TAPS < 3 ? 1 : 3)); break; \
+    case 4: CALL(OUT, (MOST_TAPS < 4 ? 1 : 4)); break; \
+    default: CALL(OUT, (MOST_TAPS < 5 ? 1 : 5)); \
+    }
+    if (out == 4) {
+        OF_TAPS(4)
+    } else {
+        OF_TAPS(5)
+    }
+#undef OF_TAPS
+#undef CALL
+}
+
+static void by_parameters(const layer *l, const room *r, int groups) {
+    int64_t rows = rows_of(l) * l->pool, columns = columns_of(l) * l->pool;
+    int64_t run = (int64_t)l->wide * l->in_block, plane = rows * columns * l->out_block;
+    /* Taps are neighbours in a row, whose inputs overlap from place to place; else channels. */
+    int64_t step = l->wide > 1 ? l->in_block : 1;
+    int count = l->wide > 1 ? l->wide : l->in_block;
+    int parts = (count + MOST_TAPS - 1) / MOST_TAPS;
+    int outs = l->out_block % 4 ? 5 : 4; /* blocks are multiples of one of the two */
+    for (int o = 0; o < l->out_blocks * l->out_block; o += outs) {
+        int block = o / l->out_block, within = o % l->out_block;
+        const vec *delta = r->out_delta + block * plane + within;
+        for (int b = 0; b < l->in_blocks; b++)
+            for (int k = 0; k < l->tall; k++)
+                for (int c = 0; c < step; c++)
+                    for (int p = 0; p < parts; p++) {
+                        int from = count * p / parts, taps = count * (p + 1) / parts - from;
+                        int64_t row = (int64_t)b * l->height + k, tap = from * step + c;
+                        int64_t line = (int64_t)(block * l->in_blocks + b) * l->tall + k;
+                        any_tile(outs, taps, l, step, r->in + row * l->width * l->in_block + tap,
+                                 delta, groups,
+                                 r->by_weights + (line * run + tap) * l->out_block + within);
+                    }
+        for (int i = 0; i < outs; i++) {
+            vec sum = {};
+            for (int g = 0; g < groups; g++)
+                for (int64_t place = 0; place < rows * columns; place++)
+                    sum += delta[g * delta_size(l) + place * l->out_block + i];
+            r->by_biases[o + i] = total(sum);
+        }
+    }
+}
+
+/* A group's samples, channel by channel, to one lane each; lanes without a sample hold 0. */
+static void load(const layer *l, const float *inputs, const int64_t *batch, int size, vec *to) {
+    int channels = l->in_block, height = l->height - 2 * l->pad, width = l->width - 2 * l->pad;
+    float *flat = (float *)to;
+    for (int i = 0; i < LANES; i++) {
+        const float *from = i < size ? inputs + batch[i] * channels * height * width : 0;
+        for (int c = 0; c < channels; c++)
+            for (int y = 0; y < height; y++)
+                for (int x = 0; x < width; x++) {
+                    int64_t place = (int64_t)(y + l->pad) * l->width + l->pad + x;
+                    flat[(place * channels + c) * LANES + i] = from ? *from++ : 0;
+                }
+    }
+}
+
+static double loss_of(const layer *l, const vec *logits, const int64_t *labels,
+                      const int64_t *batch, int size, float share, vec *delta) {
+    double loss = 0;
+    memset(delta, 0, sizeof(vec) * out_size(l));
+    for (int i = 0; i < (size < LANES ? size : LANES); i++)
+        loss += row_loss(l->outputs, LANES, (const float *)logits + i, labels[batch[i]], share,
+                         (float *)delta + i);
+    return loss;
+}
+
+static char *take(char *at, int64_t vectors, void *pointer) {
+    memcpy(pointer, &at, sizeof at);
+    return at + sizeof(vec) * vectors;
+}
+
+/* Lays the rooms out in `space`, the logits last; returns the end. */
+static char *furnish(int layers, const layer *l, int groups, char *space, float *values,
+                     float *gradients, room *r) {
+    for (int i = 0; i < layers; i++, l++, r++) {
+        int64_t weights = weights_of(l), biases = l->out_blocks * l->out_block;
+        space = take(space, groups * in_size(l), &r->in);
+        space = take(space, groups * in_size(l), &r->in_delta);
+        space = take(space, groups * delta_size(l), &r->out_delta);
+        space = take(space, groups * out_size(l), &r->winner);
+        space = take(space, (weights + LANES - 1) / LANES, &r->turned);
+        r->weights = values;
+        r->by_weights = gradients;
+        r->biases = values + weights;
+        r->by_biases = gradients + weights;
+        values += weights + biases;
+        gradients += weights + biases;
+    }
+    return take(space, groups * out_size(l - 1), &r->in);
+}
+
+int coterie_lanes(void) { return LANES; }
+
+int coterie_most_channels(void) { return MOST_CHANNELS; }
+
+/* Bytes of the space below. */
+int64_t coterie_space(int layers, const layer *l, int most) {
+    room rooms[MOST_LAYERS + 1];
+    return furnish(layers, l, (most + LANES - 1) / LANES, 0, 0, 0, rooms) - (char *)0;
+}
+
+/* Passes once over `rows` rows in the order given; returns their summed loss. `space` is 0 at first
+   and begins at a multiple of a vector's size. After `repeats` steps on a batch, of which the first
+   gives the loss, the anchor moves. */
+double coterie_convolve(int layers, const layer *l, const float *inputs, const int64_t *labels,
+                        const int64_t *order, int64_t rows, int most, int64_t parameters,
+                        float *values, float *gradients, float *momenta, char *space,
+                        float learning_rate, float momentum, float decay, float *anchor,
+                        float strength, int repeats, float follow) {
+    room r[MOST_LAYERS + 1];
+    double total_loss = 0;
+    unsigned before = flush_to_zero();
+    furnish(layers, l, (most + LANES - 1) / LANES, space, values, gradients, r);
+    for (int64_t step = 0, at = 0; at < rows; at = ++step / repeats * most) {
+        int size = rows - at < most ? (int)(rows - at) : most, groups = (size + LANES - 1) / LANES;
+        double loss = 0;
+        for (int g = 0; g < groups; g++) {
+            const int64_t *batch = order + at + g * LANES;
+            load(l, inputs, batch, size - g * LANES, r[0].in + g * in_size(l));
+            for (int i = 0; i < layers; i++)
+                forward(l + i, r + i, i + 1 < layers ? l + i + 1 : 0, r[i + 1].in, g);
+            const layer *last = l + layers - 1;
+            loss += loss_of(last, r[layers].in + g * out_size(last), labels, batch,
+                            size - g * LANES, 1.0f / size,
+                            r[layers - 1].out_delta + g * out_size(last));
+        }
+        if (step % repeats == 0) total_loss += loss;
+        for (int i = layers - 1; i >= 0; i--) {
+            for (int g = 0; g < groups && i + 1 < layers; g++)
+                spread(l + i, r + i, l + i + 1, r + i + 1, g);
+            by_parameters(l + i, r + i, groups);
+            if (i == 0) break;
+            turn(l + i, r + i);
+            backward(l + i, r + i, groups);
+        }
+        move(parameters, values, gradients, momenta, learning_rate, momentum, decay, anchor,
+             strength, step % repeats == repeats - 1 ? follow : 0);
+    }
+    restore(before);
+    return total_loss;
+}
+"""
+_FLOATS, _INTS, _LAYERS = array_of(np.float32), array_of(np.int64), array_of(np.int32)
+_CONVOLVE = [
+    *(ctypes.c_int, _LAYERS, _FLOATS, _INTS, _INTS),
+    *(ctypes.c_int64, ctypes.c_int, ctypes.c_int64),
+    *(_FLOATS, _FLOATS, _FLOATS, array_of(np.uint8)),
+    *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
+    *(_FLOATS, ctypes.c_float, ctypes.c_int, ctypes.c_float),
+]
+_BLOCKS = 4, 8, 10, 12, 16
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The compiled functions, and how they want channels laid out."""
+
+    convolve: Callable[..., float]
+    """``coterie_convolve`` above; takes NumPy arrays, and refuses wrong types."""
+    space: Callable[..., int]
+    """``coterie_space`` above."""
+    lanes: int
+    """Samples in a vector."""
+    most_channels: int
+
+    def blocks(self, channels: int) -> tuple[int, int]:
+        """Return how many blocks of how many channels hold these with the least to spare."""
+        sizes = [size for size in _BLOCKS if size <= self.most_channels]
+        size = min(sizes, key=lambda size: (-(-channels // size) * size, -size))
+        return -(-channels // size), size
+
+
+@functools.cache
+def load() -> Steps:
+    """Return the compiled steps.
+
+    Raises:
+        CannotCompileError: there is no C compiler, or it refuses.
+    """
+    library: Any = compiler.library("convolutional", _SOURCE)
+    convolve, space = library.coterie_convolve, library.coterie_space
+    convolve.restype, convolve.argtypes = ctypes.c_double, _CONVOLVE
+    space.restype, space.argtypes = ctypes.c_int64, [ctypes.c_int, _LAYERS, ctypes.c_int]
+    return Steps(convolve, space, library.coterie_lanes(), library.coterie_most_channels())

@@ -1,0 +1,216 @@
+"""SGD for networks of convolutions with gradients written by hand, in C.
+
+Equal to the loop in :mod:`client_app.training` up to the rounding of its sums: within 1e-6, until
+two numbers in a window of max-pooling are so close that rounding decides which is the larger. From
+there on the two differ by as much as the loop itself does from one in float64.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from client_app.conv_kernel import MOST_LAYERS, Steps
+from client_app.pull import Pull
+from common.config import Settings
+
+Floats = NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """A convolution with stride 1, then 2x2 max-pooling if it pools, then ReLU but for the last.
+
+    A dense layer is one whose filters are as large as what goes into it.
+    """
+
+    in_channels: int
+    out_channels: int
+    in_height: int
+    in_width: int
+    """Without the padding."""
+    height: int
+    width: int
+    """Of a filter."""
+    padding: int
+    pools: bool
+
+    def __post_init__(self) -> None:
+        assert min(self.in_channels, self.out_channels, self.height, self.width) >= 1
+        assert self.padding >= 0
+        assert min(self.out_height, self.out_width) >= 1
+
+    @property
+    def out_height(self) -> int:
+        """After pooling, which leaves out a last odd row."""
+        return (self.in_height + 2 * self.padding - self.height + 1) // (1 + self.pools)
+
+    @property
+    def out_width(self) -> int:
+        """After pooling, which leaves out a last odd column."""
+        return (self.in_width + 2 * self.padding - self.width + 1) // (1 + self.pools)
+
+    @property
+    def filters(self) -> tuple[int, int, int, int]:
+        """Shape of the weights."""
+        return self.out_channels, self.in_channels, self.height, self.width
+
+
+ConvolutionalShape = tuple[Convolution, ...]
+
+
+def convolutional_shape(
+    network: nn.Module, input_shape: tuple[int, ...]
+) -> ConvolutionalShape | None:
+    """Return the layers of a network that is convolutions and then dense layers, else None."""
+    if not isinstance(network, nn.Sequential) or len(input_shape) != 3:
+        return None
+    channels, height, width = input_shape
+    layers: list[Convolution] = []
+    modules = list(network)
+    while modules:
+        module = modules.pop(0)
+        if isinstance(module, nn.Flatten):
+            continue
+        layer = _layer(module, modules, (channels, height, width))
+        if layer is None:
+            return None
+        layers.append(layer)
+        channels, height, width = layer.out_channels, layer.out_height, layer.out_width
+    return tuple(layers) if 1 <= len(layers) <= MOST_LAYERS else None
+
+
+def _layer(
+    module: nn.Module, after: list[nn.Module], shape: tuple[int, int, int]
+) -> Convolution | None:
+    """Return the layer that begins with a module, and take away what belongs to it."""
+    channels, height, width = shape
+    if isinstance(module, nn.Conv2d):
+        plain = (module.stride, module.dilation, module.groups) == ((1, 1), (1, 1), 1)
+        padding = module.padding
+        if not plain or module.bias is None or isinstance(padding, str) or len(set(padding)) > 1:
+            return None
+        if not after or not _pools_by_two(after.pop(0)) or not after:
+            return None
+        if not isinstance(after.pop(0), nn.ReLU):
+            return None
+        tall, wide = module.kernel_size
+        return Convolution(
+            *(channels, module.out_channels, height, width, tall, wide, padding[0], True)
+        )
+    if not isinstance(module, nn.Linear) or module.bias is None:
+        return None
+    if module.in_features != channels * height * width:
+        return None
+    if after and not isinstance(after.pop(0), nn.ReLU):
+        return None
+    return Convolution(channels, module.out_features, height, width, height, width, 0, False)
+
+
+def _pools_by_two(module: nn.Module) -> bool:
+    if not isinstance(module, nn.MaxPool2d):
+        return False
+    known = (module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode)
+    return known == (2, 2, 0, 1, False)
+
+
+class ConvolutionalSgd:
+    """Trains one client after the other in the same buffers.
+
+    ``values`` is the flat vector (P,) of all parameters: per layer the weights (out, in, height,
+    width), then the biases, which is the order of a state dict.
+    """
+
+    def __init__(self, shape: ConvolutionalShape, settings: Settings, steps: Steps) -> None:
+        self._settings = settings
+        self._steps = steps
+        self._layers, self._places, size = _laid_out(shape, steps)
+        self.values = np.empty(len(self._places), np.float32)
+        self.anchor = np.zeros_like(self.values)
+        """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
+        # as the steps lay them out, with 0 for the channels that fill a block
+        self._values, self._gradients, self._momenta, self._anchor = np.zeros((4, size), np.float32)
+        space = steps.space(len(self._layers), self._layers, settings.batch_size)
+        vector = 4 * steps.lanes
+        memory = np.zeros(space + vector, np.uint8)
+        start = -memory.ctypes.data % vector
+        self._space = memory[start : start + space]
+
+    def train(
+        self,
+        inputs: Floats,
+        labels: NDArray[np.int64],
+        rows: NDArray[np.int64],
+        rng: np.random.Generator,
+        pull: Pull | None = None,
+    ) -> float:
+        """Run ``local-epochs`` of SGD on ``values``; return the last epoch's mean loss in nats.
+
+        Args:
+            inputs: (n, channels, height, width), of which ``rows`` are the client's.
+            labels: (n,) likewise.
+            rows: (m,) the client's rows.
+            rng: decides the row order of each epoch, as in :func:`client_app.training.train`.
+            pull: what pulls the parameters, if anything does.
+        """
+        settings = self._settings
+        self._momenta.fill(0)
+        self._values[self._places] = self.values
+        if pull is not None:
+            np.concatenate([value.reshape(-1) for value in pull.anchor.values()], out=self.anchor)
+            self._anchor[self._places] = self.anchor
+        total = 0.0
+        for _ in range(settings.local_epochs):
+            total = self._steps.convolve(
+                len(self._layers),
+                self._layers,
+                inputs,
+                labels,
+                rows[rng.permutation(len(rows))],
+                len(rows),
+                settings.batch_size,
+                len(self._values),
+                self._values,
+                self._gradients,
+                self._momenta,
+                self._space,
+                settings.learning_rate,
+                settings.momentum,
+                settings.weight_decay,
+                self._anchor,
+                0.0 if pull is None else pull.strength,
+                1 if pull is None else pull.steps,
+                0.0 if pull is None else pull.follow,
+            )
+        np.take(self._values, self._places, out=self.values)
+        np.take(self._anchor, self._places, out=self.anchor)
+        return total / len(rows)
+
+
+def _laid_out(
+    shape: ConvolutionalShape, steps: Steps
+) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
+    """Return the layers as the steps take them, each parameter's place there, and their number."""
+    layers, places, size = [], [], 0
+    in_blocks, in_block = 1, shape[0].in_channels
+    for layer in shape:
+        out_blocks, out_block = steps.blocks(layer.out_channels)
+        out, into, row, column = np.indices(layer.filters).reshape(4, -1)
+        place = out // out_block * in_blocks + into // in_block
+        place = (place * layer.height + row) * layer.width + column
+        place = (place * in_block + into % in_block) * out_block + out % out_block
+        places.append(size + place)
+        size += in_blocks * in_block * out_blocks * out_block * layer.height * layer.width
+        places.append(size + np.arange(layer.out_channels))
+        size += out_blocks * out_block
+        padded = (layer.in_height + 2 * layer.padding, layer.in_width + 2 * layer.padding)
+        layers.append(
+            (
+                *(in_blocks, in_block, *padded),
+                *(layer.padding, layer.height, layer.width, 1 + layer.pools),
+                *(out_blocks, out_block, layer.out_channels),
+            )
+        )
+        in_blocks, in_block = out_blocks, out_block
+    return np.array(layers, np.int32), np.concatenate(places), size

@@ -1,0 +1,274 @@
+"""Compiled convolutions against autograd: in float64 to its rounding, in float32 as the loop."""
+
+import functools
+import json
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn import functional
+
+from client_app import compiler, conv_kernel, engine
+from client_app.compiler import CannotCompileError
+from client_app.convolutional import ConvolutionalSgd, convolutional_shape
+from client_app.engine import Lesson
+from client_app.pull import Pull
+from common import models
+from common.config import Settings
+from common.errors import ConfigError
+from deploy.simulation import simulate
+
+CONVOLUTIONAL = {
+    "lenet": (1, 8, 8),
+    "fama-cnn-small": (1, 28, 28),
+    "fama-cnn": (1, 28, 28),
+    "pereira-cnn": (3, 32, 32),
+}
+
+
+@pytest.fixture(scope="module")
+def steps():
+    try:
+        return conv_kernel.load()
+    except CannotCompileError:
+        pytest.skip("no C compiler here")
+
+
+def network_of(depth, channels, hidden, classes, kernel, padding, size):
+    height, width = size
+    layers = OrderedDict()
+    for number, wide in enumerate(channels):
+        layers[f"conv{number}"] = nn.Conv2d(depth, wide, kernel, padding=padding)
+        layers[f"pool{number}"] = nn.MaxPool2d(2)
+        layers[f"relu{number}"] = nn.ReLU()
+        height, width = ((side + 2 * padding - kernel + 1) // 2 for side in (height, width))
+        depth = wide
+    layers["flatten"] = nn.Flatten()
+    wide = depth * height * width
+    for number, out in enumerate(hidden):
+        layers[f"hidden{number}"] = nn.Linear(wide, out)
+        layers[f"relu-hidden{number}"] = nn.ReLU()
+        wide = out
+    layers["output"] = nn.Linear(wide, classes)
+    return nn.Sequential(layers)
+
+
+def flat(network):
+    return torch.cat([p.detach().reshape(-1) for p in network.parameters()]).numpy()
+
+
+def trained(steps, network, shape, settings, x, y, rows, seed=1, pull=None):
+    sgd = ConvolutionalSgd(convolutional_shape(network, shape), settings, steps)
+    sgd.values[:] = flat(network)
+    loss = sgd.train(x, y, rows, np.random.default_rng(seed), pull)
+    return sgd.values.copy(), loss, sgd.anchor.copy()
+
+
+def check_a_step(steps, depth, channels, hidden, classes, kernel, padding, sides, batch, seed):
+    """Compare one step on one batch with autograd in float64."""
+    least = kernel - 2 * padding + 1
+    for _ in channels[1:]:
+        least = 2 * least + kernel - 2 * padding - 1
+    size = tuple(least + more for more in sides)
+    torch.manual_seed(seed)
+    network = network_of(depth, channels, hidden, classes, kernel, padding, size)
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(batch + 3, depth, *size)).astype(np.float32)
+    y = rng.integers(0, classes, batch + 3)
+    rows = rng.permutation(batch + 3)[:batch]
+    settings = Settings(
+        **{"learning-rate": 1.0, "momentum": 0.0, "local-epochs": 1, "batch-size": batch}
+    )
+    before = flat(network)
+    after, loss, _ = trained(steps, network, (depth, *size), settings, x, y, rows)
+    exact = network.double()
+    expected = functional.cross_entropy(
+        exact(torch.from_numpy(x[rows]).double()), torch.from_numpy(y[rows])
+    )
+    expected.backward()
+    gradients = torch.cat([p.grad.reshape(-1) for p in exact.parameters()]).numpy()
+    assert loss == pytest.approx(expected.item(), abs=1e-5)
+    np.testing.assert_allclose(before - after, gradients, atol=2e-6)
+
+
+NETWORKS = {
+    "depth": st.integers(1, 4),
+    "channels": st.lists(st.integers(1, 21), min_size=1, max_size=3),
+    "hidden": st.lists(st.integers(1, 21), max_size=2),
+    "classes": st.integers(2, 21),
+    "kernel": st.integers(1, 6),
+    "padding": st.integers(0, 1),
+    "sides": st.tuples(st.integers(0, 5), st.integers(0, 5)),
+    "batch": st.integers(1, 40),
+    "seed": st.integers(0, 99),
+}
+
+
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(**NETWORKS)
+def test_a_step_moves_against_the_gradient_in_float64(steps, **network):
+    check_a_step(steps, **(network | {"padding": min(network["padding"], network["kernel"] - 1)}))
+
+
+@pytest.mark.parametrize("flags", [("-mno-avx512f",), ("-mno-avx512f", "-mno-avx2", "-mno-fma")])
+def test_processors_with_shorter_vectors_take_the_same_steps(steps, flags, monkeypatch, tmp_path):
+    if "avx512f" not in compiler._processor():
+        pytest.skip("this processor has only short vectors itself")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "FLAGS", (*compiler.FLAGS, *flags))
+    short = conv_kernel.load.__wrapped__()
+    assert short.lanes == 8 < steps.lanes
+    for channels in ((5,), (10, 20), (12, 16)):
+        for kernel in (1, 3, 5):
+            check_a_step(short, 2, channels, (7,), 6, kernel, 0, (3, 4), 19, 0)
+
+
+def lesson(shape, rows=60, seed=0):
+    rng = np.random.default_rng(seed)
+    inputs = rng.normal(size=(90, *shape)).astype(np.float32)
+    labels = rng.integers(0, 10, 90)
+    return Lesson(inputs, labels, rng.permutation(90)[:rows], np.random.default_rng(3), 7, 10)
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("name", CONVOLUTIONAL)
+@pytest.mark.parametrize(
+    "changes", [{"batch-size": 25}, {"momentum": 0.0, "weight-decay": 0.01, "batch-size": 7}]
+)
+def test_the_networks_of_the_papers_train_as_in_the_loop(name, changes):
+    shape = CONVOLUTIONAL[name]
+    first = models.parameters_of(models.build(name, shape, 10))
+    values = {"model": name, "local-epochs": 2, "learning-rate": 0.02, **changes}
+    loop, ours = (
+        engine.fit(first, lesson(shape), Settings(**values, engine=kind))
+        for kind in ("loop", "compiled")
+    )
+    assert list(ours.parameters) == list(loop.parameters)
+    for key, value in loop.parameters.items():
+        np.testing.assert_allclose(ours.parameters[key], value, atol=1e-5)
+        assert ours.parameters[key].dtype == value.dtype
+    assert ours.loss == pytest.approx(loop.loss, abs=1e-5)
+    assert any(not np.array_equal(ours.parameters[key], first[key]) for key in first)
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("more", [(0.5,), (2.0, 3), (2.0, 2, 0.1), (0.0, 2)])
+def test_pulls_act_as_in_the_loop(more):
+    shape = CONVOLUTIONAL["lenet"]
+    first, anchor = (models.parameters_of(models.build("lenet", shape, 10)) for _ in range(2))
+    loop, ours = (
+        engine.fit(
+            first,
+            lesson(shape),
+            Settings(**{"model": "lenet", "local-epochs": 2, "engine": kind}),
+            Pull(anchor, *more),
+        )
+        for kind in ("loop", "compiled")
+    )
+    for key in first:
+        np.testing.assert_allclose(ours.parameters[key], loop.parameters[key], atol=1e-5)
+        np.testing.assert_allclose(ours.anchor[key], loop.anchor[key], atol=1e-5)
+
+
+def test_of_equal_numbers_pooling_takes_the_first_as_torch_does(steps):
+    network = network_of(1, (4,), (), 3, 2, 0, (5, 5))
+    rng = np.random.default_rng(0)
+    x = rng.choice([-1.0, 0.0, 1.0], size=(40, 1, 5, 5)).astype(np.float32)  # ties abound
+    with torch.no_grad():
+        network[0].weight[:] = torch.tensor([[0.5, -0.5], [0.25, 1.0]])  # sums are exact
+    y = rng.integers(0, 3, 40)
+    settings = Settings(
+        **{"learning-rate": 1.0, "momentum": 0.0, "local-epochs": 1, "batch-size": 40}
+    )
+    before = flat(network)
+    after, _, _ = trained(steps, network, (1, 5, 5), settings, x, y, np.arange(40))
+    functional.cross_entropy(network(torch.from_numpy(x)), torch.from_numpy(y)).backward()
+    gradients = torch.cat([p.grad.reshape(-1) for p in network.parameters()]).numpy()
+    np.testing.assert_allclose(before - after, gradients, atol=1e-6)
+
+
+def test_a_client_leaves_nothing_behind_for_the_next(steps):
+    network = network_of(1, (4, 5), (6,), 3, 3, 1, (9, 9))
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 1, 9, 9)).astype(np.float32)
+    y = rng.integers(0, 3, 50)
+    settings = Settings(**{"batch-size": 20, "local-epochs": 2})
+    sgd = ConvolutionalSgd(convolutional_shape(network, (1, 9, 9)), settings, steps)
+    results = []
+    for rows in (np.arange(7), np.arange(50), np.arange(7)):
+        sgd.values[:] = flat(network)
+        loss = sgd.train(x, y, rows, np.random.default_rng(0))
+        results.append((sgd.values.copy(), loss))
+    assert np.array_equal(results[0][0], results[2][0])
+    assert results[0][1] == results[2][1]
+
+
+def test_numbers_that_diverge_stay_visible(steps):
+    network = network_of(1, (4,), (5,), 3, 2, 0, (5, 5))
+    x = np.full((20, 1, 5, 5), 1e20, np.float32)
+    settings = Settings(**{"learning-rate": 1e9, "local-epochs": 3, "batch-size": 20})
+    y = np.arange(20) % 3
+    after, _, _ = trained(steps, network, (1, 5, 5), settings, x, y, np.arange(20))
+    assert not np.isfinite(after).all()
+
+
+def test_it_knows_which_networks_are_convolutions_and_dense_layers():
+    for name, shape in CONVOLUTIONAL.items():
+        layers = convolutional_shape(models.build(name, shape, 10), shape)
+        network = models.build(name, shape, 10)
+        assert sum(np.prod(layer.filters) + layer.out_channels for layer in layers) == sum(
+            p.numel() for p in network.parameters()
+        )
+    known = functools.partial(convolutional_shape, input_shape=(1, 9, 9))
+    conv, pool, relu, flatten = nn.Conv2d(1, 4, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()
+    assert known(nn.Sequential(conv, pool, relu, flatten, nn.Linear(64, 3))) is not None
+    for others in (
+        [nn.Conv2d(1, 4, 2, stride=2), pool, relu, flatten, nn.Linear(16, 3)],
+        [nn.Conv2d(1, 4, 2, bias=False), pool, relu, flatten, nn.Linear(64, 3)],
+        [nn.Conv2d(1, 4, 2, padding=(0, 1)), pool, relu, flatten, nn.Linear(80, 3)],
+        [nn.Conv2d(1, 4, 2, dilation=2), pool, relu, flatten, nn.Linear(36, 3)],
+        [conv, nn.MaxPool2d(3), relu, flatten, nn.Linear(16, 3)],
+        [conv, nn.MaxPool2d(2, ceil_mode=True), relu, flatten, nn.Linear(64, 3)],
+        [conv, nn.AvgPool2d(2), relu, flatten, nn.Linear(64, 3)],
+        [conv, pool, nn.Sigmoid(), flatten, nn.Linear(64, 3)],
+        [conv, pool, relu, models.Dropout(0.5), flatten, nn.Linear(64, 3)],
+        [conv, pool, relu, flatten, nn.Linear(64, 3, bias=False)],
+        [conv, pool, relu, flatten, nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3)],
+        [conv, pool, relu, nn.Linear(4, 3)],
+        [conv, relu],
+        [],
+    ):
+        assert known(nn.Sequential(*others)) is None
+    assert convolutional_shape(models.build("resnet18", (3, 32, 32), 10), (3, 32, 32)) is None
+    assert convolutional_shape(models.build("mlp", (12,), 6), (12,)) is None
+
+
+@pytest.mark.usefixtures("steps")
+def test_a_run_learns_the_same_with_either_engine(tmp_path):
+    values = {"num-clients": 5, "clients-per-round": 3, "num-server-rounds": 4, "model": "lenet"}
+    values |= {"strategy": "random", "output-dir": str(tmp_path)}
+    runs = [simulate(Settings(**values, engine=kind)) for kind in ("loop", "compiled")]
+    loop, ours = (
+        [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+        for run in runs
+    )
+    assert [row["accuracy"] for row in ours] == pytest.approx(
+        [row["accuracy"] for row in loop], abs=0.03
+    )
+    assert ours[0]["loss"] == pytest.approx(loop[0]["loss"], abs=1e-3)
+    assert loop[-1]["accuracy"] > loop[0]["accuracy"] + 0.1
+
+
+def test_without_a_compiler_the_run_is_refused_before_it_starts(monkeypatch, tmp_path):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(conv_kernel, "load", conv_kernel.load.__wrapped__)
+    settings = Settings(**{"engine": "compiled", "output-dir": str(tmp_path / "runs")})
+    with pytest.raises(ConfigError, match=r"no-such-compiler.*use engine=batched"):
+        simulate(settings)
+    assert not (tmp_path / "runs").exists()
