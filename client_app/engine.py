@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_app import conv_kernel, kernel, training
+from client_app import conv_kernel, kernel, stacked, training
 from client_app.compiler import CannotCompileError
 from client_app.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.dense import Bits, DenseSgd, DenseShape, Draw
@@ -89,6 +89,28 @@ def fit(
     else:
         fitted = _fit_by_hand(sgd, parameters, lesson, pull)
     return replace(fitted, seconds=watch.seconds)
+
+
+def fit_together(
+    parameters: Parameters, lessons: Sequence[Lesson], settings: Settings
+) -> list[Fitted] | None:
+    """Return the models of clients trained side by side; None where their network cannot be.
+
+    They are of one data set and take FedAvg's local steps.
+    """
+    watch = Stopwatch()
+    first = lessons[0]
+    device = training.choose_device(settings.device)
+    network = _network(settings.model, first.input_shape, first.num_classes, device)
+    if not stacked.can_stack(network) or not _fits(parameters, network):
+        return None
+    assert all(lesson.inputs is first.inputs for lesson in lessons)
+    rows, orders = [lesson.rows for lesson in lessons], [lesson.order for lesson in lessons]
+    data = first.inputs, first.labels
+    values, losses = stacked.train(network, parameters, data, rows, orders, settings, device)
+    shares = np.array([len(mine) for mine in rows]) / sum(len(mine) for mine in rows)
+    results = zip(values, losses.tolist(), (watch.seconds * shares).tolist(), strict=True)
+    return [Fitted(unflatten(value, parameters), loss, time) for value, loss, time in results]
 
 
 def _fit_by_loop(

@@ -281,12 +281,13 @@ class Settings(Schema):
         "text", description="of the run's log lines; json: one object per line"
     )
     workers: int = Field(0, ge=0, le=1024, description="simulation processes; 0: one per core")
-    engine: Literal["loop", "batched", "compiled"] = Field(
+    engine: Literal["loop", "batched", "compiled", "stacked"] = Field(
         "batched",
         description="batched: hand-written steps for dense networks, sites evaluated together; "
         "compiled: for convolutions too, which needs a C compiler and is not bound to torch's "
         "rounding (max-pooling may decide a near tie otherwise); "
-        "loop: autograd, one site at a time",
+        "stacked: sites of a simulation side by side in one network, for a GPU, with rounding of "
+        "its own; loop: autograd, one site at a time",
     )
 
     @model_validator(mode="before")

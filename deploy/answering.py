@@ -12,6 +12,7 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
+from client_app import stacked
 from client_app.app import app as own_app
 from common import config, messages
 from deploy import batched
@@ -19,19 +20,33 @@ from deploy import batched
 T = TypeVar("T")
 
 
-TOGETHER = frozenset({messages.EVALUATE})
-"""Kinds whose numbers depend, in their last digits, on which messages form a unit."""
-_UNITS = 8  # of such a kind in one exchange: enough for the workers to share
+_UNITS = 8  # of evaluations in one exchange: enough for the workers to share
 _LARGEST_UNIT = 64
 
 
-def units(asked: Sequence[T], kind: str) -> list[Sequence[T]]:
+def depends_on_unit(kind: str, context: Context) -> bool:
+    """Return whether numbers depend, in their last digits, on which messages form a unit.
+
+    Args:
+        kind: of the messages.
+        context: any client's, of which the run's settings are read; they may be another app's.
+    """
+    is_stacked = context.run_config.get("engine") == "stacked"
+    return kind == messages.EVALUATE or (kind == messages.TRAIN and is_stacked)
+
+
+def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
     """Return the messages of an exchange in units that are answered together.
 
     They follow from the number of messages alone, and so does every number computed from them.
     """
-    size = min(-(-len(asked) // _UNITS), _LARGEST_UNIT) if kind in TOGETHER else 1
-    return [asked[start : start + size] for start in range(0, len(asked), max(size, 1))]
+    if not depends_on_unit(kind, context):
+        size = 1
+    elif kind == messages.TRAIN:
+        size = stacked.MOST_CLIENTS
+    else:
+        size = max(1, min(-(-len(asked) // _UNITS), _LARGEST_UNIT))
+    return [asked[start : start + size] for start in range(0, len(asked), size)]
 
 
 def answer(app: ClientApp, asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:

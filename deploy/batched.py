@@ -44,21 +44,38 @@ class Trained:
 def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Settings) -> Trained:
     """Return the models of clients that all start from the same parameters.
 
-    A client's row does not depend on who is trained beside it. Each draws its row order and its
-    dropout from generators of its own; a network without hand-written steps is trained by the loop.
+    A client's row does not depend on who is trained beside it, but under ``engine=stacked`` in its
+    last digits. Each draws its row order and its dropout from generators of its own; a network that
+    an engine does not know is trained by the loop.
     """
     size = sum(value.size for value in parameters.values())
     values = np.empty((len(lessons), size), np.float32)
     losses, seconds, cpu_seconds = np.empty((3, len(lessons)))
-    for index, lesson in enumerate(lessons):
-        began = time.process_time()
-        fitted = engine.fit(parameters, lesson, settings)
+    for index, (fitted, spent) in enumerate(_fitted(parameters, lessons, settings)):
         # By name: models read from files can hold their arrays in another order.
         parts = [fitted.parameters[name].reshape(-1) for name in parameters]
         np.concatenate(parts, out=values[index], casting="same_kind")
-        losses[index], seconds[index] = fitted.loss, fitted.seconds
-        cpu_seconds[index] = time.process_time() - began
+        losses[index], seconds[index], cpu_seconds[index] = fitted.loss, fitted.seconds, spent
     return Trained(values, losses, seconds, cpu_seconds)
+
+
+def _fitted(
+    parameters: Parameters, lessons: Sequence[Lesson], settings: Settings
+) -> Iterator[tuple[Fitted, float]]:
+    """Yield each client's model, and the seconds of processor time that it took."""
+    began = time.process_time()
+    if settings.engine == "stacked":
+        together = engine.fit_together(parameters, lessons, settings)
+        if together is not None:
+            spent = time.process_time() - began
+            total = sum(fitted.seconds for fitted in together)
+            yield from ((fitted, spent * fitted.seconds / total) for fitted in together)
+            return
+    for lesson in lessons:
+        fitted = engine.fit(parameters, lesson, settings)
+        ended = time.process_time()
+        yield fitted, ended - began
+        began = ended
 
 
 def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message] | None:

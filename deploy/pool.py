@@ -299,17 +299,22 @@ def _work(
                 contents, current = {}, exchange
             for key, blob in blobs.items():
                 contents[key] = _unpickled(blob, received)
-            answers = [a for unit in _merged(units) for a in _unit(app, unit, contents, contexts)]
+            answers = [
+                a for unit in _merged(units, contexts) for a in _unit(app, unit, contents, contexts)
+            ]
             connection.send_bytes(_pickled(answers, shared)[0])
 
 
-def _merged(units: Iterable[list[_Arrival]]) -> list[list[_Arrival]]:
+def _merged(units: Iterable[list[_Arrival]], contexts: dict[int, Context]) -> list[list[_Arrival]]:
     """Join neighbours whose replies do not depend on who is answered beside them."""
+    any_context = next(iter(contexts.values()))
     result: list[list[_Arrival]] = []
     for kind, same in groupby(units, key=lambda unit: unit[0][0].message_type):
         alike = list(same)
-        joined = [[arrival for unit in alike for arrival in unit]]
-        result += alike if kind in answering.TOGETHER else joined
+        if answering.depends_on_unit(kind, any_context):
+            result += alike
+        else:
+            result.append([arrival for unit in alike for arrival in unit])
     return result
 
 

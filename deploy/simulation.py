@@ -223,12 +223,12 @@ class InProcessGrid(Grid):
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._pool is None:
             return self._execute_here(outgoing, deadline)
-        return self._pool.answer(_units_of_tasks(outgoing), deadline)
+        return self._pool.answer(self._units_of_tasks(outgoing), deadline)
 
     def _execute_here(self, outgoing: Sequence[Message], deadline: float | None) -> list[Message]:
         assert self._app is not None
         replies: list[Message] = []
-        for unit in _units(outgoing):
+        for unit in self._units(outgoing):
             if deadline is not None and time.monotonic() > deadline:
                 break
             contexts = [self._contexts[message.metadata.dst_node_id] for message in unit]
@@ -236,13 +236,11 @@ class InProcessGrid(Grid):
             replies += answering.answer(self._app, asked, contexts)
         return replies
 
+    def _units(self, outgoing: Sequence[Message]) -> Iterator[Sequence[Message]]:
+        for kind, same in itertools.groupby(outgoing, key=lambda m: m.metadata.message_type):
+            yield from answering.units(list(same), kind, self._contexts[_SERVER_NODE + 1])
 
-def _units(outgoing: Sequence[Message]) -> Iterator[Sequence[Message]]:
-    for kind, same in itertools.groupby(outgoing, key=lambda m: m.metadata.message_type):
-        yield from answering.units(list(same), kind)
-
-
-def _units_of_tasks(outgoing: Sequence[Message]) -> Iterator[list[Task]]:
-    keys: dict[int, int] = {}
-    for unit in _units(outgoing):
-        yield [Task(m, keys.setdefault(id(m.content), len(keys))) for m in unit]
+    def _units_of_tasks(self, outgoing: Sequence[Message]) -> Iterator[list[Task]]:
+        keys: dict[int, int] = {}
+        for unit in self._units(outgoing):
+            yield [Task(m, keys.setdefault(id(m.content), len(keys))) for m in unit]

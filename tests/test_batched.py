@@ -155,8 +155,15 @@ def test_local_objectives_beyond_plain_sgd_go_through_the_handlers(objective):
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 100, 10_000])
 def test_units_hold_every_message_once_in_order_and_follow_from_their_number(count):
-    found = answering.units(range(count), "evaluate")
-    assert [message for unit in found for message in unit] == list(range(count))
-    assert all(1 <= len(unit) <= 64 for unit in found)
-    assert len(found) >= min(count, 5)
-    assert answering.units(range(count), "train") == [range(i, i + 1) for i in range(count)]
+    default = contexts()[0]
+    [side_by_side, *_] = contexts(SETTINGS.replace(engine="stacked"))
+    for context in (default, side_by_side):
+        found = answering.units(range(count), "evaluate", context)
+        assert [message for unit in found for message in unit] == list(range(count))
+        assert all(1 <= len(unit) <= 64 for unit in found)
+        assert len(found) >= min(count, 5)
+    alone = answering.units(range(count), "train", default)
+    assert alone == [range(i, i + 1) for i in range(count)]
+    together = answering.units(range(count), "train", side_by_side)
+    assert [message for unit in together for message in unit] == list(range(count))
+    assert len(together) == -(-count // 32)

@@ -1,0 +1,139 @@
+"""Clients side by side: as each of them alone, whatever their lengths."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from torch import nn
+
+from client_app import engine, stacked
+from client_app.engine import Lesson
+from common import models
+from common.config import Settings
+from common.seeds import generator
+from deploy import batched
+from deploy.simulation import simulate
+
+SHAPES = {"mlp": (12,), "lenet": (1, 8, 8), "pereira-cnn": (3, 32, 32)}
+
+
+def lessons_of(lengths, shape):
+    """Clients of one data set with so many rows each; rows may be of several clients."""
+    rng = np.random.default_rng(0)
+    inputs = rng.normal(size=(80, *shape)).astype(np.float32)
+    labels = rng.integers(0, 5, 80)
+    rows = [rng.permutation(80)[:length] for length in lengths]
+    return [
+        Lesson(inputs, labels, mine, generator(index, "order"), index, 5)
+        for index, mine in enumerate(rows)
+    ]
+
+
+def both(name, lengths, **changes):
+    shape = SHAPES[name]
+    first = models.parameters_of(models.build(name, shape, 5))
+    values = {"model": name, "local-epochs": 2, "batch-size": 16, "device": "cpu", **changes}
+    return [
+        batched.train_many(first, lessons_of(lengths, shape), Settings(**values, engine=kind))
+        for kind in ("loop", "stacked")
+    ]
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("changes", [{}, {"momentum": 0.0, "weight-decay": 0.05}])
+def test_each_client_gets_the_model_of_the_loop(name, changes):
+    loop, ours = both(name, [60, 16, 1, 33, 17], **changes)
+    np.testing.assert_allclose(ours.values, loop.values, atol=1e-5)
+    np.testing.assert_allclose(ours.losses, loop.losses, atol=1e-5)
+    assert (ours.seconds > 0).all()
+    assert (ours.cpu_seconds > 0).all()
+
+
+@hypothesis_settings(max_examples=25, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9),
+    batch=st.integers(1, 20),
+    epochs=st.integers(1, 3),
+)
+def test_for_any_lengths_batches_and_epochs(lengths, batch, epochs):
+    loop, ours = both("mlp", lengths, **{"batch-size": batch, "local-epochs": epochs})
+    np.testing.assert_allclose(ours.values, loop.values, atol=1e-5)
+    np.testing.assert_allclose(ours.losses, loop.losses, atol=1e-5)
+
+
+def test_more_clients_than_a_stack_holds(monkeypatch):
+    monkeypatch.setattr(stacked, "MOST_CLIENTS", 4)
+    loop, ours = both("mlp", [9, 40, 3, 22, 14, 40, 1])
+    np.testing.assert_allclose(ours.values, loop.values, atol=1e-5)
+
+
+def test_the_rows_of_another_data_set_are_not_mistaken():
+    settings = Settings(model="mlp", engine="stacked", device="cpu")
+    first = models.parameters_of(models.build("mlp", (12,), 5))
+    results = []
+    for sign in (1, -1, 1):
+        lessons = [replace(one, inputs=sign * one.inputs) for one in lessons_of([30], (12,))]
+        results.append(batched.train_many(first, lessons, settings).values)
+    assert np.array_equal(results[0], results[2])
+    assert not np.allclose(results[0], results[1])
+
+
+def test_networks_with_dropout_or_batch_norm_are_left_to_the_loop():
+    assert not stacked.can_stack(models.build("pereira-mlp", (1, 28, 28), 10))
+    assert not stacked.can_stack(models.build("resnet18", (3, 32, 32), 10))
+    assert not stacked.can_stack(nn.Sequential(nn.Linear(3, 2, bias=False)))
+    assert not stacked.can_stack(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)))
+    lessons = lessons_of([20, 30], (12,))
+    first = models.parameters_of(models.build("pereira-mlp", (12,), 5))
+    settings = Settings(model="pereira-mlp", engine="stacked", device="cpu")
+    assert engine.fit_together(first, lessons, settings) is None
+    assert np.isfinite(batched.train_many(first, lessons, settings).values).all()
+
+
+def test_a_step_reads_nothing_that_changes_its_place():
+    """What a CUDA graph needs: the same call, with new numbers in the same tensors."""
+    rows = lessons_of([30, 10, 20], (12,))
+    settings = Settings(**{"model": "mlp", "batch-size": 8, "local-epochs": 1})
+    network = models.build("mlp", (12,), 5)
+    data = stacked._on_device(stacked._Data(rows[0].inputs, rows[0].labels), torch.device("cpu"))
+    stack = stacked.Stack(network, 3, data, settings)
+    held = {name: value for name, value in vars(stack).items() if isinstance(value, torch.Tensor)}
+    held |= stack._values
+    places = {name: value.data_ptr() for name, value in held.items()}
+    for seed in (0, 1):
+        first = models.parameters_of(models.build("mlp", (12,), 5))
+        orders = [generator(seed, "order", index) for index in range(3)]
+        stack.train(first, stacked.plan([one.rows for one in rows], orders, settings, 3))
+    after = {name: getattr(stack, name, stack._values.get(name)) for name in held}
+    assert {name: value.data_ptr() for name, value in after.items()} == places
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_learns_as_with_the_loop(workers, tmp_path):
+    values = {"num-clients": 5, "num-server-rounds": 3, "model": "mlp", "strategy": "fedavg"}
+    values |= {"output-dir": str(tmp_path), "workers": workers, "device": "cpu"}
+    loop, ours = (
+        [
+            json.loads(line)
+            for line in (simulate(Settings(**values, engine=kind)) / "rounds.jsonl")
+            .read_text()
+            .splitlines()
+        ]
+        for kind in ("loop", "stacked")
+    )
+    for one, other in zip(loop, ours, strict=True):
+        assert other["accuracy"] == pytest.approx(one["accuracy"], abs=0.01)
+        assert other["loss"] == pytest.approx(one["loss"], abs=1e-4)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
+def test_on_a_gpu_graphs_replay_what_the_cpu_computes():
+    loop, ours = both("lenet", [60, 16, 1, 33, 17])
+    _, graphs = both("lenet", [60, 16, 1, 33, 17], device="cuda")
+    np.testing.assert_allclose(graphs.values, loop.values, atol=1e-3)  # TF32 in convolutions
+    np.testing.assert_allclose(ours.values, loop.values, atol=1e-5)
