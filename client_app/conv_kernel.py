@@ -394,6 +394,23 @@ int64_t coterie_space(int layers, const layer *l, int most) {
     return furnish(layers, l, (most + LANES - 1) / LANES, 0, 0, 0, rooms) - (char *)0;
 }
 
+/* The logits (rows, outputs) of the rows whose positions are given. */
+void coterie_logits(int layers, const layer *l, const float *inputs, const int64_t *positions,
+                    int64_t rows, int most, float *values, char *space, float *logits) {
+    room r[MOST_LAYERS + 1];
+    const layer *last = l + layers - 1;
+    furnish(layers, l, (most + LANES - 1) / LANES, space, values, values, r);
+    for (int64_t at = 0; at < rows; at += LANES) {
+        int size = rows - at < LANES ? (int)(rows - at) : LANES;
+        load(l, inputs, positions + at, size, r[0].in);
+        for (int i = 0; i < layers; i++)
+            forward(l + i, r + i, i + 1 < layers ? l + i + 1 : 0, r[i + 1].in, 0);
+        const float *found = (const float *)r[layers].in;
+        for (int i = 0; i < size; i++)
+            for (int j = 0; j < last->outputs; j++) *logits++ = found[j * LANES + i];
+    }
+}
+
 /* Passes once over `rows` rows in the order given; returns their summed loss. `space` is 0 at first
    and begins at a multiple of a vector's size. After `repeats` steps on a batch, of which the first
    gives the loss, the anchor moves. */
@@ -443,6 +460,10 @@ _CONVOLVE = [
     *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
     *(_FLOATS, ctypes.c_float, ctypes.c_int, ctypes.c_float),
 ]
+_LOGITS = [
+    *(ctypes.c_int, _LAYERS, _FLOATS, _INTS, ctypes.c_int64, ctypes.c_int),
+    *(_FLOATS, array_of(np.uint8), _FLOATS),
+]
 _BLOCKS = 4, 8, 10, 12, 16
 
 
@@ -452,6 +473,8 @@ class Steps:
 
     convolve: Callable[..., float]
     """``coterie_convolve`` above; takes NumPy arrays, and refuses wrong types."""
+    logits: Callable[..., None]
+    """``coterie_logits`` likewise."""
     space: Callable[..., int]
     """``coterie_space`` above."""
     lanes: int
@@ -473,7 +496,9 @@ def load() -> Steps:
         CannotCompileError: there is no C compiler, or it refuses.
     """
     library: Any = compiler.library("convolutional", _SOURCE)
-    convolve, space = library.coterie_convolve, library.coterie_space
+    convolve, logits = library.coterie_convolve, library.coterie_logits
+    space = library.coterie_space
     convolve.restype, convolve.argtypes = ctypes.c_double, _CONVOLVE
+    logits.restype, logits.argtypes = None, _LOGITS
     space.restype, space.argtypes = ctypes.c_int64, [ctypes.c_int, _LAYERS, ctypes.c_int]
-    return Steps(convolve, space, library.coterie_lanes(), library.coterie_most_channels())
+    return Steps(convolve, logits, space, library.coterie_lanes(), library.coterie_most_channels())

@@ -187,6 +187,23 @@ class ConvolutionalSgd:
         np.take(self._anchor, self._places, out=self.anchor)
         return total / len(rows)
 
+    def logits(self, inputs: Floats) -> Floats:
+        """Return the logits (n, classes) of inputs (n, channels, height, width)."""
+        self._values[self._places] = self.values
+        found = np.empty((len(inputs), self._layers[-1, -1]), np.float32)
+        self._steps.logits(
+            len(self._layers),
+            self._layers,
+            inputs,
+            np.arange(len(inputs)),
+            len(inputs),
+            self._settings.batch_size,
+            self._values,
+            self._space,
+            found,
+        )
+        return found
+
 
 def _laid_out(
     shape: ConvolutionalShape, steps: Steps

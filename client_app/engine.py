@@ -25,6 +25,9 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Order, Parameters
 
+_Name = tuple[str, tuple[int, ...], int, torch.device]
+"""A network's name, the shape of its inputs, its classes, and where it computes."""
+
 
 @dataclass(frozen=True)
 class Lesson:
@@ -81,9 +84,7 @@ def fit(
         pull = None  # the same code, and so the same bits, as without
     device = training.choose_device(settings.device)
     name = (settings.model, lesson.input_shape, lesson.num_classes, device)
-    sgd = None
-    if settings.engine != "loop" and device.type == "cpu" and _fits(parameters, _network(*name)):
-        sgd = _hand_written(*name, settings)
+    sgd = _by_hand(parameters, name, settings)
     if sgd is None:
         fitted = _fit_by_loop(network_with(parameters, *name), lesson, settings, pull)
     else:
@@ -152,6 +153,15 @@ def unflatten(values: np.ndarray, like: Parameters) -> dict[str, np.ndarray]:
         parts[name] = part.astype(value.dtype, copy=False)
         start += value.size
     return parts
+
+
+def _by_hand(
+    parameters: Parameters, name: _Name, settings: Settings
+) -> DenseSgd | ConvolutionalSgd | None:
+    """Return what trains a network of these parameters without autograd, if anything does."""
+    if settings.engine == "loop" or name[-1].type != "cpu":
+        return None
+    return _hand_written(*name, settings) if _fits(parameters, _network(*name)) else None
 
 
 @functools.lru_cache(maxsize=2)
@@ -273,8 +283,12 @@ def _evaluate(
     """Return loss and accuracy on consecutive parts of rows; any site of the run will do."""
     settings, dataset = site.settings, site.dataset
     device = training.choose_device(settings.device)
-    network = network_with(
-        parameters, settings.model, dataset.input_shape, dataset.num_classes, device
-    )
+    name = (settings.model, dataset.input_shape, dataset.num_classes, device)
+    sgd = _by_hand(parameters, name, settings)
+    if isinstance(sgd, ConvolutionalSgd):
+        np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)
+        logits = torch.from_numpy(sgd.logits(inputs))
+        return training.evaluate_outputs(logits, torch.from_numpy(labels), parts)
+    network = network_with(parameters, *name)
     with training.one_thread(device):
         return training.evaluate_parts(network, Rows.on(device, inputs, labels), parts)

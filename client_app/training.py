@@ -236,17 +236,28 @@ def evaluate_parts(network: nn.Module, rows: Rows, sizes: Sequence[int]) -> list
 
     The rows pass together, whoever they belong to; only the means are taken apart.
     """
-    if min(sizes) < 1:
-        raise DataError("no held-out rows to evaluate on; give the site some, or do not ask it")
+    _refuse_empty(sizes)
     network.eval()
-    losses, scores = [], []
     with torch.inference_mode():
         batches = (torch.split(part, rows_at_once(rows)) for part in (rows.inputs, rows.labels))
-        for inputs, labels in zip(*batches, strict=True):
-            loss, score = _each(network(inputs), labels)
-            losses.append(loss)
-            scores.append(score)
-    means = (_means(torch.cat(values), sizes) for values in (losses, scores))
+        found = [_each(network(inputs), labels) for inputs, labels in zip(*batches, strict=True)]
+    losses, scores = zip(*found, strict=True)
+    return _by_part(torch.cat(losses), torch.cat(scores), sizes)
+
+
+def evaluate_outputs(outputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Evaluation]:
+    """Return the same of outputs (n, classes) that a network gave already."""
+    _refuse_empty(sizes)
+    return _by_part(*_each(outputs, labels), sizes)
+
+
+def _refuse_empty(sizes: Sequence[int]) -> None:
+    if min(sizes) < 1:
+        raise DataError("no held-out rows to evaluate on; give the site some, or do not ask it")
+
+
+def _by_part(losses: Tensor, scores: Tensor, sizes: Sequence[int]) -> list[Evaluation]:
+    means = (_means(values, sizes) for values in (losses, scores))
     return [Evaluation(*pair) for pair in zip(*means, strict=True)]
 
 

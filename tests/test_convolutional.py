@@ -3,10 +3,12 @@
 import functools
 import json
 from collections import OrderedDict
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from flwr.app import Context, RecordDict
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
@@ -18,9 +20,10 @@ from client_app.compiler import CannotCompileError
 from client_app.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.engine import Lesson
 from client_app.pull import Pull
+from client_app.site import open_site
 from common import models
 from common.config import Settings
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from deploy.simulation import simulate
 
 CONVOLUTIONAL = {
@@ -215,6 +218,39 @@ def test_numbers_that_diverge_stay_visible(steps):
     y = np.arange(20) % 3
     after, _, _ = trained(steps, network, (1, 5, 5), settings, x, y, np.arange(20))
     assert not np.isfinite(after).all()
+
+
+@pytest.mark.parametrize("rows", [1, 16, 37])
+def test_logits_are_those_of_the_network(steps, rows):
+    for name, shape in CONVOLUTIONAL.items():
+        network = models.build(name, shape, 62)
+        x = np.random.default_rng(0).normal(size=(rows, *shape)).astype(np.float32)
+        settings = Settings(**{"batch-size": 5})
+        sgd = ConvolutionalSgd(convolutional_shape(network, shape), settings, steps)
+        sgd.values[:] = flat(network)
+        expected = network(torch.from_numpy(x)).detach().numpy()
+        np.testing.assert_allclose(sgd.logits(x), expected, atol=1e-5)
+
+
+@pytest.mark.usefixtures("steps")
+def test_evaluation_is_that_of_the_loop_and_refuses_sites_without_rows():
+    settings = Settings(**{"num-clients": 4, "model": "lenet"})
+    contexts = [
+        Context(1, 2, {"partition-id": i, "num-partitions": 4}, RecordDict(), {}) for i in range(4)
+    ]
+    results = []
+    for kind in ("loop", "compiled"):
+        run = settings.replace(engine=kind).with_absolute_paths().to_dict()
+        sites = [open_site(replace(context, run_config=run)) for context in contexts]
+        first = models.initial_parameters(settings, (1, 8, 8), 10)
+        results.append(engine.evaluate(first, sites))
+    for loop, ours in zip(*results, strict=True):
+        assert ours.accuracy == loop.accuracy
+        assert ours.loss == pytest.approx(loop.loss, abs=1e-6)
+    with pytest.raises(DataError, match="no held-out rows"):
+        engine._evaluate(
+            first, sites[0], sites[0].dataset.test_x[:5], np.zeros(5, np.int64), [5, 0]
+        )
 
 
 def test_it_knows_which_networks_are_convolutions_and_dense_layers():
