@@ -3,7 +3,8 @@
 The same ServerApp, Flower's FedAvg and ClientApp run on both: 52k parameters go to 10 of 100
 clients, which send them back. Two figures, both without the first round and per client: the time
 of a whole round, which holds FedAvg's own conversions on both sides, and the part spent in the
-grid's ``send_and_receive``, which is what the two grids differ in.
+grid's ``send_and_receive``, which is what the two grids differ in. A third line is a round as this
+project's own strategies take it: their messages and their averaging in place of FedAvg's.
 
     python -m benchmarks.overhead --rounds 10
 """
@@ -22,7 +23,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+from common import messages
+from common.messages import Order
 from deploy.simulation import InProcessGrid
+from server_app.routing import average
 
 SHAPES = [(64, 784), (64,), (30, 64), (30,), (10, 30), (10,)]
 
@@ -89,6 +93,29 @@ def server(
     return app
 
 
+def own_server(rounds: int, per_round: int, begins: list[float], sent: list[float]) -> ServerApp:
+    """Return a ServerApp that exchanges and averages as this project's strategies do."""
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        parameters = {str(index): np.zeros(shape, np.float32) for index, shape in enumerate(SHAPES)}
+        nodes = sorted(grid.get_node_ids())[:per_round]
+        for number in range(rounds + 1):
+            begins.append(time.perf_counter())
+            order = Order(number, 1, 0)
+            content = messages.content(order, messages.encode_arrays(parameters))
+            asked = [Message(content, node, messages.TRAIN) for node in nodes]
+            began = time.perf_counter()
+            replies = list(grid.send_and_receive(asked))
+            sent.append(time.perf_counter() - began)
+            arrays = [messages.arrays_of(reply.content) for reply in replies]
+            parameters = average([messages.decode_arrays(a) for a in arrays], np.ones(per_round))
+        begins.append(time.perf_counter())
+
+    return app
+
+
 def on_ray(app: ServerApp, client: ClientApp, clients: int) -> None:
     """Run a ServerApp on Flower's simulation with one actor per core."""
     from flwr.simulation import run_simulation
@@ -124,10 +151,19 @@ def main() -> None:
     parser.add_argument("--per-round", type=int, default=10)
     given = parser.parse_args()
     found = {}
-    for name, workers in (("in-process, 1 worker", 1), ("in-process, 2 workers", 2), ("Ray", 0)):
+    engines = (
+        ("own round, 1 worker", 1),
+        ("own round, 2 workers", 2),
+        ("in-process, 1 worker", 1),
+        ("in-process, 2 workers", 2),
+        ("Ray", 0),
+    )
+    for name, workers in engines:
         begins: list[float] = []
         sent: list[float] = []
         app = server(given.rounds, given.per_round, given.clients, begins, sent)
+        if name.startswith("own"):
+            app = own_server(given.rounds, given.per_round, begins, sent)
         if workers:
             in_process(app, idle_client, given.clients, workers)
         else:

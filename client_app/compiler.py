@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import os
 import platform
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -108,8 +109,17 @@ def _compiled(name: str, source: str) -> Path:
     return found
 
 
+def found() -> str | None:
+    """Return the path of the compiler; None if there is none."""
+    return shutil.which(_compiler())
+
+
+def _compiler() -> str:
+    return os.environ.get("CC", "cc")
+
+
 def _cc(source: str, *words: str) -> None:
-    command = [os.environ.get("CC", "cc"), *words]
+    command = [_compiler(), *words]
     subprocess.run(command, input=source, text=True, check=True, capture_output=True)  # noqa: S603
 
 

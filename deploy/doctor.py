@@ -22,6 +22,7 @@ import httpx
 from cryptography import x509
 from packaging.requirements import Requirement
 
+from client_app import compiler
 from common.data import SITE_FILES
 from common.errors import CoterieError
 from deploy import certificates, flower, provision
@@ -111,6 +112,8 @@ def machine() -> Findings:
     for name in PROGRAMS:
         if shutil.which(name, path=flower.environment()["PATH"]) is None:
             yield _fail(name, "not found", "install Coterie into this Python: pip install -e .")
+    without = "none: dense networks train with NumPy, and engine=compiled is refused"
+    yield _ok("C compiler", compiler.found() or without)
 
 
 def _packages() -> Findings:

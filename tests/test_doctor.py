@@ -4,6 +4,7 @@ import datetime
 import email.utils
 import http.server
 import ssl
+import sys
 import threading
 import time
 
@@ -97,6 +98,16 @@ def test_a_healthy_site_and_server(federation, superlink):
 
 def test_this_machine_can_run_it():
     assert not [f for f in doctor.machine() if f.verdict is Verdict.FAIL]
+
+
+def test_it_says_whether_anything_compiles(monkeypatch):
+    def said():
+        return next(f.found for f in doctor.machine() if f.what == "C compiler")
+
+    monkeypatch.setenv("CC", sys.executable)
+    assert said() == sys.executable
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert "engine=compiled is refused" in said()
 
 
 def test_nobody_answers(federation):
