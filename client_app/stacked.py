@@ -27,9 +27,8 @@ MOST_CLIENTS = 32
 """In a stack; more of them are trained stack by stack."""
 
 _KNOWN = nn.Conv2d | nn.Linear | nn.ReLU | nn.MaxPool2d | nn.Flatten
-_WARM_UP_STEPS = (
-    3  # steps before the capture, in which torch picks algorithms and makes its buffers
-)
+# Before the capture: torch picks algorithms and makes its buffers in them.
+_WARM_UP_STEPS = 3
 
 
 def can_stack(network: nn.Module) -> bool:
