@@ -22,6 +22,9 @@ __all__ = ["MOST_LAYERS", "Steps", "load"]
 MOST_LAYERS = 64
 
 _SOURCE = r"""
+#ifdef __SSE3__
+#include <pmmintrin.h>
+#endif
 #ifdef __AVX512F__
 enum { LANES = 16, MOST_CHANNELS = 16, MOST_TAPS = 5 };
 #else
@@ -56,6 +59,7 @@ typedef struct {
 typedef struct {
     vec *in, *in_delta;  /* the second without padding */
     vec *out_delta;      /* before pooling */
+    vec *tile_delta;     /* of some channels */
     ivec *winner;        /* which of the four places in a window was the largest */
     float *weights, *biases, *by_weights, *by_biases;
     float *turned;       /* [in block][out block][row][column, backwards][out][in channel] */
@@ -247,21 +251,36 @@ static void backward(const layer *l, const room *r, int groups) {
         }
 }
 
-INLINE float total(vec v) {
-    typedef float half __attribute__((vector_size(2 * LANES)));
-    typedef float quarter __attribute__((vector_size(LANES)));
-    half halves[2], sum;
-    memcpy(halves, &v, sizeof v);
-    sum = halves[0] + halves[1];
-    quarter quarters[2], rest;
-    memcpy(quarters, &sum, sizeof sum);
-    rest = quarters[0] + quarters[1];
-    float all = 0;
-    for (int i = 0; i < LANES / 4; i++) all += rest[i];
-    return all;
+typedef float quad __attribute__((vector_size(16)));
+
+INLINE quad folded(vec v) {
+    quad parts[LANES / 4], sum;
+    memcpy(parts, &v, sizeof v);
+    sum = parts[0];
+    for (int i = 1; i < LANES / 4; i++) sum += parts[i];
+    return sum;
 }
 
-/* Gradients by weights of TAPS inputs, `step` from each other, and OUT outputs: over all places. */
+INLINE float total(vec v) {
+    quad sum = folded(v);
+    return sum[0] + sum[1] + sum[2] + sum[3];
+}
+
+/* The totals of four vectors. */
+INLINE quad totals(const vec *v) {
+    quad a = folded(v[0]), b = folded(v[1]), c = folded(v[2]), d = folded(v[3]);
+#ifdef __SSE3__
+    return (quad)_mm_hadd_ps(_mm_hadd_ps((__m128)a, (__m128)b),
+                             _mm_hadd_ps((__m128)c, (__m128)d));
+#else
+    quad first = {a[0], b[0], c[0], d[0]}, second = {a[1], b[1], c[1], d[1]};
+    quad third = {a[2], b[2], c[2], d[2]}, fourth = {a[3], b[3], c[3], d[3]};
+    return first + second + third + fourth;
+#endif
+}
+
+/* Gradients by weights of TAPS inputs, `step` from each other, and OUT outputs, whose deltas are
+   [group][place][out]: over all places. */
 INLINE void tile(const int OUT, const int TAPS, const layer *l, int64_t step, const vec *in,
                  const vec *delta, int groups, float *by_weights) {
     int64_t rows = rows_of(l) * l->pool, columns = columns_of(l) * l->pool;
@@ -270,16 +289,18 @@ INLINE void tile(const int OUT, const int TAPS, const layer *l, int64_t step, co
     for (int g = 0; g < groups; g++)
         for (int64_t y = 0; y < rows; y++) {
             const vec *value = in + g * in_size(l) + y * l->width * l->in_block;
-            const vec *slope = delta + g * delta_size(l) + y * columns * l->out_block;
-            for (int64_t x = 0; x < columns; x++, value += l->in_block, slope += l->out_block)
+            for (int64_t x = 0; x < columns; x++, value += l->in_block, delta += OUT)
                 UNROLL for (int o = 0; o < OUT; o++) {
                     UNROLL for (int t = 0; t < TAPS; t++)
-                        sums[t * OUT + o] += value[t * step] * slope[o];
+                        sums[t * OUT + o] += value[t * step] * delta[o];
                 }
         }
-    UNROLL for (int t = 0; t < TAPS; t++)
-        UNROLL for (int o = 0; o < OUT; o++)
-            by_weights[t * step * l->out_block + o] = total(sums[t * OUT + o]);
+    UNROLL for (int t = 0; t < TAPS; t++) {
+        quad four = totals(sums + t * OUT);
+        float *to = by_weights + t * step * l->out_block;
+        memcpy(to, &four, sizeof four);
+        if (OUT == 5) to[4] = total(sums[t * OUT + 4]);
+    }
 }
 
 static void any_tile(int out, int taps, const layer *l, int64_t step, const vec *in,
@@ -302,7 +323,58 @@ static void any_tile(int out, int taps, const layer *l, int64_t step, const vec 
 #undef CALL
 }
 
+/* by_weights of TAPS inputs from `in` on, where there is one place: a product over samples.
+   A sample's deltas of the block's channels are PARTS vectors. */
+INLINE void dense_tile(const int TAPS, const int PARTS, const layer *l, const vec *in,
+                       const vec *deltas, int samples, float *by_weights) {
+    vec sums[16];
+    UNROLL for (int i = 0; i < TAPS * PARTS; i++) sums[i] = (vec){};
+    for (int i = 0; i < samples; i++, deltas += PARTS) {
+        const float *value = (const float *)(in + i / LANES * in_size(l)) + i % LANES;
+        UNROLL for (int t = 0; t < TAPS; t++) {
+            UNROLL for (int p = 0; p < PARTS; p++)
+                sums[t * PARTS + p] += value[t * LANES] * deltas[p];
+        }
+    }
+    for (int t = 0; t < TAPS; t++, by_weights += l->out_block)
+        memcpy(by_weights, sums + t * PARTS, sizeof(float) * l->out_block);
+}
+
+static void by_parameters_of_dense(const layer *l, const room *r, int groups) {
+    int64_t taps = in_size(l);
+    int samples = groups * LANES, parts = (l->out_block + LANES - 1) / LANES;
+    for (int block = 0; block < l->out_blocks; block++) {
+        float *deltas = (float *)r->tile_delta;
+        float *by_biases = r->by_biases + block * l->out_block;
+        memset(by_biases, 0, sizeof(float) * l->out_block);
+        memset(deltas, 0, sizeof(vec) * samples * parts);
+        for (int i = 0; i < samples; i++, deltas += parts * LANES) {
+            const vec *from = r->out_delta + i / LANES * delta_size(l) + block * l->out_block;
+            for (int o = 0; o < l->out_block; o++) {
+                deltas[o] = ((const float *)(from + o))[i % LANES];
+                by_biases[o] += deltas[o];
+            }
+        }
+        float *to = r->by_weights + block * taps * l->out_block;
+        for (int64_t tap = 0; tap < taps;) {
+            int count = taps - tap >= 8 ? 8 : 1;
+#define CALL(TAPS, PARTS) \
+    dense_tile(TAPS, PARTS, l, r->in + tap, r->tile_delta, samples, to + tap * l->out_block)
+            if (parts == 1 && count == 8) CALL(8, 1);
+            else if (parts == 1) CALL(1, 1);
+            else if (count == 8) CALL(8, 2);
+            else CALL(1, 2);
+#undef CALL
+            tap += count;
+        }
+    }
+}
+
 static void by_parameters(const layer *l, const room *r, int groups) {
+    if (delta_size(l) == l->out_blocks * l->out_block) {
+        by_parameters_of_dense(l, r, groups);
+        return;
+    }
     int64_t rows = rows_of(l) * l->pool, columns = columns_of(l) * l->pool;
     int64_t run = (int64_t)l->wide * l->in_block, plane = rows * columns * l->out_block;
     /* Taps are neighbours in a row, whose inputs overlap from place to place; else channels. */
@@ -312,7 +384,14 @@ static void by_parameters(const layer *l, const room *r, int groups) {
     int outs = l->out_block % 4 ? 5 : 4; /* blocks are multiples of one of the two */
     for (int o = 0; o < l->out_blocks * l->out_block; o += outs) {
         int block = o / l->out_block, within = o % l->out_block;
-        const vec *delta = r->out_delta + block * plane + within;
+        /* side by side: a block's width apart they would share a few sets of the first cache */
+        vec *delta = r->tile_delta;
+        for (int g = 0; g < groups; g++)
+            for (int64_t place = 0; place < rows * columns; place++, delta += outs)
+                memcpy(delta,
+                       r->out_delta + g * delta_size(l) + block * plane + place * l->out_block +
+                           within,
+                       sizeof(vec) * outs);
         for (int b = 0; b < l->in_blocks; b++)
             for (int k = 0; k < l->tall; k++)
                 for (int c = 0; c < step; c++)
@@ -321,14 +400,13 @@ static void by_parameters(const layer *l, const room *r, int groups) {
                         int64_t row = (int64_t)b * l->height + k, tap = from * step + c;
                         int64_t line = (int64_t)(block * l->in_blocks + b) * l->tall + k;
                         any_tile(outs, taps, l, step, r->in + row * l->width * l->in_block + tap,
-                                 delta, groups,
+                                 r->tile_delta, groups,
                                  r->by_weights + (line * run + tap) * l->out_block + within);
                     }
         for (int i = 0; i < outs; i++) {
             vec sum = {};
-            for (int g = 0; g < groups; g++)
-                for (int64_t place = 0; place < rows * columns; place++)
-                    sum += delta[g * delta_size(l) + place * l->out_block + i];
+            for (int64_t place = 0; place < groups * rows * columns; place++)
+                sum += r->tile_delta[place * outs + i];
             r->by_biases[o + i] = total(sum);
         }
     }
@@ -372,6 +450,7 @@ static char *furnish(int layers, const layer *l, int groups, char *space, float 
         space = take(space, groups * in_size(l), &r->in);
         space = take(space, groups * in_size(l), &r->in_delta);
         space = take(space, groups * delta_size(l), &r->out_delta);
+        space = take(space, groups * (delta_size(l) / l->out_blocks + 2 * LANES), &r->tile_delta);
         space = take(space, groups * out_size(l), &r->winner);
         space = take(space, (weights + LANES - 1) / LANES, &r->turned);
         r->weights = values;
