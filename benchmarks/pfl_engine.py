@@ -20,7 +20,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from benchmarks.engine import Workload, cpu_seconds, rows_of, settings_of, with_torch_dropout
+from benchmarks.engine import Workload, as_others_write_it, cpu_seconds, rows_of, settings_of
 from common import models
 
 
@@ -46,7 +46,7 @@ def timed(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
         lambda client: Dataset(raw_data=list(rows_of(work, file, client))),
         get_user_sampler("minimize_reuse", clients),
     )
-    network = with_loss(with_torch_dropout(models.build(work.model, work.shape, work.classes)))
+    network = with_loss(as_others_write_it(models.build(work.model, work.shape, work.classes)))
     model = PyTorchModel(
         network,
         functools.partial(torch.optim.SGD, momentum=0.5),

@@ -1,6 +1,7 @@
 """Dependencies point one way: deploy -> server_app, client_app -> common."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -106,3 +107,10 @@ def test_importing_the_command_is_light():
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_benchmarks_import_is_there():
+    files = sorted((ROOT / "benchmarks").rglob("*.py"))
+    assert files
+    for file in files:
+        importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
