@@ -10,7 +10,7 @@ import functools
 import io
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self, get_args, get_origin
 
 import numpy as np
@@ -42,14 +42,18 @@ class Record:
 
     def encode(self) -> ConfigRecord:
         """Return the record as Flower carries it."""
-        return ConfigRecord(asdict(self))
+        return ConfigRecord(dict(vars(self)))
 
     @classmethod
     def decode(cls, content: RecordDict) -> Self:
         """Return the record in a content; :class:`MessageError` if it is not as agreed."""
-        record = content.config_records.get(RECORD)
+        record = _config(content, RECORD)
         if record is None:
             raise MessageError(f"the message holds no {cls.__name__}")
+        return cls._in(record)
+
+    @classmethod
+    def _in(cls, record: ConfigRecord) -> Self:
         values: dict[str, Any] = {}
         for field in fields(cls):
             value = record.get(field.name)
@@ -59,6 +63,12 @@ class Record:
                 )
             values[field.name] = value
         return cls(**values)
+
+
+def _config(content: RecordDict, key: str) -> ConfigRecord | None:
+    """Return a content's record of settings; its ``config_records`` copies them all every time."""
+    record = content.get(key)
+    return record if isinstance(record, ConfigRecord) else None
 
 
 def _is_of_type(value: object, expected: object) -> bool:
@@ -241,7 +251,7 @@ class ReleaseNote(Record):
     @classmethod
     def beside(cls, content: RecordDict) -> Self | None:
         """Return the note in a reply's content; None if it is in the clear."""
-        record = content.config_records.get(NOTE)
+        record = _config(content, NOTE)
         return None if record is None else cls.decode(RecordDict({RECORD: record}))
 
 
@@ -260,10 +270,10 @@ class Usage(Record):
     @classmethod
     def beside(cls, content: RecordDict) -> Self | None:
         """Return what a reply's content says; :class:`MessageError` for what cannot be."""
-        record = content.config_records.get(USAGE)
+        record = _config(content, USAGE)
         if record is None:
             return None
-        usage = cls.decode(RecordDict({RECORD: record}))
+        usage = cls._in(record)
         amounts = (usage.cpu_seconds, usage.gpu_seconds, usage.joules)
         if usage.energy not in METERED or not all(map(math.isfinite, amounts)) or min(amounts) < 0:
             raise MessageError(f"{usage}: not what a site can have used")
@@ -322,8 +332,8 @@ def with_usage(answer: Message, usage: Usage) -> Message:
 
 def arrays_of(message_content: RecordDict) -> ArrayRecord:
     """Return the model in a message's content."""
-    arrays = message_content.array_records.get(ARRAYS)
-    if arrays is None:
+    arrays = message_content.get(ARRAYS)
+    if not isinstance(arrays, ArrayRecord):
         raise MessageError("the message holds no model")
     return arrays
 
@@ -390,14 +400,19 @@ def payload_bytes(message_content: RecordDict) -> int:
 
     Flower adds about a kilobyte of headers per message, and TLS its own; neither is counted.
     """
-    arrays = sum(_array_bytes(record) for record in message_content.array_records.values())
-    return arrays + sum(map(_config_bytes, message_content.config_records.values()))
+    records = list(message_content.values())
+    arrays = sum(_array_bytes(record) for record in records if isinstance(record, ArrayRecord))
+    configs = (record for record in records if isinstance(record, ConfigRecord))
+    return arrays + sum(map(_config_bytes, configs))
 
 
 def payload_numbers(message_content: RecordDict) -> float:
     """Return how many numbers of 32 bits the arrays of a content amount to."""
     arrays = [
-        array for record in message_content.array_records.values() for array in record.values()
+        array
+        for record in message_content.values()
+        if isinstance(record, ArrayRecord)
+        for array in record.values()
     ]
     return sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in arrays) / 4
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from flwr.app import Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from common import messages
@@ -224,13 +224,15 @@ _TRAINS = (messages.TRAIN, TRAIN_FOR_SUM)
 
 def shape_of(content: RecordDict) -> str:
     """Return what a content holds, without its values: ``8 arrays, 4,810 numbers; 7 values``."""
-    arrays = [array.shape for record in content.array_records.values() for array in record.values()]
+    # not by its properties array_records and config_records: they copy all records every time
+    held = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    arrays = [array.shape for record in held for array in record.values()]
     numbers = sum(math.prod(shape) for shape in arrays)
     parts = [f"array {tuple(arrays[0])}"] if len(arrays) == 1 else []
     parts += [f"{len(arrays)} arrays, {numbers:,} numbers"] if len(arrays) > 1 else []
     values = 0
-    for key, record in content.config_records.items():
-        if key == messages.NOTE:
+    for key, record in content.items():
+        if key == messages.NOTE or not isinstance(record, ConfigRecord):
             continue
         if key == messages.USAGE:
             parts.append("time and joules it took")
