@@ -238,7 +238,8 @@ class InProcessGrid(Grid):
 
     def _units(self, outgoing: Sequence[Message]) -> Iterator[Sequence[Message]]:
         for kind, same in itertools.groupby(outgoing, key=lambda m: m.metadata.message_type):
-            yield from answering.units(list(same), kind, self._contexts[_SERVER_NODE + 1])
+            any_context = self._contexts[outgoing[0].metadata.dst_node_id]
+            yield from answering.units(list(same), kind, any_context)
 
     def _units_of_tasks(self, outgoing: Sequence[Message]) -> Iterator[list[Task]]:
         keys: dict[int, int] = {}
