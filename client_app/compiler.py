@@ -96,8 +96,8 @@ def _compiled(name: str, source: str) -> Path:
     words = (source, *FLAGS, platform.machine(), _processor())
     digest = hashlib.sha256("\0".join(words).encode()).hexdigest()[:16]
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
-    found = folder / f"{name}-{digest}.so"
-    if not found.exists():
+    kept = folder / f"{name}-{digest}.so"
+    if not kept.exists():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder) as scratch:
             parts, made = Path(scratch) / "parts.o", Path(scratch) / "made.so"
@@ -105,8 +105,8 @@ def _compiled(name: str, source: str) -> Path:
             # Linked by itself: with -ffast-math GCC links code that lets the whole process flush
             # small numbers to zero as soon as the library is loaded.
             _cc("", "-shared", str(parts), "-o", str(made), "-lm")
-            made.replace(found)  # another process may do the same: whole either way
-    return found
+            made.replace(kept)  # another process may do the same: whole either way
+    return kept
 
 
 def found() -> str | None:

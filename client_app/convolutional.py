@@ -78,7 +78,8 @@ def convolutional_shape(
             return None
         layers.append(layer)
         channels, height, width = layer.out_channels, layer.out_height, layer.out_width
-    return tuple(layers) if 1 <= len(layers) <= MOST_LAYERS else None
+    ends = bool(layers) and not layers[-1].pools
+    return tuple(layers) if ends and len(layers) <= MOST_LAYERS else None
 
 
 def _layer(
@@ -87,8 +88,8 @@ def _layer(
     """Return the layer that begins with a module, and take away what belongs to it."""
     channels, height, width = shape
     if isinstance(module, nn.Conv2d):
-        plain = (module.stride, module.dilation, module.groups) == ((1, 1), (1, 1), 1)
-        padding = module.padding
+        kind = (module.stride, module.dilation, module.groups, module.padding_mode)
+        plain, padding = kind == ((1, 1), (1, 1), 1, "zeros"), module.padding
         if not plain or module.bias is None or isinstance(padding, str) or len(set(padding)) > 1:
             return None
         if not after or not _pools_by_two(after.pop(0)) or not after:
@@ -103,7 +104,7 @@ def _layer(
         return None
     if module.in_features != channels * height * width:
         return None
-    if after and not isinstance(after.pop(0), nn.ReLU):
+    if after and not (isinstance(after.pop(0), nn.ReLU) and after):
         return None
     return Convolution(channels, module.out_features, height, width, height, width, 0, False)
 

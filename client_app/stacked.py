@@ -36,7 +36,7 @@ def can_stack(network: nn.Module) -> bool:
     return isinstance(network, nn.Sequential) and all(
         isinstance(layer, _KNOWN)
         and (not isinstance(layer, nn.Conv2d | nn.Linear) or layer.bias is not None)
-        and (not isinstance(layer, nn.Conv2d) or layer.groups == 1)
+        and (not isinstance(layer, nn.Conv2d) or (layer.groups, layer.padding_mode) == (1, "zeros"))
         for layer in network
     )
 

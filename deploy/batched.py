@@ -6,6 +6,7 @@ that passed the network beside other rows). The numbers depend on which messages
 on which worker answers it, nor when.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from client_app.training import Stopwatch
 from common import messages
 from common.config import Settings
 from common.messages import Order, Parameters
+
+log = logging.getLogger("coterie")
 
 Arrival = tuple[Message, Site]
 
@@ -65,7 +68,11 @@ def _fitted(
     """Yield each client's model, and the seconds of processor time that it took."""
     began = time.process_time()
     if settings.engine == "stacked":
-        together = engine.fit_together(parameters, lessons, settings)
+        try:
+            together = engine.fit_together(parameters, lessons, settings)
+        except RuntimeError as error:  # torch's own, a full GPU's among them
+            log.warning("engine=stacked: sites are trained one by one, for: %s", error)
+            raise  # the handlers begin anew, with generators that nobody has drawn from
         if together is not None:
             spent = time.process_time() - began
             total = sum(fitted.seconds for fitted in together)

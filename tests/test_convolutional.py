@@ -263,6 +263,7 @@ def test_it_knows_which_networks_are_convolutions_and_dense_layers():
     known = functools.partial(convolutional_shape, input_shape=(1, 9, 9))
     conv, pool, relu, flatten = nn.Conv2d(1, 4, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()
     assert known(nn.Sequential(conv, pool, relu, flatten, nn.Linear(64, 3))) is not None
+    circular = nn.Conv2d(1, 4, 2, padding=1, padding_mode="circular")
     for others in (
         [nn.Conv2d(1, 4, 2, stride=2), pool, relu, flatten, nn.Linear(16, 3)],
         [nn.Conv2d(1, 4, 2, bias=False), pool, relu, flatten, nn.Linear(64, 3)],
@@ -276,6 +277,9 @@ def test_it_knows_which_networks_are_convolutions_and_dense_layers():
         [conv, pool, relu, flatten, nn.Linear(64, 3, bias=False)],
         [conv, pool, relu, flatten, nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3)],
         [conv, pool, relu, nn.Linear(4, 3)],
+        [conv, pool, relu, flatten, nn.Linear(64, 3), relu],
+        [circular, pool, relu, flatten, nn.Linear(100, 3)],
+        [conv, pool, relu],
         [conv, relu],
         [],
     ):

@@ -88,11 +88,28 @@ def test_networks_with_dropout_or_batch_norm_are_left_to_the_loop():
     assert not stacked.can_stack(models.build("resnet18", (3, 32, 32), 10))
     assert not stacked.can_stack(nn.Sequential(nn.Linear(3, 2, bias=False)))
     assert not stacked.can_stack(nn.Sequential(nn.Conv2d(4, 4, 3, groups=2)))
+    assert not stacked.can_stack(nn.Sequential(nn.Conv2d(4, 4, 3, padding_mode="circular")))
     lessons = lessons_of([20, 30], (12,))
     first = models.parameters_of(models.build("pereira-mlp", (12,), 5))
     settings = Settings(model="pereira-mlp", engine="stacked", device="cpu")
     assert engine.fit_together(first, lessons, settings) is None
     assert np.isfinite(batched.train_many(first, lessons, settings).values).all()
+
+
+def test_what_torch_refuses_is_said_and_the_sites_are_trained_one_by_one(
+    monkeypatch, caplog, tmp_path
+):
+    def refuse(*_):
+        raise RuntimeError("CUDA out of memory")
+
+    monkeypatch.setattr(stacked, "train", refuse)
+    values = {"num-clients": 5, "num-server-rounds": 1, "model": "mlp", "strategy": "fedavg"}
+    values |= {"output-dir": str(tmp_path), "workers": 1, "device": "cpu"}
+    with caplog.at_level("WARNING", logger="coterie"):
+        runs = [simulate(Settings(**values, engine=kind)) for kind in ("batched", "stacked")]
+    assert "one by one, for: CUDA out of memory" in caplog.text
+    one, other = (json.loads((run / "rounds.jsonl").read_text()) for run in runs)
+    assert (one["loss"], one["train_loss"]) == (other["loss"], other["train_loss"])
 
 
 def test_a_step_reads_nothing_that_changes_its_place():
