@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fPIC", "-c")
 
@@ -38,6 +39,18 @@ static unsigned flush_to_zero(void) { return 0; }
 static void restore(unsigned before) { (void)before; }
 #endif
 
+#ifdef __AVX512F__
+enum { LANES = 16 };
+#else
+enum { LANES = 8 };
+#endif
+typedef float vec __attribute__((vector_size(4 * LANES)));
+typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
+
+/* What is written once for any size and compiled for each: only then do sums stay in registers. */
+#define INLINE static inline __attribute__((always_inline))
+#define UNROLL _Pragma("GCC unroll 16")
+
 /* Cross-entropy of a row, whose logits lie `apart` from each other, as do the derivatives by them:
    delta becomes (softmax - one-hot) * share. */
 static inline double row_loss(int classes, int apart, const float *logits, int64_t label,
@@ -51,24 +64,16 @@ static inline double row_loss(int classes, int apart, const float *logits, int64
     delta[label * apart] -= share;
     return logf(sum) - (logits[label * apart] - largest);
 }
-
-/* A step of SGD: `strength` times the way from the anchor is added to each gradient, and the anchor
-   moves the share `follow` of its way to the new values. */
-static void move(int64_t parameters, float *values, float *gradients, float *momenta,
-                 float learning_rate, float momentum, float decay, float *anchor, float strength,
-                 float follow) {
-    if (strength > 0)
-        for (int64_t i = 0; i < parameters; i++)
-            gradients[i] += strength * (values[i] - anchor[i]);
-    for (int64_t i = 0; i < parameters; i++) {
-        momenta[i] = momentum * momenta[i] + gradients[i] + decay * values[i];
-        values[i] -= learning_rate * momenta[i];
-    }
-    if (follow > 0)
-        for (int64_t i = 0; i < parameters; i++) anchor[i] += follow * (values[i] - anchor[i]);
-}
 """
 """C that every source begins with."""
+
+
+def memory_for(size: int, lanes: int) -> NDArray[np.uint8]:
+    """Return so many bytes, all 0, that begin at a multiple of a vector's size."""
+    vector = 4 * lanes
+    memory = np.zeros(size + vector, np.uint8)
+    start = -memory.ctypes.data % vector
+    return memory[start : start + size]
 
 
 class CannotCompileError(Exception):

@@ -26,18 +26,12 @@ _SOURCE = r"""
 #include <pmmintrin.h>
 #endif
 #ifdef __AVX512F__
-enum { LANES = 16, MOST_CHANNELS = 16, MOST_TAPS = 5 };
+enum { MOST_CHANNELS = 16, MOST_TAPS = 5 };
 #else
-enum { LANES = 8, MOST_CHANNELS = 12, MOST_TAPS = 2 };
+enum { MOST_CHANNELS = 12, MOST_TAPS = 2 };
 #endif
 enum { MOST_LAYERS = 64 };
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
 
-/* What follows is written once for any number of channels and compiled for each: only then do the
-   sums stay in registers. */
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
 #define FOR_SIZE(size, call) \
     switch (size) { \
     case 4: call(4); break; \
@@ -461,6 +455,22 @@ static char *furnish(int layers, const layer *l, int groups, char *space, float 
         gradients += weights + biases;
     }
     return take(space, groups * out_size(l - 1), &r->in);
+}
+
+/* A step of SGD: `strength` times the way from the anchor is added to each gradient, and the anchor
+   moves the share `follow` of its way to the new values. */
+static void move(int64_t parameters, float *values, float *gradients, float *momenta,
+                 float learning_rate, float momentum, float decay, float *anchor, float strength,
+                 float follow) {
+    if (strength > 0)
+        for (int64_t i = 0; i < parameters; i++)
+            gradients[i] += strength * (values[i] - anchor[i]);
+    for (int64_t i = 0; i < parameters; i++) {
+        momenta[i] = momentum * momenta[i] + gradients[i] + decay * values[i];
+        values[i] -= learning_rate * momenta[i];
+    }
+    if (follow > 0)
+        for (int64_t i = 0; i < parameters; i++) anchor[i] += follow * (values[i] - anchor[i]);
 }
 
 int coterie_lanes(void) { return LANES; }

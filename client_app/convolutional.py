@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app import compiler
 from client_app.conv_kernel import MOST_LAYERS, Steps
 from client_app.pull import Pull
 from common.config import Settings
@@ -133,10 +134,7 @@ class ConvolutionalSgd:
         # as the steps lay them out, with 0 for the channels that fill a block
         self._values, self._gradients, self._momenta, self._anchor = np.zeros((4, size), np.float32)
         space = steps.space(len(self._layers), self._layers, settings.batch_size)
-        vector = 4 * steps.lanes
-        memory = np.zeros(space + vector, np.uint8)
-        start = -memory.ctypes.data % vector
-        self._space = memory[start : start + space]
+        self._space = compiler.memory_for(space, steps.lanes)
 
     def train(
         self,

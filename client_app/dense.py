@@ -1,8 +1,8 @@
 """SGD for networks of dense layers with gradients written by hand, in C or in NumPy.
 
 A step of a small network costs less than autograd's bookkeeping for it. This is equal to the loop
-in :mod:`client_app.training` within 1e-5 (the same sums, taken by another BLAS), with its row order
-and its dropout masks; ``docs/results/engine.md`` says how much faster.
+in :mod:`client_app.training` within 1e-5 (the same sums, taken in another order), with its order of
+rows and its dropout masks; ``docs/results/engine.md`` says how much faster.
 """
 
 import functools
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from client_app import kernel
+from client_app import compiler, kernel
 from client_app.pull import Pull
 from common import models
 from common.config import Settings
@@ -59,33 +59,17 @@ class DenseSgd:
     """
 
     def __init__(
-        self, shape: DenseShape, settings: Settings, compiled: kernel.Train | None = None
+        self, shape: DenseShape, settings: Settings, compiled: kernel.Steps | None = None
     ) -> None:
-        self._shape = shape
-        self._settings = settings
-        self._compiled = compiled if len(shape.widths) <= kernel.MOST_LAYERS else None
         self.values = np.empty(shape.num_parameters, np.float32)
-        self._gradients = np.empty_like(self.values)
-        self._momentum = np.empty_like(self.values)
-        self._scratch = np.empty_like(self.values)
         self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
-        self._weights, self._biases = _layers(self.values, shape.widths)
-        self._weight_gradients, self._bias_gradients = _layers(self._gradients, shape.widths)
-        rows = settings.batch_size
-        self._widths = np.array(shape.widths, np.int32)
-        drops = (*shape.dropout, 0.0)
-        self._scales = np.array([1 / (1 - p) for p in drops], np.float32)
-        self._thresholds = np.array([models.dropout_threshold(p) for p in drops], np.int16)
-        self._ones = np.ones(rows, np.float32)
-        self._positions = np.arange(rows)
-        # of layer l: what goes into it, and the loss's derivative by that
-        self._flat_activations, self._flat_deltas = np.empty(
-            (2, rows * sum(shape.widths)), np.float32
-        )
-        self._activations = _parts(self._flat_activations, rows, shape.widths)
-        self._deltas = _parts(self._flat_deltas, rows, shape.widths)
-        self._positive = [np.empty((rows, wide), np.bool_) for wide in shape.widths]
+        self._epochs = settings.local_epochs
+        self._steps: _Compiled | _InNumpy
+        if compiled is not None and len(shape.widths) <= kernel.MOST_LAYERS:
+            self._steps = _Compiled(shape, settings, compiled)
+        else:
+            self._steps = _InNumpy(shape, settings, self.values, self.anchor)
 
     def train(
         self,
@@ -106,29 +90,42 @@ class DenseSgd:
             draw: gives the dropout bits of one layer and batch.
             pull: what pulls the parameters, if anything does.
         """
-        self._momentum.fill(0)
         if pull is not None:
             np.concatenate([value.reshape(-1) for value in pull.anchor.values()], out=self.anchor)
-        size = self._settings.batch_size
         total = 0.0
-        # What diverges becomes inf or NaN without a word, as in torch; the guard names the site.
-        with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
-            for _ in range(self._settings.local_epochs):
-                order = rows[rng.permutation(len(rows))]
-                if self._compiled is not None:
-                    total = self._epoch(self._compiled, inputs, labels, order, draw, pull)
-                    continue
-                total = 0.0
-                for start in range(0, len(order), size):
-                    batch = order[start : start + size]
-                    total += self._step(inputs, labels[batch], batch, draw, pull)
-                    if pull is not None:
-                        self._follow(inputs, labels[batch], batch, draw, pull)
+        self._steps.begin(self.values, self.anchor, pull is not None)
+        for _ in range(self._epochs):
+            order = rows[rng.permutation(len(rows))]
+            total = self._steps.epoch(inputs, labels, order, draw, pull)
+        self._steps.end(self.values, self.anchor, pull is not None)
         return total / len(rows)
 
-    def _epoch(
+
+class _Compiled:
+    """Steps in C, which have parameters in an order of their own."""
+
+    def __init__(self, shape: DenseShape, settings: Settings, compiled: kernel.Steps) -> None:
+        self._settings = settings
+        self._compiled = compiled
+        pairs = zip(shape.widths[1:], shape.dropout, strict=False)
+        self._dropped = [wide for wide, probability in pairs if probability]
+        self._scales, self._thresholds = _scales(shape), _thresholds(shape)
+        self._network = (
+            len(shape.widths) - 1,
+            np.array(shape.widths, np.int32),
+            settings.batch_size,
+        )
+        size = compiled.space(*self._network)
+        self._space = compiler.memory_for(size, compiled.lanes)
+
+    def begin(self, values: Floats, anchor: Floats, pulled: bool) -> None:
+        self._compiled.begin(*self._network, self._space, values, anchor, pulled)
+
+    def end(self, values: Floats, anchor: Floats, pulled: bool) -> None:
+        self._compiled.end(*self._network, self._space, values, anchor, pulled)
+
+    def epoch(
         self,
-        compiled: kernel.Train,
         inputs: Floats,
         labels: NDArray[np.int64],
         order: NDArray[np.int64],
@@ -137,36 +134,79 @@ class DenseSgd:
     ) -> float:
         """Take all steps of an epoch at once; return its summed loss."""
         settings, size = self._settings, self._settings.batch_size
-        pairs = zip(self._shape.widths[1:], self._shape.dropout, strict=False)
-        dropped = [wide for wide, probability in pairs if probability]
-        steps = [min(size, len(order) - at) for at in range(0, len(order), size)] if dropped else []
+        steps = [min(size, len(order) - at) for at in range(0, len(order), size)]
         # All at once: step by step would draw the same words, a call for each layer.
-        units = sum(-(-step * wide // 4) * 4 for step in steps for wide in dropped)
+        units = sum(-(-step * wide // 4) * 4 for step in steps for wide in self._dropped)
         repeats = 1 if pull is None else pull.steps
-        return compiled(
-            len(self._shape.widths) - 1,
-            self._widths,
+        return self._compiled.train(
+            *self._network,
+            self._space,
             inputs,
             labels,
             order,
             len(order),
-            size,
-            self.values,
-            self._gradients,
-            self._momentum,
-            self._flat_activations,
-            self._flat_deltas,
             draw(units * repeats),
             self._scales,
             self._thresholds,
             settings.learning_rate,
             settings.momentum,
             settings.weight_decay,
-            self.anchor,
             0.0 if pull is None else pull.strength,
             repeats,
             0.0 if pull is None else pull.follow,
         )
+
+
+class _InNumpy:
+    """Steps in NumPy, which move ``values`` and ``anchor`` where they are."""
+
+    def __init__(
+        self, shape: DenseShape, settings: Settings, values: Floats, anchor: Floats
+    ) -> None:
+        self._shape = shape
+        self._settings = settings
+        self._values, self._anchor = values, anchor
+        self._gradients = np.empty_like(values)
+        self._momentum = np.empty_like(values)
+        self._scratch = np.empty_like(values)
+        self._weights, self._biases = _layers(values, shape.widths)
+        self._weight_gradients, self._bias_gradients = _layers(self._gradients, shape.widths)
+        self._scales, self._thresholds = _scales(shape), _thresholds(shape)
+        rows = settings.batch_size
+        self._ones = np.ones(rows, np.float32)
+        self._positions = np.arange(rows)
+        # of layer l: what goes into it, and the loss's derivative by that
+        self._activations = [np.empty((rows, wide), np.float32) for wide in shape.widths]
+        self._deltas = [np.empty((rows, wide), np.float32) for wide in shape.widths]
+        self._positive = [np.empty((rows, wide), np.bool_) for wide in shape.widths]
+
+    def begin(self, values: Floats, anchor: Floats, pulled: bool) -> None:
+        assert values is self._values
+        assert anchor is self._anchor
+        self._momentum.fill(0)
+
+    def end(self, values: Floats, anchor: Floats, pulled: bool) -> None:
+        """Everything is there already."""
+
+    def epoch(
+        self,
+        inputs: Floats,
+        labels: NDArray[np.int64],
+        order: NDArray[np.int64],
+        draw: Draw,
+        pull: Pull | None,
+    ) -> float:
+        """Take the steps of an epoch; return its summed loss."""
+        size = self._settings.batch_size
+        total = 0.0
+        # What diverges becomes inf or NaN without a word, as in torch; the guard names the site.
+        with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
+            for start in range(0, len(order), size):
+                batch = order[start : start + size]
+                total += self._step(inputs, labels[batch], batch, draw, pull)
+                if pull is not None:
+                    self._follow(inputs, labels[batch], batch, draw, pull)
+        return total
 
     def _follow(
         self,
@@ -180,9 +220,9 @@ class DenseSgd:
         for _ in range(1, pull.steps):
             self._step(inputs, labels, batch, draw, pull)
         if pull.follow:
-            np.subtract(self.values, self.anchor, out=self._scratch)
+            np.subtract(self._values, self._anchor, out=self._scratch)
             np.multiply(self._scratch, np.float32(pull.follow), out=self._scratch)
-            np.add(self.anchor, self._scratch, out=self.anchor)
+            np.add(self._anchor, self._scratch, out=self._anchor)
 
     def _step(
         self,
@@ -258,10 +298,10 @@ class DenseSgd:
         """One step of SGD with momentum and weight decay, as ``training.Sgd`` takes it."""
         settings = self._settings
         if settings.weight_decay:
-            np.multiply(self.values, np.float32(settings.weight_decay), out=self._scratch)
+            np.multiply(self._values, np.float32(settings.weight_decay), out=self._scratch)
             np.add(self._gradients, self._scratch, out=self._gradients)
         if pull is not None:
-            np.subtract(self.values, self.anchor, out=self._scratch)
+            np.subtract(self._values, self._anchor, out=self._scratch)
             np.multiply(self._scratch, np.float32(pull.strength), out=self._scratch)
             np.add(self._gradients, self._scratch, out=self._gradients)
         direction = self._gradients
@@ -270,13 +310,17 @@ class DenseSgd:
             np.multiply(direction, np.float32(settings.momentum), out=direction)
             np.add(direction, self._gradients, out=direction)
         np.multiply(direction, np.float32(settings.learning_rate), out=self._scratch)
-        np.subtract(self.values, self._scratch, out=self.values)
+        np.subtract(self._values, self._scratch, out=self._values)
 
 
-def _parts(flat: Floats, rows: int, widths: tuple[int, ...]) -> list[Floats]:
-    """Return views (rows, width) that follow each other."""
-    ends = rows * np.cumsum(widths)
-    return [part.reshape(rows, -1) for part in np.split(flat, ends[:-1])]
+def _scales(shape: DenseShape) -> NDArray[np.float32]:
+    """Return by how much each layer's kept units grow; 1 where it drops none."""
+    return np.array([1 / (1 - p) for p in (*shape.dropout, 0.0)], np.float32)
+
+
+def _thresholds(shape: DenseShape) -> NDArray[np.int16]:
+    """Return the least bits of a unit that is kept, for each layer."""
+    return np.array([models.dropout_threshold(p) for p in (*shape.dropout, 0.0)], np.int16)
 
 
 def _layers(flat: Floats, widths: tuple[int, ...]) -> tuple[list[Any], list[Any]]:

@@ -1,13 +1,16 @@
 """The hand-written steps of :mod:`client_app.dense` in C: one call is an epoch of a client.
 
-Matrix products go to the BLAS that comes with SciPy, through the pointers it publishes for Cython;
-what lies between them is plain loops. Without a compiler the NumPy steps do the same.
+Products are taken in tiles whose sums stay in registers, straight from the rows of the data set,
+and a tile of gradients moves its weights at once: neither rows nor gradients are ever copied.
+Without a compiler the NumPy steps do the same.
 """
 
 import ctypes
 import functools
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -16,151 +19,379 @@ from client_app.compiler import CannotCompileError, array_of
 
 log = logging.getLogger("coterie")
 
-__all__ = ["Train", "load"]
+__all__ = ["MOST_LAYERS", "Steps", "load"]
 
-Train = Callable[..., float]
-"""``coterie_train`` below with its BLAS; takes NumPy arrays, and refuses wrong types."""
+MOST_LAYERS = 64
 
 _SOURCE = r"""
-typedef void (*gemm)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *,
-                     float *, float *, int *);
+#ifdef __AVX512F__
+enum { MOST_PARTS = 4 };
+#else
+enum { MOST_PARTS = 2 };
+#endif
+enum { MOST_LAYERS = 64, PANEL = MOST_PARTS * LANES };
 
-enum { MOST_LAYERS = 64 };
+/* Sums of tiles stay in registers: of 6 rows and a whole panel, of 8 and a narrower one, and of
+   fewer rows for what is left over. */
+#define OF_PARTS(rows, parts, call) \
+    switch (parts) { \
+    case 1: call(rows, 1); break; \
+    case 2: call(rows, 2); break; \
+    case 3: call(rows, (MOST_PARTS < 3 ? 1 : 3)); break; \
+    default: call(rows, MOST_PARTS); \
+    }
+#define OF_TILE(rows, parts, call) \
+    switch (rows) { \
+    case 1: OF_PARTS(1, parts, call) break; \
+    case 2: OF_PARTS(2, parts, call) break; \
+    case 4: OF_PARTS(4, parts, call) break; \
+    case 6: OF_PARTS(6, parts, call) break; \
+    default: OF_PARTS(8, parts, call) \
+    }
 
-/* All matrices are row-major; BLAS sees their transposes. */
-static void times_transposed(gemm product, int rows, int columns, int inner, float *a, float *b,
-                             float *out) { /* out += a b' */
-    float one = 1;
-    product("T", "N", &columns, &rows, &inner, &one, b, &inner, a, &inner, &one, out, &columns);
+static int rows_of_tile(int64_t left, int parts) {
+    int most = parts < MOST_PARTS ? 8 : 6;
+    return left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
 }
 
-static void times(gemm product, int rows, int columns, int inner, float *a, float *b, float *out) {
-    float one = 1, zero = 0; /* out = a b */
-    product("N", "N", &columns, &rows, &inner, &one, b, &columns, a, &inner, &zero, out, &columns);
+static int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
+
+/* Vectors in the panel that begins at an output. */
+static int parts_at(int64_t output, int64_t outputs) {
+    int64_t left = padded(outputs) - output;
+    return (int)(left < PANEL ? left : PANEL) / LANES;
 }
 
-static void transposed_times(gemm product, int rows, int columns, int inner, float *a, float *b,
-                             float *out) { /* out = a' b */
-    float one = 1, zero = 0;
-    product("N", "T", &columns, &rows, &inner, &one, b, &columns, a, &rows, &zero, out, &columns);
+/* Row i of a matrix is at first + index[i] * apart. */
+typedef struct {
+    const float *first;
+    const int64_t *index;
+    int64_t apart;
+} matrix;
+
+/* How SGD moves: `strength` times the way from the anchor is added to each gradient, and the anchor
+   moves the share `follow` of its way to the new values. */
+typedef struct {
+    float learning_rate, momentum, decay, strength, follow;
+} rule;
+
+/* A layer's weights are panels of PANEL outputs, the last of fewer, and in a panel [in][output];
+   then come the biases. Outputs fill whole vectors, with 0 for those there are not. */
+typedef struct {
+    int64_t in, out;
+    vec *weights, *momenta, *anchor;
+    float *outputs; /* [row][output] */
+    float *deltas;  /* the loss's derivatives by them, before ReLU */
+} layer;
+
+INLINE void move(const rule *by, vec gradient, vec *value, vec *momentum, vec *anchor) {
+    if (by->strength > 0) gradient += by->strength * (*value - *anchor);
+    gradient += by->decay * *value;
+    if (by->momentum > 0) *momentum = gradient += by->momentum * *momentum;
+    *value -= by->learning_rate * gradient;
+    if (by->follow > 0) *anchor += by->follow * (*value - *anchor);
 }
 
-/* Passes once over `rows` rows in the order given; returns their summed loss. Buffers: activations
-   and deltas hold `most` rows of every width. `bits` are the dropout draws of all steps end to end,
-   15 per unit; a unit is kept where they are at least its layer's threshold. `strength` times the
-   way from the anchor is added to each gradient; after `repeats` steps on a batch, of which the
-   first gives the loss, the anchor moves the share `follow` of its way to the values. */
-double coterie_train(gemm product, int layers, const int *widths, const float *inputs,
-                     const int64_t *labels, const int64_t *order, int64_t rows, int most,
-                     float *values, float *gradients, float *momenta, float *activations,
-                     float *deltas, const int16_t *bits, const float *scales,
-                     const int16_t *thresholds, float learning_rate, float momentum, float decay,
-                     float *anchor, float strength, int repeats, float follow) {
-    float *weights[MOST_LAYERS], *biases[MOST_LAYERS], *by_weights[MOST_LAYERS];
-    float *by_biases[MOST_LAYERS], *values_of[MOST_LAYERS + 1], *deltas_of[MOST_LAYERS + 1];
-    const int16_t *bits_of[MOST_LAYERS];
-    int64_t parameters = 0, units = 0;
+/* out = start + in * weights for the rows of a tile from `row` on, and the outputs of a panel. */
+INLINE void multiply_tile(const int ROWS, const int PARTS, const matrix *in, int64_t inner,
+                          int64_t row, const vec *start, const vec *weights, float *out,
+                          int64_t apart) {
+    const float *from[ROWS];
+    vec sums[ROWS * PARTS];
+    UNROLL for (int r = 0; r < ROWS; r++) {
+        from[r] = in->first + in->index[row + r] * in->apart;
+        UNROLL for (int p = 0; p < PARTS; p++) sums[r * PARTS + p] = start[p];
+    }
+    for (int64_t k = 0; k < inner; k++, weights += PARTS)
+        UNROLL for (int r = 0; r < ROWS; r++) {
+            float value = from[r][k];
+            UNROLL for (int p = 0; p < PARTS; p++) sums[r * PARTS + p] += value * weights[p];
+        }
+    UNROLL for (int r = 0; r < ROWS; r++)
+        memcpy(out + (row + r) * apart, sums + r * PARTS, sizeof(vec) * PARTS);
+}
+
+/* out = start + in * weights, of `rows` rows of `inner` numbers; start is the same for all rows. */
+static void multiply(const matrix *in, int rows, int64_t inner, const vec *start,
+                     const vec *weights, int64_t outputs, float *out) {
+    int64_t apart = padded(outputs);
+    for (int64_t output = 0; output < outputs; output += PANEL) {
+        int parts = parts_at(output, outputs), tall;
+        for (int64_t row = 0; row < rows; row += tall) {
+            tall = rows_of_tile(rows - row, parts);
+#define CALL(ROWS, PARTS) \
+    multiply_tile(ROWS, PARTS, in, inner, row, start, weights, out + output, apart)
+            OF_TILE(tall, parts, CALL)
+#undef CALL
+        }
+        weights += inner * parts;
+        start += parts;
+    }
+}
+
+/* Moves the weights from some inputs to the outputs of a panel by their gradients. */
+INLINE void learn_tile(const int TAPS, const int PARTS, const rule *by, const matrix *in, int rows,
+                       const float *delta, int64_t apart, int64_t tap, vec *weights, vec *momenta,
+                       vec *anchor) {
+    vec sums[TAPS * PARTS];
+    UNROLL for (int i = 0; i < TAPS * PARTS; i++) sums[i] = (vec){};
+    for (int64_t row = 0; row < rows; row++, delta += apart) {
+        const float *value = in->first + in->index[row] * in->apart + tap;
+        UNROLL for (int t = 0; t < TAPS; t++) {
+            UNROLL for (int p = 0; p < PARTS; p++)
+                sums[t * PARTS + p] += value[t] * ((const vec *)delta)[p];
+        }
+    }
+    UNROLL for (int i = 0; i < TAPS * PARTS; i++)
+        move(by, sums[i], weights + i, momenta + i, anchor + i);
+}
+
+/* Moves a layer by its gradients. */
+static void learn(const layer *l, const rule *by, const matrix *in, int rows) {
+    int64_t apart = padded(l->out), at = 0;
+    for (int64_t output = 0; output < l->out; output += PANEL) {
+        int parts = parts_at(output, l->out), tall;
+        for (int64_t tap = 0; tap < l->in; tap += tall, at += tall * parts) {
+            tall = rows_of_tile(l->in - tap, parts);
+#define CALL(TAPS, PARTS) \
+    learn_tile(TAPS, PARTS, by, in, rows, l->deltas + output, apart, tap, l->weights + at, \
+               l->momenta + at, l->anchor + at)
+            OF_TILE(tall, parts, CALL)
+#undef CALL
+        }
+    }
+    for (int64_t p = 0; p < apart / LANES; p++) {
+        vec sum = {};
+        for (int row = 0; row < rows; row++) sum += ((const vec *)(l->deltas + row * apart))[p];
+        move(by, sum, l->weights + at + p, l->momenta + at + p, l->anchor + at + p);
+    }
+}
+
+/* The weights with inputs and outputs changing places: inputs fill whole vectors, and those there
+   are not hold anything, since pass_back lets nothing through to them. */
+static void turn(const layer *l, float *restrict to) {
+    for (int64_t first = 0; first < l->in; first += PANEL) {
+        int64_t wide = parts_at(first, l->in) * LANES;
+        int64_t tall = l->in - first < wide ? l->in - first : wide;
+        const float *restrict from = (const float *)l->weights;
+        for (int64_t output = 0; output < l->out; output += PANEL) {
+            int64_t across = parts_at(output, l->out) * LANES;
+            int64_t count = l->out - output < across ? l->out - output : across;
+            for (int64_t i = 0; i < tall; i++)
+                for (int64_t o = 0; o < count; o++)
+                    to[o * wide + i] = from[(first + i) * across + o];
+            to += count * wide;
+            from += l->in * across;
+        }
+    }
+}
+
+/* ReLU, then dropout if the scale of what is kept is not 1. */
+static const int16_t *rectify(const layer *l, int rows, float scale, int16_t threshold,
+                              const int16_t *bits) {
+    for (int64_t row = 0; row < rows; row++) {
+        float *value = l->outputs + row * padded(l->out);
+        /* so written that NaN stays NaN, and the guard sees it */
+        for (int64_t j = 0; j < l->out; j++) value[j] = value[j] < 0 ? 0 : value[j];
+        if (scale == 1) continue;
+        for (int64_t j = 0; j < l->out; j++)
+            value[j] *= bits[row * l->out + j] >= threshold ? scale : 0;
+    }
+    return scale == 1 ? bits : bits + (rows * l->out + 3) / 4 * 4; /* a word holds four units */
+}
+
+/* Back through dropout and ReLU: what either made 0 passes nothing. */
+static void pass_back(const layer *l, int rows, float scale) {
+    const vec *output = (const vec *)l->outputs;
+    vec *delta = (vec *)l->deltas;
+    for (int64_t i = 0; i < rows * padded(l->out) / LANES; i++)
+        delta[i] = (vec)((output[i] > 0) & (ivec)delta[i]) * scale;
+}
+
+/* What lies in the space, zeros at first. */
+typedef struct {
+    layer layers[MOST_LAYERS];
+    float *momenta, *values, *anchor; /* of all layers, one after the other */
+    float *turned;                    /* a layer's weights */
+    float *zeros;
+    int64_t *places; /* 0, 1, ..., most - 1 */
+    int64_t parameters;
+} room;
+
+static char *take(char *at, int64_t bytes, void *pointer) {
+    memcpy(pointer, &at, sizeof at);
+    return at + (bytes + sizeof(vec) - 1) / sizeof(vec) * sizeof(vec);
+}
+
+/* Lays the room out in `space`; returns its end. */
+static char *furnish(int layers, const int *widths, int64_t most, char *space, room *r) {
+    int64_t turned = 0, widest = 0, at = 0, bytes = sizeof(float);
+    r->parameters = 0;
+    for (int l = 0; l < layers; l++) r->parameters += (widths[l] + 1) * padded(widths[l + 1]);
+    space = take(space, bytes * r->parameters, &r->momenta);
+    space = take(space, bytes * r->parameters, &r->values);
+    space = take(space, bytes * r->parameters, &r->anchor);
+    for (int i = 0; i < layers; i++) {
+        layer *l = r->layers + i;
+        l->in = widths[i];
+        l->out = widths[i + 1];
+        l->weights = (vec *)(r->values + at);
+        l->momenta = (vec *)(r->momenta + at);
+        l->anchor = (vec *)(r->anchor + at);
+        at += (l->in + 1) * padded(l->out);
+        space = take(space, bytes * most * padded(l->out), &l->outputs);
+        space = take(space, bytes * most * padded(l->out), &l->deltas);
+        if (i == 0) continue;
+        turned = padded(l->in) * l->out > turned ? padded(l->in) * l->out : turned;
+        widest = padded(l->in) > widest ? padded(l->in) : widest;
+    }
+    space = take(space, bytes * turned, &r->turned);
+    space = take(space, bytes * widest, &r->zeros);
+    return take(space, sizeof(int64_t) * most, &r->places);
+}
+
+/* Bytes of the space, which is 0 at first and begins at a multiple of a vector's size. */
+int64_t coterie_space(int layers, const int *widths, int most) {
+    room r;
+    return furnish(layers, widths, most, 0, &r) - (char *)0;
+}
+
+int coterie_lanes(void) { return LANES; }
+
+/* Copies all parameters between a flat vector, per layer the weights (out, in) and the biases, and
+   the layers' own order: into that, or out of it. */
+static void exchange(int layers, const layer *l, float *flat, float *own, int into) {
+    for (; layers > 0; layers--, l++) {
+        for (int64_t output = 0; output < l->out; output += PANEL) {
+            int64_t across = parts_at(output, l->out) * LANES;
+            int64_t count = l->out - output < across ? l->out - output : across;
+            for (int64_t i = 0; i < l->in; i++, own += across)
+                for (int64_t o = 0; o < count; o++) {
+                    float *outside = flat + (output + o) * l->in + i;
+                    if (into) own[o] = *outside;
+                    else *outside = own[o];
+                }
+        }
+        flat += l->in * l->out;
+        if (into) memcpy(own, flat, sizeof(float) * l->out);
+        else memcpy(flat, own, sizeof(float) * l->out);
+        flat += l->out;
+        own += padded(l->out);
+    }
+}
+
+/* Takes a client's parameters, and its anchor if something pulls; forgets the momenta. */
+void coterie_begin(int layers, const int *widths, int most, char *space, float *values,
+                   float *anchor, int pulled) {
+    room r;
+    furnish(layers, widths, most, space, &r);
+    exchange(layers, r.layers, values, r.values, 1);
+    if (pulled) exchange(layers, r.layers, anchor, r.anchor, 1);
+    memset(r.momenta, 0, sizeof(float) * r.parameters);
+}
+
+/* Gives them back. */
+void coterie_end(int layers, const int *widths, int most, char *space, float *values,
+                 float *anchor, int pulled) {
+    room r;
+    furnish(layers, widths, most, space, &r);
+    exchange(layers, r.layers, values, r.values, 0);
+    if (pulled) exchange(layers, r.layers, anchor, r.anchor, 0);
+}
+
+/* Passes once over `rows` rows in the order given; returns their summed loss. `bits` are the
+   dropout draws of all steps end to end, 15 per unit; a unit is kept where they are at least its
+   layer's threshold. After `repeats` steps on a batch, of which the first gives the loss, the
+   anchor moves. */
+double coterie_train(int layers, const int *widths, int most, char *space, const float *inputs,
+                     const int64_t *labels, const int64_t *order, int64_t rows,
+                     const int16_t *bits, const float *scales, const int16_t *thresholds,
+                     float learning_rate, float momentum, float decay, float strength, int repeats,
+                     float follow) {
+    room r;
     double total = 0;
     unsigned before = flush_to_zero();
-    for (int l = 0; l <= layers; l++) {
-        values_of[l] = activations + units;
-        deltas_of[l] = deltas + units;
-        units += (int64_t)most * widths[l];
-        if (l == layers) break;
-        weights[l] = values + parameters;
-        by_weights[l] = gradients + parameters;
-        parameters += (int64_t)widths[l] * widths[l + 1];
-        biases[l] = values + parameters;
-        by_biases[l] = gradients + parameters;
-        parameters += widths[l + 1];
-    }
+    furnish(layers, widths, most, space, &r);
+    for (int64_t i = 0; i < most; i++) r.places[i] = i;
     for (int64_t step = 0, at = 0; at < rows; at = ++step / repeats * most) {
         int size = rows - at < most ? (int)(rows - at) : most;
-        const int64_t *batch = order + at;
-        for (int i = 0; i < size; i++)
-            memcpy(values_of[0] + (int64_t)i * widths[0], inputs + batch[i] * widths[0],
-                   sizeof(float) * widths[0]);
-        for (int l = 0; l < layers; l++) {
-            int wide = widths[l + 1], count = size * wide;
-            float *out = values_of[l + 1];
-            for (int i = 0; i < size; i++)
-                memcpy(out + (int64_t)i * wide, biases[l], sizeof(float) * wide);
-            times_transposed(product, size, wide, widths[l], values_of[l], weights[l], out);
-            if (l == layers - 1) break;
-            /* so written that NaN stays NaN, and the guard sees it */
-            for (int i = 0; i < count; i++) out[i] = out[i] < 0 ? 0 : out[i];
-            bits_of[l] = bits;
-            if (scales[l] == 1) continue;
-            for (int i = 0; i < count; i++) out[i] *= bits[i] >= thresholds[l] ? scales[l] : 0;
-            bits += (count + 3) / 4 * 4; /* a word holds four units */
+        float moved = step % repeats == repeats - 1 ? follow : 0;
+        rule by = {learning_rate, momentum, decay, strength, moved};
+        matrix in[MOST_LAYERS + 1] = {{inputs, order + at, widths[0]}};
+        for (int i = 0; i < layers; i++) {
+            layer *l = r.layers + i;
+            const vec *biases = l->weights + l->in * padded(l->out) / LANES;
+            multiply(in + i, size, l->in, biases, l->weights, l->out, l->outputs);
+            in[i + 1] = (matrix){l->outputs, r.places, padded(l->out)};
+            if (i < layers - 1) bits = rectify(l, size, scales[i], thresholds[i], bits);
         }
+        layer *last = r.layers + layers - 1;
+        int64_t apart = padded(last->out);
         double loss = 0;
-        for (int i = 0, classes = widths[layers]; i < size; i++)
-            loss += row_loss(classes, 1, values_of[layers] + (int64_t)i * classes,
-                             labels[batch[i]], 1.0f / size,
-                             deltas_of[layers] + (int64_t)i * classes);
+        for (int64_t i = 0; i < size; i++)
+            loss += row_loss((int)last->out, 1, last->outputs + i * apart, labels[order[at + i]],
+                             1.0f / size, last->deltas + i * apart);
         if (step % repeats == 0) total += loss;
-        for (int l = layers - 1; l >= 0; l--) {
-            int wide = widths[l + 1], count = size * widths[l];
-            float *delta = deltas_of[l + 1], *below = deltas_of[l], *value = values_of[l];
-            transposed_times(product, wide, widths[l], size, delta, value, by_weights[l]);
-            memset(by_biases[l], 0, sizeof(float) * wide);
-            for (int i = 0; i < size; i++)
-                for (int j = 0; j < wide; j++) by_biases[l][j] += delta[(int64_t)i * wide + j];
-            if (l == 0) break;
-            times(product, size, widths[l], wide, delta, weights[l], below);
-            for (int i = 0; i < count; i++) below[i] *= value[i] > 0;
-            if (scales[l - 1] == 1) continue;
-            for (int i = 0; i < count; i++)
-                below[i] *= bits_of[l - 1][i] >= thresholds[l - 1] ? scales[l - 1] : 0;
+        for (int i = layers - 1; i >= 0; i--) {
+            layer *l = r.layers + i, *below = l - 1;
+            if (i > 0) { /* before the weights move */
+                matrix deltas = {l->deltas, r.places, padded(l->out)};
+                turn(l, r.turned);
+                multiply(&deltas, size, l->out, (vec *)r.zeros, (vec *)r.turned, l->in,
+                         below->deltas);
+                pass_back(below, size, scales[i - 1]);
+            }
+            learn(l, &by, in + i, size);
         }
-        move(parameters, values, gradients, momenta, learning_rate, momentum, decay, anchor,
-             strength, step % repeats == repeats - 1 ? follow : 0);
     }
     restore(before);
     return total;
 }
 """
-_GEMM = b"void (char *, char *, int *, int *, int *, __pyx_t_5scipy_6linalg_11cython_blas_s *"
-MOST_LAYERS = 64
 
-
-_FLOATS, _INTS = array_of(np.float32), array_of(np.int64)
-_ARGUMENTS = [
-    *(ctypes.c_void_p, ctypes.c_int, array_of(np.int32), _FLOATS, _INTS, _INTS),
-    *(ctypes.c_int64, ctypes.c_int),
-    *(_FLOATS, _FLOATS, _FLOATS, _FLOATS, _FLOATS),
-    *(array_of(np.int16), _FLOATS, array_of(np.int16)),
+_FLOATS, _INTS, _SPACE = array_of(np.float32), array_of(np.int64), array_of(np.uint8)
+_BITS = array_of(np.int16)
+_NETWORK = [ctypes.c_int, array_of(np.int32), ctypes.c_int]
+_EXCHANGE = [*_NETWORK, _SPACE, _FLOATS, _FLOATS, ctypes.c_int]
+_TRAIN = [
+    *(*_NETWORK, _SPACE, _FLOATS, _INTS, _INTS, ctypes.c_int64),
+    *(_BITS, _FLOATS, _BITS),
     *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
-    *(_FLOATS, ctypes.c_float, ctypes.c_int, ctypes.c_float),
+    *(ctypes.c_float, ctypes.c_int, ctypes.c_float),
 ]
 
 
+@dataclass(frozen=True)
+class Steps:
+    """The compiled functions; they take NumPy arrays, and refuse wrong types."""
+
+    begin: Callable[..., None]
+    """``coterie_begin`` above."""
+    train: Callable[..., float]
+    """``coterie_train`` above."""
+    end: Callable[..., None]
+    """``coterie_end`` above."""
+    space: Callable[..., int]
+    """``coterie_space`` above."""
+    lanes: int
+    """Numbers in a vector."""
+
+
 @functools.cache
-def load() -> Train | None:
+def load() -> Steps | None:
     """Return the compiled steps; None, said once, where they cannot be had on this machine."""
     try:
-        function = compiler.library("dense", _SOURCE).coterie_train
-        product = _sgemm()
+        library: Any = compiler.library("dense", _SOURCE)
     except CannotCompileError as error:
         log.info("dense networks train with NumPy, not with compiled steps: %s", error)
         return None
-    function.restype, function.argtypes = ctypes.c_double, _ARGUMENTS
-    return functools.partial(function, product)
-
-
-def _sgemm() -> int:
-    """Return the address of SciPy's ``sgemm``; raise if its signature is another."""
-    from scipy.linalg import cython_blas
-
-    capsule = cython_blas.__pyx_capi__["sgemm"]
-    name_of, pointer_of = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    name_of.restype, name_of.argtypes = ctypes.c_char_p, [ctypes.py_object]
-    pointer_of.restype = ctypes.c_void_p
-    pointer_of.argtypes = [ctypes.py_object, ctypes.c_char_p]
-    signature = name_of(capsule)
-    if not signature.startswith(_GEMM):
-        raise CannotCompileError(f"SciPy's sgemm has the signature {signature.decode()}")
-    address = pointer_of(capsule, signature)
-    assert isinstance(address, int)
-    return address
+    begin, train, end = library.coterie_begin, library.coterie_train, library.coterie_end
+    for exchange in (begin, end):
+        exchange.restype, exchange.argtypes = (
+            None,
+            [*_NETWORK, _SPACE, _FLOATS, _FLOATS, ctypes.c_int],
+        )
+    train.restype, train.argtypes = ctypes.c_double, _TRAIN
+    space = library.coterie_space
+    space.restype, space.argtypes = ctypes.c_int64, _NETWORK
+    return Steps(begin, train, end, space, library.coterie_lanes())

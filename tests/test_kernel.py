@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from client_app import engine, kernel
+from client_app import compiler, engine, kernel
 from client_app.dense import DenseSgd, DenseShape
 from client_app.pull import Pull
 from common.config import Settings
@@ -24,36 +24,86 @@ from common.models import Dropout
 def trained(compiled, shape, settings, seed=0, rows=23, pull=None):
     rng = np.random.default_rng(seed)
     sgd = DenseSgd(shape, settings, compiled)
-    sgd.values[:] = rng.normal(size=shape.num_parameters).astype(np.float32) / 4
+    spread = 1 / (2 * max(shape.widths) ** 0.5)  # of a network that does not amplify rounding
+    sgd.values[:] = rng.normal(size=shape.num_parameters).astype(np.float32) * spread
     x = rng.normal(size=(40, shape.widths[0])).astype(np.float32)
     y = rng.integers(0, shape.widths[-1], 40)
     mine = rng.permutation(40)[:rows]
     if pull is not None:
-        anchor = {"all": rng.normal(size=shape.num_parameters).astype(np.float32) / 4}
+        anchor = {"all": rng.normal(size=shape.num_parameters).astype(np.float32) * spread}
         pull = Pull(anchor, *pull)
     loss = sgd.train(x, y, mine, np.random.default_rng(1), engine._dropout(5), pull)
     return sgd.values.copy(), loss, sgd.anchor.copy()
 
 
-@hypothesis_settings(max_examples=40, deadline=None)
-@given(
-    widths=st.lists(st.integers(1, 12), min_size=2, max_size=5).map(tuple),
-    probabilities=st.lists(st.sampled_from([0.0, 0.1, 0.5]), min_size=3, max_size=3),
-    batch=st.integers(1, 30),
-    decay=st.sampled_from([0.0, 0.01]),
-    pull=st.sampled_from([None, (0.5,), (2.0, 3), (2.0, 3, 0.1), (0.0, 2)]),
-    seed=st.integers(0, 99),
-)
-def test_compiled_steps_are_those_in_numpy(widths, probabilities, batch, decay, pull, seed):
-    compiled = kernel.load()
-    if compiled is None:
-        pytest.skip("no C compiler here")
+NETWORKS = {
+    "widths": st.lists(st.integers(1, 12), min_size=2, max_size=5).map(tuple)
+    | st.lists(st.integers(1, 140), min_size=2, max_size=4).map(tuple),
+    "probabilities": st.lists(st.sampled_from([0.0, 0.1, 0.5]), min_size=3, max_size=3),
+    "batch": st.integers(1, 30),
+    "decay": st.sampled_from([0.0, 0.01]),
+    "momentum": st.sampled_from([0.0, 0.9]),
+    "pull": st.sampled_from([None, (0.5,), (2.0, 3), (2.0, 3, 0.1), (0.0, 2)]),
+    "seed": st.integers(0, 99),
+}
+
+
+def check_steps(compiled, widths, probabilities, batch, decay, momentum, pull, seed):
     shape = DenseShape(widths, tuple(probabilities[: len(widths) - 2]))
-    settings = Settings(**{"batch-size": batch, "weight-decay": decay, "local-epochs": 2})
+    settings = Settings(
+        **{
+            "batch-size": batch,
+            "weight-decay": decay,
+            "momentum": momentum,
+            "learning-rate": 0.01,
+            "local-epochs": 2,
+        }
+    )
     one, other = (trained(steps, shape, settings, seed, pull=pull) for steps in (compiled, None))
     np.testing.assert_allclose(one[0], other[0], atol=1e-5)
     np.testing.assert_allclose(one[2], other[2], atol=1e-5)
     assert one[1] == pytest.approx(other[1], abs=1e-5)
+
+
+@hypothesis_settings(max_examples=100)
+@given(**NETWORKS)
+def test_compiled_steps_are_those_in_numpy(**network):
+    compiled = kernel.load()
+    if compiled is None:
+        pytest.skip("no C compiler here")
+    check_steps(compiled, **network)
+
+
+@pytest.mark.parametrize("flags", [("-mno-avx512f",), ("-mno-avx512f", "-mno-avx2", "-mno-fma")])
+def test_processors_with_shorter_vectors_take_the_same_steps(flags, empty_cache, monkeypatch):
+    longer = kernel.load()
+    if longer is None or longer.lanes == 8:
+        pytest.skip("this processor has only short vectors itself, or no C compiler")
+    monkeypatch.setattr(compiler, "FLAGS", (*compiler.FLAGS, *flags))
+    short = kernel.load.__wrapped__()
+    assert short.lanes == 8 < longer.lanes
+    for widths in ((5, 3), (20, 9, 6), (33, 70, 17, 10)):
+        for batch in (1, 7, 23):
+            check_steps(short, widths, (0.5, 0.0), batch, 0.01, 0.5, (2.0, 3, 0.1), 0)
+
+
+def test_a_client_does_not_see_the_one_before_it():
+    compiled = kernel.load()
+    if compiled is None:
+        pytest.skip("no C compiler here")
+    sgd = DenseSgd(DenseShape((5, 20, 3), (0.5,)), Settings(), compiled)
+    x, y = np.full((4, 5), np.nan, np.float32), np.zeros(4, np.int64)
+
+    def train(inputs):
+        sgd.values[:] = np.linspace(-1, 1, len(sgd.values))
+        loss = sgd.train(inputs, y, np.arange(4), np.random.default_rng(0), engine._dropout(0))
+        return sgd.values.copy(), loss
+
+    values, loss = train(np.ones_like(x))
+    assert np.isnan(train(x)[0]).any()
+    again, loss_again = train(np.ones_like(x))
+    assert np.array_equal(values, again)
+    assert loss == loss_again
 
 
 def test_compiled_steps_leave_the_processors_arithmetic_as_it_was():
@@ -83,9 +133,10 @@ def test_more_layers_than_the_compiled_steps_hold_are_trained_in_numpy():
     def refuse(*_):
         raise AssertionError("compiled")
 
-    trained(refuse, shape, Settings())
+    refusing = kernel.Steps(refuse, refuse, refuse, refuse, 16)
+    trained(refusing, shape, Settings())
     with pytest.raises(AssertionError, match="compiled"):
-        trained(refuse, DenseShape((2,) * 9, (0.0,) * 7), Settings())
+        trained(refusing, DenseShape((2,) * 9, (0.0,) * 7), Settings())
 
 
 @pytest.fixture
@@ -124,7 +175,7 @@ def test_arrays_of_another_type_are_refused():
         pytest.skip("no C compiler here")
     sgd = DenseSgd(DenseShape((3, 2), ()), Settings(), compiled)
     x, y = np.zeros((4, 3)), np.zeros(4, np.int64)
-    with pytest.raises(Exception, match="argument 4"):
+    with pytest.raises(Exception, match="argument 5"):
         sgd.train(x, y, np.arange(4), np.random.default_rng(0), engine._dropout(0))
 
 
