@@ -305,14 +305,13 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
     for part, chosen in parts.items():
         if not chosen.any():
             raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
-    train_x = rows.x[~test]
-    mean, scale = _mean_and_scale(train_x)
+    mean, scale = _mean_and_scale(rows.x, np.flatnonzero(~test))
     owner, masks = rows.owner, rows.masks
     return Dataset(
         name=name,
-        train_x=_scaled(train_x, mean, scale),
+        train_x=_scaled(rows.x, np.flatnonzero(~test), mean, scale),
         train_y=rows.y[~test],
-        test_x=_scaled(rows.x[test], mean, scale),
+        test_x=_scaled(rows.x, np.flatnonzero(test), mean, scale),
         test_y=rows.y[test],
         num_classes=len(rows.class_names),
         class_names=rows.class_names,
@@ -327,35 +326,52 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
 
 def standardised_again(dataset: Dataset, train_x: Array, test_x: Array) -> Dataset:
     """Return a data set with other features in the place of its own, standardised like them."""
-    mean, scale = _mean_and_scale(train_x)
+    train, test = (np.arange(len(x)) for x in (train_x, test_x))
+    mean, scale = _mean_and_scale(train_x, train)
     return replace(
-        dataset, train_x=_scaled(train_x, mean, scale), test_x=_scaled(test_x, mean, scale)
+        dataset,
+        train_x=_scaled(train_x, train, mean, scale),
+        test_x=_scaled(test_x, test, mean, scale),
     )
 
 
-def _mean_and_scale(x: Array) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and 1/std per feature or channel, shaped to broadcast; 1/std is 0 where constant.
+def _mean_and_scale(
+    x: Array, rows: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return mean and 1/std of some rows per feature or channel, shaped to broadcast.
 
-    Pixels need no scaling to [0, 1] first: (x/255 - mean/255) / (std/255) = (x - mean) / std.
+    1/std is 0 where a feature is constant. Pixels need no scaling to [0, 1] first:
+    (x/255 - mean/255) / (std/255) = (x - mean) / std.
     """
     axes = (0, *range(2, x.ndim))
-    mean = np.asarray(x.mean(axis=axes, keepdims=True, dtype=np.float64))
-    squares = np.zeros_like(mean)
-    for chunk in chunks(x):
-        part = x[chunk].astype(np.float64)
-        part -= mean
+    # Moments about a value that occurs: those about 0 would lose the digits of a small deviation.
+    near = np.asarray(x[rows[:1]].mean(axis=axes, keepdims=True, dtype=np.float64))
+    sums, squares = np.zeros_like(near), np.zeros_like(near)
+    lowest, highest = np.full_like(near, np.inf), np.full_like(near, -np.inf)
+    for chunk in chunks(x, len(rows)):
+        values = x[rows[chunk]]
+        np.minimum(lowest, values.min(axis=axes, keepdims=True), out=lowest)
+        np.maximum(highest, values.max(axis=axes, keepdims=True), out=highest)
+        part = values.astype(np.float64)
+        part -= near
+        sums += part.sum(axis=axes, keepdims=True)
         part *= part
         squares += part.sum(axis=axes, keepdims=True)
-    std = np.sqrt(squares * (mean.size / x.size))
-    # Rounding of the mean can leave a constant feature a tiny deviation: compare its extremes.
-    varies = x.min(axis=axes, keepdims=True) < x.max(axis=axes, keepdims=True)
-    return mean, np.divide(1.0, std, out=np.zeros_like(std), where=varies & (std > 0))
+    count = len(rows) * math.prod(x.shape[2:])
+    variance = squares / count - (sums / count) ** 2
+    # Rounding can leave a constant feature a tiny deviation: compare its extremes.
+    varies = (lowest < highest) & (variance > 0)
+    scale = np.sqrt(np.divide(1.0, variance, out=np.zeros_like(variance), where=varies))
+    return near + sums / count, scale
 
 
-def _scaled(x: Array, mean: NDArray[np.float64], scale: NDArray[np.float64]) -> NDArray[np.float32]:
-    out = np.empty(x.shape, np.float32)
-    for chunk in chunks(x):
-        part = x[chunk].astype(np.float64)
+def _scaled(
+    x: Array, rows: NDArray[np.int64], mean: NDArray[np.float64], scale: NDArray[np.float64]
+) -> NDArray[np.float32]:
+    """Return some rows, standardised."""
+    out = np.empty((len(rows), *x.shape[1:]), np.float32)
+    for chunk in chunks(x, len(rows)):
+        part = x[rows[chunk]].astype(np.float64)
         part -= mean
         part *= scale
         out[chunk] = part
