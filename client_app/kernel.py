@@ -29,29 +29,25 @@ enum { MOST_PARTS = 4 };
 #else
 enum { MOST_PARTS = 2 };
 #endif
-enum { MOST_LAYERS = 64, PANEL = MOST_PARTS * LANES };
+enum { MOST_LAYERS = 64, MOST_ROWS = 8, PANEL = MOST_PARTS * LANES };
 
 /* Sums of tiles stay in registers: of 6 rows and a whole panel, of 8 and a narrower one, and of
    fewer rows for what is left over. */
-#define OF_PARTS(rows, parts, call) \
-    switch (parts) { \
-    case 1: call(rows, 1); break; \
-    case 2: call(rows, 2); break; \
-    case 3: call(rows, (MOST_PARTS < 3 ? 1 : 3)); break; \
-    default: call(rows, MOST_PARTS); \
-    }
+#define OF_PARTS(rows, rows_of_panel, parts, call) \
+    if (parts == MOST_PARTS) { call(rows_of_panel, MOST_PARTS); } \
+    else if (parts == 1) { call(rows, 1); } \
+    else if (parts == 2) { call(rows, 2); } \
+    else { call(rows, (MOST_PARTS > 3 ? 3 : 1)); }
 #define OF_TILE(rows, parts, call) \
     switch (rows) { \
-    case 1: OF_PARTS(1, parts, call) break; \
-    case 2: OF_PARTS(2, parts, call) break; \
-    case 4: OF_PARTS(4, parts, call) break; \
-    case 6: OF_PARTS(6, parts, call) break; \
-    default: OF_PARTS(8, parts, call) \
+    case 1: OF_PARTS(1, 1, parts, call) break; \
+    case 4: OF_PARTS(4, 4, parts, call) break; \
+    default: OF_PARTS(MOST_ROWS, 6, parts, call) \
     }
 
 static int rows_of_tile(int64_t left, int parts) {
-    int most = parts < MOST_PARTS ? 8 : 6;
-    return left >= most ? most : left >= 4 ? 4 : left >= 2 ? 2 : 1;
+    int most = parts < MOST_PARTS ? MOST_ROWS : 6;
+    return left >= most ? most : left >= 4 ? 4 : 1;
 }
 
 static int64_t padded(int64_t width) { return (width + LANES - 1) / LANES * LANES; }
@@ -84,20 +80,24 @@ typedef struct {
     float *deltas;  /* the loss's derivatives by them, before ReLU */
 } layer;
 
-INLINE void move(const rule *by, vec gradient, vec *value, vec *momentum, vec *anchor) {
-    if (by->strength > 0) gradient += by->strength * (*value - *anchor);
-    gradient += by->decay * *value;
-    if (by->momentum > 0) *momentum = gradient += by->momentum * *momentum;
-    *value -= by->learning_rate * gradient;
-    if (by->follow > 0) *anchor += by->follow * (*value - *anchor);
+/* Moves `count` vectors by their gradients. */
+static void move(const rule *by, int count, const vec *gradients, vec *values, vec *momenta,
+                 vec *anchor) {
+    for (int i = 0; i < count; i++) {
+        vec gradient = gradients[i] + by->decay * values[i];
+        if (by->strength > 0) gradient += by->strength * (values[i] - anchor[i]);
+        if (by->momentum > 0) momenta[i] = gradient += by->momentum * momenta[i];
+        values[i] -= by->learning_rate * gradient;
+        if (by->follow > 0) anchor[i] += by->follow * (values[i] - anchor[i]);
+    }
 }
 
 /* out = start + in * weights for the rows of a tile from `row` on, and the outputs of a panel. */
 INLINE void multiply_tile(const int ROWS, const int PARTS, const matrix *in, int64_t inner,
                           int64_t row, const vec *start, const vec *weights, float *out,
                           int64_t apart) {
-    const float *from[ROWS];
-    vec sums[ROWS * PARTS];
+    const float *from[MOST_ROWS];
+    vec sums[MOST_ROWS * MOST_PARTS];
     UNROLL for (int r = 0; r < ROWS; r++) {
         from[r] = in->first + in->index[row + r] * in->apart;
         UNROLL for (int p = 0; p < PARTS; p++) sums[r * PARTS + p] = start[p];
@@ -133,7 +133,7 @@ static void multiply(const matrix *in, int rows, int64_t inner, const vec *start
 INLINE void learn_tile(const int TAPS, const int PARTS, const rule *by, const matrix *in, int rows,
                        const float *delta, int64_t apart, int64_t tap, vec *weights, vec *momenta,
                        vec *anchor) {
-    vec sums[TAPS * PARTS];
+    vec sums[MOST_ROWS * MOST_PARTS];
     UNROLL for (int i = 0; i < TAPS * PARTS; i++) sums[i] = (vec){};
     for (int64_t row = 0; row < rows; row++, delta += apart) {
         const float *value = in->first + in->index[row] * in->apart + tap;
@@ -142,8 +142,9 @@ INLINE void learn_tile(const int TAPS, const int PARTS, const rule *by, const ma
                 sums[t * PARTS + p] += value[t] * ((const vec *)delta)[p];
         }
     }
-    UNROLL for (int i = 0; i < TAPS * PARTS; i++)
-        move(by, sums[i], weights + i, momenta + i, anchor + i);
+    vec gradients[MOST_ROWS * MOST_PARTS];
+    UNROLL for (int i = 0; i < TAPS * PARTS; i++) gradients[i] = sums[i];
+    move(by, TAPS * PARTS, gradients, weights, momenta, anchor);
 }
 
 /* Moves a layer by its gradients. */
@@ -163,7 +164,7 @@ static void learn(const layer *l, const rule *by, const matrix *in, int rows) {
     for (int64_t p = 0; p < apart / LANES; p++) {
         vec sum = {};
         for (int row = 0; row < rows; row++) sum += ((const vec *)(l->deltas + row * apart))[p];
-        move(by, sum, l->weights + at + p, l->momenta + at + p, l->anchor + at + p);
+        move(by, 1, &sum, l->weights + at + p, l->momenta + at + p, l->anchor + at + p);
     }
 }
 
