@@ -2,7 +2,8 @@
 
 A step of a small network costs less than autograd's bookkeeping for it. This is equal to the loop
 in :mod:`client_app.training` within 1e-5 (the same sums, taken in another order), with its order of
-rows and its dropout masks; ``docs/results/engine.md`` says how much faster.
+rows and its dropout masks, until a number before ReLU is so close to 0 that rounding decides its
+sign. ``docs/results/engine.md`` says how much faster, and how often that is.
 """
 
 import functools
