@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 from scipy.special import ndtr
 
 from common.errors import ConfigError
@@ -191,6 +190,8 @@ def _by_squaring(one: T, times: int, add: Callable[[T, T], T]) -> T:
 
 
 def _convolved(one: FloatArray, other: FloatArray) -> FloatArray:
+    from scipy.signal import fftconvolve  # half a second to load, for few runs
+
     result: FloatArray = np.maximum(fftconvolve(one, other), 0.0)
     return result
 

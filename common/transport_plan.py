@@ -12,6 +12,7 @@ precision from cost/regularisation of about 745, and rows of such costs leave a 
 whose "cost" 0 reads as identical clients.
 """
 
+import functools
 import importlib
 import os
 import sys
@@ -43,8 +44,9 @@ _SINKHORN_TOLERANCE = 1e-4
 _ARRAY_LIBRARIES = {"torch": "PYTORCH", "jax": "JAX", "cupy": "CUPY", "tensorflow": "TENSORFLOW"}
 
 
-def _load_pot() -> ModuleType:
-    """Import POT for NumPy alone: it would load every array library it finds, for seconds."""
+@functools.cache
+def _pot() -> ModuleType:
+    """Import POT, once it is needed, for NumPy alone: it loads all array libraries it finds."""
     switches = {
         f"POT_BACKEND_DISABLE_{name}": "1"
         for library, name in _ARRAY_LIBRARIES.items()
@@ -60,9 +62,6 @@ def _load_pot() -> ModuleType:
                 del os.environ[switch]
             else:
                 os.environ[switch] = value
-
-
-_pot = _load_pot()
 
 
 def cosine_costs(cosines: FloatArray) -> FloatArray:
@@ -103,7 +102,7 @@ def _check_mass(plan: FloatArray) -> None:
 
 def _exact_plan(costs: FloatArray) -> FloatArray:
     n, m = costs.shape
-    plan: FloatArray = _pot.emd(
+    plan: FloatArray = _pot().emd(
         np.full(n, 1 / n),
         np.full(m, 1 / m),
         costs,
@@ -117,7 +116,7 @@ def _exact_plan(costs: FloatArray) -> FloatArray:
 def _sinkhorn_plan(costs: FloatArray) -> FloatArray:
     n, m = costs.shape
     # Stopped early it is a worse plan, but after rounding still a plan: no reason to warn.
-    plan: FloatArray = _pot.sinkhorn(
+    plan: FloatArray = _pot().sinkhorn(
         np.full(n, 1 / n),
         np.full(m, 1 / m),
         costs,

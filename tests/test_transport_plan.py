@@ -93,8 +93,8 @@ def test_rounding_carries_everything_and_leaves_plans_alone():
 @pytest.mark.parametrize("share", [0.0, 0.98, np.nan])
 def test_a_plan_without_its_mass_is_refused(monkeypatch, solver, share):
     lost = np.full((5, 5), share / 25)
-    monkeypatch.setattr(transport_plan._pot, "emd", lambda *_, **__: lost)
-    monkeypatch.setattr(transport_plan._pot, "sinkhorn", lambda *_, **__: lost)
+    monkeypatch.setattr(transport_plan._pot(), "emd", lambda *_, **__: lost)
+    monkeypatch.setattr(transport_plan._pot(), "sinkhorn", lambda *_, **__: lost)
     with pytest.raises(CoterieError, match=f"5 and 5 rows carries {share:.3g} of the mass"):
         transport_cost(np.ones((5, 5)), solver)
 
@@ -110,5 +110,5 @@ def test_costs_that_are_none_are_refused(costs):
 def test_loading_the_solver_leaves_the_environment_as_it_was(monkeypatch):
     monkeypatch.setenv("POT_BACKEND_DISABLE_JAX", "0")
     before = dict(os.environ)
-    transport_plan._load_pot()
+    transport_plan._pot.__wrapped__()
     assert dict(os.environ) == before
