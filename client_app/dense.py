@@ -7,7 +7,7 @@ sign. ``docs/results/engine.md`` says how much faster, and how often that is.
 """
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,6 +22,7 @@ from common import models
 from common.config import Settings
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
 Bits = NDArray[np.int16]
 Draw = Callable[[int], Bits]
 """Number of units -> random bits for each, of which :func:`models.dropout_threshold` decides."""
@@ -68,15 +69,15 @@ class DenseSgd:
         self._epochs = settings.local_epochs
         self._steps: _Compiled | _InNumpy
         if compiled is not None and len(shape.widths) <= kernel.MOST_LAYERS:
-            self._steps = _Compiled(shape, settings, compiled)
+            self._steps = _Compiled(shape, settings, self.values, self.anchor, compiled)
         else:
             self._steps = _InNumpy(shape, settings, self.values, self.anchor)
 
     def train(
         self,
         inputs: Floats,
-        labels: NDArray[np.int64],
-        rows: NDArray[np.int64],
+        labels: Ints,
+        rows: Ints,
         rng: np.random.Generator,
         draw: Draw,
         pull: Pull | None = None,
@@ -93,20 +94,23 @@ class DenseSgd:
         """
         if pull is not None:
             np.concatenate([value.reshape(-1) for value in pull.anchor.values()], out=self.anchor)
-        total = 0.0
-        self._steps.begin(self.values, self.anchor, pull is not None)
-        for _ in range(self._epochs):
-            order = rows[rng.permutation(len(rows))]
-            total = self._steps.epoch(inputs, labels, order, draw, pull)
-        self._steps.end(self.values, self.anchor, pull is not None)
-        return total / len(rows)
+        orders = (rows[rng.permutation(len(rows))] for _ in range(self._epochs))
+        return self._steps.train(inputs, labels, orders, draw, pull) / len(rows)
 
 
 class _Compiled:
     """Steps in C, which have parameters in an order of their own."""
 
-    def __init__(self, shape: DenseShape, settings: Settings, compiled: kernel.Steps) -> None:
+    def __init__(
+        self,
+        shape: DenseShape,
+        settings: Settings,
+        values: Floats,
+        anchor: Floats,
+        compiled: kernel.Steps,
+    ) -> None:
         self._settings = settings
+        self._values, self._anchor = values, anchor
         self._compiled = compiled
         pairs = zip(shape.widths[1:], shape.dropout, strict=False)
         self._dropped = [wide for wide, probability in pairs if probability]
@@ -119,19 +123,25 @@ class _Compiled:
         size = compiled.space(*self._network)
         self._space = compiler.memory_for(size, compiled.lanes)
 
-    def begin(self, values: Floats, anchor: Floats, pulled: bool) -> None:
-        self._compiled.begin(*self._network, self._space, values, anchor, pulled)
-
-    def end(self, values: Floats, anchor: Floats, pulled: bool) -> None:
-        self._compiled.end(*self._network, self._space, values, anchor, pulled)
-
-    def epoch(
+    def train(
         self,
         inputs: Floats,
-        labels: NDArray[np.int64],
-        order: NDArray[np.int64],
+        labels: Ints,
+        orders: Iterable[Ints],
         draw: Draw,
         pull: Pull | None,
+    ) -> float:
+        """Take the steps of all epochs; return the last one's summed loss."""
+        pulled, total = pull is not None, 0.0
+        own = (*self._network, self._space, self._values, self._anchor)
+        self._compiled.exchange(*own, pulled, True)
+        for order in orders:
+            total = self._epoch(inputs, labels, order, draw, pull)
+        self._compiled.exchange(*own, pulled, False)
+        return total
+
+    def _epoch(
+        self, inputs: Floats, labels: Ints, order: Ints, draw: Draw, pull: Pull | None
     ) -> float:
         """Take all steps of an epoch at once; return its summed loss."""
         settings, size = self._settings, self._settings.batch_size
@@ -181,39 +191,33 @@ class _InNumpy:
         self._deltas = [np.empty((rows, wide), np.float32) for wide in shape.widths]
         self._positive = [np.empty((rows, wide), np.bool_) for wide in shape.widths]
 
-    def begin(self, values: Floats, anchor: Floats, pulled: bool) -> None:
-        assert values is self._values
-        assert anchor is self._anchor
-        self._momentum.fill(0)
-
-    def end(self, values: Floats, anchor: Floats, pulled: bool) -> None:
-        """Everything is there already."""
-
-    def epoch(
+    def train(
         self,
         inputs: Floats,
-        labels: NDArray[np.int64],
-        order: NDArray[np.int64],
+        labels: Ints,
+        orders: Iterable[Ints],
         draw: Draw,
         pull: Pull | None,
     ) -> float:
-        """Take the steps of an epoch; return its summed loss."""
-        size = self._settings.batch_size
-        total = 0.0
+        """Take the steps of all epochs; return the last one's summed loss."""
+        size, total = self._settings.batch_size, 0.0
+        self._momentum.fill(0)
         # What diverges becomes inf or NaN without a word, as in torch; the guard names the site.
         with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
-            for start in range(0, len(order), size):
-                batch = order[start : start + size]
-                total += self._step(inputs, labels[batch], batch, draw, pull)
-                if pull is not None:
-                    self._follow(inputs, labels[batch], batch, draw, pull)
+            for order in orders:
+                total = 0.0
+                for start in range(0, len(order), size):
+                    batch = order[start : start + size]
+                    total += self._step(inputs, labels[batch], batch, draw, pull)
+                    if pull is not None:
+                        self._follow(inputs, labels[batch], batch, draw, pull)
         return total
 
     def _follow(
         self,
         inputs: Floats,
-        labels: NDArray[np.int64],
-        batch: NDArray[np.int64],
+        labels: Ints,
+        batch: Ints,
         draw: Draw,
         pull: Pull,
     ) -> None:
@@ -228,8 +232,8 @@ class _InNumpy:
     def _step(
         self,
         inputs: Floats,
-        labels: NDArray[np.int64],
-        batch: NDArray[np.int64],
+        labels: Ints,
+        batch: Ints,
         draw: Draw,
         pull: Pull | None,
     ) -> float:
@@ -266,7 +270,7 @@ class _InNumpy:
         factor: Floats = kept * self._scales[layer]
         return factor
 
-    def _loss(self, logits: Floats, labels: NDArray[np.int64], delta: Floats) -> float:
+    def _loss(self, logits: Floats, labels: Ints, delta: Floats) -> float:
         """Return the summed cross-entropy; fill (softmax - one-hot) / rows, its derivative."""
         at_label = self._positions[: len(labels)], labels
         logits -= logits.max(axis=1, keepdims=True)

@@ -281,23 +281,15 @@ static void exchange(int layers, const layer *l, float *flat, float *own, int in
     }
 }
 
-/* Takes a client's parameters, and its anchor if something pulls; forgets the momenta. */
-void coterie_begin(int layers, const int *widths, int most, char *space, float *values,
-                   float *anchor, int pulled) {
+/* Takes a client's parameters, and its anchor if something pulls, and forgets the momenta; or gives
+   them back. */
+void coterie_exchange(int layers, const int *widths, int most, char *space, float *values,
+                      float *anchor, int pulled, int into) {
     room r;
     furnish(layers, widths, most, space, &r);
-    exchange(layers, r.layers, values, r.values, 1);
-    if (pulled) exchange(layers, r.layers, anchor, r.anchor, 1);
-    memset(r.momenta, 0, sizeof(float) * r.parameters);
-}
-
-/* Gives them back. */
-void coterie_end(int layers, const int *widths, int most, char *space, float *values,
-                 float *anchor, int pulled) {
-    room r;
-    furnish(layers, widths, most, space, &r);
-    exchange(layers, r.layers, values, r.values, 0);
-    if (pulled) exchange(layers, r.layers, anchor, r.anchor, 0);
+    exchange(layers, r.layers, values, r.values, into);
+    if (pulled) exchange(layers, r.layers, anchor, r.anchor, into);
+    if (into) memset(r.momenta, 0, sizeof(float) * r.parameters);
 }
 
 /* Passes once over `rows` rows in the order given; returns their summed loss. `bits` are the
@@ -353,7 +345,7 @@ double coterie_train(int layers, const int *widths, int most, char *space, const
 _FLOATS, _INTS, _SPACE = array_of(np.float32), array_of(np.int64), array_of(np.uint8)
 _BITS = array_of(np.int16)
 _NETWORK = [ctypes.c_int, array_of(np.int32), ctypes.c_int]
-_EXCHANGE = [*_NETWORK, _SPACE, _FLOATS, _FLOATS, ctypes.c_int]
+_EXCHANGE = [*_NETWORK, _SPACE, _FLOATS, _FLOATS, ctypes.c_int, ctypes.c_int]
 _TRAIN = [
     *(*_NETWORK, _SPACE, _FLOATS, _INTS, _INTS, ctypes.c_int64),
     *(_BITS, _FLOATS, _BITS),
@@ -366,12 +358,10 @@ _TRAIN = [
 class Steps:
     """The compiled functions; they take NumPy arrays, and refuse wrong types."""
 
-    begin: Callable[..., None]
-    """``coterie_begin`` above."""
+    exchange: Callable[..., None]
+    """``coterie_exchange`` above."""
     train: Callable[..., float]
     """``coterie_train`` above."""
-    end: Callable[..., None]
-    """``coterie_end`` above."""
     space: Callable[..., int]
     """``coterie_space`` above."""
     lanes: int
@@ -386,13 +376,8 @@ def load() -> Steps | None:
     except CannotCompileError as error:
         log.info("dense networks train with NumPy, not with compiled steps: %s", error)
         return None
-    begin, train, end = library.coterie_begin, library.coterie_train, library.coterie_end
-    for exchange in (begin, end):
-        exchange.restype, exchange.argtypes = (
-            None,
-            [*_NETWORK, _SPACE, _FLOATS, _FLOATS, ctypes.c_int],
-        )
+    exchange, train, space = library.coterie_exchange, library.coterie_train, library.coterie_space
+    exchange.restype, exchange.argtypes = None, _EXCHANGE
     train.restype, train.argtypes = ctypes.c_double, _TRAIN
-    space = library.coterie_space
     space.restype, space.argtypes = ctypes.c_int64, _NETWORK
-    return Steps(begin, train, end, space, library.coterie_lanes())
+    return Steps(exchange, train, space, library.coterie_lanes())

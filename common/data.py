@@ -305,11 +305,12 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
     for part, chosen in parts.items():
         if not chosen.any():
             raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
-    mean, scale = _mean_and_scale(rows.x, np.flatnonzero(~test))
+    train = np.flatnonzero(~test)
+    mean, scale = _mean_and_scale(rows.x, train)
     owner, masks = rows.owner, rows.masks
     return Dataset(
         name=name,
-        train_x=_scaled(rows.x, np.flatnonzero(~test), mean, scale),
+        train_x=_scaled(rows.x, train, mean, scale),
         train_y=rows.y[~test],
         test_x=_scaled(rows.x, np.flatnonzero(test), mean, scale),
         test_y=rows.y[test],
