@@ -20,7 +20,7 @@ from unittest.mock import patch
 import numpy as np
 
 from common.config import Settings
-from common.readers import HOSPITALS
+from common.data.readers import HOSPITALS
 from deploy.simulation import simulate
 from server_app import report
 from server_app.run_folder import RunFolder

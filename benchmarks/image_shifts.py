@@ -10,8 +10,8 @@ import numpy as np
 from matplotlib import pyplot
 from numpy.typing import NDArray
 
-from common.data import load_dataset
-from common.shifts import IMAGE_SHIFTS
+from common.data.datasets import load_dataset
+from common.data.shifts import IMAGE_SHIFTS
 
 PLACES = (-1.0, -0.5, 0.0, 0.5, 1.0)
 SIDE = 96

@@ -23,7 +23,7 @@ from client_app.descriptors import label_histogram
 from client_app.site import simulated_federation
 from common import seeds
 from common.config import Settings
-from common.label_privacy import label_mechanism, plausible_counts
+from common.privacy.labels import label_mechanism, plausible_counts
 from deploy.simulation import simulate
 from server_app import plots
 from server_app.clustering import normalise_counts, symmetric_kl_k_means

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from common import readers
 from common.config import Settings
-from common.readers import DataFolder
+from common.data import readers
+from common.data.readers import DataFolder
 from deploy.simulation import simulate
 
 BASELINES = ("random-clusters", "kcenter", "wc", "fedsccs")

@@ -17,10 +17,11 @@ import numpy as np
 import torch
 
 from benchmarks.rounds import Federation
-from common import models, readers
+from common import models
 from common.config import Settings
+from common.data import readers
+from common.data.readers import HOSPITALS, DataFolder
 from common.messages import Parameters
-from common.readers import HOSPITALS, DataFolder
 from common.seeds import generator
 from server_app.null_costs import null_cost
 from server_app.transport import ot_cost

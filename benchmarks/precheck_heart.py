@@ -21,7 +21,7 @@ from unittest.mock import patch
 import numpy as np
 
 from common import config
-from common.readers import HOSPITALS
+from common.data.readers import HOSPITALS
 from deploy import precheck
 from deploy.simulation import simulate
 from server_app import report

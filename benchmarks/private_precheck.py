@@ -26,7 +26,7 @@ from client_app.probing import SeenRows, representations
 from client_app.site import open_site, simulated_federation
 from common import models
 from common.config import Settings
-from common.private_statistics import ball_rows, release_moments
+from common.privacy.statistics import ball_rows, release_moments
 from deploy.simulation import simulate
 from server_app.dissimilarity import FloatArray
 from server_app.evidence import ClearRows, SiteView

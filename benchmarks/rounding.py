@@ -19,7 +19,7 @@ from client_app.engine import Lesson
 from client_app.training import Rows
 from common import models
 from common.config import Settings
-from common.data import Dataset, load_dataset
+from common.data.datasets import Dataset, load_dataset
 from common.messages import Parameters
 from common.seeds import generator
 

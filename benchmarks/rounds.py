@@ -21,9 +21,9 @@ from client_app.site import Site, simulated_federation
 from client_app.training import Evaluation
 from common import models
 from common.config import Settings
-from common.data import Dataset
+from common.data.datasets import Dataset
 from common.messages import Order, Parameters
-from common.privacy_book import Budget
+from common.privacy.book import Budget
 from common.splits import SiteRows
 from server_app.divergence import weight_divergences
 from server_app.routing import average, mixed

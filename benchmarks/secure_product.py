@@ -20,12 +20,12 @@ from threadpoolctl import threadpool_limits
 
 from client_app.site import simulated_federation
 from common import models
-from common import secure_product as secure
 from common.config import Settings
 from common.identity import Channel, EphemeralKey, Identity, Occasion
 from common.messages import RELEASES
-from common.product_messages import COST, LABELS, PRODUCTS, ROWS, ProductOrder
-from common.secure_product import Shape
+from common.two_party import protocol as secure
+from common.two_party.messages import COST, LABELS, PRODUCTS, ROWS, ProductOrder
+from common.two_party.protocol import Shape
 from deploy.simulation import InProcessGrid, load_client_app
 from server_app.roster import introduce
 from server_app.secure_products import secure_products

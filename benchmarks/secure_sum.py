@@ -19,9 +19,7 @@ from flwr.app import RecordDict
 
 from common import messages
 from common.identity import Identity, Pins
-from common.neighbours import neighbours, wiring
-from common.secure_sum import Circle, Keys, Member, Relay, disclose, occasion_of
-from common.sum_messages import (
+from common.secagg.messages import (
     MASKED,
     MaskedReport,
     SealedShares,
@@ -31,6 +29,8 @@ from common.sum_messages import (
     SumOrder,
     SumSurvivors,
 )
+from common.secagg.neighbours import neighbours, wiring
+from common.secagg.protocol import Circle, Keys, Member, Relay, disclose, occasion_of
 
 NOW = occasion_of(run=1, server_round=1, attempt=1, model=0)
 WHO = (1, 1, 0)

@@ -9,9 +9,9 @@ from client_app.private import release_once
 from client_app.probing import SeenRows
 from client_app.site import Site
 from common.messages import Parameters, ReleaseNote
-from common.privacy import zcdp_epsilon
-from common.privacy_book import REPLACE_ROW_IN_CLASS, Entry
-from common.private_statistics import Moments, ball_rows, class_event, release_moments
+from common.privacy.book import REPLACE_ROW_IN_CLASS, Entry
+from common.privacy.closed_form import zcdp_epsilon
+from common.privacy.statistics import Moments, ball_rows, class_event, release_moments
 
 __all__ = ["class_moments"]
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from client_app.keeping import FolderKeeper
 from client_app.site_config import SiteConfig
-from common.data import Dataset, load_site_file
+from common.data.datasets import Dataset, load_site_file
 
 _POINTER = "prepared.json"  # which folder holds the data, and of which words it was made
 _FACTS = "facts.json"

@@ -18,10 +18,10 @@ from client_app.keeping import Keeper
 from client_app.site import Site
 from common import messages
 from common.errors import BudgetError, MessageError
-from common.label_privacy import LabelMechanism, label_mechanism
 from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
-from common.privacy_book import SITE, Book, Budget, Entry
-from common.update_privacy import UpdateNoise, clipped_update, noisy_model
+from common.privacy.book import SITE, Book, Budget, Entry
+from common.privacy.labels import LabelMechanism, label_mechanism
+from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 
 __all__ = ["BOOK", "book_of", "charge", "label_answer", "release_once", "update_answer"]
 

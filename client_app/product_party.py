@@ -11,18 +11,18 @@ from client_app.product_rows import Material
 from client_app.site import Site
 from client_app.trust import trusted_by
 from common import messages
-from common import secure_product as secure
 from common.errors import MessageError, TrustError
 from common.identity import Channel, EphemeralKey, Occasion, packed
-from common.product_messages import (
+from common.two_party import protocol as secure
+from common.two_party.messages import (
     Product,
     ProductDeal,
     ProductOffer,
     ProductOrder,
     occasion_of,
 )
-from common.ring import FRACTION_BITS, Words
-from common.secure_product import Shape
+from common.two_party.protocol import Shape
+from common.two_party.ring import FRACTION_BITS, Words
 
 __all__ = ["DEAL", "OFFER", "ROWS", "Party", "sealed", "unsealed"]
 

@@ -12,11 +12,11 @@ from client_app import descriptors, probing
 from client_app.site import Site
 from common import messages
 from common.errors import MessageError
-from common.label_products import LABEL_PRODUCTS
-from common.product_messages import LABELS, ROWS
 from common.projection import unit_rows
-from common.ring import Words
-from common.secure_product import fixed_rows
+from common.two_party.label_products import LABEL_PRODUCTS
+from common.two_party.messages import LABELS, ROWS
+from common.two_party.protocol import fixed_rows
+from common.two_party.ring import Words
 
 __all__ = ["Material", "material"]
 

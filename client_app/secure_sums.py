@@ -22,12 +22,11 @@ from client_app.trust import identity_of, trusted_by
 from common import messages
 from common.config import Settings
 from common.errors import SumError, TrustError
-from common.fixed_point import Ring, Scale
 from common.identity import EphemeralKey, Occasion, SignedKeys
 from common.messages import Order, ReleaseNote
-from common.neighbours import wiring
-from common.secure_sum import SEED_BYTES, Circle, Keys, Member, disclose, occasion_of
-from common.sum_messages import (
+from common.privacy.updates import tells_loss
+from common.secagg.fixed_point import Ring, Scale
+from common.secagg.messages import (
     MASKED,
     MaskedReport,
     SealedShares,
@@ -37,7 +36,8 @@ from common.sum_messages import (
     SumOrder,
     SumSurvivors,
 )
-from common.update_privacy import tells_loss
+from common.secagg.neighbours import wiring
+from common.secagg.protocol import SEED_BYTES, Circle, Keys, Member, disclose, occasion_of
 
 _SECRETS, _CIRCLE = "secure-sum", "secure-sum-circle"  # in Context.state
 _NOISE = "secure-sum-noise"

@@ -10,17 +10,18 @@ from flwr.app import Context
 
 from client_app import prepared, site_config
 from client_app.keeping import Keeper, keeper_of
+from client_app.shifted_sites import shifted
 from client_app.site_config import SiteConfig
-from common import config, disclosures, seeds
+from common import config, seeds
 from common.config import Settings
-from common.data import SYNTHETIC, Dataset, load_dataset
+from common.data.datasets import SYNTHETIC, Dataset, load_dataset
+from common.data.shifts import IMAGE_SHIFTS
+from common.data.synthetic import SyntheticSites
 from common.errors import ConfigError, DataError, MessageError
-from common.privacy_book import Budget
+from common.privacy import disclosures
+from common.privacy.book import Budget
 from common.radio import LinkRates
-from common.shifted_sites import shifted
-from common.shifts import IMAGE_SHIFTS
 from common.splits import SiteRows, partition
-from common.synthetic import SyntheticSites
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from common.config import Scalar, Schema, unknown_name
 from common.errors import ConfigError
 from common.messages import DISCLOSURES, RELEASES
-from common.privacy_book import Budget
+from common.privacy.book import Budget
 
 PARTITION = "partition-id"  # given to every node by Flower's simulation and by ours
 PARTITIONS = "num-partitions"

@@ -1,6 +1,6 @@
 """A site's side of secure products: fresh keys, sealed openings, masked shares, and no step twice.
 
-The protocol is that of :mod:`common.secure_product`; all pairs of a run play it together. Rows,
+The protocol is that of :mod:`common.two_party.protocol`; all pairs of a run play it together. Rows,
 seeds and keys are forgotten as soon as no step needs them.
 """
 
@@ -17,11 +17,12 @@ from client_app.site import Site, require
 from client_app.steps import Steps
 from client_app.trust import identity_of
 from common import messages
-from common import secure_product as secure
 from common.errors import BudgetError, MessageError, TrustError
 from common.identity import EphemeralKey
 from common.messages import Parameters, Record, ReleaseNote
-from common.product_messages import (
+from common.transport_plan import cosine_costs, transport_cost
+from common.two_party import protocol as secure
+from common.two_party.messages import (
     Case,
     Product,
     ProductCases,
@@ -31,10 +32,9 @@ from common.product_messages import (
     ProductOrder,
     ProductStep,
 )
-from common.ring import Words
-from common.secure_product import Shape
-from common.transport_plan import cosine_costs, transport_cost
-from common.triangles import has_triangle
+from common.two_party.protocol import Shape
+from common.two_party.ring import Words
+from common.two_party.triangles import has_triangle
 
 Work = Callable[[Party, RecordDict], RecordDict]
 

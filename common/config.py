@@ -17,13 +17,13 @@ from typing import Any, Literal, Self
 import tomli_w
 from pydantic import Field, model_validator
 
+from common.data.shifts import IMAGE_SHIFTS, SYNTHETIC_SHIFTS
 from common.errors import ConfigError
 from common.schema import Scalar as Scalar
 from common.schema import Schema as Schema
 from common.schema import allowed_values as allowed_values
 from common.schema import kebab_case as kebab_case
 from common.schema import unknown_name as unknown_name
-from common.shifts import IMAGE_SHIFTS, SYNTHETIC_SHIFTS
 
 
 class Settings(Schema):

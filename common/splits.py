@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import seeds
-from common.data import Dataset
+from common.data.datasets import Dataset
 from common.errors import ConfigError, DataError, did_you_mean
 
 IntArray = NDArray[np.int64]

@@ -59,7 +59,7 @@ def simulate(words: Words = None, config_file: ConfigFile = None) -> None:
     """Run a whole federation on this machine."""
     settings = config.load(config_file, words or ())
     # Names first: they need no torch and no Flower, whose imports take seconds.
-    from common.data import locate
+    from common.data.datasets import locate
     from server_app.methods import build
 
     build(settings)

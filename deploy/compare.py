@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from common.data import locate
+from common.data.datasets import locate
 from common.errors import ComparisonError, ConfigError, CoterieError
 from deploy import compare_page, compare_tables
 from deploy.compare_figures import Row, RunFigures, rows_of

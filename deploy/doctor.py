@@ -23,7 +23,7 @@ from cryptography import x509
 from packaging.requirements import Requirement
 
 from client_app import compiler
-from common.data import SITE_FILES
+from common.data.datasets import SITE_FILES
 from common.errors import CoterieError
 from deploy import certificates, flower, provision
 from deploy.certificates import load_certificate

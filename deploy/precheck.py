@@ -14,7 +14,7 @@ from typing import Any
 
 from common import config
 from common.config import Scalar, Settings
-from common.data import class_names, locate
+from common.data.datasets import class_names, locate
 from common.errors import ConfigError
 from server_app.methods import build
 from server_app.verdicts import Verdict

@@ -27,9 +27,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.engine import require_compiler
 from client_app.site import simulated_federation
 from client_app.training import choose_device
-from common import disclosures
 from common.config import Scalar, Settings
 from common.messages import RELEASES
+from common.privacy import disclosures
 from deploy import answering
 from deploy.pool import Pool, Task, Worker
 from server_app import app as server

@@ -17,8 +17,8 @@ import numpy as np
 from common.config import Settings
 from common.errors import BudgetError
 from common.messages import Parameters
-from common.privacy_book import SITE
-from common.update_privacy import UpdateNoise, clipped_update, noisy_model
+from common.privacy.book import SITE
+from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 from server_app.averaging import Update
 from server_app.run_folder import RunFolder
 

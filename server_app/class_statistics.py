@@ -9,7 +9,7 @@ from common import messages
 from common.config import Settings
 from common.errors import MessageError
 from common.messages import MOST_ROWS_SEEN, RepresentationReport
-from common.private_statistics import Moments, NoisyMoments, noise_sigma
+from common.privacy.statistics import Moments, NoisyMoments, noise_sigma
 from common.projection import PROJECTED_DIMENSIONS
 from server_app.class_cost import ClassView
 from server_app.evidence import SiteView

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 
 from common.config import Settings
-from common.disclosures import FOR_COSTS
+from common.privacy.disclosures import FOR_COSTS
 from server_app.evidence import Evidence
 from server_app.ot_inquiry import Inquiry, in_the_clear
 from server_app.product_evidence import by_products

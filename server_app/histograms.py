@@ -6,8 +6,8 @@ import math
 from flwr.app import Message
 
 from common.errors import MessageError
-from common.label_privacy import plausible_counts
 from common.messages import LabelHistogram, NoisyHistogram
+from common.privacy.labels import plausible_counts
 from server_app.guard import Asked, refuse_error
 
 __all__ = ["inspect_exact", "inspect_noisy"]

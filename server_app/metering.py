@@ -28,7 +28,7 @@ from common.errors import MessageError
 from common.messages import Parameters, Usage
 from common.power import ATTRIBUTED, ESTIMATED, PowerSource, Reading
 from common.radio import RadioProfile
-from common.sum_messages import TRAIN_FOR_SUM
+from common.secagg.messages import TRAIN_FOR_SUM
 from server_app.attribution import Work, divide
 from server_app.bill import Bill, Item
 from server_app.delegating_grid import DelegatingGrid

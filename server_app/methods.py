@@ -8,7 +8,7 @@ import numpy as np
 
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
-from common.label_products import LABEL_PRODUCTS
+from common.two_party.label_products import LABEL_PRODUCTS
 from server_app import (
     clustering,
     model_groups,
@@ -58,7 +58,7 @@ class LabelDistances:
     cluster: Clusterer
     """It gets the distances alone: the descriptors are (n, 0)."""
     metric: str
-    """Of ``common.label_products.LABEL_PRODUCTS``."""
+    """Of ``common.two_party.label_products.LABEL_PRODUCTS``."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from common.private_statistics import NoisyMoments
+from common.privacy.statistics import NoisyMoments
 from server_app.class_cost import ClassView
 from server_app.evidence import SiteView
 from server_app.noisy_gaussians import noisy_label_bounds

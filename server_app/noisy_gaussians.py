@@ -7,7 +7,7 @@ mistake; they close as rows or rho grow. Measured: docs/decisions/0015-private-l
 
 import numpy as np
 
-from common.private_statistics import NoisyMoments
+from common.privacy.statistics import NoisyMoments
 from server_app.gaussians import Gaussian, hellinger_distance
 
 __all__ = ["noisy_label_bounds", "noisy_label_cost"]

@@ -3,9 +3,9 @@
 from dataclasses import dataclass, replace
 
 from common.config import Settings
-from common.disclosures import FOR_COSTS
 from common.errors import ConfigError
 from common.messages import MOST_ROWS_SEEN
+from common.privacy.disclosures import FOR_COSTS
 from server_app.ot_settings import VARIANTS, OtSettings
 from server_app.verdicts import Thresholds
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from common.errors import ConfigError, did_you_mean
-from common.private_statistics import NoisyMoments
+from common.privacy.statistics import NoisyMoments
 from common.transport_plan import SOLVERS, Solver
 from server_app.dissimilarity import FloatArray
 from server_app.gaussians import (

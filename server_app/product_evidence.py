@@ -12,8 +12,8 @@ import numpy as np
 
 from common.config import Settings
 from common.errors import RoundError
-from common.product_messages import ROWS, ProductOffer, ProductOrder
 from common.transport_plan import cosine_costs
+from common.two_party.messages import ROWS, ProductOffer, ProductOrder
 from server_app import class_statistics
 from server_app.dissimilarity import FloatArray
 from server_app.evidence import Evidence, SiteView

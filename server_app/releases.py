@@ -20,8 +20,8 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
-from common.product_messages import PRODUCT_COST, PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE
-from common.sum_messages import MASK, SHARE, TRAIN_FOR_SUM, UNMASK
+from common.secagg.messages import MASK, SHARE, TRAIN_FOR_SUM, UNMASK
+from common.two_party.messages import PRODUCT_COST, PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE
 from server_app import audit
 from server_app.delegating_grid import DelegatingGrid
 from server_app.run_folder import RunFolder

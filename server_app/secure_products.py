@@ -15,10 +15,10 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from common import messages
-from common import secure_product as secure
 from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters
-from common.product_messages import (
+from common.two_party import protocol as secure
+from common.two_party.messages import (
     PRODUCT_COST,
     PRODUCT_KEYS,
     PRODUCT_OPEN,
@@ -32,8 +32,8 @@ from common.product_messages import (
     ProductOrder,
     ProductStep,
 )
-from common.secure_product import Shape
-from common.triangles import third_sites
+from common.two_party.protocol import Shape
+from common.two_party.triangles import third_sites
 from server_app.dissimilarity import FloatArray
 from server_app.exchange import OK, Exchange
 from server_app.guard import Asked, refuse_error

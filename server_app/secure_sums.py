@@ -1,8 +1,8 @@
 """The server's side of secure sums: every model's cohort through four exchanges at once.
 
 The server relays sealed shares, adds masked vectors and takes the masks off their sum
-(:class:`~common.secure_sum.Relay`). What the guard checks of single updates cannot be checked here:
-each site checks its own update for NaN and range before it masks it, and of a sum the server
+(:class:`~common.secagg.protocol.Relay`). What the guard checks of single updates cannot be checked
+here: each site checks its own update for NaN and range before it masks it, and of a sum the server
 checks that its length, the total of its weights and the size of its entries are possible.
 """
 
@@ -17,15 +17,15 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from common import messages, shamir
+from common import messages
 from common.config import Settings
 from common.errors import CoterieError, MessageError, SumError
-from common.fixed_point import Mean, Ring, Scale
 from common.identity import Pins, SignedKeys
 from common.messages import Order, Parameters
-from common.neighbours import neighbours, wiring
-from common.secure_sum import Disclosure, Relay, occasion_of
-from common.sum_messages import (
+from common.privacy.updates import tells_loss
+from common.secagg import shamir
+from common.secagg.fixed_point import Mean, Ring, Scale
+from common.secagg.messages import (
     MASK,
     MASKED,
     SHARE,
@@ -40,7 +40,8 @@ from common.sum_messages import (
     SumReply,
     SumSurvivors,
 )
-from common.update_privacy import tells_loss
+from common.secagg.neighbours import neighbours, wiring
+from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app import summable
 from server_app.averaging import Models
 from server_app.exchange import Exchange

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from common.config import Settings
-from common.data import SEGMENTED
+from common.data.datasets import SEGMENTED
 from common.errors import ConfigError
 from server_app.model_groups import ModelGroups
 from server_app.ot_groups import OtGroups

@@ -7,7 +7,7 @@ import numpy as np
 
 from common.config import Settings
 from common.errors import ConfigError, RoundError
-from common.neighbours import SMALLEST_THRESHOLD
+from common.secagg.neighbours import SMALLEST_THRESHOLD
 from server_app.selection import Cohort, OnePerCluster, Selection, SpreadOverClusters
 
 __all__ = ["check", "check_groups", "fewest", "whole_weights"]

@@ -8,7 +8,7 @@ gives a basis, LLL a short one, and the columns of X are short: they come out, u
 import flint
 import numpy as np
 
-from common.ring import Words
+from common.two_party.ring import Words
 
 
 def recovered_columns(result: Words, columns: Words) -> int:

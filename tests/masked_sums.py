@@ -14,7 +14,7 @@ from common import messages
 from common import models as networks
 from common.config import Settings
 from common.messages import Order, TrainReport
-from common.sum_messages import (
+from common.secagg.messages import (
     MASK,
     MASKED,
     SHARE,

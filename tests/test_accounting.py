@@ -9,7 +9,8 @@ from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.accounting import (
+from common.errors import ConfigError
+from common.privacy.accounting import (
     DiscreteGaussian,
     Gaussian,
     RandomisedResponse,
@@ -18,8 +19,7 @@ from common.accounting import (
     encode_event,
     epsilon,
 )
-from common.errors import ConfigError
-from common.privacy import discrete_gaussian_sigma
+from common.privacy.closed_form import discrete_gaussian_sigma
 
 EVENTS = st.one_of(
     st.builds(Gaussian, st.floats(0.02, 3)),

@@ -13,9 +13,9 @@ from common import messages
 from common import models as networks
 from common.errors import BudgetError, MessageError, RoundError
 from common.messages import DISCLOSURES, RELEASES, Order, ReleaseNote
-from common.privacy import zcdp_epsilon
-from common.privacy_book import REPLACE_ROW_IN_CLASS
-from common.private_statistics import noise_sigma
+from common.privacy.book import REPLACE_ROW_IN_CLASS
+from common.privacy.closed_form import zcdp_epsilon
+from common.privacy.statistics import noise_sigma
 from deploy.simulation import InProcessGrid, load_client_app
 from server_app.class_cost import class_cost
 from server_app.class_statistics import ask

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from common import data
-from common.data import DATASETS, KNOWN, Dataset, load_dataset
+from common.data import datasets
+from common.data.datasets import DATASETS, KNOWN, Dataset, load_dataset
+from common.data.readers import Rows
 from common.errors import ConfigError, DataError
-from common.readers import Rows
 
 
 def rows_of(x, y=None, **fields):
@@ -24,7 +24,7 @@ def rows_of(x, y=None, **fields):
 
 
 def standardised(rows, test):
-    return data._standardised("toy", rows, np.array(test, bool))
+    return datasets._standardised("toy", rows, np.array(test, bool))
 
 
 def save_npz(tmp_path, name="own.npz", **arrays):
@@ -56,7 +56,7 @@ class TestStandardising:
     def test_more_rows_than_one_chunk(self, monkeypatch):
         x = np.random.default_rng(0).normal(3, 2, (50, 4))
         whole = standardised(rows_of(x), np.arange(50) >= 40)
-        monkeypatch.setattr(data, "CHUNK_VALUES", 7 * 4)
+        monkeypatch.setattr(datasets, "CHUNK_VALUES", 7 * 4)
         pieces = standardised(rows_of(x), np.arange(50) >= 40)
         np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
         np.testing.assert_allclose(whole.train_x.std(axis=0), 1, atol=1e-6)
@@ -64,9 +64,9 @@ class TestStandardising:
     def test_large_rows_pass_few_at_a_time(self, monkeypatch):
         x = np.random.default_rng(0).normal(3, 2, (50, 1, 6, 7))
         whole = standardised(rows_of(x), np.arange(50) >= 40)
-        monkeypatch.setattr(data, "CHUNK_VALUES", 100)
-        assert [len(x[chunk]) for chunk in data.chunks(x)] == [2] * 25
-        assert [len(x[chunk]) for chunk in data.chunks(x, 3)] == [2, 2]
+        monkeypatch.setattr(datasets, "CHUNK_VALUES", 100)
+        assert [len(x[chunk]) for chunk in datasets.chunks(x)] == [2] * 25
+        assert [len(x[chunk]) for chunk in datasets.chunks(x, 3)] == [2, 2]
         pieces = standardised(rows_of(x), np.arange(50) >= 40)
         np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
 
@@ -105,7 +105,7 @@ class TestHoldOut:
         x = np.zeros((len(y), 1))
         rows = Rows(x, y, ("a", "b", "c", "d"), owner, ("x", "y", "z"))
         try:
-            test = data._hold_out(rows, fraction, np.random.default_rng(seed))
+            test = datasets._hold_out(rows, fraction, np.random.default_rng(seed))
         except DataError:
             assert len(y) * fraction < 1 or max(map(strata.count, strata)) * fraction < 1
             return
@@ -114,21 +114,25 @@ class TestHoldOut:
             taken, size = int(test[chosen].sum()), int(chosen.sum())
             assert taken < size
             assert abs(taken - fraction * size) <= 1
-        assert np.array_equal(test, data._hold_out(rows, fraction, np.random.default_rng(seed)))
+        assert np.array_equal(test, datasets._hold_out(rows, fraction, np.random.default_rng(seed)))
 
     def test_the_overall_number_is_right_though_the_strata_are_small(self):
         y = np.repeat(np.arange(10), 3)  # 0.2 of 3 rounds to 1 row, 0.1 of 3 to none
         for fraction, expected in ((0.2, 6), (0.1, 3), (0.26, 8)):
             rng = np.random.default_rng(0)
-            assert data._hold_out(rows_of(np.zeros((30, 1)), y), fraction, rng).sum() == expected
+            assert (
+                datasets._hold_out(rows_of(np.zeros((30, 1)), y), fraction, rng).sum() == expected
+            )
 
     def test_rows_are_drawn_and_not_taken_from_the_front(self):
-        test = data._hold_out(rows_of(np.zeros((1000, 1))), 0.2, np.random.default_rng(0))
+        test = datasets._hold_out(rows_of(np.zeros((1000, 1))), 0.2, np.random.default_rng(0))
         assert 400 < np.flatnonzero(test).mean() < 600
 
     def test_rows_that_stand_alone_cannot_be_held_out(self):
         with pytest.raises(DataError, match=r"test-fraction=0\.5 of 4 rows in 4 groups"):
-            data._hold_out(rows_of(np.zeros((4, 1)), np.arange(4)), 0.5, np.random.default_rng(0))
+            datasets._hold_out(
+                rows_of(np.zeros((4, 1)), np.arange(4)), 0.5, np.random.default_rng(0)
+            )
 
 
 class TestLoading:
@@ -154,7 +158,7 @@ class TestLoading:
 
     def test_digits_load_neither_torch_nor_flower(self):
         code = (
-            "import sys; from common.data import load_dataset; import common.splits;"
+            "import sys; from common.data.datasets import load_dataset; import common.splits;"
             "load_dataset('digits', seed=0);"
             "assert not {'torch', 'torchvision', 'flwr'} & set(sys.modules)"
         )

@@ -20,8 +20,8 @@ from safetensors.numpy import load_file
 from client_app.keeping import FolderKeeper
 from common import messages
 from common.config import Settings
-from common.product_messages import PRODUCT_OPEN, PRODUCT_SHARE
-from common.sum_messages import MASK
+from common.secagg.messages import MASK
+from common.two_party.messages import PRODUCT_OPEN, PRODUCT_SHARE
 from deploy.certificates import Authority
 from deploy.simulation import InProcessGrid, load_client_app
 from deploy.site import SiteFile

@@ -5,8 +5,8 @@ from flwr.app import Context, RecordDict
 
 from client_app.site import open_site
 from common.config import Settings
-from common.disclosures import asked
 from common.messages import DISCLOSURES, RELEASES
+from common.privacy.disclosures import asked
 from server_app import ot_groups
 
 

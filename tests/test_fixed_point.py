@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import SumError
-from common.fixed_point import Scale
+from common.secagg.fixed_point import Scale
 
 LIKE = {
     "weight": np.zeros((2, 3), np.float32),

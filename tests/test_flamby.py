@@ -12,11 +12,11 @@ from PIL import Image
 from client_app import prepared
 from client_app.site import simulated_federation
 from client_app.site_config import SiteConfig
-from common import flamby
 from common.config import load
-from common.data import load_site_file
+from common.data import flamby
+from common.data.datasets import load_site_file
+from common.data.readers import DataFolder
 from common.errors import DataError
-from common.readers import DataFolder
 
 
 class TestIsic:

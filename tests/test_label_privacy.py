@@ -10,11 +10,11 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 from test_noise import repeatable
 
-from common.accounting import epsilon as composed
 from common.config import Settings
 from common.errors import ConfigError
-from common.label_privacy import label_mechanism, plausible_counts
-from common.privacy_book import REPLACE_ROW, SITE
+from common.privacy.accounting import epsilon as composed
+from common.privacy.book import REPLACE_ROW, SITE
+from common.privacy.labels import label_mechanism, plausible_counts
 
 COUNTS = np.array([40, 0, 12, 200, 3, 0, 7, 70, 1, 67])
 REPEATS = 400

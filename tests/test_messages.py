@@ -22,7 +22,7 @@ from common.messages import (
     RepresentationReport,
     TrainReport,
 )
-from common.product_messages import (
+from common.two_party.messages import (
     Case,
     Product,
     ProductCases,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from common.neighbours import COLLUDING, DROPPED, FAILURE, connected, neighbours, wiring
+from common.secagg.neighbours import COLLUDING, DROPPED, FAILURE, connected, neighbours, wiring
 
 NAMES = [f"s{i:04d}" for i in range(400)]
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from common import noise
+from common.privacy import noise
 
 
 def repeatable(seed):

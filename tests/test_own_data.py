@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from common.data.own_data import read_csv, read_image_folder, read_npz
 from common.errors import DataError
-from common.own_data import read_csv, read_image_folder, read_npz
 
 
 def save(path, **arrays):

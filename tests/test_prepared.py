@@ -10,7 +10,7 @@ import pytest
 from client_app import prepared
 from client_app.prepared import open_dataset, prepare
 from client_app.site_config import SiteConfig
-from common.data import load_site_file
+from common.data.datasets import load_site_file
 from common.errors import DataError
 
 

@@ -11,40 +11,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from common import privacy
 from common.errors import ConfigError
+from common.privacy import closed_form
 
 EPSILONS = st.floats(0.05, 30)
 DELTAS = st.floats(1e-9, 1e-2)
 
 
 def test_known_sigmas_of_a_histogram():
-    sigmas = [privacy.gaussian_sigma(epsilon, 1e-5, math.sqrt(2)) for epsilon in (1, 2, 4, 8)]
+    sigmas = [closed_form.gaussian_sigma(epsilon, 1e-5, math.sqrt(2)) for epsilon in (1, 2, 4, 8)]
     assert np.round(sigmas, 2).tolist() == [5.28, 2.82, 1.53, 0.85]
 
 
 def test_known_epsilons_of_zcdp():
-    assert round(privacy.zcdp_epsilon(0.1, 1e-5), 2) == 1.91
-    assert round(privacy.zcdp_epsilon(1, 1e-5), 2) == 7.08
-    assert round(privacy.zcdp_epsilon(5, 1e-5), 1) == 19.0
+    assert round(closed_form.zcdp_epsilon(0.1, 1e-5), 2) == 1.91
+    assert round(closed_form.zcdp_epsilon(1, 1e-5), 2) == 7.08
+    assert round(closed_form.zcdp_epsilon(5, 1e-5), 1) == 19.0
 
 
 @given(EPSILONS, DELTAS, st.floats(0.01, 100))
 def test_sigma_gives_the_delta_that_was_asked_for_and_less_noise_does_not(epsilon, delta, size):
-    sigma = privacy.gaussian_sigma(epsilon, delta, size)
+    sigma = closed_form.gaussian_sigma(epsilon, delta, size)
     # delta by its definition: P[loss > e] - e^e Q[loss > e], here written out with the two tails.
     edge = epsilon * sigma / size
     exact = norm.sf(edge - size / sigma / 2) - math.exp(epsilon) * norm.sf(edge + size / sigma / 2)
     assert exact == pytest.approx(delta, rel=1e-6, abs=1e-14)
-    assert privacy.gaussian_delta(size / (0.99 * sigma), epsilon) > delta
-    assert privacy.gaussian_epsilon(size / sigma, delta) == pytest.approx(epsilon, rel=1e-6)
+    assert closed_form.gaussian_delta(size / (0.99 * sigma), epsilon) > delta
+    assert closed_form.gaussian_epsilon(size / sigma, delta) == pytest.approx(epsilon, rel=1e-6)
 
 
 @pytest.mark.parametrize("mu", [0.05, 0.3, 1, 3, 10])
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-8])
 def test_gaussian_epsilon_is_that_of_dp_accounting(mu, delta):
     oracle = pld.from_gaussian_mechanism(1 / mu).get_epsilon_for_delta(delta)
-    assert privacy.gaussian_epsilon(mu, delta) == pytest.approx(oracle, rel=0.01, abs=1e-4)
+    assert closed_form.gaussian_epsilon(mu, delta) == pytest.approx(oracle, rel=0.01, abs=1e-4)
 
 
 @pytest.mark.parametrize("rho", [1e-4, 0.01, 0.1, 1, 5, 50])
@@ -52,49 +52,51 @@ def test_gaussian_epsilon_is_that_of_dp_accounting(mu, delta):
 def test_zcdp_conversion_is_that_of_dp_accounting(rho, delta):
     accountant = RdpAccountant(orders=1 + np.logspace(-4, 5, 4000))
     accountant.compose(dp_event.GaussianDpEvent(1 / math.sqrt(2 * rho)))
-    assert privacy.zcdp_epsilon(rho, delta) == pytest.approx(
+    assert closed_form.zcdp_epsilon(rho, delta) == pytest.approx(
         accountant.get_epsilon(delta), rel=1e-4
     )
 
 
 @given(st.floats(1e-6, 100), DELTAS)
 def test_zcdp_never_promises_more_than_the_noise_it_is_made_of(rho, delta):
-    exact = privacy.gaussian_epsilon(privacy.mu_of_rho(rho), delta)
-    assert privacy.zcdp_epsilon(rho, delta) >= exact - 1e-9
+    exact = closed_form.gaussian_epsilon(closed_form.mu_of_rho(rho), delta)
+    assert closed_form.zcdp_epsilon(rho, delta) >= exact - 1e-9
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 0.5, 1, 2, 4, 8, 12])
 @pytest.mark.parametrize("coordinates", [1, 2])
 def test_discrete_gaussian_keeps_its_promise_as_dp_accounting_counts(epsilon, coordinates):
-    sigma = privacy.discrete_gaussian_sigma(epsilon, 1e-5, coordinates)
+    sigma = closed_form.discrete_gaussian_sigma(epsilon, 1e-5, coordinates)
     one = pld.from_discrete_gaussian_mechanism(sigma, sensitivity=1)
     oracle = one.self_compose(coordinates).get_epsilon_for_delta(1e-5)
-    assert privacy.unit_shift_epsilon(sigma, coordinates, 1e-5) == pytest.approx(oracle, rel=0.01)
+    assert closed_form.unit_shift_epsilon(sigma, coordinates, 1e-5) == pytest.approx(
+        oracle, rel=0.01
+    )
     assert oracle <= epsilon * 1.001 + 1e-3
-    assert privacy.gaussian_sigma(epsilon, 1e-5, math.sqrt(coordinates)) <= sigma
-    assert sigma <= 1.05 * privacy.gaussian_sigma(epsilon, 1e-5, math.sqrt(coordinates))
+    assert closed_form.gaussian_sigma(epsilon, 1e-5, math.sqrt(coordinates)) <= sigma
+    assert sigma <= 1.05 * closed_form.gaussian_sigma(epsilon, 1e-5, math.sqrt(coordinates))
 
 
 def test_on_integers_the_analytic_sigma_would_promise_too_little():
-    sigma = privacy.gaussian_sigma(8, 1e-5, math.sqrt(2))
-    assert privacy.unit_shift_epsilon(sigma, 2, 1e-5) == pytest.approx(8.154, abs=1e-3)
+    sigma = closed_form.gaussian_sigma(8, 1e-5, math.sqrt(2))
+    assert closed_form.unit_shift_epsilon(sigma, 2, 1e-5) == pytest.approx(8.154, abs=1e-3)
 
 
 def test_paper_bound_is_printed_as_written():
-    assert privacy.paper_rho_bound(64, 480) == pytest.approx(0.1)
+    assert closed_form.paper_rho_bound(64, 480) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda: privacy.gaussian_sigma(0, 1e-5, 1),
-        lambda: privacy.gaussian_sigma(math.inf, 1e-5, 1),
-        lambda: privacy.gaussian_sigma(1, 0, 1),
-        lambda: privacy.gaussian_sigma(1, 1, 1),
-        lambda: privacy.gaussian_sigma(1, 1e-5, 0),
-        lambda: privacy.zcdp_epsilon(-1, 1e-5),
-        lambda: privacy.zcdp_epsilon(1, 0),
-        lambda: privacy.zcdp_sigma(0, 1),
+        lambda: closed_form.gaussian_sigma(0, 1e-5, 1),
+        lambda: closed_form.gaussian_sigma(math.inf, 1e-5, 1),
+        lambda: closed_form.gaussian_sigma(1, 0, 1),
+        lambda: closed_form.gaussian_sigma(1, 1, 1),
+        lambda: closed_form.gaussian_sigma(1, 1e-5, 0),
+        lambda: closed_form.zcdp_epsilon(-1, 1e-5),
+        lambda: closed_form.zcdp_epsilon(1, 0),
+        lambda: closed_form.zcdp_sigma(0, 1),
     ],
 )
 def test_what_is_no_promise_is_refused(call):

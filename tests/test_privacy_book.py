@@ -10,10 +10,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from common.accounting import DiscreteGaussian, Gaussian, RandomisedResponse, Stated
 from common.errors import BudgetError, DataError
-from common.privacy import discrete_gaussian_sigma
-from common.privacy_book import REPLACE_ROW, REPLACE_ROW_IN_CLASS, SITE, UNITS, Book, Budget, Entry
+from common.privacy.accounting import DiscreteGaussian, Gaussian, RandomisedResponse, Stated
+from common.privacy.book import REPLACE_ROW, REPLACE_ROW_IN_CLASS, SITE, UNITS, Book, Budget, Entry
+from common.privacy.closed_form import discrete_gaussian_sigma
 
 BUDGET = Budget(4.0, 1e-5)
 MECHANISMS = st.one_of(

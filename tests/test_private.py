@@ -13,11 +13,11 @@ from client_app.app import app
 from client_app.keeping import ContextKeeper, FolderKeeper
 from client_app.site_config import SiteConfig
 from common import messages
-from common.accounting import Gaussian
 from common.config import Settings
 from common.errors import BudgetError, ConfigError, DataError, RoundError
 from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
-from common.privacy_book import REPLACE_ROW, Book, Budget, Entry
+from common.privacy.accounting import Gaussian
+from common.privacy.book import REPLACE_ROW, Book, Budget, Entry
 from deploy.simulation import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 

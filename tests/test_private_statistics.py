@@ -11,12 +11,12 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 from test_noise import repeatable
 
-from common import private_statistics
-from common.accounting import epsilon
 from common.config import Settings
 from common.errors import DataError
-from common.privacy import zcdp_epsilon
-from common.private_statistics import (
+from common.privacy import statistics
+from common.privacy.accounting import epsilon
+from common.privacy.closed_form import zcdp_epsilon
+from common.privacy.statistics import (
     Moments,
     NoisyMoments,
     ball_rows,
@@ -87,7 +87,7 @@ def test_sensitivity_is_reached():
 def test_rounding_to_the_lattice_is_paid_for():
     """Two data sets rounded apart by half a step in every coordinate are still covered."""
     size, rows = 20, 50
-    step = private_statistics._step(rows, size)
+    step = statistics._step(rows, size)
     farthest = sensitivity(rows) + math.sqrt(size) * step
     assert noise_sigma(0.5, rows) >= farthest - 1e-15  # rho 0.5: sigma is the sensitivity
 

@@ -13,7 +13,8 @@ from client_app.site import simulated_federation
 from common import messages, models
 from common.errors import ConfigError, RoundError
 from common.messages import RELEASES
-from common.product_messages import (
+from common.transport_plan import cosine_costs
+from common.two_party.messages import (
     COST,
     PRODUCT_COST,
     PRODUCT_KEYS,
@@ -25,7 +26,6 @@ from common.product_messages import (
     ProductDeal,
     ProductOrder,
 )
-from common.transport_plan import cosine_costs
 from deploy.simulation import simulate
 from server_app.class_cost import angle_costs
 from server_app.methods import build

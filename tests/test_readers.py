@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from common import flamby, readers
+from common.data import flamby, readers
+from common.data.readers import DataFolder, Rows
 from common.errors import DataError
-from common.readers import DataFolder, Rows
 
 RNG = np.random.default_rng(0)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from common.errors import DataError
-from common.ring import decode, encode, expand, product, random_words
+from common.two_party.ring import decode, encode, expand, product, random_words
 
 WORDS = st.sampled_from([0, 1, 2**22 - 1, 2**22, 2**44 - 1, 2**44, 2**63, 2**64 - 1])
 

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from lattice import recovered_columns
 from scipy.stats import chi2_contingency, chisquare, kstest
 
-from common import secure_product as secure
 from common.errors import DataError
-from common.ring import decode, encode, expand, product
-from common.secure_product import Shape
+from common.two_party import protocol as secure
+from common.two_party.protocol import Shape
+from common.two_party.ring import decode, encode, expand, product
 
 SMALL = Shape(rows=40, width=16, columns=30)
 BY_CHANCE = 1e-12

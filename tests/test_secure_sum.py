@@ -10,8 +10,8 @@ from scipy.stats import chi2
 
 from common.errors import SumError, TrustError
 from common.identity import EphemeralKey, Identity, Pins, SignedKeys
-from common.neighbours import neighbours, wiring
-from common.secure_sum import (
+from common.secagg.neighbours import neighbours, wiring
+from common.secagg.protocol import (
     Circle,
     Disclosure,
     Keys,

@@ -24,8 +24,7 @@ from client_app.site import simulated_federation
 from common import messages
 from common import models as networks
 from common.errors import RoundError
-from common.neighbours import wiring
-from common.sum_messages import (
+from common.secagg.messages import (
     MASK,
     SHARE,
     TRAIN_FOR_SUM,
@@ -36,6 +35,7 @@ from common.sum_messages import (
     SumKeys,
     SumOrder,
 )
+from common.secagg.neighbours import wiring
 from deploy.simulation import simulate
 from server_app import app as server
 from server_app import summable

@@ -19,7 +19,7 @@ from client_app.app import app as real
 from common import messages
 from common.config import Settings
 from common.errors import ConfigError, RoundError
-from common.sum_messages import (
+from common.secagg.messages import (
     MASK,
     MASKED,
     SHARE,

@@ -5,7 +5,7 @@ from flwr.app import RecordDict
 from masked_sums import STEPS, Play, said
 
 from common import messages
-from common.sum_messages import (
+from common.secagg.messages import (
     MASK,
     MASKED,
     SHARE,

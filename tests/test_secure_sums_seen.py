@@ -15,7 +15,7 @@ from masked_sums import (
 from scipy.stats import chi2
 
 from common import messages
-from common.sum_messages import (
+from common.secagg.messages import (
     MASK,
     SHARE,
 )

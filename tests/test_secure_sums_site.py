@@ -17,8 +17,7 @@ from client_app.trust import identity_of
 from common import messages
 from common.identity import Identity, fingerprint
 from common.messages import Order
-from common.secure_sum import Keys, occasion_of
-from common.sum_messages import (
+from common.secagg.messages import (
     MASK,
     SHARE,
     UNMASK,
@@ -27,6 +26,7 @@ from common.sum_messages import (
     SumDisclosure,
     SumSurvivors,
 )
+from common.secagg.protocol import Keys, occasion_of
 
 
 @pytest.fixture

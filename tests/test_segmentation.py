@@ -6,8 +6,8 @@ import pytest
 from flamby_folders import write_ixi
 
 from client_app.site import simulated_federation
-from common import flamby
 from common.config import Settings, load
+from common.data import flamby
 from common.errors import ConfigError
 from deploy.simulation import simulate
 from server_app import methods

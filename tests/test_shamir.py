@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import shamir
 from common.errors import SumError
-from common.shamir import PRIME, join, split
+from common.secagg import shamir
+from common.secagg.shamir import PRIME, join, split
 
 secrets = st.binary(min_size=32, max_size=32)
 cases = st.integers(1, 8).flatmap(

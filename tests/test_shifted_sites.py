@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 
+from client_app.shifted_sites import shifted
 from client_app.site import simulated_federation
 from common.config import Settings
-from common.data import Dataset
+from common.data.datasets import Dataset
+from common.data.shifts import IMAGE_SHIFTS, rotated
 from common.errors import ConfigError
-from common.shifted_sites import shifted
-from common.shifts import IMAGE_SHIFTS, rotated
 from common.splits import SiteRows
 
 RNG = np.random.default_rng(0)

@@ -8,8 +8,8 @@ import torch
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2 import functional as torchvision
 
+from common.data.shifts import IMAGE_SHIFTS, coloured, offsets, rotated, sharpened, zoomed
 from common.errors import ConfigError
-from common.shifts import IMAGE_SHIFTS, coloured, offsets, rotated, sharpened, zoomed
 
 SHAPE = (5, 3, 21, 21)
 IMAGES = np.random.default_rng(0).random(SHAPE, dtype=np.float32)

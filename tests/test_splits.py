@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import splits
-from common.data import Dataset
+from common.data.datasets import Dataset
 from common.errors import ConfigError, DataError
 from common.splits import SPLITS, SiteRows, partition, split_rows
 

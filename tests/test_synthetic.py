@@ -5,8 +5,8 @@ import pytest
 
 from client_app.site import simulated_federation
 from common.config import Settings
+from common.data.synthetic import FEATURES, SyntheticSites, synthetic
 from common.errors import ConfigError
-from common.synthetic import FEATURES, SyntheticSites, synthetic
 
 SHIFTS = ("feature", "label", "concept")
 

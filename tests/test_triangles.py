@@ -6,7 +6,7 @@ from itertools import combinations
 import pytest
 
 from common.errors import ConfigError
-from common.triangles import has_triangle, third_sites
+from common.two_party.triangles import has_triangle, third_sites
 
 
 @pytest.mark.parametrize("count", [*range(3, 33), 60, 101])

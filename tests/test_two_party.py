@@ -12,8 +12,8 @@ from wires import SITES, Wire, arrays_of, on, redealt, with_arrays
 from common import messages
 from common.errors import ConfigError, RoundError
 from common.identity import EphemeralKey, Identity
-from common.label_products import LABEL_PRODUCTS
-from common.product_messages import (
+from common.two_party.label_products import LABEL_PRODUCTS
+from common.two_party.messages import (
     LABELS,
     PRODUCT_KEYS,
     PRODUCT_OPEN,

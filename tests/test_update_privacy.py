@@ -22,8 +22,8 @@ from common import models as networks
 from common.config import Settings
 from common.errors import BudgetError, ConfigError, MessageError
 from common.messages import Order, ReleaseNote, TrainReport
-from common.privacy_book import SITE
-from common.update_privacy import UpdateNoise, clipped_update, noisy_model
+from common.privacy.book import SITE
+from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 from deploy.simulation import simulate
 from server_app.central_dp import FILE, CentralDp, clipped_average
 from server_app.exchange import OK, Answer

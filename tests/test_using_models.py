@@ -12,7 +12,7 @@ from test_model_similarity import PLANTED, settings_in, write_planted
 
 from client_app import training
 from common import models, seeds
-from common.data import load_dataset
+from common.data.datasets import load_dataset
 from common.errors import DataError
 from deploy.simulation import simulate
 from server_app import using_models

@@ -8,7 +8,7 @@ from client_app.keeping import ContextKeeper
 from client_app.trust import identity_of
 from common import messages
 from common.identity import fingerprint
-from common.product_messages import ProductDeal
+from common.two_party.messages import ProductDeal
 from deploy.simulation import InProcessGrid, load_client_app
 
 SITES = 3

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 from sklearn.metrics import adjusted_rand_score
 
 from common import splits
-from common.label_privacy import PaperShares, plausible_counts
+from common.privacy.labels import PaperShares, plausible_counts
 from common.seeds import generator
 from server_app import plots
 from server_app.clustering import symmetric_kl_k_means

@@ -7,8 +7,8 @@ from flwr.serverapp import Grid
 
 from common import seeds
 from common.config import Settings
-from common.label_products import LABEL_PRODUCTS
-from common.product_messages import LABELS, PRODUCTS, ProductOrder
+from common.two_party.label_products import LABEL_PRODUCTS
+from common.two_party.messages import LABELS, PRODUCTS, ProductOrder
 from server_app.dissimilarity import FloatArray
 from server_app.methods import LabelDistances, Method
 from server_app.roster import Roster

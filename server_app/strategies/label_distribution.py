@@ -9,8 +9,8 @@ from flwr.serverapp import Grid
 from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
-from common.label_privacy import label_mechanism
 from common.messages import Order
+from common.privacy.labels import label_mechanism
 from server_app import regrouping
 from server_app.checkpoint import State
 from server_app.clustering import Clusters, Grouping, normalise_counts

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data import Dataset, chunks, standardised_again
+from common.data.datasets import Dataset, chunks, standardised_again
+from common.data.readers import IntArray
+from common.data.shifts import IMAGE_SHIFTS, ImageShift, offsets
 from common.errors import ConfigError
-from common.readers import IntArray
-from common.shifts import IMAGE_SHIFTS, ImageShift, offsets
 from common.splits import SiteRows
 
 Floats = NDArray[np.float32]
@@ -23,7 +23,7 @@ def shifted(dataset: Dataset, sites: Sequence[SiteRows], kind: str, size: float)
     Args:
         dataset: images (channels, height, width).
         sites: all of them, in the order in which they stand from -size to size.
-        kind: one of ``common.shifts.IMAGE_SHIFTS``.
+        kind: one of ``common.data.shifts.IMAGE_SHIFTS``.
         size: from 0 to 1.
 
     Raises:

@@ -14,8 +14,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from common.data.readers import DataFolder, IntArray, Rows, damaged, read_image
 from common.errors import DataError, did_you_mean
-from common.readers import DataFolder, IntArray, Rows, damaged, read_image
 
 Lines = list[dict[str, str]]
 

@@ -1,8 +1,8 @@
 """What passes between the server and the sites of secure products: kinds of messages and records.
 
-Three or four steps, each one Flower round for all pairs together. ``common/secure_product.py`` says
-what the arrays are; a site's products are numbered as the deal lists them, and the arrays of every
-step carry these numbers as names.
+Three or four steps, each one Flower round for all pairs together. ``common/two_party/protocol.py``
+says what the arrays are; a site's products are numbered as the deal lists them, and the arrays of
+every step carry these numbers as names.
 """
 
 from collections.abc import Sequence

@@ -26,7 +26,15 @@ from numpy.typing import NDArray
 
 from common.errors import DataError
 from common.identity import KEY_BYTES
-from common.ring import FRACTION_BITS, Words, decode, encode, expand, product, random_words
+from common.two_party.ring import (
+    FRACTION_BITS,
+    Words,
+    decode,
+    encode,
+    expand,
+    product,
+    random_words,
+)
 
 __all__ = [
     "LARGEST_NORM",

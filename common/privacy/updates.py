@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common import noise
-from common.accounting import Gaussian, epsilon
 from common.config import Settings
 from common.messages import Parameters
-from common.noise import Entropy
-from common.privacy import gaussian_mu
+from common.privacy import noise
+from common.privacy.accounting import Gaussian, epsilon
+from common.privacy.closed_form import gaussian_mu
+from common.privacy.noise import Entropy
 
 __all__ = ["UpdateNoise", "clipped_update", "noisy_model", "tells_loss"]
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from common.errors import ConfigError
-from common.privacy import check_epsilon_delta, gaussian_epsilon, loss_lattice
+from common.privacy.closed_form import check_epsilon_delta, gaussian_epsilon, loss_lattice
 
 __all__ = [
     "DiscreteGaussian",

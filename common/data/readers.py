@@ -1,7 +1,8 @@
 """Reads each data set's files as they lie on disk into `Rows`; scales and splits nothing.
 
-A new data set is one function ``DataFolder -> Rows`` here and one line in `common.data.DATASETS`.
-Where the files come from, their licences and layouts: docs/data.md.
+A new data set is one function ``DataFolder -> Rows`` here and one line in
+`common.data.datasets.DATASETS`. Where the files come from, their licences and layouts:
+docs/data.md.
 """
 
 import csv

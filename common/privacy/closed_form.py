@@ -1,7 +1,7 @@
 """Differential privacy in closed form: how much noise a promise needs, and what noise promises.
 
-Units, adjacency and composition over a site's life are in :mod:`common.accounting`; random draws
-in :mod:`common.noise`. Sources, named in the lines that implement them:
+Units, adjacency and composition over a site's life are in :mod:`common.privacy.accounting`; random
+draws in :mod:`common.privacy.noise`. Sources, named in the lines that implement them:
 
 - Balle, Wang, "Improving the Gaussian Mechanism for Differential Privacy", ICML 2018.
 - Bun, Steinke, "Concentrated Differential Privacy", TCC 2016.

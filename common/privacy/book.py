@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from common import accounting
-from common.accounting import Event
 from common.errors import BudgetError, CoterieError, DataError
-from common.privacy import check_epsilon_delta
+from common.privacy import accounting
+from common.privacy.accounting import Event
+from common.privacy.closed_form import check_epsilon_delta
 
 __all__ = ["ADD_OR_REMOVE_ROW", "REPLACE_ROW", "REPLACE_ROW_IN_CLASS", "SITE", "UNITS"]
 __all__ += ["Book", "Budget", "Entry"]

@@ -14,11 +14,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from common import noise
-from common.accounting import Gaussian
 from common.errors import DataError
-from common.noise import Entropy
-from common.privacy import mu_of_rho, zcdp_sigma
+from common.privacy import noise
+from common.privacy.accounting import Gaussian
+from common.privacy.closed_form import mu_of_rho, zcdp_sigma
+from common.privacy.noise import Entropy
 from common.projection import (
     PROJECTED_DIMENSIONS,
     projected_into_ball,

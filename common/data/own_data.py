@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import DataError, did_you_mean
-from common.readers import (
+from common.data.readers import (
     Array,
     IntArray,
     Rows,
@@ -16,6 +15,7 @@ from common.readers import (
     read_arrays,
     read_image,
 )
+from common.errors import DataError, did_you_mean
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 

@@ -21,7 +21,7 @@ Place 0 is no change, opposite places are opposite changes, and the result stays
 """
 
 SYNTHETIC_SHIFTS: Final = ("feature", "label", "concept")
-"""Kinds that ``common.synthetic`` draws its rows by."""
+"""Kinds that ``common.data.synthetic`` draws its rows by."""
 
 _LARGEST_ANGLE = 60  # degrees
 _LARGEST_ZOOM = 1.5

@@ -25,11 +25,11 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from common import shamir
 from common.errors import SumError, TrustError
-from common.fixed_point import Ring
 from common.identity import Channel, EphemeralKey, Identity, Occasion, SignedKeys, packed
-from common.neighbours import connected
+from common.secagg import shamir
+from common.secagg.fixed_point import Ring
+from common.secagg.neighbours import connected
 
 __all__ = [
     "Circle",

@@ -1,7 +1,7 @@
 """What passes between the server and the sites of secure sums: kinds of messages and records.
 
-Four steps, each one Flower round for the sums of all models together; ``common/secure_sum.py`` says
-what they are for. A masked vector is the array :data:`MASKED`.
+Four steps, each one Flower round for the sums of all models together;
+``common/secagg/protocol.py`` says what they are for. A masked vector is the array :data:`MASKED`.
 """
 
 from dataclasses import dataclass

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import seeds
+from common.data.readers import IntArray, Rows
+from common.data.shifts import offsets
 from common.errors import ConfigError
-from common.readers import IntArray, Rows
-from common.shifts import offsets
 
 FEATURES: Final = 14
 _NOISE = 0.01  # share of the labels that are flipped
@@ -32,7 +32,7 @@ class SyntheticSites:
     num_rows: int = 50_000
     """Of all sites together, dealt evenly."""
     shift: str = "none"
-    """Or one of ``common.shifts.SYNTHETIC_SHIFTS``."""
+    """Or one of ``common.data.shifts.SYNTHETIC_SHIFTS``."""
     size: float = 0.0
     """0: all sites alike; 1: the most that this kind of shift has."""
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from common import noise
-from common.accounting import DiscreteGaussian, Event, Gaussian, RandomisedResponse
 from common.config import Settings
-from common.noise import Entropy
-from common.privacy import discrete_gaussian_sigma, gaussian_epsilon
-from common.privacy_book import REPLACE_ROW, SITE
+from common.privacy import noise
+from common.privacy.accounting import DiscreteGaussian, Event, Gaussian, RandomisedResponse
+from common.privacy.book import REPLACE_ROW, SITE
+from common.privacy.closed_form import discrete_gaussian_sigma, gaussian_epsilon
+from common.privacy.noise import Entropy
 
 __all__ = ["LabelMechanism", "label_mechanism", "plausible_counts"]
 

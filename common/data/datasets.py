@@ -11,11 +11,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from common import flamby, readers, seeds
+from common import seeds
+from common.data import flamby, readers
+from common.data.own_data import read_csv, read_image_folder, read_npz
+from common.data.readers import Array, DataFolder, IntArray, Reader, Rows, require_finite
+from common.data.synthetic import SyntheticSites, synthetic
 from common.errors import ConfigError, DataError, did_you_mean
-from common.own_data import read_csv, read_image_folder, read_npz
-from common.readers import Array, DataFolder, IntArray, Reader, Rows, require_finite
-from common.synthetic import SyntheticSites, synthetic
 
 DATASETS: Final[dict[str, Reader]] = {
     "digits": readers.digits,

@@ -1,0 +1,1 @@
+"""Data sets, from a name or from a user's files."""

@@ -1,0 +1,1 @@
+"""Products of two sites' rows that neither shows."""
