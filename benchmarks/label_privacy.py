@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.metrics import adjusted_rand_score
 
-from client_app.descriptors import label_histogram
+from client_app.answers.label_histogram import label_histogram
 from client_app.site import simulated_federation
 from common import seeds
 from common.config import Settings

@@ -22,7 +22,7 @@ import numpy as np
 import safetensors.numpy
 from flwr.app import Context, RecordDict
 
-from client_app.probing import SeenRows, representations
+from client_app.answers.representations import SeenRows, representations
 from client_app.site import open_site, simulated_federation
 from common import models
 from common.config import Settings

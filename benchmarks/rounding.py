@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client_app import engine, training
-from client_app.engine import Lesson
-from client_app.training import Rows
+from client_app.training import engine
+from client_app.training import loop as training
+from client_app.training.engine import Lesson
+from client_app.training.loop import Rows
 from common import models
 from common.config import Settings
 from common.data.datasets import Dataset, load_dataset

@@ -13,12 +13,12 @@ from typing import Self
 import numpy as np
 from flwr.app import RecordDict
 
-from client_app import engine
-from client_app.engine import Lesson
-from client_app.keeping import ContextKeeper
-from client_app.objectives import OBJECTIVES
 from client_app.site import Site, simulated_federation
-from client_app.training import Evaluation
+from client_app.site_state import ContextKeeper
+from client_app.training import engine
+from client_app.training.engine import Lesson
+from client_app.training.loop import Evaluation
+from client_app.training.objectives import OBJECTIVES
 from common import models
 from common.config import Settings
 from common.data.datasets import Dataset

@@ -18,7 +18,7 @@ import psutil
 
 import deploy.cli  # noqa: F401  what every command imports
 from benchmarks.metering import Apart, clocked
-from client_app import engine
+from client_app.training import engine
 from common import config
 from common.config import Settings
 from deploy import simulation

@@ -6,21 +6,24 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from client_app import (
-    descriptors,
-    energy,
-    engine,
-    personal,
-    private,
-    probing,
-    secure_sums,
-    two_party,
+from client_app import energy
+from client_app.answers import (
+    label_histogram as descriptors,
 )
-from client_app.class_statistics import class_moments
-from client_app.engine import Fitted
-from client_app.probing import SeenRows
+from client_app.answers import (
+    representations as probing,
+)
+from client_app.answers import (
+    secagg,
+    two_party,
+    with_noise,
+)
+from client_app.answers.class_statistics import class_moments
+from client_app.answers.representations import SeenRows
 from client_app.site import Site, open_site, require
-from client_app.training import Evaluation, Stopwatch
+from client_app.training import engine, personal
+from client_app.training.engine import Fitted
+from client_app.training.loop import Evaluation, Stopwatch
 from common import messages, seeds
 from common.errors import CoterieError
 from common.messages import (
@@ -95,7 +98,7 @@ def label_histogram(message: Message, site: Site) -> Message:
     counts = descriptors.label_histogram(
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
-    answer, note = private.label_answer(site, counts)
+    answer, note = with_noise.label_answer(site, counts)
     return messages.reply(message, answer, note=note)
 
 
@@ -163,7 +166,7 @@ def train(message: Message, site: Site) -> Message:
 
 def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> Message:
     """Return the answer to an order to train, with noise if the run asks for it."""
-    fitted, note = private.update_answer(message, site, fitted)
+    fitted, note = with_noise.update_answer(message, site, fitted)
     report = TrainReport(
         site=site.name,
         round=order.round,
@@ -238,7 +241,7 @@ app.query("product_keys")(_of_node(two_party.keys))
 app.query("product_open")(_of_node(two_party.open_rows))
 app.query("product_share")(_of_node(two_party.share))
 app.query("product_cost")(_of_node(two_party.cost))
-app.train("for_sum")(_of_node(secure_sums.train))
-app.query("share")(_of_node(secure_sums.share))
-app.query("mask")(_of_node(secure_sums.mask))
-app.query("unmask")(_of_node(secure_sums.unmask))
+app.train("for_sum")(_of_node(secagg.train))
+app.query("share")(_of_node(secagg.share))
+app.query("mask")(_of_node(secagg.mask))
+app.query("unmask")(_of_node(secagg.unmask))

@@ -14,8 +14,8 @@ from typing import Self
 
 from flwr.app import Message
 
-from client_app import training
 from client_app.site import Site
+from client_app.training import loop
 from common import cpu_time, messages, power
 from common.config import Settings
 from common.messages import Usage
@@ -34,7 +34,7 @@ class Meter:
     def __init__(self, settings: Settings, *, shared: bool, source: PowerSource | None) -> None:
         self._shared = shared
         self._source = source
-        self._on_gpu = training.choose_device(settings.device).type == "cuda"
+        self._on_gpu = loop.choose_device(settings.device).type == "cuda"
         self.usage = Usage(0.0, 0.0, "no")
 
     @classmethod

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Context
 
-from client_app import prepared, site_config
-from client_app.keeping import Keeper, keeper_of
+from client_app import prepared_data, site_config
 from client_app.shifted_sites import shifted
 from client_app.site_config import SiteConfig
+from client_app.site_state import Keeper, keeper_of
 from common import config, seeds
 from common.config import Settings
 from common.data.datasets import SYNTHETIC, Dataset, load_dataset
@@ -117,7 +117,7 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
             f"site {own.site}: shift = {settings.shift} is for simulated sites, this one holds "
             "data of its own; submit the run with shift=none"
         )
-    dataset = prepared.open_dataset(own)
+    dataset = prepared_data.open_dataset(own)
     train, test = (np.arange(len(y)) for y in (dataset.train_y, dataset.test_y))
     device = own.device or "auto"
     return Site(

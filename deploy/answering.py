@@ -12,8 +12,8 @@ from flwr.common.constant import ErrorCode
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 
-from client_app import stacked
 from client_app.app import app as own_app
+from client_app.training import stacked
 from common import config, messages
 from deploy import batched
 

@@ -16,12 +16,12 @@ import numpy as np
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
-from client_app import engine
 from client_app.app import evaluate_reply, train_reply
 from client_app.energy import Meter, parted
-from client_app.engine import Fitted, Lesson
 from client_app.site import Site, open_site, require
-from client_app.training import Stopwatch
+from client_app.training import engine
+from client_app.training.engine import Fitted, Lesson
+from client_app.training.loop import Stopwatch
 from common import messages
 from common.config import Settings
 from common.messages import Order, Parameters

@@ -59,12 +59,12 @@ def site(
         return
     if config_file is None:
         raise typer.BadParameter("name the site's own file", param_hint="--config")
-    from client_app import prepared
+    from client_app import prepared_data
     from deploy import flower
     from deploy.site import Node, SiteFile
 
     own = SiteFile.read(config_file)
-    dataset = prepared.prepare(own)
+    dataset = prepared_data.prepare(own)
     typer.echo(
         f"site {own.site}: {len(dataset.train_y)} training and {len(dataset.test_y)} held-out "
         f"rows of {dataset.num_classes} classes ({', '.join(dataset.class_names)})",

@@ -22,7 +22,7 @@ import httpx
 from cryptography import x509
 from packaging.requirements import Requirement
 
-from client_app import compiler
+from client_app.training import compiler
 from common.data.datasets import SITE_FILES
 from common.errors import CoterieError
 from deploy import certificates, flower, provision
@@ -244,9 +244,9 @@ def _key(site: SiteFile) -> Findings:
 
 
 def _data(site: SiteFile) -> Findings:
-    from client_app import prepared
+    from client_app import prepared_data
 
-    data = prepared.load(site)  # not what a running site has mapped: that is its own affair
+    data = prepared_data.load(site)  # not what a running site has mapped: that is its own affair
     columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
     yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
@@ -256,7 +256,7 @@ def _data(site: SiteFile) -> Findings:
 
 
 def _device(site: SiteFile) -> Findings:
-    from client_app.training import choose_device
+    from client_app.training.loop import choose_device
 
     yield _ok("device", str(choose_device(site.device or "auto")))
 

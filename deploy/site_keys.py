@@ -16,8 +16,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from client_app.keeping import FolderKeeper
-from client_app.trust import identity_of
+from client_app.peers import identity_of
+from client_app.site_state import FolderKeeper
 from common.errors import ConfigError
 from common.identity import KEY_BYTES, fingerprint
 from deploy.secret_files import private_folder, write_public, write_secret

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 
-from client_app import engine
 from client_app.app import app
-from client_app.engine import Lesson
 from client_app.site import open_site
+from client_app.training import engine
+from client_app.training.engine import Lesson
 from common import messages, models
 from common.config import Settings
 from common.messages import EvaluateReport, Order, TrainReport

@@ -5,10 +5,10 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from test_simulation import settings_in
 
-from client_app import private
+from client_app.answers import with_noise
 from client_app.app import app
-from client_app.keeping import FolderKeeper
 from client_app.site import simulated_federation
+from client_app.site_state import FolderKeeper
 from common import messages
 from common import models as networks
 from common.errors import BudgetError, MessageError, RoundError
@@ -71,7 +71,7 @@ def test_asked_again_about_the_same_model_a_site_repeats_itself_and_another_mode
     again = ask_site(settings, **own)
     assert np.array_equal(moments_of(first), moments_of(again))
     ask_site(settings, seed=1, **own)
-    book = private.book_of(FolderKeeper(tmp_path / "state"))
+    book = with_noise.book_of(FolderKeeper(tmp_path / "state"))
     assert len(book.entries) == 2
     with pytest.raises(BudgetError, match="class statistics would bring"):
         ask_site(settings, seed=2, **own)

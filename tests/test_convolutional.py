@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from client_app import compiler, conv_kernel, engine
-from client_app.compiler import CannotCompileError
-from client_app.convolutional import ConvolutionalSgd, convolutional_shape
-from client_app.engine import Lesson
-from client_app.pull import Pull
 from client_app.site import open_site
+from client_app.training import compiler, convolutional_c, engine
+from client_app.training.compiler import CannotCompileError
+from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
+from client_app.training.engine import Lesson
+from client_app.training.pull import Pull
 from common import models
 from common.config import Settings
 from common.errors import ConfigError, DataError
@@ -37,7 +37,7 @@ CONVOLUTIONAL = {
 @pytest.fixture(scope="module")
 def steps():
     try:
-        return conv_kernel.load()
+        return convolutional_c.load()
     except CannotCompileError:
         pytest.skip("no C compiler here")
 
@@ -124,7 +124,7 @@ def test_processors_with_shorter_vectors_take_the_same_steps(steps, flags, monke
         pytest.skip("this processor has only short vectors itself")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiler, "FLAGS", (*compiler.FLAGS, *flags))
-    short = conv_kernel.load.__wrapped__()
+    short = convolutional_c.load.__wrapped__()
     assert short.lanes == 8 < steps.lanes
     for channels in ((5,), (10, 20), (12, 16)):
         for kernel in (1, 3, 5):
@@ -307,7 +307,7 @@ def test_a_run_learns_the_same_with_either_engine(tmp_path):
 def test_without_a_compiler_the_run_is_refused_before_it_starts(monkeypatch, tmp_path):
     monkeypatch.setenv("CC", "no-such-compiler")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(conv_kernel, "load", conv_kernel.load.__wrapped__)
+    monkeypatch.setattr(convolutional_c, "load", convolutional_c.load.__wrapped__)
     settings = Settings(**{"engine": "compiled", "output-dir": str(tmp_path / "runs")})
     with pytest.raises(ConfigError, match=r"no-such-compiler.*use engine=batched"):
         simulate(settings)

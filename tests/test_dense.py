@@ -11,9 +11,9 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
 
-from client_app import engine, kernel
-from client_app.dense import DenseSgd, DenseShape
-from client_app.engine import Lesson
+from client_app.training import dense_c, engine
+from client_app.training.dense import DenseSgd, DenseShape
+from client_app.training.engine import Lesson
 from common import models
 from common.config import Settings
 from common.errors import ConfigError
@@ -23,10 +23,10 @@ from common.errors import ConfigError
 def steps(request, monkeypatch):
     """Both forms of the hand-written steps."""
     if request.param == "compiled":
-        if kernel.load() is None:
+        if dense_c.load() is None:
             pytest.skip("no C compiler here")
     else:
-        monkeypatch.setattr(kernel, "load", lambda: None)
+        monkeypatch.setattr(dense_c, "load", lambda: None)
     engine._hand_written.cache_clear()
     yield
     engine._hand_written.cache_clear()
@@ -101,7 +101,7 @@ def test_one_step_moves_against_the_gradient_by_finite_differences(widths, rows,
     sgd = DenseSgd(
         shape,
         Settings(**{"learning-rate": 1.0, "momentum": 0.0, "local-epochs": 1, "batch-size": rows}),
-        kernel.load() if compiled else None,
+        dense_c.load() if compiled else None,
     )
     start = rng.normal(size=shape.num_parameters).astype(np.float32)
     sgd.values[:] = start

@@ -17,7 +17,7 @@ from flwr.app import Context, RecordDict
 from masked_sums import assert_equal_to_fixed_point
 from safetensors.numpy import load_file
 
-from client_app.keeping import FolderKeeper
+from client_app.site_state import FolderKeeper
 from common import messages
 from common.config import Settings
 from common.secagg.messages import MASK

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app import dice, training
-from client_app.training import Rows
+from client_app.training import dice, loop
+from client_app.training.loop import Rows
 from common.config import Settings
 
 SHAPE = (2, 3, 2)
@@ -61,10 +61,10 @@ def test_training_on_masks_lowers_the_loss_and_evaluation_takes_sites_apart():
     masks = volumes[:, 0] > 0.3
     masks[5] = ~masks[5]
     rows = Rows(volumes, masks)
-    before = training.evaluate(network, Rows(volumes[:5], masks[:5]))
+    before = loop.evaluate(network, Rows(volumes[:5], masks[:5]))
     settings = Settings.parse({"local-epochs": 60, "batch-size": 5, "learning-rate": 0.5})
-    training.train(network, Rows(volumes[:5], masks[:5]), settings, np.random.default_rng(0))
-    learnt, other = training.evaluate_parts(network, rows, [5, 1])
+    loop.train(network, Rows(volumes[:5], masks[:5]), settings, np.random.default_rng(0))
+    learnt, other = loop.evaluate_parts(network, rows, [5, 1])
     assert learnt.loss < before.loss
     assert learnt.accuracy > 0.9
     assert other.accuracy < 0.5

@@ -9,7 +9,7 @@ import pytest
 from flamby_folders import SUBJECTS, brain, isic_lines, write_isic, write_ixi
 from PIL import Image
 
-from client_app import prepared
+from client_app import prepared_data
 from client_app.site import simulated_federation
 from client_app.site_config import SiteConfig
 from common.config import load
@@ -164,7 +164,7 @@ class TestIxi:
                 "state-dir": str(tmp_path / "state"),
             }
         )
-        made, opened = prepared.prepare(config), prepared.open_dataset(config)
+        made, opened = prepared_data.prepare(config), prepared_data.open_dataset(config)
         assert made.train_masks.shape == (5, 6, 8, 6)
         assert np.array_equal(made.train_masks, opened.train_masks)
         assert np.array_equal(made.test_masks, opened.test_masks)

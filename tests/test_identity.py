@@ -11,8 +11,8 @@ from flwr.app import RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from client_app.keeping import ContextKeeper, FolderKeeper
-from client_app.trust import identity_of, pins_of
+from client_app.peers import identity_of, pins_of
+from client_app.site_state import ContextKeeper, FolderKeeper
 from common.errors import ConfigError, TrustError
 from common.identity import Channel, EphemeralKey, Identity, Occasion, Pins, fingerprint, packed
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, RecordDict
 
-from client_app.keeping import ContextKeeper, FolderKeeper, Keeper, keeper_of
+from client_app.site_state import ContextKeeper, FolderKeeper, Keeper, keeper_of
 from common.errors import ConfigError
 
 

@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from client_app import compiler, engine, kernel
-from client_app.dense import DenseSgd, DenseShape
-from client_app.pull import Pull
+from client_app.training import compiler, dense_c, engine
+from client_app.training.dense import DenseSgd, DenseShape
+from client_app.training.pull import Pull
 from common.config import Settings
 from common.models import Dropout
 
@@ -58,7 +58,7 @@ def check_steps(compiled, widths, probabilities, batch, decay, pull, seed, sprea
 
 @pytest.fixture(scope="module")
 def steps():
-    found = kernel.load()
+    found = dense_c.load()
     if found is None:
         pytest.skip("no C compiler here")
     return found
@@ -89,7 +89,7 @@ def test_processors_with_shorter_vectors_take_the_same_steps(
     if steps.lanes == 8:
         pytest.skip("this processor has only short vectors itself")
     monkeypatch.setattr(compiler, "FLAGS", (*compiler.FLAGS, *flags))
-    short = kernel.load.__wrapped__()
+    short = dense_c.load.__wrapped__()
     assert short.lanes == 8 < steps.lanes
     for widths in ((5, 3), (20, 9, 6), (33, 70, 17, 10)):
         small = {"spread": 1 / (2 * max(widths) ** 0.5), "learning-rate": 0.01}
@@ -98,7 +98,7 @@ def test_processors_with_shorter_vectors_take_the_same_steps(
 
 
 def test_a_client_does_not_see_the_one_before_it():
-    compiled = kernel.load()
+    compiled = dense_c.load()
     if compiled is None:
         pytest.skip("no C compiler here")
     sgd = DenseSgd(DenseShape((5, 20, 3), (0.5,)), Settings(), compiled)
@@ -117,7 +117,7 @@ def test_a_client_does_not_see_the_one_before_it():
 
 
 def test_compiled_steps_leave_the_processors_arithmetic_as_it_was():
-    if kernel.load() is None:
+    if dense_c.load() is None:
         pytest.skip("no C compiler here")
     code = (
         "import numpy as np; from client_app import kernel; import test_kernel as t;"
@@ -138,12 +138,12 @@ def test_compiled_steps_leave_the_processors_arithmetic_as_it_was():
 
 
 def test_more_layers_than_the_compiled_steps_hold_are_trained_in_numpy():
-    shape = DenseShape((2,) * (kernel.MOST_LAYERS + 1), (0.0,) * (kernel.MOST_LAYERS - 1))
+    shape = DenseShape((2,) * (dense_c.MOST_LAYERS + 1), (0.0,) * (dense_c.MOST_LAYERS - 1))
 
     def refuse(*_):
         raise AssertionError("compiled")
 
-    refusing = kernel.Steps(refuse, refuse, refuse, 16)
+    refusing = dense_c.Steps(refuse, refuse, refuse, 16)
     trained(refusing, shape, Settings())
     with pytest.raises(AssertionError, match="compiled"):
         trained(refusing, DenseShape((2,) * 9, (0.0,) * 7), Settings())
@@ -156,7 +156,7 @@ def empty_cache(monkeypatch, tmp_path):
 
 
 def load_anew():
-    return functools.cache(kernel.load.__wrapped__)()
+    return functools.cache(dense_c.load.__wrapped__)()
 
 
 def test_it_is_compiled_once_and_kept(empty_cache, monkeypatch):
@@ -180,7 +180,7 @@ def test_without_a_compiler_numpy_serves_and_that_is_said(
 
 
 def test_arrays_of_another_type_are_refused():
-    compiled = kernel.load()
+    compiled = dense_c.load()
     if compiled is None:
         pytest.skip("no C compiler here")
     sgd = DenseSgd(DenseShape((3, 2), ()), Settings(), compiled)

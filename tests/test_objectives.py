@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from client_app import engine, training
-from client_app.dense import DenseSgd, DenseShape
-from client_app.engine import Lesson
-from client_app.objectives import OBJECTIVES
-from client_app.pull import Pull
-from client_app.training import Anchored, Rows
+from client_app.training import engine, loop
+from client_app.training.dense import DenseSgd, DenseShape
+from client_app.training.engine import Lesson
+from client_app.training.loop import Anchored, Rows
+from client_app.training.objectives import OBJECTIVES
+from client_app.training.pull import Pull
 from common import models
 from common.config import Settings
 
@@ -110,7 +110,7 @@ def anchored(network, anchor, *more):
 def test_fedprox_one_step_by_hand():
     network = linear([0.0, 0.0])
     towards = anchored(network, [1.0, -2.0], 0.2)
-    training.train(network, ONE_ROW, ONE_STEP, np.random.default_rng(0), towards)
+    loop.train(network, ONE_ROW, ONE_STEP, np.random.default_rng(0), towards)
     # p = 1/2; gradient (-0.5 + 0.2 (0 - 1), 0.5 + 0.2 (0 + 2)) = (-0.7, 0.9)
     assert network.weight.flatten().tolist() == pytest.approx([0.07, -0.09])
     assert towards.anchor.tolist() == [1.0, -2.0]
@@ -118,7 +118,7 @@ def test_fedprox_one_step_by_hand():
 
 def test_ditto_one_step_by_hand():
     network = linear([1.0, 1.0])  # the personal model; the common one is (0, 0.5)
-    training.train(
+    loop.train(
         network, ONE_ROW, ONE_STEP, np.random.default_rng(0), anchored(network, [0.0, 0.5], 2.0)
     )
     # p = 1/2; gradient (-0.5 + 2 (1 - 0), 0.5 + 2 (1 - 0.5)) = (1.5, 1.5)
@@ -128,7 +128,7 @@ def test_ditto_one_step_by_hand():
 def test_pfedme_one_batch_by_hand():
     network = linear([0.0, 0.0])
     towards = anchored(network, [0.0, 0.0], 2.0, 2, 0.1 * 2.0)
-    loss = training.train(network, ONE_ROW, ONE_STEP, np.random.default_rng(0), towards)
+    loss = loop.train(network, ONE_ROW, ONE_STEP, np.random.default_rng(0), towards)
     first = 0.05  # theta after one step, (0.05, -0.05)
     p = 1 / (1 + math.exp(-2 * first))
     second = first - 0.1 * ((p - 1) + 2.0 * first)

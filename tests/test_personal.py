@@ -7,12 +7,12 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from safetensors.numpy import load_file
 
-from client_app import engine
 from client_app.app import app
-from client_app.engine import Lesson
-from client_app.keeping import ContextKeeper, FolderKeeper
-from client_app.personal import PersonalModels
 from client_app.site import open_site
+from client_app.site_state import ContextKeeper, FolderKeeper
+from client_app.training import engine
+from client_app.training.engine import Lesson
+from client_app.training.personal import PersonalModels
 from common import config, messages, models
 from common.config import Settings
 from common.messages import EvaluateReport, Order, PersonalReport, TrainReport

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_app import prepared
-from client_app.prepared import open_dataset, prepare
+from client_app import prepared_data
+from client_app.prepared_data import open_dataset, prepare
 from client_app.site_config import SiteConfig
 from common.data.datasets import load_site_file
 from common.errors import DataError
@@ -40,7 +40,7 @@ def config(tmp_path):
 
 def test_opening_gives_what_was_read_without_reading_again(config, monkeypatch):
     first = prepare(config)
-    monkeypatch.setattr(prepared, "load_site_file", None)
+    monkeypatch.setattr(prepared_data, "load_site_file", None)
     second = open_dataset(config)
     for name in ("train_x", "train_y", "test_x", "test_y"):
         assert np.array_equal(getattr(first, name), getattr(second, name))
@@ -96,7 +96,7 @@ def test_what_a_crash_left_half_written_is_not_used(config, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepared.os, "fsync", crash)
+        patch.setattr(prepared_data.os, "fsync", crash)
         with pytest.raises(KeyboardInterrupt):
             open_dataset(config)
     [left] = folders(config)

@@ -8,10 +8,11 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from test_simulation import lines, run, settings_in
 
-from client_app import keeping, private
+from client_app import site_state
+from client_app.answers import with_noise
 from client_app.app import app
-from client_app.keeping import ContextKeeper, FolderKeeper
 from client_app.site_config import SiteConfig
+from client_app.site_state import ContextKeeper, FolderKeeper
 from common import messages
 from common.config import Settings
 from common.errors import BudgetError, ConfigError, DataError, RoundError
@@ -67,7 +68,7 @@ def test_another_question_is_another_release_until_the_budget_is_spent(settings,
         ask(settings.replace(epsilon=1.5), **own)
     with pytest.raises(BudgetError, match="gives out no exact label histogram"):
         ask(settings.replace(label_privacy="none"), **own)
-    book = private.book_of(FolderKeeper(tmp_path / "state"))
+    book = with_noise.book_of(FolderKeeper(tmp_path / "state"))
     assert len(book.entries) == len(book.answers) == 2
 
 
@@ -83,11 +84,11 @@ def test_budget_comes_from_the_site_and_not_from_the_run(settings):
 def test_release_is_on_disk_before_it_is_returned(tmp_path, monkeypatch):
     keeper = FolderKeeper.open(tmp_path / "state")
     seen = []
-    monkeypatch.setattr(keeping.os, "fsync", lambda _: seen.append(book_on_disk(tmp_path)))
-    answer, book = private.release_once(keeper, FREE, "q", ENTRY, lambda: [1.0])
+    monkeypatch.setattr(site_state.os, "fsync", lambda _: seen.append(book_on_disk(tmp_path)))
+    answer, book = with_noise.release_once(keeper, FREE, "q", ENTRY, lambda: [1.0])
     assert answer == [1.0]
     assert seen  # the file and its folder were synced inside the call
-    assert Book.from_bytes((tmp_path / "state" / private.BOOK).read_bytes()) == book
+    assert Book.from_bytes((tmp_path / "state" / with_noise.BOOK).read_bytes()) == book
 
 
 def book_on_disk(tmp_path):
@@ -97,16 +98,16 @@ def book_on_disk(tmp_path):
 def test_crash_before_the_book_is_written_releases_nothing_and_counts_nothing(tmp_path):
     keeper = FolderKeeper.open(tmp_path / "state")
     with pytest.raises(ZeroDivisionError):
-        private.release_once(keeper, FREE, "q", ENTRY, lambda: 1 / 0)
-    assert private.book_of(keeper) == Book()
+        with_noise.release_once(keeper, FREE, "q", ENTRY, lambda: 1 / 0)
+    assert with_noise.book_of(keeper) == Book()
 
 
 def test_spoiled_book_stops_every_release(tmp_path):
     keeper = FolderKeeper.open(tmp_path / "state")
-    keeper.write(private.BOOK, b"{")
+    keeper.write(with_noise.BOOK, b"{")
     for call in (
-        lambda: private.release_once(keeper, FREE, "q", ENTRY, list),
-        lambda: private.charge(keeper, FREE, ENTRY),
+        lambda: with_noise.release_once(keeper, FREE, "q", ENTRY, list),
+        lambda: with_noise.charge(keeper, FREE, ENTRY),
     ):
         with pytest.raises(DataError, match="cannot be read"):
             call()
@@ -114,11 +115,11 @@ def test_spoiled_book_stops_every_release(tmp_path):
 
 def test_releases_that_are_not_kept_are_counted_every_time():
     keeper, budget = ContextKeeper(RecordDict()), Budget(3.0)
-    spent = [private.charge(keeper, budget, ENTRY).spent(REPLACE_ROW, 1e-5) for _ in range(2)]
+    spent = [with_noise.charge(keeper, budget, ENTRY).spent(REPLACE_ROW, 1e-5) for _ in range(2)]
     assert spent[0] < spent[1] <= 3
     with pytest.raises(BudgetError):
-        private.charge(keeper, budget, ENTRY)
-    assert len(private.book_of(keeper).entries) == 2
+        with_noise.charge(keeper, budget, ENTRY)
+    assert len(with_noise.book_of(keeper).entries) == 2
 
 
 # Whole runs ------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ import pytest
 import torch
 from flwr.app import Context, RecordDict
 
-from client_app import probing
+from client_app.answers import representations
 from client_app.site import open_site
 from common import models
 from common.config import Settings
@@ -30,7 +30,7 @@ def test_representations_are_the_inputs_of_the_last_layer_without_dropout(model)
     settings = Settings.parse({"num-clients": 2, "split": "iid", "model": model, "min-rows": 70})
     site = site_of(settings)
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
-    seen = probing.representations(parameters, site)
+    seen = representations.representations(parameters, site)
     labels = site.train[1]
     counts = np.bincount(labels)
     assert dict(seen.counts) == {k: n for k, n in enumerate(counts.tolist()) if n >= 70}
@@ -44,22 +44,24 @@ def test_representations_are_the_inputs_of_the_last_layer_without_dropout(model)
 def test_every_network_has_representations(monkeypatch):
     settings = Settings.parse({"num-clients": 2, "split": "iid"})
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
-    seen = probing.representations(parameters, site_of(settings))
+    seen = representations.representations(parameters, site_of(settings))
     assert seen.rows.shape == (sum(seen.counts.values()), 64)
     network = models.build("lenet", (1, 8, 8), 10)
     models.load_parameters(network, parameters)
     before = len(models.last_linear(network)._forward_pre_hooks)
-    rows = probing.Rows.on(torch.device("cpu"), np.zeros((3, 1, 8, 8), np.float32), np.zeros(3))
-    assert probing.last_inputs(network, rows).shape == (3, 64)
+    rows = representations.Rows.on(
+        torch.device("cpu"), np.zeros((3, 1, 8, 8), np.float32), np.zeros(3)
+    )
+    assert representations.last_inputs(network, rows).shape == (3, 64)
     assert len(models.last_linear(network)._forward_pre_hooks) == before
 
 
 def test_of_a_large_class_only_so_many_rows_are_sent_and_always_the_same(monkeypatch):
     settings = Settings.parse({"num-clients": 2, "split": "iid"})
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
-    everything = probing.representations(parameters, site_of(settings))
-    monkeypatch.setattr(probing, "MOST_ROWS_SEEN", 30)
-    some, again = (probing.representations(parameters, site_of(settings)) for _ in range(2))
+    everything = representations.representations(parameters, site_of(settings))
+    monkeypatch.setattr(representations, "MOST_ROWS_SEEN", 30)
+    some, again = (representations.representations(parameters, site_of(settings)) for _ in range(2))
     assert dict(some.counts) == dict(everything.counts)
     assert len(some.rows) == 30 * len(some.counts)
     np.testing.assert_array_equal(some.rows, again.rows)
@@ -74,7 +76,7 @@ def test_of_a_large_class_only_so_many_rows_are_sent_and_always_the_same(monkeyp
 def test_a_site_without_a_class_of_enough_rows_sends_nothing():
     settings = Settings.parse({"num-clients": 2, "split": "iid", "min-rows": 1000})
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
-    seen = probing.representations(parameters, site_of(settings))
+    seen = representations.representations(parameters, site_of(settings))
     assert seen.rows.shape == (0, 64)
     assert seen.rows.dtype == np.float32
     assert seen.counts == {}

@@ -8,7 +8,7 @@ from flwr.app import RecordDict
 from test_simulation import settings_in
 from wires import SITES, Wire, on, redealt, with_arrays
 
-from client_app.product_rows import _with_direction
+from client_app.answers.two_party_rows import _with_direction
 from client_app.site import simulated_federation
 from common import messages, models
 from common.errors import ConfigError, RoundError

@@ -6,7 +6,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from benchmarks.rounds import Federation
-from client_app.objectives import OBJECTIVES
+from client_app.training.objectives import OBJECTIVES
 from common.config import Settings
 from deploy.simulation import simulate
 

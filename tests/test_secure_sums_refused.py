@@ -14,7 +14,7 @@ from masked_sums import (
     trained_directly,
 )
 
-from client_app import secure_sums
+from client_app.answers import secagg as secure_sums
 from client_app.app import app as real
 from common import messages
 from common.config import Settings

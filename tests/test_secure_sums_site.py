@@ -11,9 +11,9 @@ from masked_sums import (
     said,
 )
 
-from client_app import secure_sums
-from client_app.keeping import keeper_of
-from client_app.trust import identity_of
+from client_app.answers import secagg
+from client_app.peers import identity_of
+from client_app.site_state import keeper_of
 from common import messages
 from common.identity import Identity, fingerprint
 from common.messages import Order
@@ -202,8 +202,8 @@ def test_a_site_may_release_masked_models_only(tmp_path):
 
 def test_a_run_that_goes_on_after_a_crash_trains_by_fresh_draws(play):
     order = Order(4, 1, 0)
-    assert secure_sums._fresh(order, play.settings) == order
+    assert secagg._fresh(order, play.settings) == order
     resumed = play.settings.replace(resume="/some/run")
-    first, second = (secure_sums._fresh(order, resumed) for _ in range(2))
+    first, second = (secagg._fresh(order, resumed) for _ in range(2))
     assert (first.round, first.model) == (4, 0)
     assert len({first.attempt, second.attempt, order.attempt}) == 3

@@ -11,8 +11,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
 
-from client_app import engine, stacked
-from client_app.engine import Lesson
+from client_app.training import engine, stacked
+from client_app.training.engine import Lesson
 from common import models
 from common.config import Settings
 from common.seeds import generator

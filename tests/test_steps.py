@@ -6,8 +6,8 @@ import multiprocessing
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client_app.keeping import FolderKeeper
-from client_app.steps import Steps
+from client_app.answers.protocol_steps import Steps
+from client_app.site_state import FolderKeeper
 from common import messages
 from common.errors import TrustError
 

@@ -4,8 +4,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from client_app import training
-from client_app.training import Rows
+from client_app.training import loop
+from client_app.training.loop import Rows
 from common import models
 from common.config import Settings
 from common.errors import ConfigError, DataError
@@ -29,10 +29,10 @@ def test_training_equals_torchs_sgd_bit_for_bit(name, momentum, weight_decay):
     data = rows()
     ours, theirs = (models.build(name, (1, 8, 8), 10) for _ in range(2))
     models.load_parameters(theirs, models.parameters_of(ours))
-    training.flatten(theirs)  # the same layout: what it changes is tested below
-    with training.repeatable(CPU, 5):
-        training.train(ours, data, settings, np.random.default_rng(3))
-    with training.repeatable(CPU, 5):
+    loop.flatten(theirs)  # the same layout: what it changes is tested below
+    with loop.repeatable(CPU, 5):
+        loop.train(ours, data, settings, np.random.default_rng(3))
+    with loop.repeatable(CPU, 5):
         rng = np.random.default_rng(3)
         sgd = torch.optim.SGD(
             theirs.parameters(),
@@ -58,14 +58,14 @@ def test_layout_changes_no_parameter_and_training_by_rounding_only(name):
     ours, theirs = (models.build(name, shape, 10) for _ in range(2))
     before = models.parameters_of(ours)
     models.load_parameters(theirs, before)
-    flat = training.flatten(ours)
+    flat = loop.flatten(ours)
     assert len(flat) == sum(value.size for value in before.values())
     after = models.parameters_of(ours)
     assert all(np.array_equal(after[key], before[key]) for key in before)
     assert all(value.flags.c_contiguous for value in after.values())
 
     settings = Settings(**{"local-epochs": 2, "batch-size": 16})
-    training.train(ours, Rows.on(CPU, x, y), settings, np.random.default_rng(3))
+    loop.train(ours, Rows.on(CPU, x, y), settings, np.random.default_rng(3))
     sgd = torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.5)
     rng = np.random.default_rng(3)
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
@@ -84,7 +84,7 @@ def test_one_step_by_hand():
     nn.init.zeros_(network.weight)
     one = Rows(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
     settings = Settings(**{"learning-rate": 0.1, "local-epochs": 1})
-    loss = training.train(network, one, settings, np.random.default_rng(0))
+    loss = loop.train(network, one, settings, np.random.default_rng(0))
     assert loss == pytest.approx(np.log(2))
     assert network.weight.flatten().tolist() == pytest.approx([0.05, -0.05])
 
@@ -97,8 +97,8 @@ def test_same_seed_same_numbers_also_with_dropout_and_other_draws_before():
         torch.rand(int(seed) + 3)  # what others draw must not matter
         network = models.build("pereira-mlp", (1, 8, 8), 10)
         models.load_parameters(network, first)
-        with training.repeatable(CPU, seed):
-            training.train(network, rows(), settings, np.random.default_rng(1))
+        with loop.repeatable(CPU, seed):
+            loop.train(network, rows(), settings, np.random.default_rng(1))
         return models.parameters_of(network)["output.weight"]
 
     assert np.array_equal(trained(7), trained(7))
@@ -107,7 +107,7 @@ def test_same_seed_same_numbers_also_with_dropout_and_other_draws_before():
 
 def test_repeatable_gives_back_generator_and_threads():
     threads, state = torch.get_num_threads(), torch.get_rng_state()
-    with training.repeatable(CPU, 1):
+    with loop.repeatable(CPU, 1):
         torch.rand(5)
     assert torch.get_num_threads() == threads
     assert torch.equal(torch.get_rng_state(), state)
@@ -116,12 +116,12 @@ def test_repeatable_gives_back_generator_and_threads():
 def test_evaluation_counts_by_hand_and_over_batches(monkeypatch):
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     data = rows(37)
-    whole = training.evaluate(network, data)
+    whole = loop.evaluate(network, data)
     logits = network(data.inputs)
     assert whole.accuracy == pytest.approx((logits.argmax(1) == data.labels).sum().item() / 37)
     assert whole.loss == pytest.approx(functional.cross_entropy(logits, data.labels).item())
-    monkeypatch.setattr(training, "_EVALUATION_BATCH", 8)
-    parts = training.evaluate(network, data)
+    monkeypatch.setattr(loop, "_EVALUATION_BATCH", 8)
+    parts = loop.evaluate(network, data)
     assert parts.accuracy == whole.accuracy
     assert parts.loss == pytest.approx(whole.loss)
 
@@ -129,23 +129,23 @@ def test_evaluation_counts_by_hand_and_over_batches(monkeypatch):
 def test_parts_evaluated_together_equal_each_alone():
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
     data = rows(37)
-    together = training.evaluate_parts(network, data, [1, 20, 16])
+    together = loop.evaluate_parts(network, data, [1, 20, 16])
     for found, (start, stop) in zip(together, [(0, 1), (1, 21), (21, 37)], strict=True):
-        alone = training.evaluate(network, Rows(data.inputs[start:stop], data.labels[start:stop]))
+        alone = loop.evaluate(network, Rows(data.inputs[start:stop], data.labels[start:stop]))
         assert found.accuracy == alone.accuracy
         assert found.loss == pytest.approx(alone.loss, abs=1e-6)
     with pytest.raises(DataError, match="no held-out rows"):
-        training.evaluate_parts(network, data, [0, 37])
+        loop.evaluate_parts(network, data, [0, 37])
 
 
 def test_evaluation_uses_no_dropout():
     network = models.build("pereira-mlp", (1, 8, 8), 10)
-    assert training.evaluate(network, rows()) == training.evaluate(network, rows())
+    assert loop.evaluate(network, rows()) == loop.evaluate(network, rows())
 
 
 def test_a_gpu_that_is_not_there_is_refused():
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
     with pytest.raises(ConfigError, match="has 0 GPUs; use device=cpu"):
-        training.choose_device("cuda:1")
-    assert training.choose_device("auto") == CPU
+        loop.choose_device("cuda:1")
+    assert loop.choose_device("auto") == CPU

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from client_app import probing
-from client_app.training import Rows
+from client_app.answers import representations
+from client_app.training.loop import Rows
 from common import models
 from common.errors import ConfigError
 from common.unet import UNet3d
@@ -41,7 +41,7 @@ def test_the_representation_of_a_volume_is_the_mean_of_what_the_last_layer_gets(
     network = models.build("unet3d", (1, 8, 8, 8), 1)
     volumes = torch.randn(20, 1, 8, 8, 8)
     rows = Rows(volumes, torch.zeros(20, 8, 8, 8, dtype=torch.bool))
-    found = torch.from_numpy(probing.last_inputs(network, rows))
+    found = torch.from_numpy(representations.last_inputs(network, rows))
     assert found.shape == (20, 16)
     with torch.inference_mode():
         logits = network.eval()(volumes)[:, 0].mean(dim=(1, 2, 3))

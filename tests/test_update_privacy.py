@@ -14,9 +14,9 @@ from scipy import stats
 from test_noise import repeatable
 from test_simulation import lines, settings_in
 
-from client_app import private
+from client_app.answers import with_noise
 from client_app.app import app
-from client_app.keeping import ContextKeeper
+from client_app.site_state import ContextKeeper
 from common import messages
 from common import models as networks
 from common.config import Settings
@@ -125,7 +125,7 @@ def test_site_counts_every_update_and_gives_a_run_no_more_than_planned(settings)
     _, _, context = trained_by_site(settings)
     for number in (2, 3):
         trained_by_site(settings, context, number)
-    book = private.book_of(ContextKeeper(context.state))
+    book = with_noise.book_of(ContextKeeper(context.state))
     assert len(book.entries) == 3
     assert book.spent(SITE, 1e-5) == pytest.approx(8, rel=1e-6)
     with pytest.raises(BudgetError, match="this run has had 3 updates"):

@@ -10,7 +10,7 @@ import torch
 from safetensors.numpy import save_file
 from test_model_similarity import PLANTED, settings_in, write_planted
 
-from client_app import training
+from client_app.training import loop
 from common import models, seeds
 from common.data.datasets import load_dataset
 from common.errors import DataError
@@ -36,8 +36,8 @@ def newcomer(run, settings, group):
     network = models.build("auto", (1, 8, 8), 10)
     shared = using_models.read_model(run / "models" / "shared.safetensors")
     models.load_parameters(network, shared)
-    rows = training.Rows.on(torch.device("cpu"), dataset.train_x[mine], dataset.train_y[mine])
-    training.train(network, rows, settings, seeds.generator(99, "newcomer", group))
+    rows = loop.Rows.on(torch.device("cpu"), dataset.train_x[mine], dataset.train_y[mine])
+    loop.train(network, rows, settings, seeds.generator(99, "newcomer", group))
     return models.parameters_of(network)
 
 

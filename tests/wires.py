@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 from flwr.app import Message, RecordDict
 
-from client_app.keeping import ContextKeeper
-from client_app.trust import identity_of
+from client_app.peers import identity_of
+from client_app.site_state import ContextKeeper
 from common import messages
 from common.identity import fingerprint
 from common.two_party.messages import ProductDeal

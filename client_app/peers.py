@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from flwr.app import Context
 
 from client_app import site_config
-from client_app.keeping import Keeper
+from client_app.site_state import Keeper
 from common.config import Scalar
 from common.errors import ConfigError
 from common.identity import Identity, Pins

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_app import conv_kernel, kernel, stacked, training
-from client_app.compiler import CannotCompileError
-from client_app.convolutional import ConvolutionalSgd, convolutional_shape
-from client_app.dense import Bits, DenseSgd, DenseShape, Draw
-from client_app.pull import Pull
 from client_app.site import Site
-from client_app.training import Anchored, Evaluation, Rows, Stopwatch
+from client_app.training import convolutional_c, dense_c, loop, stacked
+from client_app.training.compiler import CannotCompileError
+from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
+from client_app.training.dense import Bits, DenseSgd, DenseShape, Draw
+from client_app.training.loop import Anchored, Evaluation, Rows, Stopwatch
+from client_app.training.pull import Pull
 from common import models, seeds
 from common.config import Settings
 from common.errors import ConfigError
@@ -82,7 +82,7 @@ def fit(
     watch = Stopwatch()
     if pull is not None and not pull.acts:
         pull = None  # the same code, and so the same bits, as without
-    device = training.choose_device(settings.device)
+    device = loop.choose_device(settings.device)
     name = (settings.model, lesson.input_shape, lesson.num_classes, device)
     sgd = _by_hand(parameters, name, settings)
     if sgd is None:
@@ -101,7 +101,7 @@ def fit_together(
     """
     watch = Stopwatch()
     first = lessons[0]
-    device = training.choose_device(settings.device)
+    device = loop.choose_device(settings.device)
     network = _network(settings.model, first.input_shape, first.num_classes, device)
     if not stacked.can_stack(network) or not _fits(parameters, network):
         return None
@@ -119,9 +119,9 @@ def _fit_by_loop(
 ) -> Fitted:
     device = next(network.parameters()).device
     towards = None if pull is None else Anchored(network, pull)
-    with training.repeatable(device, lesson.dropout_seed):
+    with loop.repeatable(device, lesson.dropout_seed):
         rows = Rows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
-        loss = training.train(network, rows, settings, lesson.order, towards)
+        loss = loop.train(network, rows, settings, lesson.order, towards)
     fitted = models.parameters_of(network)
     if towards is None:
         return Fitted(fitted, loss)
@@ -176,11 +176,11 @@ def _hand_written(
     network = _network(name, input_shape, num_classes, device)
     dense = dense_shape(network)
     if dense is not None:
-        return DenseSgd(dense, settings, kernel.load())
+        return DenseSgd(dense, settings, dense_c.load())
     shape = convolutional_shape(network, input_shape)
     if shape is None or settings.engine != "compiled":
         return None
-    return ConvolutionalSgd(shape, settings, conv_kernel.load())
+    return ConvolutionalSgd(shape, settings, convolutional_c.load())
 
 
 def require_compiler(settings: Settings) -> None:
@@ -188,7 +188,7 @@ def require_compiler(settings: Settings) -> None:
     if settings.engine != "compiled":
         return
     try:
-        conv_kernel.load()
+        convolutional_c.load()
     except CannotCompileError as error:
         raise ConfigError(
             f"engine = 'compiled': nothing compiles here ({error}); install a C compiler (gcc), or "
@@ -256,7 +256,7 @@ def _network(
 ) -> nn.Module:
     with torch.random.fork_rng(devices=[]):  # its first values are drawn only to be overwritten
         network = models.build(name, input_shape, num_classes).to(device)
-    training.flatten(network)
+    loop.flatten(network)
     return network
 
 
@@ -282,13 +282,13 @@ def _evaluate(
 ) -> list[Evaluation]:
     """Return loss and accuracy on consecutive parts of rows; any site of the run will do."""
     settings, dataset = site.settings, site.dataset
-    device = training.choose_device(settings.device)
+    device = loop.choose_device(settings.device)
     name = (settings.model, dataset.input_shape, dataset.num_classes, device)
     sgd = _by_hand(parameters, name, settings)
     if isinstance(sgd, ConvolutionalSgd):
         np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)
         logits = torch.from_numpy(sgd.logits(inputs))
-        return training.evaluate_outputs(logits, torch.from_numpy(labels), parts)
+        return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts)
     network = network_with(parameters, *name)
-    with training.one_thread(device):
-        return training.evaluate_parts(network, Rows.on(device, inputs, labels), parts)
+    with loop.one_thread(device):
+        return loop.evaluate_parts(network, Rows.on(device, inputs, labels), parts)

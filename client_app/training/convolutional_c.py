@@ -1,4 +1,4 @@
-"""The steps of :mod:`client_app.convolutional` in C: one call is an epoch of a client.
+"""The steps of :mod:`client_app.training.convolutional` in C: one call is an epoch of a client.
 
 A vector holds one number of each of 16 samples (8 where the processor's vectors are short), so that
 every sum is taken sample by sample in one order, wherever in an image it is: equal patches give
@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from client_app import compiler
-from client_app.compiler import array_of
+from client_app.training import compiler
+from client_app.training.compiler import array_of
 
 __all__ = ["MOST_LAYERS", "Steps", "load"]
 

@@ -16,8 +16,8 @@ from typing import BinaryIO
 
 import numpy as np
 
-from client_app.keeping import FolderKeeper
 from client_app.site_config import SiteConfig
+from client_app.site_state import FolderKeeper
 from common.data.datasets import Dataset, load_site_file
 
 _POINTER = "prepared.json"  # which folder holds the data, and of which words it was made

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client_app.keeping import Keeper
+from client_app.site_state import Keeper
 from common.errors import TrustError
 from common.identity import packed
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 import safetensors.numpy
 
-from client_app import engine
-from client_app.engine import Lesson
-from client_app.keeping import Keeper
-from client_app.objectives import OBJECTIVES, Learned
 from client_app.site import Site
-from client_app.training import Evaluation
+from client_app.site_state import Keeper
+from client_app.training import engine
+from client_app.training.engine import Lesson
+from client_app.training.loop import Evaluation
+from client_app.training.objectives import OBJECTIVES, Learned
 from common import models
 from common.config import MAY_CHANGE, Settings
 from common.messages import Order, Parameters

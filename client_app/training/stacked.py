@@ -5,8 +5,8 @@ call of autograd gives all gradients. Every step has the same shapes (short batc
 with rows that count nothing, clients that have finished stand still), so that on a GPU it is
 captured once as a CUDA graph and then replayed: a step costs one launch instead of some hundred.
 
-Each client has its own row order, as in :mod:`client_app.training`; the results are equal up to the
-rounding of sums. Networks with dropout or batch norm are not for here.
+Each client has its own row order, as in :mod:`client_app.training.loop`; the results are equal up
+to the rounding of sums. Networks with dropout or batch norm are not for here.
 """
 
 import functools
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app.training import Rows, one_thread
+from client_app.training.loop import Rows, one_thread
 from common.config import Settings
 from common.messages import Parameters
 

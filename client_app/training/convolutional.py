@@ -1,8 +1,8 @@
 """SGD for networks of convolutions with gradients written by hand, in C.
 
-Equal to the loop in :mod:`client_app.training` up to the rounding of its sums: within 1e-6, until
-two numbers in a window of max-pooling are so close that rounding decides which is the larger. From
-there on the two differ by as much as the loop itself does from one in float64.
+Equal to the loop in :mod:`client_app.training.loop` up to the rounding of its sums: within 1e-6,
+until two numbers in a window of max-pooling are so close that rounding decides which is the
+larger. From there on the two differ by as much as the loop itself does from one in float64.
 """
 
 from dataclasses import dataclass
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app import compiler
-from client_app.conv_kernel import MOST_LAYERS, Steps
-from client_app.pull import Pull
+from client_app.training import compiler
+from client_app.training.convolutional_c import MOST_LAYERS, Steps
+from client_app.training.pull import Pull
 from common.config import Settings
 
 Floats = NDArray[np.float32]
@@ -150,7 +150,7 @@ class ConvolutionalSgd:
             inputs: (n, channels, height, width), of which ``rows`` are the client's.
             labels: (n,) likewise.
             rows: (m,) the client's rows.
-            rng: decides the row order of each epoch, as in :func:`client_app.training.train`.
+            rng: decides the row order of each epoch, as in :func:`client_app.training.loop.train`.
             pull: what pulls the parameters, if anything does.
         """
         settings = self._settings

@@ -1,9 +1,9 @@
 """SGD for networks of dense layers with gradients written by hand, in C or in NumPy.
 
 A step of a small network costs less than autograd's bookkeeping for it. This is equal to the loop
-in :mod:`client_app.training` within 1e-5 (the same sums, taken in another order), with its order of
-rows and its dropout masks, until a number before ReLU is so close to 0 that rounding decides its
-sign. ``docs/results/engine.md`` says how much faster, and how often that is.
+in :mod:`client_app.training.loop` within 1e-5 (the same sums, taken in another order), with its
+order of rows and its dropout masks, until a number before ReLU is so close to 0 that rounding
+decides its sign. ``docs/results/engine.md`` says how much faster, and how often that is.
 """
 
 import functools
@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
-from client_app import compiler, kernel
-from client_app.pull import Pull
+from client_app.training import compiler, dense_c
+from client_app.training.pull import Pull
 from common import models
 from common.config import Settings
 
@@ -61,14 +61,14 @@ class DenseSgd:
     """
 
     def __init__(
-        self, shape: DenseShape, settings: Settings, compiled: kernel.Steps | None = None
+        self, shape: DenseShape, settings: Settings, compiled: dense_c.Steps | None = None
     ) -> None:
         self.values = np.empty(shape.num_parameters, np.float32)
         self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
         self._epochs = settings.local_epochs
         self._steps: _Compiled | _InNumpy
-        if compiled is not None and len(shape.widths) <= kernel.MOST_LAYERS:
+        if compiled is not None and len(shape.widths) <= dense_c.MOST_LAYERS:
             self._steps = _Compiled(shape, settings, self.values, self.anchor, compiled)
         else:
             self._steps = _InNumpy(shape, settings, self.values, self.anchor)
@@ -88,7 +88,7 @@ class DenseSgd:
             inputs: (n, inputs), of which ``rows`` are the client's.
             labels: (n,) likewise.
             rows: (m,) the client's rows.
-            rng: decides the row order of each epoch, as in :func:`client_app.training.train`.
+            rng: decides the row order of each epoch, as in :func:`client_app.training.loop.train`.
             draw: gives the dropout bits of one layer and batch.
             pull: what pulls the parameters, if anything does.
         """
@@ -107,7 +107,7 @@ class _Compiled:
         settings: Settings,
         values: Floats,
         anchor: Floats,
-        compiled: kernel.Steps,
+        compiled: dense_c.Steps,
     ) -> None:
         self._settings = settings
         self._values, self._anchor = values, anchor

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app import dice
-from client_app.pull import Pull
+from client_app.training import dice
+from client_app.training.pull import Pull
 from common.config import Settings
 from common.errors import ConfigError, DataError
 

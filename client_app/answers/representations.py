@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from client_app import engine, training
 from client_app.site import Site
-from client_app.training import Rows
+from client_app.training import engine, loop
+from client_app.training.loop import Rows
 from common import models, seeds
 from common.messages import MOST_ROWS_SEEN, Parameters
 
@@ -39,11 +39,11 @@ def representations(parameters: Parameters, site: Site) -> SeenRows:
     chosen = [site.rows.train[_rows_of(label, labels, site)] for label in known]
     rows = np.concatenate([np.empty(0, dtype=np.int64), *chosen])
     settings, dataset = site.settings, site.dataset
-    device = training.choose_device(settings.device)
+    device = loop.choose_device(settings.device)
     network = engine.network_with(
         parameters, settings.model, dataset.input_shape, dataset.num_classes, device
     )
-    with training.one_thread(device):
+    with loop.one_thread(device):
         seen = last_inputs(network, Rows.on(device, dataset.train_x[rows], dataset.train_y[rows]))
     return SeenRows(seen, {label: int(counts[label]) for label in known})
 
@@ -68,7 +68,7 @@ def last_inputs(network: nn.Module, rows: Rows) -> np.ndarray:
     network.eval()
     try:
         with torch.inference_mode():
-            for batch in torch.split(rows.inputs, training.rows_at_once(rows)):
+            for batch in torch.split(rows.inputs, loop.rows_at_once(rows)):
                 if len(batch):
                     network(batch)
     finally:

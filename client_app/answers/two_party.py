@@ -11,11 +11,11 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app import site_config
-from client_app.product_party import DEAL, OFFER, ROWS, Party, sealed, unsealed
-from client_app.product_rows import Material, material
+from client_app.answers.protocol_steps import Steps
+from client_app.answers.two_party_peer import DEAL, OFFER, ROWS, Party, sealed, unsealed
+from client_app.answers.two_party_rows import Material, material
+from client_app.peers import identity_of
 from client_app.site import Site, require
-from client_app.steps import Steps
-from client_app.trust import identity_of
 from common import messages
 from common.errors import BudgetError, MessageError, TrustError
 from common.identity import EphemeralKey

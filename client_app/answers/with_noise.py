@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from client_app.engine import Fitted
-from client_app.keeping import Keeper
 from client_app.site import Site
+from client_app.site_state import Keeper
+from client_app.training.engine import Fitted
 from common import messages
 from common.errors import BudgetError, MessageError
 from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote

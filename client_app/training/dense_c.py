@@ -1,4 +1,5 @@
-"""The hand-written steps of :mod:`client_app.dense` in C: one call is an epoch of a client.
+"""The hand-written steps of :mod:`client_app.training.dense` in C: one call is an epoch of a
+client.
 
 Products are taken in tiles whose sums stay in registers, straight from the rows of the data set,
 and a tile of gradients moves its weights at once: neither rows nor gradients are ever copied.
@@ -14,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from client_app import compiler
-from client_app.compiler import CannotCompileError, array_of
+from client_app.training import compiler
+from client_app.training.compiler import CannotCompileError, array_of
 
 log = logging.getLogger("coterie")
 

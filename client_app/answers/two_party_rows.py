@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from client_app import descriptors, probing
+from client_app.answers import label_histogram, representations
 from client_app.site import Site
 from common import messages
 from common.errors import MessageError
@@ -67,7 +67,7 @@ def material(purpose: str, content: RecordDict, site: Site) -> Material:
 
 
 def _label_vectors(site: Site) -> Material:
-    counts = descriptors.label_histogram(
+    counts = label_histogram.label_histogram(
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
     shares = np.array(counts) / sum(counts)
@@ -78,7 +78,9 @@ def _label_vectors(site: Site) -> Material:
 
 def _directions(content: RecordDict, site: Site) -> Material:
     """Return the representations' directions by class, whose products are cosines."""
-    seen = probing.representations(messages.decode_arrays(messages.arrays_of(content)), site)
+    seen = representations.representations(
+        messages.decode_arrays(messages.arrays_of(content)), site
+    )
     places = np.cumsum([seen.rows_of(label) for label in seen.counts])[:-1]
     parts = np.split(seen.rows.astype(np.float64), places) if seen.counts else []
     rows = {

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from client_app.private import release_once
-from client_app.probing import SeenRows
+from client_app.answers.representations import SeenRows
+from client_app.answers.with_noise import release_once
 from client_app.site import Site
 from common.messages import Parameters, ReleaseNote
 from common.privacy.book import REPLACE_ROW_IN_CLASS, Entry

@@ -15,10 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client_app import personal, private
-from client_app.engine import Fitted
+from client_app.answers import with_noise
+from client_app.peers import identity_of, trusted_by
 from client_app.site import Site, require
-from client_app.trust import identity_of, trusted_by
+from client_app.training import personal
+from client_app.training.engine import Fitted
 from common import messages
 from common.config import Settings
 from common.errors import SumError, TrustError
@@ -95,7 +96,7 @@ def train(message: Message, site: Site, context: Context) -> Message:
     parameters = messages.decode_arrays(messages.arrays_of(message.content))
     learned = personal.train(parameters, site, _fresh(order, site.settings))
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
-    fitted, noise = private.update_answer(message, site, fitted)
+    fitted, noise = with_noise.update_answer(message, site, fitted)
     metrics = [fitted.loss] if tells_loss(site.settings) else []
     weight = order.weight or len(site.rows.train)
     vector = scale.encode(fitted.parameters, metrics, weight)

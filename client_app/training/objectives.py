@@ -1,7 +1,7 @@
 """Local objectives: what a site minimises on its own rows, and which of its models it sends.
 
-Every objective is the one SGD loop of :mod:`client_app.training`; they differ in where it starts,
-what pulls it (:class:`client_app.pull.Pull`), and what becomes of the result.
+Every objective is the one SGD loop of :mod:`client_app.training.loop`; they differ in where it
+starts, what pulls it (:class:`client_app.training.pull.Pull`), and what becomes of the result.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from client_app import engine
-from client_app.engine import Fitted, Lesson
-from client_app.pull import Pull
+from client_app.training import engine
+from client_app.training.engine import Fitted, Lesson
+from client_app.training.pull import Pull
 from common.config import Settings
 from common.messages import Parameters
 

@@ -7,9 +7,9 @@ from functools import cached_property
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
-from client_app.product_rows import Material
+from client_app.answers.two_party_rows import Material
+from client_app.peers import trusted_by
 from client_app.site import Site
-from client_app.trust import trusted_by
 from common import messages
 from common.errors import MessageError, TrustError
 from common.identity import Channel, EphemeralKey, Occasion, packed

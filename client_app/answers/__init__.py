@@ -1,0 +1,1 @@
+"""What a site tells when it is asked."""

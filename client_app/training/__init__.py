@@ -1,0 +1,1 @@
+"""What a site minimises, and the code that does it."""
