@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import numpy as np
 
 from common.power import CodeCarbonSource, own_share
-from server_app import clustering
+from server_app.clustering import algorithms
 from server_app.dissimilarity import LABEL_METRICS
 
 Task = Callable[[np.ndarray, np.random.Generator], object]
@@ -28,27 +28,27 @@ CLIENTS_PER_ROUND = 10
 def k_medoids(shares: np.ndarray, rng: np.random.Generator) -> object:
     """Sweep 2 to 30 clusters by the silhouette of Euclidean distances, as strategy=similarity."""
     distances = LABEL_METRICS["euclidean"](shares)
-    return clustering.silhouette_sweep(distances, rng, max_clusters=MAX_CLUSTERS)
+    return algorithms.silhouette_sweep(distances, rng, max_clusters=MAX_CLUSTERS)
 
 
 def k_medoids_fixed(shares: np.ndarray, rng: np.random.Generator) -> object:
     """Group into 10 clusters."""
-    return clustering.k_medoids(LABEL_METRICS["euclidean"](shares), 10, rng)
+    return algorithms.k_medoids(LABEL_METRICS["euclidean"](shares), 10, rng)
 
 
 def simclust(shares: np.ndarray, rng: np.random.Generator) -> object:
     """Sweep 2 to 30 clusters by the silhouette in symmetrised KL, as strategy=simclust."""
-    return clustering.symmetric_kl_k_means_by_silhouette(shares, rng, MAX_CLUSTERS)
+    return algorithms.symmetric_kl_k_means_by_silhouette(shares, rng, MAX_CLUSTERS)
 
 
 def simclust_fixed(shares: np.ndarray, rng: np.random.Generator) -> object:
     """Group into 10 clusters."""
-    return clustering.symmetric_kl_k_means(shares, 10, rng)
+    return algorithms.symmetric_kl_k_means(shares, 10, rng)
 
 
 def repclust(shares: np.ndarray, rng: np.random.Generator) -> object:
     """Make n / 10 groups, as strategy=repclust clients-per-round=10 with num-clusters set."""
-    return clustering.repulsive(shares, len(shares) // CLIENTS_PER_ROUND, rng)
+    return algorithms.repulsive(shares, len(shares) // CLIENTS_PER_ROUND, rng)
 
 
 TASKS: dict[str, Task] = {

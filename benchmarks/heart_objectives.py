@@ -22,8 +22,8 @@ import numpy as np
 from common.config import Settings
 from common.data.readers import HOSPITALS
 from deploy.simulation import simulate
-from server_app import report
-from server_app.run_folder import RunFolder
+from server_app.record.run_folder import RunFolder
+from server_app.report import report
 
 Values = dict[str, Any]
 

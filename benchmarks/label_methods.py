@@ -20,7 +20,7 @@ import numpy as np
 
 from common.config import Settings
 from deploy.simulation import simulate
-from server_app import figures
+from server_app.record import accuracy_figures
 
 METHODS: dict[str, dict[str, object]] = {
     "random": {},
@@ -86,12 +86,12 @@ class Figures:
         """Return the figures of a finished run's folder."""
         lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
         curve = [line["accuracy"] for line in lines if line["models"]]
-        last = figures.tail(curve, window)
+        last = accuracy_figures.tail(curve, window)
         return cls(
-            figures.sustained_accuracy(curve, window),
+            accuracy_figures.sustained_accuracy(curve, window),
             last.mean,
             last.deviation,
-            [figures.rounds_to_sustain(curve, target, window) for target in TARGETS],
+            [accuracy_figures.rounds_to_sustain(curve, target, window) for target in TARGETS],
             sum(line["bytes_down"] + line["bytes_up"] for line in lines),
         )
 
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--quick", action="store_true", help="4 rounds, 1 epoch, windows of 2")
     arguments = parser.parse_args()
-    window = figures.WINDOW
+    window = accuracy_figures.WINDOW
     if arguments.quick:
         arguments.rounds, window = 4, 2
         arguments.output = arguments.output.with_name(arguments.output.name + "-quick")

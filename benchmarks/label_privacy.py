@@ -25,8 +25,8 @@ from common import seeds
 from common.config import Settings
 from common.privacy.labels import label_mechanism, plausible_counts
 from deploy.simulation import simulate
-from server_app import plots
-from server_app.clustering import normalise_counts, symmetric_kl_k_means
+from server_app.clustering.algorithms import normalise_counts, symmetric_kl_k_means
+from server_app.report import plots
 
 BLOCKS = 5
 SIZES = (10, 20, 40)

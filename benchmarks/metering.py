@@ -27,7 +27,7 @@ from common import config, messages, power
 from common.config import Settings
 from deploy import batched
 from deploy.simulation import simulate
-from server_app import report
+from server_app.report import report
 
 
 @dataclass

@@ -12,9 +12,9 @@ import time
 
 import numpy as np
 
-from server_app.null_costs import Nulls
-from server_app.ot_settings import OtSettings
-from server_app.representations import Representations
+from server_app.transport.null_costs import Nulls
+from server_app.transport.representations import Representations
+from server_app.transport.variants import OtSettings
 
 WIDTH = 64
 

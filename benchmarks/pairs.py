@@ -23,8 +23,8 @@ from common.data import readers
 from common.data.readers import HOSPITALS, DataFolder
 from common.messages import Parameters
 from common.seeds import generator
-from server_app.null_costs import null_cost
-from server_app.transport import ot_cost
+from server_app.transport.null_costs import null_cost
+from server_app.transport.pair_costs import ot_cost
 
 Values = dict[str, Any]
 

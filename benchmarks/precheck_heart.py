@@ -24,8 +24,8 @@ from common import config
 from common.data.readers import HOSPITALS
 from deploy import precheck
 from deploy.simulation import simulate
-from server_app import report
-from server_app.run_folder import RunFolder
+from server_app.record.run_folder import RunFolder
+from server_app.report import report
 
 Record = dict[str, Any]
 

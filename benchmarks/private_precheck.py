@@ -29,13 +29,13 @@ from common.config import Settings
 from common.privacy.statistics import ball_rows, release_moments
 from deploy.simulation import simulate
 from server_app.dissimilarity import FloatArray
-from server_app.evidence import ClearRows, SiteView
 from server_app.methods import build
-from server_app.noisy_costs import cost_bounds
-from server_app.ot_groups import OtGroups
-from server_app.representations import Representations
-from server_app.transport import OtCost, evidence_costs
-from server_app.verdicts import Thresholds, Verdict
+from server_app.transport.evidence import ClearRows, SiteView
+from server_app.transport.groups import OtGroups
+from server_app.transport.noisy_costs import cost_bounds
+from server_app.transport.pair_costs import OtCost, evidence_costs
+from server_app.transport.representations import Representations
+from server_app.transport.verdicts import Thresholds, Verdict
 
 RHOS = (0.1, 1.0, 5.0)
 SHIFTS = {

@@ -28,7 +28,7 @@ from benchmarks.pairs import (
     change_to_local,
     mean_accuracy,
 )
-from server_app import plots
+from server_app.report import plots
 
 STRENGTHS = (0.01, 0.05, 0.3, 2.0, 10.0)
 METHODS = ("fedprox", "ditto", "pfedme")

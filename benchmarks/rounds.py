@@ -25,8 +25,8 @@ from common.data.datasets import Dataset
 from common.messages import Order, Parameters
 from common.privacy.book import Budget
 from common.splits import SiteRows
-from server_app.divergence import weight_divergences
-from server_app.routing import average, mixed
+from server_app.rounds.divergence import weight_divergences
+from server_app.rounds.routing import average, mixed
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 
 from common.seeds import generator
 from server_app.dissimilarity import FloatArray
-from server_app.null_costs import null_cost
-from server_app.transport import ot_cost
+from server_app.transport.null_costs import null_cost
+from server_app.transport.pair_costs import ot_cost
 
 SEED = 0
 REPEATS = 5

@@ -27,8 +27,8 @@ from common.two_party import protocol as secure
 from common.two_party.messages import COST, LABELS, PRODUCTS, ROWS, ProductOrder
 from common.two_party.protocol import Shape
 from deploy.simulation import InProcessGrid, load_client_app
-from server_app.roster import introduce
-from server_app.secure_products import secure_products
+from server_app.protection.two_party import secure_products
+from server_app.rounds.roster import introduce
 
 SHAPES = (
     Shape(1, 12, 1),

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from benchmarks.pairs import PLAIN, Results, Scenario, change_to_local, mean_accuracy
-from server_app import plots
+from server_app.report import plots
 
 SIZES = {
     "feature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),

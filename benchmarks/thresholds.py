@@ -16,8 +16,8 @@ from matplotlib.figure import Figure
 
 from benchmarks.pairs import Results
 from benchmarks.regularisation import FEDAVG, MARKS, Pair, arguments, measured
-from server_app import plots
-from server_app.ot_settings import VARIANTS
+from server_app.report import plots
+from server_app.transport.variants import VARIANTS
 
 RESAMPLES = 2000
 LIMITS = VARIANTS["paper"].thresholds

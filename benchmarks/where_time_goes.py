@@ -22,7 +22,8 @@ from client_app.training import engine
 from common import config
 from common.config import Settings
 from deploy import simulation
-from server_app import checkpoint, report
+from server_app.record import checkpoint
+from server_app.report import report
 
 IMPORTED = time.time() - psutil.Process().create_time()
 

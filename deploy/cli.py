@@ -157,7 +157,7 @@ def settings() -> None:
 @app.command()
 def methods() -> None:
     """List the methods that strategy=... can name."""
-    from server_app.cards import CARDS
+    from server_app.method_cards import CARDS
 
     rows = [("strategy", "paper", "who trains (M: clients-per-round)", "what the server sees")]
     rows += [(name, card.paper, card.trains, card.sees) for name, card in CARDS.items()]
@@ -176,7 +176,7 @@ def assign(
     ],
 ) -> None:
     """Say which of a run's models fits a site that joins now."""
-    from server_app import using_models
+    from server_app.record import using_models
 
     found = using_models.assign(run.absolute(), using_models.read_model(model))
     for cluster, similarity in enumerate(found.similarities):
@@ -192,8 +192,9 @@ def against_local(
     ],
 ) -> None:
     """Say what a run gave each site over training alone, and put it into the run's report."""
-    from server_app import change_to_local, report
-    from server_app.run_folder import RunFolder
+    from server_app.record import change_to_local
+    from server_app.record.run_folder import RunFolder
+    from server_app.report import report
 
     changes = change_to_local.change_to_local(run, local)
     for name, site in changes.sites.items():

@@ -13,7 +13,7 @@ from deploy.compare_figures import Row, RunFigures, rows_of
 from deploy.compare_grid import Case, Grid
 from deploy.compare_runs import Outcome, Progress, alone, play
 from server_app import methods
-from server_app.run_folder import RunFolder
+from server_app.record.run_folder import RunFolder
 
 
 def compare(grid: Grid, jobs: int = 0) -> Path:

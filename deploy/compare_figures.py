@@ -13,7 +13,7 @@ import numpy.typing as npt
 import safetensors
 
 from deploy.compare_grid import Case
-from server_app.costs import COUNTED, Curve, joules_by_phase, times_trained
+from server_app.record.energy_figures import COUNTED, Curve, joules_by_phase, times_trained
 
 FloatArray = npt.NDArray[np.float64]
 

@@ -10,8 +10,8 @@ from deploy.compare_figures import COLUMNS, Column, Row, common_joules
 from deploy.compare_grid import Grid, identity
 from deploy.compare_runs import Outcome
 from deploy.compare_tables import columns_of, head_and_cells, legend, scenarios
-from server_app import plots
-from server_app.page import Picture, Table, render
+from server_app.report import plots
+from server_app.report.page import Picture, Table, render
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,8 @@ from deploy.compare_figures import (
     communication_share,
     selection_shares,
 )
-from server_app.costs import COUNTED
-from server_app.plots import INK, NARROW, WIDE, cluster_color, joules_in_words, short
+from server_app.record.energy_figures import COUNTED
+from server_app.report.plots import INK, NARROW, WIDE, cluster_color, joules_in_words, short
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from itertools import groupby
 from deploy.compare_figures import COLUMNS, Column, Row, RunFigures, Spread
 from deploy.compare_grid import PAPER_FIGURES, Grid
 from deploy.compare_runs import Outcome
-from server_app.costs import COUNTED
+from server_app.record.energy_figures import COUNTED
 
 _PAPER_TITLES = {
     "rounds": "paper: rounds",

@@ -17,7 +17,7 @@ from common.config import Scalar, Settings
 from common.data.datasets import class_names, locate
 from common.errors import ConfigError
 from server_app.methods import build
-from server_app.verdicts import Verdict
+from server_app.transport.verdicts import Verdict
 
 __all__ = ["EXIT_CODES", "Plan", "plan", "progress_to_stderr", "result", "run", "summary"]
 
@@ -153,7 +153,7 @@ def result(folder: Path) -> dict[str, Any]:
 
 def summary(record: Json) -> list[str]:
     """Return lines for a terminal: the answer, a line per site and group, and where more stands."""
-    from server_app.precheck_words import SIGNS, approach, cost, headline, told
+    from server_app.report.precheck_words import SIGNS, approach, cost, headline, told
 
     width = max(len(site["site"]) for site in record["sites"])
     lines = [headline(record)]

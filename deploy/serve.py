@@ -13,7 +13,7 @@ from deploy.flower import Connection, environment
 from deploy.gate import THIS_MACHINE
 from deploy.secret_files import private_folder, write_public
 from deploy.site_keys import supernode_fingerprint
-from server_app.enrolment import FILE_VARIABLE
+from server_app.rounds.enrolment import FILE_VARIABLE
 
 STATE = "state"
 _ENROLLED = "enrolled.json"  # fingerprint of a key -> {"site", "node-id"}

@@ -33,7 +33,8 @@ from common.privacy import disclosures
 from deploy import answering
 from deploy.pool import Pool, Task, Worker
 from server_app import app as server
-from server_app import metering, methods
+from server_app import methods
+from server_app.metering import account
 
 _RUN_ID = 1
 _SERVER_NODE = 1  # the id that Flower gives the SuperLink
@@ -57,7 +58,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     """
     settings = settings.with_absolute_paths()
     methods.build(settings)
-    metering.check(settings)
+    account.check(settings)
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)

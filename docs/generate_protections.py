@@ -10,13 +10,14 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))  # from a checkout that is not installed
 
 from common.config import Settings  # noqa: E402
-from server_app.cards import CARDS  # noqa: E402
+from server_app.method_cards import CARDS  # noqa: E402
 from server_app.methods import compose  # noqa: E402
-from server_app.protection import PROTECTIONS, WORDS, Protection  # noqa: E402
+from server_app.protection.catalogue import PROTECTIONS, WORDS, Protection  # noqa: E402
 
 PAGE = FOLDER / "protections.md"
 _HEAD = """\
-<!-- Made by docs/generate_protections.py from server_app/protection.py: change it there. -->
+<!-- Made by docs/generate_protections.py from server_app/protection/catalogue.py: change it there.
+-->
 
 # Methods and protections
 

@@ -13,21 +13,24 @@ from common.config import Settings
 from common.errors import CoterieError
 from common.logs import JsonFormatter
 from common.messages import Introduction
-from server_app import audit, checkpoint, metering, methods, report
-from server_app.checkpoint import HoldsClients, State
-from server_app.courier import Courier
-from server_app.metering import Book, MeteredGrid
+from server_app import methods
+from server_app.clustering.by_models import ModelGroups
+from server_app.metering import account
+from server_app.metering.account import Book, MeteredGrid
 from server_app.methods import LabelDistances, LabelGroups, Method
-from server_app.model_groups import ModelGroups
-from server_app.ot_groups import OtGroups
-from server_app.releases import RecordingGrid
-from server_app.roster import Roster, introduce, reintroduce
-from server_app.run_folder import RunFolder, environment
+from server_app.protection.disclosed import RecordingGrid
+from server_app.record import audit, checkpoint
+from server_app.record.checkpoint import HoldsClients, State
+from server_app.record.run_folder import RunFolder, environment
+from server_app.report import report
+from server_app.rounds.deadlines import Courier
+from server_app.rounds.roster import Roster, introduce, reintroduce
 from server_app.strategies.base import FederatedTraining
 from server_app.strategies.label_distances import LabelDistanceClustering
 from server_app.strategies.label_distribution import LabelDistributionClustering
 from server_app.strategies.model_similarity import ModelSimilarityClustering
 from server_app.strategies.ot_cost import OtCostGroups
+from server_app.transport.groups import OtGroups
 
 log = logging.getLogger("coterie")
 
@@ -42,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     settings = config.from_run_config(context.run_config).with_absolute_paths()
     show_progress(settings.log_format)
     method = methods.build(settings)
-    metering.check(settings)
+    account.check(settings)
     folder = RunFolder.reopen(settings) if settings.resume else RunFolder.create(settings)
     with folder.held(), audit.trail(folder, log):
         _record(grid, context, settings, method, folder)

@@ -9,27 +9,22 @@ import numpy as np
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
 from common.two_party.label_products import LABEL_PRODUCTS
-from server_app import (
-    clustering,
-    model_groups,
-    ot_groups,
-    protection,
-    regrouping,
-    routing,
-    segmentation,
-    selection,
-    summable,
-)
-from server_app.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
-from server_app.clustering import Grouping
+from server_app import masked_data
+from server_app.clustering import algorithms, by_models, placement
+from server_app.clustering.algorithms import Grouping
+from server_app.clustering.by_models import ModelGroups
+from server_app.clustering.placement import Placement
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, symmetric_kl
-from server_app.informed_selection import Delta, FedCor, PowerOfChoice
-from server_app.model_groups import ModelGroups
-from server_app.ot_groups import OtGroups
-from server_app.regrouping import Placement
-from server_app.routing import Routing
-from server_app.selection import Selection
-from server_app.selection_in_clusters import IN_CLUSTERS
+from server_app.protection import catalogue, secagg_limits
+from server_app.rounds import routing
+from server_app.rounds.routing import Routing
+from server_app.selection import rules
+from server_app.selection.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
+from server_app.selection.in_clusters import IN_CLUSTERS
+from server_app.selection.informed import Delta, FedCor, PowerOfChoice
+from server_app.selection.rules import Selection
+from server_app.transport import groups
+from server_app.transport.groups import OtGroups
 
 Clusterer = Callable[[np.ndarray, np.ndarray, np.random.Generator], Grouping]
 """(descriptors (n, d), distances (n, n), generator) -> clusters and how each number scored."""
@@ -89,56 +84,56 @@ class Method:
 
 def fedavg(settings: Settings) -> Method:
     """Everybody, one model: McMahan et al. 2017 with all clients; ``selection`` has no say."""
-    return Method(select=selection.Everybody())
+    return Method(select=rules.Everybody())
 
 
 def random(settings: Settings) -> Method:
     """Clients drawn uniformly: McMahan et al. 2017, and every paper's reference."""
     size = settings.clients_per_round
-    return Method(select=selection.Uniform(size) if size else selection.Everybody())
+    return Method(select=rules.Uniform(size) if size else rules.Everybody())
 
 
 def fedsccs(settings: Settings) -> Method:
     """CKA and Ward in round ``cluster-at-round``, then a model per cluster: Talasso et al."""
-    return _model_per_cluster(model_groups.by_activations(settings), settings)
+    return _model_per_cluster(by_models.by_activations(settings), settings)
 
 
 def wc(settings: Settings) -> Method:
     """FedSCCS with the cosine of the last layer's weights: Talasso's baseline WC."""
-    return _model_per_cluster(model_groups.by_weights(settings), settings)
+    return _model_per_cluster(by_models.by_weights(settings), settings)
 
 
 def wc_updates(settings: Settings) -> Method:
     """FedSCCS with the cosine of the updates, as CFL compares: Sattler et al. 2020."""
-    return _model_per_cluster(model_groups.by_updates(settings), settings)
+    return _model_per_cluster(by_models.by_updates(settings), settings)
 
 
 def kcenter(settings: Settings) -> Method:
     """FedSCCS with greedy k-center on the last layer's weights: Talasso's baseline KCenter."""
-    return _model_per_cluster(model_groups.by_weights_around_centres(settings), settings)
+    return _model_per_cluster(by_models.by_weights_around_centres(settings), settings)
 
 
 def random_clusters(settings: Settings) -> Method:
     """FedSCCS with random clusters: Talasso's baseline RC."""
-    return _model_per_cluster(model_groups.randomly(settings), settings)
+    return _model_per_cluster(by_models.randomly(settings), settings)
 
 
 def flis(settings: Settings) -> Method:
     """Groups of equal predictions, formed anew every round, one client of each: Morafah et al."""
-    method = _model_per_cluster(model_groups.by_predictions(settings), settings)
+    method = _model_per_cluster(by_models.by_predictions(settings), settings)
     return method if settings.clients_per_round else replace(method, select=IN_CLUSTERS["random"])
 
 
 def ot_cost_groups(settings: Settings) -> Method:
     """OT costs after round 1, groups of low cost, a model per group: Elhussein and Gürsoy."""
-    return _model_per_cluster(ot_groups.by_cost(settings), settings)
+    return _model_per_cluster(groups.by_cost(settings), settings)
 
 
 def _model_per_cluster(group: ModelGroups | OtGroups, settings: Settings) -> Method:
     size = settings.clients_per_round
     return Method(
         group=group,
-        select=selection.SpreadOverClusters(size) if size else selection.Everybody(),
+        select=rules.SpreadOverClusters(size) if size else rules.Everybody(),
         route=routing.per_cluster,
     )
 
@@ -154,10 +149,10 @@ def similarity(settings: Settings) -> Method:
         or LabelGroups(
             compare=compare,
             cluster=_k_medoids(settings),
-            place=regrouping.nearest_medoid(compare),
+            place=placement.nearest_medoid(compare),
             metric=settings.metric,
         ),
-        select=selection.SpreadOverClusters(size) if size else selection.OnePerCluster(),
+        select=rules.SpreadOverClusters(size) if size else rules.OnePerCluster(),
         route=routing.ROUTINGS[settings.routing],
     )
 
@@ -172,11 +167,11 @@ def simclust(settings: Settings) -> Method:
         group=LabelGroups(
             compare=symmetric_kl,
             cluster=_symmetric_kl_k_means(settings),
-            place=regrouping.nearest_centre,
+            place=placement.nearest_centre,
             metric="symmetric-kl",
             normalise=settings.normalise,
         ),
-        select=selection.SpreadOverClusters(size) if size else selection.OnePerCluster(),
+        select=rules.SpreadOverClusters(size) if size else rules.OnePerCluster(),
         route=routing.ROUTINGS[settings.routing],
     )
 
@@ -195,12 +190,12 @@ def repclust(settings: Settings) -> Method:
         group=LabelGroups(
             compare=symmetric_kl,
             cluster=_repulsive(settings),
-            place=regrouping.most_diverse,
+            place=placement.most_diverse,
             metric="symmetric-kl",
             normalise=settings.normalise,
             chosen_by="clients-per-round",
         ),
-        select=selection.WholeGroups(settings.clients_per_round),
+        select=rules.WholeGroups(settings.clients_per_round),
         route=routing.ROUTINGS[settings.routing],
     )
 
@@ -262,8 +257,10 @@ METHODS: dict[str, Callable[[Settings], Method]] = {
 def build(settings: Settings) -> Method:
     """Return the method that the settings name; :class:`ConfigError` if it cannot be had."""
     method = compose(settings)
-    protection.check(method.needs, settings)
-    summable.check(settings, method.select, model_per_cluster=method.route is routing.per_cluster)
+    catalogue.check(method.needs, settings)
+    secagg_limits.check(
+        settings, method.select, model_per_cluster=method.route is routing.per_cluster
+    )
     return method
 
 
@@ -272,7 +269,7 @@ def compose(settings: Settings) -> Method:
     if settings.strategy not in METHODS:
         raise ConfigError(unknown_name("strategy", settings.strategy, METHODS))
     method = METHODS[settings.strategy](settings)
-    segmentation.check(settings, method.group)
+    masked_data.check(settings, method.group)
     if settings.routing == "per-cluster" and method.group is None:
         raise ConfigError(
             f"routing = 'per-cluster': strategy={settings.strategy} groups nobody; "
@@ -332,8 +329,8 @@ def _k_medoids(settings: Settings) -> Clusterer:
 
     def cluster(_: np.ndarray, distances: np.ndarray, rng: np.random.Generator) -> Grouping:
         if k:
-            return Grouping(clustering.k_medoids(distances, k, rng), scores={})
-        return clustering.silhouette_sweep(distances, rng, max_clusters=most)
+            return Grouping(algorithms.k_medoids(distances, k, rng), scores={})
+        return algorithms.silhouette_sweep(distances, rng, max_clusters=most)
 
     return cluster
 
@@ -343,8 +340,8 @@ def _symmetric_kl_k_means(settings: Settings) -> Clusterer:
 
     def cluster(shares: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> Grouping:
         if k:
-            return Grouping(clustering.symmetric_kl_k_means(shares, k, rng), scores={})
-        return clustering.symmetric_kl_k_means_by_silhouette(shares, rng, most)
+            return Grouping(algorithms.symmetric_kl_k_means(shares, k, rng), scores={})
+        return algorithms.symmetric_kl_k_means_by_silhouette(shares, rng, most)
 
     return cluster
 
@@ -354,9 +351,9 @@ def _repulsive(settings: Settings) -> Clusterer:
 
     def cluster(shares: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> Grouping:
         if k:
-            clusters = clustering.repulsive(shares, k, rng)
+            clusters = algorithms.repulsive(shares, k, rng)
             return Grouping(clusters, scores={}, score="diversity")
-        return clustering.repulsive_by_size(shares, size, rng)
+        return algorithms.repulsive_by_size(shares, size, rng)
 
     return cluster
 

@@ -5,7 +5,7 @@ import pytest
 
 from common.config import Settings
 from common.errors import DataError
-from server_app.advice import BENEFICIAL, suggest
+from server_app.transport.advice import BENEFICIAL, suggest
 
 PAGE = Path(__file__).parent.parent / "docs" / "results" / "regularisation.md"
 COSTS = [0.0, 0.1, 0.2, 0.25, 0.3, 0.5, 1.0]

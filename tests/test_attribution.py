@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.power import Reading, own_share
-from server_app.attribution import Work, divide
+from server_app.metering.attribution import Work, divide
 
 SECONDS = st.floats(0, 1e4)
 

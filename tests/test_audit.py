@@ -10,8 +10,8 @@ from common.errors import RoundError
 from common.logs import JsonFormatter
 from deploy.simulation import InProcessGrid, simulate
 from server_app import app as server
-from server_app import audit
-from server_app.run_folder import RunFolder
+from server_app.record import audit
+from server_app.record.run_folder import RunFolder
 
 log = logging.getLogger("coterie")
 SMALL = {"num-clients": 4, "num-server-rounds": 2, "local-epochs": 1, "workers": 1}

@@ -11,7 +11,7 @@ import pytest
 
 from common.config import Settings, load
 from common.errors import ConfigError
-from server_app.cards import CARDS, Card
+from server_app.method_cards import CARDS, Card
 from server_app.methods import METHODS, build
 
 ROOT = Path(__file__).parent.parent

@@ -5,9 +5,9 @@ import pytest
 
 from common.config import Settings
 from common.errors import DataError
-from server_app.change_to_local import SiteChange, change_to_local, write
-from server_app.recorded_run import RecordedRun
-from server_app.run_folder import RunFolder
+from server_app.record.change_to_local import SiteChange, change_to_local, write
+from server_app.record.recorded_run import RecordedRun
+from server_app.record.run_folder import RunFolder
 
 BASE = Settings(**{"num-clients": 3, "num-server-rounds": 2})
 

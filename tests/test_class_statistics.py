@@ -17,11 +17,11 @@ from common.privacy.book import REPLACE_ROW_IN_CLASS
 from common.privacy.closed_form import zcdp_epsilon
 from common.privacy.statistics import noise_sigma
 from deploy.simulation import InProcessGrid, load_client_app
-from server_app.class_cost import class_cost
-from server_app.class_statistics import ask
-from server_app.ot_inquiry import Inquiry, in_the_clear
-from server_app.ot_settings import OtSettings
-from server_app.roster import introduce
+from server_app.rounds.roster import introduce
+from server_app.transport.ask_statistics import ask
+from server_app.transport.class_cost import class_cost
+from server_app.transport.inquiry import Inquiry, in_the_clear
+from server_app.transport.variants import OtSettings
 
 OPEN = {"releases": ",".join((*RELEASES, *DISCLOSURES))}
 

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_app.clustered_sampling import (
+from server_app.clustering.clusters import Clusters
+from server_app.selection.clustered_sampling import (
     ClusteredBySimilarity,
     ClusteredBySize,
     urns_by_similarity,
     urns_by_size,
 )
-from server_app.clusters import Clusters
-from server_app.selection import View
+from server_app.selection.rules import View
 
 sizes = st.lists(st.integers(1, 500), min_size=1, max_size=25).map(np.array)
 

@@ -8,7 +8,7 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import silhouette_score
 
 from common.errors import ClusteringError
-from server_app.clusters import (
+from server_app.clustering.clusters import (
     Clusters,
     Grouping,
     check_distances,

@@ -21,7 +21,7 @@ from deploy.compare_figures import (
 from deploy.compare_grid import read_grid
 from deploy.compare_runs import Outcome
 from deploy.compare_tables import cell, columns_of, legend, markdown, runs_csv, table_csv
-from server_app import plots
+from server_app.report import plots
 
 BY_KEY = {column.key: column for column in COLUMNS}
 

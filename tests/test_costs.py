@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_app.costs import (
+from server_app.record.energy_figures import (
     COUNTED,
     PHASES,
     Curve,

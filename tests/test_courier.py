@@ -7,8 +7,8 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from common import messages
 from deploy.simulation import InProcessGrid
-from server_app import courier
-from server_app.courier import Courier, Deadlines
+from server_app.rounds import deadlines as courier
+from server_app.rounds.deadlines import Courier, Deadlines
 
 
 class Clock:

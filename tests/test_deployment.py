@@ -27,8 +27,8 @@ from deploy.simulation import InProcessGrid, load_client_app
 from deploy.site import SiteFile
 from deploy.site_keys import init
 from server_app import app as server_app
-from server_app import checkpoint
-from server_app.releases import WHAT
+from server_app.protection.disclosed import WHAT
+from server_app.record import checkpoint
 
 HOSPITALS = ("cleveland", "hungarian", "va")
 FOURTH = "switzerland"  # provisioned like the others, but started by one test only

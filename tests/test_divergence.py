@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_app.divergence import weight_divergences
+from server_app.rounds.divergence import weight_divergences
 
 
 def test_by_hand():

@@ -9,8 +9,8 @@ from common.errors import RoundError
 from deploy.provision import CA
 from deploy.serve import Server
 from deploy.simulation import InProcessGrid, load_client_app
-from server_app import enrolment
-from server_app.roster import introduce, introduce_late, reintroduce
+from server_app.rounds import enrolment
+from server_app.rounds.roster import introduce, introduce_late, reintroduce
 
 SETTINGS = Settings.parse({"num-clients": 3})
 

@@ -5,8 +5,8 @@ from flwr.app import Error, Message
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, Order
-from server_app.exchange import NO_REPLY, OK, Exchange
-from server_app.roster import Roster
+from server_app.rounds.exchange import NO_REPLY, OK, Exchange
+from server_app.rounds.roster import Roster
 
 ROSTER = Roster(
     tuple(Introduction(name, 5, 2, 3, [4], ["model"]) for name in "abc"), nodes=(11, 22, 33)

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from common.config import Settings
 from common.messages import EvaluateReport, Introduction, TrainReport
-from server_app.exchange import NO_REPLY, OK, Answer
-from server_app.fairness import spread, worst_tenth
-from server_app.ledger import Attempt, Ledger
-from server_app.roster import Roster
-from server_app.run_folder import RunFolder
+from server_app.record.fairness import spread, worst_tenth
+from server_app.record.ledger import Attempt, Ledger
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.exchange import NO_REPLY, OK, Answer
+from server_app.rounds.roster import Roster
 
 
 def test_by_hand():

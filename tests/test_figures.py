@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_app.figures import rounds_to_sustain, sustained_accuracy, tail
+from server_app.record.accuracy_figures import rounds_to_sustain, sustained_accuracy, tail
 
 curves = st.lists(st.floats(0, 1), min_size=1, max_size=30)
 

@@ -11,7 +11,7 @@ from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
 from common.errors import DataError
-from server_app.gaussians import (
+from server_app.transport.gaussians import (
     Gaussian,
     authors_label_cost,
     fit_gaussian,
@@ -21,7 +21,7 @@ from server_app.gaussians import (
     projected_into_ball,
     public_projection,
 )
-from server_app.representations import unit_rows
+from server_app.transport.representations import unit_rows
 
 
 def line(mean, deviation):

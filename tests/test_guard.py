@@ -12,8 +12,8 @@ from common.messages import (
     PersonalReport,
     TrainReport,
 )
-from server_app import guard
-from server_app.guard import Asked, Template
+from server_app.rounds import guard
+from server_app.rounds.guard import Asked, Template
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "steps": np.array(4, dtype=np.int64)}
 SITE = Introduction("site-03", 70, 18, 10, [1, 8, 8], ["model"])

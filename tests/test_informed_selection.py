@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from server_app import gaussian_process
-from server_app.clusters import Clusters
-from server_app.informed_selection import Delta, FedCor, PowerOfChoice, sampling_odds
-from server_app.selection import View
+from server_app.clustering.clusters import Clusters
+from server_app.selection.informed import Delta, FedCor, PowerOfChoice, sampling_odds
+from server_app.selection.rules import View
 
 
 def view(n=6, number=1, **seen):

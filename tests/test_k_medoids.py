@@ -11,9 +11,8 @@ from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import silhouette_score
 
 from common.errors import ClusteringError
-from server_app.clusters import Clusters
-from server_app.dissimilarity import LABEL_METRICS
-from server_app.k_medoids import (
+from server_app.clustering.clusters import Clusters
+from server_app.clustering.partition import (
     KMedoids,
     _Assignment,
     k_medoids,
@@ -21,6 +20,7 @@ from server_app.k_medoids import (
     partition_around_medoids,
     silhouette_sweep,
 )
+from server_app.dissimilarity import LABEL_METRICS
 
 
 def label_distances(seed, n, alpha=0.3, metric="euclidean"):

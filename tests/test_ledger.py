@@ -1,7 +1,7 @@
 import pytest
 
 from common.messages import EvaluateReport
-from server_app.ledger import Score
+from server_app.record.ledger import Score
 
 
 def test_score_weighs_sites_by_their_rows():

@@ -15,9 +15,9 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Introduction, Usage
 from deploy import simulation
-from server_app import metering
-from server_app.metering import Book, MeteredGrid
-from server_app.roster import Roster
+from server_app.metering import account
+from server_app.metering.account import Book, MeteredGrid
+from server_app.rounds.roster import Roster
 
 QUICK = Settings().replace(num_clients=6, num_server_rounds=3, local_epochs=2, num_clusters=2)
 HARDWARE = ("pre", "train", "evaluate")
@@ -278,4 +278,4 @@ def test_work_falls_to_the_phase_it_is_done_in(monkeypatch):
 def test_what_does_not_exist_is_refused_before_anything_starts(changes):
     key = next(iter(changes)).replace("_", "-").removeprefix("energy-")
     with pytest.raises(ConfigError, match=key):
-        metering.check(Settings().replace(**changes))
+        account.check(Settings().replace(**changes))

@@ -17,11 +17,11 @@ from common.errors import ConfigError, RoundError
 from common.models import initial_parameters
 from deploy.simulation import InProcessGrid, load_client_app, simulate
 from server_app import app as server
-from server_app.clustering import normalise_counts
-from server_app.clusters import Clusters
+from server_app.clustering.algorithms import normalise_counts
+from server_app.clustering.by_models import ModelGroups
+from server_app.clustering.clusters import Clusters
 from server_app.methods import METHODS, LabelGroups, Method, build
-from server_app.model_groups import ModelGroups
-from server_app.selection import Cohort, Everybody, View
+from server_app.selection.rules import Cohort, Everybody, View
 
 SIZE = 3
 URNS = ("clustered-sampling-size", "clustered-sampling-similarity")

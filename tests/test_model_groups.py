@@ -6,8 +6,9 @@ from scipy.cluster.hierarchy import cut_tree
 from sklearn.metrics import adjusted_rand_score
 
 from common.config import Settings
-from server_app import methods, model_groups
-from server_app.model_groups import ModelGroups
+from server_app import methods
+from server_app.clustering import by_models
+from server_app.clustering.by_models import ModelGroups
 
 STRATEGIES = ("fedsccs", "wc", "wc-updates", "kcenter", "random-clusters", "flis")
 ROWS, WIDTH = 30, 4
@@ -123,7 +124,7 @@ def test_random_clusters_do_not_look_at_the_models():
 
 
 def test_cka_dissimilarity_of_one_client_has_no_dendrogram():
-    distances = model_groups.cka_dissimilarity(np.random.default_rng(0).normal(size=(1, 5, 2)))
+    distances = by_models.cka_dissimilarity(np.random.default_rng(0).normal(size=(1, 5, 2)))
     assert distances.tolist() == [[0.0]]
     assert group_of("flis").linkage(distances).shape == (0, 4)
 
@@ -138,5 +139,5 @@ def test_nearest_columns_by_hand():
             [0.3, 0.3, 0.9, 1.0],
         ]
     )
-    assert model_groups.nearest_columns(similarity, np.array([0, 0, 1])) == 1
-    assert model_groups.nearest_columns(similarity, np.array([1, 1, 0])) == 0
+    assert by_models.nearest_columns(similarity, np.array([0, 0, 1])) == 1
+    assert by_models.nearest_columns(similarity, np.array([1, 1, 0])) == 0

@@ -5,10 +5,10 @@ import pytest
 from made_clients import client
 
 from common.errors import DataError
-from server_app.null_costs import Nulls, null_cost
-from server_app.ot_settings import VARIANTS, OtSettings
-from server_app.representations import Representations
-from server_app.transport import ot_cost
+from server_app.transport.null_costs import Nulls, null_cost
+from server_app.transport.pair_costs import ot_cost
+from server_app.transport.representations import Representations
+from server_app.transport.variants import VARIANTS, OtSettings
 
 
 def null_of(seed, held, counts, variant="paper", draws=30):

@@ -20,8 +20,8 @@ from common.messages import Order, RepresentationReport, TrainReport
 from deploy.simulation import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app import methods
-from server_app.routing import average
-from server_app.transport import ot_cost
+from server_app.rounds.routing import average
+from server_app.transport.pair_costs import ot_cost
 
 OPEN = {"releases": "label-histogram,model,loss,representations"}
 

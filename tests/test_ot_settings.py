@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from common.errors import ConfigError
-from server_app.gaussians import fit_gaussian, projected_into_ball, public_projection
-from server_app.ot_settings import DEFAULT_SETTINGS, VARIANTS, OtSettings
-from server_app.representations import unit_rows
+from server_app.transport.gaussians import fit_gaussian, projected_into_ball, public_projection
+from server_app.transport.representations import unit_rows
+from server_app.transport.variants import DEFAULT_SETTINGS, VARIANTS, OtSettings
 
 
 def test_the_default_is_the_paper_with_two_to_one():

@@ -17,7 +17,7 @@ from common import config, messages, models
 from common.config import Settings
 from common.messages import EvaluateReport, Order, PersonalReport, TrainReport
 from deploy.simulation import simulate
-from server_app.ledger import Ledger
+from server_app.record.ledger import Ledger
 
 SETTINGS = Settings(**{"num-clients": 4, "local-epochs": 1, "model": "mlp", "objective": "ditto"})
 FIRST = models.initial_parameters(SETTINGS, (1, 8, 8), 10)
@@ -152,7 +152,7 @@ def test_local_training_sends_nothing_and_needs_no_leave_to_send():
 @pytest.fixture
 def play(tmp_path, monkeypatch):
     """Run a small federation and return its folder; without the report, which takes longest."""
-    monkeypatch.setattr("server_app.report.write_report", lambda _: None)
+    monkeypatch.setattr("server_app.report.report.write_report", lambda _: None)
 
     def run(objective, **changes):
         values = {"num-clients": 4, "num-server-rounds": 2, "local-epochs": 1, "model": "mlp"}

@@ -15,8 +15,8 @@ from PIL import Image
 from scipy.cluster.hierarchy import linkage
 from sklearn.decomposition import PCA
 
-from server_app import plots
-from server_app.recorded_run import OrderedSites
+from server_app.record.recorded_run import OrderedSites
+from server_app.report import plots
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"

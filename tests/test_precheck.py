@@ -14,16 +14,16 @@ from made_clients import client
 
 from common.errors import ConfigError, DataError
 from deploy import precheck
-from server_app import precheck_page
-from server_app.comparison import compare, nearest_group
-from server_app.evidence import ClearRows
-from server_app.ot_groups import OtGroups
-from server_app.ot_settings import OtSettings
-from server_app.precheck_words import approach, counted, headline, told
-from server_app.recorded_run import RecordedRun
-from server_app.representations import Representations
-from server_app.run_folder import RunFolder
-from server_app.verdicts import Thresholds
+from server_app.record.recorded_run import RecordedRun
+from server_app.record.run_folder import RunFolder
+from server_app.report import precheck_page
+from server_app.report.precheck_words import approach, counted, headline, told
+from server_app.transport.evidence import ClearRows
+from server_app.transport.groups import OtGroups
+from server_app.transport.precheck import compare, nearest_group
+from server_app.transport.representations import Representations
+from server_app.transport.variants import OtSettings
+from server_app.transport.verdicts import Thresholds
 
 ROOT = Path(__file__).parent.parent
 SETTINGS = OtSettings()

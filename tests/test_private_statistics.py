@@ -26,16 +26,16 @@ from common.privacy.statistics import (
     sensitivity,
 )
 from common.projection import public_projection, unit_rows
-from server_app.comparison import compare
-from server_app.evidence import ClearRows
-from server_app.gaussians import hellinger_distance
 from server_app.methods import build
-from server_app.noisy_costs import cost_bounds
-from server_app.noisy_gaussians import noisy_label_bounds, noisy_label_cost
-from server_app.ot_settings import VARIANTS, OtSettings
-from server_app.representations import Representations
-from server_app.transport import evidence_costs
-from server_app.verdicts import Thresholds, Verdict
+from server_app.transport.evidence import ClearRows
+from server_app.transport.gaussians import hellinger_distance
+from server_app.transport.noisy_costs import cost_bounds
+from server_app.transport.noisy_gaussians import noisy_label_bounds, noisy_label_cost
+from server_app.transport.pair_costs import evidence_costs
+from server_app.transport.precheck import compare
+from server_app.transport.representations import Representations
+from server_app.transport.variants import VARIANTS, OtSettings
+from server_app.transport.verdicts import Thresholds, Verdict
 
 ROWS = hnp.arrays(
     np.float64, hnp.array_shapes(min_dims=2, max_dims=2, min_side=1, max_side=30),

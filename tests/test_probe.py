@@ -5,8 +5,8 @@ import torch
 from common import models
 from common.config import Settings
 from common.errors import ConfigError, DataError
-from server_app import probe
-from server_app.probe import Prober, ProbeRows
+from server_app.clustering import probe
+from server_app.clustering.probe import Prober, ProbeRows
 
 SHAPE = (6,)
 

@@ -27,11 +27,11 @@ from common.two_party.messages import (
     ProductOrder,
 )
 from deploy.simulation import simulate
-from server_app.class_cost import angle_costs
 from server_app.methods import build
-from server_app.representations import unit_rows
-from server_app.roster import introduce
-from server_app.secure_products import secure_products
+from server_app.protection.two_party import secure_products
+from server_app.rounds.roster import introduce
+from server_app.transport.class_cost import angle_costs
+from server_app.transport.representations import unit_rows
 
 OT = ("strategy=ot-groups", "num-server-rounds=1")
 TWO_PARTY = ("two-party=true",)

@@ -8,10 +8,10 @@ import pytest
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from deploy.simulation import simulate
-from server_app import protection
-from server_app.cards import CARDS
+from server_app.method_cards import CARDS
 from server_app.methods import build
-from server_app.protection import PROTECTIONS, WORDS, Protection
+from server_app.protection import catalogue
+from server_app.protection.catalogue import PROTECTIONS, WORDS, Protection
 
 DOCS = Path(__file__).parent.parent / "docs"
 SMALL = {
@@ -114,8 +114,8 @@ def test_representations_bring_exact_class_counts_with_them():
     """Noisy label histograms beside exact class counts in one run would protect nothing."""
     settings = Settings.parse({"label-privacy": "gaussian"})
     with pytest.raises(ConfigError, match="exact rows per class"):
-        protection.check(frozenset({"representations"}), settings)
-    protection.check(frozenset({"labels"}), settings)
+        catalogue.check(frozenset({"representations"}), settings)
+    catalogue.check(frozenset({"labels"}), settings)
 
 
 def test_protection_of_something_unknown_is_refused():

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import squareform
 
-from server_app import recorded_run
-from server_app.recorded_run import OrderedSites, RecordedRun, number, order_by_cluster
+from server_app.record import recorded_run
+from server_app.record.recorded_run import OrderedSites, RecordedRun, number, order_by_cluster
 
 
 def write_lines(path, lines):

@@ -6,16 +6,16 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_app.clusters import Clusters
-from server_app.dissimilarity import LABEL_METRICS
-from server_app.regrouping import (
+from server_app.clustering.clusters import Clusters
+from server_app.clustering.placement import (
     matched,
     most_diverse,
     nearest_centre,
     nearest_medoid,
     share_moved,
 )
-from server_app.repulsive import diversity
+from server_app.clustering.repulsion import diversity
+from server_app.dissimilarity import LABEL_METRICS
 
 TWO_KINDS = np.array([[0.9, 0.1, 0], [0.8, 0.2, 0], [0, 0.1, 0.9], [0, 0.2, 0.8]])
 KINDS = Clusters(np.array([0, 0, 1, 1]))

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from common.config import Settings
-from server_app.report import write_report
-from server_app.run_folder import RunFolder
+from server_app.record.run_folder import RunFolder
+from server_app.report.report import write_report
 
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 

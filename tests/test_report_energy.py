@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from test_report import new_folder, report, round_line, site_names, whole_run, write_sites
 
-from server_app import plots
-from server_app.report import write_report
+from server_app.report import plots
+from server_app.report.report import write_report
 
 
 def picture(folder):
@@ -104,8 +104,8 @@ def test_joules_in_words(joules, words):
 
 
 def test_bars_are_as_long_as_their_joules(tmp_path):
-    from server_app.costs import Curve
-    from server_app.energy_plots import energy
+    from server_app.record.energy_figures import Curve
+    from server_app.report.energy_plots import energy
 
     curve = Curve(np.array([1, 2]), np.array([0.1, 0.5]), np.array([5.0, 9.0]))
     joules = {"pre": 2.0, "train": 8.0, "comm": 1.0, "evaluate": 4.0}

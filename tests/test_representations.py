@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from common.errors import DataError
-from server_app.representations import (
+from server_app.transport.representations import (
     Representations,
     check_same_width,
     subsampled,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import ClusteringError, DataError
+from server_app.clustering.repulsion import _Partition, diversity, repulsive
 from server_app.dissimilarity import symmetric_kl
-from server_app.repulsive import _Partition, diversity, repulsive
 
 
 def label_rows(seed, n, num_classes=10, alpha=0.3):

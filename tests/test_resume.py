@@ -16,7 +16,7 @@ from common.config import Settings
 from common.errors import ConfigError
 from deploy.simulation import simulate
 from server_app import app as server
-from server_app.run_folder import RunFolder
+from server_app.record.run_folder import RunFolder
 
 SMALL = {
     "num-clients": 6,

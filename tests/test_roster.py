@@ -10,8 +10,8 @@ from common.errors import RoundError
 from common.messages import Introduction
 from deploy.simulation import InProcessGrid, load_client_app
 from server_app import app as server
-from server_app import roster
-from server_app.roster import Roster, introduce
+from server_app.rounds import roster
+from server_app.rounds.roster import Roster, introduce
 
 SETTINGS = {"num-clients": 3, "num-server-rounds": 1, "local-epochs": 1, "num-clusters": 2}
 

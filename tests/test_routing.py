@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server_app.clustering import Clusters
-from server_app.routing import ROUTINGS, average, mixed
+from server_app.clustering.algorithms import Clusters
+from server_app.rounds.routing import ROUTINGS, average, mixed
 
 
 def test_average_by_hand():

@@ -9,7 +9,7 @@ from safetensors.numpy import load_file
 
 from common.config import Settings
 from common.errors import ConfigError
-from server_app.run_folder import RunFolder
+from server_app.record.run_folder import RunFolder
 
 
 @pytest.fixture

@@ -38,9 +38,9 @@ from common.secagg.messages import (
 from common.secagg.neighbours import wiring
 from deploy.simulation import simulate
 from server_app import app as server
-from server_app import summable
-from server_app.routing import average
-from server_app.selection import Cohort
+from server_app.protection import secagg_limits
+from server_app.rounds.routing import average
+from server_app.selection.rules import Cohort
 
 
 @pytest.fixture(autouse=True)
@@ -103,11 +103,19 @@ def test_weights_that_the_server_chooses_go_inside_the_mask(tmp_path):
 
 def test_weights_are_whole_numbers_in_the_same_ratios():
     clients = np.arange(3)
-    assert summable.whole_weights(Cohort(clients)) is None
-    assert summable.whole_weights(Cohort(clients, np.array([1, 2, 3]) / 6)) == {0: 1, 1: 2, 2: 3}
-    assert summable.whole_weights(Cohort(clients, np.array([0.5, 0.5, 0.5]))) == {0: 1, 1: 1, 2: 1}
+    assert secagg_limits.whole_weights(Cohort(clients)) is None
+    assert secagg_limits.whole_weights(Cohort(clients, np.array([1, 2, 3]) / 6)) == {
+        0: 1,
+        1: 2,
+        2: 3,
+    }
+    assert secagg_limits.whole_weights(Cohort(clients, np.array([0.5, 0.5, 0.5]))) == {
+        0: 1,
+        1: 1,
+        2: 1,
+    }
     with pytest.raises(RoundError, match=r"not ratios|no common measure"):
-        summable.whole_weights(Cohort(clients, np.array([np.pi, np.e, 1.0])))
+        secagg_limits.whole_weights(Cohort(clients, np.array([np.pi, np.e, 1.0])))
 
 
 def test_the_objective_of_the_sites_and_the_servers_step_stay_what_they_are(tmp_path):

@@ -32,8 +32,8 @@ from common.secagg.messages import (
 )
 from server_app import app as server
 from server_app import methods
-from server_app.protection import PROTECTIONS
-from server_app.routing import average
+from server_app.protection.catalogue import PROTECTIONS
+from server_app.rounds.routing import average
 
 
 @pytest.fixture(autouse=True)

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import RoundError
-from server_app.clustering import Clusters
-from server_app.selection import (
+from server_app.clustering.algorithms import Clusters
+from server_app.selection.rules import (
     Cohort,
     Everybody,
     OnePerCluster,

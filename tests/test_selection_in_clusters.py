@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from common.config import Settings
 from common.errors import RoundError
 from server_app import methods
-from server_app.clustering import Clusters
-from server_app.selection import Everybody, OnePerCluster, View
-from server_app.selection_in_clusters import IN_CLUSTERS, CheapUpload, WorstHalf
+from server_app.clustering.algorithms import Clusters
+from server_app.selection.in_clusters import IN_CLUSTERS, CheapUpload, WorstHalf
+from server_app.selection.rules import Everybody, OnePerCluster, View
 
 NAN = float("nan")
 

@@ -18,7 +18,7 @@ from common.errors import RoundError
 from common.messages import Order, TrainReport
 from deploy.simulation import InProcessGrid, load_client_app, simulate
 from server_app import app as server
-from server_app.routing import average
+from server_app.rounds.routing import average
 
 FIVE = {"num-clients": 5, "strategy": "random", "num-server-rounds": 2, "local-epochs": 1}
 

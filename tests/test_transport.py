@@ -11,14 +11,14 @@ from made_clients import client, relu_client
 from scipy.optimize import linear_sum_assignment
 
 from common.errors import ConfigError, DataError
-from server_app.gaussians import hellinger_distance
-from server_app.ot_settings import VARIANTS, OtSettings
-from server_app.transport import (
+from server_app.transport.gaussians import hellinger_distance
+from server_app.transport.pair_costs import (
     ClassCost,
     OtCost,
     ot_cost,
     pairwise_costs,
 )
+from server_app.transport.variants import VARIANTS, OtSettings
 
 NAMES = sorted(VARIANTS)
 

@@ -26,8 +26,8 @@ from common.two_party.messages import (
 from deploy.simulation import simulate
 from server_app.dissimilarity import LABEL_METRICS
 from server_app.methods import build
-from server_app.roster import introduce
-from server_app.secure_products import secure_products
+from server_app.protection.two_party import secure_products
+from server_app.rounds.roster import introduce
 
 ORDER = ProductOrder(purpose=LABELS, round=0, reveal=PRODUCTS)
 WORDS = ("strategy=similarity", "label-privacy=two-party")

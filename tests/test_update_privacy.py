@@ -25,12 +25,12 @@ from common.messages import Order, ReleaseNote, TrainReport
 from common.privacy.book import SITE
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 from deploy.simulation import simulate
-from server_app.central_dp import FILE, CentralDp, clipped_average
-from server_app.exchange import OK, Answer
-from server_app.guard import Asked, Template, inspect_training
 from server_app.methods import build
-from server_app.recorded_run import RecordedRun
-from server_app.run_folder import RunFolder
+from server_app.protection.central_dp import FILE, CentralDp, clipped_average
+from server_app.record.recorded_run import RecordedRun
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.exchange import OK, Answer
+from server_app.rounds.guard import Asked, Template, inspect_training
 
 BY_CHANCE = 1e-9
 """How often right noise of the operating system may be taken for wrong."""

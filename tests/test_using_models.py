@@ -15,7 +15,7 @@ from common import models, seeds
 from common.data.datasets import load_dataset
 from common.errors import DataError
 from deploy.simulation import simulate
-from server_app import using_models
+from server_app.record import using_models
 
 ROOT = Path(__file__).parent.parent
 

@@ -7,8 +7,15 @@ from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster
 
 from common.errors import ConfigError
-from server_app.clustering import Clusters
-from server_app.verdicts import Thresholds, Verdict, grouped, overall, site_verdict, symmetric
+from server_app.clustering.algorithms import Clusters
+from server_app.transport.verdicts import (
+    Thresholds,
+    Verdict,
+    grouped,
+    overall,
+    site_verdict,
+    symmetric,
+)
 
 B, U, D, N = Verdict.BENEFICIAL, Verdict.UNCERTAIN, Verdict.DETRIMENTAL, Verdict.NOTHING
 LIMITS = Thresholds(0.2, 0.3)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from common.errors import DataError
-from server_app.wasserstein import joint_wasserstein, per_class_wasserstein
+from server_app.transport.wasserstein import joint_wasserstein, per_class_wasserstein
 
 BASELINES = [joint_wasserstein, per_class_wasserstein]
 

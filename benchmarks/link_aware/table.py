@@ -17,7 +17,7 @@ import numpy as np
 
 from common import config
 from common.config import Settings
-from server_app.costs import Curve
+from server_app.record.energy_figures import Curve
 
 
 @dataclass(frozen=True)

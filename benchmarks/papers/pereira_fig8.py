@@ -23,8 +23,8 @@ from sklearn.metrics import adjusted_rand_score
 from common import splits
 from common.privacy.labels import PaperShares, plausible_counts
 from common.seeds import generator
-from server_app import plots
-from server_app.clustering import symmetric_kl_k_means
+from server_app.clustering.algorithms import symmetric_kl_k_means
+from server_app.report import plots
 
 CLASSES, ROWS, MIN_ROWS = 10, 60_000, 10
 CLIENTS_PER_ROUND = 10

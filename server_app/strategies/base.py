@@ -15,21 +15,22 @@ from flwr.serverapp.strategy import Result, Strategy
 from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
-from server_app import audit, checkpoint, guard
-from server_app.averaging import Update, averaged, divergences, regrouped, with_latest
-from server_app.central_dp import CentralDp
-from server_app.checkpoint import HoldsClients, State
-from server_app.clustering import Clusters
-from server_app.exchange import Exchange
-from server_app.guard import Template
-from server_app.ledger import Attempt, Ledger, progress
-from server_app.metering import Book
+from server_app.aggregation.mean import Update, averaged, divergences, regrouped, with_latest
+from server_app.clustering.algorithms import Clusters
+from server_app.metering.account import Book
 from server_app.methods import Method
-from server_app.roster import Roster, introduce_late
-from server_app.routing import mixed, per_cluster
-from server_app.run_folder import RunFolder
-from server_app.secure_sums import SecureSums
-from server_app.selection import Cohort, View
+from server_app.protection.central_dp import CentralDp
+from server_app.protection.secagg import SecureSums
+from server_app.record import audit, checkpoint
+from server_app.record.checkpoint import HoldsClients, State
+from server_app.record.ledger import Attempt, Ledger, progress
+from server_app.record.run_folder import RunFolder
+from server_app.rounds import guard
+from server_app.rounds.exchange import Exchange
+from server_app.rounds.guard import Template
+from server_app.rounds.roster import Roster, introduce_late
+from server_app.rounds.routing import mixed, per_cluster
+from server_app.selection.rules import Cohort, View
 
 log = logging.getLogger("coterie")
 

@@ -11,9 +11,9 @@ from common.two_party.label_products import LABEL_PRODUCTS
 from common.two_party.messages import LABELS, PRODUCTS, ProductOrder
 from server_app.dissimilarity import FloatArray
 from server_app.methods import LabelDistances, Method
-from server_app.roster import Roster
-from server_app.run_folder import RunFolder
-from server_app.secure_products import Products, secure_products
+from server_app.protection.two_party import Products, secure_products
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.roster import Roster
 from server_app.strategies.base import FederatedTraining
 
 log = logging.getLogger("coterie")

@@ -11,14 +11,14 @@ from common.config import Settings
 from common.errors import RoundError
 from common.messages import Order
 from common.privacy.labels import label_mechanism
-from server_app import regrouping
-from server_app.checkpoint import State
-from server_app.clustering import Clusters, Grouping, normalise_counts
-from server_app.exchange import OK, Answer, Exchange
-from server_app.histograms import inspect_exact, inspect_noisy
+from server_app.clustering import placement
+from server_app.clustering.algorithms import Clusters, Grouping, normalise_counts
 from server_app.methods import LabelGroups, Method
-from server_app.roster import Roster
-from server_app.run_folder import RunFolder
+from server_app.record.checkpoint import State
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.exchange import OK, Answer, Exchange
+from server_app.rounds.histograms import inspect_exact, inspect_noisy
+from server_app.rounds.roster import Roster
 from server_app.strategies.base import FederatedTraining
 
 log = logging.getLogger("coterie")
@@ -74,8 +74,8 @@ class LabelDistributionClustering(FederatedTraining):
             return
         self._refresh_counts(grid, timeout)
         grouping = self._grouped()
-        self._drift = regrouping.share_moved(self.clusters, grouping.clusters)
-        self.regroup(regrouping.matched(self.clusters, grouping.clusters))
+        self._drift = placement.share_moved(self.clusters, grouping.clusters)
+        self.regroup(placement.matched(self.clusters, grouping.clusters))
         self._note(server_round - 1, grouping)
         log.info("%d clusters, %.0f %% of the sites moved", self.clusters.k, 100 * self._drift)
 

@@ -13,19 +13,20 @@ from common import messages, models, seeds
 from common.config import Settings
 from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters, ProbeReport, ProbeRequest
-from server_app import probe, regrouping, selection
-from server_app.averaging import flat
-from server_app.checkpoint import State
-from server_app.clustering import Clusters, Grouping
-from server_app.clusters import check_num_clusters
-from server_app.exchange import OK, Answer, Exchange
-from server_app.guard import Asked, Template, inspect_training, refuse_error
-from server_app.ledger import Trained
+from server_app.aggregation.mean import flat
+from server_app.clustering import placement, probe
+from server_app.clustering.algorithms import Clusters, Grouping
+from server_app.clustering.by_models import PROBABILITIES, ModelGroups, nearest_columns
+from server_app.clustering.clusters import check_num_clusters
+from server_app.clustering.probe import Prober, ProbeRows
 from server_app.methods import Method
-from server_app.model_groups import PROBABILITIES, ModelGroups, nearest_columns
-from server_app.probe import Prober, ProbeRows
-from server_app.roster import Roster
-from server_app.run_folder import RunFolder
+from server_app.record.checkpoint import State
+from server_app.record.ledger import Trained
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.exchange import OK, Answer, Exchange
+from server_app.rounds.guard import Asked, Template, inspect_training, refuse_error
+from server_app.rounds.roster import Roster
+from server_app.selection import rules
 from server_app.strategies.base import FederatedTraining
 
 log = logging.getLogger("coterie")
@@ -42,7 +43,7 @@ class ModelSimilarityClustering(FederatedTraining):
     def __init__(
         self, method: Method, settings: Settings, roster: Roster, folder: RunFolder
     ) -> None:
-        super().__init__(replace(method, select=selection.Everybody()), settings, roster, folder)
+        super().__init__(replace(method, select=rules.Everybody()), settings, roster, folder)
         assert isinstance(method.group, ModelGroups)
         self._grouped_method = method
         self._group: ModelGroups = method.group
@@ -99,8 +100,8 @@ class ModelSimilarityClustering(FederatedTraining):
         rng = seeds.generator(self.settings.seed, "clustering", server_round)
         grouping = self._group.cluster(distances, rng)
         if server_round > self._group.at_round:
-            clusters = regrouping.matched(self.clusters, grouping.clusters)
-            self._attempt.drift = regrouping.share_moved(self.clusters, clusters)
+            clusters = placement.matched(self.clusters, grouping.clusters)
+            self._attempt.drift = placement.share_moved(self.clusters, clusters)
             grouping = replace(grouping, clusters=clusters)
         self._write(server_round, grouping, distances, descriptors)
         self.regroup(grouping.clusters)

@@ -11,20 +11,20 @@ from flwr.serverapp import Grid
 from common.config import Settings
 from common.errors import RoundError
 from common.messages import Parameters
-from server_app import selection
-from server_app.checkpoint import State
-from server_app.clustering import Clusters
-from server_app.comparison import Comparison, compare, nearest_group
-from server_app.evidence import Evidence
-from server_app.gathering import GATHER
+from server_app.clustering.algorithms import Clusters
 from server_app.methods import Method
-from server_app.ot_groups import OtGroups
-from server_app.ot_inquiry import Inquiry
-from server_app.roster import Roster
-from server_app.run_folder import RunFolder
+from server_app.record.checkpoint import State
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.roster import Roster
+from server_app.selection import rules
 from server_app.strategies.base import FederatedTraining
-from server_app.transport import evidence_costs
-from server_app.verdicts import symmetric
+from server_app.transport.evidence import Evidence
+from server_app.transport.gathering import GATHER
+from server_app.transport.groups import OtGroups
+from server_app.transport.inquiry import Inquiry
+from server_app.transport.pair_costs import evidence_costs
+from server_app.transport.precheck import Comparison, compare, nearest_group
+from server_app.transport.verdicts import symmetric
 
 log = logging.getLogger("coterie")
 
@@ -40,7 +40,7 @@ class OtCostGroups(FederatedTraining):
     def __init__(
         self, method: Method, settings: Settings, roster: Roster, folder: RunFolder
     ) -> None:
-        super().__init__(replace(method, select=selection.Everybody()), settings, roster, folder)
+        super().__init__(replace(method, select=rules.Everybody()), settings, roster, folder)
         assert isinstance(method.group, OtGroups)
         self._grouped_method = method
         self._group: OtGroups = method.group

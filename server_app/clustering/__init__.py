@@ -1,0 +1,1 @@
+"""Who belongs together: groups of sites, and what groups them."""

@@ -1,0 +1,237 @@
+"""How sites are grouped by the models they return: what describes one, what compares, what groups.
+
+Sources, named in the lines that implement them:
+
+- Talasso: "FedSCCS: Hierarchical Clustering with Multiple Models for Federated Learning"
+  (Talasso et al.), III-C, III-D, and its baselines RC, WC and KCenter.
+- Morafah: "FLIS: Clustered Federated Learning via Inference Similarity for Non-IID Data
+  Distribution" (Morafah et al.).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.cluster.hierarchy import linkage as scipy_linkage
+from scipy.spatial.distance import pdist, squareform
+
+from common.config import Settings
+from common.errors import ConfigError
+from server_app.clustering import algorithms
+from server_app.clustering.algorithms import Clusters, Grouping
+from server_app.dissimilarity import (
+    Dissimilarity,
+    FloatArray,
+    cosine_dissimilarity,
+    linear_cka,
+    prediction_disagreement,
+)
+
+__all__ = [
+    "PROBABILITIES",
+    "ModelGroups",
+    "by_activations",
+    "by_predictions",
+    "by_updates",
+    "by_weights",
+    "by_weights_around_centres",
+    "cka_dissimilarity",
+    "nearest_columns",
+    "randomly",
+]
+
+Describe = Literal["activations", "predictions", "weights", "update"]
+"""What stands for a model: its activations or its predictions (class numbers) on the probe rows,
+the weights of its last layer, or what training added to all its parameters."""
+
+PROBABILITIES = "probabilities"
+"""The layer that is not one of the network's own: the softmax of its logits."""
+
+# Kaufman and Rousseeuw, "Finding Groups in Data" (1990), table 4: up to here, no structure.
+_NO_STRUCTURE = 0.25
+# 1 - CKA, or 1 - cosine, that float32 sums in another order leave between equal models: the square
+# of a relative difference of 3e-5, where training on equal rows in another order makes 1e-2.
+_SAME = 1e-9
+
+
+@dataclass(frozen=True)
+class ModelGroups:
+    """Sites grouped by the models that they return in a round."""
+
+    describe: Describe
+    metric: str
+    """Name of ``compare``."""
+    compare: Callable[[NDArray[Any]], FloatArray]
+    """Descriptors (n, ...) -> distances (n, n)."""
+    cluster: Callable[[FloatArray, np.random.Generator], Grouping]
+    """(distances (n, n), generator) -> clusters and how each number of them scored."""
+    at_round: int
+    """The first grouping takes place in this round, before its updates are averaged."""
+    every: int
+    """Rounds from one grouping to the next; 0: one grouping."""
+    chosen_by: str
+    """What set the number of clusters."""
+    linkage: Callable[[FloatArray], FloatArray] | None = None
+    """distances (n, n) -> merges (n-1, 4) as SciPy's; None where the grouping has no dendrogram."""
+
+    @property
+    def probes(self) -> bool:
+        """Whether models are run on probe rows."""
+        return self.describe in ("activations", "predictions")
+
+    def is_due(self, server_round: int) -> bool:
+        """Return whether the sites are grouped in a round (from 1)."""
+        since = server_round - self.at_round
+        return since == 0 or (since > 0 and self.every > 0 and since % self.every == 0)
+
+
+def by_activations(settings: Settings) -> ModelGroups:
+    """Linear CKA and Ward's linkage on its columns: FedSCCS (Talasso III-C, III-D)."""
+    return _by_ward(settings, "activations", "cka", cka_dissimilarity)
+
+
+def by_weights(settings: Settings) -> ModelGroups:
+    """Cosine of the last layer's weights and Ward's linkage: Talasso's baseline WC."""
+    return _by_ward(settings, "weights", "cosine", cosine_dissimilarity)
+
+
+def by_updates(settings: Settings) -> ModelGroups:
+    """Cosine of the updates and Ward's linkage: WC with what CFL compares.
+
+    Sattler et al., "Clustered Federated Learning" (2020), split in two again and again; here the
+    dendrogram is cut once.
+    """
+    return _by_ward(settings, "update", "cosine", cosine_dissimilarity)
+
+
+def by_weights_around_centres(settings: Settings) -> ModelGroups:
+    """Greedy k-center on the last layer's weights: Talasso's baseline KCenter."""
+    k = _number(settings)
+
+    def cluster(distances: FloatArray, rng: np.random.Generator) -> Grouping:
+        return Grouping(algorithms.k_center(distances, k, rng), scores={})
+
+    return _grouping(settings, "weights", "euclidean", _euclidean, cluster)
+
+
+def randomly(settings: Settings) -> ModelGroups:
+    """Random clusters, all numbers used: Talasso's baseline RC. Weights are compared for show."""
+    k = _number(settings)
+
+    def cluster(distances: FloatArray, rng: np.random.Generator) -> Grouping:
+        return Grouping(algorithms.random_clusters(len(distances), k, rng), scores={})
+
+    return _grouping(settings, "weights", "cosine", cosine_dissimilarity, cluster)
+
+
+def by_predictions(settings: Settings) -> ModelGroups:
+    """Share of equal predictions, hierarchical grouping at a threshold, every round: Morafah.
+
+    Groups merge while the mean share of equal predictions between them is at least
+    ``flis-threshold``; the paper leaves the linkage open. Everybody trains in round 1; later a
+    site that did not train is described by the last model that it returned.
+    """
+    height = 1 - settings.flis_threshold
+
+    def cluster(distances: FloatArray, _: np.random.Generator) -> Grouping:
+        merges = _average_linkage(distances)
+        # A little room: 1 - 0.9 is below 0.1, and so would be a share that meets the threshold.
+        k = len(distances) - int(np.count_nonzero(merges[:, 2] <= height + 1e-9))
+        return Grouping(algorithms.cut_linkage(merges, k), scores={})
+
+    return ModelGroups(
+        describe="predictions",
+        metric="prediction disagreement",
+        compare=prediction_disagreement,
+        cluster=cluster,
+        at_round=1,
+        every=settings.recluster_every or 1,
+        chosen_by="flis-threshold",
+        linkage=_average_linkage,
+    )
+
+
+def cka_dissimilarity(activations: FloatArray) -> FloatArray:
+    """Return 1 - linear CKA, (n, n) in [0, 1], for activations (n, rows, width)."""
+    return 1.0 - linear_cka(activations)
+
+
+def nearest_columns(matrix: FloatArray, labels: NDArray[np.int64]) -> int:
+    """Return the cluster whose mean column is nearest to the last client's, ties to the earlier.
+
+    Args:
+        matrix: (n + 1, n + 1) similarities or distances, the newcomer last.
+        labels: (n,) clusters of the others.
+    """
+    columns, newcomer = matrix[:-1, :-1], matrix[-1, :-1]
+    centres = [columns[labels == k].mean(axis=0) for k in range(labels.max() + 1)]
+    return int(np.argmin(np.linalg.norm(np.array(centres) - newcomer, axis=1)))
+
+
+def _by_ward(
+    settings: Settings, describe: Describe, metric: str, compare: Dissimilarity
+) -> ModelGroups:
+    k, most = settings.num_clusters, settings.max_clusters
+
+    def cluster(distances: FloatArray, _: np.random.Generator) -> Grouping:
+        similarities = 1.0 - distances
+        if k:
+            return Grouping(algorithms.ward(similarities, k), scores={})
+        if distances.max() <= _SAME:
+            return Grouping(Clusters.single(len(distances)), scores={})
+        return _one_unless_structured(algorithms.ward_by_silhouette(similarities, most))
+
+    return _grouping(settings, describe, metric, compare, cluster, _ward_linkage)
+
+
+def _grouping(
+    settings: Settings,
+    describe: Describe,
+    metric: str,
+    compare: Dissimilarity,
+    cluster: Callable[[FloatArray, np.random.Generator], Grouping],
+    linkage: Callable[[FloatArray], FloatArray] | None = None,
+) -> ModelGroups:
+    return ModelGroups(
+        describe=describe,
+        metric=metric,
+        compare=compare,
+        cluster=cluster,
+        at_round=settings.cluster_at_round,
+        every=settings.recluster_every,
+        chosen_by="num-clusters" if settings.num_clusters else "silhouette",
+        linkage=linkage,
+    )
+
+
+def _one_unless_structured(grouping: Grouping) -> Grouping:
+    """Return one cluster where the best silhouette is what models of the same data show too."""
+    if grouping.scores[grouping.clusters.k if grouping.clusters.k > 1 else 2] > _NO_STRUCTURE:
+        return grouping
+    return Grouping(Clusters.single(grouping.clusters.labels.size), grouping.scores)
+
+
+def _ward_linkage(distances: FloatArray) -> FloatArray:
+    # Talasso eq. 6: Euclidean distances between the columns of the similarity matrix.
+    return algorithms.ward_linkage(1.0 - distances)
+
+
+def _average_linkage(distances: FloatArray) -> FloatArray:
+    if len(distances) == 1:
+        return np.empty((0, 4))
+    return np.asarray(scipy_linkage(squareform(distances), "average"), dtype=np.float64)
+
+
+def _euclidean(vectors: FloatArray) -> FloatArray:
+    return squareform(pdist(np.asarray(vectors, dtype=np.float64)))
+
+
+def _number(settings: Settings) -> int:
+    if not settings.num_clusters:
+        raise ConfigError(
+            f"num-clusters = 0: strategy={settings.strategy} cannot choose the number of clusters; "
+            "set num-clusters"
+        )
+    return settings.num_clusters

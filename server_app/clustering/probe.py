@@ -1,0 +1,119 @@
+"""Probe rows, and what a model makes of them."""
+
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import nn
+
+from common import models, seeds
+from common.config import Settings, unknown_name
+from common.errors import ConfigError, DataError
+from common.messages import Parameters
+from server_app.clustering.by_models import PROBABILITIES
+
+__all__ = ["ProbeRows", "Prober", "noise", "read_rows"]
+
+Source = Literal["public", "noise", "client-rows"]
+
+
+@dataclass(frozen=True)
+class ProbeRows:
+    """Rows on which models are compared, as the networks take them: float32, standardised."""
+
+    rows: np.ndarray
+    """(m, *input shape), m >= 2."""
+    source: Source
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot show how models differ."""
+        if len(self.rows) < 2 or not np.isfinite(self.rows).all():
+            raise DataError(
+                f"probe rows of shape {self.rows.shape}: models are compared on at least two "
+                "finite rows"
+            )
+
+
+def noise(settings: Settings, input_shape: tuple[int, ...]) -> ProbeRows:
+    """Return ``cka-probe-size`` rows of standard normal noise, the scale of standardised data."""
+    rng = seeds.generator(settings.seed, "probe")
+    size = (settings.cka_probe_size, *input_shape)
+    return ProbeRows(rng.standard_normal(size).astype(np.float32), "noise")
+
+
+def read_rows(settings: Settings, input_shape: tuple[int, ...]) -> ProbeRows:
+    """Return ``cka-probe-size`` rows of ``X`` in ``probe-file``, drawn from the seed; or all."""
+    path = Path(settings.probe_file)
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
+            rows = archive["X"].astype(np.float32)
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"probe-file={path} is no .npz with an array X: {error}") from None
+    if rows.shape[1:] != input_shape:
+        raise DataError(
+            f"probe-file={path}: rows have shape {rows.shape[1:]}, the sites' {input_shape}"
+        )
+    size = min(settings.cka_probe_size, len(rows))
+    chosen = seeds.generator(settings.seed, "probe").choice(len(rows), size, replace=False)
+    return ProbeRows(rows[np.sort(chosen)], "public")
+
+
+class Prober:
+    """Runs models of one architecture on probe rows.
+
+    Args:
+        network: of the run's architecture; its parameters are overwritten.
+        layer: ``probabilities``, or the name of a child of the network.
+        probe: the rows.
+    """
+
+    def __init__(self, network: nn.Module, layer: str, probe: ProbeRows) -> None:
+        names = [PROBABILITIES, *(name for name, _ in network.named_children())]
+        if layer not in names:
+            raise ConfigError(unknown_name("cka-layer", layer, names))
+        self.probe = probe
+        self._network = network.eval()
+        self._layer = layer
+        self._rows = torch.from_numpy(probe.rows)
+
+    def activations(self, parameters: Parameters) -> np.ndarray:
+        """Return the layer's output on every probe row, (m, width) float32."""
+        models.load_parameters(self._network, parameters)
+        with _one_thread(), torch.inference_mode():
+            return self._output().flatten(1).numpy().copy()
+
+    def predictions(self, parameters: Parameters) -> np.ndarray:
+        """Return the class predicted for every probe row, (m,) int64."""
+        models.load_parameters(self._network, parameters)
+        with _one_thread(), torch.inference_mode():
+            classes: np.ndarray = self._network(self._rows).argmax(1).numpy()
+            return classes
+
+    def _output(self) -> torch.Tensor:
+        if self._layer == PROBABILITIES:
+            probabilities: torch.Tensor = torch.softmax(self._network(self._rows), dim=1)
+            return probabilities
+        seen: list[torch.Tensor] = []
+        child = self._network.get_submodule(self._layer)
+        hook = child.register_forward_hook(lambda _, __, output: seen.append(output))
+        try:
+            self._network(self._rows)
+        finally:
+            hook.remove()
+        return seen[0]
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Add in one order, so that the clusters do not depend on the machine's number of cores."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

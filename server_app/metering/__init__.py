@@ -1,0 +1,1 @@
+"""What messages and work cost."""

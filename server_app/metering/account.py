@@ -1,0 +1,275 @@
+"""What every message of a round cost, and the server's own work between them.
+
+The grid that sends the messages enters each of them, so that nothing is left out, whatever method
+or protocol asked. At the end of a round one reading of the server's machine is divided, by the time
+they worked, among the server and the sites that share the machine; sites with machines of their
+own have metered themselves. What sending costs follows from the radio model.
+
+Every moment of the server belongs to one phase: ``pre`` (what must be known before anybody trains:
+describing, comparing, grouping, choosing), ``train`` (with averaging) or ``evaluate`` (with the
+round's record).
+"""
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from common import cpu_time, messages, power, radio
+from common.config import Settings
+from common.errors import MessageError
+from common.messages import Parameters, Usage
+from common.power import ATTRIBUTED, ESTIMATED, PowerSource, Reading
+from common.radio import RadioProfile
+from common.secagg.messages import TRAIN_FOR_SUM
+from server_app.metering.attribution import Work, divide
+from server_app.metering.bill import Bill, Item
+from server_app.rounds.delegating_grid import DelegatingGrid
+from server_app.rounds.roster import Roster
+
+__all__ = ["Book", "MeteredGrid", "check"]
+
+log = logging.getLogger("coterie")
+
+_PHASES = ("pre", "train", "evaluate")
+_REST = "pre"  # what the server does unless it says otherwise
+
+
+def check(settings: Settings) -> None:
+    """Raise :class:`ConfigError` for a country, a radio or a link rate that does not exist."""
+    if settings.energy_country:
+        power.kg_co2e_per_kwh(settings.energy_country)
+    radio.profile_of(settings.radio_profile)
+    if settings.link_rate:
+        radio.LinkRates.parse(settings.link_rate)
+
+
+@dataclass
+class _Entry:
+    """One message to a node, and what came back."""
+
+    node: int
+    kind: str
+    """Message type."""
+    phase: str
+    down: "_Size"
+    up: "_Size | None" = None
+    usage: Usage | None = None
+
+    @property
+    def name(self) -> str:
+        """The message in a word: a training that only informs the server rehearses."""
+        if self.kind == messages.TRAIN and self.phase == "pre":
+            return "rehearse"
+        return "train" if self.kind == TRAIN_FOR_SUM else self.kind.rpartition(".")[2]
+
+    def receive(self, reply: Message) -> None:
+        """Enter a reply; what it says of its energy counts only if it can be."""
+        if not reply.has_content():
+            return
+        self.up = _Size.of(reply.content)
+        try:
+            self.usage = Usage.beside(reply.content)
+        except MessageError as error:
+            log.warning("node %d: what it used is not known: %s", self.node, error)
+
+
+@dataclass(frozen=True)
+class _Size:
+    """Of a content: its bytes, and the numbers of 32 bits in its arrays."""
+
+    bytes: int
+    numbers: float
+
+    @classmethod
+    def of(cls, content: RecordDict) -> Self:
+        return cls(messages.payload_bytes(content), messages.payload_numbers(content))
+
+    def on_air(self, profile: RadioProfile) -> float:
+        """Return what the radio model takes for its number of parameters.
+
+        The papers count a model's parameters and nothing around them; a message without a model
+        is sent as it is.
+        """
+        return self.numbers or 8 * self.bytes / profile.bits_per_parameter
+
+
+class Book:
+    """Where the messages of a round and the server's own work are entered until it is recorded.
+
+    Args:
+        source: of the readings of the server's machine; None: not metered.
+        profile: of the radio; each site's link has its own rate.
+    """
+
+    def __init__(
+        self, source: PowerSource | None = None, profile: RadioProfile = radio.WIFI6
+    ) -> None:
+        self._source = source
+        self._profile = profile
+        self._entries: list[_Entry] = []
+        self._own = dict.fromkeys(_PHASES, 0.0)
+        self._phase = _REST
+        self._since = cpu_time.own_seconds()
+        self._warned = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Open the book of a run; starting to meter may take seconds, which are not metered."""
+        return cls(power.open_source(settings), radio.profile_of(settings.radio_profile))
+
+    @property
+    def description(self) -> str | None:
+        """What is metered here, in words; None: nothing."""
+        if self._source is None:
+            return None
+        return f"{self._source.description} ({self._source.label})"
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Say what the server works on inside the block."""
+        before = self._phase
+        self._turn_to(name)
+        try:
+            yield
+        finally:
+            self._turn_to(before)
+
+    def _turn_to(self, phase: str) -> None:
+        now = cpu_time.own_seconds()
+        self._own[self._phase] += max(0.0, now - self._since)
+        self._phase, self._since = phase, now
+
+    def enter(self, message: Message, sizes: dict[int, _Size]) -> _Entry:
+        """Enter a message that is sent; ``sizes`` are known for contents that several share."""
+        key = id(message.content)
+        if key not in sizes:
+            sizes[key] = _Size.of(message.content)
+        metadata = message.metadata
+        entry = _Entry(metadata.dst_node_id, metadata.message_type, self._phase, sizes[key])
+        self._entries.append(entry)
+        return entry
+
+    def close(self, roster: Roster) -> Bill:
+        """Return what everything cost since the book was last closed, and begin a new page."""
+        self._turn_to(self._phase)
+        entries, self._entries = self._entries, []
+        own, self._own = self._own, dict.fromkeys(_PHASES, 0.0)
+        shared = [e for e in entries if e.usage is not None and e.usage.energy == "shared"]
+        reading = self._source.read() if self._source else Reading(math.nan)
+        works = [Work(phase, seconds) for phase, seconds in own.items()]
+        works += [Work(id(e), e.usage.cpu_seconds, e.usage.gpu_seconds) for e in shared if e.usage]
+        parts = divide(reading, works)
+        names = dict(zip(roster.nodes, roster.names, strict=True))
+        rates = dict(zip(roster.nodes, roster.link_rates.tolist(), strict=True))
+        items = defaultdict(list)
+        for entry in entries:
+            profile = self._profile.at_rate(rates.get(entry.node, 0.0))
+            site = names.get(entry.node, f"node {entry.node}")
+            items[site].append(_item(entry, profile, parts))
+        label = self._source.label if self._source else ESTIMATED
+        return Bill(
+            {site: tuple(some) for site, some in items.items()},
+            {phase: parts[phase] for phase in _PHASES},
+            ATTRIBUTED if shared else label,
+        )
+
+    def upload_seconds(self, roster: Roster, models: Sequence[Parameters]) -> np.ndarray:
+        """Return how long each site's link takes for a model of the run, (n,); 0 on a wire."""
+        size = sum(value.size for value in models[0].values())
+        times = {
+            rate: radio.transmission_seconds(size, self._profile.at_rate(rate))
+            for rate in set(roster.link_rates.tolist())
+        }
+        if len(times) == 1 and not self._warned:
+            log.warning("all links are alike: selection=link-aware chooses as selection=random")
+            self._warned = True
+        return np.array([times[rate] for rate in roster.link_rates.tolist()])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Meter no longer."""
+        if self._source is not None:
+            self._source.close()
+
+
+def _item(entry: _Entry, profile: RadioProfile, parts: Mapping[Hashable, float]) -> Item:
+    sent = [(entry.down, False)] + ([(entry.up, True)] if entry.up else [])
+    on_air = [(size.on_air(profile), uplink) for size, uplink in sent]
+    joules, source = _of_machine(entry, parts)
+    return Item(
+        name=entry.name,
+        phase=entry.phase,
+        bytes_down=entry.down.bytes,
+        bytes_up=entry.up.bytes if entry.up else 0,
+        radio_seconds=sum(radio.transmission_seconds(n, profile) for n, _ in on_air),
+        radio_joules=sum(radio.transmission_joules(n, uplink, profile) for n, uplink in on_air),
+        answered=entry.up is not None,
+        usage=entry.usage,
+        joules=joules,
+        source=source,
+    )
+
+
+def _of_machine(entry: _Entry, parts: Mapping[Hashable, float]) -> tuple[float, str]:
+    """Return the joules of the site's machine for a message, and the figure's source."""
+    if entry.usage is None or entry.usage.energy == "no":
+        return math.nan, ESTIMATED
+    if entry.usage.energy == "shared":
+        return parts[id(entry)], ATTRIBUTED
+    return entry.usage.joules, entry.usage.energy
+
+
+class MeteredGrid(DelegatingGrid):
+    """A grid that enters every message and its reply into a book."""
+
+    def __init__(self, grid: Grid, book: Book) -> None:
+        super().__init__(grid)
+        self._book = book
+        self._pushed: dict[str, _Entry] = {}
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return their replies."""
+        outgoing = list(messages)
+        asked: dict[int, list[_Entry]] = defaultdict(list)
+        for entry in self._entered(outgoing):
+            asked[entry.node].append(entry)
+        replies = list(self.inner.send_and_receive(outgoing, timeout=timeout))
+        for reply in replies:
+            # One of several replies to one message is no more than it: the guard refuses them.
+            waiting = asked[reply.metadata.src_node_id]
+            if waiting:
+                waiting.pop(0).receive(reply)
+        return replies
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, to be pulled later."""
+        outgoing = list(messages)
+        entries = self._entered(outgoing)
+        ids = list(self.inner.push_messages(outgoing))
+        self._pushed.update(zip(ids, entries, strict=True))
+        return ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Return the replies that are there."""
+        replies = list(self.inner.pull_messages(message_ids))
+        for reply in replies:
+            entry = self._pushed.pop(reply.metadata.reply_to_message_id, None)
+            if entry is not None:
+                entry.receive(reply)
+        return replies
+
+    def _entered(self, outgoing: list[Message]) -> list[_Entry]:
+        sizes: dict[int, _Size] = {}
+        return [self._book.enter(message, sizes) for message in outgoing]

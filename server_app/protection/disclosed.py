@@ -1,0 +1,263 @@
+"""What left each site: every reply that reached the server, with its protection and its cost.
+
+The grid that sends the messages keeps the list, so nothing that a site answers can be missing from
+it, whatever method or protocol asked: a reply that the guard refuses has left its site all the
+same. What Flower's SuperLink answers in the place of a site that is gone left no site, and is not
+listed: the audit trail names such a site as missing. A site that protected an answer says how in a
+:class:`~common.messages.ReleaseNote` beside it; whatever has no note is in the clear.
+``privacy.json`` is written whenever real sites have answered, as a crash must not lose what left
+them; in a simulation before the sites are asked to train again, and at the end of the run.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from common import messages
+from common.errors import MessageError
+from common.messages import Introduction, ReleaseNote
+from common.secagg.messages import MASK, SHARE, TRAIN_FOR_SUM, UNMASK
+from common.two_party.messages import PRODUCT_COST, PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE
+from server_app.record import audit
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.delegating_grid import DelegatingGrid
+
+__all__ = ["CLEAR", "FILE", "WHAT", "RecordingGrid", "Released", "Releases", "shape_of"]
+
+FILE = "privacy.json"
+CLEAR = "in the clear"
+_ERROR = "error"
+_SUPERLINK = 1  # the node id under which Flower answers for a node that is gone
+
+WHAT: Mapping[str, str] = {
+    messages.INTRODUCE: "who the site is: id, numbers and shape of its rows, digest of their "
+    "columns' names, rate of its link",
+    messages.LABEL_HISTOGRAM: "training rows per class",
+    PRODUCT_KEYS: "fresh public key, and numbers of rows for products of two sites",
+    PRODUCT_OPEN: "rows for products of two sites, under a mask and a seal",
+    PRODUCT_SHARE: "masked shares of products of two sites",
+    PRODUCT_COST: "what it costs to carry the rows of one other site onto another's",
+    messages.LOSS: "loss of a model on the training rows",
+    messages.PROBE_ROWS: "training rows themselves, without labels",
+    messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",
+    messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
+    messages.TRAIN: "trained model, rows, training loss",
+    TRAIN_FOR_SUM: "fresh public keys, once the model is trained",
+    SHARE: "shares of mask secrets for other sites",
+    MASK: "masked vector of trained model, rows and training loss",
+    UNMASK: "one share of one mask secret of each other site",
+    messages.EVALUATE: "loss and accuracy on the held-out rows",
+    _ERROR: "error message",
+}
+"""Kinds of messages in words; a protocol adds its own. One that is not here goes by its name."""
+
+
+@dataclass(frozen=True)
+class Released:
+    """One kind of answer: what is the same for every time that it left a site."""
+
+    kind: str
+    """Message type."""
+    shape: str
+    mechanism: str
+    unit: str = ""
+    epsilon: float = math.inf
+    delta: float = 0.0
+    rho: float = math.inf
+
+    @classmethod
+    def of(cls, reply: Message) -> Self:
+        """Describe a reply."""
+        if reply.has_error():
+            return cls(_ERROR, "text", CLEAR)
+        kind, shape = reply.metadata.message_type, shape_of(reply.content)
+        note = _note(reply.content)
+        if note is None:
+            return cls(kind, shape, CLEAR)
+        return cls(kind, shape, note.mechanism, note.unit, note.epsilon, note.delta, note.rho)
+
+    @property
+    def what(self) -> str:
+        """The kind in words."""
+        if self.kind == messages.TRAIN and "array" not in self.shape:
+            return "rows, training loss"  # objective=local
+        return WHAT.get(self.kind, self.kind)
+
+
+@dataclass
+class _Tally:
+    """How often one kind of answer left one site."""
+
+    times: int = 0
+    bytes: int = 0
+    spent: float = math.inf
+    """The last word of the site's own ledger."""
+
+
+@dataclass
+class Releases:
+    """All that left the sites so far, counted by site."""
+
+    by_kind: dict[Released, dict[str, _Tally]] = field(default_factory=dict)
+    _names: dict[int, str] = field(default_factory=dict)
+
+    def add(self, reply: Message) -> tuple[Released, str]:
+        """Count a reply, error replies included, and return what it is and whose."""
+        self._learn_name(reply)
+        node = reply.metadata.src_node_id
+        site = self._names.get(node, f"node {node}")
+        released = Released.of(reply)
+        tally = self.by_kind.setdefault(released, {}).setdefault(site, _Tally())
+        tally.times += 1
+        if reply.has_error():
+            tally.bytes += len((reply.error.reason or "").encode())
+            return released, site
+        tally.bytes += messages.payload_bytes(reply.content)
+        note = _note(reply.content)
+        tally.spent = math.inf if note is None else note.spent
+        return released, site
+
+    def _learn_name(self, reply: Message) -> None:
+        if reply.metadata.message_type == messages.INTRODUCE and not reply.has_error():
+            try:
+                site = Introduction.decode(reply.content).site
+            except MessageError:
+                return  # the roster refuses it; here it goes by its node's number
+            self._names[reply.metadata.src_node_id] = site
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the list as ``privacy.json`` holds it; null: no such number."""
+        return {
+            "releases": [
+                {
+                    "what": released.what,
+                    **{key: _finite(value) for key, value in vars(released).items()},
+                    "sites": {
+                        site: {key: _finite(value) for key, value in vars(tally).items()}
+                        for site, tally in sorted(tallies.items())
+                    },
+                }
+                for released, tallies in self.by_kind.items()
+            ]
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Return the list that :meth:`as_json` wrote."""
+        keys = Released.__dataclass_fields__
+        return cls(
+            {
+                Released(**{key: _or_inf(entry[key]) for key in keys}): {
+                    site: _Tally(**{key: _or_inf(number) for key, number in tally.items()})
+                    for site, tally in entry["sites"].items()
+                }
+                for entry in value["releases"]
+            }
+        )
+
+
+class RecordingGrid(DelegatingGrid):
+    """A grid that lists every reply that comes through it.
+
+    Args:
+        grid: what sends and receives.
+        folder: the run folder; a list that is there already (a run continued) goes on.
+        real: whether the sites are more than simulated, so that the list is written at once.
+    """
+
+    def __init__(self, grid: Grid, folder: RunFolder, *, real: bool = False) -> None:
+        super().__init__(grid)
+        self._folder = folder
+        self._real = real
+        known = (folder.path / FILE).exists()
+        self.releases = Releases.from_json(folder.read_json(FILE)) if known else Releases()
+
+    def write(self) -> None:
+        """Put the list on disk."""
+        self._folder.write_json(FILE, self.releases.as_json())
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        """Send messages and return their replies, each of them listed."""
+        return self._listed(
+            self.inner.send_and_receive(self._written_before(messages), timeout=timeout)
+        )
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Send messages, to be pulled later."""
+        return self.inner.push_messages(self._written_before(messages))
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return replies, each of them listed."""
+        return self._listed(self.inner.pull_messages(message_ids))
+
+    def _written_before(self, messages: Iterable[Message]) -> list[Message]:
+        outgoing = list(messages)
+        if any(message.metadata.message_type in _TRAINS for message in outgoing):
+            self.write()
+        return outgoing
+
+    def _listed(self, replies: Iterable[Message]) -> list[Message]:
+        found = list(replies)
+        came: dict[tuple[str, str], list[str]] = {}
+        for reply in found:
+            if reply.metadata.src_node_id == _SUPERLINK:
+                continue
+            released, site = self.releases.add(reply)
+            came.setdefault((released.what, released.mechanism), []).append(site)
+        for (what, mechanism), sites in came.items():
+            entry = {"what": what, "mechanism": mechanism, "sites": sites}
+            audit.append(self._folder, "released", entry)
+        if self._real and came:
+            self.write()
+        return found
+
+
+# a parameter of Flower's hides the module's name
+_TRAINS = (messages.TRAIN, TRAIN_FOR_SUM)
+
+
+def shape_of(content: RecordDict) -> str:
+    """Return what a content holds, without its values: ``8 arrays, 4,810 numbers; 7 values``."""
+    # not by its properties array_records and config_records: they copy all records every time
+    held = [record for record in content.values() if isinstance(record, ArrayRecord)]
+    arrays = [array.shape for record in held for array in record.values()]
+    numbers = sum(math.prod(shape) for shape in arrays)
+    parts = [f"array {tuple(arrays[0])}"] if len(arrays) == 1 else []
+    parts += [f"{len(arrays)} arrays, {numbers:,} numbers"] if len(arrays) > 1 else []
+    values = 0
+    for key, record in content.items():
+        if key == messages.NOTE or not isinstance(record, ConfigRecord):
+            continue
+        if key == messages.USAGE:
+            parts.append("time and joules it took")
+            continue
+        for name, value in record.items():
+            if isinstance(value, list):
+                parts.append(f"{name} ({len(value)})")
+            elif isinstance(value, bytes):
+                parts.append(f"{name} ({len(value)} bytes)")
+            else:
+                values += 1
+    parts += [f"{values} values"] if values else []
+    return "; ".join(parts) or "nothing"
+
+
+def _note(content: RecordDict) -> ReleaseNote | None:
+    try:
+        return ReleaseNote.beside(content)
+    except MessageError:
+        return None  # what cannot be read protects nothing: the reply counts as in the clear
+
+
+def _finite(value: str | float) -> str | float | None:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _or_inf(value: Any) -> Any:
+    return math.inf if value is None else value

@@ -1,0 +1,413 @@
+"""The server's side of secure sums: every model's cohort through four exchanges at once.
+
+The server relays sealed shares, adds masked vectors and takes the masks off their sum
+(:class:`~common.secagg.protocol.Relay`). What the guard checks of single updates cannot be checked
+here: each site checks its own update for NaN and range before it masks it, and of a sum the server
+checks that its length, the total of its weights and the size of its entries are possible.
+"""
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from common import messages
+from common.config import Settings
+from common.errors import CoterieError, MessageError, SumError
+from common.identity import Pins, SignedKeys
+from common.messages import Order, Parameters
+from common.privacy.updates import tells_loss
+from common.secagg import shamir
+from common.secagg.fixed_point import Mean, Ring, Scale
+from common.secagg.messages import (
+    MASK,
+    MASKED,
+    SHARE,
+    TRAIN_FOR_SUM,
+    UNMASK,
+    MaskedReport,
+    SealedShares,
+    SumCircle,
+    SumDisclosure,
+    SumKeys,
+    SumOrder,
+    SumReply,
+    SumSurvivors,
+)
+from common.secagg.neighbours import neighbours, wiring
+from common.secagg.protocol import Disclosure, Relay, occasion_of
+from server_app.aggregation.mean import Models
+from server_app.protection import secagg_limits
+from server_app.record.ledger import Attempt, SumRecord
+from server_app.rounds.exchange import Exchange
+from server_app.rounds.guard import Asked, refuse_error
+from server_app.rounds.roster import Roster
+from server_app.selection.rules import Cohort
+
+log = logging.getLogger("coterie")
+
+T = TypeVar("T")
+_Reply = TypeVar("_Reply", bound=SumReply)
+
+_SLACK_BYTES = 65_536  # names and scalars beside arrays and lists
+_SEALED_BYTES = 256  # of one member's sealed shares, at most
+
+
+@dataclass
+class _Sum:
+    """One model's sum on its way through the steps; ``reason`` says why it was given up."""
+
+    model: int
+    weights: dict[str, int]
+    """Site -> weight sent; 0: its number of rows. Everybody who was asked."""
+    scale: Scale
+    fewest: int
+    keys: dict[str, SignedKeys] = field(default_factory=dict)
+    relay: Relay | None = None
+    dealt: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """U2: what each sealed for each neighbour."""
+    masked: dict[str, Ring] = field(default_factory=dict)
+    """U3."""
+    told: dict[str, Disclosure] = field(default_factory=dict)
+    mean: Mean | None = None
+    reason: str = ""
+
+    @property
+    def members(self) -> Relay:
+        """The members that advertised keys, and their neighbours."""
+        assert self.relay is not None
+        return self.relay
+
+    @property
+    def delivered(self) -> frozenset[str]:
+        """U2."""
+        return frozenset(self.dealt)
+
+    def around(self, site: str, among: Iterable[str]) -> list[str]:
+        """Return a site's neighbours among some members, in the order of their ids."""
+        return sorted(self.members.links[site].intersection(among))
+
+
+@dataclass
+class SecureSums:
+    """Plays the sums of one attempt at a round, and fills in the attempt's record.
+
+    Attributes:
+        grid: carries the messages.
+        roster: the sites.
+        settings: of the run.
+        attempt: whose record it is.
+        timed: opens a phase in which the clock runs.
+        timeout: seconds to wait in each exchange.
+    """
+
+    grid: Grid
+    roster: Roster
+    settings: Settings
+    attempt: Attempt
+    timed: Callable[[str], AbstractContextManager[None]]
+    timeout: float
+
+    def averaged(
+        self,
+        models: Models,
+        cohort: Cohort,
+        routes: np.ndarray,
+        mix: Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], dict[str, np.ndarray]],
+    ) -> tuple[Models, list[float]]:
+        """Return the models after the round, and the mean training loss of each that changed.
+
+        A loss is NaN where sites keep theirs to themselves.
+
+        Args:
+            models: before; one whose sum fails stays as it is.
+            cohort: who trains.
+            routes: (n,) model that each client trains.
+            mix: (model before, average) -> model after.
+
+        Raises:
+            RoundError: a model that too few sites have to be averaged over.
+        """
+        secagg_limits.check_groups(routes, self.settings)
+        sent = {int(client): int(routes[client]) for client in cohort.clients}
+        means = self.means(models, sent, secagg_limits.whole_weights(cohort))
+        after = [
+            mix(model, means[index].parameters) if index in means else model
+            for index, model in enumerate(models)
+        ]
+        return after, [_loss(mean) for mean in means.values()]
+
+    def means(
+        self,
+        models: Models,
+        cohort: Mapping[int, int],
+        weights: Mapping[int, int] | None,
+    ) -> dict[int, Mean]:
+        """Return the mean of what each model's cohort trained from it; none where it failed.
+
+        Args:
+            models: what is trained.
+            cohort: client -> index of its model.
+            weights: client -> its weight in the mean; None: its number of rows.
+        """
+        sums = [
+            self._sum(model, sorted(c for c in cohort if cohort[c] == model), weights)
+            for model in sorted(set(cohort.values()))
+        ]
+        self._train(sums, models)
+        self._share(sums)
+        self._mask(sums, models)
+        self._unmask(sums)
+        with self.timed("server"):
+            self._each(sums, lambda one: self._finish(one, models[one.model]))
+        self.attempt.sums = [_record(one) for one in sums]
+        for one in sums:
+            if one.reason:
+                log.warning("model %d stays as it is: %s", one.model, one.reason)
+        return {one.model: one.mean for one in sums if one.mean is not None}
+
+    def _sum(self, model: int, clients: list[int], weights: Mapping[int, int] | None) -> _Sum:
+        names = [self.roster.names[client] for client in clients]
+        sent = [0 if weights is None else weights[client] for client in clients]
+        rows = self.roster.num_examples[clients].tolist()
+        scale = Scale(len(clients), max(rows if weights is None else sent))
+        quorum = math.ceil(self.settings.quorum * len(clients))
+        fewest = max(self.settings.secagg_min_cohort, quorum)
+        one = _Sum(model, dict(zip(names, sent, strict=True)), scale, fewest)
+        needed = max(fewest, wiring(len(clients)).threshold)
+        if len(clients) < needed:
+            one.reason = f"{len(clients)} sites were chosen to train it, a sum needs {needed}"
+        return one
+
+    # The steps ---------------------------------------------------------------------------------
+
+    def _train(self, sums: list[_Sum], models: Models) -> None:
+        arrays = {
+            one.model: messages.encode_arrays(models[one.model]) for one in sums if not one.reason
+        }
+
+        def content(one: _Sum, site: str) -> RecordDict:
+            order = SumOrder(
+                *self._order(one), len(one.weights), one.scale.max_weight, one.weights[site]
+            )
+            return messages.content(order, arrays[one.model])
+
+        def inspect(reply: Message, asked: Asked, one: _Sum) -> SumKeys:
+            report = _decoded(SumKeys, reply, asked, _SLACK_BYTES)
+            if not (np.isfinite(report.seconds) and report.seconds >= 0):
+                raise MessageError(f"seconds = {report.seconds}")
+            signed = SignedKeys(
+                report.site, report.identity_key, tuple(report.keys), report.signature
+            )
+            Pins(allow_unpinned=True).check(signed, report.site, self._occasion(one))
+            one.keys[report.site] = signed
+            return report
+
+        self._exchange(TRAIN_FOR_SUM, "train", sums, lambda one: one.weights, content, inspect)
+        self._each(sums, self._join)
+
+    def _join(self, one: _Sum) -> None:
+        planned = wiring(len(one.weights))
+        links = neighbours(sorted(one.keys), planned.degree)
+        one.relay = Relay(self._occasion(one), one.keys, links, planned.threshold)
+        one.relay.check(frozenset(one.keys), "trained and advertised keys")
+
+    def _share(self, sums: list[_Sum]) -> None:
+        def content(one: _Sum, site: str) -> RecordDict:
+            circle = [site, *one.around(site, one.keys)]
+            signed = [one.keys[name] for name in circle]
+            return messages.content(
+                SumCircle(
+                    *self._order(one),
+                    circle,
+                    [one.members.positions[name] for name in circle],
+                    [keys.identity_key for keys in signed],
+                    [keys.keys[0] for keys in signed],
+                    [keys.keys[1] for keys in signed],
+                    [keys.signature for keys in signed],
+                )
+            )
+
+        def inspect(reply: Message, asked: Asked, one: _Sum) -> SealedShares:
+            expected = one.around(asked.site.site, one.keys)
+            limit = _SLACK_BYTES + _SEALED_BYTES * len(expected)
+            report = _decoded(SealedShares, reply, asked, limit)
+            if sorted(report.sites) != expected:
+                raise MessageError("shares that are not for the site's neighbours")
+            one.dealt[report.site] = dict(zip(report.sites, report.sealed, strict=True))
+            return report
+
+        self._exchange(SHARE, "share", sums, lambda one: one.keys, content, inspect)
+        self._each(sums, lambda one: one.members.check(one.delivered, "dealt shares"))
+
+    def _mask(self, sums: list[_Sum], models: Models) -> None:
+        def content(one: _Sum, site: str) -> RecordDict:
+            dealers = one.around(site, one.dealt)
+            sealed = [one.dealt[name][site] for name in dealers]
+            return messages.content(SealedShares(site, *self._order(one), dealers, sealed))
+
+        def inspect(reply: Message, asked: Asked, one: _Sum) -> MaskedReport:
+            size = sum(value.size for value in models[one.model].values()) + self._metrics + 1
+            report = _decoded(MaskedReport, reply, asked, _SLACK_BYTES + 8 * size)
+            arrays = messages.decode_arrays(messages.arrays_of(reply.content))
+            vector = arrays.get(MASKED, np.empty(0))
+            if len(arrays) != 1 or vector.shape != (size,) or vector.dtype != np.uint64:
+                raise MessageError(f"no masked vector of {size} entries")
+            one.masked[report.site] = vector
+            return report
+
+        self._exchange(MASK, "mask", sums, lambda one: one.dealt, content, inspect)
+        self._each(
+            sums,
+            lambda one: one.members.check_survivors(
+                one.delivered, frozenset(one.masked), one.fewest
+            ),
+        )
+
+    def _unmask(self, sums: list[_Sum]) -> None:
+        def content(one: _Sum, site: str) -> RecordDict:
+            alive = [site, *one.around(site, one.masked)]
+            return messages.content(SumSurvivors(*self._order(one), alive))
+
+        def inspect(reply: Message, asked: Asked, one: _Sum) -> SumDisclosure:
+            site = asked.site.site
+            alive = [site, *one.around(site, one.masked)]
+            gone = one.around(site, one.delivered - one.masked.keys())
+            limit = _SLACK_BYTES + _SEALED_BYTES * (len(alive) + len(gone))
+            report = _decoded(SumDisclosure, reply, asked, limit)
+            if sorted(report.survivors) != sorted(alive) or sorted(report.others) != gone:
+                raise MessageError("shares that were not asked for")
+            if any(len(share) != shamir.SHARE_BYTES for share in (*report.seeds, *report.keys)):
+                raise MessageError(f"a share of another length than {shamir.SHARE_BYTES} bytes")
+            one.told[site] = Disclosure(
+                dict(zip(report.survivors, report.seeds, strict=True)),
+                dict(zip(report.others, report.keys, strict=True)),
+            )
+            return report
+
+        self._exchange(UNMASK, "unmask", sums, lambda one: one.masked, content, inspect)
+
+    def _finish(self, one: _Sum, model: Parameters) -> None:
+        total = one.members.total(one.masked, one.delivered, one.told)
+        least = most = 0
+        for site in one.masked:
+            weight = one.weights[site]
+            rows = self.roster.sites[self.roster.names.index(site)].num_examples
+            least += weight or 1
+            most += weight or rows
+        one.mean = one.scale.decode(total, model, self._metrics, (least, most))
+        for name, value in one.mean.parameters.items():
+            if not np.isfinite(value).all():
+                raise SumError(f"the mean of array {name!r} is beyond {value.dtype}")
+
+    # One exchange ------------------------------------------------------------------------------
+
+    def _exchange(
+        self,
+        kind: str,
+        phase: str,
+        sums: list[_Sum],
+        whom: Callable[[_Sum], Iterable[str]],
+        content: Callable[[_Sum, str], RecordDict],
+        inspect: Callable[[Message, Asked, _Sum], SumReply],
+    ) -> None:
+        """Ask some members of every sum that goes on, and put their answers on record."""
+        asked = {site: one for one in sums if not one.reason for site in whom(one)}
+        if not asked:
+            return
+        with self.timed("server"):
+            positions = [self.roster.names.index(site) for site in asked]
+            exchange = Exchange(
+                self.roster,
+                kind,
+                contents=[content(one, site) for site, one in asked.items()],
+                orders=[Order(*self._order(one)) for one in asked.values()],
+                models={client: place for place, client in enumerate(positions)},
+            )
+        with self.timed(phase):
+            replies = list(self.grid.send_and_receive(exchange.outgoing(), timeout=self.timeout))
+        with self.timed("server"):
+            answers = exchange.answers(
+                replies, lambda reply, told: _inspected(inspect, reply, told, asked[told.site.site])
+            )
+        models = [one.model for one in asked.values()]
+        self.attempt.sum_answers += [
+            (phase, replace(answer, model=model))
+            for answer, model in zip(answers, models, strict=True)
+        ]
+
+    @staticmethod
+    def _each(sums: list[_Sum], act: Callable[[_Sum], None]) -> None:
+        """Do something to every sum that goes on; one that cannot is given up, with the reason."""
+        for one in sums:
+            if not one.reason:
+                try:
+                    act(one)
+                except SumError as error:
+                    one.reason = str(error)
+
+    @property
+    def _metrics(self) -> int:
+        """How many metrics are in a vector: the training loss, if it leaves the sites."""
+        return int(tells_loss(self.settings))
+
+    def _order(self, one: _Sum) -> tuple[int, int, int]:
+        return self.attempt.round, self.attempt.attempt, one.model
+
+    def _occasion(self, one: _Sum) -> Any:
+        return occasion_of(self.grid.run.run_id, *self._order(one))
+
+
+def _inspected(
+    inspect: Callable[[Message, Asked, _Sum], SumReply], reply: Message, asked: Asked, one: _Sum
+) -> SumReply:
+    try:
+        return inspect(reply, asked, one)
+    except MessageError:
+        raise
+    except CoterieError as error:  # of the protocol's own checks
+        raise MessageError(str(error)) from None
+
+
+def _decoded(kind: type[_Reply], reply: Message, asked: Asked, most_bytes: int) -> _Reply:
+    """Return a reply's record if it is of the expected size, site, round and model."""
+    refuse_error(reply)
+    size = messages.payload_bytes(reply.content)
+    if size > most_bytes:
+        raise MessageError(f"{size} bytes, at most {most_bytes} expected")
+    report = kind.decode(reply.content)
+    if report.site != asked.site.site:
+        raise MessageError(f"signed {report.site!r}")
+    if Order(report.round, report.attempt, report.model) != asked.order:
+        raise MessageError(
+            f"of round {report.round}, attempt {report.attempt}, model {report.model}, asked for "
+            f"round {asked.order.round}, attempt {asked.order.attempt}, model {asked.order.model}"
+        )
+    return report
+
+
+def _loss(mean: Mean) -> float:
+    return mean.metrics[0] if mean.metrics else math.nan
+
+
+def _record(one: _Sum) -> SumRecord:
+    mean = one.mean
+    return SumRecord(
+        model=one.model,
+        asked=len(one.weights),
+        advertised=len(one.keys),
+        shared=len(one.dealt),
+        masked=len(one.masked),
+        unmasked=len(one.told),
+        threshold=wiring(len(one.weights)).threshold,
+        sites=sorted(one.masked) if mean else [],
+        weight=mean.weight if mean else None,
+        loss=mean.metrics[0] if mean and mean.metrics else None,
+        reason=one.reason,
+    )

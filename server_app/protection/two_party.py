@@ -1,0 +1,299 @@
+"""The server's side of secure products: it deals, relays what it cannot read, and adds up shares.
+
+All pairs of sites play together in three exchanges; every site must answer each of them.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TypeVar
+
+import numpy as np
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+
+from common import messages
+from common.errors import MessageError, RoundError
+from common.messages import Order, Parameters
+from common.two_party import protocol as secure
+from common.two_party.messages import (
+    PRODUCT_COST,
+    PRODUCT_KEYS,
+    PRODUCT_OPEN,
+    PRODUCT_SHARE,
+    Case,
+    Product,
+    ProductCases,
+    ProductCosts,
+    ProductDeal,
+    ProductOffer,
+    ProductOrder,
+    ProductStep,
+)
+from common.two_party.protocol import Shape
+from common.two_party.triangles import third_sites
+from server_app.dissimilarity import FloatArray
+from server_app.rounds.exchange import OK, Exchange
+from server_app.rounds.guard import Asked, refuse_error
+from server_app.rounds.roster import Roster
+
+__all__ = ["Products", "secure_products"]
+
+log = logging.getLogger("coterie")
+
+T = TypeVar("T")
+
+_Arrays = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """What the server learned: the products of every pair, and each site's numbers of rows.
+
+    Attributes:
+        offers: what each site had to multiply.
+        values: (left site, right site, number) -> (rows of left, rows of right), the rows in an
+            order that only their site knows; with ``reveal = cost`` nothing. Of two sites the one
+            whose name comes first is left.
+        costs: likewise -> what the transport on cosines costs; nothing but with ``reveal = cost``.
+        bytes: of all contents sent and received.
+        seconds: wall time of the three exchanges.
+    """
+
+    offers: Sequence[ProductOffer]
+    values: Mapping[tuple[int, int, int], FloatArray]
+    costs: Mapping[tuple[int, int, int], float]
+    bytes: int
+    seconds: float
+
+
+def secure_products(
+    order: ProductOrder,
+    roster: Roster,
+    grid: Grid,
+    timeout: float,
+    model: Parameters | None = None,
+) -> Products:
+    """Return the products of all pairs of sites, for every number that both offer.
+
+    Args:
+        order: what is multiplied.
+        roster: who takes part: everybody in it.
+        grid: the connection to the sites.
+        timeout: seconds to wait for each exchange.
+        model: what sites make their rows with, if they need one.
+
+    Raises:
+        RoundError: a site that does not release this, or did not answer as agreed.
+    """
+    roster.require(order.purpose, why="a two-party product")
+    began = time.perf_counter()
+    play = _Play(order, roster, grid, timeout)
+    thirds = third_sites(len(roster)) if order.reveals_cost else {}
+    offers = play.offers(model)
+    cases = _cases(offers, thirds)
+    shares = play.shares(play.openings(offers, cases), cases)
+    values, costs = {}, {}
+    if order.reveals_cost:
+        costs = play.costs(shares, cases)
+    else:
+        values = {case.key: secure.reveal(*case.of_both(shares)) for case in cases}
+    seconds = time.perf_counter() - began
+    log.info("%d products of two sites, %.1f kB, %.2f s", len(cases), play.bytes / 1e3, seconds)
+    return Products(offers, values, costs, play.bytes, seconds)
+
+
+@dataclass(frozen=True)
+class _Case:
+    """One product, and which of either site's products it is."""
+
+    left: int
+    right: int
+    number: int
+    shape: Shape
+    left_place: str
+    right_place: str
+    third: int | None
+    """Who reads it; None: the server."""
+
+    @property
+    def key(self) -> tuple[int, int, int]:
+        """Sites and number."""
+        return self.left, self.right, self.number
+
+    def of_both(self, arrays: Sequence[_Arrays]) -> tuple[np.ndarray, np.ndarray]:
+        """Return what the left and the right site sent for it, of what they all did."""
+        return arrays[self.left][self.left_place], arrays[self.right][self.right_place]
+
+
+def _cases(offers: Sequence[ProductOffer], thirds: Mapping[tuple[int, int], int]) -> list[_Case]:
+    """Return a case for every pair of sites and number that both offer."""
+    rows = [dict(zip(offer.numbers, offer.rows, strict=True)) for offer in offers]
+    by_name = sorted(range(len(offers)), key=lambda site: offers[site].site)
+    taken = [0] * len(offers)
+    cases = []
+    for left, right in combinations(by_name, 2):
+        for number in sorted(rows[left].keys() & rows[right].keys()):
+            shape = Shape(rows[left][number], offers[left].width, rows[right][number])
+            places = str(taken[left]), str(taken[right])
+            third = thirds.get((min(left, right), max(left, right)))
+            cases.append(_Case(left, right, number, shape, *places, third))
+            taken[left] += 1
+            taken[right] += 1
+    return cases
+
+
+@dataclass
+class _Play:
+    """One run of the protocol with everybody."""
+
+    order: ProductOrder
+    roster: Roster
+    grid: Grid
+    timeout: float
+    bytes: int = field(default=0, init=False)
+
+    def offers(self, model: Parameters | None) -> list[ProductOffer]:
+        """Ask every site for a fresh key and its numbers of rows."""
+        arrays = None if model is None else messages.encode_arrays(model)
+        content = messages.content(self.order, arrays)
+        offers = self._ask(PRODUCT_KEYS, [content] * len(self.roster), self._offer)
+        widths = {offer.width for offer in offers}
+        if len(widths) > 1:
+            raise RoundError(f"sites offer rows of {sorted(widths)} columns; one model gives one")
+        return offers
+
+    def openings(self, offers: Sequence[ProductOffer], cases: Sequence[_Case]) -> list[_Arrays]:
+        """Deal, and return by site what it sealed for its peers."""
+        products: list[list[Product]] = [[] for _ in offers]
+        corrections: list[_Arrays] = [{} for _ in offers]
+        names = self.roster.names
+        for case in cases:
+            dealt, shape = secure.deal(case.shape), case.shape
+            third = "" if case.third is None else names[case.third]
+            products[case.left].append(
+                Product(names[case.right], case.number, shape.columns, dealt.left_seed, third)
+            )
+            products[case.right].append(
+                Product(names[case.left], case.number, shape.rows, dealt.right_seed, third)
+            )
+            corrections[case.right][case.right_place] = dealt.correction
+        signed = [offer.signed for offer in offers]
+        contents = []
+        for site, own in enumerate(products):
+            deal = ProductDeal.of(self.order, signed[:site] + signed[site + 1 :], own)
+            contents.append(messages.content(deal, messages.encode_arrays(corrections[site])))
+        expected = [{str(place): None for place in range(len(own))} for own in products]
+        return self._ask(PRODUCT_OPEN, contents, _step_with(expected))
+
+    def shares(self, openings: Sequence[_Arrays], cases: Sequence[_Case]) -> list[_Arrays]:
+        """Relay the openings, and return by site its shares."""
+        relayed: list[_Arrays] = [{} for _ in openings]
+        expected: list[dict[str, tuple[int, int] | None]] = [{} for _ in openings]
+        for case in cases:
+            relayed[case.left][case.left_place] = openings[case.right][case.right_place]
+            relayed[case.right][case.right_place] = openings[case.left][case.left_place]
+            read_here = case.shape.result if case.third is None else None
+            expected[case.left][case.left_place] = read_here
+            expected[case.right][case.right_place] = read_here
+        contents = [messages.content(self.order, messages.encode_arrays(own)) for own in relayed]
+        return self._ask(PRODUCT_SHARE, contents, _step_with(expected))
+
+    def costs(
+        self, shares: Sequence[_Arrays], cases: Sequence[_Case]
+    ) -> dict[tuple[int, int, int], float]:
+        """Relay the sealed shares to the third sites, and return the costs that they worked out."""
+        names = self.roster.names
+        read = [[case for case in cases if case.third == site] for site in range(len(names))]
+        contents = []
+        for own in read:
+            told = [
+                Case(names[c.left], names[c.right], c.number, c.shape.rows, c.shape.columns)
+                for c in own
+            ]
+            arrays = {}
+            for place, case in enumerate(own):
+                arrays[f"{place}.left"], arrays[f"{place}.right"] = case.of_both(shares)
+            message = ProductCases.of(self.order, told)
+            contents.append(messages.content(message, messages.encode_arrays(arrays)))
+        answers = self._ask(PRODUCT_COST, contents, _costs_of(read))
+        return {
+            case.key: cost
+            for own, costs in zip(read, answers, strict=True)
+            for case, cost in zip(own, costs, strict=True)
+        }
+
+    def _ask(
+        self, kind: str, contents: list[RecordDict], inspect: Callable[[RecordDict, int], T]
+    ) -> list[T]:
+        """Send each site its content, and return what ``inspect`` makes of each reply."""
+        sites = range(len(self.roster))
+        # The model of an order is no model here but tells whose content it is.
+        orders = [Order(self.order.round, 1, site) for site in sites]
+        exchange = Exchange(self.roster, kind, contents, orders, {site: site for site in sites})
+
+        def read(reply: Message, asked: Asked) -> T:
+            refuse_error(reply)
+            return inspect(reply.content, asked.order.model)
+
+        replies = self.grid.send_and_receive(exchange.outgoing(), timeout=self.timeout)
+        answers = exchange.answers(replies, read)
+        self.bytes += sum(answer.bytes_down + answer.bytes_up for answer in answers)
+        values = [answer.value for answer in answers if answer.value is not None]
+        for answer in answers:
+            if answer.verdict != OK:
+                raise RoundError(
+                    f"two-party products need every site, and {self.roster.names[answer.client]} "
+                    f"did not go on: {answer.verdict}; repair or leave out the site, and start a "
+                    "new run"
+                )
+        return values
+
+    def _offer(self, content: RecordDict, site: int) -> ProductOffer:
+        offer = ProductOffer.decode(content)
+        if offer.site != self.roster.names[site]:
+            raise MessageError(f"signed {offer.site!r}")
+        return offer
+
+
+def _step_with(
+    expected: Sequence[Mapping[str, tuple[int, int] | None]],
+) -> Callable[[RecordDict, int], _Arrays]:
+    """Return the reading of a step in which each site sends certain arrays.
+
+    Args:
+        expected: by site, the names of its arrays with the shape of each; None: sealed bytes.
+    """
+
+    def inspect(content: RecordDict, site: int) -> _Arrays:
+        ProductStep.decode(content)
+        arrays = messages.decode_arrays(messages.arrays_of(content))
+        if arrays.keys() != expected[site].keys():
+            raise MessageError(f"{len(arrays)} arrays for {len(expected[site])} products")
+        for name, shape in expected[site].items():
+            _check(arrays[name], shape)
+        return arrays
+
+    return inspect
+
+
+def _costs_of(read: Sequence[Sequence[_Case]]) -> Callable[[RecordDict, int], list[float]]:
+    """Return the reading of costs in [0, 1], as many as each site was to work out."""
+
+    def inspect(content: RecordDict, site: int) -> list[float]:
+        costs = ProductCosts.decode(content).costs
+        if len(costs) != len(read[site]) or not all(0.0 <= cost <= 1.0 for cost in costs):
+            raise MessageError(f"costs {costs} for {len(read[site])} pairs")
+        return costs
+
+    return inspect
+
+
+def _check(array: np.ndarray, shape: tuple[int, int] | None) -> None:
+    if shape is None:
+        if array.ndim != 1 or array.dtype != np.uint8:
+            raise MessageError(f"{array.dtype} of shape {array.shape} is nothing sealed")
+    elif array.shape != shape or array.dtype != np.uint64:
+        raise MessageError(f"a share of shape {array.shape} {array.dtype}, expected {shape}")

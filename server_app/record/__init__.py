@@ -1,0 +1,1 @@
+"""A run's folder: what is written into it and read back."""

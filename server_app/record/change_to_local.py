@@ -1,0 +1,104 @@
+"""What a run gives each site over training alone: two run folders in, per cent of change out."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.errors import DataError
+from server_app.record.recorded_run import Json, RecordedRun
+from server_app.record.run_folder import RunFolder
+
+__all__ = ["FILE", "ChangeToLocal", "SiteChange", "change_to_local", "write"]
+
+FILE = "change-to-local.json"
+
+_EQUAL = (
+    *("dataset", "test-fraction", "num-clients", "split", "dirichlet-alpha", "num-partitions"),
+    *("min-partition-size", "shift", "shift-size", "synthetic-rows", "seed", "model"),
+    *("batch-size", "local-epochs", "learning-rate", "momentum", "weight-decay"),
+    "num-server-rounds",
+)
+"""Settings that two runs must share for their difference to be that of federating."""
+
+
+@dataclass(frozen=True)
+class SiteChange:
+    """One site's accuracies in [0, 1] at the end of both runs."""
+
+    accuracy: float
+    local: float
+
+    @property
+    def change(self) -> float:
+        """Return 100 (m - m_local)/|m_local| (Elhussein & Gürsoy); NaN where m_local is 0."""
+        if self.local == 0:
+            return math.nan
+        return 100 * (self.accuracy - self.local) / abs(self.local)
+
+
+@dataclass(frozen=True)
+class ChangeToLocal:
+    """What a run gave each site over a run of ``objective=local``."""
+
+    local_run: str
+    """Name of that run's folder."""
+    sites: Mapping[str, SiteChange]
+
+    @property
+    def mean(self) -> float:
+        """Mean change in per cent, each site counting once, without those that have none."""
+        known = [site.change for site in self.sites.values() if not math.isnan(site.change)]
+        return sum(known) / len(known) if known else math.nan
+
+    def as_json(self) -> Json:
+        """Return what :data:`FILE` holds; null where there is no change to tell."""
+        return {
+            "local_run": self.local_run,
+            "mean_change": _finite(self.mean),
+            "sites": {
+                name: {**vars(site), "change": _finite(site.change)}
+                for name, site in self.sites.items()
+            },
+        }
+
+
+def change_to_local(run: Path, local: Path) -> ChangeToLocal:
+    """Return what a finished run gave its sites over one of ``objective=local``.
+
+    Raises:
+        DataError: a folder is not that of a finished run, ``local`` had another objective, the
+            settings of data and training differ, or no site took part in both.
+    """
+    ours, alone = _finished(run), _finished(local)
+    if alone.settings.get("objective") != "local":
+        raise DataError(
+            f"{local}: objective = {alone.settings.get('objective')}; name a run of objective=local"
+        )
+    for key in _EQUAL:
+        if ours.settings.get(key) != alone.settings.get(key):
+            raise DataError(
+                f"{key} = {ours.settings.get(key)!r} in {run}, {alone.settings.get(key)!r} in "
+                f"{local}: repeat the local run with the settings of the other"
+            )
+    shared = sorted(ours.evaluated.keys() & alone.evaluated.keys())
+    if not shared:
+        raise DataError(f"no site was evaluated in both {run} and {local}")
+    sites = {name: SiteChange(ours.evaluated[name], alone.evaluated[name]) for name in shared}
+    return ChangeToLocal(alone.name, sites)
+
+
+def write(run: Path, changes: ChangeToLocal) -> None:
+    """Put the changes into a run's folder, where the report finds them."""
+    RunFolder(run).write_json(FILE, changes.as_json())
+
+
+def _finished(path: Path) -> RecordedRun:
+    run = RecordedRun.read(path)
+    if run.state != "finished":
+        raise DataError(f"{path}: not the folder of a finished run (its state is {run.state})")
+    return run
+
+
+def _finite(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,124 @@
+"""The report's section "Energy and bytes"."""
+
+import math
+
+from matplotlib.figure import Figure
+
+from server_app.record.energy_figures import (
+    COUNTED,
+    PHASES,
+    Curve,
+    joules_by_phase,
+    sources_by_phase,
+)
+from server_app.record.recorded_run import Json, RecordedRun, number
+from server_app.report import energy_plots
+from server_app.report import words as say
+from server_app.report.energy_plots import WORDS
+from server_app.report.page import Table
+from server_app.report.plots import joules_in_words
+from server_app.report.template import Absence, Fact
+
+_TITLE = "Energy and bytes"
+NAME, PICTURE = "energy", "What joules were spent on, and what they bought"
+CAPTION = (
+    "Look for the longest bar, and on the right for a curve that levels off: from there on, joules "
+    "buy little; hatched is the server's own work, hollow what the papers leave out."
+)
+_NOTE = (
+    "Measured: read from counters. Estimated: calculated from load or by the radio model. "
+    "Attributed: a share, by time worked, of a machine's figure. Evaluation is not in the total."
+)
+
+
+def facts(run: RecordedRun) -> list[Fact]:
+    """Return the energy of the run for the first screen."""
+    joules = joules_by_phase(run.rounds)
+    total = sum(joules[phase] for phase in COUNTED)
+    kilograms = number(run.results, "kg_co2e")
+    sources = sources_by_phase(run.rounds)
+    told = sorted({word for phase in COUNTED for word in (sources[phase] or "").split(", ")})
+    gas = [f"{1000 * kilograms:.3g} g CO2e"] if math.isfinite(kilograms) else []
+    note = "; ".join([", ".join(told), *gas]) if math.isfinite(total) else "not metered"
+    sent = joules["comm"] if run.rounds else math.nan
+    return [
+        Fact("Energy", say.number_or_unknown(total, joules_in_words), note),
+        Fact(
+            "Energy of sending", say.number_or_unknown(sent, joules_in_words), "by the radio model"
+        ),
+    ]
+
+
+def figure(run: RecordedRun) -> Figure | Absence:
+    """Return the picture, or why there is none."""
+    joules = joules_by_phase(run.rounds)
+    if not run.rounds:
+        return Absence(PICTURE, "no round has ended")
+    if not energy_plots.finite(joules):
+        off = run.settings.get("energy") == "off"
+        return Absence(PICTURE, "energy=off" if off else "not everything was metered")
+    try:
+        curve = Curve.of(run.rounds)
+    except ValueError as error:  # lines that were lost
+        return Absence(PICTURE, str(error))
+    target = number(run.settings, "target-accuracy")
+    window = int(run.settings.get("sustained-rounds", 1))
+    reached = curve.reached(target, window) if target > 0 else None
+    return energy_plots.energy(joules, _of_server(run), curve, target, reached)
+
+
+def tables(run: RecordedRun) -> list[Table]:
+    """Return the run's costs by phase, and each site's."""
+    if not run.rounds:
+        return [Table(_TITLE, note="No round has ended.")]
+    joules, sources = joules_by_phase(run.rounds), sources_by_phase(run.rounds)
+    server = _of_server(run)
+    rows = [
+        (
+            WORDS[phase],
+            _joules(joules[phase]),
+            _joules(server.get(phase, 0.0 if phase == "comm" else math.nan)),
+            sources[phase] or "not metered",
+        )
+        for phase in PHASES
+    ]
+    rows.append(("total without evaluation", _joules(sum(joules[p] for p in COUNTED)), "", ""))
+    head = ("phase", "joules", "of which the server", "source")
+    by_phase = Table(_TITLE, head, rows, frozenset({0, 3}), _note(run))
+    return [by_phase, *_by_site(run.results)]
+
+
+def _note(run: RecordedRun) -> str:
+    metered = run.environment.get("metered")
+    return f"{_NOTE} The server's machine: {metered}." if metered else _NOTE
+
+
+def _by_site(results: Json) -> list[Table]:
+    sites = results.get("sites")
+    if not isinstance(sites, dict) or not sites:
+        return []
+    rows = [
+        (
+            site,
+            _joules(number(costs, "joules")),
+            _joules(number(costs, "radio_joules")),
+            say.number_or_unknown(number(costs, "radio_seconds"), say.duration),
+            say.size(number(costs, "bytes_down")),
+            say.size(number(costs, "bytes_up")),
+        )
+        for site, costs in sorted(sites.items())
+    ]
+    head = ("site", "joules", "of sending", "air time", "sent to it", "sent by it")
+    note = "Evaluation included. Joules: of the site's machine; of sending: by the radio model."
+    return [Table(f"{_TITLE}, site by site", head, rows, frozenset({0}), note)]
+
+
+def _of_server(run: RecordedRun) -> dict[str, float]:
+    """Return the joules of the server's own work over all rounds, by phase."""
+    lines = [line.get("joules_server") or {} for line in run.rounds]
+    phases = {phase for line in lines for phase in line}
+    return {phase: sum(number(line, phase) for line in lines) for phase in phases}
+
+
+def _joules(value: float) -> str:
+    return say.number_or_unknown(value, joules_in_words)

@@ -1,0 +1,91 @@
+"""The report's words, pictures and tables about local objectives: common and personal models."""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun, number
+from server_app.report import plots
+from server_app.report import words as say
+from server_app.report.page import Picture, Table
+from server_app.report.template import Absence
+
+_ALONE = "Against training alone"
+_TITLE = "How far the sites pull apart"
+
+
+def doing(settings: Json, model: str) -> str:
+    """Return what the sites did with a model, as ``trained a model together``."""
+    objective = settings.get("objective", "fedavg")
+    if objective == "local":
+        return f"trained {model} each, alone and without sending it,"
+    if objective in ("ditto", "pfedme"):
+        return f"trained {model} together and one of its own each ({objective})"
+    return f"trained {model} together" + (f" ({objective})" if objective != "fedavg" else "")
+
+
+def draw(run: RecordedRun) -> Picture | Absence | None:
+    """Draw the weight divergence, and beside it the common model against the sites' own."""
+    divergence, shared = run.column("weight_divergence"), run.column("shared_accuracy")
+    if not np.isfinite(divergence).any():
+        return None  # nothing was averaged, or single updates could not be seen
+    caption = (
+        "Look at the level: the larger the divergence, the more the sites' data ask for different "
+        "models."
+    )
+    if np.isfinite(shared).any():
+        caption = (
+            "Look at the gap on the left: it is what a model of its own gives a site over the "
+            f"common one. On the right: {caption[0].lower()}{caption[1:]}"
+        )
+    figure = _figure(run.numbers, divergence, run.column("accuracy"), shared)
+    document = plots.svg(figure, _TITLE)
+    wide = bool(figure.get_figwidth() > plots.NARROW)
+    element = plots.inline(document, "divergence")
+    return Picture("divergence", _TITLE, caption, document, element, wide)
+
+
+def _figure(
+    rounds: IntArray, divergence: FloatArray, own: FloatArray, shared: FloatArray
+) -> Figure:
+    two = bool(np.isfinite(shared).any())
+    width = plots.WIDE if two else plots.NARROW
+    figure = Figure(figsize=(width, 3.6), layout="constrained")
+    panels = figure.subplots(1, 2 if two else 1, squeeze=False)[0]
+    if two:
+        for values, color, label in ((own, 0, "the sites' own"), (shared, 1, "the common one")):
+            panels[0].plot(rounds, 100 * values, color=plots.cluster_color(color), label=label)
+        panels[0].set_ylabel("accuracy (%)")
+        panels[0].legend(loc="best")
+    panels[-1].plot(rounds, divergence, color=plots.INK)
+    panels[-1].set_ylabel("weight divergence, mean over sites")
+    panels[-1].set_ylim(bottom=0)
+    for axes in panels:
+        plots.round_axis(axes, rounds)
+        axes.grid(visible=True)
+    return figure
+
+
+def tables(run: RecordedRun) -> list[Table]:
+    """Return the table of changes against a run of ``objective=local``, if they were computed."""
+    changes = run.change_to_local
+    if not changes:
+        return []
+    rows = [
+        (
+            site,
+            say.percent(number(entry, "local")),
+            say.percent(number(entry, "accuracy")),
+            _change(number(entry, "change")),
+        )
+        for site, entry in sorted(changes["sites"].items())
+    ]
+    note = (
+        f"Mean change: {_change(number(changes, 'mean_change'))}, each site counting once. "
+        f"Alone: the run {changes['local_run']} of objective=local, same data and settings."
+    )
+    head = ("site", "accuracy alone", "accuracy in this run", "change")
+    return [Table(_ALONE, head, rows, frozenset({0}), note)]
+
+
+def _change(value: float) -> str:
+    return say.number_or_unknown(value, lambda known: f"{known:+.1f} %")

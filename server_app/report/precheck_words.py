@@ -1,0 +1,101 @@
+"""What a precheck found, in words: for the page and for the command, from ``precheck.json``."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from server_app.record.recorded_run import Json
+from server_app.report.words import plural
+from server_app.transport.verdicts import Verdict
+
+__all__ = ["SIGNS", "approach", "cost", "counted", "headline", "told"]
+
+SIGNS: Mapping[str, str] = {
+    Verdict.BENEFICIAL: "✓",
+    Verdict.UNCERTAIN: "?",
+    Verdict.DETRIMENTAL: "✗",
+    Verdict.NOTHING: "○",
+}
+"""A sign beside each verdict, so that none is told by its colour alone."""
+
+_ANSWERS: Mapping[str, str] = {
+    Verdict.BENEFICIAL: "Yes",
+    Verdict.UNCERTAIN: "Not clear",
+    Verdict.DETRIMENTAL: "No",
+}
+
+_COUNTED: Mapping[Verdict, str] = {
+    Verdict.BENEFICIAL: "should gain",
+    Verdict.UNCERTAIN: "cannot be told",
+    Verdict.DETRIMENTAL: "better alone",
+    Verdict.NOTHING: "with nothing to compare",
+}
+
+_OBJECTIVES: Mapping[str, str] = {
+    "fedavg": "one common model (FedAvg)",
+    "fedprox": "one common model, each site held near it while it trains (FedProx)",
+    "ditto": "a model for each site, held near a common one (Ditto)",
+    "pfedme": "a model for each site, drawn to a common one (pFedMe)",
+    "local": "trains alone",
+}
+
+
+def headline(record: Json) -> str:
+    """Return the answer to "is it worth federating?" in one line."""
+    sites = record["sites"]
+    found = Counter(site["verdict"] for site in sites)
+    answer = _ANSWERS[record["verdict"]]
+    if len(found) == 1:
+        return f"{answer}: {_everybody(len(sites), next(iter(found)))}."
+    counts = [f"{found[verdict]} {words}" for verdict, words in _COUNTED.items() if found[verdict]]
+    return f"{answer}: of {len(sites)} sites {', '.join(counts)}."
+
+
+def _everybody(count: int, verdict: str) -> str:
+    return {
+        Verdict.BENEFICIAL: f"all {count} sites should gain",
+        Verdict.UNCERTAIN: f"for none of the {count} sites can be told whether it gains",
+        Verdict.DETRIMENTAL: f"each of the {count} sites is better alone",
+        Verdict.NOTHING: f"no two of the {count} sites have a class of enough rows in common",
+    }[Verdict(verdict)]
+
+
+def told(site: Json, limits: Json) -> str:
+    """Return what its verdict tells a site.
+
+    Args:
+        site: its entry in ``precheck.json``.
+        limits: the thresholds there.
+    """
+    verdict = Verdict(site["verdict"])
+    if verdict is Verdict.BENEFICIAL:
+        return "should gain with this group"
+    if verdict is Verdict.DETRIMENTAL:
+        return "nobody's data are near enough"
+    if verdict is Verdict.NOTHING:
+        return "shares no class of enough rows with anybody"
+    by_chance = site["null"] is not None and site["cost"] <= site["null"]
+    if by_chance and site["null"] > limits["beneficial"]:
+        return "has too few rows to tell"
+    return "may gain or lose: neither near nor far"
+
+
+def counted(record: Json) -> str:
+    """Return the recommended groups in one line, as ``2 groups and 1 site alone``."""
+    sizes = [len(group["sites"]) for group in record["groups"]]
+    alone = sizes.count(1)
+    parts = [plural(len(sizes) - alone, "group")] if len(sizes) > alone else []
+    parts += [f"{plural(alone, 'site')} alone"] if alone else []
+    return " and ".join(parts)
+
+
+def approach(group: Json) -> str:
+    """Return what to train in a group, in words with the settings' values."""
+    settings = dict(group["advice"]["settings"])
+    words = _OBJECTIVES[settings.pop("objective")]
+    strength = ", ".join(f"{name} {value:g}" for name, value in settings.items())
+    return f"{words}; {strength}" if strength else words
+
+
+def cost(value: float | None) -> str:
+    """Return a cost with three digits, or that there is none."""
+    return "none" if value is None else f"{value:.3f}"

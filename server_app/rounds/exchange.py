@@ -1,0 +1,122 @@
+"""One exchange with the sites: who was asked what, and what came of it."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from flwr.app import Message, RecordDict
+
+from common import messages
+from common.errors import MessageError
+from common.messages import Order, Parameters
+from server_app.rounds.guard import Asked
+from server_app.rounds.roster import Roster
+
+T = TypeVar("T")
+
+OK = "ok"
+NO_REPLY = "no reply"
+
+
+@dataclass(frozen=True)
+class Answer(Generic[T]):
+    """What came of asking one client: a value, or the reason why there is none."""
+
+    client: int
+    model: int
+    value: T | None
+    verdict: str
+    """``ok``, ``no reply``, or the guard's reason."""
+    bytes_down: int
+    bytes_up: int
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """One message to each of some clients, and the reading of their replies.
+
+    Clients that get the same model share one content object: it is encoded once, and a grid within
+    this process can hand it to its workers once.
+    """
+
+    roster: Roster
+    kind: str
+    contents: Sequence[RecordDict]
+    """By model index."""
+    orders: Sequence[Order]
+    """What each content asks."""
+    models: Mapping[int, int]
+    """Client asked -> index of what it is sent."""
+
+    @classmethod
+    def with_models(
+        cls,
+        roster: Roster,
+        kind: str,
+        models: Sequence[Parameters],
+        sent: Mapping[int, int],
+        *,
+        round_number: int,
+        attempt: int,
+    ) -> "Exchange":
+        """Prepare to send each client in ``sent`` the model it is to train or evaluate."""
+        orders = [Order(round_number, attempt, index) for index in range(len(models))]
+        contents = [
+            messages.content(order, messages.encode_arrays(model))
+            for order, model in zip(orders, models, strict=True)
+        ]
+        return cls(roster, kind, contents, orders, sent)
+
+    def outgoing(self) -> list[Message]:
+        """Return the messages to send."""
+        return [
+            Message(self.contents[model], self.roster.nodes[client], self.kind)
+            for client, model in self.models.items()
+        ]
+
+    def answers(
+        self, replies: Iterable[Message], inspect: Callable[[Message, Asked], T]
+    ) -> list[Answer[T]]:
+        """Return one answer per client asked, in the order they were asked.
+
+        Args:
+            replies: in any order; those of nobody who was asked are ignored.
+            inspect: returns a reply's value, or raises :class:`MessageError` with the reason.
+        """
+        by_client = self._by_client(replies)
+        sizes = [messages.payload_bytes(content) for content in self.contents]
+        return [
+            self._answer(client, sizes[model], by_client.get(client, []), inspect)
+            for client, model in self.models.items()
+        ]
+
+    def _by_client(self, replies: Iterable[Message]) -> dict[int, list[Message]]:
+        clients = {node: client for client, node in enumerate(self.roster.nodes)}
+        found: dict[int, list[Message]] = {}
+        for reply in replies:
+            # Flower reports a lost node under an id of its own; it then counts as no reply.
+            client = clients.get(reply.metadata.src_node_id)
+            if client is not None:
+                found.setdefault(client, []).append(reply)
+        return found
+
+    def _answer(
+        self,
+        client: int,
+        bytes_down: int,
+        replies: list[Message],
+        inspect: Callable[[Message, Asked], T],
+    ) -> Answer[T]:
+        model = self.models[client]
+        value, verdict = None, NO_REPLY
+        if len(replies) > 1:
+            verdict = f"{len(replies)} replies to one message"
+        elif replies:
+            site = self.roster.sites[client]
+            try:
+                value = inspect(replies[0], Asked(site, self.orders[model]))
+                verdict = OK
+            except MessageError as error:
+                verdict = str(error)
+        bytes_up = sum(messages.payload_bytes(r.content) for r in replies if r.has_content())
+        return Answer(client, model, value, verdict, bytes_down, bytes_up)

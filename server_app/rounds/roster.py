@@ -1,0 +1,258 @@
+"""Who takes part: the sites of a run, in the order of their stable ids."""
+
+import functools
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from common import messages
+from common.errors import MessageError, RoundError
+from common.messages import Introduction
+from server_app.record import audit
+from server_app.record.audit import Fact
+from server_app.rounds import enrolment
+
+log = logging.getLogger("coterie")
+
+_JOIN_SECONDS = 120.0  # how long the sites that the settings announce may take to connect
+_POLL_SECONDS = 0.5
+_NOWHERE = 0  # the node id of a site that is not connected; Flower gives it to nobody
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Sites sorted by id; everywhere else on the server a client is its position in here.
+
+    Sites that join during a run are appended, so that nobody's position changes.
+    """
+
+    sites: tuple[Introduction, ...]
+    nodes: tuple[int, ...]
+    """Flower's node ids, which change from run to run."""
+
+    def __post_init__(self) -> None:
+        """Refuse sites that cannot share one model."""
+        if not self.sites:
+            raise RoundError("no site introduced itself; start the sites and run again")
+        twice = [name for name, count in Counter(self.names).items() if count > 1]
+        if twice:
+            raise RoundError(
+                f"two nodes call themselves {twice[0]!r}; give each site an id of its own"
+            )
+        first = self.sites[0]
+        for site in self.sites:
+            if (site.num_classes, site.input_shape) != (first.num_classes, first.input_shape):
+                raise RoundError(
+                    f"site {site.site!r} has {site.num_classes} classes and rows of shape "
+                    f"{site.input_shape}, {first.site!r} has {first.num_classes} and "
+                    f"{first.input_shape}: one model cannot serve both"
+                )
+            if site.schema != first.schema:
+                raise RoundError(
+                    f"sites {first.site!r} and {site.site!r} name or order their columns or "
+                    "classes differently: write the same header, and the same classes in both "
+                    "site files (coterie doctor prints them)"
+                )
+            if site.num_examples < 1:
+                raise RoundError(f"site {site.site!r} has no training rows; leave it out")
+            if not 0 <= site.link_rate < math.inf:
+                raise RoundError(
+                    f"site {site.site!r} has a link of {site.link_rate} Mbit/s; "
+                    "set link-rate in its site file"
+                )
+
+    def __len__(self) -> int:
+        return len(self.sites)
+
+    @functools.cached_property  # asked for once per client and round
+    def names(self) -> tuple[str, ...]:
+        """Site ids."""
+        return tuple(site.site for site in self.sites)
+
+    @property
+    def num_examples(self) -> np.ndarray:
+        """Training rows of each site, (n,) int64."""
+        return np.array([site.num_examples for site in self.sites], dtype=np.int64)
+
+    @property
+    def num_test_examples(self) -> np.ndarray:
+        """Held-out rows of each site, (n,) int64."""
+        return np.array([site.num_test_examples for site in self.sites], dtype=np.int64)
+
+    @property
+    def link_rates(self) -> np.ndarray:
+        """Of each site in Mbit/s, (n,) float64; 0: what the radio profile says."""
+        return np.array([site.link_rate for site in self.sites])
+
+    def available(self, grid: Grid) -> np.ndarray:
+        """Return which sites are connected now, (n,) bool."""
+        connected = set(grid.get_node_ids())
+        return np.array([node in connected for node in self.nodes])
+
+    def joined(self, newcomers: "Roster") -> "Roster":
+        """Return the roster with more sites at the end; those it knows keep their position.
+
+        A site it knows came back as another node of Flower's, or with other rows.
+        """
+        sites, nodes = list(self.sites), list(self.nodes)
+        for site, node in zip(newcomers.sites, newcomers.nodes, strict=True):
+            if site.site in self.names:
+                position = self.names.index(site.site)
+                sites[position], nodes[position] = site, node
+            else:
+                sites.append(site)
+                nodes.append(node)
+        return Roster(tuple(sites), tuple(nodes))
+
+    def first(self, count: int) -> "Roster":
+        """Return the roster of the first ``count`` sites."""
+        return Roster(self.sites[:count], self.nodes[:count])
+
+    def facts(self, names: Iterable[str]) -> list[Fact]:
+        """Return what the audit trail says of sites that join."""
+        found = [self.names.index(name) for name in names]
+        return [
+            {
+                "site": self.sites[place].site,
+                "node": str(self.nodes[place]),  # 64 bits: too many for a JSON number
+                "num_examples": self.sites[place].num_examples,
+                "releases": self.sites[place].releases,
+            }
+            for place in found
+        ]
+
+    def require(self, release: str, *, why: str) -> None:
+        """Raise if a site does not release what a method needs, naming the sites."""
+        refusing = [site.site for site in self.sites if release not in site.releases]
+        if refusing:
+            raise RoundError(
+                f"{why} needs {release!r}, which {', '.join(refusing)} "
+                f"{'do' if len(refusing) > 1 else 'does'} not release; "
+                "use strategy=random or leave them out"
+            )
+
+
+def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
+    """Ask every connected node who it is.
+
+    Args:
+        grid: the connection to the sites.
+        expected: how many sites to wait for; 0: whoever is there.
+        timeout: seconds to wait for their answers.
+    """
+    nodes = _wait_for_nodes(grid, max(expected, 1))
+    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    replies = list(grid.send_and_receive(asked, timeout=timeout))
+    sites = {reply.metadata.src_node_id: _introduction(reply) for reply in replies}
+    silent = len(set(nodes) - sites.keys())
+    if silent:
+        raise RoundError(f"{silent} of {len(nodes)} nodes did not introduce themselves in time")
+    ordered = sorted(sites.items(), key=lambda item: item[1].site)
+    return Roster(tuple(site for _, site in ordered), tuple(node for node, _ in ordered))
+
+
+def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) -> Roster:
+    """Find the sites of a run that goes on again, in the order they had; who is away may come back.
+
+    Args:
+        grid: the connection to the sites.
+        sites: as they introduced themselves before.
+        timeout: seconds to wait for their answers.
+    """
+    before = Roster(tuple(sites), (_NOWHERE,) * len(sites))
+    nodes = _wait_for_nodes(grid, len(sites), or_fewer=True)
+    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    found = {}
+    for reply in grid.send_and_receive(asked, timeout=timeout):
+        try:
+            site = _introduction(reply)
+        except RoundError as error:
+            # As a site that died with the server, and which Flower still counts as connected.
+            refused = audit.fact("refused", reason=str(error))
+            log.warning("going on without a node: %s", error, extra=refused)
+            continue
+        if site.site in before.names:  # others join as late sites do
+            found[reply.metadata.src_node_id] = site
+    if not found:
+        raise RoundError("none of the run's sites is connected; start them and resume again")
+    return before.joined(Roster(tuple(found.values()), tuple(found)))
+
+
+def introduce_late(
+    grid: Grid, roster: Roster, strangers: set[int], *, timeout: float
+) -> Roster | None:
+    """Ask nodes that connected since who they are; None if nobody usable did.
+
+    Args:
+        grid: the connection to the sites.
+        roster: who takes part already.
+        strangers: nodes not to be asked; those that answer badly or not at all are added.
+        timeout: seconds to wait for their answers.
+    """
+    nodes = sorted(set(grid.get_node_ids()) - set(roster.nodes) - strangers)
+    if not nodes:
+        return None
+    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    found: dict[str, tuple[Introduction, int]] = {}
+    present = dict(zip(roster.names, roster.available(grid), strict=True))
+    strangers.update(nodes)
+    for reply in grid.send_and_receive(asked, timeout=timeout):
+        try:
+            site = _introduction(reply)
+            if present.get(site.site):
+                # It may be the same site, back before Flower noticed that it was gone: ask again.
+                strangers.remove(reply.metadata.src_node_id)
+                raise RoundError(
+                    f"two nodes call themselves {site.site!r}: the one that takes part stays"
+                )
+            # Refuses what cannot share a model with the others, before anybody is let in.
+            roster.joined(Roster((site,), (reply.metadata.src_node_id,)))
+            found[site.site] = site, reply.metadata.src_node_id
+        except RoundError as error:
+            refused = audit.fact("refused", reason=str(error))
+            log.warning("a node that connected late is left out: %s", error, extra=refused)
+    strangers.difference_update(node for _, node in found.values())
+    ordered = [found[name] for name in sorted(found)]
+    if not ordered:
+        return None
+    return Roster(tuple(site for site, _ in ordered), tuple(node for _, node in ordered))
+
+
+def _introduction(reply: Message) -> Introduction:
+    if reply.has_error():
+        reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]
+        raise RoundError(f"a site cannot take part: {reason}")
+    node = reply.metadata.src_node_id
+    try:
+        introduction = Introduction.decode(reply.content)
+    except MessageError as error:
+        raise RoundError(f"node {node} introduced itself badly: {error}") from None
+    enrolment.check(node, introduction.site)
+    return introduction
+
+
+def _wait_for_nodes(grid: Grid, expected: int, *, or_fewer: bool = False) -> Sequence[int]:
+    deadline = time.monotonic() + _JOIN_SECONDS
+    announced = False
+    while True:
+        nodes = sorted(grid.get_node_ids())
+        if len(nodes) >= expected:
+            return nodes
+        if time.monotonic() > deadline:
+            if nodes and or_fewer:
+                return nodes
+            raise RoundError(
+                f"{len(nodes)} of {expected} sites connected within {_JOIN_SECONDS:.0f} s; "
+                "start the missing ones, or set num-clients to the number there is"
+            )
+        if not announced:
+            log.info("waiting for %d sites, %d connected", expected, len(nodes))
+            announced = True
+        time.sleep(_POLL_SECONDS)

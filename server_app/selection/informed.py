@@ -1,0 +1,210 @@
+"""Rules that look at single clients' losses or updates before they choose.
+
+Sources: Cho et al., "Towards Understanding Biased Client Selection in Federated Learning", AISTATS
+2022 (power-of-choice); Wang et al., "DELTA: Diverse Client Sampling for Fasting Federated
+Learning", NeurIPS 2023; Tang et al., "FedCor", CVPR 2022.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server_app import gaussian_process
+from server_app.selection.rules import NOBODY, Cohort, Selection, Uniform, View
+
+__all__ = ["Delta", "FedCor", "PowerOfChoice", "sampling_odds"]
+
+FloatArray = NDArray[np.float64]
+
+_BALANCE = 0.5  # DELTA's b: as much for how an update differs as for how many rows a site has
+_ANNEALING = 0.9  # FedCor's beta, in Pereira et al.'s experiments
+_FIRST_STEPS, _LATER_STEPS = 1000, 100
+
+
+@dataclass(frozen=True)
+class PowerOfChoice(Selection):
+    """The ``size`` clients with the largest loss among ``candidates`` drawn by size."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"sizes", "losses"})
+    size: int
+    candidates: int
+
+    def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return the candidates, drawn without replacement with odds n_i/n (Cho et al., step 1)."""
+        present = view.candidates
+        odds = view.num_examples[present] / view.num_examples[present].sum()
+        count = min(self.candidates, len(present))
+        return np.sort(rng.choice(present, count, replace=False, p=odds))
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return those with the largest loss (step 3); ties to the earlier client."""
+        assert view.losses is not None
+        told = np.flatnonzero(np.isfinite(view.losses))
+        order = told[np.argsort(-view.losses[told], kind="stable")]
+        return Cohort(np.sort(order[: self.size]))
+
+
+@dataclass(frozen=True)
+class Delta(Selection):
+    """``size`` clients, sooner those whose update differs from the mean update.
+
+    Drawn without replacement and averaged with normalised weights, so not exactly unbiased.
+    ``full``: everybody's update is fresh in every round, at the cost of everybody's training.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"sizes", "updates"})
+    size: int
+    full: bool = False
+
+    @property
+    def rehearses(self) -> bool:
+        """In the full form."""
+        return self.full
+
+    def rehearse(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return everybody in the full form, whose updates must all be of this round's model."""
+        return view.candidates if self.full else NOBODY
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw, weighted n_i / P_i."""
+        assert view.updates is not None
+        present = view.candidates
+        rows = view.num_examples[present]
+        odds = sampling_odds(rows, view.updates[present])
+        size = min(self.size, len(present))
+        drawn = np.sort(rng.choice(len(present), size, replace=False, p=odds))
+        # The factor 1/(L n) of n_i / (L P_i n) is the same for all, and the average normalises.
+        return Cohort(present[drawn], rows[drawn] / odds[drawn])
+
+
+def sampling_odds(num_examples: np.ndarray, updates: np.ndarray) -> FloatArray:
+    """Return DELTA's odds P (n,), which sum to 1, from sizes (n,) and updates (n, d).
+
+    P_i is proportional to b (n_i/n) |g_i - g| + (1-b) sqrt(n_i/n), b = 0.5, with g the mean of the
+    updates by size. A client whose update is not known (zeros) counts as differing as much as the
+    known ones do on average, so that it is neither sought nor shunned.
+    """
+    shares = num_examples / num_examples.sum()
+    differs = np.zeros(len(shares))
+    known = updates.any(axis=1)
+    if known.any():
+        seen = updates[known].astype(np.float64)
+        mean = np.average(seen, axis=0, weights=num_examples[known])
+        differs[known] = np.linalg.norm(seen - mean, axis=1)
+        differs[~known] = differs[known].mean()
+    odds = _BALANCE * shares * differs + (1 - _BALANCE) * np.sqrt(shares)
+    return np.asarray(odds / odds.sum())
+
+
+class FedCor(Selection):
+    """``size`` clients chosen by a Gaussian process over the clients' loss changes.
+
+    Rounds 1 to ``warmup`` draw at random while everybody reports losses; the process is trained
+    on their changes before the next round, and again every ``interval`` rounds on what a rehearsal
+    with random clients changes. A client selected counts 0.9 times as much until the next training.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"sizes", "losses"})
+
+    def __init__(self, size: int, warmup: int, interval: int) -> None:
+        self._size, self._warmup, self._interval = size, warmup, interval
+        self._embedding = np.empty((gaussian_process.WIDTH, 0))
+        self._discounts = np.empty(0)
+        self._changes = np.empty((0, 0))
+        self._rounds = np.empty(0, dtype=np.int64)
+        self._losses = np.empty(0)
+        self._losses_round = np.array(-1)  # before any round
+
+    def _trains(self, number: int) -> bool:
+        """Whether the process is trained before this round."""
+        since = number - self._warmup - 1
+        return since >= 0 and since % self._interval == 0
+
+    def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return everybody during warm-up and whenever the process is trained."""
+        observed = view.round <= self._warmup or self._trains(view.round)
+        return view.candidates if observed else NOBODY
+
+    @property
+    def rehearses(self) -> bool:
+        """Now and then."""
+        return True
+
+    def rehearse(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return random clients when the process is trained again; the first time needs none."""
+        if view.round <= self._warmup + 1 or not self._trains(view.round):
+            return NOBODY
+        return Uniform(self._size).choose(view, rng).clients
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw of a warm-up round, or the selection of the process."""
+        self._make_room(len(view.available), rng)
+        self._observe(view)
+        if view.round <= self._warmup:
+            return Uniform(self._size).choose(view, rng)
+        if self._trains(view.round):
+            self._train(_FIRST_STEPS if view.round == self._warmup + 1 else _LATER_STEPS)
+        present = view.candidates
+        embedding, rows = self._embedding[:, present], view.num_examples[present]
+        chosen = gaussian_process.select(
+            gaussian_process.covariance_of(embedding),
+            rows / rows.sum(),
+            min(self._size, len(present)),
+            self._discounts[present],
+        )
+        clients = np.sort(present[chosen])
+        self._discounts[clients] *= _ANNEALING
+        return Cohort(clients)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return embedding, discounts, observed changes and the last losses."""
+        return {
+            "embedding": self._embedding,
+            "discounts": self._discounts,
+            "changes": self._changes,
+            "rounds": self._rounds,
+            "losses": self._losses,
+            "losses-round": self._losses_round,
+        }
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._embedding = state["embedding"].copy()
+        self._discounts = state["discounts"].copy()
+        self._changes, self._rounds = state["changes"], state["rounds"]
+        self._losses, self._losses_round = state["losses"], state["losses-round"]
+
+    def _make_room(self, n: int, rng: np.random.Generator) -> None:
+        """Add the clients that joined; nothing was observed of them."""
+        more = n - self._embedding.shape[1]
+        if more:
+            fresh = gaussian_process.initial_embedding(more, rng)
+            self._embedding = np.hstack([self._embedding, fresh])
+            self._discounts = np.append(self._discounts, np.ones(more))
+            unknown = np.full((len(self._changes), more), np.nan)
+            self._changes = np.hstack([self._changes, unknown])
+            self._losses = np.append(self._losses, np.full(more, np.nan))
+
+    def _observe(self, view: View) -> None:
+        """Keep what one training changed: the rehearsal's, or the last round's during warm-up."""
+        if view.losses is None:
+            return
+        if view.losses_after is not None:
+            self._add(view.round, view.losses_after - view.losses)
+        elif int(self._losses_round) == view.round - 1:
+            self._add(view.round - 1, view.losses - self._losses)
+        self._losses, self._losses_round = view.losses, np.array(view.round)
+
+    def _add(self, number: int, change: FloatArray) -> None:
+        # A round that is retried is observed again.
+        others = self._rounds != number
+        self._changes = np.vstack([self._changes[others], change])
+        self._rounds = np.append(self._rounds[others], number)
+
+    def _train(self, steps: int) -> None:
+        self._discounts[:] = 1.0
+        residuals, weights = gaussian_process.centred(self._changes)
+        self._embedding = gaussian_process.fit(self._embedding, residuals, weights, steps)

@@ -1,0 +1,185 @@
+"""Who trains this round, and with which weight their update counts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from common.errors import RoundError
+from server_app.clustering.algorithms import Clusters
+
+NOBODY = np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class View:
+    """What the server knows when it chooses; clients are positions 0..n-1 in the roster."""
+
+    round: int
+    available: np.ndarray
+    """(n,) bool: connected now."""
+    num_examples: np.ndarray
+    """(n,) int."""
+    clusters: Clusters
+    losses: np.ndarray | None = None
+    """(n,) nats: of the model each client has now, on its training rows; NaN where not known."""
+    losses_after: np.ndarray | None = None
+    """(n,) nats: of the copy of the model that the rehearsal trained."""
+    updates: np.ndarray | None = None
+    """(n, parameters) float32: what each client's last training added to the model; 0: none yet."""
+    accuracies: np.ndarray | None = None
+    """(n,) in [0, 1]: last accuracy of each client on its held-out rows; NaN where not known."""
+    upload_seconds: np.ndarray | None = None
+    """(n,) air time of each client's model at its link's rate, by the radio model; 0 on a wire."""
+
+    @property
+    def candidates(self) -> np.ndarray:
+        """The available clients, ascending."""
+        return np.flatnonzero(self.available)
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """The clients that train in a round: each once, ascending, at least one."""
+
+    clients: np.ndarray
+    """(m,) ints."""
+    weights: np.ndarray | None = field(default=None)
+    """(m,) positive aggregation weights; None: each site's number of examples."""
+
+    def __post_init__(self) -> None:
+        """Refuse an empty cohort: training nobody is never what a rule means."""
+        if len(self.clients) == 0:
+            raise RoundError("no site is available to train; start the sites and resume the run")
+        assert (np.diff(self.clients) > 0).all()
+        assert self.weights is None or (
+            len(self.weights) == len(self.clients) and bool((self.weights > 0).all())
+        )
+
+
+class Selection(Protocol):
+    """A rule for who trains; the cohort holds available clients only.
+
+    Rules inherit from this class, and most define ``choose`` alone. In a round ``ask``,
+    ``rehearse`` and ``choose`` are called once each, in this order and with one generator.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``accuracies``,
+    ``links``."""
+
+    def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return who is asked for the loss of the present model first, (m,) available clients."""
+        return NOBODY
+
+    def rehearse(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return who trains a copy of the model first, only to inform, (m,) available clients."""
+        return NOBODY
+
+    @property
+    def rehearses(self) -> bool:
+        """Whether :meth:`rehearse` ever names anybody."""
+        return False
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return this round's cohort."""
+        ...
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what the rule has learnt, as a checkpoint keeps it; most learn nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what :meth:`state` returned."""
+        return
+
+
+@dataclass(frozen=True)
+class Everybody(Selection):
+    """All available clients."""
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return everybody; draws nothing."""
+        return Cohort(view.candidates)
+
+
+@dataclass(frozen=True)
+class Uniform(Selection):
+    """``size`` clients, uniform without replacement; all available if they are fewer."""
+
+    size: int
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw."""
+        size = min(self.size, len(view.candidates))
+        return Cohort(np.sort(rng.choice(view.candidates, size=size, replace=False)))
+
+
+@dataclass(frozen=True)
+class OnePerCluster(Selection):
+    """One uniformly drawn available client of every cluster (Famá et al., section III)."""
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw; a cluster with nobody available sits the round out."""
+        groups = _available_groups(view)
+        return _cohort([rng.choice(members) for members in groups])
+
+
+@dataclass(frozen=True)
+class SpreadOverClusters(Selection):
+    """``size`` clients spread over the clusters (Pereira et al., section III-A).
+
+    With at least as many clusters as clients: one from each of ``size`` random clusters. With
+    fewer: ceil(size / clusters) from each, as far as it has them, topped up at random and cut.
+    """
+
+    size: int
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw."""
+        groups = _available_groups(view)
+        size = min(self.size, len(view.candidates))
+        if len(groups) >= size:
+            chosen = rng.choice(len(groups), size=size, replace=False)
+            return _cohort([rng.choice(groups[group]) for group in chosen])
+        each = -(-size // len(groups))
+        drawn = np.concatenate(
+            [rng.choice(group, min(each, len(group)), replace=False) for group in groups]
+        )
+        if len(drawn) < size:
+            rest = np.setdiff1d(view.candidates, drawn)
+            drawn = np.append(drawn, rng.choice(rest, size - len(drawn), replace=False))
+        return _cohort(rng.choice(drawn, size, replace=False))
+
+
+@dataclass(frozen=True)
+class WholeGroups(Selection):
+    """``size`` clients of as few whole groups as hold them (Pereira et al., section III-B).
+
+    Groups are drawn at random: ceil(size / (n / groups)) of them where all are equally large, and
+    one more where those drawn are too small or partly away. ``size`` 0: all of one group.
+    """
+
+    size: int
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the draw: ``size`` clients, uniform from the union of the groups drawn."""
+        groups = _available_groups(view)
+        size = min(self.size, len(view.candidates))
+        union = NOBODY
+        for group in rng.permutation(len(groups)):
+            union = np.append(union, groups[group])
+            if len(union) >= size:
+                break
+        return _cohort(rng.choice(union, size, replace=False) if size else union)
+
+
+def _available_groups(view: View) -> list[np.ndarray]:
+    members = (view.clusters.members(label) for label in range(view.clusters.k))
+    groups = [group[view.available[group]] for group in members]
+    return [group for group in groups if len(group)]
+
+
+def _cohort(clients: Sequence[int] | np.ndarray) -> Cohort:
+    return Cohort(np.sort(np.asarray(clients, dtype=np.int64)))

@@ -1,0 +1,1 @@
+"""The optimal-transport cost between two sites' data, and what follows from it."""

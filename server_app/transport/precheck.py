@@ -1,0 +1,267 @@
+"""The precheck's result: each pair's cost beside its null, verdicts and groups; as a record."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from server_app.clustering.algorithms import Clusters
+from server_app.dissimilarity import FloatArray
+from server_app.transport.advice import Suggestion, suggest
+from server_app.transport.evidence import Evidence, SiteView
+from server_app.transport.groups import OtGroups
+from server_app.transport.noisy_costs import cost_bounds
+from server_app.transport.null_costs import NullCost
+from server_app.transport.pair_costs import OtCost, PairCosts, evidence_costs
+from server_app.transport.verdicts import Verdict, grouped, overall, site_verdict, symmetric
+
+__all__ = ["Comparison", "Group", "Pair", "Standing", "compare", "nearest_group"]
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """What is known of two sites together.
+
+    Attributes:
+        sites: their places, ascending.
+        cost: in [0, 1], the mean of both orders; NaN where there is nothing to compare.
+        null: what chance makes of equal data at their row counts, or what noise on their class
+            statistics may hide; None where not known.
+        verdict: on training together.
+        details: the cost class by class, the first site first.
+    """
+
+    sites: tuple[int, int]
+    cost: float
+    null: NullCost | None
+    verdict: Verdict
+    details: OtCost
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where one site stands.
+
+    Attributes:
+        group: its recommended group.
+        verdict: on training with that group, or, alone in it, with anybody.
+        cost: behind the verdict; NaN where there is nothing to compare.
+        null_high: beside it; NaN where not known.
+        nearest: the place of the site at the least cost; None where there is nothing to compare.
+    """
+
+    group: int
+    verdict: Verdict
+    cost: float
+    null_high: float
+    nearest: int | None
+
+
+@dataclass(frozen=True)
+class Group:
+    """A recommended group: its sites' places, and the mean cost between them, NaN for one site."""
+
+    sites: tuple[int, ...]
+    cost: float
+
+    @property
+    def advice(self) -> Suggestion:
+        """What to train in it, and why; nothing is known of costs where none could be computed."""
+        if len(self.sites) == 1:
+            return Suggestion("local", 0.0, "no other site is near enough to train with")
+        if np.isnan(self.cost):
+            return Suggestion("fedavg", 0.0, "nothing to compare: no cost speaks for or against it")
+        return suggest(self.cost)
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """All that follows from the costs.
+
+    Attributes:
+        names: of the sites, in their order.
+        views: what was known of each site.
+        method: variant, weights and thresholds.
+        costs: (n, n) symmetric in [0, 1], NaN where there is nothing to compare, 0 on the diagonal.
+        null_highs: (n, n) symmetric, NaN where not known and on the diagonal.
+        coverage: (n, n) share of the row's site that was compared with the column's.
+        pairs: all, in the order of their places.
+        clusters: the recommended groups.
+        merges: (n-1, 4) behind them, heights in the costs' unit.
+        standings: of every site.
+    """
+
+    names: Sequence[str]
+    views: Sequence[SiteView]
+    method: OtGroups
+    costs: FloatArray
+    null_highs: FloatArray
+    coverage: FloatArray
+    pairs: Sequence[Pair]
+    clusters: Clusters
+    merges: FloatArray
+    standings: Sequence[Standing]
+
+    @property
+    def verdict(self) -> Verdict:
+        """One word for the whole federation."""
+        return overall([standing.verdict for standing in self.standings])
+
+    @property
+    def groups(self) -> list[Group]:
+        """The recommended groups, in the order of their numbers."""
+        members = [tuple(self.clusters.members(k).tolist()) for k in range(self.clusters.k)]
+        return [Group(sites, self._mean_cost(sites)) for sites in members]
+
+    def _mean_cost(self, sites: Sequence[int]) -> float:
+        inside = self.costs[np.ix_(sites, sites)][np.triu_indices(len(sites), 1)]
+        known = inside[~np.isnan(inside)]
+        return float(known.mean()) if len(known) else float("nan")
+
+    def record(self) -> Json:
+        """Return everything as JSON takes it: names for places, null for what is not known."""
+        costs, limits = self.method.costs, self.method.thresholds
+        return {
+            "verdict": str(self.verdict),
+            "variant": costs.variant,
+            "weights": {"feature": costs.weights[0], "label": costs.weights[1]},
+            "min_rows": costs.min_rows,
+            "thresholds": {"beneficial": limits.beneficial, "detrimental": limits.detrimental},
+            "evidence": self.method.evidence,
+            "sites": [self._site(place) for place in range(len(self.names))],
+            "groups": [self._group(group) for group in self.groups],
+            "pairs": [self._pair(pair) for pair in self.pairs],
+        }
+
+    def _group(self, group: Group) -> Json:
+        advice = group.advice
+        return {
+            "sites": [self.names[place] for place in group.sites],
+            "cost": known(group.cost),
+            "advice": {"settings": dict(advice.settings), "reason": advice.reason},
+        }
+
+    def _site(self, place: int) -> Json:
+        standing, view = self.standings[place], self.views[place]
+        return {
+            "site": self.names[place],
+            "rows": view.total,
+            "classes": {str(label): count for label, count in view.counts.items()},
+            "group": standing.group,
+            "verdict": str(standing.verdict),
+            "cost": known(standing.cost),
+            "null": known(standing.null_high),
+            "nearest": None if standing.nearest is None else self.names[standing.nearest],
+        }
+
+    def _pair(self, pair: Pair) -> Json:
+        return {
+            "sites": [self.names[place] for place in pair.sites],
+            "cost": known(pair.cost),
+            "null_mean": None if pair.null is None else pair.null.mean,
+            "null": None if pair.null is None else pair.null.high,
+            "verdict": str(pair.verdict),
+            "coverage": list(pair.details.coverage),
+            "classes": [
+                {
+                    "class": label,
+                    "rows": [each.rows_a, each.rows_b],
+                    "feature_cost": each.feature_cost,
+                    "label_cost": each.label_cost,
+                    "cost": each.cost,
+                }
+                for label, each in pair.details.per_class.items()
+            ],
+            "warnings": list(pair.details.warnings),
+        }
+
+
+def known(value: float) -> float | None:
+    """Return a number as JSON takes it: None for NaN."""
+    return None if np.isnan(value) else value
+
+
+def compare(names: Sequence[str], method: OtGroups, evidence: Evidence) -> Comparison:
+    """Return costs, nulls, verdicts and groups of sites, by name in the evidence's order."""
+    priced = evidence_costs(evidence, method.costs)
+    costs = symmetric(priced.totals)
+    pairs = list(_pairs(priced, costs, method, evidence))
+    highs = np.full_like(costs, np.nan)
+    for pair in pairs:
+        if pair.null is not None:
+            highs[pair.sites] = highs[pair.sites[::-1]] = pair.null.high
+    clusters, merges = grouped(costs, method.thresholds, method.num_clusters)
+    standings = [_standing(site, costs, highs, clusters, method) for site in range(len(names))]
+    return Comparison(
+        tuple(names),
+        evidence.sites,
+        method,
+        costs,
+        highs,
+        priced.coverage,
+        pairs,
+        clusters,
+        merges,
+        standings,
+    )
+
+
+def _pairs(
+    priced: PairCosts, costs: FloatArray, method: OtGroups, evidence: Evidence
+) -> list[Pair]:
+    found = []
+    for (i, j), details in priced.pairs.items():
+        if i < j:
+            null = _null(evidence, i, j, details, method)
+            high = float("nan") if null is None else null.high
+            verdict = method.thresholds.judge(float(costs[i, j]), high)
+            found.append(Pair((i, j), float(costs[i, j]), null, verdict, details))
+    return sorted(found, key=lambda pair: pair.sites)
+
+
+def _null(evidence: Evidence, i: int, j: int, details: OtCost, method: OtGroups) -> NullCost | None:
+    """Return what chance makes of equal data; of noisy statistics, the most that they may hide.
+
+    With the latter a verdict is certain only where all that the noise leaves plausible agrees: None
+    where even the least is detrimental (``Thresholds.judge_between`` says the same).
+    """
+    weights = {label: each.weight for label, each in details.per_class.items()}
+    null = evidence.null(i, j, weights) if weights else None
+    bounds = cost_bounds(details, evidence.sites[i], evidence.sites[j], method.costs)
+    if null is not None or bounds is None:
+        return null
+    low, high = bounds
+    told = low == high or low >= method.thresholds.detrimental
+    return None if told else NullCost(np.array([high]))
+
+
+def _standing(
+    site: int, costs: FloatArray, highs: FloatArray, clusters: Clusters, method: OtGroups
+) -> Standing:
+    verdict, cost, high = site_verdict(site, costs, highs, clusters, method.thresholds)
+    return Standing(int(clusters.labels[site]), verdict, cost, high, _nearest(site, costs))
+
+
+def _nearest(site: int, costs: FloatArray) -> int | None:
+    others = {j: float(costs[site, j]) for j in range(len(costs)) if j != site}
+    comparable = {j: cost for j, cost in others.items() if not np.isnan(cost)}
+    return min(comparable, key=comparable.__getitem__) if comparable else None
+
+
+def nearest_group(costs: Sequence[float], groups: Mapping[int, int]) -> int | None:
+    """Return the group of least mean cost to a newcomer; None where nothing can be compared.
+
+    Args:
+        costs: of the newcomer with each site, NaN where there is nothing to compare.
+        groups: of the sites, by their places in ``costs``.
+    """
+    means: dict[int, float] = {}
+    for group in sorted(set(groups.values())):
+        mine = [costs[place] for place, other in groups.items() if other == group]
+        comparable = [cost for cost in mine if not np.isnan(cost)]
+        if comparable:
+            means[group] = float(np.mean(comparable))
+    return min(means, key=means.__getitem__) if means else None
