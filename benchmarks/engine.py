@@ -137,7 +137,7 @@ def ours(work: Workload, engine: str, workers: int, rounds: int, folder: Path) -
     import torch
 
     from client_app.site import simulated_federation
-    from deploy.simulation import InProcessGrid, load_client_app
+    from deploy.simulation.grid import InProcessGrid, load_client_app
 
     settings = settings_of(work, engine, folder)
     began = time.perf_counter()

@@ -21,7 +21,7 @@ import numpy as np
 
 from common.config import Settings
 from common.data.readers import HOSPITALS
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.record.run_folder import RunFolder
 from server_app.report import report
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from common.config import Settings
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.record import accuracy_figures
 
 METHODS: dict[str, dict[str, object]] = {

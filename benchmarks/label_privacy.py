@@ -24,7 +24,7 @@ from client_app.site import simulated_federation
 from common import seeds
 from common.config import Settings
 from common.privacy.labels import label_mechanism, plausible_counts
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.clustering.algorithms import normalise_counts, symmetric_kl_k_means
 from server_app.report import plots
 

@@ -25,8 +25,8 @@ import numpy as np
 from client_app import energy
 from common import config, messages, power
 from common.config import Settings
-from deploy import batched
-from deploy.simulation import simulate
+from deploy.simulation import batched
+from deploy.simulation.grid import simulate
 from server_app.report import report
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from common.config import Settings
 from common.data import readers
 from common.data.readers import DataFolder
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 
 BASELINES = ("random-clusters", "kcenter", "wc", "fedsccs")
 SELECTIONS = ("all", "random", "worst")

@@ -23,7 +23,7 @@ import numpy as np
 from common import config
 from common.data.readers import HOSPITALS
 from deploy import precheck
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.record.run_folder import RunFolder
 from server_app.report import report
 

@@ -27,7 +27,7 @@ from client_app.site import open_site, simulated_federation
 from common import models
 from common.config import Settings
 from common.privacy.statistics import ball_rows, release_moments
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.dissimilarity import FloatArray
 from server_app.methods import build
 from server_app.transport.evidence import ClearRows, SiteView

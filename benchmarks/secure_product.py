@@ -26,7 +26,7 @@ from common.messages import RELEASES
 from common.two_party import protocol as secure
 from common.two_party.messages import COST, LABELS, PRODUCTS, ROWS, ProductOrder
 from common.two_party.protocol import Shape
-from deploy.simulation import InProcessGrid, load_client_app
+from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app.protection.two_party import secure_products
 from server_app.rounds.roster import introduce
 

@@ -21,14 +21,14 @@ from benchmarks.metering import Apart, clocked
 from client_app.training import engine
 from common import config
 from common.config import Settings
-from deploy import simulation
+from deploy.simulation import grid
 from server_app.record import checkpoint
 from server_app.report import report
 
 IMPORTED = time.time() - psutil.Process().create_time()
 
 CALLS: dict[str, tuple[Any, str]] = {
-    "data": (simulation, "simulated_federation"),
+    "data": (grid, "simulated_federation"),
     "training": (engine, "fit"),
     "evaluation": (engine, "evaluate"),
     "checkpoints": (checkpoint, "save"),
@@ -44,7 +44,7 @@ def parts(settings: Settings) -> dict[str, float]:
             name: stack.enter_context(clocked(*call)) for name, call in CALLS.items()
         }
         began = time.perf_counter()
-        simulation.simulate(settings.replace(workers=1, output_dir=folder))
+        grid.simulate(settings.replace(workers=1, output_dir=folder))
         seconds = time.perf_counter() - began
     found = {name: clock.wall for name, clock in clocks.items()}
     rest = seconds - sum(found.values())

@@ -11,8 +11,8 @@ import typer
 from common import config
 from common.config import Settings, allowed_values, kebab_case
 from common.errors import ConfigError, CoterieError
-from deploy import commands
-from deploy.commands import ConfigFile, Words
+from deploy.sites import commands
+from deploy.sites.commands import ConfigFile, Words
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -64,7 +64,7 @@ def simulate(words: Words = None, config_file: ConfigFile = None) -> None:
 
     build(settings)
     settings = settings.replace(dataset=locate(settings.dataset))
-    from deploy.simulation import simulate as run
+    from deploy.simulation.grid import simulate as run
 
     run(settings)
 
@@ -80,7 +80,7 @@ def resume(
     """
     given = [*(words or ()), f"resume={run.absolute()}"]
     settings = config.load(run / "config.toml", given)
-    from deploy.simulation import simulate as go_on
+    from deploy.simulation.grid import simulate as go_on
 
     go_on(settings)
 
@@ -102,8 +102,8 @@ def compare(
     jobs: Annotated[int, typer.Option(min=0, help="runs at a time; 0: one per core")] = 0,
 ) -> None:
     """Run many federations, skip those that are done, and write one table."""
-    from deploy.compare import compare as play
-    from deploy.compare_grid import read_grid
+    from deploy.compare.compare import compare as play
+    from deploy.compare.grid import read_grid
 
     file, settings = _file_first(words or [])
     play(read_grid(file, settings, quick=quick, reference=reference), jobs)

@@ -99,7 +99,7 @@ def _check_names(files: Sequence[Path]) -> None:
 def run(planned: Plan) -> Path:
     """Run it and return the absolute path of the run folder."""
     # Imports of seconds, after everything that can be refused without them.
-    from deploy.simulation import simulate
+    from deploy.simulation.grid import simulate
 
     if not planned.files:
         return simulate(planned.settings)

@@ -8,7 +8,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.site import free_port
+from deploy.sites.site import free_port
 
 ROOT = Path(__file__).parent.parent
 _MARK = "COTERIE_TEST_DEPLOYMENT"  # in the environment of every process that belongs to one

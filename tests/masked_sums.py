@@ -25,7 +25,7 @@ from common.secagg.messages import (
     SumKeys,
     SumOrder,
 )
-from deploy.simulation import InProcessGrid, load_client_app
+from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
 
 STEPS = (TRAIN_FOR_SUM, SHARE, MASK, UNMASK)

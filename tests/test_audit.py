@@ -8,7 +8,7 @@ from flwr.app import Context, RecordDict
 from common.config import Settings
 from common.errors import RoundError
 from common.logs import JsonFormatter
-from deploy.simulation import InProcessGrid, simulate
+from deploy.simulation.grid import InProcessGrid, simulate
 from server_app import app as server
 from server_app.record import audit
 from server_app.record.run_folder import RunFolder

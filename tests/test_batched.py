@@ -11,7 +11,7 @@ from client_app.training.engine import Lesson
 from common import messages, models
 from common.config import Settings
 from common.messages import EvaluateReport, Order, TrainReport
-from deploy import answering, batched
+from deploy.simulation import answering, batched
 
 pytestmark = pytest.mark.usefixtures("task_identity")
 

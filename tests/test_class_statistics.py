@@ -16,7 +16,7 @@ from common.messages import DISCLOSURES, RELEASES, Order, ReleaseNote
 from common.privacy.book import REPLACE_ROW_IN_CLASS
 from common.privacy.closed_form import zcdp_epsilon
 from common.privacy.statistics import noise_sigma
-from deploy.simulation import InProcessGrid, load_client_app
+from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app.rounds.roster import introduce
 from server_app.transport.ask_statistics import ask
 from server_app.transport.class_cost import class_cost

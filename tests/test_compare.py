@@ -16,8 +16,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from deploy.compare_grid import read_grid
-from deploy.compare_runs import Outcome, alone, finished, play
+from deploy.compare.grid import read_grid
+from deploy.compare.runs import Outcome, alone, finished, play
 
 ROOT = Path(__file__).parent.parent
 TINY = ["num-clients=4", "num-server-rounds=2", "local-epochs=1", "clients-per-round=2"]

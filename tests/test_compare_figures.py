@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from deploy import compare_page, compare_plots
-from deploy.compare_figures import (
+from deploy.compare import page
+from deploy.compare import plots as compare_plots
+from deploy.compare.figures import (
     COLUMNS,
     RunFigures,
     Spread,
@@ -18,9 +19,9 @@ from deploy.compare_figures import (
     rows_of,
     selection_shares,
 )
-from deploy.compare_grid import read_grid
-from deploy.compare_runs import Outcome
-from deploy.compare_tables import cell, columns_of, legend, markdown, runs_csv, table_csv
+from deploy.compare.grid import read_grid
+from deploy.compare.runs import Outcome
+from deploy.compare.tables import cell, columns_of, legend, markdown, runs_csv, table_csv
 from server_app.report import plots
 
 BY_KEY = {column.key: column for column in COLUMNS}
@@ -145,7 +146,7 @@ def test_without_metering_there_are_no_joules(tmp_path):
     assert {column.key for column in columns_of(rows, grid)} == keys | {"communication_joules"}
     assert BY_KEY["communication_joules"].of(rows[0]).mean == 8
     assert common_joules(rows[0].runs)[0].size == 0
-    [section] = compare_page.sections(rows, grid)
+    [section] = page.sections(rows, grid)
     assert [picture.name for picture in section.pictures] == ["1-accuracy", "1-selection"]
     assert "not metered" in section.absences[0]
 
@@ -243,7 +244,7 @@ def test_model_size_is_told_and_drawn_where_it_differs(tmp_path):
     assert [BY_KEY["parameters"].of(row).mean for row in rows] == [5, 23]
     assert BY_KEY["parameters"] in columns_of(rows, grid)
     assert BY_KEY["parameters"] not in columns_of(rows[:1], grid)
-    names = [picture.name for picture in compare_page.sections(rows, grid)[0].pictures]
+    names = [picture.name for picture in page.sections(rows, grid)[0].pictures]
     assert "1-communication" in names
     with plots.style():
         [axes] = compare_plots.communication_shares(rows).axes
@@ -263,7 +264,7 @@ def test_page_escapes_what_it_is_told(tmp_path):
     grid, runs = compared(tmp_path)
     rows = rows_of(runs, "random")
     failed = Outcome(runs[0].case, None, "<script>alert(1)</script>")
-    text = compare_page.page(compare_page.sections(rows, grid), rows, [failed], grid)
+    text = page.page(page.sections(rows, grid), rows, [failed], grid)
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
     assert not re.search(r'(src|href)="(?!#)', text)
@@ -272,7 +273,7 @@ def test_page_escapes_what_it_is_told(tmp_path):
 def test_page_of_no_finished_run_still_tells_why(tmp_path):
     grid = read_grid(None, WORDS)
     outcomes = [Outcome(case, None, "no luck") for case in grid.cases]
-    assert compare_page.page([], [], outcomes, grid).count("no luck") == 4
+    assert page.page([], [], outcomes, grid).count("no luck") == 4
 
 
 @pytest.mark.parametrize(

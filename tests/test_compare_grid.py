@@ -2,7 +2,7 @@ import pytest
 
 from common.config import Settings
 from common.errors import ConfigError
-from deploy.compare_grid import Case, identity, read_grid
+from deploy.compare.grid import Case, identity, read_grid
 
 FILE = """
 title = "Two methods"

@@ -24,7 +24,7 @@ from client_app.training.pull import Pull
 from common import models
 from common.config import Settings
 from common.errors import ConfigError, DataError
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 
 CONVOLUTIONAL = {
     "lenet": (1, 8, 8),

@@ -6,7 +6,7 @@ from federations import load_echo
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from common import messages
-from deploy.simulation import InProcessGrid
+from deploy.simulation.grid import InProcessGrid
 from server_app.rounds import deadlines as courier
 from server_app.rounds.deadlines import Courier, Deadlines
 

@@ -22,10 +22,10 @@ from common import messages
 from common.config import Settings
 from common.secagg.messages import MASK
 from common.two_party.messages import PRODUCT_OPEN, PRODUCT_SHARE
-from deploy.certificates import Authority
-from deploy.simulation import InProcessGrid, load_client_app
-from deploy.site import SiteFile
-from deploy.site_keys import init
+from deploy.simulation.grid import InProcessGrid, load_client_app
+from deploy.sites.certificates import Authority
+from deploy.sites.site import SiteFile
+from deploy.sites.site_keys import init
 from server_app import app as server_app
 from server_app.protection.disclosed import WHAT
 from server_app.record import checkpoint

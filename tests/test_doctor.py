@@ -11,13 +11,13 @@ import time
 import pytest
 
 from common.errors import ConfigError
-from deploy import certificates, doctor
-from deploy.certificates import Authority
-from deploy.doctor import Verdict, examine, of_server, of_site
-from deploy.provision import Plan, provision
-from deploy.serve import Server
-from deploy.site import SiteFile, free_port
-from deploy.site_keys import init
+from deploy.sites import certificates, doctor
+from deploy.sites.certificates import Authority
+from deploy.sites.doctor import Verdict, examine, of_server, of_site
+from deploy.sites.provision import Plan, provision
+from deploy.sites.serve import Server
+from deploy.sites.site import SiteFile, free_port
+from deploy.sites.site_keys import init
 
 
 @pytest.fixture

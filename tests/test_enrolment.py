@@ -6,9 +6,9 @@ import pytest
 
 from common.config import Settings
 from common.errors import RoundError
-from deploy.provision import CA
-from deploy.serve import Server
-from deploy.simulation import InProcessGrid, load_client_app
+from deploy.simulation.grid import InProcessGrid, load_client_app
+from deploy.sites.provision import CA
+from deploy.sites.serve import Server
 from server_app.rounds import enrolment
 from server_app.rounds.roster import introduce, introduce_late, reintroduce
 

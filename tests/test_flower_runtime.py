@@ -14,8 +14,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from common.config import Settings
-from deploy.simulation import simulate
-from deploy.site import free_port
+from deploy.simulation.grid import simulate
+from deploy.sites.site import free_port
 
 ROOT = Path(__file__).parent.parent
 PATIENCE = 500.0  # seconds; machines that run tests have other things to do

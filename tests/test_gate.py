@@ -11,9 +11,9 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from deploy.gate import THIS_MACHINE, Gate
-from deploy.json_lines import as_json
-from deploy.site_keys import supernode_fingerprint
+from deploy.sites.gate import THIS_MACHINE, Gate
+from deploy.sites.json_lines import as_json
+from deploy.sites.site_keys import supernode_fingerprint
 
 INSIDE = [ipaddress.ip_network(network) for network in (*THIS_MACHINE, "10.7.0.0/16")]
 

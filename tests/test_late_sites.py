@@ -13,7 +13,7 @@ from client_app.site import simulated_federation
 from common import messages
 from common.config import Settings
 from common.messages import LabelHistogram
-from deploy.simulation import InProcessGrid, load_client_app
+from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
 
 KINDS = {"a": (0, 1, 2, 3, 4), "b": (5, 6, 7, 8, 9)}

@@ -14,7 +14,7 @@ from common import messages, power, radio
 from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Introduction, Usage
-from deploy import simulation
+from deploy.simulation import grid as simulation
 from server_app.metering import account
 from server_app.metering.account import Book, MeteredGrid
 from server_app.rounds.roster import Roster

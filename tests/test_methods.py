@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.models import initial_parameters
-from deploy.simulation import InProcessGrid, load_client_app, simulate
+from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app.clustering.algorithms import normalise_counts
 from server_app.clustering.by_models import ModelGroups

@@ -15,7 +15,7 @@ from common import models as networks
 from common.config import Settings
 from common.errors import ClusteringError, ConfigError, RoundError
 from common.messages import Introduction, Order, ProbeReport, TrainReport
-from deploy.simulation import InProcessGrid, load_client_app, simulate
+from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app import methods
 from server_app.clustering.algorithms import Clusters

@@ -17,7 +17,7 @@ from common import models as networks
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.messages import Order, RepresentationReport, TrainReport
-from deploy.simulation import InProcessGrid, load_client_app, simulate
+from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app import methods
 from server_app.rounds.routing import average

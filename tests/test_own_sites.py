@@ -11,7 +11,7 @@ from client_app import energy
 from common import power
 from common.config import Settings
 from common.errors import RoundError
-from deploy.simulation import InProcessGrid, load_client_app
+from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
 
 HEADER = "age,pulse,sick"

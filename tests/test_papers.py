@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.compare_grid import read_grid
+from deploy.compare.grid import read_grid
 from server_app import methods
 
 ROOT = Path(__file__).parent.parent

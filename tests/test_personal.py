@@ -16,7 +16,7 @@ from client_app.training.personal import PersonalModels
 from common import config, messages, models
 from common.config import Settings
 from common.messages import EvaluateReport, Order, PersonalReport, TrainReport
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.record.ledger import Ledger
 
 SETTINGS = Settings(**{"num-clients": 4, "local-epochs": 1, "model": "mlp", "objective": "ditto"})

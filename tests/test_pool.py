@@ -12,8 +12,8 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from common import messages
-from deploy import pool
-from deploy.simulation import InProcessGrid
+from deploy.simulation import pool
+from deploy.simulation.grid import InProcessGrid
 
 NODES = 40
 VICTIM = 7

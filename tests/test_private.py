@@ -19,7 +19,7 @@ from common.errors import BudgetError, ConfigError, DataError, RoundError
 from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
 from common.privacy.accounting import Gaussian
 from common.privacy.book import REPLACE_ROW, Book, Budget, Entry
-from deploy.simulation import InProcessGrid, load_client_app, simulate
+from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 
 ENTRY = Entry(Gaussian(0.5), REPLACE_ROW, "something")

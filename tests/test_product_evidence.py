@@ -26,7 +26,7 @@ from common.two_party.messages import (
     ProductDeal,
     ProductOrder,
 )
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.methods import build
 from server_app.protection.two_party import secure_products
 from server_app.rounds.roster import introduce

@@ -7,7 +7,7 @@ import pytest
 
 from common.config import Settings
 from common.errors import ConfigError, RoundError
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.method_cards import CARDS
 from server_app.methods import build
 from server_app.protection import catalogue

@@ -11,10 +11,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from common.errors import ConfigError
-from deploy import certificates
-from deploy.certificates import Authority, load_certificate
-from deploy.provision import Plan, provision
-from deploy.site_keys import init
+from deploy.sites import certificates
+from deploy.sites.certificates import Authority, load_certificate
+from deploy.sites.provision import Plan, provision
+from deploy.sites.site_keys import init
 
 SITES = ("north", "south")
 

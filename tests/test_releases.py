@@ -11,7 +11,7 @@ from test_simulation import lines, run, settings_in
 
 from common import messages
 from common.messages import Introduction, LabelHistogram, ReleaseNote, TrainReport
-from deploy.simulation import InProcessGrid, load_client_app, simulate
+from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app.protection.disclosed import CLEAR, FILE, RecordingGrid, Released, Releases, shape_of
 from server_app.record.run_folder import RunFolder
 from server_app.report import releases as report_releases

@@ -5,7 +5,7 @@ from typer.testing import CliRunner
 
 from common.config import Settings
 from deploy.cli import app
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 
 
 def played(folder, objective):

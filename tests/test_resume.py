@@ -14,7 +14,7 @@ import pytest
 from common import config
 from common.config import Settings
 from common.errors import ConfigError
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app import app as server
 from server_app.record.run_folder import RunFolder
 

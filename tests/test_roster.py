@@ -8,7 +8,7 @@ from flwr.app import Context, RecordDict
 from common.config import Settings
 from common.errors import RoundError
 from common.messages import Introduction
-from deploy.simulation import InProcessGrid, load_client_app
+from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
 from server_app.rounds import roster
 from server_app.rounds.roster import Roster, introduce

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file
 from benchmarks.rounds import Federation
 from client_app.training.objectives import OBJECTIVES
 from common.config import Settings
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 
 
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES))

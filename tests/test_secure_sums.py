@@ -36,7 +36,7 @@ from common.secagg.messages import (
     SumOrder,
 )
 from common.secagg.neighbours import wiring
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app import app as server
 from server_app.protection import secagg_limits
 from server_app.rounds.routing import average

@@ -9,7 +9,7 @@ from client_app.site import simulated_federation
 from common.config import Settings, load
 from common.data import flamby
 from common.errors import ConfigError
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app import methods
 
 COMPARES_CLASSES = ("similarity", "simclust", "repclust", "fedsccs", "flis")

@@ -6,8 +6,8 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 from common.errors import ConfigError
 from common.identity import Identity
-from deploy import site_keys
-from deploy.site_keys import PublicKeys, init
+from deploy.sites import site_keys
+from deploy.sites.site_keys import PublicKeys, init
 
 
 def test_keys_are_made_once_and_stay(tmp_path):

@@ -16,8 +16,8 @@ from client_app.training.engine import Lesson
 from common import models
 from common.config import Settings
 from common.seeds import generator
-from deploy import batched
-from deploy.simulation import simulate
+from deploy.simulation import batched
+from deploy.simulation.grid import simulate
 
 SHAPES = {"mlp": (12,), "lenet": (1, 8, 8), "pereira-cnn": (3, 32, 32)}
 

@@ -23,7 +23,7 @@ from common.two_party.messages import (
     ProductOrder,
     occasion_of,
 )
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.dissimilarity import LABEL_METRICS
 from server_app.methods import build
 from server_app.protection.two_party import secure_products

@@ -24,7 +24,7 @@ from common.errors import BudgetError, ConfigError, MessageError
 from common.messages import Order, ReleaseNote, TrainReport
 from common.privacy.book import SITE
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.methods import build
 from server_app.protection.central_dp import FILE, CentralDp, clipped_average
 from server_app.record.recorded_run import RecordedRun

@@ -14,7 +14,7 @@ from client_app.training import loop
 from common import models, seeds
 from common.data.datasets import load_dataset
 from common.errors import DataError
-from deploy.simulation import simulate
+from deploy.simulation.grid import simulate
 from server_app.record import using_models
 
 ROOT = Path(__file__).parent.parent

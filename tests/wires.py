@@ -9,7 +9,7 @@ from client_app.site_state import ContextKeeper
 from common import messages
 from common.identity import fingerprint
 from common.two_party.messages import ProductDeal
-from deploy.simulation import InProcessGrid, load_client_app
+from deploy.simulation.grid import InProcessGrid, load_client_app
 
 SITES = 3
 

@@ -1,4 +1,5 @@
-"""The SuperLink behind a gate: ``python -m deploy.gate --admin NETWORK ... -- <its arguments>``.
+"""The SuperLink behind a gate: ``python -m deploy.sites.gate --admin NETWORK ... -- <its
+arguments>``.
 
 Flower serves all of its interfaces on one port, and in the open-source version whoever reaches
 that port may submit a run, which is code that every site executes, and may enrol keys. So only what
@@ -122,7 +123,7 @@ def main() -> None:
     from flwr.supercore import log
     from flwr.superlink.cli.flower_superlink import flower_superlink
 
-    parser = argparse.ArgumentParser(prog="deploy.gate")
+    parser = argparse.ArgumentParser(prog="deploy.sites.gate")
     parser.add_argument("--admin", action="append", type=ipaddress.ip_network, required=True)
     split = sys.argv.index("--")
     admins = parser.parse_args(sys.argv[1:split]).admin

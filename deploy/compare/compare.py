@@ -8,10 +8,10 @@ from pathlib import Path
 
 from common.data.datasets import locate
 from common.errors import ComparisonError, ConfigError, CoterieError
-from deploy import compare_page, compare_tables
-from deploy.compare_figures import Row, RunFigures, rows_of
-from deploy.compare_grid import Case, Grid
-from deploy.compare_runs import Outcome, Progress, alone, play
+from deploy.compare import page, tables
+from deploy.compare.figures import Row, RunFigures, rows_of
+from deploy.compare.grid import Case, Grid
+from deploy.compare.runs import Outcome, Progress, alone, play
 from server_app import methods
 from server_app.record.run_folder import RunFolder
 
@@ -53,23 +53,21 @@ def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
     """Write all that is derived from the runs, and return the table's rows."""
     runs = [RunFigures.of(o.case, o.folder) for o in outcomes if o.folder is not None]
     rows = rows_of(runs, grid.reference)
-    sections = compare_page.sections(rows, grid)
+    sections = page.sections(rows, grid)
     files = RunFolder(folder)
-    files.write("table.csv", compare_tables.table_csv(rows, grid) if rows else "")
-    files.write("runs.csv", compare_tables.runs_csv(outcomes, runs))
+    files.write("table.csv", tables.table_csv(rows, grid) if rows else "")
+    files.write("runs.csv", tables.runs_csv(outcomes, runs))
     files.write("table.md", f"# {grid.title}\n\n{_in_words(rows, grid)}\n" if rows else "")
     for section in sections:
         for picture in section.pictures:
             files.write(f"plots/{picture.name}.svg", picture.document)
-    files.write("comparison.html", compare_page.page(sections, rows, outcomes, grid))
+    files.write("comparison.html", page.page(sections, rows, outcomes, grid))
     return rows
 
 
 def _in_words(rows: Sequence[Row], grid: Grid) -> str:
-    first, *meanings = compare_tables.legend(rows, grid)
-    return "\n".join(
-        [compare_tables.markdown(rows, grid), "", first, "", *(f"- {m}" for m in meanings)]
-    )
+    first, *meanings = tables.legend(rows, grid)
+    return "\n".join([tables.markdown(rows, grid), "", first, "", *(f"- {m}" for m in meanings)])
 
 
 def _refuse_failures(outcomes: Sequence[Outcome]) -> None:

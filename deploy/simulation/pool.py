@@ -28,7 +28,7 @@ from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
-from deploy import answering
+from deploy.simulation import answering
 
 _POLL_SECONDS = 2.0  # how often an idle worker looks whether its parent still lives
 _CHUNK_SECONDS = 0.05  # what a chunk may take; a round trip costs less than a hundredth of it

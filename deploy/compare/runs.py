@@ -24,7 +24,7 @@ from pathlib import Path
 from common import config
 from common.config import Settings, read_toml
 from common.errors import ConfigError, CoterieError
-from deploy.compare_grid import Case, identity
+from deploy.compare.grid import Case, identity
 
 _TICK_SECONDS = 1.0
 
@@ -156,7 +156,7 @@ class _Crew:
         # A server that has imported torch and Flower once forks a fresh process for each run: that
         # saves their seconds of importing, and this process stays free of them.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["deploy.simulation"])
+        self._context.set_forkserver_preload(["deploy.simulation.grid"])
         self._busy: list[_Run] = []
 
     def play(self, cases: Sequence[Case], progress: Progress) -> None:
@@ -219,7 +219,7 @@ def _run(settings: Settings, log: Path, telling: Connection) -> None:
     with log.open("wb") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    from deploy.simulation import simulate
+    from deploy.simulation.grid import simulate
 
     try:
         simulate(settings)

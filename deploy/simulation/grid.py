@@ -2,10 +2,10 @@
 
 The same ServerApp, Strategy and ClientApp run here as under Flower's own runtimes. There is no
 polling, no queue between processes of different owners and no protobuf: a message is answered here
-or by one of a few worker processes (:mod:`deploy.pool`).
+or by one of a few worker processes (:mod:`deploy.simulation.pool`).
 
-Flower's private names that this needs stand in this file and :mod:`deploy.answering` only, and
-``tests/test_simulation.py`` says which one broke: ``TaskIdentity``, ``Run.create_empty``,
+Flower's private names that this needs stand in this file and :mod:`deploy.simulation.answering`
+only, and ``tests/test_simulation.py`` says which one broke: ``TaskIdentity``, ``Run.create_empty``,
 ``metadata.__dict__["_message_id"]``, and ``Message(metadata=..., content=...)``.
 """
 
@@ -30,8 +30,8 @@ from client_app.training.loop import choose_device
 from common.config import Scalar, Settings
 from common.messages import RELEASES
 from common.privacy import disclosures
-from deploy import answering
-from deploy.pool import Pool, Task, Worker
+from deploy.simulation import answering
+from deploy.simulation.pool import Pool, Task, Worker
 from server_app import app as server
 from server_app import methods
 from server_app.metering import account

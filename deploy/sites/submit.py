@@ -7,8 +7,8 @@ from pathlib import Path
 
 from common.config import Settings
 from common.errors import ConfigError
-from deploy.flower import Connection
-from deploy.secret_files import write_public
+from deploy.sites.flower import Connection
+from deploy.sites.secret_files import write_public
 
 APP = Path(__file__).parents[1]
 """The Flower app: the checkout that this file lies in."""

@@ -15,7 +15,7 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from client_app.app import app as own_app
 from client_app.training import stacked
 from common import config, messages
-from deploy import batched
+from deploy.simulation import batched
 
 T = TypeVar("T")
 

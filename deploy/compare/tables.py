@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from deploy.compare_figures import COLUMNS, Column, Row, RunFigures, Spread
-from deploy.compare_grid import PAPER_FIGURES, Grid
-from deploy.compare_runs import Outcome
+from deploy.compare.figures import COLUMNS, Column, Row, RunFigures, Spread
+from deploy.compare.grid import PAPER_FIGURES, Grid
+from deploy.compare.runs import Outcome
 from server_app.record.energy_figures import COUNTED
 
 _PAPER_TITLES = {

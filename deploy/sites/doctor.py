@@ -25,11 +25,11 @@ from packaging.requirements import Requirement
 from client_app.training import compiler
 from common.data.datasets import SITE_FILES
 from common.errors import CoterieError
-from deploy import certificates, flower, provision
-from deploy.certificates import load_certificate
-from deploy.serve import Server
-from deploy.site import SiteFile
-from deploy.site_keys import supernode_public
+from deploy.sites import certificates, flower, provision
+from deploy.sites.certificates import load_certificate
+from deploy.sites.serve import Server
+from deploy.sites.site import SiteFile
+from deploy.sites.site_keys import supernode_public
 
 PROGRAMS = (
     *("flower-superlink", "flower-supernode", "flower-superexec"),

@@ -12,7 +12,7 @@ from pydantic import Field
 from client_app.site_config import SiteConfig
 from common.config import Scalar, read_toml
 from common.errors import ConfigError
-from deploy.flower import environment, program
+from deploy.sites.flower import environment, program
 
 NODE_CONFIG = "node-config.toml"
 

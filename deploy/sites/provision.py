@@ -7,9 +7,9 @@
                            keys, server.toml, README.md
     <folder>/sites/<id>/   what one site gets: ca.crt, site.toml, README.md; nothing is secret
 
-Private keys of sites are made on the sites (:mod:`deploy.site_keys`) and never come here. Running
-it again adds sites, replaces keys that were rotated and renews the server's certificate when its
-names have changed or it expires soon; the authority stays, so nobody else notices.
+Private keys of sites are made on the sites (:mod:`deploy.sites.site_keys`) and never come here.
+Running it again adds sites, replaces keys that were rotated and renews the server's certificate
+when its names have changed or it expires soon; the authority stays, so nobody else notices.
 """
 
 import ipaddress
@@ -25,11 +25,11 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from common.config import read_toml
 from common.errors import ConfigError, did_you_mean
-from deploy import certificates, instructions
-from deploy.certificates import RENEW_DAYS, Authority, load_certificate
-from deploy.secret_files import private_folder, write_public
-from deploy.site import SiteFile
-from deploy.site_keys import SITE_ID, SUPERNODE_KEY, PublicKeys
+from deploy.sites import certificates, handouts
+from deploy.sites.certificates import RENEW_DAYS, Authority, load_certificate
+from deploy.sites.secret_files import private_folder, write_public
+from deploy.sites.site import SiteFile
+from deploy.sites.site_keys import SITE_ID, SUPERNODE_KEY, PublicKeys
 
 SERVER_FILE = "server.toml"
 CA = "ca.crt"
@@ -152,7 +152,7 @@ def _write_server(plan: Plan, authority: Authority, folder: Path, done: list[str
     if len(datasets) == 1:
         values["dataset"] = datasets.pop()
     write_public(folder / SERVER_FILE, tomli_w.dumps(values).encode())
-    write_public(folder / "README.md", instructions.server(plan.name).encode())
+    write_public(folder / "README.md", handouts.server(plan.name).encode())
 
 
 def _why_issue(plan: Plan, authority: Authority, certificate: Path, key: Path) -> str:
@@ -192,10 +192,10 @@ def _write_site(plan: Plan, site: str, folder: Path, done: list[str]) -> None:
     own.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder / "server" / CA, own / CA)
     peers = {name: keys.identity_fingerprint for name, keys in plan.sites.items() if name != site}
-    text = instructions.site_file(site, plan.site_file(site), peers)
+    text = handouts.site_file(site, plan.site_file(site), peers)
     write_public(own / "site.toml", text.encode())
     mine = plan.sites[site].identity_fingerprint
-    write_public(own / "README.md", instructions.site(plan.name, site, mine).encode())
+    write_public(own / "README.md", handouts.site(plan.name, site, mine).encode())
 
 
 def _key_of(line: str) -> list[str]:

@@ -39,7 +39,7 @@ def provision(
     ] = None,
 ) -> None:
     """Make certificates and one folder per recipient; run it again to add sites or change keys."""
-    from deploy import provision as provisioning
+    from deploy.sites import provision as provisioning
 
     read = provisioning.Plan.read(plan)
     done = provisioning.provision(read, output or plan.absolute().parent / "provision")
@@ -60,8 +60,8 @@ def site(
     if config_file is None:
         raise typer.BadParameter("name the site's own file", param_hint="--config")
     from client_app import prepared_data
-    from deploy import flower
-    from deploy.site import Node, SiteFile
+    from deploy.sites import flower
+    from deploy.sites.site import Node, SiteFile
 
     own = SiteFile.read(config_file)
     dataset = prepared_data.prepare(own)
@@ -86,7 +86,7 @@ def site_init(
     rotate: Annotated[bool, typer.Option(help="make another SuperNode key")] = False,
 ) -> None:
     """Make a site's keys on the site; only the public file it names is to be sent."""
-    from deploy import site_keys
+    from deploy.sites import site_keys
 
     own = (folder or Path(name)).absolute()
     sent = (public or own / f"{name}.public.toml").absolute()
@@ -106,8 +106,8 @@ def serve(
     log_format: LogOption = LogFormat.TEXT,
 ) -> None:
     """Start the SuperLink, with TLS, node keys and a database file."""
-    from deploy import flower
-    from deploy.serve import Server
+    from deploy.sites import flower
+    from deploy.sites.serve import Server
 
     server = Server.open(folder)
     command = server.command(host, tuple(admin or ()))
@@ -116,7 +116,7 @@ def serve(
 
 def register(folder: ServerFolder) -> None:
     """Let the SuperLink know whose keys are provisioned, and whose are revoked."""
-    from deploy import serve as serving
+    from deploy.sites import serve as serving
 
     server = serving.Server.open(folder)
     done = serving.register(server, server.connection())
@@ -125,8 +125,8 @@ def register(folder: ServerFolder) -> None:
 
 def submit(folder: ServerFolder, words: Words = None, config_file: ConfigFile = None) -> None:
     """Send a run to the SuperLink and follow it; exit code 0 completed, 1 failed, 3 stopped."""
-    from deploy import submit as submitting
-    from deploy.serve import Server
+    from deploy.sites import submit as submitting
+    from deploy.sites.serve import Server
     from server_app.methods import build
 
     server = Server.open(folder)
@@ -142,7 +142,7 @@ def doctor(
     site_file: Annotated[Path | None, typer.Option("--site", help="a site's site.toml")] = None,
 ) -> None:
     """Check versions, ports, certificates, data, device, disk and clock, and say what to do."""
-    from deploy.doctor import Verdict, examine
+    from deploy.sites.doctor import Verdict, examine
 
     failed = 0
     for finding in examine(server, site_file):

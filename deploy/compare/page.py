@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from matplotlib.figure import Figure
 
-from deploy import compare_plots
-from deploy.compare_figures import COLUMNS, Column, Row, common_joules
-from deploy.compare_grid import Grid, identity
-from deploy.compare_runs import Outcome
-from deploy.compare_tables import columns_of, head_and_cells, legend, scenarios
+from deploy.compare import plots as compare_plots
+from deploy.compare.figures import COLUMNS, Column, Row, common_joules
+from deploy.compare.grid import Grid, identity
+from deploy.compare.runs import Outcome
+from deploy.compare.tables import columns_of, head_and_cells, legend, scenarios
 from server_app.report import plots
 from server_app.report.page import Picture, Table, render
 

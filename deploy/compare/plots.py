@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from common.config import Scalar
-from deploy.compare_figures import (
+from deploy.compare.figures import (
     Column,
     FloatArray,
     Row,

@@ -17,8 +17,8 @@ from typing import Any, NoReturn
 import tomli_w
 
 from common.errors import ConfigError, FlowerError
-from deploy import json_lines
-from deploy.secret_files import private_folder, write_public
+from deploy.sites import json_lines
+from deploy.sites.secret_files import private_folder, write_public
 
 CONNECTION = "coterie"
 

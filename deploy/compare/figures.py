@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
-from deploy.compare_grid import Case
+from deploy.compare.grid import Case
 from server_app.record.energy_figures import COUNTED, Curve, joules_by_phase, times_trained
 
 FloatArray = npt.NDArray[np.float64]

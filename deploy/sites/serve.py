@@ -8,11 +8,11 @@ from typing import Any, Self
 
 from common.config import Scalar, read_toml
 from common.errors import ConfigError, FlowerError
-from deploy import provision
-from deploy.flower import Connection, environment
-from deploy.gate import THIS_MACHINE
-from deploy.secret_files import private_folder, write_public
-from deploy.site_keys import supernode_fingerprint
+from deploy.sites import provision
+from deploy.sites.flower import Connection, environment
+from deploy.sites.gate import THIS_MACHINE
+from deploy.sites.secret_files import private_folder, write_public
+from deploy.sites.site_keys import supernode_fingerprint
 from server_app.rounds.enrolment import FILE_VARIABLE
 
 STATE = "state"
@@ -70,7 +70,7 @@ class Server:
         """Return the command that starts the SuperLink behind the gate."""
         gate = [word for network in (*THIS_MACHINE, *admins) for word in ("--admin", network)]
         return [
-            *(sys.executable, "-m", "deploy.gate", *gate, "--"),
+            *(sys.executable, "-m", "deploy.sites.gate", *gate, "--"),
             *("--host", host, "--port", str(self.port)),
             *("--ssl-certfile", str(self.folder / provision.CERTIFICATE)),
             *("--ssl-keyfile", str(self.folder / provision.KEY)),

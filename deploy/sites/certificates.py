@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from common.errors import ConfigError
-from deploy.secret_files import write_public, write_secret
+from deploy.sites.secret_files import write_public, write_secret
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 """Names that every server certificate holds: its own apps and commands reach it by them."""

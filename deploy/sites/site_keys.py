@@ -20,7 +20,7 @@ from client_app.peers import identity_of
 from client_app.site_state import FolderKeeper
 from common.errors import ConfigError
 from common.identity import KEY_BYTES, fingerprint
-from deploy.secret_files import private_folder, write_public, write_secret
+from deploy.sites.secret_files import private_folder, write_public, write_secret
 
 SUPERNODE_KEY = "supernode"
 STATE = "state"

@@ -1,0 +1,1 @@
+"""Federations of sites on separate machines."""
