@@ -1,8 +1,8 @@
 """A federation's rounds and nothing else: for sweeps of many small runs.
 
 The local objectives, the averaging and the evaluation are those of ``coterie simulate``, without
-messages, ledgers and files, and only the last round is evaluated. ``tests/test_rounds.py`` holds
-the two against each other, bit for bit.
+messages, ledgers and files, and only the last round is evaluated.
+``tests/benchmarks/test_rounds.py`` holds the two against each other, bit for bit.
 """
 
 from collections.abc import Sequence

@@ -1,5 +1,4 @@
-"""The hand-written steps of :mod:`client_app.training.dense` in C: one call is an epoch of a
-client.
+"""Steps of :mod:`client_app.training.dense` in C: one call is an epoch of a client.
 
 Products are taken in tiles whose sums stay in registers, straight from the rows of the data set,
 and a tile of gradients moves its weights at once: neither rows nor gradients are ever copied.

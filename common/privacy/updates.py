@@ -74,7 +74,7 @@ def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[s
 
     Integers, such as a counter of batches, are left out: they stay what the server sent.
     """
-    # Flower's name is private; tests/test_update_privacy.py says if it moved.
+    # Flower's name is private; tests/common/privacy/test_updates.py says if it moved.
     from flwr.supercore.differential_privacy import compute_clip_model_update
 
     names = [name for name, value in sent.items() if np.issubdtype(value.dtype, np.floating)]

@@ -5,8 +5,9 @@ polling, no queue between processes of different owners and no protobuf: a messa
 or by one of a few worker processes (:mod:`deploy.simulation.pool`).
 
 Flower's private names that this needs stand in this file and :mod:`deploy.simulation.answering`
-only, and ``tests/test_simulation.py`` says which one broke: ``TaskIdentity``, ``Run.create_empty``,
-``metadata.__dict__["_message_id"]``, and ``Message(metadata=..., content=...)``.
+only, and ``tests/deploy/simulation/test_grid.py`` says which one broke: ``TaskIdentity``,
+``Run.create_empty``, ``metadata.__dict__["_message_id"]``, and ``Message(metadata=...,
+content=...)``.
 """
 
 import itertools

@@ -1,5 +1,4 @@
-"""The SuperLink behind a gate: ``python -m deploy.sites.gate --admin NETWORK ... -- <its
-arguments>``.
+"""Gate before a SuperLink: ``python -m deploy.sites.gate --admin NETWORK ... -- <its arguments>``.
 
 Flower serves all of its interfaces on one port, and in the open-source version whoever reaches
 that port may submit a run, which is code that every site executes, and may enrol keys. So only what
@@ -8,7 +7,7 @@ machine.
 
 What the gate refuses, what Flower refuses of sites, and who failed to speak TLS is logged. It
 stands on ``uvicorn.run`` and, for the handshakes, on asyncio's own ``SSLProtocol._fatal_error``;
-``tests/test_deployment.py`` says if they moved.
+``tests/deploy/sites/test_deployment.py`` says if they moved.
 """
 
 import argparse

@@ -10,7 +10,7 @@ from common.errors import ConfigError
 from deploy.sites.flower import Connection
 from deploy.sites.secret_files import write_public
 
-APP = Path(__file__).parents[1]
+APP = Path(__file__).parents[2]
 """The Flower app: the checkout that this file lies in."""
 
 _POLL_SECONDS = 2.0

@@ -1,0 +1,44 @@
+"""The presets of the papers' experiments: each is a comparison that would start."""
+
+from pathlib import Path
+
+import pytest
+
+from deploy.compare.grid import read_grid
+from server_app import methods
+
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "benchmarks" / "papers").glob("*.toml"))
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_preset_would_start(file, quick):
+    grid = read_grid(file, quick=quick)
+    assert {case.method for case in grid.cases} > {grid.reference}
+    for case in grid.cases:
+        methods.build(case.settings)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_quick_variant_is_a_part_of_the_full_one(file):
+    full, quick = read_grid(file), read_grid(file, quick=True)
+    assert len(quick.cases) < len(full.cases)
+    assert {case.name for case in quick.cases} <= {case.name for case in full.cases}
+    assert quick.name == f"{full.name}-quick"
+
+
+def test_fama_has_all_metrics_of_the_paper_and_its_figures():
+    grid = read_grid(ROOT / "benchmarks" / "papers" / "fama.toml")
+    assert len(grid.cases) == 3 * 5 * (6 + 10)
+    assert grid.target == 0.97
+    first = [case for case in grid.cases if case.settings.seed == 0]
+    found = [[f.figures for f in grid.paper if f.fits(case)] for case in first]
+    # every figure has its row, and no row has two
+    assert sum(map(len, found)) == len(grid.paper)
+    assert max(map(len, found)) == 1
+
+
+def test_documentation_names_every_preset():
+    text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+    assert [file.name for file in FILES if f"benchmarks/papers/{file.name}" not in text] == []

@@ -1,0 +1,129 @@
+"""Class statistics over Flower's messages: noisy once, counted, and worth the clear label cost."""
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from small_runs import settings_in
+
+from client_app.answers import with_noise
+from client_app.app import app
+from client_app.site import simulated_federation
+from client_app.site_state import FolderKeeper
+from common import messages
+from common import models as networks
+from common.errors import BudgetError, MessageError, RoundError
+from common.messages import DISCLOSURES, RELEASES, Order, ReleaseNote
+from common.privacy.book import REPLACE_ROW_IN_CLASS
+from common.privacy.closed_form import zcdp_epsilon
+from common.privacy.statistics import noise_sigma
+from deploy.simulation.grid import InProcessGrid, load_client_app
+from server_app.rounds.roster import introduce
+from server_app.transport.ask_statistics import ask
+from server_app.transport.class_cost import class_cost
+from server_app.transport.inquiry import Inquiry, in_the_clear
+from server_app.transport.variants import OtSettings
+
+OPEN = {"releases": ",".join((*RELEASES, *DISCLOSURES))}
+
+
+@pytest.fixture
+def settings(tmp_path, task_identity):
+    words = ("statistics-privacy=zcdp", "rho=0.5", "split=iid", "num-clients=5")
+    return settings_in(tmp_path, *words).with_absolute_paths()
+
+
+def probe_of(settings):
+    return networks.initial_parameters(settings, (1, 8, 8), 10)
+
+
+def ask_site(settings, seed=0, **node_config):
+    config = {"partition-id": 2, "num-partitions": 5, **OPEN, **node_config}
+    context = Context(1, 4, config, RecordDict(), settings.to_dict())
+    model = probe_of(settings.replace(seed=seed))
+    content = messages.content(Order(1, 1, 0), messages.encode_arrays(model))
+    return app(Message(content, 4, messages.CLASS_STATISTICS), context)
+
+
+def moments_of(reply):
+    return messages.decode_arrays(messages.arrays_of(reply.content))[messages.MOMENTS]
+
+
+def test_site_releases_noisy_moments_and_says_what_they_cost(settings):
+    exact = ask_site(settings.replace(statistics_privacy="none"))
+    reply = ask_site(settings)
+    errors = moments_of(reply) - moments_of(exact)
+    counts = messages.RepresentationReport.decode(reply.content).counts
+    scaled = errors / np.array([[noise_sigma(0.5, count)] for count in counts])
+    assert scaled.shape == (10, 20)
+    assert scaled.std() == pytest.approx(1, abs=0.25)
+    note = ReleaseNote.beside(reply.content)
+    assert note.rho == 0.5
+    assert note.epsilon == pytest.approx(zcdp_epsilon(0.5, 1e-5))
+    assert note.unit == REPLACE_ROW_IN_CLASS
+    assert ReleaseNote.beside(exact.content) is None
+
+
+def test_asked_again_about_the_same_model_a_site_repeats_itself_and_another_model_costs(
+    settings, tmp_path
+):
+    own = {"state-dir": str(tmp_path / "state"), "privacy-epsilon": 7.0}
+    first = ask_site(settings, **own)
+    again = ask_site(settings, **own)
+    assert np.array_equal(moments_of(first), moments_of(again))
+    ask_site(settings, seed=1, **own)
+    book = with_noise.book_of(FolderKeeper(tmp_path / "state"))
+    assert len(book.entries) == 2
+    with pytest.raises(BudgetError, match="class statistics would bring"):
+        ask_site(settings, seed=2, **own)
+
+
+def test_site_that_did_not_opt_in_sends_nothing(settings):
+    with pytest.raises(MessageError, match="does not release 'class-statistics'"):
+        ask_site(settings, releases=",".join(RELEASES))
+
+
+@pytest.fixture
+def inquiry(settings):
+    simulated_federation(settings)
+    with InProcessGrid(
+        load_client_app, settings.to_dict(), num_nodes=5, workers=1, node_config=OPEN
+    ) as grid:
+        roster = introduce(grid, expected=5, timeout=60)
+        yield Inquiry(roster, range(5), probe_of(settings), OtSettings(), 0, grid, 60)
+
+
+def test_without_noise_the_label_costs_are_those_of_the_rows(inquiry, settings):
+    settings = settings.replace(statistics_privacy="none")
+    # The sites' own settings ask for noise, so the arithmetic is compared on their statistics.
+    clear = in_the_clear(inquiry).sites
+    plain = InProcessGrid(
+        load_client_app, settings.to_dict(), num_nodes=5, workers=1, node_config=OPEN
+    )
+    with plain as grid:
+        views = ask(
+            Inquiry(inquiry.roster, range(5), inquiry.model, OtSettings(), 0, grid, 60), settings
+        )
+    angles = np.zeros((2, 2))
+    for label in clear[0].classes:
+        expected = class_cost(
+            clear[0].classes[label], clear[1].classes[label], angles, OtSettings()
+        )
+        found = class_cost(views[0].classes[label], views[1].classes[label], angles, OtSettings())
+        assert found.label_cost == pytest.approx(expected.label_cost, abs=1e-6)
+        assert (found.rows_a, found.weight) == (expected.rows_a, expected.weight)
+
+
+def test_server_reads_what_the_sites_send(inquiry, settings):
+    views = ask(inquiry, settings)
+    assert [view.width for view in views] == [64] * 5
+    for view in views:
+        for label, each in view.classes.items():
+            assert each.description.sigma == noise_sigma(0.5, view.counts[label])
+            assert each.total == view.total
+
+
+def test_site_without_an_answer_is_named(inquiry, settings):
+    roster, grid = inquiry.roster, inquiry.grid
+    other = Inquiry(roster, [3], {**inquiry.model, "w": np.ones(1)}, OtSettings(), 0, grid, 60)
+    with pytest.raises(RoundError, match="no class statistics from site-3"):
+        ask(other, settings)

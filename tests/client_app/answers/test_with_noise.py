@@ -1,0 +1,172 @@
+"""A site's own book: it spans runs, is on disk before an answer leaves, and cannot be overspent."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, RecordDict
+from small_runs import lines, run, settings_in
+
+from client_app import site_state
+from client_app.answers import with_noise
+from client_app.app import app
+from client_app.site_config import SiteConfig
+from client_app.site_state import ContextKeeper, FolderKeeper
+from common import messages
+from common.config import Settings
+from common.errors import BudgetError, ConfigError, DataError, RoundError
+from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
+from common.privacy.accounting import Gaussian
+from common.privacy.book import REPLACE_ROW, Book, Budget, Entry
+from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
+from server_app import app as server
+
+ENTRY = Entry(Gaussian(0.5), REPLACE_ROW, "something")
+FREE = Budget()
+
+
+def ask(settings, **node_config):
+    """One site's answer to the question for its histogram; every call is a new run to it."""
+    config = {"partition-id": 2, "num-partitions": 5, **node_config}
+    context = Context(1, 4, config, RecordDict(), settings.to_dict())
+    message = Message(messages.content(), 4, messages.LABEL_HISTOGRAM)
+    return app(message, context).content
+
+
+@pytest.fixture
+def settings(tmp_path, task_identity):
+    return settings_in(tmp_path, "strategy=simclust", "label-privacy=gaussian", "epsilon=2")
+
+
+def test_answer_is_noisy_and_says_what_it_cost(settings):
+    exact = LabelHistogram.decode(ask(settings.replace(label_privacy="none"))).counts
+    content = ask(settings)
+    noisy = NoisyHistogram.decode(content).estimates
+    note = ReleaseNote.beside(content)
+    assert noisy != exact
+    assert np.abs(np.subtract(noisy, exact)).max() < 8 * 2.82
+    assert (note.epsilon, note.delta, note.unit) == (2, 1e-5, REPLACE_ROW)
+    assert note.spent == pytest.approx(2, rel=0.01)
+    assert ask(settings) != content  # nothing was kept: drawn anew, not from the run's seed
+
+
+def test_question_asked_again_in_another_run_gets_the_same_answer_for_nothing(settings, tmp_path):
+    own = {"state-dir": str(tmp_path / "state"), "privacy-epsilon": 2.5}
+    first = NoisyHistogram.decode(ask(settings, **own))
+    again = ask(settings.replace(seed=0, num_server_rounds=9), **own)
+    assert NoisyHistogram.decode(again) == first
+    assert ReleaseNote.beside(again).spent == pytest.approx(2, rel=0.01)
+
+
+def test_another_question_is_another_release_until_the_budget_is_spent(settings, tmp_path):
+    own = {"state-dir": str(tmp_path / "state"), "privacy-epsilon": 2.5}
+    ask(settings, **own)
+    more = ask(settings.replace(epsilon=1), **own)
+    assert 2 < ReleaseNote.beside(more).spent < 2.5  # Gaussians add up by squares
+    with pytest.raises(BudgetError, match=r"site-2: label histogram would bring .* 2\.5"):
+        ask(settings.replace(epsilon=1.5), **own)
+    with pytest.raises(BudgetError, match="gives out no exact label histogram"):
+        ask(settings.replace(label_privacy="none"), **own)
+    book = with_noise.book_of(FolderKeeper(tmp_path / "state"))
+    assert len(book.entries) == len(book.answers) == 2
+
+
+def test_budget_comes_from_the_site_and_not_from_the_run(settings):
+    with pytest.raises(ConfigError, match="privacy-epsilon"):
+        Settings.parse({"privacy-epsilon": 100.0})
+    for wrong in (0, -0.5, -2):
+        with pytest.raises(ConfigError, match="privacy-epsilon"):
+            SiteConfig.parse({"privacy-epsilon": wrong})
+    assert not SiteConfig().budget.bounded
+
+
+def test_release_is_on_disk_before_it_is_returned(tmp_path, monkeypatch):
+    keeper = FolderKeeper.open(tmp_path / "state")
+    seen = []
+    monkeypatch.setattr(site_state.os, "fsync", lambda _: seen.append(book_on_disk(tmp_path)))
+    answer, book = with_noise.release_once(keeper, FREE, "q", ENTRY, lambda: [1.0])
+    assert answer == [1.0]
+    assert seen  # the file and its folder were synced inside the call
+    assert Book.from_bytes((tmp_path / "state" / with_noise.BOOK).read_bytes()) == book
+
+
+def book_on_disk(tmp_path):
+    return os.listdir(tmp_path / "state")
+
+
+def test_crash_before_the_book_is_written_releases_nothing_and_counts_nothing(tmp_path):
+    keeper = FolderKeeper.open(tmp_path / "state")
+    with pytest.raises(ZeroDivisionError):
+        with_noise.release_once(keeper, FREE, "q", ENTRY, lambda: 1 / 0)
+    assert with_noise.book_of(keeper) == Book()
+
+
+def test_spoiled_book_stops_every_release(tmp_path):
+    keeper = FolderKeeper.open(tmp_path / "state")
+    keeper.write(with_noise.BOOK, b"{")
+    for call in (
+        lambda: with_noise.release_once(keeper, FREE, "q", ENTRY, list),
+        lambda: with_noise.charge(keeper, FREE, ENTRY),
+    ):
+        with pytest.raises(DataError, match="cannot be read"):
+            call()
+
+
+def test_releases_that_are_not_kept_are_counted_every_time():
+    keeper, budget = ContextKeeper(RecordDict()), Budget(3.0)
+    spent = [with_noise.charge(keeper, budget, ENTRY).spent(REPLACE_ROW, 1e-5) for _ in range(2)]
+    assert spent[0] < spent[1] <= 3
+    with pytest.raises(BudgetError):
+        with_noise.charge(keeper, budget, ENTRY)
+    assert len(with_noise.book_of(keeper).entries) == 2
+
+
+# Whole runs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("strategy=simclust", "label-privacy=gaussian", "epsilon=4"),
+        ("strategy=similarity", "label-privacy=k-rr", "epsilon=3", "num-clusters=2"),
+        ("strategy=repclust", "label-privacy=paper", "clients-per-round=2", "label-gamma=0.1"),
+    ],
+)
+def test_methods_run_on_noisy_histograms_and_nobody_sends_an_exact_one(tmp_path, words):
+    folder = simulate(settings_in(tmp_path, *words, "num-server-rounds=2", "recluster-every=1"))
+    privacy = json.loads((folder / "privacy.json").read_text())
+    noisy = [e for e in privacy["releases"] if e["kind"] == messages.LABEL_HISTOGRAM]
+    assert all(entry["mechanism"] != "in the clear" for entry in noisy)
+    assert sum(len(entry["sites"]) for entry in noisy) == 5
+    # Asked twice, answered with the same: the clusters do not drift and the cost stays.
+    assert all(tally["times"] == 2 for e in noisy for tally in e["sites"].values())
+    assert lines(folder, "rounds.jsonl")[-1]["drift"] == 0
+    with np.load(folder / "dissimilarity.npz") as arrays:
+        assert np.allclose(arrays["descriptors"].sum(axis=1), 1)
+    assert "What left each site" in (folder / "report.html").read_text()
+
+
+def test_a_site_whose_budget_forbids_it_stops_the_run_before_round_1(tmp_path):
+    settings = settings_in(tmp_path, "strategy=simclust", "label-privacy=gaussian", "epsilon=2")
+    settings = settings.with_absolute_paths()
+    config = {"privacy-epsilon": 1.0}
+    with (
+        InProcessGrid(
+            load_client_app, settings.to_dict(), num_nodes=5, workers=1, node_config=config
+        ) as grid,
+        pytest.raises(RoundError, match=r"no label histogram from site-0: .*privacy-epsilon = 1"),
+    ):
+        server.app(grid, Context(1, 1, {}, RecordDict(), settings.to_dict()))
+    [folder] = tmp_path.iterdir()
+    assert not (folder / "rounds.jsonl").exists()
+
+
+def test_noise_is_not_drawn_from_the_seed(tmp_path):
+    words = ("strategy=simclust", "label-privacy=gaussian", "epsilon=1", "num-server-rounds=1")
+    shares = []
+    for _ in range(2):
+        folder = run(settings_in(tmp_path, *words))
+        with np.load(folder / "dissimilarity.npz") as arrays:
+            shares.append(arrays["descriptors"])
+    assert not np.array_equal(*shares)

@@ -1,0 +1,205 @@
+"""Compiled steps: the same as those in NumPy, and never required."""
+
+import functools
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from client_app.training import compiler, dense_c, engine
+from client_app.training.dense import DenseSgd, DenseShape
+from client_app.training.pull import Pull
+from common.config import Settings
+from common.models import Dropout
+
+
+def trained(compiled, shape, settings, seed=0, rows=23, pull=None, spread=0.25):
+    rng = np.random.default_rng(seed)
+    sgd = DenseSgd(shape, settings, compiled)
+    sgd.values[:] = rng.normal(size=shape.num_parameters).astype(np.float32) * spread
+    x = rng.normal(size=(40, shape.widths[0])).astype(np.float32)
+    y = rng.integers(0, shape.widths[-1], 40)
+    mine = rng.permutation(40)[:rows]
+    if pull is not None:
+        anchor = {"all": rng.normal(size=shape.num_parameters).astype(np.float32) * spread}
+        pull = Pull(anchor, *pull)
+    loss = sgd.train(x, y, mine, np.random.default_rng(1), engine._dropout(5), pull)
+    return sgd.values.copy(), loss, sgd.anchor.copy()
+
+
+NETWORKS = {
+    "probabilities": st.lists(st.sampled_from([0.0, 0.1, 0.5]), min_size=3, max_size=3),
+    "batch": st.integers(1, 30),
+    "decay": st.sampled_from([0.0, 0.01]),
+    "pull": st.sampled_from([None, (0.5,), (2.0, 3), (2.0, 3, 0.1), (0.0, 2)]),
+    "seed": st.integers(0, 99),
+}
+
+
+def check_steps(compiled, widths, probabilities, batch, decay, pull, seed, spread=0.25, **more):
+    shape = DenseShape(widths, tuple(probabilities[: len(widths) - 2]))
+    values = {"batch-size": batch, "weight-decay": decay, "local-epochs": 2, **more}
+    one, other = (
+        trained(steps, shape, Settings(**values), seed, pull=pull, spread=spread)
+        for steps in (compiled, None)
+    )
+    np.testing.assert_allclose(one[0], other[0], atol=1e-5)
+    np.testing.assert_allclose(one[2], other[2], atol=1e-5)
+    assert one[1] == pytest.approx(other[1], abs=1e-5)
+
+
+@pytest.fixture(scope="module")
+def steps():
+    found = dense_c.load()
+    if found is None:
+        pytest.skip("no C compiler here")
+    return found
+
+
+@hypothesis_settings(max_examples=60)
+@given(widths=st.lists(st.integers(1, 12), min_size=2, max_size=5).map(tuple), **NETWORKS)
+def test_compiled_steps_are_those_in_numpy(steps, **network):
+    check_steps(steps, **network)
+
+
+@hypothesis_settings(max_examples=60)
+@given(
+    widths=st.lists(st.integers(1, 140), min_size=2, max_size=4).map(tuple),
+    momentum=st.sampled_from([0.0, 0.9]),
+    **NETWORKS,
+)
+def test_layers_of_any_width_take_the_same_steps(steps, widths, **network):
+    # so small that neither the network nor its training amplifies rounding
+    small = {"spread": 1 / (2 * max(widths) ** 0.5), "learning-rate": 0.01}
+    check_steps(steps, widths, **network, **small)
+
+
+@pytest.mark.parametrize("flags", [("-mno-avx512f",), ("-mno-avx512f", "-mno-avx2", "-mno-fma")])
+def test_processors_with_shorter_vectors_take_the_same_steps(
+    steps, flags, empty_cache, monkeypatch
+):
+    if steps.lanes == 8:
+        pytest.skip("this processor has only short vectors itself")
+    monkeypatch.setattr(compiler, "FLAGS", (*compiler.FLAGS, *flags))
+    short = dense_c.load.__wrapped__()
+    assert short.lanes == 8 < steps.lanes
+    for widths in ((5, 3), (20, 9, 6), (33, 70, 17, 10)):
+        small = {"spread": 1 / (2 * max(widths) ** 0.5), "learning-rate": 0.01}
+        for batch in (1, 7, 23):
+            check_steps(short, widths, (0.5, 0.0), batch, 0.01, (2.0, 3, 0.1), 0, **small)
+
+
+def test_a_client_does_not_see_the_one_before_it():
+    compiled = dense_c.load()
+    if compiled is None:
+        pytest.skip("no C compiler here")
+    sgd = DenseSgd(DenseShape((5, 20, 3), (0.5,)), Settings(), compiled)
+    x, y = np.full((4, 5), np.nan, np.float32), np.zeros(4, np.int64)
+
+    def train(inputs):
+        sgd.values[:] = np.linspace(-1, 1, len(sgd.values))
+        loss = sgd.train(inputs, y, np.arange(4), np.random.default_rng(0), engine._dropout(0))
+        return sgd.values.copy(), loss
+
+    values, loss = train(np.ones_like(x))
+    assert np.isnan(train(x)[0]).any()
+    again, loss_again = train(np.ones_like(x))
+    assert np.array_equal(values, again)
+    assert loss == loss_again
+
+
+def test_compiled_steps_leave_the_processors_arithmetic_as_it_was():
+    if dense_c.load() is None:
+        pytest.skip("no C compiler here")
+    code = (
+        "import numpy as np; from client_app.training import dense_c; import test_dense_c as t;"
+        "tiny = np.array([1e-40], np.float32);"
+        "steps = dense_c.load(); print((tiny * np.float32(0.5))[0] > 0);"
+        "t.trained(steps, t.DenseShape((3, 2), ()), t.Settings());"
+        "print((tiny * np.float32(0.5))[0] > 0)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True", "True"]
+
+
+def test_more_layers_than_the_compiled_steps_hold_are_trained_in_numpy():
+    shape = DenseShape((2,) * (dense_c.MOST_LAYERS + 1), (0.0,) * (dense_c.MOST_LAYERS - 1))
+
+    def refuse(*_):
+        raise AssertionError("compiled")
+
+    refusing = dense_c.Steps(refuse, refuse, refuse, 16)
+    trained(refusing, shape, Settings())
+    with pytest.raises(AssertionError, match="compiled"):
+        trained(refusing, DenseShape((2,) * 9, (0.0,) * 7), Settings())
+
+
+@pytest.fixture
+def empty_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "coterie"
+
+
+def load_anew():
+    return functools.cache(dense_c.load.__wrapped__)()
+
+
+def test_it_is_compiled_once_and_kept(empty_cache, monkeypatch):
+    if load_anew() is None:
+        pytest.skip("no C compiler here")
+    [library] = empty_cache.iterdir()
+    monkeypatch.setenv("CC", "no-such-compiler")
+    assert load_anew() is not None
+    assert list(empty_cache.iterdir()) == [library]
+
+
+@pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
+def test_without_a_compiler_numpy_serves_and_that_is_said(
+    empty_cache, monkeypatch, caplog, compiler
+):
+    monkeypatch.setenv("CC", compiler)
+    with caplog.at_level(logging.INFO, logger="coterie"):
+        assert load_anew() is None
+    assert "train with NumPy" in caplog.text
+    assert list(empty_cache.iterdir()) == []
+
+
+def test_arrays_of_another_type_are_refused():
+    compiled = dense_c.load()
+    if compiled is None:
+        pytest.skip("no C compiler here")
+    sgd = DenseSgd(DenseShape((3, 2), ()), Settings(), compiled)
+    x, y = np.zeros((4, 3)), np.zeros(4, np.int64)
+    with pytest.raises(Exception, match="argument 5"):
+        sgd.train(x, y, np.arange(4), np.random.default_rng(0), engine._dropout(0))
+
+
+def test_dropout_keeps_as_many_units_as_it_says_and_scales_them():
+    torch.manual_seed(0)
+    values = torch.ones(1000, 1000, requires_grad=True)
+    for p in (0.5, 0.1, 0.9):
+        dropped = Dropout(p)(values)
+        kept = float((dropped != 0).float().mean())
+        assert kept == pytest.approx(1 - p, abs=5 * 0.5 / 1000)  # five standard deviations
+        assert dropped.detach().unique().tolist() == pytest.approx([0.0, 1 / (1 - p)])
+        dropped.sum().backward()
+        assert torch.equal(values.grad, dropped.detach())
+        values.grad = None
+    assert torch.equal(Dropout(0.5).eval()(values), values)
+    neighbours = (Dropout(0.5)(values) != 0).float().flatten()
+    assert abs(float(torch.corrcoef(torch.stack([neighbours[:-1], neighbours[1:]]))[0, 1])) < 0.005

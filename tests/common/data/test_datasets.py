@@ -1,0 +1,342 @@
+"""A `Dataset` is standardised on its training rows, split without leaks, and checked at birth."""
+
+import re
+import subprocess
+import sys
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from common.data import datasets
+from common.data.datasets import DATASETS, KNOWN, Dataset, load_dataset
+from common.data.readers import Rows
+from common.errors import ConfigError, DataError
+
+
+def rows_of(x, y=None, **fields):
+    y = np.zeros(len(x), np.int64) if y is None else y
+    return Rows(x, y, tuple(map(str, range(int(y.max()) + 1))), **fields)
+
+
+def standardised(rows, test):
+    return datasets._standardised("toy", rows, np.array(test, bool))
+
+
+def save_npz(tmp_path, name="own.npz", **arrays):
+    np.savez(tmp_path / name, **arrays)
+    return str(tmp_path / name)
+
+
+class TestStandardising:
+    def test_worked_example_uses_training_rows_only(self):
+        # Training rows 1 and 3: mean 2, deviation 1; the second feature is constant there.
+        rows = rows_of(np.array([[1.0, 5.0], [3.0, 5.0], [10.0, 9.0]]))
+        dataset = standardised(rows, [0, 0, 1])
+        assert dataset.train_x.tolist() == [[-1, 0], [1, 0]]
+        assert dataset.test_x.tolist() == [[8, 0]]
+
+    def test_images_are_standardised_per_channel(self):
+        x = np.random.default_rng(0).integers(0, 256, (40, 3, 5, 6), dtype=np.uint8)
+        x[:, 2] = 17
+        dataset = standardised(rows_of(x), np.arange(40) >= 30)
+        scaled = x.astype(np.float64) / 255
+        mean = scaled[:30].mean(axis=(0, 2, 3), keepdims=True)
+        std = scaled[:30].std(axis=(0, 2, 3), keepdims=True)
+        std[:, 2] = np.inf
+        np.testing.assert_allclose(dataset.train_x, (scaled[:30] - mean) / std, atol=1e-6)
+        np.testing.assert_allclose(dataset.test_x, (scaled[30:] - mean) / std, atol=1e-6)
+        assert dataset.train_x.dtype == np.float32
+        assert dataset.input_shape == (3, 5, 6)
+
+    def test_more_rows_than_one_chunk(self, monkeypatch):
+        x = np.random.default_rng(0).normal(3, 2, (50, 4))
+        whole = standardised(rows_of(x), np.arange(50) >= 40)
+        monkeypatch.setattr(datasets, "CHUNK_VALUES", 7 * 4)
+        pieces = standardised(rows_of(x), np.arange(50) >= 40)
+        np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
+        np.testing.assert_allclose(whole.train_x.std(axis=0), 1, atol=1e-6)
+
+    def test_large_rows_pass_few_at_a_time(self, monkeypatch):
+        x = np.random.default_rng(0).normal(3, 2, (50, 1, 6, 7))
+        whole = standardised(rows_of(x), np.arange(50) >= 40)
+        monkeypatch.setattr(datasets, "CHUNK_VALUES", 100)
+        assert [len(x[chunk]) for chunk in datasets.chunks(x)] == [2] * 25
+        assert [len(x[chunk]) for chunk in datasets.chunks(x, 3)] == [2, 2]
+        pieces = standardised(rows_of(x), np.arange(50) >= 40)
+        np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
+
+    @pytest.mark.parametrize("value", [0.1, 1e9 + 0.3, -7e37])
+    def test_a_constant_feature_is_zero_whatever_its_value(self, value):
+        rows = rows_of(np.full((1001, 2), value))
+        dataset = standardised(rows, np.arange(1001) >= 900)
+        assert not dataset.train_x.any()
+        assert not dataset.test_x.any()
+
+    def test_large_offsets_keep_their_small_differences(self):
+        # Time stamps in seconds: float32 alone could not tell these rows apart.
+        x = 1.7e9 + np.arange(10.0)[:, None]
+        dataset = standardised(rows_of(x), [0] * 8 + [1] * 2)
+        np.testing.assert_allclose(np.diff(dataset.train_x[:, 0]), 1 / np.std(range(8)), rtol=1e-5)
+
+    def test_transposed_images_become_contiguous(self):
+        x = np.random.default_rng(0).random((6, 5, 4, 3)).transpose(0, 3, 1, 2)
+        assert standardised(rows_of(x), [0] * 5 + [1]).train_x.flags.c_contiguous
+
+    @pytest.mark.parametrize(("marks", "part"), [([0, 0], "test"), ([1, 1], "train")])
+    def test_both_parts_need_rows(self, marks, part):
+        with pytest.raises(DataError, match=f"no {part} row among 2"):
+            standardised(rows_of(np.zeros((2, 2))), marks)
+
+
+class TestHoldOut:
+    @given(
+        strata=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=200),
+        fraction=st.floats(0.05, 0.95),
+        seed=st.integers(0, 1000),
+    )
+    @settings(deadline=None)
+    def test_every_owner_and_class_gives_its_fraction_and_keeps_a_row(self, strata, fraction, seed):
+        y, owner = (np.array(column, np.int64) for column in zip(*strata, strict=True))
+        x = np.zeros((len(y), 1))
+        rows = Rows(x, y, ("a", "b", "c", "d"), owner, ("x", "y", "z"))
+        try:
+            test = datasets._hold_out(rows, fraction, np.random.default_rng(seed))
+        except DataError:
+            assert len(y) * fraction < 1 or max(map(strata.count, strata)) * fraction < 1
+            return
+        for stratum in set(strata):
+            chosen = (y == stratum[0]) & (owner == stratum[1])
+            taken, size = int(test[chosen].sum()), int(chosen.sum())
+            assert taken < size
+            assert abs(taken - fraction * size) <= 1
+        assert np.array_equal(test, datasets._hold_out(rows, fraction, np.random.default_rng(seed)))
+
+    def test_the_overall_number_is_right_though_the_strata_are_small(self):
+        y = np.repeat(np.arange(10), 3)  # 0.2 of 3 rounds to 1 row, 0.1 of 3 to none
+        for fraction, expected in ((0.2, 6), (0.1, 3), (0.26, 8)):
+            rng = np.random.default_rng(0)
+            assert (
+                datasets._hold_out(rows_of(np.zeros((30, 1)), y), fraction, rng).sum() == expected
+            )
+
+    def test_rows_are_drawn_and_not_taken_from_the_front(self):
+        test = datasets._hold_out(rows_of(np.zeros((1000, 1))), 0.2, np.random.default_rng(0))
+        assert 400 < np.flatnonzero(test).mean() < 600
+
+    def test_rows_that_stand_alone_cannot_be_held_out(self):
+        with pytest.raises(DataError, match=r"test-fraction=0\.5 of 4 rows in 4 groups"):
+            datasets._hold_out(
+                rows_of(np.zeros((4, 1)), np.arange(4)), 0.5, np.random.default_rng(0)
+            )
+
+
+class TestLoading:
+    def test_digits_need_no_files(self):
+        dataset = load_dataset("digits", seed=0)
+        assert dataset.name == "digits"
+        assert dataset.train_x.shape == (1438, 1, 8, 8)
+        assert dataset.test_x.shape == (359, 1, 8, 8)
+        assert dataset.num_classes == 10
+        assert dataset.train_x.mean() == pytest.approx(0, abs=1e-5)
+        assert dataset.train_x.std() == pytest.approx(1, abs=1e-5)
+        per_class = np.bincount(dataset.test_y) / np.bincount(dataset.train_y)
+        np.testing.assert_allclose(per_class, 0.25, atol=0.02)
+
+    def test_the_seed_alone_decides_the_test_rows(self):
+        one, two, other = (load_dataset("digits", seed=seed) for seed in (5, 5, 6))
+        np.testing.assert_array_equal(one.test_x, two.test_x)
+        assert not np.array_equal(one.test_y, other.test_y)
+
+    def test_the_test_fraction_is_the_share_of_test_rows(self):
+        dataset = load_dataset("digits", test_fraction=0.3, seed=0)
+        assert len(dataset.test_x) == round(1797 * 0.3)
+
+    def test_digits_load_neither_torch_nor_flower(self):
+        code = (
+            "import sys; from common.data.datasets import load_dataset; import common.splits;"
+            "load_dataset('digits', seed=0);"
+            "assert not {'torch', 'torchvision', 'flwr'} & set(sys.modules)"
+        )
+        subprocess.run([sys.executable, "-c", code], check=True, timeout=1000)
+
+    def test_own_arrays_keep_their_split_and_owners(self, tmp_path):
+        path = save_npz(
+            tmp_path,
+            X=np.arange(12.0).reshape(6, 2),
+            y=np.array([0, 1, 0, 1, 0, 1]),
+            client=np.array(["b", "b", "a", "a", "b", "a"]),
+            test=np.array([0, 0, 0, 0, 1, 1]),
+        )
+        dataset = load_dataset(path, test_fraction=0.9, seed=0)
+        assert dataset.name == "own"
+        assert dataset.train_y.tolist() == [0, 1, 0, 1]
+        assert dataset.train_owner.tolist() == [1, 1, 0, 0]
+        assert dataset.test_owner.tolist() == [1, 0]
+        assert dataset.owner_names == ("a", "b")
+
+    def test_the_folder_of_a_file_does_not_change_its_test_rows(self, tmp_path):
+        (tmp_path / "elsewhere").mkdir()
+        arrays = {"X": np.random.default_rng(0).random((50, 2)), "y": np.arange(50) % 2}
+        here = load_dataset(save_npz(tmp_path, **arrays), seed=1)
+        there = load_dataset(save_npz(tmp_path / "elsewhere", **arrays), seed=1)
+        np.testing.assert_array_equal(here.test_x, there.test_x)
+
+    def test_a_csv_is_read_by_its_columns(self, tmp_path):
+        lines = [f"{i},{'yes' if i % 2 else 'no'},{i % 3}" for i in range(30)]
+        (tmp_path / "own.csv").write_text("\n".join(["a,sick,ward", *lines]))
+        dataset = load_dataset(
+            str(tmp_path / "own.csv"), label_column="sick", client_column="ward", seed=0
+        )
+        assert dataset.input_shape == (1,)
+        assert dataset.class_names == ("no", "yes")
+        assert dataset.owner_names == ("0", "1", "2")
+        assert len(dataset.test_y) == 6
+
+    def test_relative_paths_and_image_folders(self, tmp_path, monkeypatch):
+        for i in range(10):
+            folder = tmp_path / "photos" / "ab"[i % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.new("L", (4, 4), 20 * i).save(folder / f"{i}.png")
+        monkeypatch.chdir(tmp_path)
+        dataset = load_dataset("photos", seed=0)
+        assert dataset.name == "photos"
+        assert dataset.train_x.shape == (8, 1, 4, 4)
+
+    @pytest.mark.parametrize("name", ["mnsit", "fashion_mnist", "zzz"])
+    def test_an_unknown_name_leads_to_the_nearest_or_to_all(self, name):
+        with pytest.raises(ConfigError, match=f"dataset={name} is unknown") as caught:
+            load_dataset(name, seed=0)
+        hint = f"known: {', '.join(sorted(KNOWN))}" if name == "zzz" else "did you mean '"
+        assert hint in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["missing.npz", "missing.csv"])
+    def test_a_path_without_file_is_shown_in_full(self, tmp_path, monkeypatch, name):
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(DataError, match="there is no file") as caught:
+            load_dataset(name, seed=0)
+        assert str(tmp_path / name) in str(caught.value)
+
+    def test_another_kind_of_file_is_refused(self, tmp_path):
+        (tmp_path / "own.xlsx").write_bytes(b"")
+        with pytest.raises(DataError, match=r"own\.xlsx is no \.npz, \.csv or folder"):
+            load_dataset(str(tmp_path / "own.xlsx"), seed=0)
+
+    @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])
+    def test_the_test_fraction_lies_between_0_and_1(self, fraction):
+        with pytest.raises(ConfigError, match="test-fraction="):
+            load_dataset("digits", test_fraction=fraction, seed=0)
+
+
+GOOD = Dataset(
+    "toy",
+    np.zeros((4, 2), np.float32),
+    np.array([0, 1, 0, 1]),
+    np.zeros((2, 2), np.float32),
+    np.array([1, 1]),
+    2,
+    ("no", "yes"),
+    np.array([0, 0, 1, 1]),
+    np.array([1, 0]),
+    ("a", "b"),
+)
+WITH_NAN = np.zeros((4, 2), np.float32)
+WITH_NAN[2, 1] = np.nan
+
+
+class TestDataset:
+    def test_fields_cannot_be_replaced(self):
+        with pytest.raises(FrozenInstanceError):
+            GOOD.name = "other"
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"train_x": WITH_NAN}, "train_x: row 2 holds nan"),
+            ({"test_x": np.full((2, 2), np.inf, np.float32)}, "test_x: row 0 holds inf"),
+            ({"train_x": np.zeros((4, 2))}, "train_x is float64"),
+            ({"train_x": np.zeros((2, 4), np.float32).T}, "C-contiguous"),
+            ({"test_x": np.zeros((2, 3), np.float32)}, r"rows \(2,\), test rows \(3,\)"),
+            ({"train_y": np.array([0, 1, 2, 1])}, "train_y: row 2 holds 2; expected 0 to 1"),
+            ({"test_y": np.array([-1, 0])}, "test_y: row 0 holds -1"),
+            ({"test_y": np.array([1])}, r"test_y is int64 \(1,\); expected int64 \(2,\)"),
+            ({"train_y": np.zeros(4, np.int32)}, "train_y is int32"),
+            ({"class_names": ("no",)}, "1 class names for 2 classes"),
+            ({"train_owner": np.array([0, 0, 2, 1])}, "train_owner: row 2 holds 2"),
+            ({"test_owner": None}, "test_owner and owner_names must be given together"),
+            ({"owner_names": ()}, "train_owner and owner_names must be given together"),
+            ({"test_x": np.zeros((0, 2), np.float32)}, "test_x is float32 of shape"),
+        ],
+    )
+    def test_unfit_fields_are_named(self, changes, message):
+        with pytest.raises(DataError, match=message):
+            replace(GOOD, **changes)
+
+
+VOLUMES = replace(
+    GOOD,
+    train_x=np.zeros((4, 1, 3, 2, 2), np.float32),
+    test_x=np.zeros((2, 1, 3, 2, 2), np.float32),
+    train_masks=np.zeros((4, 3, 2, 2), np.bool_),
+    test_masks=np.zeros((2, 3, 2, 2), np.bool_),
+)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "changes", "message"),
+    [
+        (GOOD, {"train_masks": np.zeros((4, 2), np.bool_)}, "train_masks go with volumes"),
+        (VOLUMES, {"test_masks": None}, "test_masks go with volumes"),
+        (VOLUMES, {"test_masks": np.zeros((2, 3, 2, 2))}, "test_masks are float64"),
+        (
+            VOLUMES,
+            {"train_masks": np.zeros((4, 2, 2, 2), np.bool_)},
+            r"one bool .* \(4, 1, 3, 2, 2",
+        ),
+    ],
+)
+def test_masks_must_fit_the_volumes(dataset, changes, message):
+    with pytest.raises(DataError, match=message):
+        replace(dataset, **changes)
+
+
+def test_targets_are_masks_where_there_are_any_and_classes_otherwise():
+    assert VOLUMES.train_targets is VOLUMES.train_masks
+    assert VOLUMES.test_targets is VOLUMES.test_masks
+    assert GOOD.train_targets is GOOD.train_y
+    assert GOOD.test_targets is GOOD.test_y
+
+
+GUIDE = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL))
+def test_the_examples_of_the_guide_print_what_they_say(example, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(example, {})
+    assert f"# {capsys.readouterr().out}" == example.splitlines(keepends=True)[-1]
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_the_guide_has_a_row_for_every_data_set(name):
+    assert f"| `{name}` |" in GUIDE
+
+
+@pytest.mark.shared_data
+class TestRealData:
+    def test_mnist_is_standardised(self, shared_data):
+        dataset = load_dataset("mnist", data_dir=shared_data, seed=0)
+        assert dataset.train_x.shape == (60_000, 1, 28, 28)
+        # Black is (0 - 0.13066) / 0.30811 by the published mean and deviation.
+        assert dataset.train_x.min() == pytest.approx(-0.13066 / 0.30811, abs=1e-4)
+
+    def test_heart_disease_holds_out_rows_of_every_hospital(self, shared_data):
+        dataset = load_dataset("heart-disease", data_dir=shared_data, seed=0)
+        held = np.bincount(dataset.test_owner)
+        np.testing.assert_allclose(held, np.array([303, 261, 46, 130]) * 0.2, atol=2)
+        swiss = dataset.train_y[dataset.train_owner == 2]
+        assert np.bincount(swiss).min() == 1  # the only healthy patient there stays for training

@@ -1,0 +1,249 @@
+"""Noise on updates: clipped, of the promised scale, counted, and never from the run's seed."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from dp_accounting.pld import privacy_loss_distribution as pld
+from entropy import repeatable
+from flwr.app import Context, Message, RecordDict
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from scipy import stats
+from small_runs import lines, settings_in
+
+from client_app.answers import with_noise
+from client_app.app import app
+from client_app.site_state import ContextKeeper
+from common import messages
+from common import models as networks
+from common.config import Settings
+from common.errors import BudgetError, ConfigError, MessageError
+from common.messages import Order, ReleaseNote, TrainReport
+from common.privacy.book import SITE
+from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
+from deploy.simulation.grid import simulate
+from server_app.methods import build
+from server_app.protection.central_dp import FILE, CentralDp, clipped_average
+from server_app.record.recorded_run import RecordedRun
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.exchange import OK, Answer
+from server_app.rounds.guard import Asked, Template, inspect_training
+
+BY_CHANCE = 1e-9
+"""How often right noise of the operating system may be taken for wrong."""
+VALUES = st.floats(-1e3, 1e3, width=32)
+ARRAYS = hnp.arrays(np.float32, (2, 3), elements=VALUES)
+
+
+def model(values, counter=7):
+    return {"w": np.asarray(values, np.float32), "batches": np.array(counter, np.int64)}
+
+
+def length(change):
+    return math.sqrt(sum(float((value**2).sum()) for value in change.values()))
+
+
+@given(ARRAYS, ARRAYS, st.floats(1e-3, 1e3))
+def test_update_is_shortened_to_the_clip_and_keeps_its_direction(trained, sent, norm):
+    change = clipped_update(model(trained), model(sent), norm)
+    assert change.keys() == {"w"}  # integers are no update
+    exact = trained.astype(np.float64) - sent
+    assert length(change) <= norm * (1 + 1e-9)
+    scale = min(1, norm / max(np.linalg.norm(exact), 1e-300))
+    assert np.allclose(change["w"], exact * scale, rtol=1e-6, atol=1e-9)
+
+
+def test_no_change_at_all_is_no_error():
+    """Flower's clipping divides by the length of the update."""
+    same = model(np.ones(3))
+    assert clipped_update(same, same, 1.0)["w"].tolist() == [0, 0, 0]
+
+
+def test_noise_on_a_model_has_its_scale_and_leaves_integers_alone():
+    sent = model(np.zeros(4000))
+    noisy = noisy_model(sent, {"w": np.full(4000, 2.0)}, 0.5, repeatable("model"))
+    assert noisy["w"].dtype == np.float32
+    assert noisy["batches"] == 7
+    for factor, accepted in ((1, True), (2 / 3, False), (3 / 2, False)):
+        fits = stats.kstest(noisy["w"] - 2.0, stats.norm(0, 0.5 * factor).cdf).pvalue
+        assert (fits > 1e-3) == accepted
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 8, 50])
+@pytest.mark.parametrize("rounds", [1, 20])
+def test_all_rounds_together_keep_the_promise(epsilon, rounds):
+    planned = UpdateNoise.of(
+        Settings.parse({"update-epsilon": epsilon, "num-server-rounds": rounds, "clip-norm": 3.0})
+    )
+    assert planned.spent(rounds + 1) == pytest.approx(epsilon, rel=1e-6)
+    # Sensitivity 6: the update of other rows can point the other way.
+    one = pld.from_gaussian_mechanism(planned.sigma, sensitivity=6.0)
+    total = one.self_compose(rounds + 1).get_epsilon_for_delta(1e-5)
+    assert total == pytest.approx(epsilon, rel=0.01)
+
+
+# At the site -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def settings(tmp_path, task_identity):
+    words = ("update-privacy=local-dp", "num-server-rounds=2", "clip-norm=0.5")
+    return settings_in(tmp_path, *words).with_absolute_paths()
+
+
+def trained_by_site(settings, context=None, round_number=1, **node_config):
+    config = {"partition-id": 2, "num-partitions": 5, **node_config}
+    context = context or Context(1, 4, config, RecordDict(), settings.to_dict())
+    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    content = messages.content(Order(round_number, 1, 0), messages.encode_arrays(initial))
+    reply = app(Message(content, 4, messages.TRAIN), context)
+    arrays = messages.decode_arrays(messages.arrays_of(reply.content))
+    return reply, {name: arrays[name] - initial[name] for name in arrays}, context
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_site_sends_noise_of_the_planned_scale_and_keeps_its_loss(settings, engine):
+    settings = settings.replace(engine=engine)
+    reply, change, _ = trained_by_site(settings)
+    sigma = UpdateNoise.of(settings).sigma
+    numbers = np.concatenate([value.ravel() for value in change.values()])
+    for factor, accepted in ((1, True), (2 / 3, False), (3 / 2, False)):
+        fits = stats.kstest(numbers, stats.norm(0, sigma * factor).cdf).pvalue
+        assert (fits > BY_CHANCE) == accepted
+    assert math.isnan(TrainReport.decode(reply.content).loss)
+    note = ReleaseNote.beside(reply.content)
+    assert note.unit == SITE
+    assert 0 < note.epsilon < 8
+    _, other, _ = trained_by_site(settings)
+    assert not np.array_equal(other["output.bias"], change["output.bias"])
+
+
+def test_site_counts_every_update_and_gives_a_run_no_more_than_planned(settings):
+    _, _, context = trained_by_site(settings)
+    for number in (2, 3):
+        trained_by_site(settings, context, number)
+    book = with_noise.book_of(ContextKeeper(context.state))
+    assert len(book.entries) == 3
+    assert book.spent(SITE, 1e-5) == pytest.approx(8, rel=1e-6)
+    with pytest.raises(BudgetError, match="this run has had 3 updates"):
+        trained_by_site(settings, context, 4)
+
+
+def test_sites_own_budget_goes_before_the_runs(settings):
+    _, _, context = trained_by_site(settings, **{"privacy-epsilon": 5.0})
+    with pytest.raises(BudgetError, match=r"update in run .* privacy-epsilon = 5"):
+        trained_by_site(settings, context, 2)
+
+
+def test_a_loss_may_be_missing_only_beside_a_protected_update(settings):
+    reply, _, _ = trained_by_site(settings)
+    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    site = messages.Introduction("site-2", 10_000, 10, 10, [1, 8, 8], ["model"], "")
+    asked = Asked(site, Order(1, 1, 0))
+    inspect_training(reply, asked, Template.of(initial))
+    del reply.content[messages.NOTE]
+    with pytest.raises(MessageError, match="loss = nan"):
+        inspect_training(reply, asked, Template.of(initial))
+
+
+def test_run_with_noisy_updates_ends_and_says_what_they_cost(tmp_path):
+    words = ("update-privacy=local-dp", "strategy=simclust", "update-epsilon=1000", "clip-norm=0.1")
+    folder = simulate(settings_in(tmp_path, *words))
+    privacy = json.loads((folder / "privacy.json").read_text())
+    updates = [e for e in privacy["releases"] if e["kind"] == messages.TRAIN]
+    assert all(e["mechanism"].startswith("Gaussian, clipped to 0.1") for e in updates)
+    spent = {t["times"]: t["spent"] for e in updates for t in e["sites"].values()}
+    planned = UpdateNoise(0.1, 3, 1000, 1e-5)
+    assert all(cost == pytest.approx(planned.spent(times)) for times, cost in spent.items())
+    assert all(line["train_loss"] is None for line in lines(folder, "rounds.jsonl"))
+    trained = [line for line in lines(folder, "clients.jsonl") if line["phase"] == "train"]
+    assert {line["loss"] for line in trained} == {None}
+
+
+# At the server -----------------------------------------------------------------------------------
+
+
+def update(client, values):
+    report = TrainReport(f"site-{client}", 1, 1, 0, 10, 0.5, 0.1)
+    return Answer(client, 0, None, OK, 0, 0), report, model(values)
+
+
+WEIGHTS = st.lists(st.floats(1, 100), min_size=2, max_size=5)
+
+
+@given(WEIGHTS, st.data())
+def test_one_sites_rows_move_the_average_by_no_more_than_the_noise_is_made_for(weights, data):
+    """Neighbours: one site's update is anything else, or does not arrive."""
+    sent, clip = model(np.zeros((2, 3))), 0.7
+    shares = dict(enumerate(weights))
+    updates = [update(client, data.draw(ARRAYS)) for client in shares]
+    changed = data.draw(st.sampled_from(sorted(shares)))
+    others = [entry for entry in updates if entry[0].client != changed]
+    neighbours = [others, [*others, update(changed, data.draw(ARRAYS))]]
+    average = clipped_average(sent, updates, shares, clip)["w"]
+    bound = 2 * clip * max(weights) / sum(weights)
+    for neighbour in neighbours:
+        moved = clipped_average(sent, neighbour, shares, clip)["w"] - average
+        assert np.linalg.norm(moved) <= bound * (1 + 1e-9)
+
+
+def test_bound_is_reached():
+    sent = model(np.zeros(2))
+    shares = {0: 1.0, 1: 3.0}
+    plus, minus = (
+        clipped_average(sent, [update(0, [0, 0]), update(1, [sign * 9, 0])], shares, 0.7)["w"]
+        for sign in (1, -1)
+    )
+    assert np.linalg.norm(plus - minus) == pytest.approx(2 * 0.7 * 3 / 4)
+
+
+def test_average_has_the_noise_of_the_largest_share(tmp_path):
+    settings = Settings.parse({"update-privacy": "central-dp", "num-server-rounds": 3})
+    central = CentralDp(settings, RunFolder(tmp_path))
+    sent = model(np.zeros(4000))
+    updates = [update(client, np.zeros(4000)) for client in (0, 1)]
+    noisy = central.average(sent, updates, {0: 1.0, 1: 3.0})["w"]
+    sigma = 0.75 * UpdateNoise.of(settings).sigma
+    for factor, accepted in ((1, True), (2 / 3, False), (3 / 2, False)):
+        fits = stats.kstest(noisy, stats.norm(0, sigma * factor).cdf).pvalue
+        assert (fits > BY_CHANCE) == accepted
+
+
+def test_models_are_counted_on_disk_before_use_and_never_more_than_planned(tmp_path):
+    settings = Settings.parse({"update-privacy": "central-dp", "num-server-rounds": 2})
+    sent, folder = model(np.zeros(3)), RunFolder(tmp_path)
+    for released in (1, 2, 3):
+        # A new object every time: a run that was resumed goes on with the count.
+        CentralDp(settings, folder).average(sent, [update(0, np.ones(3))], {0: 1.0})
+        assert folder.read_json(FILE)["releases"] == released
+    assert folder.read_json(FILE)["epsilon"] == pytest.approx(8, rel=1e-6)
+    with pytest.raises(BudgetError, match="3 models were released"):
+        CentralDp(settings, folder).average(sent, [], {0: 1.0})
+
+
+def test_run_with_noisy_averages_ends_and_its_report_says_what_they_cost(tmp_path, caplog):
+    words = ("update-privacy=central-dp", "update-epsilon=100", "clip-norm=5", "strategy=fedavg")
+    folder = simulate(settings_in(tmp_path, *words))
+    central = RecordedRun.read(folder).central
+    assert central["releases"] == 2
+    assert 0 < central["epsilon"] < 100
+    assert "What left the server with noise" in (folder / "report.html").read_text()
+    assert any("central DP: updates clipped to 5" in entry.message for entry in caplog.records)
+
+
+def test_noise_differs_between_runs_of_one_seed(tmp_path):
+    words = ("update-privacy=central-dp", "num-server-rounds=1")
+    models = [simulate(settings_in(tmp_path, *words)) / "models/model-0.safetensors" for _ in "ab"]
+    assert models[0].read_bytes() != models[1].read_bytes()
+
+
+def test_what_would_break_the_promise_of_the_models_is_refused():
+    with pytest.raises(ConfigError, match="stop-at-target"):
+        Settings.parse(
+            {"stop-at-target": True, "target-accuracy": 0.5, "update-privacy": "central-dp"}
+        )
+    worst = {"strategy": "similarity", "selection": "worst"}
+    assert "accuracies" in build(Settings.parse(worst)).needs

@@ -1,0 +1,186 @@
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common import config
+from common.config import Settings, from_run_config, kebab_case, load
+from common.errors import ConfigError
+from server_app import methods
+
+ROOT = Path(__file__).parents[2]
+
+BAD = {
+    "num-cliens=5": "did you mean 'num-clients'",
+    "wibble=5": "known: ",
+    "num_clients=5": "did you mean 'num-clients'",
+    "num-clients=abc": "an integer at least 0",
+    "num-clients=-1": "an integer at least 0",
+    "num-clients=2.5": "an integer at least 0",
+    "num-clients=": "an integer at least 0",
+    "num-clients=0": "split=by-user",
+    "dirichlet-alpha=nan": "a number above 0",
+    "dirichlet-alpha=0": "a number above 0",
+    "dirichlet-alpha=inf": "a number above 0",
+    "split=dirichelt": "one of dirichlet, dirichlet-partitioned, iid, by-user, shards",
+    "download=maybe": "true or false",
+    "device=gpu": "auto, cpu, cuda or cuda:<index>",
+    "name=a/b": "letters, digits",
+    "name=": "letters, digits",
+    "num-clients": "write key=value",
+    "=5": "write key=value",
+    "seed=-1": "an integer at least 0",
+    "seed=1.5": "an integer at least 0",
+    "max-clusters=1": "use 2 or more",
+    "stop-at-target=true": "set target-accuracy",
+    "test-fraction=1": "below 1",
+    "test-fraction=0": "above 0",
+    "clients-per-round=50": "at most num-clients = 20",
+    "num-clusters=21": "at most num-clients = 20",
+    "model=resnet": "one of auto, lenet",
+    "batch-size=0": "at least 1",
+    "local-epochs=0": "at least 1",
+    "learning-rate=0": "above 0",
+    "momentum=1": "below 1",
+    "weight-decay=-1": "at least 0",
+    "num-server-rounds=0": "at least 1",
+    "round-timeout=0": "above 0",
+    "on-bad-update=ignore": "one of drop, fail",
+    "routing=cluster": "one of one-model, per-cluster",
+    "strategy=similarty": "did you mean 'similarity'",
+    "metric=euclid": "did you mean 'euclidean'",
+    "strategy=random routing=per-cluster": "groups nobody",
+    "strategy=random selection=worst": "groups nobody",
+    "selection=worst clients-per-round=5": "both say who trains",
+    "selection=best": "one of auto, all, random, worst, link-aware",
+    "strategy=kcenter": "set num-clusters",
+    "strategy=random-clusters": "set num-clusters",
+    "cka-probe=public": "name the file of rows with probe-file",
+    "cka-probe=noise probe-file=x.npz": "leave one of them out",
+    "cka-probe-size=1": "at least 2",
+    "cluster-at-round=0": "at least 1",
+    "flis-threshold=1.5": "at most 1",
+    "shift=feature": "set both, or shift=none",
+    "shift=feature dataset=synthetic": "split=by-user",
+    "shift-size=0.5": "set shift=feature",
+    "shift-size=1.5 shift=label": "at most 1",
+    "shift=rotaton": "unknown shift 'rotaton'; did you mean 'rotation'?",
+    "shift=upside": "known: colour, concept, feature, label, none, rotation, sharpness, zoom",
+    "synthetic-rows=3": "at least 20",
+    "objective=fedavg2": "one of fedavg, fedprox, ditto, pfedme, local",
+    "personal-lambda=2": "objective = fedavg does not use it; leave it out, or set objective=ditto",
+    "personal-lambda=2 objective=local": "objective = local does not use it",
+    "proximal-mu=0.5 objective=ditto": "or set objective=fedprox",
+    "pfedme-steps=9 objective=ditto": "or set objective=pfedme",
+    "personal-lambda=0 objective=ditto": "above 0",
+    "personal-lambda=30 objective=pfedme": "it must be at most 1",
+    "objective=local strategy=fedcor clients-per-round=2": "no model leaves a site",
+    "objective=local strategy=fedsccs": "needs to see models",
+    "output-dir=": "a text",
+    "workers=-1": "at least 0",
+    "num-clients=3 split=dirichlet-partitioned num-partitions=4": "at most num-clients = 3",
+    "seed=1 seed=2": "given twice",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_setting_is_refused_in_one_line_that_names_key_and_remedy(words):
+    with pytest.raises(ConfigError) as refusal:
+        methods.build(load(None, words.split(" ")))
+    message = str(refusal.value)
+    assert BAD[words] in message
+    assert words.partition("=")[0].partition(" ")[0] in message
+    assert "\n" not in message
+
+
+def test_words_go_over_the_file_and_the_file_over_defaults(tmp_path):
+    file = tmp_path / "run.toml"
+    file.write_text("num-clients = 7\nseed = 3\n")
+    settings = load(file, ["seed=4"])
+    assert (settings.num_clients, settings.seed, settings.momentum) == (7, 4, 0.5)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("num-clients = ", "not a TOML file")])
+def test_bad_file_is_named(tmp_path, text, expected):
+    file = tmp_path / "run.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=expected):
+        load(file)
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere\.toml"):
+        load(tmp_path / "nowhere.toml")
+
+
+@given(
+    num_clients=st.integers(20, 1000),
+    alpha=st.floats(1e-3, 1e3),
+    seed=st.integers(0, 2**63 - 1),
+    data_dir=st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=20),
+)
+def test_toml_round_trip(num_clients, alpha, seed, data_dir):
+    settings = Settings.parse(
+        {
+            "num-clients": num_clients,
+            "dirichlet-alpha": alpha,
+            "seed": seed,
+            "data-dir": data_dir,
+        }
+    )
+    assert Settings.parse(tomllib.loads(settings.to_toml())) == settings
+
+
+def test_run_config_gives_the_same_settings_and_one_object():
+    settings = load(None, ["num-clients=5"])
+    first = from_run_config(settings.to_dict())
+    assert first == settings
+    assert from_run_config(dict(reversed(settings.to_dict().items()))) is first
+
+
+def test_pyproject_offers_every_setting_with_its_default_to_flwr_run():
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert pyproject["tool"]["flwr"]["app"]["config"] == Settings().to_dict()
+
+
+def test_every_setting_is_described_in_kebab_case():
+    for name, field in Settings.model_fields.items():
+        assert field.description, name
+        assert config.allowed_values(field)
+        assert kebab_case(name) in Settings().to_dict()
+
+
+def test_paths_become_absolute():
+    settings = load(None, ["data-dir=some/data"]).with_absolute_paths()
+    assert Path(settings.data_dir).is_absolute()
+    assert Path(settings.output_dir).is_absolute()
+
+
+def test_command_refuses_with_exit_2_one_line_and_no_traceback():
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.cli", "simulate", "num-cliens=3"],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert done.returncode == 2
+    assert done.stderr == "coterie: unknown setting 'num-cliens'; did you mean 'num-clients'?\n"
+    assert done.stdout == ""
+
+
+def test_data_sets_of_centres_are_split_by_centre_unless_told_otherwise():
+    told = [
+        load(None, [f"dataset={name}", *words])
+        for name in ("isic2019", "digits")
+        for words in ([], ["split=iid"], ["num-clients=6"])
+    ]
+    assert [(s.split, s.num_clients) for s in told] == [
+        ("by-user", 0),
+        ("iid", 20),
+        ("by-user", 6),
+        ("dirichlet", 20),
+        ("iid", 20),
+        ("dirichlet", 6),
+    ]
+    assert load(None, ["dataset=isic2019"]).replace(seed=1).split == "by-user"

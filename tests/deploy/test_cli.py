@@ -1,0 +1,141 @@
+"""The command as a person uses it, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+
+ROOT = Path(__file__).parents[2]
+
+
+def coterie(*words, cwd=ROOT):
+    command = [sys.executable, "-m", "deploy.cli", *map(str, words)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+
+
+def lines(folder, name):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def default_run(tmp_path_factory):
+    done = coterie("simulate", cwd=tmp_path_factory.mktemp("default"))
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_default_run_learns_digits_and_ends_with_its_folder(default_run):
+    last = default_run.stdout.splitlines()[-1]
+    assert last.startswith("run: /")
+    folder = Path(last.removeprefix("run: "))
+    results = json.loads((folder / "results.json").read_text())
+    assert results["accuracy"] >= 0.90
+    assert default_run.stdout.count("accuracy") == results["rounds"] == 20
+    assert default_run.stderr == ""
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {
+        "config.toml",
+        "environment.json",
+        "status.json",
+        "sites.json",
+        "rounds.jsonl",
+        "clients.jsonl",
+        "clusters.json",
+        "dissimilarity.npz",
+        "results.json",
+        "models",
+        "plots",
+        "report.html",
+    }
+    assert not [name for name in names if name.endswith(".part")]
+
+
+def test_records_agree_with_each_other(default_run):
+    folder = Path(default_run.stdout.splitlines()[-1].removeprefix("run: "))
+    clusters = json.loads((folder / "clusters.json").read_text())["sites"]
+    rounds, clients = lines(folder, "rounds.jsonl"), lines(folder, "clients.jsonl")
+    for line in rounds:
+        # Famá: one client of every cluster
+        assert sorted(clusters[site] for site in line["trained"]) == sorted(set(clusters.values()))
+        mine = [entry for entry in clients if entry["round"] == line["round"]]
+        assert sum(entry["bytes_up"] for entry in mine) == line["bytes_up"]
+        evaluated = [entry for entry in mine if entry["phase"] == "evaluate"]
+        rows = sum(entry["num_examples"] for entry in evaluated)
+        correct = sum(entry["accuracy"] * entry["num_examples"] for entry in evaluated)
+        assert line["accuracy"] == pytest.approx(correct / rows)
+    # every test row of digits (20 % of 1797) is some site's
+    assert rows == 359
+    results = json.loads((folder / "results.json").read_text())
+    assert sum(results["selected"].values()) == sum(len(line["trained"]) for line in rounds)
+    assert results["accuracy"] == rounds[-1]["accuracy"]
+
+
+def test_written_config_runs_again_to_the_same_numbers(default_run, tmp_path):
+    folder = Path(default_run.stdout.splitlines()[-1].removeprefix("run: "))
+    done = coterie(
+        "simulate", "--config", folder / "config.toml", f"output-dir={tmp_path}", "workers=1"
+    )
+    again = Path(done.stdout.splitlines()[-1].removeprefix("run: "))
+    first, second = (load_file(f / "models" / "model-0.safetensors") for f in (folder, again))
+    assert all((first[name] == second[name]).all() for name in first)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["num-clients=zero"], 2, "num-clients = 'zero': must be an integer"),
+        (["dataset=mnsit"], 2, "did you mean 'mnist'?"),
+        (["dataset=mnist", "data-dir=/nowhere"], 2, "/nowhere"),
+        (["dataset=gone.csv"], 2, "gone.csv"),
+        (["metric=euclid"], 2, "did you mean 'euclidean'?"),
+        (["output-dir=/proc/no"], 2, "cannot write there"),
+        (["num-clients=200"], 2, "min-partition-size"),
+        (["model=fama-cnn", "num-server-rounds=1"], 2, "too small"),
+        (["device=cuda:7"], 2, "GPUs"),
+    ],
+)
+def test_what_cannot_run_is_refused_in_one_line_without_a_traceback(tmp_path, words, code, said):
+    done = coterie("simulate", *words, cwd=tmp_path)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert done.stderr.startswith("coterie: ")
+
+
+def test_lists_of_settings_and_methods():
+    settings, methods = coterie("settings").stdout, coterie("methods").stdout
+    assert "dirichlet-alpha = 0.3" in settings
+    assert "similarity" in methods
+    assert "Famá" in methods
+
+
+def test_own_table_with_natural_clients(tmp_path):
+    rows = ["ward,age,sick"]
+    for ward in ("north", "south"):
+        rows += [
+            f"{ward},{age + (9 if ward == 'north' else 0)},{int(age > 40)}" for age in range(80)
+        ]
+    (tmp_path / "patients.csv").write_text("\n".join(rows) + "\n")
+    done = coterie(
+        "simulate",
+        "dataset=patients.csv",
+        "label-column=sick",
+        "client-column=ward",
+        "split=by-user",
+        "num-clients=0",
+        "strategy=random",
+        "num-server-rounds=3",
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    folder = Path(done.stdout.splitlines()[-1].removeprefix("run: "))
+    assert [site["site"] for site in json.loads((folder / "sites.json").read_text())] == [
+        "north",
+        "south",
+    ]
+    assert json.loads((folder / "results.json").read_text())["accuracy"] > 0.8

@@ -1,0 +1,166 @@
+"""Run folders made by hand, and their pages read back."""
+
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from xml.etree import ElementTree
+
+import numpy as np
+
+from common.config import Settings
+from server_app.record.run_folder import RunFolder
+from server_app.report.report import write_report
+
+VOID = {"meta", "link", "br", "img", "hr", "input"}
+
+
+class Reader(HTMLParser):
+    """Collects a page's text, attributes and tables; fails on tags that do not match."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.texts, self.attributes, self.tags = [], [], [], Counter()
+        self.rows = []
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += attrs
+        if tag == "tr":
+            self.rows.append([])
+        if tag in {"td", "th"}:
+            self.rows[-1].append("")
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags[tag] += 1
+        self.attributes += attrs
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+        if data.strip() and not {"style", "svg"} & set(self.open):
+            self.texts.append(data.strip())
+
+    @property
+    def text(self):
+        return "\n".join(self.texts)
+
+    def fact(self, label):
+        return self.texts[self.texts.index(label) + 1]
+
+    def row(self, first):
+        return next(row for row in self.rows if row[:1] == [first])
+
+
+def new_folder(tmp_path, **settings):
+    values = {"output-dir": str(tmp_path), "num-clients": 0, "split": "by-user"}
+    return RunFolder.create(Settings.parse(values | settings))
+
+
+def site_names(n):
+    return [f"site-{i:02d}" for i in range(n)]
+
+
+def write_sites(folder, names):
+    folder.write_json(
+        "sites.json",
+        [
+            {"site": site, "num_examples": 70, "num_test_examples": 18, "num_classes": 4}
+            | {"releases": ["label-histogram", "model"]}
+            for site in names
+        ],
+    )
+
+
+def write_groups(folder, names, k, rng, kind="label-histogram"):
+    labels = np.arange(len(names)) % k
+    shares = rng.dirichlet(np.ones(4), len(names))
+    distances = np.abs(shares[:, None] - shares[None]).sum(-1)
+    scores = {str(number): 0.5 - 0.1 * abs(number - k) for number in range(2, 5)}
+    folder.write_json(
+        "clusters.json",
+        {"round": 0, "strategy": "similarity", "metric": "euclidean", "num_clusters": k}
+        | {"chosen_by": "silhouette", "scores": scores}
+        | {"sites": dict(zip(names, labels.tolist(), strict=True))},
+    )
+    arrays = {"sites": np.array(names), "descriptors": shares, "distances": distances}
+    folder.write_arrays("dissimilarity.npz", arrays | {"labels": labels, "kind": np.array(kind)})
+
+
+def round_line(number, names, accuracy, models=1, **more):
+    scores = [
+        {"model": m, "accuracy": accuracy - 0.01 * m, "loss": 1.5, "num_sites": 2}
+        for m in range(models)
+    ]
+    return {
+        "round": number, "attempt": 1, "accuracy": accuracy, "loss": 1 - accuracy,
+        "train_loss": 0.125, "models": scores, "trained": names[number % len(names) :][:2],
+        "rejected": [], "missing": [], "bytes_down": 2_000_000, "bytes_up": 500_000,
+        "seconds": {"train": 1.5, "evaluate": 0.25, "server": 0.25},
+        "joules": {"pre": 10.0, "train": 400.0, "comm": 2.0, "evaluate": 90.0},
+        "joules_source": {"pre": "attributed", "train": "attributed", "comm": "estimated"},
+        "joules_server": {"pre": 8.0, "train": 5.0, "evaluate": 1.0}, "radio_seconds": 12.0,
+    } | more  # fmt: skip
+
+
+def write_rounds(folder, names, count, rng, models=1):
+    accuracies = np.round(np.linspace(0.3, 0.8, count), 4).tolist()
+    for number, accuracy in enumerate(accuracies, start=1):
+        folder.append("rounds.jsonl", [round_line(number, names, accuracy, models)])
+        folder.append(
+            "clients.jsonl",
+            [
+                {"round": number, "attempt": 1, "phase": "evaluate", "site": site, "model": 0}
+                | {"accuracy": float(rng.random()), "verdict": "ok"}
+                for site in names
+            ],
+        )
+
+
+def whole_run(tmp_path, n=20, k=4, rounds=6, models=1, **settings):
+    """Return the folder of a finished run that groups its sites, if k > 0."""
+    rng = np.random.default_rng(n + rounds)
+    folder, names = new_folder(tmp_path, **settings), site_names(n)
+    write_sites(folder, names)
+    if k:
+        write_groups(folder, names, k, rng)
+    write_rounds(folder, names, rounds, rng, models)
+    folder.set_status("finished", done=rounds, rounds=rounds)
+    folder.write_json(
+        "results.json",
+        {"accuracy": 0.8125, "loss": 0.5, "best_accuracy": 0.875, "best_round": 3}
+        | {"rounds": rounds, "mean_clients_per_round": 2.0, "bytes_down": 12_345_678}
+        | {"bytes_up": 2_345, "seconds": 3725.0, "selected": {names[0]: 9}, "models": []},
+    )
+    return folder
+
+
+def check_self_contained(reader, page):
+    assert not {"script", "link", "iframe", "object", "embed", "base"} & set(reader.tags)
+    for name, value in reader.attributes:
+        assert not name.startswith("on")
+        if name in {"src", "href", "xlink:href", "action", "poster", "data", "srcset"}:
+            assert value.startswith(("#", "data:image/png;base64,")), value
+    assert "@import" not in page
+    assert set(re.findall(r"url\((.)", page)) <= {"#"}
+    ids = [value for name, value in reader.attributes if name == "id"]
+    assert [name for name, count in Counter(ids).items() if count > 1] == []
+
+
+def report(folder):
+    """Write the report, check what holds for every report, and return what a reader sees."""
+    path = write_report(folder)
+    assert path == folder.path / "report.html"
+    page = path.read_text(encoding="utf-8")
+    reader = Reader(page)
+    check_self_contained(reader, page)
+    for file in (folder.path / "plots").glob("*"):
+        ElementTree.fromstring(file.read_bytes())
+    return reader

@@ -1,0 +1,124 @@
+"""Every method with every protection runs or is refused with a way out; the page is current."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from common.config import Settings
+from common.errors import ConfigError, RoundError
+from deploy.simulation.grid import simulate
+from server_app.method_cards import CARDS
+from server_app.methods import build
+from server_app.protection import catalogue
+from server_app.protection.catalogue import PROTECTIONS, WORDS, Protection
+
+DOCS = Path(__file__).parents[3] / "docs"
+SMALL = {
+    "num-clients": 6,
+    "num-server-rounds": 2,
+    "local-epochs": 1,
+    "cluster-at-round": 1,
+    "fedcor-warmup": 1,
+    "fedcor-interval": 1,
+    "power-of-choice-candidates": 4,
+}
+
+
+def words_of(setting):
+    key, _, value = setting.partition("=")
+    return {key: value}
+
+
+def settings_of(name, setting, **more):
+    example = dict(word.split("=") for word in CARDS[name].example.split())
+    kept = {"num-clusters", "delta-mode", "selection"}
+    own = {key: example[key] for key in kept & example.keys()}
+    if "clients-per-round" in more:
+        own.pop("selection", None)  # either says who trains
+    size = {"clients-per-round": 3} if "clients-per-round" in example else {}
+    values = SMALL | own | size | {"strategy": name} | words_of(setting) | more
+    if "num-clusters" in values:
+        values["num-clusters"] = 2
+    return Settings.parse(values)
+
+
+def generator():
+    spec = importlib.util.spec_from_file_location("generate", DOCS / "generate_protections.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_committed_page_is_the_generated_one():
+    made = generator()
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), (
+        "run python docs/generate_protections.py"
+    )
+
+
+@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize("each", PROTECTIONS, ids=lambda each: each.setting)
+def test_a_run_is_refused_exactly_where_something_needed_is_hidden(name, each):
+    needs = generator().needs_of(name, each.setting)
+    assert needs <= WORDS.keys()
+    settings = settings_of(name, each.setting, **NEEDED.get(each.setting, {}))
+    if each.denied(needs) or not each.available:
+        with pytest.raises(ConfigError, match=each.setting) as refusal:
+            build(settings)
+        assert each.instead in str(refusal.value)
+    else:
+        assert build(settings).needs - {"accuracies"} == needs - {"accuracies"}
+
+
+# Noise comes from the operating system and is another one every time, so it is mild here: a model
+# drowned in it can rightly be warned about. That it has its scale is tested where it is drawn.
+NEEDED = {
+    "reveal=cost": {"two-party": True},
+    "label-privacy=gaussian": {"epsilon": 100},
+    "label-privacy=k-rr": {"epsilon": 20},
+    "label-privacy=paper": {"clients-per-round": 3, "label-gamma": 1e-6},
+    "statistics-privacy=zcdp": {"rho": 1000},
+    "update-privacy=central-dp": {"update-epsilon": 1000, "clip-norm": 1e-3},
+    "update-privacy=local-dp": {"update-epsilon": 1000, "clip-norm": 1e-3},
+    # Three sites for each of two models; of more, the seed makes no cluster smaller.
+    "secagg=true": {"clients-per-round": 6, "num-clients": 12, "seed": 1}
+    | {"power-of-choice-candidates": 8},
+}
+
+
+TOO_SMALL = {("secagg=true", name) for name in ("wc", "kcenter", "ot-groups")}
+"""Only the clusters that come about can tell whether each has sites enough for a sum."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CARDS)
+@pytest.mark.parametrize(
+    "each", [each for each in PROTECTIONS if each.available], ids=lambda each: each.setting
+)
+def test_what_is_not_refused_runs_to_its_end(tmp_path, name, each):
+    settings = settings_of(name, each.setting, **NEEDED.get(each.setting, {}))
+    try:
+        build(settings)
+    except ConfigError:
+        return
+    settings = settings.replace(output_dir=str(tmp_path))
+    if (each.setting, name) in TOO_SMALL:
+        with pytest.raises(RoundError, match="of the sites, an average needs 3"):
+            simulate(settings)
+    else:
+        assert (simulate(settings) / "results.json").exists()
+
+
+def test_representations_bring_exact_class_counts_with_them():
+    """Noisy label histograms beside exact class counts in one run would protect nothing."""
+    settings = Settings.parse({"label-privacy": "gaussian"})
+    with pytest.raises(ConfigError, match="exact rows per class"):
+        catalogue.check(frozenset({"representations"}), settings)
+    catalogue.check(frozenset({"labels"}), settings)
+
+
+def test_protection_of_something_unknown_is_refused():
+    texts = dict.fromkeys(("setting", "whom", "still", "instead"), "x")
+    with pytest.raises(ConfigError, match="'secrets'"):
+        Protection(**texts, hides={"secrets"}, covers=frozenset(), chosen=lambda _: True)

@@ -1,0 +1,108 @@
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from planted import PLANTED, settings_in, write_planted
+from safetensors.numpy import save_file
+
+from client_app.training import loop
+from common import models, seeds
+from common.data.datasets import load_dataset
+from common.errors import DataError
+from deploy.simulation.grid import simulate
+from server_app.record import using_models
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture(scope="module")
+def planted_run(tmp_path_factory):
+    """A run on the sites of three groups, and its settings."""
+    tmp_path = tmp_path_factory.mktemp("planted")
+    data = write_planted(tmp_path / "planted.npz")
+    settings = settings_in(tmp_path, **PLANTED | {"dataset": str(data), "num_server_rounds": 3})
+    return simulate(settings), settings
+
+
+def newcomer(run, settings, group):
+    """What a site of a group, unknown to the run, would make of the shared model."""
+    dataset = load_dataset(settings.dataset, seed=settings.seed)
+    mine = dataset.train_owner == 4 * group + 1
+    network = models.build("auto", (1, 8, 8), 10)
+    shared = using_models.read_model(run / "models" / "shared.safetensors")
+    models.load_parameters(network, shared)
+    rows = loop.Rows.on(torch.device("cpu"), dataset.train_x[mine], dataset.train_y[mine])
+    loop.train(network, rows, settings, seeds.generator(99, "newcomer", group))
+    return models.parameters_of(network)
+
+
+def test_a_new_site_gets_the_model_of_those_it_resembles(planted_run, tmp_path):
+    run, settings = planted_run
+    clusters = json.loads((run / "clusters.json").read_text())["sites"]
+    for group in range(3):
+        found = using_models.assign(run, newcomer(run, settings, group))
+        assert found.cluster == clusters[f"site-{4 * group + 1:02d}"]
+        assert found.model.exists()
+        assert int(np.argmax(found.similarities)) == found.cluster
+
+    save_file(newcomer(run, settings, 1), tmp_path / "new.safetensors")
+    done = subprocess.run(
+        [sys.executable, "-m", "deploy.cli", "assign", run, tmp_path / "new.safetensors"],
+        capture_output=True, text=True, cwd=ROOT, check=True,
+    )  # fmt: skip
+    cluster = clusters["site-05"]
+    assert done.stdout.splitlines()[-1] == f"model: {run}/models/cluster-{cluster}.safetensors"
+    assert len(done.stdout.splitlines()) == 4
+
+
+def test_the_loaded_network_is_the_one_that_was_written(planted_run):
+    run, _ = planted_run
+    network = using_models.load_network(run, 2)
+    written = using_models.read_model(run / "models" / "cluster-2.safetensors")
+    loaded = models.parameters_of(network)
+    assert all(np.array_equal(loaded[name], written[name]) for name in written)
+    assert not network.training
+    with torch.no_grad():
+        assert network(torch.zeros(4, 1, 8, 8)).shape == (4, 10)
+
+
+def test_what_cannot_be_assigned_says_why(planted_run, tmp_path):
+    run, settings = planted_run
+    model = newcomer(run, settings, 0)
+    with pytest.raises(DataError, match=r"lacks array 'output.bias'; train the run's models"):
+        using_models.assign(run, {k: v for k, v in model.items() if k != "output.bias"})
+    copy = shutil.copytree(run, tmp_path / "copy")
+    archive = dict(np.load(copy / "probe.npz"))
+    del archive["rows"]
+    np.savez(copy / "probe.npz", **archive)
+    with pytest.raises(DataError, match="rows of the sites, which are not kept"):
+        using_models.assign(copy, model)
+    archive["activations"] = np.zeros((12, 5), int)
+    np.savez(copy / "probe.npz", **archive, rows=np.zeros((5, 1, 8, 8), np.float32))
+    with pytest.raises(DataError, match="compared predictions"):
+        using_models.assign(copy, model)
+    with pytest.raises(DataError, match="no run's folder"):
+        using_models.load_network(tmp_path, 0)
+    with pytest.raises(DataError, match="no safetensors file"):
+        using_models.read_model(run / "config.toml")
+
+
+def test_the_documented_way_to_scale_new_rows_is_the_runs(tmp_path):
+    rng = np.random.default_rng(0)
+    page = (ROOT / "docs" / "using-models.md").read_text()
+    [code] = [part for part in page.split("```") if "new - mean" in part]
+    for shape in ((60, 3), (60, 3, 4, 4)):
+        x = 5 + 3 * rng.normal(size=shape)
+        x[:, 0] = 0.1  # tells nothing
+        test = np.arange(60) % 5 == 0
+        np.savez(tmp_path / "own.npz", X=x, y=np.arange(60) % 2, test=test)
+        dataset = load_dataset(str(tmp_path / "own.npz"), seed=0)
+        names = {"train": x[~test], "new": x[test]}
+        exec(code.removeprefix("python\n"), names)
+        np.testing.assert_allclose(names["rows"], dataset.test_x, atol=1e-5)
+        assert not names["rows"][:, 0].any()

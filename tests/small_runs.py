@@ -1,0 +1,46 @@
+"""Small runs of five clients, and their folders' lines."""
+
+import json
+
+from flwr.app import Context, RecordDict
+
+from client_app.site import simulated_federation
+from common.config import Settings
+from deploy.simulation.grid import InProcessGrid, load_client_app
+from server_app import app as server
+
+FIVE = {"num-clients": 5, "strategy": "random", "num-server-rounds": 2, "local-epochs": 1}
+
+
+def settings_in(folder, *words):
+    values = FIVE | {"output-dir": str(folder)} | dict(word.split("=") for word in words)
+    return Settings.parse(values)
+
+
+def run(settings, load=load_client_app, workers=2):
+    """Run a federation of settings whose clients are those of ``load``."""
+    settings = settings.with_absolute_paths()
+    simulated_federation(settings)
+    with InProcessGrid(load, settings.to_dict(), num_nodes=5, workers=workers) as grid:
+        context = Context(1, 1, {}, RecordDict(), settings.to_dict())
+        try:
+            server.app(grid, context)
+        finally:
+            folder = server.run_folder_of(context)
+    return folder
+
+
+def lines(folder, name):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def without_times(folder):
+    """Everything a run computed, less what the clock decides."""
+    rounds = [
+        {k: v for k, v in line.items() if k != "seconds"} for line in lines(folder, "rounds.jsonl")
+    ]
+    clients = [
+        {k: v for k, v in line.items() if k != "seconds"} for line in lines(folder, "clients.jsonl")
+    ]
+    models = [path.read_bytes() for path in sorted((folder / "models").iterdir())]
+    return rounds, clients, models
