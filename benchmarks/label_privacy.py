@@ -19,7 +19,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from sklearn.metrics import adjusted_rand_score
 
-from client_app.answers.label_histogram import label_histogram
+from client_app.answers.label_histogram import histogram
 from client_app.site import simulated_federation
 from common import seeds
 from common.config import Settings
@@ -67,7 +67,7 @@ def settings_of(protection: str, sites: int, seed: int, **more: object) -> Setti
 def counts_of(settings: Settings) -> np.ndarray:
     """Return the rows of every class at every site, (n, K)."""
     dataset, sites = simulated_federation(settings)
-    rows = [label_histogram(dataset.train_y[site.train], dataset.num_classes) for site in sites]
+    rows = [histogram(dataset.train_y[site.train], dataset.num_classes) for site in sites]
     return np.array(rows)
 
 

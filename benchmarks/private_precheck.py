@@ -22,7 +22,7 @@ import numpy as np
 import safetensors.numpy
 from flwr.app import Context, RecordDict
 
-from client_app.answers.representations import SeenRows, representations
+from client_app.answers.representations import SeenRows, represented
 from client_app.site import open_site, simulated_federation
 from common import models
 from common.config import Settings
@@ -109,7 +109,7 @@ def evidence_of(settings: Settings, group: OtGroups) -> ClearRows:
 def _seen(settings: Settings, probe: dict[str, np.ndarray], place: int, sites: int) -> SeenRows:
     config = {"partition-id": place, "num-partitions": sites}
     site = open_site(Context(1, 2 + place, config, RecordDict(), settings.to_dict()))
-    return representations(probe, site)
+    return represented(probe, site)
 
 
 def _labelled(seen: SeenRows) -> Representations:

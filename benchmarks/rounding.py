@@ -17,7 +17,7 @@ import torch
 from client_app.training import engine
 from client_app.training import loop as training
 from client_app.training.engine import Lesson
-from client_app.training.loop import Rows
+from client_app.training.loop import TensorRows
 from common import models
 from common.config import Settings
 from common.data.datasets import Dataset, load_dataset
@@ -73,7 +73,7 @@ def in_float64(first: Parameters, lesson: Lesson, work: Training) -> Parameters:
     models.load_parameters(network, {k: v.astype(np.float64) for k, v in first.items()})
     cpu = torch.device("cpu")
     inputs = lesson.inputs[lesson.rows].astype(np.float64)
-    rows = Rows.on(cpu, inputs, lesson.labels[lesson.rows])
+    rows = TensorRows.on(cpu, inputs, lesson.labels[lesson.rows])
     with training.repeatable(cpu, lesson.dropout_seed):
         training.train(network, rows, work.settings("loop"), lesson.order)
     return models.parameters_of(network)

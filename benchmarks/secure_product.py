@@ -24,10 +24,10 @@ from common.config import Settings
 from common.identity import Channel, EphemeralKey, Identity, Occasion
 from common.messages import RELEASES
 from common.two_party import protocol as secure
-from common.two_party.messages import COST, LABELS, PRODUCTS, ROWS, ProductOrder
+from common.two_party.messages import COST, LABELS, PRODUCTS, ROWS, TwoPartyOrder
 from common.two_party.protocol import Shape
 from deploy.simulation.grid import InProcessGrid, load_client_app
-from server_app.protection.two_party import secure_products
+from server_app.protection.two_party import two_party_products
 from server_app.rounds.roster import introduce
 
 SHAPES = (
@@ -137,7 +137,7 @@ def _product_line(shape: Shape, spent: Spent, times: int, error: float) -> str:
     return "| " + " | ".join([*cells, f"{error:.2e}", f"{bound:.2e}"]) + " |\n"
 
 
-def federation(sites: int, order: ProductOrder) -> tuple[int, int, float]:
+def federation(sites: int, order: TwoPartyOrder) -> tuple[int, int, float]:
     """Run the protocol between sites of digits; return products, bytes and processor seconds."""
     settings = Settings.parse(
         {"num-clients": sites, "split": "iid", "min-rows": 20, "engine": "loop"}
@@ -152,7 +152,9 @@ def federation(sites: int, order: ProductOrder) -> tuple[int, int, float]:
     with grid:
         roster = introduce(grid, expected=sites, timeout=60)
         began = time.process_time()
-        done = secure_products(order, roster, grid, 600, model if order.purpose == ROWS else None)
+        done = two_party_products(
+            order, roster, grid, 600, model if order.purpose == ROWS else None
+        )
         seconds = time.process_time() - began
     return len(done.values) + len(done.costs), done.bytes, seconds
 
@@ -162,10 +164,10 @@ def federations() -> Iterator[str]:
     yield "| what | sites | pairs | products | kB: all | per pair | per site "
     yield "| s: all | per site |\n"
     yield "|---|" + "---:|" * 8 + "\n"
-    plans: Mapping[str, tuple[Sequence[int], Callable[[], ProductOrder]]] = {
-        "label distances": ((5, 10, 20, 30), lambda: ProductOrder(LABELS, 0, PRODUCTS)),
-        "cosines, 10 classes": ((2, 3, 5), lambda: ProductOrder(ROWS, 1, PRODUCTS)),
-        "costs by third sites, 10 classes": ((3, 5), lambda: ProductOrder(ROWS, 1, COST)),
+    plans: Mapping[str, tuple[Sequence[int], Callable[[], TwoPartyOrder]]] = {
+        "label distances": ((5, 10, 20, 30), lambda: TwoPartyOrder(LABELS, 0, PRODUCTS)),
+        "cosines, 10 classes": ((2, 3, 5), lambda: TwoPartyOrder(ROWS, 1, PRODUCTS)),
+        "costs by third sites, 10 classes": ((3, 5), lambda: TwoPartyOrder(ROWS, 1, COST)),
     }
     for what, (counts, order) in plans.items():
         for sites in counts:

@@ -23,13 +23,13 @@ from common.secagg.messages import (
     MASKED,
     MaskedReport,
     SealedShares,
-    SumCircle,
-    SumDisclosure,
-    SumKeys,
-    SumOrder,
-    SumSurvivors,
+    SecaggCircle,
+    SecaggDisclosure,
+    SecaggKeys,
+    SecaggOrder,
+    SecaggSurvivors,
 )
-from common.secagg.neighbours import neighbours, wiring
+from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Circle, Keys, Member, Relay, disclose, occasion_of
 
 NOW = occasion_of(run=1, server_round=1, attempt=1, model=0)
@@ -74,7 +74,7 @@ class Play:
 
     def _advertise(self) -> None:
         order = messages.content(
-            SumOrder(*WHO, len(self.names), 1000, 0), messages.encode_arrays(model_of(self.size))
+            SecaggOrder(*WHO, len(self.names), 1000, 0), messages.encode_arrays(model_of(self.size))
         )
         self.keys, self.signed = {}, {}
         for name in self.names:
@@ -83,9 +83,9 @@ class Play:
                 self.keys[name] = Keys.generate()
                 self.signed[name] = self.keys[name].signed(identity, name, NOW)
             one = self.signed[name]
-            report = SumKeys(name, *WHO, one.identity_key, list(one.keys), one.signature, 1.0)
+            report = SecaggKeys(name, *WHO, one.identity_key, list(one.keys), one.signature, 1.0)
             self._count("train", order, messages.content(report))
-        links = neighbours(self.names, self.planned.degree)
+        links = neighbours_of(self.names, self.planned.degree)
         self.relay = Relay(NOW, self.signed, links, self.planned.threshold)
 
     def _share(self) -> None:
@@ -96,7 +96,7 @@ class Play:
                 self.own[name], self.dealt[name] = self.sides[name].deal()
             places = self.sides[name].circle.positions
             signed = [self.signed[peer] for peer in places]
-            asked = SumCircle(
+            asked = SecaggCircle(
                 *WHO,
                 list(places),
                 list(places.values()),
@@ -141,8 +141,8 @@ class Play:
                 one = disclose(self.shares[name], name, alive, self.planned.threshold)
             self.told[name] = one
             seeds, keys = list(one.seeds.values()), list(one.keys.values())
-            answer = SumDisclosure(name, *WHO, list(one.seeds), seeds, list(one.keys), keys)
-            asked = messages.content(SumSurvivors(*WHO, alive))
+            answer = SecaggDisclosure(name, *WHO, list(one.seeds), seeds, list(one.keys), keys)
+            asked = messages.content(SecaggSurvivors(*WHO, alive))
             self._count("unmask", asked, messages.content(answer))
 
     def _total(self) -> None:

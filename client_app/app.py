@@ -95,9 +95,7 @@ def introduce(message: Message, site: Site) -> Message:
 def label_histogram(message: Message, site: Site) -> Message:
     """Count the training rows of each class, with noise if the run asks for it."""
     require(site, "label-histogram")
-    counts = descriptors.label_histogram(
-        site.dataset.train_y[site.rows.train], site.dataset.num_classes
-    )
+    counts = descriptors.histogram(site.dataset.train_y[site.rows.train], site.dataset.num_classes)
     answer, note = with_noise.label_answer(site, counts)
     return messages.reply(message, answer, note=note)
 
@@ -122,7 +120,7 @@ def representations(message: Message, site: Site) -> Message:
     require(site, "representations")
     watch = Stopwatch()
     order, parameters = _task(message)
-    seen = probing.representations(parameters, site)
+    seen = probing.represented(parameters, site)
     report = _seen_report(site, order, seen, watch.seconds)
     return messages.reply(message, report, {messages.ROWS_SEEN: seen.rows})
 
@@ -146,7 +144,7 @@ def class_statistics(message: Message, site: Site) -> Message:
     require(site, "class-statistics")
     watch = Stopwatch()
     order, parameters = _task(message)
-    seen = probing.representations(parameters, site)
+    seen = probing.represented(parameters, site)
     moments, note = class_moments(parameters, seen, site)
     report = _seen_report(site, order, seen, watch.seconds)
     return messages.reply(message, report, {messages.MOMENTS: moments}, note)

@@ -50,7 +50,7 @@ class TrustError(CoterieError):
     """A peer, a key or a sealed message that cannot be trusted."""
 
 
-class SumError(CoterieError):
+class SecaggError(CoterieError):
     """A secure sum that a member cannot take part in, or that cannot be brought to its end."""
 
 

@@ -86,7 +86,7 @@ def resume(
 
 
 @app.command()
-def compare(
+def compared(
     words: Annotated[
         list[str] | None,
         typer.Argument(
@@ -102,7 +102,7 @@ def compare(
     jobs: Annotated[int, typer.Option(min=0, help="runs at a time; 0: one per core")] = 0,
 ) -> None:
     """Run many federations, skip those that are done, and write one table."""
-    from deploy.compare.compare import compare as play
+    from deploy.compare.compare import compared as play
     from deploy.compare.grid import read_grid
 
     file, settings = _file_first(words or [])
@@ -136,7 +136,7 @@ def precheck(
     """
     from deploy import precheck as check
 
-    planned = check.plan(words or (), config_file)
+    planned = check.precheck_plan(words or (), config_file)
     if as_json:
         check.progress_to_stderr()
     record = check.result(check.run(planned))
@@ -196,7 +196,7 @@ def against_local(
     from server_app.record.run_folder import RunFolder
     from server_app.report import report
 
-    changes = change_to_local.change_to_local(run, local)
+    changes = change_to_local.changes_to_local(run, local)
     for name, site in changes.sites.items():
         typer.echo(f"{name}: {site.change:+.1f} % ({site.local:.4f} alone, {site.accuracy:.4f})")
     typer.echo(f"mean: {changes.mean:+.1f} %")

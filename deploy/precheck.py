@@ -19,7 +19,15 @@ from common.errors import ConfigError
 from server_app.methods import build
 from server_app.transport.verdicts import Verdict
 
-__all__ = ["EXIT_CODES", "Plan", "plan", "progress_to_stderr", "result", "run", "summary"]
+__all__ = [
+    "EXIT_CODES",
+    "PrecheckPlan",
+    "precheck_plan",
+    "progress_to_stderr",
+    "result",
+    "run",
+    "summary",
+]
 
 Json = Mapping[str, Any]
 
@@ -38,7 +46,7 @@ _OWN_FILES = "own-files"
 
 
 @dataclass(frozen=True)
-class Plan:
+class PrecheckPlan:
     """What is to be run.
 
     Attributes:
@@ -50,7 +58,7 @@ class Plan:
     files: tuple[Path, ...]
 
 
-def plan(words: Sequence[str], config_file: Path | None) -> Plan:
+def precheck_plan(words: Sequence[str], config_file: Path | None) -> PrecheckPlan:
     """Return what the words ask for: settings as ``key=value``, every other word is a file.
 
     Raises:
@@ -73,7 +81,7 @@ def plan(words: Sequence[str], config_file: Path | None) -> Plan:
     _check_names(files)
     if not files:
         settings = settings.replace(dataset=locate(settings.dataset))
-    return Plan(settings, tuple(files))
+    return PrecheckPlan(settings, tuple(files))
 
 
 def _fixed(given: Sequence[str], files: Sequence[Path]) -> Mapping[str, str]:
@@ -96,7 +104,7 @@ def _check_names(files: Sequence[Path]) -> None:
         raise ConfigError(f"two files are called {twice[0]!r}: a site goes by its file's name")
 
 
-def run(planned: Plan) -> Path:
+def run(planned: PrecheckPlan) -> Path:
     """Run it and return the absolute path of the run folder."""
     # Imports of seconds, after everything that can be refused without them.
     from deploy.simulation.grid import simulate
@@ -107,7 +115,7 @@ def run(planned: Plan) -> Path:
         return simulate(planned.settings, _node_configs(planned, Path(folder)))
 
 
-def _node_configs(planned: Plan, folder: Path) -> list[dict[str, Scalar]]:
+def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]]:
     """Return each site's own say, as the sites' owners would write it: they open their files."""
     from client_app.site_config import SiteConfig
 

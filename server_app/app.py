@@ -15,8 +15,8 @@ from common.logs import JsonFormatter
 from common.messages import Introduction
 from server_app import methods
 from server_app.clustering.by_models import ModelGroups
-from server_app.metering import account
-from server_app.metering.account import Book, MeteredGrid
+from server_app.metering import run_meter
+from server_app.metering.run_meter import MeteredGrid, RunMeter
 from server_app.methods import LabelDistances, LabelGroups, Method
 from server_app.protection.disclosed import RecordingGrid
 from server_app.record import audit, checkpoint
@@ -45,7 +45,7 @@ def main(grid: Grid, context: Context) -> None:
     settings = config.from_run_config(context.run_config).with_absolute_paths()
     show_progress(settings.log_format)
     method = methods.build(settings)
-    account.check(settings)
+    run_meter.check(settings)
     folder = RunFolder.reopen(settings) if settings.resume else RunFolder.create(settings)
     with folder.held(), audit.trail(folder, log):
         _record(grid, context, settings, method, folder)
@@ -58,14 +58,14 @@ def _record(
     context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
     event = "resumed" if settings.resume else "started"
     log.info("writing to %s", folder.path, extra=audit.fact(event, strategy=settings.strategy))
-    book = Book.of(settings)
-    folder.write_json("environment.json", environment() | {"metered": book.description})
+    meter = RunMeter.of(settings)
+    folder.write_json("environment.json", environment() | {"metered": meter.description})
     clients = grid if isinstance(grid, HoldsClients) else None
-    recording = RecordingGrid(MeteredGrid(grid, book), folder, real=clients is None)
+    recording = RecordingGrid(MeteredGrid(grid, meter), folder, real=clients is None)
     courier = Courier(recording, deadline_factor=settings.deadline_factor, clients=clients)
     try:
-        with book:
-            _run(courier, settings, method, folder, book)
+        with meter:
+            _run(courier, settings, method, folder, meter)
     except BaseException as error:
         done = folder.read_json("status.json")["round"]
         text = str(error) if isinstance(error, CoterieError) else repr(error)
@@ -95,7 +95,9 @@ def run_folder_of(context: Context) -> Path:
     return Path(str(context.state.config_records[_STATE]["run-folder"]))
 
 
-def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder, book: Book) -> None:
+def _run(
+    grid: Courier, settings: Settings, method: Method, folder: RunFolder, meter: RunMeter
+) -> None:
     done: int = 0
     state: State = {}
     timeout = settings.round_timeout
@@ -111,7 +113,7 @@ def _run(grid: Courier, settings: Settings, method: Method, folder: RunFolder, b
     folder.write_json("sites.json", [vars(site) for site in roster.sites])
     audit.append(folder, "joined", *roster.facts(roster.names))
     strategy = _strategy(method, settings, roster, folder)
-    strategy.book = book
+    strategy.meter = meter
     strategy.resume(done, state)
     strategy.start(
         grid,

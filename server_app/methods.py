@@ -11,7 +11,7 @@ from common.errors import ConfigError
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app import masked_data
 from server_app.clustering import algorithms, by_models, placement
-from server_app.clustering.algorithms import Grouping
+from server_app.clustering.algorithms import ScoredClusters
 from server_app.clustering.by_models import ModelGroups
 from server_app.clustering.placement import Placement
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, symmetric_kl
@@ -26,7 +26,7 @@ from server_app.selection.rules import Selection
 from server_app.transport import groups
 from server_app.transport.groups import OtGroups
 
-Clusterer = Callable[[np.ndarray, np.ndarray, np.random.Generator], Grouping]
+Clusterer = Callable[[np.ndarray, np.ndarray, np.random.Generator], ScoredClusters]
 """(descriptors (n, d), distances (n, n), generator) -> clusters and how each number scored."""
 
 
@@ -327,9 +327,9 @@ def _label_distances(settings: Settings) -> LabelDistances | None:
 def _k_medoids(settings: Settings) -> Clusterer:
     k, most = settings.num_clusters, settings.max_clusters
 
-    def cluster(_: np.ndarray, distances: np.ndarray, rng: np.random.Generator) -> Grouping:
+    def cluster(_: np.ndarray, distances: np.ndarray, rng: np.random.Generator) -> ScoredClusters:
         if k:
-            return Grouping(algorithms.k_medoids(distances, k, rng), scores={})
+            return ScoredClusters(algorithms.k_medoids(distances, k, rng), scores={})
         return algorithms.silhouette_sweep(distances, rng, max_clusters=most)
 
     return cluster
@@ -338,9 +338,9 @@ def _k_medoids(settings: Settings) -> Clusterer:
 def _symmetric_kl_k_means(settings: Settings) -> Clusterer:
     k, most = settings.num_clusters, settings.max_clusters
 
-    def cluster(shares: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> Grouping:
+    def cluster(shares: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> ScoredClusters:
         if k:
-            return Grouping(algorithms.symmetric_kl_k_means(shares, k, rng), scores={})
+            return ScoredClusters(algorithms.symmetric_kl_k_means(shares, k, rng), scores={})
         return algorithms.symmetric_kl_k_means_by_silhouette(shares, rng, most)
 
     return cluster
@@ -349,10 +349,10 @@ def _symmetric_kl_k_means(settings: Settings) -> Clusterer:
 def _repulsive(settings: Settings) -> Clusterer:
     k, size = settings.num_clusters, settings.clients_per_round
 
-    def cluster(shares: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> Grouping:
+    def cluster(shares: np.ndarray, _: np.ndarray, rng: np.random.Generator) -> ScoredClusters:
         if k:
             clusters = algorithms.repulsive(shares, k, rng)
-            return Grouping(clusters, scores={}, score="diversity")
+            return ScoredClusters(clusters, scores={}, score="diversity")
         return algorithms.repulsive_by_size(shares, size, rng)
 
     return cluster

@@ -15,20 +15,20 @@ from common import models as networks
 from common.config import Settings
 from common.messages import Order, TrainReport
 from common.secagg.messages import (
-    MASK,
     MASKED,
-    SHARE,
-    TRAIN_FOR_SUM,
-    UNMASK,
+    SECAGG_MASK,
+    SECAGG_SHARE,
+    SECAGG_TRAIN,
+    SECAGG_UNMASK,
     SealedShares,
-    SumCircle,
-    SumKeys,
-    SumOrder,
+    SecaggCircle,
+    SecaggKeys,
+    SecaggOrder,
 )
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
 
-STEPS = (TRAIN_FOR_SUM, SHARE, MASK, UNMASK)
+STEPS = (SECAGG_TRAIN, SECAGG_SHARE, SECAGG_MASK, SECAGG_UNMASK)
 
 
 def settings_in(folder, **words):
@@ -66,7 +66,7 @@ class Watching(InProcessGrid):
         return [
             messages.decode_arrays(messages.arrays_of(reply.content))[MASKED]
             for reply in self.replies
-            if reply.metadata.message_type == MASK and not reply.has_error()
+            if reply.metadata.message_type == SECAGG_MASK and not reply.has_error()
         ]
 
 
@@ -152,14 +152,14 @@ class Play:
         return reply
 
     def train(self, site, server_round=1, attempt=1, members=5):
-        order = SumOrder(server_round, attempt, 0, members, 500, 0)
-        return self.ask(TRAIN_FOR_SUM, site, order, self.arrays)
+        order = SecaggOrder(server_round, attempt, 0, members, 500, 0)
+        return self.ask(SECAGG_TRAIN, site, order, self.arrays)
 
     def circle(self, server_round=1, attempt=1):
         keys = [
-            SumKeys.decode(self.train(site, server_round, attempt).content) for site in range(5)
+            SecaggKeys.decode(self.train(site, server_round, attempt).content) for site in range(5)
         ]
-        return SumCircle(
+        return SecaggCircle(
             server_round,
             attempt,
             0,
@@ -173,7 +173,7 @@ class Play:
 
     def dealt(self, circle):
         return {
-            name: SealedShares.decode(self.ask(SHARE, place, circle).content)
+            name: SealedShares.decode(self.ask(SECAGG_SHARE, place, circle).content)
             for place, name in enumerate(self.names)
         }
 

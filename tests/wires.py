@@ -8,7 +8,7 @@ from client_app.peers import identity_of
 from client_app.site_state import ContextKeeper
 from common import messages
 from common.identity import fingerprint
-from common.two_party.messages import ProductDeal
+from common.two_party.messages import TwoPartyDeal
 from deploy.simulation.grid import InProcessGrid, load_client_app
 
 SITES = 3
@@ -74,8 +74,8 @@ def with_arrays(content, edit):
 
 
 def redealt(content, **changes):
-    deal = ProductDeal.decode(content)
+    deal = TwoPartyDeal.decode(content)
     values = {**vars(deal), **{name: edit(getattr(deal, name)) for name, edit in changes.items()}}
     result = RecordDict(dict(content))
-    result[messages.RECORD] = ProductDeal(**values).encode()
+    result[messages.RECORD] = TwoPartyDeal(**values).encode()
     return result

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def label_histogram(labels: np.ndarray, num_classes: int) -> list[int]:
+def histogram(labels: np.ndarray, num_classes: int) -> list[int]:
     """Return the number of rows per class, length ``num_classes``.
 
     In the clear this is exact: whoever receives it knows how many rows of each class a site holds.

@@ -21,7 +21,7 @@ _ASKED = "asked"
 
 
 @dataclass(frozen=True)
-class Steps:
+class ProtocolSteps:
     """The steps of one protocol at one node, in their order from 1.
 
     Attributes:

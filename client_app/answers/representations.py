@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from client_app.site import Site
 from client_app.training import engine, loop
-from client_app.training.loop import Rows
+from client_app.training.loop import TensorRows
 from common import models, seeds
 from common.messages import MOST_ROWS_SEEN, Parameters
 
@@ -31,7 +31,7 @@ class SeenRows:
         return min(self.counts[label], MOST_ROWS_SEEN)
 
 
-def representations(parameters: Parameters, site: Site) -> SeenRows:
+def represented(parameters: Parameters, site: Site) -> SeenRows:
     """Return what the model makes of training rows, in evaluation mode (Elhussein, section III)."""
     labels = site.dataset.train_y[site.rows.train]
     counts = np.bincount(labels)
@@ -44,7 +44,9 @@ def representations(parameters: Parameters, site: Site) -> SeenRows:
         parameters, settings.model, dataset.input_shape, dataset.num_classes, device
     )
     with loop.one_thread(device):
-        seen = last_inputs(network, Rows.on(device, dataset.train_x[rows], dataset.train_y[rows]))
+        seen = last_inputs(
+            network, TensorRows.on(device, dataset.train_x[rows], dataset.train_y[rows])
+        )
     return SeenRows(seen, {label: int(counts[label]) for label in known})
 
 
@@ -57,7 +59,7 @@ def _rows_of(label: int, labels: np.ndarray, site: Site) -> np.ndarray:
     return np.sort(rng.choice(places, MOST_ROWS_SEEN, replace=False))
 
 
-def last_inputs(network: nn.Module, rows: Rows) -> np.ndarray:
+def last_inputs(network: nn.Module, rows: TensorRows) -> np.ndarray:
     """Return the inputs of a network's last linear layer, (n, d) float32, in evaluation mode.
 
     A volume's is the mean over its voxels.

@@ -22,7 +22,7 @@ from client_app.training import personal
 from client_app.training.engine import Fitted
 from common import messages
 from common.config import Settings
-from common.errors import SumError, TrustError
+from common.errors import SecaggError, TrustError
 from common.identity import EphemeralKey, Occasion, SignedKeys
 from common.messages import Order, ReleaseNote
 from common.privacy.updates import tells_loss
@@ -31,11 +31,11 @@ from common.secagg.messages import (
     MASKED,
     MaskedReport,
     SealedShares,
-    SumCircle,
-    SumDisclosure,
-    SumKeys,
-    SumOrder,
-    SumSurvivors,
+    SecaggCircle,
+    SecaggDisclosure,
+    SecaggKeys,
+    SecaggOrder,
+    SecaggSurvivors,
 )
 from common.secagg.neighbours import wiring
 from common.secagg.protocol import SEED_BYTES, Circle, Keys, Member, disclose, occasion_of
@@ -67,7 +67,7 @@ class _Secrets:
         """Return what a context remembers."""
         record = context.state.config_records.get(_SECRETS)
         if record is None:
-            raise SumError(
+            raise SecaggError(
                 "the secrets of this sum are gone, as after a restart of the site; it goes on "
                 "without it, and the next round asks anew"
             )
@@ -87,10 +87,10 @@ class _Secrets:
 def train(message: Message, site: Site, context: Context) -> Message:
     """Train the model received, keep the result as a vector to be masked, and advertise keys."""
     require(site, "masked-model")
-    order = SumOrder.decode(message.content)
+    order = SecaggOrder.decode(message.content)
     scale, fewest = Scale(order.members, order.max_weight), _fewest(order.members, site.settings)
     if order.members < fewest:
-        raise SumError(f"a sum of {order.members} sites: at least {fewest} must be in one")
+        raise SecaggError(f"a sum of {order.members} sites: at least {fewest} must be in one")
     _step(site, context, order, 0)
     _forget(context)
     parameters = messages.decode_arrays(messages.arrays_of(message.content))
@@ -113,13 +113,15 @@ def train(message: Message, site: Site, context: Context) -> Message:
     if noise is not None:
         context.state[_NOISE] = noise.encode()
     who = _who(site, order)
-    report = SumKeys(*who, signed.identity_key, list(signed.keys), signed.signature, fitted.seconds)
+    report = SecaggKeys(
+        *who, signed.identity_key, list(signed.keys), signed.signature, fitted.seconds
+    )
     return messages.reply(message, report)
 
 
 def share(message: Message, site: Site, context: Context) -> Message:
     """Deal shares of the masking key and of a new self-mask's seed to the neighbours."""
-    order = SumCircle.decode(message.content)
+    order = SecaggCircle.decode(message.content)
     _step(site, context, order, 1)
     known = replace(_Secrets.of(context), seed=os.urandom(SEED_BYTES))
     own, sealed = _member(order, known, site, context).deal()
@@ -134,9 +136,9 @@ def mask(message: Message, site: Site, context: Context) -> Message:
     delivered = SealedShares.decode(message.content)
     _step(site, context, delivered, 2)
     if delivered.site != site.name:
-        raise SumError(f"these shares were dealt to {delivered.site!r}")
+        raise SecaggError(f"these shares were dealt to {delivered.site!r}")
     known = _Secrets.of(context)
-    circle = SumCircle.decode(RecordDict({messages.RECORD: context.state[_CIRCLE]}))
+    circle = SecaggCircle.decode(RecordDict({messages.RECORD: context.state[_CIRCLE]}))
     member = _member(circle, known, site, context)
     shares = member.receive(dict(zip(delivered.sites, delivered.sealed, strict=True)))
     vector: Ring = np.frombuffer(known.vector, dtype="<u8").astype(np.uint64)
@@ -155,14 +157,14 @@ def mask(message: Message, site: Site, context: Context) -> Message:
 
 def unmask(message: Message, site: Site, context: Context) -> Message:
     """Tell one share of every neighbour's seed or key, and forget the sum."""
-    order = SumSurvivors.decode(message.content)
+    order = SecaggSurvivors.decode(message.content)
     _step(site, context, order, 3)
     known = _Secrets.of(context)
     _forget(context)
     shares = dict(zip(known.dealers, known.shares, strict=True))
     fewest = _fewest(known.members, site.settings)
     told = disclose(shares, site.name, order.sites, fewest)
-    report = SumDisclosure(
+    report = SecaggDisclosure(
         *_who(site, order),
         survivors=list(told.seeds),
         seeds=list(told.seeds.values()),
@@ -173,7 +175,7 @@ def unmask(message: Message, site: Site, context: Context) -> Message:
 
 
 def _step(site: Site, context: Context, order: Order | SealedShares, step: int) -> None:
-    """Note that a step is being answered; :class:`SumError` if it is not its turn.
+    """Note that a step is being answered; :class:`SecaggError` if it is not its turn.
 
     A step that fails is not answered again either: the sum goes on without the site.
     """
@@ -183,17 +185,17 @@ def _step(site: Site, context: Context, order: Order | SealedShares, step: int) 
         before, last = json.loads(kept) if kept else (["", 0, 0, 0], 0)
         first = step == 0 and (before[0] != sum_of[0] or before[1:3] < sum_of[1:3])
         if not (first or (step > 0 and before == sum_of and last == step - 1)):
-            raise SumError(
+            raise SecaggError(
                 f"step {step} of the sum of round {order.round}, attempt {order.attempt}, is out "
                 f"of turn: step {last} of round {before[1]}, attempt {before[2]}, came last"
             )
         site.keeper.write(_STEP, json.dumps([sum_of, step]).encode())
 
 
-def _member(order: SumCircle, known: _Secrets, site: Site, context: Context) -> Member:
+def _member(order: SecaggCircle, known: _Secrets, site: Site, context: Context) -> Member:
     """Return this site as a member of the circle that it is told of, whose keys it checks."""
     if len(order.sites) > known.members:
-        raise SumError(f"a circle of {len(order.sites)} sites, {known.members} were asked")
+        raise SecaggError(f"a circle of {len(order.sites)} sites, {known.members} were asked")
     occasion, keys = _occasion(context, order), known.keys
     columns = (order.identity_keys, order.sealing_keys, order.masking_keys, order.signatures)
     told = {

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app import site_config
-from client_app.answers.protocol_steps import Steps
+from client_app.answers.protocol_steps import ProtocolSteps
 from client_app.answers.two_party_peer import DEAL, OFFER, ROWS, Party, sealed, unsealed
 from client_app.answers.two_party_rows import Material, material
 from client_app.peers import identity_of
@@ -23,14 +23,14 @@ from common.messages import Parameters, Record, ReleaseNote
 from common.transport_plan import cosine_costs, transport_cost
 from common.two_party import protocol as secure
 from common.two_party.messages import (
-    Case,
+    CostCase,
     Product,
-    ProductCases,
-    ProductCosts,
-    ProductDeal,
-    ProductOffer,
-    ProductOrder,
-    ProductStep,
+    TwoPartyCases,
+    TwoPartyCosts,
+    TwoPartyDeal,
+    TwoPartyOffer,
+    TwoPartyOrder,
+    TwoPartyStep,
 )
 from common.two_party.protocol import Shape
 from common.two_party.ring import Words
@@ -70,7 +70,7 @@ def cost(message: Message, site: Site, context: Context) -> Message:
 
 def _answer(step: int, message: Message, site: Site, context: Context, work: Work) -> Message:
     """Answer a step, if the site's owner lets it be a party."""
-    order = ProductOrder.decode(message.content)
+    order = TwoPartyOrder.decode(message.content)
     require(site, order.purpose)
     if site.budget.bounded:
         raise BudgetError(
@@ -85,7 +85,7 @@ def _answer(step: int, message: Message, site: Site, context: Context, work: Wor
         )
     party = Party(site, context, order)
     # Once per run, whatever the round: another product of the same rows would halve the noise.
-    steps = Steps(context, site.keeper, order.purpose)
+    steps = ProtocolSteps(context, site.keeper, order.purpose)
     return steps.answer(step, message, lambda: work(party, message.content))
 
 
@@ -93,7 +93,7 @@ def _offer(party: Party, content: RecordDict) -> RecordDict:
     held = material(party.order.purpose, content, party.site)
     key = EphemeralKey.generate()
     signed = identity_of(party.site.keeper).sign(party.name, party.occasion, [key.public])
-    offer = ProductOffer(
+    offer = TwoPartyOffer(
         site=party.name,
         identity_key=signed.identity_key,
         key=key.public,
@@ -108,7 +108,7 @@ def _offer(party: Party, content: RecordDict) -> RecordDict:
 
 
 def _openings(party: Party, content: RecordDict) -> RecordDict:
-    deal = ProductDeal.decode(content)
+    deal = TwoPartyDeal.decode(content)
     party.check(deal)
     held = Material.of_arrays(party.kept_arrays(ROWS), party.offer.width)
     corrections = messages.decode_arrays(messages.arrays_of(content))
@@ -127,7 +127,7 @@ def _openings(party: Party, content: RecordDict) -> RecordDict:
         found[place] = sealed(channel, opening, _OPENING, product.number, shape)
     party.keep(DEAL, deal.encode())
     party.keep(ROWS, messages.encode_arrays(kept))
-    return _content(ProductStep(party.name), _SEALED, found)
+    return _content(TwoPartyStep(party.name), _SEALED, found)
 
 
 def _shares(party: Party, content: RecordDict) -> RecordDict:
@@ -145,7 +145,7 @@ def _shares(party: Party, content: RecordDict) -> RecordDict:
             found[place] = sealed(channel, part, purpose, product.number, shape)
     # A third site needs its key once more, for what the others sealed for it.
     party.forget(ROWS, *(() if party.order.reveals_cost else (OFFER, DEAL)))
-    return _content(ProductStep(party.name), _SHARED, found)
+    return _content(TwoPartyStep(party.name), _SHARED, found)
 
 
 def _share(
@@ -167,7 +167,7 @@ def _share(
 
 
 def _costs(party: Party, content: RecordDict) -> RecordDict:
-    cases = ProductCases.decode(content).cases
+    cases = TwoPartyCases.decode(content).cases
     data = messages.decode_arrays(messages.arrays_of(content))
     pairs = {(case.left, case.right) for case in cases.values()}
     if has_triangle(pairs) or any(party.name in pair for pair in pairs):
@@ -180,10 +180,10 @@ def _costs(party: Party, content: RecordDict) -> RecordDict:
         for place, case in cases.items()
     ]
     party.forget(OFFER, DEAL)
-    return _content(ProductCosts(party.name, costs), _COSTS)
+    return _content(TwoPartyCosts(party.name, costs), _COSTS)
 
 
-def _cost(party: Party, case: Case, left: np.ndarray, right: np.ndarray) -> float:
+def _cost(party: Party, case: CostCase, left: np.ndarray, right: np.ndarray) -> float:
     shape = Shape(case.rows, party.offer.width, case.columns)
     sides = (case.left, case.right, left), (case.right, case.left, right)
     shares = [

@@ -16,9 +16,9 @@ from common.identity import Channel, EphemeralKey, Occasion, packed
 from common.two_party import protocol as secure
 from common.two_party.messages import (
     Product,
-    ProductDeal,
-    ProductOffer,
-    ProductOrder,
+    TwoPartyDeal,
+    TwoPartyOffer,
+    TwoPartyOrder,
     occasion_of,
 )
 from common.two_party.protocol import Shape
@@ -38,7 +38,7 @@ class Party:
 
     site: Site
     context: Context
-    order: ProductOrder
+    order: TwoPartyOrder
 
     @property
     def name(self) -> str:
@@ -51,16 +51,16 @@ class Party:
         return occasion_of(self.order, self.context.run_id)
 
     @cached_property
-    def offer(self) -> ProductOffer:
+    def offer(self) -> TwoPartyOffer:
         """What the site offered in step 1."""
-        return ProductOffer.decode(RecordDict({messages.RECORD: self._kept(OFFER)}))
+        return TwoPartyOffer.decode(RecordDict({messages.RECORD: self._kept(OFFER)}))
 
     @cached_property
-    def deal(self) -> ProductDeal:
+    def deal(self) -> TwoPartyDeal:
         """What the server dealt in step 2."""
-        return ProductDeal.decode(RecordDict({messages.RECORD: self._kept(DEAL)}))
+        return TwoPartyDeal.decode(RecordDict({messages.RECORD: self._kept(DEAL)}))
 
-    def check(self, deal: ProductDeal) -> None:
+    def check(self, deal: TwoPartyDeal) -> None:
         """Refuse sites that this one does not trust, and products that it should not take part in.
 
         Raises:
@@ -102,7 +102,7 @@ class Party:
         left, right = (own, product.rows) if self.is_left(product) else (product.rows, own)
         return Shape(left, self.offer.width, right)
 
-    def channel(self, peer: str, deal: ProductDeal) -> Channel:
+    def channel(self, peer: str, deal: TwoPartyDeal) -> Channel:
         """Return the channel to another site, whose keys were checked."""
         if peer not in deal.signed:
             raise MessageError(f"no keys of {peer!r} came with the deal")

@@ -67,7 +67,7 @@ def material(purpose: str, content: RecordDict, site: Site) -> Material:
 
 
 def _label_vectors(site: Site) -> Material:
-    counts = label_histogram.label_histogram(
+    counts = label_histogram.histogram(
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
     shares = np.array(counts) / sum(counts)
@@ -78,9 +78,7 @@ def _label_vectors(site: Site) -> Material:
 
 def _directions(content: RecordDict, site: Site) -> Material:
     """Return the representations' directions by class, whose products are cosines."""
-    seen = representations.representations(
-        messages.decode_arrays(messages.arrays_of(content)), site
-    )
+    seen = representations.represented(messages.decode_arrays(messages.arrays_of(content)), site)
     places = np.cumsum([seen.rows_of(label) for label in seen.counts])[:-1]
     parts = np.split(seen.rows.astype(np.float64), places) if seen.counts else []
     rows = {

@@ -19,7 +19,7 @@ from client_app.training.engine import Fitted
 from common import messages
 from common.errors import BudgetError, MessageError
 from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
-from common.privacy.book import SITE, Book, Budget, Entry
+from common.privacy.book import SITE, Budget, Entry, PrivacyBook
 from common.privacy.labels import LabelMechanism, label_mechanism
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 
@@ -28,14 +28,14 @@ __all__ = ["BOOK", "book_of", "charge", "label_answer", "release_once", "update_
 BOOK = "privacy-book.json"
 
 
-def book_of(keeper: Keeper) -> Book:
+def book_of(keeper: Keeper) -> PrivacyBook:
     """Return what a site has spent so far."""
-    return Book.from_bytes(keeper.read(BOOK))
+    return PrivacyBook.from_bytes(keeper.read(BOOK))
 
 
 def release_once(
     keeper: Keeper, budget: Budget, request: str, entry: Entry, draw: Callable[[], Any]
-) -> tuple[Any, Book]:
+) -> tuple[Any, PrivacyBook]:
     """Return the answer to a request and the book after it.
 
     A request that was answered before gets the same answer and costs nothing: noise drawn afresh
@@ -56,7 +56,7 @@ def release_once(
         return book.answers[request], book
 
 
-def charge(keeper: Keeper, budget: Budget, entry: Entry) -> Book:
+def charge(keeper: Keeper, budget: Budget, entry: Entry) -> PrivacyBook:
     """Count a release that is too large to be kept, before it leaves; return the book after it."""
     with keeper.locked():
         book = book_of(keeper).charged(entry, budget)

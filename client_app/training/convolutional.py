@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_app.training import compiler
-from client_app.training.convolutional_c import MOST_LAYERS, Steps
+from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
 from client_app.training.pull import Pull
 from common.config import Settings
 
@@ -124,7 +124,9 @@ class ConvolutionalSgd:
     width), then the biases, which is the order of a state dict.
     """
 
-    def __init__(self, shape: ConvolutionalShape, settings: Settings, steps: Steps) -> None:
+    def __init__(
+        self, shape: ConvolutionalShape, settings: Settings, steps: ConvolutionalSteps
+    ) -> None:
         self._settings = settings
         self._steps = steps
         self._layers, self._places, size = _laid_out(shape, steps)
@@ -205,7 +207,7 @@ class ConvolutionalSgd:
 
 
 def _laid_out(
-    shape: ConvolutionalShape, steps: Steps
+    shape: ConvolutionalShape, steps: ConvolutionalSteps
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
     """Return the layers as the steps take them, each parameter's place there, and their number."""
     layers, places, size = [], [], 0

@@ -17,7 +17,7 @@ import numpy as np
 from client_app.training import compiler
 from client_app.training.compiler import array_of
 
-__all__ = ["MOST_LAYERS", "Steps", "load"]
+__all__ = ["MOST_LAYERS", "ConvolutionalSteps", "load"]
 
 MOST_LAYERS = 64
 
@@ -557,7 +557,7 @@ _BLOCKS = 4, 8, 10, 12, 16
 
 
 @dataclass(frozen=True)
-class Steps:
+class ConvolutionalSteps:
     """The compiled functions, and how they want channels laid out."""
 
     convolve: Callable[..., float]
@@ -578,7 +578,7 @@ class Steps:
 
 
 @functools.cache
-def load() -> Steps:
+def load() -> ConvolutionalSteps:
     """Return the compiled steps.
 
     Raises:
@@ -590,4 +590,6 @@ def load() -> Steps:
     convolve.restype, convolve.argtypes = ctypes.c_double, _CONVOLVE
     logits.restype, logits.argtypes = None, _LOGITS
     space.restype, space.argtypes = ctypes.c_int64, [ctypes.c_int, _LAYERS, ctypes.c_int]
-    return Steps(convolve, logits, space, library.coterie_lanes(), library.coterie_most_channels())
+    return ConvolutionalSteps(
+        convolve, logits, space, library.coterie_lanes(), library.coterie_most_channels()
+    )

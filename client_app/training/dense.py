@@ -61,7 +61,7 @@ class DenseSgd:
     """
 
     def __init__(
-        self, shape: DenseShape, settings: Settings, compiled: dense_c.Steps | None = None
+        self, shape: DenseShape, settings: Settings, compiled: dense_c.DenseSteps | None = None
     ) -> None:
         self.values = np.empty(shape.num_parameters, np.float32)
         self.anchor = np.zeros_like(self.values)
@@ -107,7 +107,7 @@ class _Compiled:
         settings: Settings,
         values: Floats,
         anchor: Floats,
-        compiled: dense_c.Steps,
+        compiled: dense_c.DenseSteps,
     ) -> None:
         self._settings = settings
         self._values, self._anchor = values, anchor

@@ -19,7 +19,7 @@ from client_app.training.compiler import CannotCompileError, array_of
 
 log = logging.getLogger("coterie")
 
-__all__ = ["MOST_LAYERS", "Steps", "load"]
+__all__ = ["MOST_LAYERS", "DenseSteps", "load"]
 
 MOST_LAYERS = 64
 
@@ -355,7 +355,7 @@ _TRAIN = [
 
 
 @dataclass(frozen=True)
-class Steps:
+class DenseSteps:
     """The compiled functions; they take NumPy arrays, and refuse wrong types."""
 
     exchange: Callable[..., None]
@@ -369,7 +369,7 @@ class Steps:
 
 
 @functools.cache
-def load() -> Steps | None:
+def load() -> DenseSteps | None:
     """Return the compiled steps; None, said once, where they cannot be had on this machine."""
     try:
         library: Any = compiler.library("dense", _SOURCE)
@@ -380,4 +380,4 @@ def load() -> Steps | None:
     exchange.restype, exchange.argtypes = None, _EXCHANGE
     train.restype, train.argtypes = ctypes.c_double, _TRAIN
     space.restype, space.argtypes = ctypes.c_int64, _NETWORK
-    return Steps(exchange, train, space, library.coterie_lanes())
+    return DenseSteps(exchange, train, space, library.coterie_lanes())

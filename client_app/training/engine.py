@@ -18,7 +18,7 @@ from client_app.training import convolutional_c, dense_c, loop, stacked
 from client_app.training.compiler import CannotCompileError
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import Bits, DenseSgd, DenseShape, Draw
-from client_app.training.loop import Anchored, Evaluation, Rows, Stopwatch
+from client_app.training.loop import Anchored, Evaluation, Stopwatch, TensorRows
 from client_app.training.pull import Pull
 from common import models, seeds
 from common.config import Settings
@@ -120,7 +120,7 @@ def _fit_by_loop(
     device = next(network.parameters()).device
     towards = None if pull is None else Anchored(network, pull)
     with loop.repeatable(device, lesson.dropout_seed):
-        rows = Rows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
+        rows = TensorRows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
         loss = loop.train(network, rows, settings, lesson.order, towards)
     fitted = models.parameters_of(network)
     if towards is None:
@@ -291,4 +291,4 @@ def _evaluate(
         return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts)
     network = network_with(parameters, *name)
     with loop.one_thread(device):
-        return loop.evaluate_parts(network, Rows.on(device, inputs, labels), parts)
+        return loop.evaluate_parts(network, TensorRows.on(device, inputs, labels), parts)

@@ -21,7 +21,7 @@ _EVALUATION_IMAGES = 128  # on a CPU: what a convolution makes of so few stays i
 
 
 @dataclass(frozen=True)
-class Rows:
+class TensorRows:
     """Rows on one device: ``inputs`` (n, *input shape) float32, ``labels`` (n,) int64.
 
     Of volumes the labels are masks, (n, depth, height, width) bool.
@@ -34,7 +34,7 @@ class Rows:
         return len(self.labels)
 
     @classmethod
-    def on(cls, device: torch.device, inputs: np.ndarray, labels: np.ndarray) -> "Rows":
+    def on(cls, device: torch.device, inputs: np.ndarray, labels: np.ndarray) -> "TensorRows":
         """Return NumPy rows as tensors on a device, images channels last."""
         rows = torch.from_numpy(inputs).to(device)
         if rows.dim() == 4:
@@ -171,7 +171,7 @@ class Anchored:
 
 def train(
     network: nn.Module,
-    rows: Rows,
+    rows: TensorRows,
     settings: Settings,
     rng: np.random.Generator,
     towards: Anchored | None = None,
@@ -226,12 +226,12 @@ class Evaluation:
     accuracy: float
 
 
-def evaluate(network: nn.Module, rows: Rows) -> Evaluation:
+def evaluate(network: nn.Module, rows: TensorRows) -> Evaluation:
     """Return a network's loss and accuracy on rows, in evaluation mode."""
     return evaluate_parts(network, rows, [len(rows)])[0]
 
 
-def evaluate_parts(network: nn.Module, rows: Rows, sizes: Sequence[int]) -> list[Evaluation]:
+def evaluate_parts(network: nn.Module, rows: TensorRows, sizes: Sequence[int]) -> list[Evaluation]:
     """Return loss and accuracy on each of the parts, of ``sizes`` rows >= 1, that rows consist of.
 
     The rows pass together, whoever they belong to; only the means are taken apart.
@@ -269,7 +269,7 @@ def _each(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return loss, outputs.argmax(1) == labels
 
 
-def rows_at_once(rows: Rows) -> int:
+def rows_at_once(rows: TensorRows) -> int:
     """Return how many rows pass a network together where nothing is learnt."""
     if rows.inputs.ndim > 4:
         return _EVALUATION_VOLUMES

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app.training.loop import Rows, one_thread
+from client_app.training.loop import TensorRows, one_thread
 from common.config import Settings
 from common.messages import Parameters
 
@@ -42,7 +42,7 @@ def can_stack(network: nn.Module) -> bool:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StackedPlan:
     """Which rows each client trains on in each step."""
 
     rows: NDArray[np.int64]
@@ -53,9 +53,9 @@ class Plan:
     """(steps, n): 1 in a client's last epoch, whose loss is reported."""
 
 
-def plan(
+def stacked_plan(
     rows: Sequence[np.ndarray], orders: Sequence[np.random.Generator], settings: Settings, n: int
-) -> Plan:
+) -> StackedPlan:
     """Return the steps of n clients, of which those without ``rows`` stand still throughout."""
     batch, epochs = settings.batch_size, settings.local_epochs
     per_epoch = [-(-len(mine) // batch) for mine in rows]
@@ -71,13 +71,13 @@ def plan(
                 positions[at][: len(part)] = part
                 sizes[at] = len(part)
         counted[(epochs - 1) * steps : epochs * steps, client] = 1
-    return Plan(positions, sizes, counted)
+    return StackedPlan(positions, sizes, counted)
 
 
 class Stack:
     """n copies of a network and what a step needs, in memory that stays where it is."""
 
-    def __init__(self, network: nn.Module, n: int, rows: Rows, settings: Settings) -> None:
+    def __init__(self, network: nn.Module, n: int, rows: TensorRows, settings: Settings) -> None:
         """Make the copies.
 
         Args:
@@ -102,7 +102,7 @@ class Stack:
         self._positions = torch.arange(settings.batch_size, device=device)
         self._step = self._captured() if device.type == "cuda" else self._take_step
 
-    def train(self, parameters: Parameters, steps: Plan) -> tuple[np.ndarray, np.ndarray]:
+    def train(self, parameters: Parameters, steps: StackedPlan) -> tuple[np.ndarray, np.ndarray]:
         """Return each client's parameters (n, P), and its summed loss over the last epoch (n,)."""
         with torch.no_grad():
             for name, value in self._values.items():
@@ -203,8 +203,8 @@ class _Data:
 
 
 @functools.lru_cache(maxsize=1)
-def _on_device(data: _Data, device: torch.device) -> Rows:
-    return Rows.on(device, data.inputs, data.labels)
+def _on_device(data: _Data, device: torch.device) -> TensorRows:
+    return TensorRows.on(device, data.inputs, data.labels)
 
 
 @functools.lru_cache(maxsize=8)
@@ -243,7 +243,7 @@ def train(
         chosen = by_length[start : start + MOST_CLIENTS]
         n = 1 << (len(chosen) - 1).bit_length()  # few sizes, each of which is captured once
         stack = _stack(network, n, _Data(*data), device, settings)
-        steps = plan([rows[i] for i in chosen], [orders[i] for i in chosen], settings, n)
+        steps = stacked_plan([rows[i] for i in chosen], [orders[i] for i in chosen], settings, n)
         found, sums = stack.train(parameters, steps)
         values[chosen], losses[chosen] = found[: len(chosen)], sums[: len(chosen)]
     return values, losses / lengths

@@ -15,7 +15,7 @@ from common import seeds
 from common.data import flamby, readers
 from common.data.own_data import read_csv, read_image_folder, read_npz
 from common.data.readers import Array, DataFolder, IntArray, Reader, Rows, require_finite
-from common.data.synthetic import SyntheticSites, synthetic
+from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean
 
 DATASETS: Final[dict[str, Reader]] = {
@@ -164,7 +164,7 @@ def load_dataset(
     A name of the table wins over a file of that name. The columns are for .csv only; an empty
     `client_column` means no natural clients. Without a test split of its own, a data set gives up
     `test_fraction` (0 to 1, exclusive) of its rows, drawn from `seed`; otherwise both are unused.
-    `sites` says what ``synthetic`` is to be.
+    `sites` says what ``synthetic_rows`` is to be.
 
     Every feature of a table, and every channel of images, is standardised to mean 0 and standard
     deviation 1 over the training rows; what is constant there becomes 0.
@@ -177,7 +177,7 @@ def load_dataset(
         raise ConfigError(f"test-fraction={test_fraction}: choose a fraction between 0 and 1")
     located = locate(name_or_path)
     if located == SYNTHETIC:
-        name, rows = located, synthetic(sites or SyntheticSites(), seed)
+        name, rows = located, synthetic_rows(sites or SyntheticSites(), seed)
     elif located in DATASETS:
         name, rows = located, DATASETS[located](DataFolder(data_dir, download))
     else:

@@ -54,7 +54,7 @@ class SyntheticSites:
         return offsets(self.num_sites, self.size)
 
 
-def synthetic(asked: SyntheticSites, seed: int) -> Rows:
+def synthetic_rows(asked: SyntheticSites, seed: int) -> Rows:
     """Return the rows of all sites, each with its site as owner."""
     rng = seeds.generator(seed, "synthetic")
     owner = np.arange(asked.num_rows, dtype=np.int64) % asked.num_sites

@@ -24,9 +24,9 @@ from common.errors import ConfigError
 from common.privacy.closed_form import check_epsilon_delta, gaussian_epsilon, loss_lattice
 
 __all__ = [
+    "ContinuousGaussian",
     "DiscreteGaussian",
     "Event",
-    "Gaussian",
     "RandomisedResponse",
     "Stated",
     "decode_event",
@@ -39,7 +39,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Gaussian:
+class ContinuousGaussian:
     """Gaussian noise; zCDP at rho is mu = sqrt(2 rho)."""
 
     mu: float
@@ -94,10 +94,10 @@ class Stated:
         check_epsilon_delta(self.epsilon, self.delta or 0.5)
 
 
-Event = Gaussian | DiscreteGaussian | RandomisedResponse | Stated
+Event = ContinuousGaussian | DiscreteGaussian | RandomisedResponse | Stated
 
 _KINDS: Mapping[str, type[Event]] = {
-    "gaussian": Gaussian,
+    "gaussian": ContinuousGaussian,
     "discrete-gaussian": DiscreteGaussian,
     "randomised-response": RandomisedResponse,
     "stated": Stated,
@@ -140,8 +140,8 @@ def epsilon(events: Sequence[Event], delta: float) -> float:
 def _mechanisms(events: frozenset[tuple[Event, int]], delta: float) -> float:
     """Return epsilon of mechanisms with how often each was used."""
     # Dong, Roth, Su 2022, corollary 2: Gaussians compose to mu = sqrt(sum of mu²).
-    mu = math.sqrt(sum(n * e.mu**2 for e, n in events if isinstance(e, Gaussian)))
-    others = [(e, n) for e, n in events if not isinstance(e, Gaussian)]
+    mu = math.sqrt(sum(n * e.mu**2 for e, n in events if isinstance(e, ContinuousGaussian)))
+    others = [(e, n) for e, n in events if not isinstance(e, ContinuousGaussian)]
     if not others:
         return gaussian_epsilon(mu, delta) if mu else 0.0
     if len(others) == 1 and not mu:
@@ -245,7 +245,7 @@ class _Grid:
 def _step(events: frozenset[tuple[Event, int]]) -> float:
     """Return a spacing that is fine for the smallest of the losses."""
     sizes = {
-        Gaussian: lambda e: e.mu,
+        ContinuousGaussian: lambda e: e.mu,
         DiscreteGaussian: lambda e: math.sqrt(e.coordinates) / e.sigma,
         RandomisedResponse: lambda e: e.epsilon,
     }

@@ -15,7 +15,7 @@ from common.privacy.accounting import Event
 from common.privacy.closed_form import check_epsilon_delta
 
 __all__ = ["ADD_OR_REMOVE_ROW", "REPLACE_ROW", "REPLACE_ROW_IN_CLASS", "SITE", "UNITS"]
-__all__ += ["Book", "Budget", "Entry"]
+__all__ += ["Budget", "Entry", "PrivacyBook"]
 
 REPLACE_ROW = "replace one row, label included"
 REPLACE_ROW_IN_CLASS = "replace one row within its class"
@@ -64,7 +64,7 @@ class Budget:
 
 
 @dataclass(frozen=True)
-class Book:
+class PrivacyBook:
     """All entries of a site, and its answers, so that a question asked again costs nothing."""
 
     entries: tuple[Entry, ...] = ()

@@ -15,7 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from common.config import Settings
 from common.privacy import noise
-from common.privacy.accounting import DiscreteGaussian, Event, Gaussian, RandomisedResponse
+from common.privacy.accounting import (
+    ContinuousGaussian,
+    DiscreteGaussian,
+    Event,
+    RandomisedResponse,
+)
 from common.privacy.book import REPLACE_ROW, SITE
 from common.privacy.closed_form import discrete_gaussian_sigma, gaussian_epsilon
 from common.privacy.noise import Entropy
@@ -154,9 +159,9 @@ class PaperShares(LabelMechanism):
         return f"Gaussian on the shares, sigma {self.sigma:.3g}"
 
     @property
-    def event(self) -> Gaussian:
+    def event(self) -> ContinuousGaussian:
         """Another site's data can move all of the weight from one class to another."""
-        return Gaussian(math.sqrt(2) / self.sigma)
+        return ContinuousGaussian(math.sqrt(2) / self.sigma)
 
     @property
     def unit(self) -> str:

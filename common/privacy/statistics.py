@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataError
 from common.privacy import noise
-from common.privacy.accounting import Gaussian
+from common.privacy.accounting import ContinuousGaussian
 from common.privacy.closed_form import mu_of_rho, zcdp_sigma
 from common.privacy.noise import Entropy
 from common.projection import (
@@ -114,12 +114,12 @@ def noise_sigma(rho: float, rows: int) -> float:
     return zcdp_sigma(rho, sensitivity(rows) * (1 + 1 / _LATTICE))
 
 
-def class_event(rho: float) -> Gaussian:
+def class_event(rho: float) -> ContinuousGaussian:
     """Return what releasing every class's moments costs.
 
     A row is in one class only, so for replacing a row within its class all classes cost as one.
     """
-    return Gaussian(mu_of_rho(rho))
+    return ContinuousGaussian(mu_of_rho(rho))
 
 
 def release_moments(rows: FloatArray, rho: float, entropy: Entropy = os.urandom) -> NoisyMoments:

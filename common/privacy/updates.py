@@ -15,7 +15,7 @@ import numpy as np
 from common.config import Settings
 from common.messages import Parameters
 from common.privacy import noise
-from common.privacy.accounting import Gaussian, epsilon
+from common.privacy.accounting import ContinuousGaussian, epsilon
 from common.privacy.closed_form import gaussian_mu
 from common.privacy.noise import Entropy
 
@@ -45,9 +45,9 @@ class UpdateNoise:
         return cls(settings.clip_norm, releases, settings.update_epsilon, settings.delta)
 
     @property
-    def event(self) -> Gaussian:
+    def event(self) -> ContinuousGaussian:
         """What one release costs: all of them compose to epsilon at delta."""
-        return Gaussian(gaussian_mu(self.epsilon, self.delta) / math.sqrt(self.releases))
+        return ContinuousGaussian(gaussian_mu(self.epsilon, self.delta) / math.sqrt(self.releases))
 
     @property
     def sensitivity(self) -> float:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.errors import SumError
+from common.errors import SecaggError
 
 __all__ = ["FRACTION_BITS", "Mean", "Ring", "Scale"]
 
@@ -50,9 +50,9 @@ class Scale:
 
     def __post_init__(self) -> None:
         if self.members < 1 or self.max_weight < 1:
-            raise SumError(f"members = {self.members}, max weight = {self.max_weight}: below 1")
+            raise SecaggError(f"members = {self.members}, max weight = {self.max_weight}: below 1")
         if self.limit < 1 << FRACTION_BITS:
-            raise SumError(
+            raise SecaggError(
                 f"{self.members} members with weights up to {self.max_weight} leave no room for "
                 "values above 1 in 64 bits; train fewer sites per round"
             )
@@ -77,7 +77,7 @@ class Scale:
             SumError: a weight above ``max_weight``, or a value that is NaN or above the bound.
         """
         if not 1 <= weight <= self.max_weight:
-            raise SumError(f"weight = {weight}: must be 1 to {self.max_weight}, as was agreed")
+            raise SecaggError(f"weight = {weight}: must be 1 to {self.max_weight}, as was agreed")
         arrays = {**parameters, "metrics": np.array(metrics, dtype=np.float64)}
         parts = [self._encoded(name, value, weight) for name, value in arrays.items()]
         return np.concatenate([*parts, np.array([weight], dtype=np.int64)]).view(np.uint64)
@@ -103,15 +103,17 @@ class Scale:
         """
         size = sum(value.size for value in like.values()) + num_metrics + 1
         if total.shape != (size,) or total.dtype != np.uint64:
-            raise SumError(f"a sum of shape {total.shape} {total.dtype}, expected ({size},) uint64")
+            raise SecaggError(
+                f"a sum of shape {total.shape} {total.dtype}, expected ({size},) uint64"
+            )
         entries = total.view(np.int64)
         weight = int(entries[-1])
         if not weights[0] <= weight <= weights[1]:
-            raise SumError(
+            raise SecaggError(
                 f"the weights add up to {weight}, which is not within {weights[0]} to {weights[1]}"
             )
         if size > 1 and np.abs(entries[:-1].astype(np.float64)).max() > weight * self.limit:
-            raise SumError("an entry of the sum is larger than its members could make it")
+            raise SecaggError("an entry of the sum is larger than its members could make it")
         parameters, start = {}, 0
         for name, value in like.items():
             part = entries[start : start + value.size].reshape(value.shape)
@@ -125,17 +127,17 @@ class Scale:
         if flat.dtype.kind in "iu":
             # Compared as Python's integers: neither |min| nor a large uint64 fits its own type.
             if flat.size and max(-int(flat.min()), int(flat.max())) > self.limit:
-                raise SumError(f"array {name!r} holds an integer above {self.limit}")
+                raise SecaggError(f"array {name!r} holds an integer above {self.limit}")
             return flat.astype(np.int64) * weight
         if flat.dtype.kind != "f":
-            raise SumError(f"array {name!r} is {flat.dtype}: only numbers can be added")
+            raise SecaggError(f"array {name!r} is {flat.dtype}: only numbers can be added")
         scaled = flat.astype(np.float64)
         scaled *= weight * 2.0**FRACTION_BITS
         np.rint(scaled, out=scaled)
         largest = float(np.abs(scaled).max(initial=0.0))  # NaN if any entry is
         if not largest <= weight * self.limit:
             held = "NaN" if math.isnan(largest) else f"{largest / weight / 2**FRACTION_BITS:.3g}"
-            raise SumError(
+            raise SecaggError(
                 f"array {name!r} holds {held}, where {self.members} members with weights up to "
                 f"{self.max_weight} leave room for {self.bound:.3g}; the update is not sent"
             )

@@ -12,14 +12,14 @@ from flwr.app import MessageType
 from common.errors import MessageError
 from common.messages import Order, Record
 
-TRAIN_FOR_SUM = f"{MessageType.TRAIN}.for_sum"
-SHARE = f"{MessageType.QUERY}.share"
-MASK = f"{MessageType.QUERY}.mask"
-UNMASK = f"{MessageType.QUERY}.unmask"
+SECAGG_TRAIN = f"{MessageType.TRAIN}.for_sum"
+SECAGG_SHARE = f"{MessageType.QUERY}.share"
+SECAGG_MASK = f"{MessageType.QUERY}.mask"
+SECAGG_UNMASK = f"{MessageType.QUERY}.unmask"
 
 
 @dataclass(frozen=True)
-class SumOrder(Order):
+class SecaggOrder(Order):
     """What ``train.for_sum`` asks beside a model: to train it and to get ready for a sum."""
 
     members: int
@@ -31,7 +31,7 @@ class SumOrder(Order):
 
 
 @dataclass(frozen=True)
-class SumReply(Record):
+class SecaggReply(Record):
     """Who answers what, in every step of a secure sum."""
 
     site: str
@@ -41,7 +41,7 @@ class SumReply(Record):
 
 
 @dataclass(frozen=True)
-class SumKeys(SumReply):
+class SecaggKeys(SecaggReply):
     """A site's answer to ``train.for_sum``: it has trained, and advertises its keys."""
 
     identity_key: bytes
@@ -53,7 +53,7 @@ class SumKeys(SumReply):
 
 
 @dataclass(frozen=True)
-class SumCircle(Order):
+class SecaggCircle(Order):
     """What ``query.share`` tells a site: its neighbours, and itself."""
 
     sites: list[str]
@@ -71,7 +71,7 @@ class SumCircle(Order):
 
 
 @dataclass(frozen=True)
-class SealedShares(SumReply):
+class SealedShares(SecaggReply):
     """Shares that a site dealt (its answer to ``query.share``), or that were dealt to it.
 
     The latter are what ``query.mask`` brings.
@@ -87,7 +87,7 @@ class SealedShares(SumReply):
 
 
 @dataclass(frozen=True)
-class MaskedReport(SumReply):
+class MaskedReport(SecaggReply):
     """A site's answer to ``query.mask``, beside the array :data:`MASKED`."""
 
 
@@ -96,14 +96,14 @@ MASKED = "masked"
 
 
 @dataclass(frozen=True)
-class SumSurvivors(Order):
+class SecaggSurvivors(Order):
     """What ``query.unmask`` tells a site: which of its neighbours are in the sum, and itself."""
 
     sites: list[str]
 
 
 @dataclass(frozen=True)
-class SumDisclosure(SumReply):
+class SecaggDisclosure(SecaggReply):
     """A site's answer to ``query.unmask``: a share of one secret of each neighbour."""
 
     survivors: list[str]

@@ -21,7 +21,7 @@ __all__ = [
     "SMALLEST_THRESHOLD",
     "Wiring",
     "connected",
-    "neighbours",
+    "neighbours_of",
     "wiring",
 ]
 
@@ -66,7 +66,7 @@ def wiring(members: int) -> Wiring:
     return everybody
 
 
-def neighbours(
+def neighbours_of(
     members: Sequence[str],
     degree: int,
     shuffle: Callable[[list[str]], None] = _SYSTEM.shuffle,

@@ -25,7 +25,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-from common.errors import SumError, TrustError
+from common.errors import SecaggError, TrustError
 from common.identity import Channel, EphemeralKey, Identity, Occasion, SignedKeys, packed
 from common.secagg import shamir
 from common.secagg.fixed_point import Ring
@@ -116,11 +116,11 @@ class Circle:
         members = {self.mine.site, *self.peers}
         places = list(self.positions.values())
         if self.mine.site in self.peers or self.positions.keys() != members:
-            raise SumError("the positions are not those of this member and its neighbours")
+            raise SecaggError("the positions are not those of this member and its neighbours")
         if len(set(places)) != len(places) or min(places) < 1:
-            raise SumError(f"positions {sorted(places)} must be distinct and from 1")
+            raise SecaggError(f"positions {sorted(places)} must be distinct and from 1")
         if len(members) < self.threshold:
-            raise SumError(
+            raise SecaggError(
                 f"{len(members)} members share their secrets, {self.threshold} are needed"
             )
         keys = [key for signed in (self.mine, *self.peers.values()) for key in signed.keys]
@@ -144,7 +144,7 @@ class Disclosure:
     def __post_init__(self) -> None:
         both = self.seeds.keys() & self.keys.keys()
         if both:
-            raise SumError(f"shares of both secrets of {min(both)!r}")
+            raise SecaggError(f"shares of both secrets of {min(both)!r}")
 
 
 @dataclass(frozen=True)
@@ -180,9 +180,9 @@ class Member:
         """
         strangers = sealed.keys() - self.circle.peers.keys()
         if strangers:
-            raise SumError(f"shares from {min(strangers)!r}, which is no neighbour")
+            raise SecaggError(f"shares from {min(strangers)!r}, which is no neighbour")
         if len(sealed) + 1 < self.circle.threshold:
-            raise SumError(f"{len(sealed) + 1} members dealt shares, too few for the threshold")
+            raise SecaggError(f"{len(sealed) + 1} members dealt shares, too few for the threshold")
         return {site: self._unseal(site, data) for site, data in sealed.items()}
 
     def mask(self, vector: Ring, delivered: Iterable[str]) -> Ring:
@@ -238,11 +238,11 @@ def disclose(
     alive = list(survivors)
     unknown = set(alive) - shares.keys()
     if unknown:
-        raise SumError(f"survivor {min(unknown)!r} dealt no shares")
+        raise SecaggError(f"survivor {min(unknown)!r} dealt no shares")
     if len(set(alive)) != len(alive) or me not in alive:
-        raise SumError("the survivors name somebody twice, or not this member, which masked")
+        raise SecaggError("the survivors name somebody twice, or not this member, which masked")
     if len(alive) < fewest:
-        raise SumError(f"{len(alive)} survivors, at least {fewest} must be in a sum")
+        raise SecaggError(f"{len(alive)} survivors, at least {fewest} must be in a sum")
     key, seed = slice(shamir.SHARE_BYTES), slice(shamir.SHARE_BYTES, None)
     return Disclosure(
         seeds={site: shares[site][seed] for site in alive},
@@ -272,31 +272,35 @@ class Relay:
         return {site: place for place, site in enumerate(sorted(self.members), start=1)}
 
     def check(self, present: frozenset[str], did: str) -> None:
-        """Raise :class:`SumError` if too few are left to go on, all in all or around somebody."""
+        """Raise :class:`SecaggError` if too few are left, all in all or around somebody."""
         if len(present) < self.threshold:
-            raise SumError(
+            raise SecaggError(
                 f"{len(present)} of {len(self.members)} members {did}, {self.threshold} are needed"
             )
         for site in sorted(present):
             circle = len(self.links[site] & present) + 1
             if circle < self.threshold:
-                raise SumError(f"{circle} members around {site!r} {did}, {self.threshold} needed")
+                raise SecaggError(
+                    f"{circle} members around {site!r} {did}, {self.threshold} needed"
+                )
 
     def check_survivors(
         self, delivered: frozenset[str], survivors: frozenset[str], fewest: int
     ) -> None:
-        """Raise :class:`SumError` if U3 may not or cannot be unmasked; ask nobody then."""
+        """Raise :class:`SecaggError` if U3 may not or cannot be unmasked; ask nobody then."""
         if len(survivors) < fewest:
-            raise SumError(
+            raise SecaggError(
                 f"{len(survivors)} masked vectors arrived, at least {fewest} must be in a sum"
             )
         self.check(survivors, "sent a masked vector")
         if not connected(self.links, survivors):
-            raise SumError("the survivors fall into parts whose sums would be seen apart")
+            raise SecaggError("the survivors fall into parts whose sums would be seen apart")
         for site in delivered - survivors:
             alive = len(self.links[site] & survivors)
             if alive < self.threshold:
-                raise SumError(f"{alive} neighbours of {site!r} are left, too few to do without it")
+                raise SecaggError(
+                    f"{alive} neighbours of {site!r} are left, too few to do without it"
+                )
 
     def total(
         self,
@@ -325,7 +329,7 @@ class Relay:
         for site in sorted(delivered - survivors):
             key = EphemeralKey(self._secret(site, {v: t.keys for v, t in told.items()}))
             if key.public != self.members[site].keys[_MASKING]:
-                raise SumError(f"the shares of the masking key of {site!r} are not of that key")
+                raise SecaggError(f"the shares of the masking key of {site!r} are not of that key")
             for peer in sorted(self.links[site] & survivors):
                 # Its own part of the mask takes the peer's off.
                 add_pairwise(total, self._channel(key, site, peer))
@@ -341,8 +345,8 @@ class Relay:
         }
         try:
             return shamir.join(shares, self.threshold)
-        except SumError as error:
-            raise SumError(f"a secret of {owner!r} cannot be recovered: {error}") from None
+        except SecaggError as error:
+            raise SecaggError(f"a secret of {owner!r} cannot be recovered: {error}") from None
 
     def _channel(self, key: EphemeralKey, site: str, peer: str) -> Channel:
         mine, theirs = self.members[site], self.members[peer]

@@ -8,7 +8,7 @@ import functools
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from common.errors import SumError
+from common.errors import SecaggError
 
 __all__ = ["PRIME", "SECRET_BYTES", "SHARE_BYTES", "join", "split"]
 
@@ -52,16 +52,16 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
             bytes (most wrong shares give another secret, which the caller must notice).
     """
     if len(shares) < threshold:
-        raise SumError(f"{len(shares)} shares of a secret, {threshold} are needed")
+        raise SecaggError(f"{len(shares)} shares of a secret, {threshold} are needed")
     positions = tuple(sorted(shares)[:threshold])
     _check_positions(positions)
     if any(len(share) != SHARE_BYTES for share in shares.values()):
-        raise SumError(f"a share of another length than {SHARE_BYTES} bytes")
+        raise SecaggError(f"a share of another length than {SHARE_BYTES} bytes")
     values = (int.from_bytes(shares[x], "big") for x in positions)
     weighed = zip(_weights_at_zero(positions), values, strict=True)
     secret = sum(weight * value for weight, value in weighed) % PRIME
     if secret.bit_length() > 8 * SECRET_BYTES:
-        raise SumError("shares that are not of one secret")
+        raise SecaggError("shares that are not of one secret")
     return secret.to_bytes(SECRET_BYTES, "big")
 
 

@@ -15,10 +15,10 @@ from common.errors import MessageError
 from common.identity import Occasion, SignedKeys
 from common.messages import Record
 
-PRODUCT_KEYS = f"{MessageType.QUERY}.product_keys"
-PRODUCT_OPEN = f"{MessageType.QUERY}.product_open"
-PRODUCT_SHARE = f"{MessageType.QUERY}.product_share"
-PRODUCT_COST = f"{MessageType.QUERY}.product_cost"
+TWO_PARTY_KEYS = f"{MessageType.QUERY}.product_keys"
+TWO_PARTY_OPEN = f"{MessageType.QUERY}.product_open"
+TWO_PARTY_SHARE = f"{MessageType.QUERY}.product_share"
+TWO_PARTY_COST = f"{MessageType.QUERY}.product_cost"
 
 LABELS = "label-distances"
 ROWS = "representation-products"
@@ -31,7 +31,7 @@ PURPOSES = (LABELS, ROWS)
 
 
 @dataclass(frozen=True)
-class ProductOrder(Record):
+class TwoPartyOrder(Record):
     """What every step says first: which products it is about."""
 
     purpose: str
@@ -52,13 +52,13 @@ class ProductOrder(Record):
         return self.reveal == COST
 
 
-def occasion_of(order: ProductOrder, run: int) -> Occasion:
+def occasion_of(order: TwoPartyOrder, run: int) -> Occasion:
     """Return what the keys of some products are signed for."""
     return Occasion(f"two-party {order.purpose}, reveal {order.reveal}", run, order.round)
 
 
 @dataclass(frozen=True)
-class ProductOffer(Record):
+class TwoPartyOffer(Record):
     """A site's answer to ``query.product_keys``: its fresh key, and what it can multiply."""
 
     site: str
@@ -101,7 +101,7 @@ class Product:
 
 
 @dataclass(frozen=True)
-class ProductDeal(ProductOrder):
+class TwoPartyDeal(TwoPartyOrder):
     """What ``query.product_open`` tells a site, beside r_b of every product that it is right in."""
 
     sites: list[str]
@@ -124,7 +124,7 @@ class ProductDeal(ProductOrder):
 
     @classmethod
     def of(
-        cls, order: ProductOrder, others: Sequence[SignedKeys], products: Sequence[Product]
+        cls, order: TwoPartyOrder, others: Sequence[SignedKeys], products: Sequence[Product]
     ) -> Self:
         """Return the deal of some products."""
         return cls(
@@ -160,7 +160,7 @@ class ProductDeal(ProductOrder):
 
 
 @dataclass(frozen=True)
-class ProductStep(Record):
+class TwoPartyStep(Record):
     """A site's answer to ``query.product_open`` and ``query.product_share``, beside its arrays.
 
     The first has openings sealed for the peers, (bytes,) uint8; the second shares, (n, m) uint64,
@@ -171,7 +171,7 @@ class ProductStep(Record):
 
 
 @dataclass(frozen=True)
-class Case:
+class CostCase:
     """One product of which a third site works out the cost."""
 
     left: str
@@ -184,7 +184,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class ProductCases(ProductOrder):
+class TwoPartyCases(TwoPartyOrder):
     """What ``query.product_cost`` tells a third site; none: it only forgets its key.
 
     Beside it, for case ``i``, what both sites sealed for it: arrays ``i.left`` and ``i.right``.
@@ -202,7 +202,7 @@ class ProductCases(ProductOrder):
         _check_columns(self.lefts, self.rights, self.numbers, self.rows, self.columns)
 
     @classmethod
-    def of(cls, order: ProductOrder, cases: Sequence[Case]) -> Self:
+    def of(cls, order: TwoPartyOrder, cases: Sequence[CostCase]) -> Self:
         """Return the message about some cases."""
         return cls(
             purpose=order.purpose,
@@ -216,15 +216,15 @@ class ProductCases(ProductOrder):
         )
 
     @property
-    def cases(self) -> dict[str, Case]:
+    def cases(self) -> dict[str, CostCase]:
         """The cases, by the name that their arrays begin with."""
         columns = (self.lefts, self.rights, self.numbers, self.rows, self.columns)
         entries = zip(*columns, strict=True)
-        return {str(place): Case(*entry) for place, entry in enumerate(entries)}
+        return {str(place): CostCase(*entry) for place, entry in enumerate(entries)}
 
 
 @dataclass(frozen=True)
-class ProductCosts(Record):
+class TwoPartyCosts(Record):
     """A third site's answer to ``query.product_cost``: the transport's cost of every case."""
 
     site: str

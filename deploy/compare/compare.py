@@ -16,7 +16,7 @@ from server_app import methods
 from server_app.record.run_folder import RunFolder
 
 
-def compare(grid: Grid, jobs: int = 0) -> Path:
+def compared(grid: Grid, jobs: int = 0) -> Path:
     """Run what is missing, write the tables and the page, and return the comparison's folder.
 
     Every run is checked before the first one starts.
@@ -61,7 +61,7 @@ def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
     for section in sections:
         for picture in section.pictures:
             files.write(f"plots/{picture.name}.svg", picture.document)
-    files.write("comparison.html", page.page(sections, rows, outcomes, grid))
+    files.write("comparison.html", page.html(sections, rows, outcomes, grid))
     return rows
 
 

@@ -34,7 +34,7 @@ def sections(rows: Sequence[Row], grid: Grid) -> list[Section]:
         ]
 
 
-def page(
+def html(
     parts: Sequence[Section], rows: Sequence[Row], outcomes: Sequence[Outcome], grid: Grid
 ) -> str:
     """Return the page; every text is escaped, only the pictures' elements are markup."""

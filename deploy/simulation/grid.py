@@ -35,7 +35,7 @@ from deploy.simulation import answering
 from deploy.simulation.pool import Pool, Task, Worker
 from server_app import app as server
 from server_app import methods
-from server_app.metering import account
+from server_app.metering import run_meter
 
 _RUN_ID = 1
 _SERVER_NODE = 1  # the id that Flower gives the SuperLink
@@ -59,7 +59,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     """
     settings = settings.with_absolute_paths()
     methods.build(settings)
-    account.check(settings)
+    run_meter.check(settings)
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)

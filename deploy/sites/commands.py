@@ -41,8 +41,8 @@ def provision(
     """Make certificates and one folder per recipient; run it again to add sites or change keys."""
     from deploy.sites import provision as provisioning
 
-    read = provisioning.Plan.read(plan)
-    done = provisioning.provision(read, output or plan.absolute().parent / "provision")
+    read = provisioning.FederationPlan.read(plan)
+    done = provisioning.write_folders(read, output or plan.absolute().parent / "provision")
     typer.echo("\n".join(done) or "nothing changed")
 
 
@@ -132,7 +132,7 @@ def submit(folder: ServerFolder, words: Words = None, config_file: ConfigFile = 
     server = Server.open(folder)
     settings = config.load(config_file, words or (), server.usual_settings)
     build(settings)
-    raise typer.Exit(submitting.submit(settings, server.connection()))
+    raise typer.Exit(submitting.send(settings, server.connection()))
 
 
 def doctor(
@@ -142,10 +142,10 @@ def doctor(
     site_file: Annotated[Path | None, typer.Option("--site", help="a site's site.toml")] = None,
 ) -> None:
     """Check versions, ports, certificates, data, device, disk and clock, and say what to do."""
-    from deploy.sites.doctor import Verdict, examine
+    from deploy.sites.doctor import Readiness, examine
 
     failed = 0
     for finding in examine(server, site_file):
         typer.echo(str(finding))
-        failed += finding.verdict is Verdict.FAIL
+        failed += finding.verdict is Readiness.FAIL
     raise typer.Exit(1 if failed else 0)

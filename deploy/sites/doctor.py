@@ -41,7 +41,7 @@ _BEHIND_SECONDS = 300.0  # or from further behind
 _TIMEOUT_SECONDS = 10.0
 
 
-class Verdict(StrEnum):
+class Readiness(StrEnum):
     """How a check ended."""
 
     OK = "ok"
@@ -60,7 +60,7 @@ class Finding:
         remedy: what to do; empty if it is good.
     """
 
-    verdict: Verdict
+    verdict: Readiness
     what: str
     found: str
     remedy: str = ""
@@ -74,15 +74,15 @@ Findings = Iterator[Finding]
 
 
 def _ok(what: str, found: str) -> Finding:
-    return Finding(Verdict.OK, what, found)
+    return Finding(Readiness.OK, what, found)
 
 
 def _warn(what: str, found: str, remedy: str) -> Finding:
-    return Finding(Verdict.WARN, what, found, remedy)
+    return Finding(Readiness.WARN, what, found, remedy)
 
 
 def _fail(what: str, found: str, remedy: str) -> Finding:
-    return Finding(Verdict.FAIL, what, found, remedy)
+    return Finding(Readiness.FAIL, what, found, remedy)
 
 
 def examine(server: Path | None, site: Path | None) -> Findings:

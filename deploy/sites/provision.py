@@ -41,7 +41,7 @@ _PLAN_KEYS = ("name", "server", "port", "site", "sites")
 
 
 @dataclass(frozen=True)
-class Plan:
+class FederationPlan:
     """What ``sites.toml`` says.
 
     Attributes:
@@ -114,7 +114,7 @@ class Plan:
         return {**usual, "supernode-key": SUPERNODE_KEY, **self.own[site]}
 
 
-def provision(plan: Plan, folder: Path) -> list[str]:
+def write_folders(plan: FederationPlan, folder: Path) -> list[str]:
     """Write every recipient's folder and return, line by line, what was done."""
     private_folder(folder)
     done: list[str] = []
@@ -129,7 +129,7 @@ def provision(plan: Plan, folder: Path) -> list[str]:
     return done
 
 
-def _authority(plan: Plan, folder: Path, done: list[str]) -> Authority:
+def _authority(plan: FederationPlan, folder: Path, done: list[str]) -> Authority:
     certificate, key = private_folder(folder) / CA, folder / "ca.key"
     if certificate.exists() or key.exists():
         return Authority.load(certificate, key)
@@ -139,7 +139,9 @@ def _authority(plan: Plan, folder: Path, done: list[str]) -> Authority:
     return authority
 
 
-def _write_server(plan: Plan, authority: Authority, folder: Path, done: list[str]) -> None:
+def _write_server(
+    plan: FederationPlan, authority: Authority, folder: Path, done: list[str]
+) -> None:
     certificate, key = folder / CERTIFICATE, folder / KEY
     reason = _why_issue(plan, authority, certificate, key)
     if reason:
@@ -155,7 +157,7 @@ def _write_server(plan: Plan, authority: Authority, folder: Path, done: list[str
     write_public(folder / "README.md", handouts.server(plan.name).encode())
 
 
-def _why_issue(plan: Plan, authority: Authority, certificate: Path, key: Path) -> str:
+def _why_issue(plan: FederationPlan, authority: Authority, certificate: Path, key: Path) -> str:
     """Return why the server needs a new certificate; empty if it does not."""
     if not (certificate.exists() and key.exists()):
         return "new"
@@ -167,7 +169,7 @@ def _why_issue(plan: Plan, authority: Authority, certificate: Path, key: Path) -
     return "expires soon" if certificates.days_left(found) < RENEW_DAYS else ""
 
 
-def _write_keys(plan: Plan, folder: Path, done: list[str]) -> None:
+def _write_keys(plan: FederationPlan, folder: Path, done: list[str]) -> None:
     """Bring the folder of public keys to the plan; what leaves it is kept to be unregistered."""
     keys, revoked = folder / KEYS, folder / REVOKED
     keys.mkdir(exist_ok=True)
@@ -185,7 +187,7 @@ def _write_keys(plan: Plan, folder: Path, done: list[str]) -> None:
             done.append(f"site {site}: SuperNode key {public.supernode_fingerprint[:16]}…")
 
 
-def _write_site(plan: Plan, site: str, folder: Path, done: list[str]) -> None:
+def _write_site(plan: FederationPlan, site: str, folder: Path, done: list[str]) -> None:
     own = folder / "sites" / site
     if not own.exists():
         done.append(f"site {site}: {own} is for that site alone")

@@ -17,7 +17,7 @@ _POLL_SECONDS = 2.0
 _EXIT_CODES = {"finished:completed": 0, "finished:failed": 1, "finished:stopped": 3}
 
 
-def submit(settings: Settings, connection: Connection) -> int:
+def send(settings: Settings, connection: Connection) -> int:
     """Send a run, print its lines as they come, and return 0 if it completed, 1 failed, 3 stopped.
 
     ``flwr run --stream`` itself ends with 0 also when the run failed.

@@ -23,7 +23,7 @@ from scipy.spatial.distance import pdist, squareform
 from common.errors import ClusteringError, ConfigError, DataError
 from server_app.clustering.clusters import (
     Clusters,
-    Grouping,
+    ScoredClusters,
     check_distances,
     check_num_clusters,
     mean_silhouette,
@@ -47,8 +47,8 @@ from server_app.dissimilarity import (
 
 __all__ = [
     "Clusters",
-    "Grouping",
     "KMedoids",
+    "ScoredClusters",
     "cut_linkage",
     "diversity",
     "k_center",
@@ -128,7 +128,7 @@ def symmetric_kl_k_means(distributions: FloatArray, k: int, rng: np.random.Gener
 
 def symmetric_kl_k_means_by_silhouette(
     distributions: FloatArray, rng: np.random.Generator, max_clusters: int = 0
-) -> Grouping:
+) -> ScoredClusters:
     """Return SimClust with the k in 2..n-1 of the largest mean silhouette in symmetrised KL.
 
     One cluster where no silhouette is above 0; ties to the smaller k.
@@ -148,10 +148,10 @@ def symmetric_kl_k_means_by_silhouette(
     return _one_unless_separated(most_separated(divergence, candidates))
 
 
-def _one_unless_separated(grouping: Grouping) -> Grouping:
+def _one_unless_separated(grouping: ScoredClusters) -> ScoredClusters:
     if grouping.scores[grouping.clusters.k] > 0:
         return grouping
-    return Grouping(Clusters.single(grouping.clusters.labels.size), grouping.scores)
+    return ScoredClusters(Clusters.single(grouping.clusters.labels.size), grouping.scores)
 
 
 def _seeded(shares: FloatArray, k: int, rng: np.random.Generator) -> FloatArray:
@@ -264,7 +264,7 @@ def ward_by_height(points: FloatArray, height: float) -> Clusters:
     return cut_linkage(linkage, len(linkage) + 1 - int(np.count_nonzero(linkage[:, 2] <= height)))
 
 
-def ward_by_silhouette(points: FloatArray, max_clusters: int = 0) -> Grouping:
+def ward_by_silhouette(points: FloatArray, max_clusters: int = 0) -> ScoredClusters:
     """Return the cut of Ward's dendrogram into k = 2..n-1 with the largest mean silhouette.
 
     The silhouette is that of the Euclidean distances between the points. One cluster where no

@@ -20,7 +20,7 @@ from scipy.spatial.distance import pdist, squareform
 from common.config import Settings
 from common.errors import ConfigError
 from server_app.clustering import algorithms
-from server_app.clustering.algorithms import Clusters, Grouping
+from server_app.clustering.algorithms import Clusters, ScoredClusters
 from server_app.dissimilarity import (
     Dissimilarity,
     FloatArray,
@@ -65,7 +65,7 @@ class ModelGroups:
     """Name of ``compare``."""
     compare: Callable[[NDArray[Any]], FloatArray]
     """Descriptors (n, ...) -> distances (n, n)."""
-    cluster: Callable[[FloatArray, np.random.Generator], Grouping]
+    cluster: Callable[[FloatArray, np.random.Generator], ScoredClusters]
     """(distances (n, n), generator) -> clusters and how each number of them scored."""
     at_round: int
     """The first grouping takes place in this round, before its updates are averaged."""
@@ -110,8 +110,8 @@ def by_weights_around_centres(settings: Settings) -> ModelGroups:
     """Greedy k-center on the last layer's weights: Talasso's baseline KCenter."""
     k = _number(settings)
 
-    def cluster(distances: FloatArray, rng: np.random.Generator) -> Grouping:
-        return Grouping(algorithms.k_center(distances, k, rng), scores={})
+    def cluster(distances: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+        return ScoredClusters(algorithms.k_center(distances, k, rng), scores={})
 
     return _grouping(settings, "weights", "euclidean", _euclidean, cluster)
 
@@ -120,8 +120,8 @@ def randomly(settings: Settings) -> ModelGroups:
     """Random clusters, all numbers used: Talasso's baseline RC. Weights are compared for show."""
     k = _number(settings)
 
-    def cluster(distances: FloatArray, rng: np.random.Generator) -> Grouping:
-        return Grouping(algorithms.random_clusters(len(distances), k, rng), scores={})
+    def cluster(distances: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+        return ScoredClusters(algorithms.random_clusters(len(distances), k, rng), scores={})
 
     return _grouping(settings, "weights", "cosine", cosine_dissimilarity, cluster)
 
@@ -135,11 +135,11 @@ def by_predictions(settings: Settings) -> ModelGroups:
     """
     height = 1 - settings.flis_threshold
 
-    def cluster(distances: FloatArray, _: np.random.Generator) -> Grouping:
+    def cluster(distances: FloatArray, _: np.random.Generator) -> ScoredClusters:
         merges = _average_linkage(distances)
         # A little room: 1 - 0.9 is below 0.1, and so would be a share that meets the threshold.
         k = len(distances) - int(np.count_nonzero(merges[:, 2] <= height + 1e-9))
-        return Grouping(algorithms.cut_linkage(merges, k), scores={})
+        return ScoredClusters(algorithms.cut_linkage(merges, k), scores={})
 
     return ModelGroups(
         describe="predictions",
@@ -175,12 +175,12 @@ def _by_ward(
 ) -> ModelGroups:
     k, most = settings.num_clusters, settings.max_clusters
 
-    def cluster(distances: FloatArray, _: np.random.Generator) -> Grouping:
+    def cluster(distances: FloatArray, _: np.random.Generator) -> ScoredClusters:
         similarities = 1.0 - distances
         if k:
-            return Grouping(algorithms.ward(similarities, k), scores={})
+            return ScoredClusters(algorithms.ward(similarities, k), scores={})
         if distances.max() <= _SAME:
-            return Grouping(Clusters.single(len(distances)), scores={})
+            return ScoredClusters(Clusters.single(len(distances)), scores={})
         return _one_unless_structured(algorithms.ward_by_silhouette(similarities, most))
 
     return _grouping(settings, describe, metric, compare, cluster, _ward_linkage)
@@ -191,7 +191,7 @@ def _grouping(
     describe: Describe,
     metric: str,
     compare: Dissimilarity,
-    cluster: Callable[[FloatArray, np.random.Generator], Grouping],
+    cluster: Callable[[FloatArray, np.random.Generator], ScoredClusters],
     linkage: Callable[[FloatArray], FloatArray] | None = None,
 ) -> ModelGroups:
     return ModelGroups(
@@ -206,11 +206,11 @@ def _grouping(
     )
 
 
-def _one_unless_structured(grouping: Grouping) -> Grouping:
+def _one_unless_structured(grouping: ScoredClusters) -> ScoredClusters:
     """Return one cluster where the best silhouette is what models of the same data show too."""
     if grouping.scores[grouping.clusters.k if grouping.clusters.k > 1 else 2] > _NO_STRUCTURE:
         return grouping
-    return Grouping(Clusters.single(grouping.clusters.labels.size), grouping.scores)
+    return ScoredClusters(Clusters.single(grouping.clusters.labels.size), grouping.scores)
 
 
 def _ward_linkage(distances: FloatArray) -> FloatArray:

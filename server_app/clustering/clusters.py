@@ -12,7 +12,7 @@ from server_app.dissimilarity import FloatArray
 
 __all__ = [
     "Clusters",
-    "Grouping",
+    "ScoredClusters",
     "check_distances",
     "check_num_clusters",
     "mean_silhouette",
@@ -97,7 +97,7 @@ class Clusters:
 
 
 @dataclass(frozen=True)
-class Grouping:
+class ScoredClusters:
     """The clusters chosen among several numbers of them, and the score of each number.
 
     Attributes:
@@ -152,13 +152,13 @@ def mean_silhouette(distances: FloatArray, labels: NDArray[np.integer[Any]]) -> 
     return float(np.clip(scores.mean(), -1.0, 1.0))
 
 
-def most_separated(distances: FloatArray, candidates: Iterable[Clusters]) -> Grouping:
+def most_separated(distances: FloatArray, candidates: Iterable[Clusters]) -> ScoredClusters:
     """Return the candidate with the largest mean silhouette; ties go to fewer clusters."""
     tried = {candidate.k: candidate for candidate in candidates}
     scores = {k: mean_silhouette(distances, tried[k].labels) for k in sorted(tried)}
     highest = max(scores.values())
     best = next(k for k, score in scores.items() if score >= highest - _TIE)
-    return Grouping(tried[best], scores)
+    return ScoredClusters(tried[best], scores)
 
 
 def swept_num_clusters(n: int, max_clusters: int = 0) -> range:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.errors import ClusteringError
 from server_app.clustering.clusters import (
     Clusters,
-    Grouping,
+    ScoredClusters,
     check_distances,
     check_num_clusters,
     most_separated,
@@ -102,7 +102,7 @@ def k_medoids_by_silhouette(
 
 def silhouette_sweep(
     distances: FloatArray, rng: np.random.Generator, max_clusters: int = 0
-) -> Grouping:
+) -> ScoredClusters:
     """Return the k-medoids with the largest mean silhouette over k = 2..n-1, and all the scores.
 
     Famá's Algorithm 1: always at least two clusters, ties to the smaller number, also where all

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import ClusteringError
-from server_app.clustering.clusters import Clusters, Grouping, check_num_clusters
+from server_app.clustering.clusters import Clusters, ScoredClusters, check_num_clusters
 from server_app.dissimilarity import PROBABILITY_FLOOR, FloatArray, check_distributions
 
 __all__ = ["diversity", "repulsive", "repulsive_by_size"]
@@ -84,7 +84,9 @@ def repulsive(distributions: FloatArray, k: int, rng: np.random.Generator) -> Cl
     return Clusters.from_labels(best.labels)
 
 
-def repulsive_by_size(distributions: FloatArray, size: int, rng: np.random.Generator) -> Grouping:
+def repulsive_by_size(
+    distributions: FloatArray, size: int, rng: np.random.Generator
+) -> ScoredClusters:
     """Return groups of at least ``size`` clients, as many as that allows, and their ``diversity``.
 
     With n / size groups one group is one round's cohort (Pereira III-B). One group less and one
@@ -100,7 +102,7 @@ def repulsive_by_size(distributions: FloatArray, size: int, rng: np.random.Gener
     tried = [number for number in (k, k - 1, k + 1) if 1 <= number <= n]
     found = {number: repulsive(distributions, number, rng) for number in tried}
     scores = {number: diversity(distributions, found[number].labels) for number in sorted(found)}
-    return Grouping(found[k], scores, score="diversity")
+    return ScoredClusters(found[k], scores, score="diversity")
 
 
 class _Partition:

@@ -20,13 +20,18 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
-from common.secagg.messages import MASK, SHARE, TRAIN_FOR_SUM, UNMASK
-from common.two_party.messages import PRODUCT_COST, PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE
+from common.secagg.messages import SECAGG_MASK, SECAGG_SHARE, SECAGG_TRAIN, SECAGG_UNMASK
+from common.two_party.messages import (
+    TWO_PARTY_COST,
+    TWO_PARTY_KEYS,
+    TWO_PARTY_OPEN,
+    TWO_PARTY_SHARE,
+)
 from server_app.record import audit
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.delegating_grid import DelegatingGrid
 
-__all__ = ["CLEAR", "FILE", "WHAT", "RecordingGrid", "Released", "Releases", "shape_of"]
+__all__ = ["CLEAR", "FILE", "WHAT", "Disclosed", "DisclosedReply", "RecordingGrid", "shape_of"]
 
 FILE = "privacy.json"
 CLEAR = "in the clear"
@@ -37,19 +42,19 @@ WHAT: Mapping[str, str] = {
     messages.INTRODUCE: "who the site is: id, numbers and shape of its rows, digest of their "
     "columns' names, rate of its link",
     messages.LABEL_HISTOGRAM: "training rows per class",
-    PRODUCT_KEYS: "fresh public key, and numbers of rows for products of two sites",
-    PRODUCT_OPEN: "rows for products of two sites, under a mask and a seal",
-    PRODUCT_SHARE: "masked shares of products of two sites",
-    PRODUCT_COST: "what it costs to carry the rows of one other site onto another's",
+    TWO_PARTY_KEYS: "fresh public key, and numbers of rows for products of two sites",
+    TWO_PARTY_OPEN: "rows for products of two sites, under a mask and a seal",
+    TWO_PARTY_SHARE: "masked shares of products of two sites",
+    TWO_PARTY_COST: "what it costs to carry the rows of one other site onto another's",
     messages.LOSS: "loss of a model on the training rows",
     messages.PROBE_ROWS: "training rows themselves, without labels",
     messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",
     messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
     messages.TRAIN: "trained model, rows, training loss",
-    TRAIN_FOR_SUM: "fresh public keys, once the model is trained",
-    SHARE: "shares of mask secrets for other sites",
-    MASK: "masked vector of trained model, rows and training loss",
-    UNMASK: "one share of one mask secret of each other site",
+    SECAGG_TRAIN: "fresh public keys, once the model is trained",
+    SECAGG_SHARE: "shares of mask secrets for other sites",
+    SECAGG_MASK: "masked vector of trained model, rows and training loss",
+    SECAGG_UNMASK: "one share of one mask secret of each other site",
     messages.EVALUATE: "loss and accuracy on the held-out rows",
     _ERROR: "error message",
 }
@@ -57,7 +62,7 @@ WHAT: Mapping[str, str] = {
 
 
 @dataclass(frozen=True)
-class Released:
+class DisclosedReply:
     """One kind of answer: what is the same for every time that it left a site."""
 
     kind: str
@@ -99,18 +104,18 @@ class _Tally:
 
 
 @dataclass
-class Releases:
+class Disclosed:
     """All that left the sites so far, counted by site."""
 
-    by_kind: dict[Released, dict[str, _Tally]] = field(default_factory=dict)
+    by_kind: dict[DisclosedReply, dict[str, _Tally]] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
-    def add(self, reply: Message) -> tuple[Released, str]:
+    def add(self, reply: Message) -> tuple[DisclosedReply, str]:
         """Count a reply, error replies included, and return what it is and whose."""
         self._learn_name(reply)
         node = reply.metadata.src_node_id
         site = self._names.get(node, f"node {node}")
-        released = Released.of(reply)
+        released = DisclosedReply.of(reply)
         tally = self.by_kind.setdefault(released, {}).setdefault(site, _Tally())
         tally.times += 1
         if reply.has_error():
@@ -148,10 +153,10 @@ class Releases:
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
         """Return the list that :meth:`as_json` wrote."""
-        keys = Released.__dataclass_fields__
+        keys = DisclosedReply.__dataclass_fields__
         return cls(
             {
-                Released(**{key: _or_inf(entry[key]) for key in keys}): {
+                DisclosedReply(**{key: _or_inf(entry[key]) for key in keys}): {
                     site: _Tally(**{key: _or_inf(number) for key, number in tally.items()})
                     for site, tally in entry["sites"].items()
                 }
@@ -174,7 +179,7 @@ class RecordingGrid(DelegatingGrid):
         self._folder = folder
         self._real = real
         known = (folder.path / FILE).exists()
-        self.releases = Releases.from_json(folder.read_json(FILE)) if known else Releases()
+        self.releases = Disclosed.from_json(folder.read_json(FILE)) if known else Disclosed()
 
     def write(self) -> None:
         """Put the list on disk."""
@@ -219,7 +224,7 @@ class RecordingGrid(DelegatingGrid):
 
 
 # a parameter of Flower's hides the module's name
-_TRAINS = (messages.TRAIN, TRAIN_FOR_SUM)
+_TRAINS = (messages.TRAIN, SECAGG_TRAIN)
 
 
 def shape_of(content: RecordDict) -> str:

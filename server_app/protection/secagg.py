@@ -19,32 +19,32 @@ from flwr.serverapp import Grid
 
 from common import messages
 from common.config import Settings
-from common.errors import CoterieError, MessageError, SumError
+from common.errors import CoterieError, MessageError, SecaggError
 from common.identity import Pins, SignedKeys
 from common.messages import Order, Parameters
 from common.privacy.updates import tells_loss
 from common.secagg import shamir
 from common.secagg.fixed_point import Mean, Ring, Scale
 from common.secagg.messages import (
-    MASK,
     MASKED,
-    SHARE,
-    TRAIN_FOR_SUM,
-    UNMASK,
+    SECAGG_MASK,
+    SECAGG_SHARE,
+    SECAGG_TRAIN,
+    SECAGG_UNMASK,
     MaskedReport,
     SealedShares,
-    SumCircle,
-    SumDisclosure,
-    SumKeys,
-    SumOrder,
-    SumReply,
-    SumSurvivors,
+    SecaggCircle,
+    SecaggDisclosure,
+    SecaggKeys,
+    SecaggOrder,
+    SecaggReply,
+    SecaggSurvivors,
 )
-from common.secagg.neighbours import neighbours, wiring
+from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app.aggregation.mean import Models
 from server_app.protection import secagg_limits
-from server_app.record.ledger import Attempt, SumRecord
+from server_app.record.ledger import Attempt, SecaggRecord
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
@@ -53,7 +53,7 @@ from server_app.selection.rules import Cohort
 log = logging.getLogger("coterie")
 
 T = TypeVar("T")
-_Reply = TypeVar("_Reply", bound=SumReply)
+_Reply = TypeVar("_Reply", bound=SecaggReply)
 
 _SLACK_BYTES = 65_536  # names and scalars beside arrays and lists
 _SEALED_BYTES = 256  # of one member's sealed shares, at most
@@ -95,7 +95,7 @@ class _Sum:
 
 
 @dataclass
-class SecureSums:
+class SecaggAverages:
     """Plays the sums of one attempt at a round, and fills in the attempt's record.
 
     Attributes:
@@ -193,13 +193,13 @@ class SecureSums:
         }
 
         def content(one: _Sum, site: str) -> RecordDict:
-            order = SumOrder(
+            order = SecaggOrder(
                 *self._order(one), len(one.weights), one.scale.max_weight, one.weights[site]
             )
             return messages.content(order, arrays[one.model])
 
-        def inspect(reply: Message, asked: Asked, one: _Sum) -> SumKeys:
-            report = _decoded(SumKeys, reply, asked, _SLACK_BYTES)
+        def inspect(reply: Message, asked: Asked, one: _Sum) -> SecaggKeys:
+            report = _decoded(SecaggKeys, reply, asked, _SLACK_BYTES)
             if not (np.isfinite(report.seconds) and report.seconds >= 0):
                 raise MessageError(f"seconds = {report.seconds}")
             signed = SignedKeys(
@@ -209,12 +209,12 @@ class SecureSums:
             one.keys[report.site] = signed
             return report
 
-        self._exchange(TRAIN_FOR_SUM, "train", sums, lambda one: one.weights, content, inspect)
+        self._exchange(SECAGG_TRAIN, "train", sums, lambda one: one.weights, content, inspect)
         self._each(sums, self._join)
 
     def _join(self, one: _Sum) -> None:
         planned = wiring(len(one.weights))
-        links = neighbours(sorted(one.keys), planned.degree)
+        links = neighbours_of(sorted(one.keys), planned.degree)
         one.relay = Relay(self._occasion(one), one.keys, links, planned.threshold)
         one.relay.check(frozenset(one.keys), "trained and advertised keys")
 
@@ -223,7 +223,7 @@ class SecureSums:
             circle = [site, *one.around(site, one.keys)]
             signed = [one.keys[name] for name in circle]
             return messages.content(
-                SumCircle(
+                SecaggCircle(
                     *self._order(one),
                     circle,
                     [one.members.positions[name] for name in circle],
@@ -243,7 +243,7 @@ class SecureSums:
             one.dealt[report.site] = dict(zip(report.sites, report.sealed, strict=True))
             return report
 
-        self._exchange(SHARE, "share", sums, lambda one: one.keys, content, inspect)
+        self._exchange(SECAGG_SHARE, "share", sums, lambda one: one.keys, content, inspect)
         self._each(sums, lambda one: one.members.check(one.delivered, "dealt shares"))
 
     def _mask(self, sums: list[_Sum], models: Models) -> None:
@@ -262,7 +262,7 @@ class SecureSums:
             one.masked[report.site] = vector
             return report
 
-        self._exchange(MASK, "mask", sums, lambda one: one.dealt, content, inspect)
+        self._exchange(SECAGG_MASK, "mask", sums, lambda one: one.dealt, content, inspect)
         self._each(
             sums,
             lambda one: one.members.check_survivors(
@@ -273,14 +273,14 @@ class SecureSums:
     def _unmask(self, sums: list[_Sum]) -> None:
         def content(one: _Sum, site: str) -> RecordDict:
             alive = [site, *one.around(site, one.masked)]
-            return messages.content(SumSurvivors(*self._order(one), alive))
+            return messages.content(SecaggSurvivors(*self._order(one), alive))
 
-        def inspect(reply: Message, asked: Asked, one: _Sum) -> SumDisclosure:
+        def inspect(reply: Message, asked: Asked, one: _Sum) -> SecaggDisclosure:
             site = asked.site.site
             alive = [site, *one.around(site, one.masked)]
             gone = one.around(site, one.delivered - one.masked.keys())
             limit = _SLACK_BYTES + _SEALED_BYTES * (len(alive) + len(gone))
-            report = _decoded(SumDisclosure, reply, asked, limit)
+            report = _decoded(SecaggDisclosure, reply, asked, limit)
             if sorted(report.survivors) != sorted(alive) or sorted(report.others) != gone:
                 raise MessageError("shares that were not asked for")
             if any(len(share) != shamir.SHARE_BYTES for share in (*report.seeds, *report.keys)):
@@ -291,7 +291,7 @@ class SecureSums:
             )
             return report
 
-        self._exchange(UNMASK, "unmask", sums, lambda one: one.masked, content, inspect)
+        self._exchange(SECAGG_UNMASK, "unmask", sums, lambda one: one.masked, content, inspect)
 
     def _finish(self, one: _Sum, model: Parameters) -> None:
         total = one.members.total(one.masked, one.delivered, one.told)
@@ -304,7 +304,7 @@ class SecureSums:
         one.mean = one.scale.decode(total, model, self._metrics, (least, most))
         for name, value in one.mean.parameters.items():
             if not np.isfinite(value).all():
-                raise SumError(f"the mean of array {name!r} is beyond {value.dtype}")
+                raise SecaggError(f"the mean of array {name!r} is beyond {value.dtype}")
 
     # One exchange ------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class SecureSums:
         sums: list[_Sum],
         whom: Callable[[_Sum], Iterable[str]],
         content: Callable[[_Sum, str], RecordDict],
-        inspect: Callable[[Message, Asked, _Sum], SumReply],
+        inspect: Callable[[Message, Asked, _Sum], SecaggReply],
     ) -> None:
         """Ask some members of every sum that goes on, and put their answers on record."""
         asked = {site: one for one in sums if not one.reason for site in whom(one)}
@@ -349,7 +349,7 @@ class SecureSums:
             if not one.reason:
                 try:
                     act(one)
-                except SumError as error:
+                except SecaggError as error:
                     one.reason = str(error)
 
     @property
@@ -365,8 +365,8 @@ class SecureSums:
 
 
 def _inspected(
-    inspect: Callable[[Message, Asked, _Sum], SumReply], reply: Message, asked: Asked, one: _Sum
-) -> SumReply:
+    inspect: Callable[[Message, Asked, _Sum], SecaggReply], reply: Message, asked: Asked, one: _Sum
+) -> SecaggReply:
     try:
         return inspect(reply, asked, one)
     except MessageError:
@@ -396,9 +396,9 @@ def _loss(mean: Mean) -> float:
     return mean.metrics[0] if mean.metrics else math.nan
 
 
-def _record(one: _Sum) -> SumRecord:
+def _record(one: _Sum) -> SecaggRecord:
     mean = one.mean
-    return SumRecord(
+    return SecaggRecord(
         model=one.model,
         asked=len(one.weights),
         advertised=len(one.keys),

@@ -19,18 +19,18 @@ from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters
 from common.two_party import protocol as secure
 from common.two_party.messages import (
-    PRODUCT_COST,
-    PRODUCT_KEYS,
-    PRODUCT_OPEN,
-    PRODUCT_SHARE,
-    Case,
+    TWO_PARTY_COST,
+    TWO_PARTY_KEYS,
+    TWO_PARTY_OPEN,
+    TWO_PARTY_SHARE,
+    CostCase,
     Product,
-    ProductCases,
-    ProductCosts,
-    ProductDeal,
-    ProductOffer,
-    ProductOrder,
-    ProductStep,
+    TwoPartyCases,
+    TwoPartyCosts,
+    TwoPartyDeal,
+    TwoPartyOffer,
+    TwoPartyOrder,
+    TwoPartyStep,
 )
 from common.two_party.protocol import Shape
 from common.two_party.triangles import third_sites
@@ -39,7 +39,7 @@ from server_app.rounds.exchange import OK, Exchange
 from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
 
-__all__ = ["Products", "secure_products"]
+__all__ = ["TwoPartyProducts", "two_party_products"]
 
 log = logging.getLogger("coterie")
 
@@ -49,7 +49,7 @@ _Arrays = dict[str, np.ndarray]
 
 
 @dataclass(frozen=True, eq=False)
-class Products:
+class TwoPartyProducts:
     """What the server learned: the products of every pair, and each site's numbers of rows.
 
     Attributes:
@@ -62,20 +62,20 @@ class Products:
         seconds: wall time of the three exchanges.
     """
 
-    offers: Sequence[ProductOffer]
+    offers: Sequence[TwoPartyOffer]
     values: Mapping[tuple[int, int, int], FloatArray]
     costs: Mapping[tuple[int, int, int], float]
     bytes: int
     seconds: float
 
 
-def secure_products(
-    order: ProductOrder,
+def two_party_products(
+    order: TwoPartyOrder,
     roster: Roster,
     grid: Grid,
     timeout: float,
     model: Parameters | None = None,
-) -> Products:
+) -> TwoPartyProducts:
     """Return the products of all pairs of sites, for every number that both offer.
 
     Args:
@@ -102,7 +102,7 @@ def secure_products(
         values = {case.key: secure.reveal(*case.of_both(shares)) for case in cases}
     seconds = time.perf_counter() - began
     log.info("%d products of two sites, %.1f kB, %.2f s", len(cases), play.bytes / 1e3, seconds)
-    return Products(offers, values, costs, play.bytes, seconds)
+    return TwoPartyProducts(offers, values, costs, play.bytes, seconds)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class _Case:
         return arrays[self.left][self.left_place], arrays[self.right][self.right_place]
 
 
-def _cases(offers: Sequence[ProductOffer], thirds: Mapping[tuple[int, int], int]) -> list[_Case]:
+def _cases(offers: Sequence[TwoPartyOffer], thirds: Mapping[tuple[int, int], int]) -> list[_Case]:
     """Return a case for every pair of sites and number that both offer."""
     rows = [dict(zip(offer.numbers, offer.rows, strict=True)) for offer in offers]
     by_name = sorted(range(len(offers)), key=lambda site: offers[site].site)
@@ -149,23 +149,23 @@ def _cases(offers: Sequence[ProductOffer], thirds: Mapping[tuple[int, int], int]
 class _Play:
     """One run of the protocol with everybody."""
 
-    order: ProductOrder
+    order: TwoPartyOrder
     roster: Roster
     grid: Grid
     timeout: float
     bytes: int = field(default=0, init=False)
 
-    def offers(self, model: Parameters | None) -> list[ProductOffer]:
+    def offers(self, model: Parameters | None) -> list[TwoPartyOffer]:
         """Ask every site for a fresh key and its numbers of rows."""
         arrays = None if model is None else messages.encode_arrays(model)
         content = messages.content(self.order, arrays)
-        offers = self._ask(PRODUCT_KEYS, [content] * len(self.roster), self._offer)
+        offers = self._ask(TWO_PARTY_KEYS, [content] * len(self.roster), self._offer)
         widths = {offer.width for offer in offers}
         if len(widths) > 1:
             raise RoundError(f"sites offer rows of {sorted(widths)} columns; one model gives one")
         return offers
 
-    def openings(self, offers: Sequence[ProductOffer], cases: Sequence[_Case]) -> list[_Arrays]:
+    def openings(self, offers: Sequence[TwoPartyOffer], cases: Sequence[_Case]) -> list[_Arrays]:
         """Deal, and return by site what it sealed for its peers."""
         products: list[list[Product]] = [[] for _ in offers]
         corrections: list[_Arrays] = [{} for _ in offers]
@@ -183,10 +183,10 @@ class _Play:
         signed = [offer.signed for offer in offers]
         contents = []
         for site, own in enumerate(products):
-            deal = ProductDeal.of(self.order, signed[:site] + signed[site + 1 :], own)
+            deal = TwoPartyDeal.of(self.order, signed[:site] + signed[site + 1 :], own)
             contents.append(messages.content(deal, messages.encode_arrays(corrections[site])))
         expected = [{str(place): None for place in range(len(own))} for own in products]
-        return self._ask(PRODUCT_OPEN, contents, _step_with(expected))
+        return self._ask(TWO_PARTY_OPEN, contents, _step_with(expected))
 
     def shares(self, openings: Sequence[_Arrays], cases: Sequence[_Case]) -> list[_Arrays]:
         """Relay the openings, and return by site its shares."""
@@ -199,7 +199,7 @@ class _Play:
             expected[case.left][case.left_place] = read_here
             expected[case.right][case.right_place] = read_here
         contents = [messages.content(self.order, messages.encode_arrays(own)) for own in relayed]
-        return self._ask(PRODUCT_SHARE, contents, _step_with(expected))
+        return self._ask(TWO_PARTY_SHARE, contents, _step_with(expected))
 
     def costs(
         self, shares: Sequence[_Arrays], cases: Sequence[_Case]
@@ -210,15 +210,15 @@ class _Play:
         contents = []
         for own in read:
             told = [
-                Case(names[c.left], names[c.right], c.number, c.shape.rows, c.shape.columns)
+                CostCase(names[c.left], names[c.right], c.number, c.shape.rows, c.shape.columns)
                 for c in own
             ]
             arrays = {}
             for place, case in enumerate(own):
                 arrays[f"{place}.left"], arrays[f"{place}.right"] = case.of_both(shares)
-            message = ProductCases.of(self.order, told)
+            message = TwoPartyCases.of(self.order, told)
             contents.append(messages.content(message, messages.encode_arrays(arrays)))
-        answers = self._ask(PRODUCT_COST, contents, _costs_of(read))
+        answers = self._ask(TWO_PARTY_COST, contents, _costs_of(read))
         return {
             case.key: cost
             for own, costs in zip(read, answers, strict=True)
@@ -251,8 +251,8 @@ class _Play:
                 )
         return values
 
-    def _offer(self, content: RecordDict, site: int) -> ProductOffer:
-        offer = ProductOffer.decode(content)
+    def _offer(self, content: RecordDict, site: int) -> TwoPartyOffer:
+        offer = TwoPartyOffer.decode(content)
         if offer.site != self.roster.names[site]:
             raise MessageError(f"signed {offer.site!r}")
         return offer
@@ -268,7 +268,7 @@ def _step_with(
     """
 
     def inspect(content: RecordDict, site: int) -> _Arrays:
-        ProductStep.decode(content)
+        TwoPartyStep.decode(content)
         arrays = messages.decode_arrays(messages.arrays_of(content))
         if arrays.keys() != expected[site].keys():
             raise MessageError(f"{len(arrays)} arrays for {len(expected[site])} products")
@@ -283,7 +283,7 @@ def _costs_of(read: Sequence[Sequence[_Case]]) -> Callable[[RecordDict, int], li
     """Return the reading of costs in [0, 1], as many as each site was to work out."""
 
     def inspect(content: RecordDict, site: int) -> list[float]:
-        costs = ProductCosts.decode(content).costs
+        costs = TwoPartyCosts.decode(content).costs
         if len(costs) != len(read[site]) or not all(0.0 <= cost <= 1.0 for cost in costs):
             raise MessageError(f"costs {costs} for {len(read[site])} pairs")
         return costs

@@ -9,7 +9,7 @@ from common.errors import DataError
 from server_app.record.recorded_run import Json, RecordedRun
 from server_app.record.run_folder import RunFolder
 
-__all__ = ["FILE", "ChangeToLocal", "SiteChange", "change_to_local", "write"]
+__all__ = ["FILE", "ChangeToLocal", "SiteChange", "changes_to_local", "write"]
 
 FILE = "change-to-local.json"
 
@@ -63,7 +63,7 @@ class ChangeToLocal:
         }
 
 
-def change_to_local(run: Path, local: Path) -> ChangeToLocal:
+def changes_to_local(run: Path, local: Path) -> ChangeToLocal:
     """Return what a finished run gave its sites over one of ``objective=local``.
 
     Raises:

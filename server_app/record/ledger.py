@@ -29,7 +29,7 @@ Trained = tuple[TrainReport, dict[str, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class SumRecord:
+class SecaggRecord:
     """How one model's secure sum went: how many sites were left after each step."""
 
     model: int
@@ -65,7 +65,7 @@ class Attempt:
     """Trainings of a copy, which only inform the choice of the cohort."""
     divergence: dict[int, float] = field(default_factory=dict)
     """Client -> weight divergence of its update, where that can be seen."""
-    sums: list[SumRecord] = field(default_factory=list)
+    sums: list[SecaggRecord] = field(default_factory=list)
     """Where the server saw sums of updates only."""
     sum_answers: list[tuple[str, Answer[Any]]] = field(default_factory=list)
     """Of those sums, with the phase: ``train``, ``share``, ``mask``, ``unmask``."""

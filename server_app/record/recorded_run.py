@@ -68,7 +68,7 @@ def _last_if_none(clusters: IntArray) -> IntArray:
 
 
 @dataclass(frozen=True)
-class Grouping:
+class RecordedClusters:
     """What the sites were grouped by, checked: ``dissimilarity.npz``."""
 
     sites: OrderedSites
@@ -92,7 +92,7 @@ class Grouping:
             raise ValueError(f"a linkage of shape {self.linkage.shape} for {n} sites")
 
     @classmethod
-    def load(cls, path: Path) -> "Grouping":
+    def load(cls, path: Path) -> "RecordedClusters":
         """Return the archive's content; ``ValueError`` if its arrays do not fit together."""
         # Opened here, as np.load leaves a file open that it cannot read.
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
@@ -141,7 +141,7 @@ class RecordedRun:
     """As written; a retried round has one line per attempt that ended."""
     newest: list[Json]
     """The lines of ``clients.jsonl`` from the last round that sites evaluated, to its end."""
-    grouping: Grouping | None
+    grouping: RecordedClusters | None
     notes: list[str]
     """Which files could not be read, and why."""
 
@@ -163,7 +163,7 @@ class RecordedRun:
             sites=files.read("sites.json", _introductions, []),
             rounds=files.rounds(),
             newest=files.read("clients.jsonl", _newest_client_lines, []),
-            grouping=files.read("dissimilarity.npz", Grouping.load, None),
+            grouping=files.read("dissimilarity.npz", RecordedClusters.load, None),
             notes=files.notes,
         )
 

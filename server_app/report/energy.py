@@ -64,7 +64,7 @@ def figure(run: RecordedRun) -> Figure | Absence:
     target = number(run.settings, "target-accuracy")
     window = int(run.settings.get("sustained-rounds", 1))
     reached = curve.reached(target, window) if target > 0 else None
-    return energy_plots.energy(joules, _of_server(run), curve, target, reached)
+    return energy_plots.joules_plot(joules, _of_server(run), curve, target, reached)
 
 
 def tables(run: RecordedRun) -> list[Table]:

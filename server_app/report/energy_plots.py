@@ -26,7 +26,7 @@ _SERVER: Any = {"color": "none", "edgecolor": INK, "hatch": "////", "lw": 0}
 _ROOM = 1.32  # times the longest bar, for the words beside it
 
 
-def energy(
+def joules_plot(
     joules: Mapping[str, float],
     server: Mapping[str, float],
     curve: Curve,

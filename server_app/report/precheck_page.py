@@ -77,7 +77,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Release:
+class DisclosedRow:
     """One kind of thing that left the sites, and how it was protected."""
 
     what: str
@@ -153,7 +153,7 @@ def _lines_by_verdict(sites: list[Json]) -> Iterator[Line]:
             yield Line(plural(len(names), "site"), Mark.of(verdict), ", ".join(names))
 
 
-def _releases(privacy: Json) -> Iterator[Release]:
+def _releases(privacy: Json) -> Iterator[DisclosedRow]:
     """Yield what left the sites, whatever shape it had at each of them."""
     kinds: dict[tuple[str, str], list[Json]] = {}
     for entry in privacy.get("releases", ()):
@@ -165,7 +165,7 @@ def _releases(privacy: Json) -> Iterator[Release]:
         times = max(tally["times"] for tally in tallies)
         often = "once" if times == 1 else f"{times} times"
         clear = mechanism == disclosed.CLEAR
-        yield Release(what, f"{often}, {size} a site", mechanism, "bad" if clear else "good")
+        yield DisclosedRow(what, f"{often}, {size} a site", mechanism, "bad" if clear else "good")
 
 
 def _how_sure(record: Json) -> Iterator[str]:

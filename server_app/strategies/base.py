@@ -17,10 +17,10 @@ from common.config import Settings
 from common.errors import RoundError
 from server_app.aggregation.mean import Update, averaged, divergences, regrouped, with_latest
 from server_app.clustering.algorithms import Clusters
-from server_app.metering.account import Book
+from server_app.metering.run_meter import RunMeter
 from server_app.methods import Method
 from server_app.protection.central_dp import CentralDp
-from server_app.protection.secagg import SecureSums
+from server_app.protection.secagg import SecaggAverages
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import HoldsClients, State
 from server_app.record.ledger import Attempt, Ledger, progress
@@ -55,7 +55,7 @@ class FederatedTraining(Strategy):
         self.clusters = Clusters.single(len(roster))
         self.models: list[dict[str, np.ndarray]] = []
         self._ledger = Ledger(folder, roster)
-        self.book = Book()
+        self.meter = RunMeter()
         """Where the grid enters messages and this class its work; the app opens another."""
         self._attempt = Attempt(round=0, attempt=0)
         self._cohort_weights: np.ndarray | None = None
@@ -234,7 +234,7 @@ class FederatedTraining(Strategy):
         for attempt in range(1, _ATTEMPTS + 1):
             self._attempt = Attempt(server_round, attempt, drift=self._drift)
             trained = self._train(server_round, grid, timeout)
-            with self.book.phase("evaluate"):
+            with self.meter.phase("evaluate"):
                 evaluated = self._evaluate(server_round, grid, timeout) if trained else None
                 self._record()
             if trained and evaluated:
@@ -248,7 +248,7 @@ class FederatedTraining(Strategy):
 
     def _record(self) -> None:
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
-        line = self._ledger.record(self._attempt, self.book.close(self.roster))
+        line = self._ledger.record(self._attempt, self.meter.close(self.roster))
         for entry in line["rejected"]:
             words = line["round"], entry["site"], entry["reason"]
             fact = audit.fact("rejected", round=line["round"], **entry)
@@ -270,20 +270,20 @@ class FederatedTraining(Strategy):
     def _train(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
         self._inform(server_round, grid, timeout)
         if self.settings.secagg and not self.needs_updates(server_round):
-            with self.book.phase("train"):
+            with self.meter.phase("train"):
                 return self._train_for_sums(grid, timeout)
         with self._timed("server"):
             outgoing = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
-        with self._timed("train"), self.book.phase("train"):
+        with self._timed("train"), self.meter.phase("train"):
             replies = grid.send_and_receive(outgoing, timeout=timeout)
-        with self._timed("server"), self.book.phase("train"):
+        with self._timed("server"), self.meter.phase("train"):
             return self.aggregate_train(server_round, replies)[1]
 
     def _train_for_sums(self, grid: Grid, timeout: float) -> MetricRecord | None:
         """Choose the cohort; of what each model's members train, only the mean is seen."""
         assert self._sight is not None
         cohort = self.method.select.choose(*self._sight)
-        sums = SecureSums(grid, self.roster, self.settings, self._attempt, self._timed, timeout)
+        sums = SecaggAverages(grid, self.roster, self.settings, self._attempt, self._timed, timeout)
         self.models, losses = sums.averaged(self.models, cohort, self.routes, self._mixed)
         return MetricRecord({"train_loss": float(np.mean(losses))}) if losses else None
 
@@ -324,7 +324,7 @@ class FederatedTraining(Strategy):
             )
             return None, None
         self._remember(updates)
-        with self.book.phase("pre"):
+        with self.meter.phase("pre"):
             self.before_average(server_round)
         self.models = self._after(updates, self._cohort_weights)
         self._attempt.divergence = divergences(updates, self.models, self.routes)
@@ -442,7 +442,7 @@ class FederatedTraining(Strategy):
         if "updates" in select.needs:
             view = replace(view, updates=self._remember([]))
         if "links" in select.needs:
-            view = replace(view, upload_seconds=self.book.upload_seconds(self.roster, self.models))
+            view = replace(view, upload_seconds=self.meter.upload_seconds(self.roster, self.models))
         self._sight = view, rng
 
     def _losses(

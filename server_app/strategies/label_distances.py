@@ -8,10 +8,10 @@ from flwr.serverapp import Grid
 from common import seeds
 from common.config import Settings
 from common.two_party.label_products import LABEL_PRODUCTS
-from common.two_party.messages import LABELS, PRODUCTS, ProductOrder
+from common.two_party.messages import LABELS, PRODUCTS, TwoPartyOrder
 from server_app.dissimilarity import FloatArray
 from server_app.methods import LabelDistances, Method
-from server_app.protection.two_party import Products, secure_products
+from server_app.protection.two_party import TwoPartyProducts, two_party_products
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
 from server_app.strategies.base import FederatedTraining
@@ -35,8 +35,8 @@ class LabelDistanceClustering(FederatedTraining):
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Take the products of every two sites and form the clusters."""
-        order = ProductOrder(purpose=LABELS, round=0, reveal=PRODUCTS)
-        products = secure_products(order, self.roster, grid, timeout)
+        order = TwoPartyOrder(purpose=LABELS, round=0, reveal=PRODUCTS)
+        products = two_party_products(order, self.roster, grid, timeout)
         distances = self._distances(products)
         rng = seeds.generator(self.settings.seed, "clustering")
         grouping = self._group.cluster(np.empty((len(self.roster), 0)), distances, rng)
@@ -64,7 +64,7 @@ class LabelDistanceClustering(FederatedTraining):
         }
         self.folder.write_arrays("dissimilarity.npz", arrays)
 
-    def _distances(self, products: Products) -> FloatArray:
+    def _distances(self, products: TwoPartyProducts) -> FloatArray:
         """Return the distances (n, n): symmetric, 0 on the diagonal."""
         distances = np.zeros((len(self.roster), len(self.roster)))
         for (left, right, _), value in products.values.items():

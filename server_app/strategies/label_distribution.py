@@ -12,7 +12,7 @@ from common.errors import RoundError
 from common.messages import Order
 from common.privacy.labels import label_mechanism
 from server_app.clustering import placement
-from server_app.clustering.algorithms import Clusters, Grouping, normalise_counts
+from server_app.clustering.algorithms import Clusters, ScoredClusters, normalise_counts
 from server_app.methods import LabelGroups, Method
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder
@@ -108,7 +108,7 @@ class LabelDistributionClustering(FederatedTraining):
         cluster = self._group.place(shares[:-1], self.clusters, shares[-1])
         self.clusters = Clusters(np.append(self.clusters.labels, cluster))
 
-    def _grouped(self) -> Grouping:
+    def _grouped(self) -> ScoredClusters:
         shares = normalise_counts(self._counts, self._group.normalise)
         # The same draws every time: unless the counts changed, nobody moves.
         rng = seeds.generator(self.settings.seed, "clustering")
@@ -149,7 +149,7 @@ class LabelDistributionClustering(FederatedTraining):
                 mechanism.unit,
             )
 
-    def _note(self, after_round: int, grouping: Grouping) -> None:
+    def _note(self, after_round: int, grouping: ScoredClusters) -> None:
         """Write down how the clusters came about, and between whom they were formed."""
         self._formed = {
             "round": after_round,

@@ -15,7 +15,7 @@ from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters, ProbeReport, ProbeRequest
 from server_app.aggregation.mean import flat
 from server_app.clustering import placement, probe
-from server_app.clustering.algorithms import Clusters, Grouping
+from server_app.clustering.algorithms import Clusters, ScoredClusters
 from server_app.clustering.by_models import PROBABILITIES, ModelGroups, nearest_columns
 from server_app.clustering.clusters import check_num_clusters
 from server_app.clustering.probe import Prober, ProbeRows
@@ -245,7 +245,7 @@ class ModelSimilarityClustering(FederatedTraining):
     def _write(
         self,
         server_round: int,
-        grouping: Grouping,
+        grouping: ScoredClusters,
         distances: np.ndarray,
         descriptors: np.ndarray,
     ) -> None:

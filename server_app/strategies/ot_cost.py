@@ -23,7 +23,7 @@ from server_app.transport.gathering import GATHER
 from server_app.transport.groups import OtGroups
 from server_app.transport.inquiry import Inquiry
 from server_app.transport.pair_costs import evidence_costs
-from server_app.transport.precheck import Comparison, compare, nearest_group
+from server_app.transport.precheck import Precheck, nearest_group, prechecked
 from server_app.transport.verdicts import symmetric
 
 log = logging.getLogger("coterie")
@@ -131,7 +131,7 @@ class OtCostGroups(FederatedTraining):
         self.folder.write(PROBE_FILE, safetensors.numpy.save(dict(self._probe)))
         everybody = list(range(len(self.roster)))
         evidence = self._ask(self.roster, everybody, grid, timeout)
-        comparison = compare(self.roster.names, self._group, evidence)
+        comparison = prechecked(self.roster.names, self._group, evidence)
         self._write(comparison)
         self.regroup(comparison.clusters)
         sizes = sorted(self.clusters.sizes.tolist(), reverse=True)
@@ -144,7 +144,7 @@ class OtCostGroups(FederatedTraining):
         )
         return GATHER[self._group.evidence](inquiry, self.settings)
 
-    def _write(self, comparison: Comparison) -> None:
+    def _write(self, comparison: Precheck) -> None:
         self.folder.write_json("precheck.json", comparison.record())
         self.folder.write_arrays(
             "dissimilarity.npz",

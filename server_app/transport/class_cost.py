@@ -14,7 +14,7 @@ from common.transport_plan import cosine_costs, transport_cost
 from server_app.dissimilarity import FloatArray
 from server_app.transport.variants import VARIANTS, OtSettings
 
-__all__ = ["ClassCost", "ClassView", "angle_costs", "class_cost"]
+__all__ = ["ClassCost", "ClassView", "angle_costs", "cost_of_class"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +60,7 @@ class ClassCost:
             raise DataError(f"weight={self.weight} of a class is not above 0")
 
 
-def class_cost(
+def cost_of_class(
     first: ClassView, second: ClassView, angles: FloatArray, settings: OtSettings
 ) -> ClassCost:
     """Return the cost of a class at two clients.

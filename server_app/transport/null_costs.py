@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from common import seeds
 from common.errors import DataError
 from server_app.dissimilarity import FloatArray
-from server_app.transport.class_cost import ClassCost, ClassView, angle_costs, class_cost
+from server_app.transport.class_cost import ClassCost, ClassView, angle_costs, cost_of_class
 from server_app.transport.representations import Representations, unit_rows
 from server_app.transport.variants import DEFAULT_SETTINGS, VARIANTS, OtSettings
 
@@ -215,7 +215,7 @@ def _drawn(
         ClassView(count, total, summarise(rows.placed[described]))
         for count, total, (_, described) in zip(counts, totals, samples, strict=True)
     )
-    return class_cost(first, second, angle_costs(*carried), settings)
+    return cost_of_class(first, second, angle_costs(*carried), settings)
 
 
 def _two_samples(

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from common.errors import DataError
 from common.transport_plan import Solver
 from server_app.dissimilarity import FloatArray
-from server_app.transport.class_cost import ClassCost, class_cost
+from server_app.transport.class_cost import ClassCost, cost_of_class
 from server_app.transport.evidence import ClearRows, Evidence, SiteView
 from server_app.transport.representations import Representations, check_same_width
 from server_app.transport.variants import DEFAULT_SETTINGS, VARIANTS, OtSettings
@@ -182,7 +182,7 @@ def _pair_cost(evidence: Evidence, i: int, j: int, settings: OtSettings) -> OtCo
     compared = [label for label in first.classes if label in second.classes]
     _refuse_few_rows_per_column(compared, first, second, settings)
     costs = {
-        label: class_cost(
+        label: cost_of_class(
             first.classes[label], second.classes[label], evidence.angles(i, j, label), settings
         )
         for label in compared

@@ -16,7 +16,7 @@ from server_app.transport.null_costs import NullCost
 from server_app.transport.pair_costs import OtCost, PairCosts, evidence_costs
 from server_app.transport.verdicts import Verdict, grouped, overall, site_verdict, symmetric
 
-__all__ = ["Comparison", "Group", "Pair", "Standing", "compare", "nearest_group"]
+__all__ = ["Group", "Pair", "Precheck", "Standing", "nearest_group", "prechecked"]
 
 Json = dict[str, Any]
 
@@ -78,7 +78,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class Precheck:
     """All that follows from the costs.
 
     Attributes:
@@ -184,7 +184,7 @@ def known(value: float) -> float | None:
     return None if np.isnan(value) else value
 
 
-def compare(names: Sequence[str], method: OtGroups, evidence: Evidence) -> Comparison:
+def prechecked(names: Sequence[str], method: OtGroups, evidence: Evidence) -> Precheck:
     """Return costs, nulls, verdicts and groups of sites, by name in the evidence's order."""
     priced = evidence_costs(evidence, method.costs)
     costs = symmetric(priced.totals)
@@ -195,7 +195,7 @@ def compare(names: Sequence[str], method: OtGroups, evidence: Evidence) -> Compa
             highs[pair.sites] = highs[pair.sites[::-1]] = pair.null.high
     clusters, merges = grouped(costs, method.thresholds, method.num_clusters)
     standings = [_standing(site, costs, highs, clusters, method) for site in range(len(names))]
-    return Comparison(
+    return Precheck(
         tuple(names),
         evidence.sites,
         method,

@@ -13,9 +13,9 @@ import numpy as np
 from common.config import Settings
 from common.errors import RoundError
 from common.transport_plan import cosine_costs
-from common.two_party.messages import ROWS, ProductOffer, ProductOrder
+from common.two_party.messages import ROWS, TwoPartyOffer, TwoPartyOrder
 from server_app.dissimilarity import FloatArray
-from server_app.protection.two_party import Products, secure_products
+from server_app.protection.two_party import TwoPartyProducts, two_party_products
 from server_app.rounds.roster import Roster
 from server_app.transport import ask_statistics
 from server_app.transport.evidence import Evidence, SiteView
@@ -35,7 +35,7 @@ class TwoPartyEvidence:
     """
 
     sites: Sequence[SiteView]
-    products: Products
+    products: TwoPartyProducts
 
     def angles(self, first: int, second: int, label: int) -> FloatArray:
         """Return (1 - cos)/2 between two sites' rows, or one entry: what their transport costs.
@@ -61,18 +61,18 @@ def by_products(inquiry: Inquiry, settings: Settings) -> Evidence:
             agree with each other.
     """
     views = ask_statistics.ask(inquiry, settings)
-    order = ProductOrder(purpose=ROWS, round=1, reveal=settings.reveal)
+    order = TwoPartyOrder(purpose=ROWS, round=1, reveal=settings.reveal)
     asked = Roster(
         tuple(inquiry.roster.sites[client] for client in inquiry.clients),
         tuple(inquiry.roster.nodes[client] for client in inquiry.clients),
     )
-    products = secure_products(order, asked, inquiry.grid, inquiry.timeout, inquiry.model)
+    products = two_party_products(order, asked, inquiry.grid, inquiry.timeout, inquiry.model)
     for view, offer in zip(views, products.offers, strict=True):
         _check(view, offer, inquiry.costs.max_rows)
     return TwoPartyEvidence(views, products)
 
 
-def _check(view: SiteView, offer: ProductOffer, max_rows: int) -> None:
+def _check(view: SiteView, offer: TwoPartyOffer, max_rows: int) -> None:
     offered = dict(zip(offer.numbers, offer.rows, strict=True))
     told = {label: min(view.counts[label], max_rows) for label in view.classes}
     if offered != told:

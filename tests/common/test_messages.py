@@ -23,17 +23,17 @@ from common.messages import (
     TrainReport,
 )
 from common.two_party.messages import (
-    Case,
+    CostCase,
     Product,
-    ProductCases,
-    ProductCosts,
-    ProductDeal,
-    ProductOffer,
-    ProductOrder,
-    ProductStep,
+    TwoPartyCases,
+    TwoPartyCosts,
+    TwoPartyDeal,
+    TwoPartyOffer,
+    TwoPartyOrder,
+    TwoPartyStep,
 )
 
-PRODUCTS = ProductOrder("label-distances", 0, "products")
+PRODUCTS = TwoPartyOrder("label-distances", 0, "products")
 SIGNED = Identity.generate().sign("é", Occasion("two-party", 7, 0), [b"k" * 32])
 RECORDS = [
     Introduction("site-00", 70, 18, 10, [1, 8, 8], ["label-histogram"]),
@@ -51,13 +51,13 @@ RECORDS = [
     ReleaseNote("noise", "rows", 1.0, 1e-5, 0.5, 2.0),
     ReleaseNote("masked"),
     PRODUCTS,
-    ProductOffer("é", SIGNED.identity_key, SIGNED.keys[0], SIGNED.signature, 12, [0, 3], [1, 40]),
-    ProductDeal.of(PRODUCTS, [SIGNED], [Product("é", 3, 40, b"\x00" * 32, "")]),
-    ProductDeal.of(PRODUCTS, [], []),
-    ProductStep("é"),
-    ProductCases.of(PRODUCTS, [Case("a", "é", 3, 40, 41)]),
-    ProductCases.of(PRODUCTS, []),
-    ProductCosts("é", [0.25]),
+    TwoPartyOffer("é", SIGNED.identity_key, SIGNED.keys[0], SIGNED.signature, 12, [0, 3], [1, 40]),
+    TwoPartyDeal.of(PRODUCTS, [SIGNED], [Product("é", 3, 40, b"\x00" * 32, "")]),
+    TwoPartyDeal.of(PRODUCTS, [], []),
+    TwoPartyStep("é"),
+    TwoPartyCases.of(PRODUCTS, [CostCase("a", "é", 3, 40, 41)]),
+    TwoPartyCases.of(PRODUCTS, []),
+    TwoPartyCosts("é", [0.25]),
 ]
 
 
@@ -84,16 +84,16 @@ def test_wrong_type_is_refused_with_the_field(field, value):
 
 @pytest.mark.parametrize("column", ["peers", "numbers", "rows", "seeds", "thirds", "keys"])
 def test_columns_of_unequal_length_are_refused(column):
-    deal = next(record for record in RECORDS if isinstance(record, ProductDeal))
+    deal = next(record for record in RECORDS if isinstance(record, TwoPartyDeal))
     encoded = deal.encode()
     encoded[column] = [*encoded[column], *encoded[column]]
     with pytest.raises(MessageError, match="differ in length"):
-        ProductDeal.decode(RecordDict({messages.RECORD: encoded}))
+        TwoPartyDeal.decode(RecordDict({messages.RECORD: encoded}))
 
 
 def test_signed_keys_survive_real_serialisation():
-    deal = next(record for record in RECORDS if isinstance(record, ProductDeal))
-    received = ProductDeal.decode(through_protobuf(messages.content(deal)))
+    deal = next(record for record in RECORDS if isinstance(record, TwoPartyDeal))
+    received = TwoPartyDeal.decode(through_protobuf(messages.content(deal)))
     Pins(allow_unpinned=True).check(received.signed["é"], "é", Occasion("two-party", 7, 0))
     assert received.products == deal.products
 

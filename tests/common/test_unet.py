@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from client_app.answers import representations
-from client_app.training.loop import Rows
+from client_app.training.loop import TensorRows
 from common import models
 from common.errors import ConfigError
 from common.unet import UNet3d
@@ -40,7 +40,7 @@ def test_a_logit_depends_on_voxels_around_it_through_all_resolutions():
 def test_the_representation_of_a_volume_is_the_mean_of_what_the_last_layer_gets():
     network = models.build("unet3d", (1, 8, 8, 8), 1)
     volumes = torch.randn(20, 1, 8, 8, 8)
-    rows = Rows(volumes, torch.zeros(20, 8, 8, 8, dtype=torch.bool))
+    rows = TensorRows(volumes, torch.zeros(20, 8, 8, 8, dtype=torch.bool))
     found = torch.from_numpy(representations.last_inputs(network, rows))
     assert found.shape == (20, 16)
     with torch.inference_mode():

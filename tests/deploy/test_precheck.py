@@ -20,7 +20,7 @@ from server_app.report import precheck_page
 from server_app.report.precheck_words import approach, counted, headline, told
 from server_app.transport.evidence import ClearRows
 from server_app.transport.groups import OtGroups
-from server_app.transport.precheck import compare, nearest_group
+from server_app.transport.precheck import nearest_group, prechecked
 from server_app.transport.representations import Representations
 from server_app.transport.variants import OtSettings
 from server_app.transport.verdicts import Thresholds
@@ -37,7 +37,7 @@ def comparison_of(worlds, counts=(120, 90), method=METHOD, seed=0):
         for place, world in enumerate(worlds)
     ]
     names = [f"site-{place:02d}" for place in range(len(worlds))]
-    return compare(names, method, ClearRows(rows, method.costs))
+    return prechecked(names, method, ClearRows(rows, method.costs))
 
 
 # What a comparison says ------------------------------------------------------------------------
@@ -82,7 +82,7 @@ def test_sites_without_a_common_class_have_nothing_to_compare():
         Representations(*client(0, counts=(50, 0))),
         Representations(*client(1, counts=(0, 50))),
     ]
-    found = compare(["a", "b"], METHOD, ClearRows(rows, SETTINGS))
+    found = prechecked(["a", "b"], METHOD, ClearRows(rows, SETTINGS))
     record = found.record()
     assert record["verdict"] == "uncertain"
     assert {site["verdict"] for site in record["sites"]} == {"nothing to compare"}
@@ -98,7 +98,7 @@ def test_evidence_without_nulls_is_judged_by_the_thresholds_alone():
             return None
 
     rows = [Representations(*client(seed, counts=(120, 90))) for seed in range(2)]
-    found = compare(["a", "b"], METHOD, Protected(rows, SETTINGS))
+    found = prechecked(["a", "b"], METHOD, Protected(rows, SETTINGS))
     assert found.pairs[0].null is None
     assert found.record()["pairs"][0]["null"] is None
     assert found.verdict == "beneficial"
@@ -107,7 +107,7 @@ def test_evidence_without_nulls_is_judged_by_the_thresholds_alone():
 def test_known_counts_and_totals_replace_those_of_the_rows_seen():
     rows = [Representations(*client(seed, counts=(40, 30))) for seed in range(2)]
     counts = [{0: 400, 1: 30}, {0: 40, 1: 30}]
-    found = compare(["a", "b"], METHOD, ClearRows(rows, SETTINGS, counts, totals=[860, 70]))
+    found = prechecked(["a", "b"], METHOD, ClearRows(rows, SETTINGS, counts, totals=[860, 70]))
     [pair] = found.pairs
     assert pair.details.coverage == (0.5, 1.0)
     assert [each.rows_a for each in pair.details.per_class.values()] == [400, 30]
@@ -262,7 +262,7 @@ def test_many_sites_are_told_by_group_and_drawn(tmp_path):
 
 def test_names_of_sites_are_no_markup(tmp_path):
     rows = [Representations(*client(seed)) for seed in range(2)]
-    found = compare(["<b>a</b>", "b"], METHOD, ClearRows(rows, SETTINGS))
+    found = prechecked(["<b>a</b>", "b"], METHOD, ClearRows(rows, SETTINGS))
     assert "<b>a</b>" in page_of(tmp_path, found).text
 
 
@@ -285,19 +285,19 @@ def files(tmp_path):
 def test_a_plan_is_one_round_of_ot_groups_over_everything_but_words(files, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text('strategy = "random"\nnum-server-rounds = 50\nlocal-epochs = 3\n')
-    planned = precheck.plan([*files, "label-column=sick", "seed=4"], config)
+    planned = precheck.precheck_plan([*files, "label-column=sick", "seed=4"], config)
     settings = planned.settings
     assert (settings.strategy, settings.num_server_rounds) == ("ot-groups", 1)
     assert (settings.local_epochs, settings.seed, settings.num_clients) == (3, 4, 3)
     assert [file.stem for file in planned.files] == ["north", "south", "other"]
-    assert precheck.plan(["num-server-rounds=5"], None).settings.num_server_rounds == 5
+    assert precheck.precheck_plan(["num-server-rounds=5"], None).settings.num_server_rounds == 5
 
 
 def test_a_split_by_user_has_as_many_sites_as_there_are():
-    settings = precheck.plan(["split=by-user", "dataset=heart-disease"], None).settings
+    settings = precheck.precheck_plan(["split=by-user", "dataset=heart-disease"], None).settings
     assert settings.num_clients == 0
     words = ["split=by-user", "num-clients=3", "dataset=heart-disease"]
-    assert precheck.plan(words, None).settings.num_clients == 3
+    assert precheck.precheck_plan(words, None).settings.num_clients == 3
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_a_split_by_user_has_as_many_sites_as_there_are():
 )
 def test_what_cannot_be_checked_is_refused_in_one_line(files, words, error, said):
     with pytest.raises(error, match=said):
-        precheck.plan([word.format(*files) for word in words], None)
+        precheck.precheck_plan([word.format(*files) for word in words], None)
 
 
 def test_the_command_ends_with_the_verdict_and_prints_it_for_machines(files, tmp_path):

@@ -19,7 +19,7 @@ from common.privacy.statistics import noise_sigma
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app.rounds.roster import introduce
 from server_app.transport.ask_statistics import ask
-from server_app.transport.class_cost import class_cost
+from server_app.transport.class_cost import cost_of_class
 from server_app.transport.inquiry import Inquiry, in_the_clear
 from server_app.transport.variants import OtSettings
 
@@ -105,10 +105,12 @@ def test_without_noise_the_label_costs_are_those_of_the_rows(inquiry, settings):
         )
     angles = np.zeros((2, 2))
     for label in clear[0].classes:
-        expected = class_cost(
+        expected = cost_of_class(
             clear[0].classes[label], clear[1].classes[label], angles, OtSettings()
         )
-        found = class_cost(views[0].classes[label], views[1].classes[label], angles, OtSettings())
+        found = cost_of_class(
+            views[0].classes[label], views[1].classes[label], angles, OtSettings()
+        )
         assert found.label_cost == pytest.approx(expected.label_cost, abs=1e-6)
         assert (found.rows_a, found.weight) == (expected.rows_a, expected.weight)
 

@@ -6,7 +6,7 @@ import multiprocessing
 import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
-from client_app.answers.protocol_steps import Steps
+from client_app.answers.protocol_steps import ProtocolSteps
 from client_app.site_state import FolderKeeper
 from common import messages
 from common.errors import TrustError
@@ -28,7 +28,7 @@ def site(tmp_path, task_identity):
             self.restart()
 
         def restart(self, run=1):
-            self.steps = Steps(
+            self.steps = ProtocolSteps(
                 Context(run, 7, {}, RecordDict(), {}), FolderKeeper.open(tmp_path), "cosines"
             )
 

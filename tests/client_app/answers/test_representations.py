@@ -30,7 +30,7 @@ def test_representations_are_the_inputs_of_the_last_layer_without_dropout(model)
     settings = Settings.parse({"num-clients": 2, "split": "iid", "model": model, "min-rows": 70})
     site = site_of(settings)
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
-    seen = representations.representations(parameters, site)
+    seen = representations.represented(parameters, site)
     labels = site.train[1]
     counts = np.bincount(labels)
     assert dict(seen.counts) == {k: n for k, n in enumerate(counts.tolist()) if n >= 70}
@@ -44,7 +44,7 @@ def test_representations_are_the_inputs_of_the_last_layer_without_dropout(model)
 def test_every_network_has_representations(monkeypatch):
     settings = Settings.parse({"num-clients": 2, "split": "iid"})
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
-    seen = representations.representations(parameters, site_of(settings))
+    seen = representations.represented(parameters, site_of(settings))
     assert seen.rows.shape == (sum(seen.counts.values()), 64)
     network = models.build("lenet", (1, 8, 8), 10)
     models.load_parameters(network, parameters)
@@ -59,9 +59,9 @@ def test_every_network_has_representations(monkeypatch):
 def test_of_a_large_class_only_so_many_rows_are_sent_and_always_the_same(monkeypatch):
     settings = Settings.parse({"num-clients": 2, "split": "iid"})
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
-    everything = representations.representations(parameters, site_of(settings))
+    everything = representations.represented(parameters, site_of(settings))
     monkeypatch.setattr(representations, "MOST_ROWS_SEEN", 30)
-    some, again = (representations.representations(parameters, site_of(settings)) for _ in range(2))
+    some, again = (representations.represented(parameters, site_of(settings)) for _ in range(2))
     assert dict(some.counts) == dict(everything.counts)
     assert len(some.rows) == 30 * len(some.counts)
     np.testing.assert_array_equal(some.rows, again.rows)
@@ -76,7 +76,7 @@ def test_of_a_large_class_only_so_many_rows_are_sent_and_always_the_same(monkeyp
 def test_a_site_without_a_class_of_enough_rows_sends_nothing():
     settings = Settings.parse({"num-clients": 2, "split": "iid", "min-rows": 1000})
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
-    seen = representations.representations(parameters, site_of(settings))
+    seen = representations.represented(parameters, site_of(settings))
     assert seen.rows.shape == (0, 64)
     assert seen.rows.dtype == np.float32
     assert seen.counts == {}

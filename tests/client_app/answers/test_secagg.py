@@ -18,13 +18,13 @@ from common import messages
 from common.identity import Identity, fingerprint
 from common.messages import Order
 from common.secagg.messages import (
-    MASK,
-    SHARE,
-    UNMASK,
+    SECAGG_MASK,
+    SECAGG_SHARE,
+    SECAGG_UNMASK,
     SealedShares,
-    SumCircle,
-    SumDisclosure,
-    SumSurvivors,
+    SecaggCircle,
+    SecaggDisclosure,
+    SecaggSurvivors,
 )
 from common.secagg.protocol import Keys, occasion_of
 
@@ -37,19 +37,19 @@ def play(tmp_path):
 def test_each_step_is_answered_once_and_in_its_turn(play):
     circle = play.circle()
     assert "out of turn" in said(play.train(0))
-    survivors = SumSurvivors(1, 1, 0, play.names)
-    assert "out of turn" in said(play.ask(UNMASK, 0, survivors))
-    assert "out of turn" in said(play.ask(MASK, 0, SealedShares("site-0", 1, 1, 0, [], [])))
+    survivors = SecaggSurvivors(1, 1, 0, play.names)
+    assert "out of turn" in said(play.ask(SECAGG_UNMASK, 0, survivors))
+    assert "out of turn" in said(play.ask(SECAGG_MASK, 0, SealedShares("site-0", 1, 1, 0, [], [])))
     dealt = play.dealt(circle)
-    assert "out of turn" in said(play.ask(SHARE, 0, circle))
+    assert "out of turn" in said(play.ask(SECAGG_SHARE, 0, circle))
     delivery = play.delivery(dealt, 0)
-    assert not play.ask(MASK, 0, delivery).has_error()
-    assert "out of turn" in said(play.ask(MASK, 0, delivery))
-    told = SumDisclosure.decode(play.ask(UNMASK, 0, survivors).content)
+    assert not play.ask(SECAGG_MASK, 0, delivery).has_error()
+    assert "out of turn" in said(play.ask(SECAGG_MASK, 0, delivery))
+    told = SecaggDisclosure.decode(play.ask(SECAGG_UNMASK, 0, survivors).content)
     assert sorted(told.survivors) == play.names
     # A second request, for the other kind of share of site-4, gets nothing.
-    others = SumSurvivors(1, 1, 0, play.names[:4])
-    assert "out of turn" in said(play.ask(UNMASK, 0, others))
+    others = SecaggSurvivors(1, 1, 0, play.names[:4])
+    assert "out of turn" in said(play.ask(SECAGG_UNMASK, 0, others))
     assert "out of turn" in said(play.train(0))
     assert not play.train(0, attempt=2).has_error()
     assert "out of turn" in said(play.train(0, attempt=1))
@@ -59,22 +59,22 @@ def test_each_step_is_answered_once_and_in_its_turn(play):
 def test_steps_of_another_sum_are_out_of_turn(play):
     circle = play.circle()
     for other in (replace(circle, round=2), replace(circle, attempt=2), replace(circle, model=1)):
-        assert "out of turn" in said(play.ask(SHARE, 0, other))
+        assert "out of turn" in said(play.ask(SECAGG_SHARE, 0, other))
 
 
 def test_secrets_are_gone_after_the_last_step_and_after_a_restart(play):
     dealt = play.dealt(play.circle())
     states = [context.state for context in play.grid._contexts.values()]
     assert all("secure-sum" in state for state in states)
-    assert not play.ask(MASK, 0, play.delivery(dealt, 0)).has_error()
+    assert not play.ask(SECAGG_MASK, 0, play.delivery(dealt, 0)).has_error()
     record = states[0]["secure-sum"]
     assert {record[key] for key in ("vector", "seed", "sealing", "masking")} == {b""}
-    play.ask(UNMASK, 0, SumSurvivors(1, 1, 0, play.names))
+    play.ask(SECAGG_UNMASK, 0, SecaggSurvivors(1, 1, 0, play.names))
     assert "secure-sum" not in states[0]
     assert "secure-sum-circle" not in states[0]
     kept = states[1]["kept"]
     play.grid._contexts[play.nodes[1]].state = RecordDict({"kept": kept})
-    assert "secrets of this sum are gone" in said(play.ask(MASK, 1, play.delivery(dealt, 1)))
+    assert "secrets of this sum are gone" in said(play.ask(SECAGG_MASK, 1, play.delivery(dealt, 1)))
 
 
 def test_of_two_processes_with_the_same_state_one_answers(tmp_path):
@@ -107,27 +107,29 @@ def swapped(values):
 )
 def test_circles_with_swapped_or_foreign_keys_are_refused(play, change, reason):
     circle = play.circle()
-    assert reason in said(play.ask(SHARE, 0, replace(circle, **change(circle))))
-    assert "out of turn" in said(play.ask(SHARE, 0, circle))  # it had its chance
+    assert reason in said(play.ask(SECAGG_SHARE, 0, replace(circle, **change(circle))))
+    assert "out of turn" in said(play.ask(SECAGG_SHARE, 0, circle))  # it had its chance
 
 
 @pytest.mark.parametrize(
     "change", [{"positions": [1, 2, 3, 4]}, {"sites": [f"site-{i % 4}" for i in range(5)]}]
 )
 def test_lists_that_do_not_belong_together_are_refused(play, change):
-    bad = object.__new__(SumCircle)
+    bad = object.__new__(SecaggCircle)
     bad.__dict__.update(vars(play.circle()) | change)
-    assert "named twice, or the entries are not one for each" in said(play.ask(SHARE, 0, bad))
+    assert "named twice, or the entries are not one for each" in said(
+        play.ask(SECAGG_SHARE, 0, bad)
+    )
 
 
 def test_a_circle_that_is_too_small_or_too_large_is_refused(play):
     circle = play.circle()
     fields = ("sites", "positions", "identity_keys", "sealing_keys", "masking_keys", "signatures")
     three = replace(circle, **{name: getattr(circle, name)[:3] for name in fields})
-    assert "4 are needed" in said(play.ask(SHARE, 0, three))
+    assert "4 are needed" in said(play.ask(SECAGG_SHARE, 0, three))
     assert "at least 3 must be in one" in said(play.train(1, attempt=2, members=2))
     assert not play.train(1, attempt=3, members=4).has_error()
-    assert "5 sites, 4 were asked" in said(play.ask(SHARE, 1, replace(circle, attempt=3)))
+    assert "5 sites, 4 were asked" in said(play.ask(SECAGG_SHARE, 1, replace(circle, attempt=3)))
 
 
 def test_shares_that_were_changed_or_swapped_are_refused(play):
@@ -146,7 +148,7 @@ def test_shares_that_were_changed_or_swapped_are_refused(play):
         (3, few, "too few"),
         (4, play.delivery(dealt, 3), "dealt to 'site-3'"),
     ):
-        assert reason in said(play.ask(MASK, site, bad))
+        assert reason in said(play.ask(SECAGG_MASK, site, bad))
 
 
 def test_survivors_that_cannot_be_are_refused(play):
@@ -156,8 +158,8 @@ def test_survivors_that_cannot_be_are_refused(play):
         (1, ["site-0", *play.names[2:]], "not this member"),
         (2, [*play.names, "site-9"], "'site-9' dealt no shares"),
     ):
-        assert not play.ask(MASK, site, play.delivery(dealt, site)).has_error()
-        assert reason in said(play.ask(UNMASK, site, SumSurvivors(1, 1, 0, names)))
+        assert not play.ask(SECAGG_MASK, site, play.delivery(dealt, site)).has_error()
+        assert reason in said(play.ask(SECAGG_UNMASK, site, SecaggSurvivors(1, 1, 0, names)))
 
 
 def test_sites_that_pin_each_other_take_no_other_keys(play):
@@ -175,9 +177,9 @@ def test_sites_that_pin_each_other_take_no_other_keys(play):
     for context, peers in zip(contexts, (listed, wrong, lacking, listed, listed), strict=True):
         context.node_config["peers"] = peers
     circle = play.circle(attempt=2)
-    assert not play.ask(SHARE, 0, circle).has_error()
-    assert "'site-4' signs with the key" in said(play.ask(SHARE, 1, circle))
-    assert "no fingerprint of 'site-4' is pinned" in said(play.ask(SHARE, 2, circle))
+    assert not play.ask(SECAGG_SHARE, 0, circle).has_error()
+    assert "'site-4' signs with the key" in said(play.ask(SECAGG_SHARE, 1, circle))
+    assert "no fingerprint of 'site-4' is pinned" in said(play.ask(SECAGG_SHARE, 2, circle))
     # Keys that the server made up, under an identity that it made up.
     keys, identity = Keys.generate(), Identity.generate()
     signed = keys.signed(identity, "site-4", occasion_of(1, 1, 2, 0))
@@ -188,7 +190,7 @@ def test_sites_that_pin_each_other_take_no_other_keys(play):
         masking_keys=[*circle.masking_keys[:4], signed.keys[1]],
         signatures=[*circle.signatures[:4], signed.signature],
     )
-    assert "'site-4' signs with the key" in said(play.ask(SHARE, 3, forged))
+    assert "'site-4' signs with the key" in said(play.ask(SECAGG_SHARE, 3, forged))
 
 
 def test_a_site_may_release_masked_models_only(tmp_path):

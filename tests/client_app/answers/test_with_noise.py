@@ -17,12 +17,12 @@ from common import messages
 from common.config import Settings
 from common.errors import BudgetError, ConfigError, DataError, RoundError
 from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
-from common.privacy.accounting import Gaussian
-from common.privacy.book import REPLACE_ROW, Book, Budget, Entry
+from common.privacy.accounting import ContinuousGaussian
+from common.privacy.book import REPLACE_ROW, Budget, Entry, PrivacyBook
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 
-ENTRY = Entry(Gaussian(0.5), REPLACE_ROW, "something")
+ENTRY = Entry(ContinuousGaussian(0.5), REPLACE_ROW, "something")
 FREE = Budget()
 
 
@@ -88,7 +88,7 @@ def test_release_is_on_disk_before_it_is_returned(tmp_path, monkeypatch):
     answer, book = with_noise.release_once(keeper, FREE, "q", ENTRY, lambda: [1.0])
     assert answer == [1.0]
     assert seen  # the file and its folder were synced inside the call
-    assert Book.from_bytes((tmp_path / "state" / with_noise.BOOK).read_bytes()) == book
+    assert PrivacyBook.from_bytes((tmp_path / "state" / with_noise.BOOK).read_bytes()) == book
 
 
 def book_on_disk(tmp_path):
@@ -99,7 +99,7 @@ def test_crash_before_the_book_is_written_releases_nothing_and_counts_nothing(tm
     keeper = FolderKeeper.open(tmp_path / "state")
     with pytest.raises(ZeroDivisionError):
         with_noise.release_once(keeper, FREE, "q", ENTRY, lambda: 1 / 0)
-    assert with_noise.book_of(keeper) == Book()
+    assert with_noise.book_of(keeper) == PrivacyBook()
 
 
 def test_spoiled_book_stops_every_release(tmp_path):

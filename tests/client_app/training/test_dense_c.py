@@ -143,7 +143,7 @@ def test_more_layers_than_the_compiled_steps_hold_are_trained_in_numpy():
     def refuse(*_):
         raise AssertionError("compiled")
 
-    refusing = dense_c.Steps(refuse, refuse, refuse, 16)
+    refusing = dense_c.DenseSteps(refuse, refuse, refuse, 16)
     trained(refusing, shape, Settings())
     with pytest.raises(AssertionError, match="compiled"):
         trained(refusing, DenseShape((2,) * 9, (0.0,) * 7), Settings())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from client_app.training import dice, loop
-from client_app.training.loop import Rows
+from client_app.training.loop import TensorRows
 from common.config import Settings
 
 SHAPE = (2, 3, 2)
@@ -60,10 +60,10 @@ def test_training_on_masks_lowers_the_loss_and_evaluation_takes_sites_apart():
     volumes = torch.randn(6, 1, 4, 4, 4)
     masks = volumes[:, 0] > 0.3
     masks[5] = ~masks[5]
-    rows = Rows(volumes, masks)
-    before = loop.evaluate(network, Rows(volumes[:5], masks[:5]))
+    rows = TensorRows(volumes, masks)
+    before = loop.evaluate(network, TensorRows(volumes[:5], masks[:5]))
     settings = Settings.parse({"local-epochs": 60, "batch-size": 5, "learning-rate": 0.5})
-    loop.train(network, Rows(volumes[:5], masks[:5]), settings, np.random.default_rng(0))
+    loop.train(network, TensorRows(volumes[:5], masks[:5]), settings, np.random.default_rng(0))
     learnt, other = loop.evaluate_parts(network, rows, [5, 1])
     assert learnt.loss < before.loss
     assert learnt.accuracy > 0.9

@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from client_app.training import loop
-from client_app.training.loop import Rows
+from client_app.training.loop import TensorRows
 from common import models
 from common.config import Settings
 from common.errors import ConfigError, DataError
@@ -16,7 +16,7 @@ CPU = torch.device("cpu")
 def rows(n=50, seed=0):
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(n, 1, 8, 8)).astype(np.float32)
-    return Rows.on(CPU, x, rng.integers(0, 10, n))
+    return TensorRows.on(CPU, x, rng.integers(0, 10, n))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])
@@ -65,7 +65,7 @@ def test_layout_changes_no_parameter_and_training_by_rounding_only(name):
     assert all(value.flags.c_contiguous for value in after.values())
 
     settings = Settings(**{"local-epochs": 2, "batch-size": 16})
-    loop.train(ours, Rows.on(CPU, x, y), settings, np.random.default_rng(3))
+    loop.train(ours, TensorRows.on(CPU, x, y), settings, np.random.default_rng(3))
     sgd = torch.optim.SGD(theirs.parameters(), lr=0.05, momentum=0.5)
     rng = np.random.default_rng(3)
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
@@ -82,7 +82,7 @@ def test_one_step_by_hand():
     # one weight per class, x = 1: softmax of (0, 0) is (1/2, 1/2), so dL/dw = (-1/2, 1/2)
     network = nn.Linear(1, 2, bias=False)
     nn.init.zeros_(network.weight)
-    one = Rows(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
+    one = TensorRows(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
     settings = Settings(**{"learning-rate": 0.1, "local-epochs": 1})
     loss = loop.train(network, one, settings, np.random.default_rng(0))
     assert loss == pytest.approx(np.log(2))
@@ -131,7 +131,7 @@ def test_parts_evaluated_together_equal_each_alone():
     data = rows(37)
     together = loop.evaluate_parts(network, data, [1, 20, 16])
     for found, (start, stop) in zip(together, [(0, 1), (1, 21), (21, 37)], strict=True):
-        alone = loop.evaluate(network, Rows(data.inputs[start:stop], data.labels[start:stop]))
+        alone = loop.evaluate(network, TensorRows(data.inputs[start:stop], data.labels[start:stop]))
         assert found.accuracy == alone.accuracy
         assert found.loss == pytest.approx(alone.loss, abs=1e-6)
     with pytest.raises(DataError, match="no held-out rows"):

@@ -13,7 +13,7 @@ from torch.nn import functional
 from client_app.training import engine, loop
 from client_app.training.dense import DenseSgd, DenseShape
 from client_app.training.engine import Lesson
-from client_app.training.loop import Anchored, Rows
+from client_app.training.loop import Anchored, TensorRows
 from client_app.training.objectives import OBJECTIVES
 from client_app.training.pull import Pull
 from common import models
@@ -99,7 +99,7 @@ def linear(weights):
     return network
 
 
-ONE_ROW = Rows(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
+ONE_ROW = TensorRows(torch.ones(1, 1), torch.zeros(1, dtype=torch.int64))
 ONE_STEP = Settings(**{"learning-rate": 0.1, "local-epochs": 1, "momentum": 0.0})
 
 

@@ -125,7 +125,7 @@ def test_a_step_reads_nothing_that_changes_its_place():
     for seed in (0, 1):
         first = models.parameters_of(models.build("mlp", (12,), 5))
         orders = [generator(seed, "order", index) for index in range(3)]
-        stack.train(first, stacked.plan([one.rows for one in rows], orders, settings, 3))
+        stack.train(first, stacked.stacked_plan([one.rows for one in rows], orders, settings, 3))
     after = {name: getattr(stack, name, stack._values.get(name)) for name in held}
     assert {name: value.data_ptr() for name, value in after.items()} == places
 

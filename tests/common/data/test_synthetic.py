@@ -5,14 +5,14 @@ import pytest
 
 from client_app.site import simulated_federation
 from common.config import Settings
-from common.data.synthetic import FEATURES, SyntheticSites, synthetic
+from common.data.synthetic import FEATURES, SyntheticSites, synthetic_rows
 from common.errors import ConfigError
 
 SHIFTS = ("feature", "label", "concept")
 
 
 def sites(shift="none", size=0.0, num_sites=2, num_rows=6000, seed=0):
-    rows = synthetic(SyntheticSites(num_sites, num_rows, shift, size), seed)
+    rows = synthetic_rows(SyntheticSites(num_sites, num_rows, shift, size), seed)
     return rows, [rows.owner == site for site in range(num_sites)]
 
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from common.errors import ConfigError
 from common.privacy.accounting import (
+    ContinuousGaussian,
     DiscreteGaussian,
-    Gaussian,
     RandomisedResponse,
     Stated,
     decode_event,
@@ -22,30 +22,30 @@ from common.privacy.accounting import (
 from common.privacy.closed_form import discrete_gaussian_sigma
 
 EVENTS = st.one_of(
-    st.builds(Gaussian, st.floats(0.02, 3)),
+    st.builds(ContinuousGaussian, st.floats(0.02, 3)),
     st.builds(DiscreteGaussian, st.floats(0.5, 20), st.integers(1, 2)),
     st.builds(RandomisedResponse, st.floats(0.05, 4), st.integers(2, 20)),
     st.builds(Stated, st.floats(0.01, 2), st.sampled_from([0.0, 1e-7])),
 )
 
 CASES = {
-    "gaussians": [Gaussian(0.3)] * 5 + [Gaussian(1.0)],
+    "gaussians": [ContinuousGaussian(0.3)] * 5 + [ContinuousGaussian(1.0)],
     "histogram": [DiscreteGaussian(5.276, 2)],
     "histogram, little noise": [DiscreteGaussian(0.8588, 2)],
     "histograms": [DiscreteGaussian(5.276, 2)] * 3,
     "two sigmas": [DiscreteGaussian(2.82, 2), DiscreteGaussian(5.276, 2)],
     "labels": [RandomisedResponse(1, 10)],
     "labels often": [RandomisedResponse(0.1, 10)] * 30,
-    "labels and a Gaussian": [RandomisedResponse(0.5, 10), Gaussian(0.5)],
-    "all": [RandomisedResponse(0.5, 4)] * 3 + [DiscreteGaussian(2.8, 2), Gaussian(0.5)],
-    "large": [RandomisedResponse(5, 10), DiscreteGaussian(0.6, 2), Gaussian(2)],
+    "labels and a Gaussian": [RandomisedResponse(0.5, 10), ContinuousGaussian(0.5)],
+    "all": [RandomisedResponse(0.5, 4)] * 3 + [DiscreteGaussian(2.8, 2), ContinuousGaussian(0.5)],
+    "large": [RandomisedResponse(5, 10), DiscreteGaussian(0.6, 2), ContinuousGaussian(2)],
 }
 
 
 @functools.lru_cache
 def distribution(event):
     step = 1e-4
-    if isinstance(event, Gaussian):
+    if isinstance(event, ContinuousGaussian):
         return pld.from_gaussian_mechanism(1 / event.mu, value_discretization_interval=step)
     if isinstance(event, DiscreteGaussian):
         one = pld.from_discrete_gaussian_mechanism(
@@ -88,8 +88,8 @@ def test_stated_promises_add_and_use_up_delta():
     assert epsilon([Stated(1, 1e-6), Stated(2, 1e-6)], 1e-5) == 3
     assert epsilon([Stated(1, 1e-5)], 1e-5) == 1
     assert epsilon([Stated(1, 2e-5)], 1e-5) == math.inf
-    with_less = epsilon([Stated(1, 5e-6), Gaussian(0.5)], 1e-5)
-    assert with_less == pytest.approx(1 + epsilon([Gaussian(0.5)], 5e-6))
+    with_less = epsilon([Stated(1, 5e-6), ContinuousGaussian(0.5)], 1e-5)
+    assert with_less == pytest.approx(1 + epsilon([ContinuousGaussian(0.5)], 5e-6))
     assert epsilon([], 1e-5) == 0
 
 
@@ -110,8 +110,8 @@ def test_events_survive_json(event):
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Gaussian(0),
-        lambda: Gaussian(math.inf),
+        lambda: ContinuousGaussian(0),
+        lambda: ContinuousGaussian(math.inf),
         lambda: DiscreteGaussian(1, 0),
         lambda: DiscreteGaussian(-1, 2),
         lambda: RandomisedResponse(1, 1),

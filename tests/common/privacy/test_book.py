@@ -11,13 +11,26 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from common.errors import BudgetError, DataError
-from common.privacy.accounting import DiscreteGaussian, Gaussian, RandomisedResponse, Stated
-from common.privacy.book import REPLACE_ROW, REPLACE_ROW_IN_CLASS, SITE, UNITS, Book, Budget, Entry
+from common.privacy.accounting import (
+    ContinuousGaussian,
+    DiscreteGaussian,
+    RandomisedResponse,
+    Stated,
+)
+from common.privacy.book import (
+    REPLACE_ROW,
+    REPLACE_ROW_IN_CLASS,
+    SITE,
+    UNITS,
+    Budget,
+    Entry,
+    PrivacyBook,
+)
 from common.privacy.closed_form import discrete_gaussian_sigma
 
 BUDGET = Budget(4.0, 1e-5)
 MECHANISMS = st.one_of(
-    st.builds(Gaussian, st.sampled_from([0.05, 0.2, 0.7])),
+    st.builds(ContinuousGaussian, st.sampled_from([0.05, 0.2, 0.7])),
     st.builds(DiscreteGaussian, st.sampled_from([1.6, 2.82, 5.276]), st.just(2)),
     st.builds(RandomisedResponse, st.sampled_from([0.1, 0.5, 2.0]), st.just(10)),
     st.builds(Stated, st.sampled_from([0.1, 1.0]), st.sampled_from([0.0, 1e-6])),
@@ -27,7 +40,7 @@ MECHANISMS = st.one_of(
 @functools.lru_cache
 def distribution(event):
     """Of the privacy loss, by dp-accounting."""
-    if isinstance(event, Gaussian):
+    if isinstance(event, ContinuousGaussian):
         return pld.from_gaussian_mechanism(1 / event.mu)
     if isinstance(event, DiscreteGaussian):
         one = pld.from_discrete_gaussian_mechanism(event.sigma, sensitivity=1)
@@ -52,7 +65,7 @@ class Site(RuleBasedStateMachine):
 
     def __init__(self):
         super().__init__()
-        self.book = Book()
+        self.book = PrivacyBook()
         self.released = {unit: [] for unit in UNITS}
 
     @rule(event=MECHANISMS, unit=st.sampled_from(UNITS))
@@ -68,7 +81,7 @@ class Site(RuleBasedStateMachine):
 
     @rule()
     def restart(self):
-        self.book = Book.from_bytes(self.book.to_bytes())
+        self.book = PrivacyBook.from_bytes(self.book.to_bytes())
 
     @invariant()
     def nothing_is_overspent(self):
@@ -95,8 +108,8 @@ TestSite.settings = settings(max_examples=25, stateful_step_count=12, deadline=N
 
 
 def test_units_are_not_added():
-    entry = Gaussian(0.7)
-    book = Book()
+    entry = ContinuousGaussian(0.7)
+    book = PrivacyBook()
     for unit in UNITS:
         book = book.charged(Entry(entry, unit, "x"), BUDGET)
     spent = {book.spent(unit, 1e-5) for unit in UNITS}
@@ -108,7 +121,7 @@ def test_units_are_not_added():
 def test_refusal_names_what_is_spent_and_what_is_allowed():
     sigma = discrete_gaussian_sigma(3, 1e-5, 2)
     entry = Entry(DiscreteGaussian(sigma, 2), REPLACE_ROW, "label histogram")
-    book = Book().charged(entry, BUDGET)
+    book = PrivacyBook().charged(entry, BUDGET)
     with pytest.raises(
         BudgetError, match=r"label histogram .* epsilon 4\.\d+ .*privacy-epsilon = 4"
     ):
@@ -120,16 +133,16 @@ def test_whole_budget_can_be_spent_at_once():
     for epsilon in (0.5, 1, 2, 4, 8):
         sigma = discrete_gaussian_sigma(epsilon, 1e-5, 2)
         entry = Entry(DiscreteGaussian(sigma, 2), REPLACE_ROW, "label histogram")
-        book = Book().charged(entry, Budget(epsilon, 1e-5))
+        book = PrivacyBook().charged(entry, Budget(epsilon, 1e-5))
         assert 0.98 * epsilon < book.spent(REPLACE_ROW, 1e-5) <= epsilon * (1 + 1e-9)
         with pytest.raises(BudgetError):
-            Book().charged(entry, Budget(0.98 * epsilon, 1e-5))
+            PrivacyBook().charged(entry, Budget(0.98 * epsilon, 1e-5))
 
 
 def test_answers_and_entries_survive_a_restart():
-    entry = Entry(Gaussian(0.5), REPLACE_ROW_IN_CLASS, "class statistics")
-    book = Book().charged(entry, BUDGET).answered("question", [1.5, -2.0])
-    again = Book.from_bytes(book.to_bytes())
+    entry = Entry(ContinuousGaussian(0.5), REPLACE_ROW_IN_CLASS, "class statistics")
+    book = PrivacyBook().charged(entry, BUDGET).answered("question", [1.5, -2.0])
+    again = PrivacyBook.from_bytes(book.to_bytes())
     assert again == book
     assert again.spent(SITE, 1e-5) == 0
 
@@ -148,4 +161,4 @@ def test_answers_and_entries_survive_a_restart():
 )
 def test_a_book_that_cannot_be_read_releases_nothing(text):
     with pytest.raises(DataError, match="privacy book cannot be read"):
-        Book.from_bytes(text)
+        PrivacyBook.from_bytes(text)

@@ -32,7 +32,7 @@ from server_app.transport.gaussians import hellinger_distance
 from server_app.transport.noisy_costs import cost_bounds
 from server_app.transport.noisy_gaussians import noisy_label_bounds, noisy_label_cost
 from server_app.transport.pair_costs import evidence_costs
-from server_app.transport.precheck import compare
+from server_app.transport.precheck import prechecked
 from server_app.transport.representations import Representations
 from server_app.transport.variants import VARIANTS, OtSettings
 from server_app.transport.verdicts import Thresholds, Verdict
@@ -261,6 +261,6 @@ class Hidden:
 def test_precheck_of_few_rows_under_noise_does_not_pretend_to_know(rows, rho, verdict):
     h, y = some_rows(2 * rows), np.repeat([0, 1], rows)
     method = build(Settings.parse({"strategy": "ot-groups"})).group
-    found = compare(("a", "b"), method, noisy_evidence(h, y, rho))
+    found = prechecked(("a", "b"), method, noisy_evidence(h, y, rho))
     assert str(found.pairs[0].verdict) == verdict
     assert {str(standing.verdict) for standing in found.standings} == {verdict}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import SumError
+from common.errors import SecaggError
 from common.secagg.fixed_point import Scale
 
 LIKE = {
@@ -40,9 +40,9 @@ def test_extreme_vectors_of_a_full_cohort_add_up_without_wrapping():
         mean = scale.decode(total, values, 0, (5, 35))
         assert mean.parameters["w"] == values["w"]
         assert mean.parameters["n"] == values["n"]
-        with pytest.raises(SumError, match="'w' holds"):
+        with pytest.raises(SecaggError, match="'w' holds"):
             scale.encode({"w": np.nextafter(values["w"], sign * np.inf) * 2}, [], 7)
-        with pytest.raises(SumError, match="'n' holds an integer above"):
+        with pytest.raises(SecaggError, match="'n' holds an integer above"):
             scale.encode({"n": values["n"] + sign}, [], 7)
 
 
@@ -95,35 +95,35 @@ def test_the_mean_is_the_weighted_mean_to_the_fixed_point(weights, seed):
 def test_what_is_not_in_range_is_refused_with_its_array(value, said):
     scale, values = Scale(3, 10), model(np.random.default_rng(0))
     values["running"][1] = value
-    with pytest.raises(SumError, match=f"'running' holds {said}"):
+    with pytest.raises(SecaggError, match=f"'running' holds {said}"):
         scale.encode(values, [], 10)
-    with pytest.raises(SumError, match="'metrics' holds"):
+    with pytest.raises(SecaggError, match="'metrics' holds"):
         scale.encode(LIKE, [value], 10)
 
 
 @pytest.mark.parametrize("smallest", [np.iinfo(np.int64).min, np.iinfo(np.int64).max])
 def test_the_extremes_of_integers_are_refused_and_not_wrapped(smallest):
-    with pytest.raises(SumError, match="integer"):
+    with pytest.raises(SecaggError, match="integer"):
         Scale(3, 10).encode({"n": np.array([smallest])}, [], 1)
-    with pytest.raises(SumError, match="integer"):
+    with pytest.raises(SecaggError, match="integer"):
         Scale(3, 10).encode({"n": np.array([2**64 - 1], np.uint64)}, [], 1)
 
 
 def test_weights_that_were_not_agreed_and_other_types_are_refused():
     for weight in (0, 11):
-        with pytest.raises(SumError, match="must be 1 to 10"):
+        with pytest.raises(SecaggError, match="must be 1 to 10"):
             Scale(3, 10).encode(LIKE, [], weight)
-    with pytest.raises(SumError, match="only numbers"):
+    with pytest.raises(SecaggError, match="only numbers"):
         Scale(3, 10).encode({"b": np.array([True])}, [], 1)
 
 
 def test_scales_without_room_are_refused():
     assert Scale(3, 2**37).bound == 1.0
-    with pytest.raises(SumError, match="no room"):
+    with pytest.raises(SecaggError, match="no room"):
         Scale(3, 2**38)
-    with pytest.raises(SumError, match="no room"):
+    with pytest.raises(SecaggError, match="no room"):
         Scale(2**40, 2**40)
-    with pytest.raises(SumError, match="below 1"):
+    with pytest.raises(SecaggError, match="below 1"):
         Scale(0, 5)
 
 
@@ -131,15 +131,15 @@ def test_sums_that_no_cohort_can_have_are_refused():
     scale = Scale(3, 10)
     total = 3 * scale.encode(LIKE, [0.25], 10)
     assert scale.decode(total, LIKE, 1, (30, 30)).metrics == [0.25]
-    with pytest.raises(SumError, match="add up to 30"):
+    with pytest.raises(SecaggError, match="add up to 30"):
         scale.decode(total, LIKE, 1, (3, 29))
-    with pytest.raises(SumError, match="expected"):
+    with pytest.raises(SecaggError, match="expected"):
         scale.decode(total[1:], LIKE, 1, (3, 30))
-    with pytest.raises(SumError, match="expected"):
+    with pytest.raises(SecaggError, match="expected"):
         scale.decode(total.view(np.int64), LIKE, 1, (3, 30))
     beyond = 3 * scale.encode(LIKE, [0.25], 1)
     beyond[0] = 2**62
-    with pytest.raises(SumError, match="larger than its members"):
+    with pytest.raises(SecaggError, match="larger than its members"):
         scale.decode(beyond, LIKE, 1, (3, 30))
 
 
@@ -148,5 +148,5 @@ def test_noise_is_never_taken_for_a_sum():
     rng = np.random.default_rng(0)
     for _ in range(200):
         noise = rng.integers(0, 2**64, 11, dtype=np.uint64)
-        with pytest.raises(SumError, match="add up to"):
+        with pytest.raises(SecaggError, match="add up to"):
             Scale(30, 1000).decode(noise, LIKE, 1, (30, 30_000))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import hypergeom
 
-from common.secagg.neighbours import COLLUDING, DROPPED, FAILURE, connected, neighbours, wiring
+from common.secagg.neighbours import COLLUDING, DROPPED, FAILURE, connected, neighbours_of, wiring
 
 NAMES = [f"s{i:04d}" for i in range(400)]
 
@@ -15,7 +15,7 @@ NAMES = [f"s{i:04d}" for i in range(400)]
 def test_up_to_a_hundred_everybody_is_everybodys_neighbour(members, threshold):
     assert wiring(members).threshold == threshold
     assert wiring(members).degree == members - 1
-    links = neighbours(NAMES[:members], wiring(members).degree)
+    links = neighbours_of(NAMES[:members], wiring(members).degree)
     assert all(links[name] == set(NAMES[:members]) - {name} for name in links)
 
 
@@ -50,7 +50,7 @@ def test_beyond_a_hundred_the_hypergeometric_bound_holds_by_scipy(members):
 
 
 def test_neighbours_are_symmetric_and_as_many_as_asked():
-    links = neighbours(NAMES, 10)
+    links = neighbours_of(NAMES, 10)
     assert {len(found) for found in links.values()} == {10}
     assert all(name in links[other] for name in NAMES for other in links[name])
     assert all(name not in links[name] for name in NAMES)
@@ -58,13 +58,13 @@ def test_neighbours_are_symmetric_and_as_many_as_asked():
 
 
 def test_the_circle_is_shuffled_anew_every_time():
-    assert neighbours(NAMES, 10) != neighbours(NAMES, 10)
-    in_order = neighbours(NAMES, 4, shuffle=lambda circle: None)
+    assert neighbours_of(NAMES, 10) != neighbours_of(NAMES, 10)
+    in_order = neighbours_of(NAMES, 4, shuffle=lambda circle: None)
     assert in_order["s0000"] == {"s0001", "s0002", "s0399", "s0398"}
 
 
 def test_what_falls_apart_is_noticed():
-    links = neighbours(NAMES[:12], 4, shuffle=lambda circle: None)
+    links = neighbours_of(NAMES[:12], 4, shuffle=lambda circle: None)
     assert connected(links, frozenset(NAMES[:12]))
     assert connected(links, frozenset(NAMES[:5]))
     assert not connected(links, frozenset(NAMES[0:3] + NAMES[6:9]))
@@ -75,7 +75,7 @@ def test_what_falls_apart_is_noticed():
 def test_random_dropouts_leave_enough_neighbours(members):
     chosen, rng = wiring(members), np.random.default_rng(0)
     for _ in range(20):
-        links = neighbours(NAMES[:members], chosen.degree, rng.shuffle)
+        links = neighbours_of(NAMES[:members], chosen.degree, rng.shuffle)
         gone = set(rng.choice(NAMES[:members], int(DROPPED * members), replace=False))
         alive = frozenset(NAMES[:members]) - gone
         assert connected(links, alive)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from common.errors import SumError, TrustError
+from common.errors import SecaggError, TrustError
 from common.identity import EphemeralKey, Identity, Pins, SignedKeys
-from common.secagg.neighbours import neighbours, wiring
+from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import (
     Circle,
     Disclosure,
@@ -58,7 +58,7 @@ class Sum:
         return self._made[key]
 
     def members_of(self, first):
-        links = neighbours(sorted(first), self.degree)
+        links = neighbours_of(sorted(first), self.degree)
         relay = Relay(NOW, {name: self.signed[name] for name in first}, links, self.threshold)
         relay.check(first, "advertised")
         return relay, {name: member_of(self.keys[name], relay, name) for name in first}
@@ -130,7 +130,7 @@ def test_all_dropout_patterns_of_five(threshold):
             np.testing.assert_array_equal(total, five.plain(survivors))
             summed += 1
         else:
-            with pytest.raises(SumError):
+            with pytest.raises(SecaggError):
                 five.play(last)
     assert summed == {4: 1 + 5 * 4, 3: 1 + 5 * 4 + 10 * 16}[threshold]
 
@@ -169,7 +169,7 @@ def test_thirty_percent_of_the_rest_at_every_step_end_in_a_clean_abort(hundred):
         gone = rng.choice(left, round(0.3 * len(left)), replace=False)
         last |= dict.fromkeys(gone, step)
         left = [name for name in left if name not in gone]
-    with pytest.raises(SumError, match="of 70 members dealt shares, 67 are needed"):
+    with pytest.raises(SecaggError, match="of 70 members dealt shares, 67 are needed"):
         hundred.play(last)
 
 
@@ -199,7 +199,7 @@ def test_below_the_threshold_the_server_holds_too_few_shares_of_every_secret(ste
     five = Sum(5)
     last = dict.fromkeys(five.names, 3) | dict.fromkeys(five.names[:2], step)
     relay, _ = five.members_of(frozenset(five.names))
-    with pytest.raises(SumError, match=r"needed|cannot be recovered: 3 shares"):
+    with pytest.raises(SecaggError, match=r"needed|cannot be recovered: 3 shares"):
         five.play(last)
     if step < 2:  # the server stops before it asks anybody for a share
         assert len(five.until(last, step + 1)) < relay.threshold
@@ -306,9 +306,9 @@ def test_shares_that_were_cut_changed_or_meant_for_another_are_refused(four):
             members[a].receive(good | {b: bad})
     with pytest.raises(TrustError):  # two senders swapped
         members[a].receive(good | {b: good[c], c: good[b]})
-    with pytest.raises(SumError, match="no neighbour"):
+    with pytest.raises(SecaggError, match="no neighbour"):
         members[a].receive(good | {"stranger": good[b]})
-    with pytest.raises(SumError, match="too few"):
+    with pytest.raises(SecaggError, match="too few"):
         members[a].receive({b: good[b]})
 
 
@@ -357,13 +357,13 @@ def test_circles_that_do_not_fit_are_refused(four):
     one_key = SignedKeys(b, circle.peers[b].identity_key, circle.peers[b].keys[:1], bytes(64))
     with pytest.raises(TrustError, match="two keys each"):
         replace(circle, peers=circle.peers | {b: one_key})
-    with pytest.raises(SumError, match="distinct"):
+    with pytest.raises(SecaggError, match="distinct"):
         replace(circle, positions=dict.fromkeys(circle.positions, 1))
-    with pytest.raises(SumError, match="not those of this member"):
+    with pytest.raises(SecaggError, match="not those of this member"):
         replace(circle, positions={a: 1, b: 2})
-    with pytest.raises(SumError, match="not those of this member"):
+    with pytest.raises(SecaggError, match="not those of this member"):
         replace(circle, peers=circle.peers | {a: circle.mine})
-    with pytest.raises(SumError, match="5 are needed"):
+    with pytest.raises(SecaggError, match="5 are needed"):
         replace(circle, threshold=5)
 
 
@@ -377,17 +377,17 @@ def test_a_member_never_tells_both_shares_of_anybody(four):
             assert not told.seeds.keys() & told.keys.keys()
             assert told.seeds.keys() == set(alive)
             assert told.keys.keys() == set(sums.names) - set(alive)
-    with pytest.raises(SumError, match="both secrets"):
+    with pytest.raises(SecaggError, match="both secrets"):
         Disclosure(seeds={b: b"1"}, keys={b: b"2"})
-    with pytest.raises(SumError, match="2 survivors, at least 3"):
+    with pytest.raises(SecaggError, match="2 survivors, at least 3"):
         disclose(shares, a, [a, b], 3)
-    with pytest.raises(SumError, match="3 survivors, at least 4"):
+    with pytest.raises(SecaggError, match="3 survivors, at least 4"):
         disclose(shares, a, [a, b, c], 4)
-    with pytest.raises(SumError, match="or not this member"):
+    with pytest.raises(SecaggError, match="or not this member"):
         disclose(shares, a, [b, c, d], 3)
-    with pytest.raises(SumError, match="twice"):
+    with pytest.raises(SecaggError, match="twice"):
         disclose(shares, a, [a, a, b, c], 3)
-    with pytest.raises(SumError, match="dealt no shares"):
+    with pytest.raises(SecaggError, match="dealt no shares"):
         disclose(shares, a, [a, b, c, "stranger"], 3)
 
 
@@ -418,7 +418,7 @@ def test_a_wrong_share_of_a_masking_key_is_noticed(four):
     share = told[alive[0]].keys[gone]
     for bad in (share[:-1] + bytes([share[-1] ^ 1]), b"\0" * 33, b"cut"):
         wrong = told | {alive[0]: replace(told[alive[0]], keys={gone: bad})}
-        with pytest.raises(SumError, match=r"not of that key|cannot be recovered"):
+        with pytest.raises(SecaggError, match=r"not of that key|cannot be recovered"):
             relay.total(masked_by(four, alive), everybody, wrong)
 
 
@@ -437,23 +437,23 @@ def test_too_few_disclosures_recover_nothing(four):
     sums, relay, _, _ = four
     told = told_by(four, sums.names)
     fewer = {name: told[name] for name in sums.names[:2]}
-    with pytest.raises(SumError, match="2 shares of a secret, 3 are needed"):
+    with pytest.raises(SecaggError, match="2 shares of a secret, 3 are needed"):
         relay.total(masked_by(four, sums.names), frozenset(sums.names), fewer)
-    with pytest.raises(SumError, match="4 masked vectors arrived, at least 5"):
+    with pytest.raises(SecaggError, match="4 masked vectors arrived, at least 5"):
         relay.check_survivors(frozenset(sums.names), frozenset(sums.names), 5)
 
 
 def test_survivors_that_fall_apart_are_not_unmasked():
     names = [f"s{i:02d}" for i in range(12)]
-    links = neighbours(names, 4, shuffle=lambda circle: None)
+    links = neighbours_of(names, 4, shuffle=lambda circle: None)
     signed = {n: Keys.generate().signed(Identity.generate(), n, NOW) for n in names}
     relay = Relay(NOW, signed, links, threshold=3)
     everybody = frozenset(names)
-    with pytest.raises(SumError, match="seen apart"):
+    with pytest.raises(SecaggError, match="seen apart"):
         relay.check_survivors(everybody, frozenset(names[0:3] + names[6:9]), 3)
-    with pytest.raises(SumError, match="members around"):
+    with pytest.raises(SecaggError, match="members around"):
         relay.check_survivors(everybody, frozenset(names[:3] + names[6:7]), 3)
-    with pytest.raises(SumError, match="too few to do without"):
+    with pytest.raises(SecaggError, match="too few to do without"):
         relay.check_survivors(everybody, frozenset(names[:9]), 3)
 
 

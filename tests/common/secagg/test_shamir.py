@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.errors import SumError
+from common.errors import SecaggError
 from common.secagg import shamir
 from common.secagg.shamir import PRIME, join, split
 
@@ -85,9 +85,9 @@ def test_shares_of_one_secret_differ_every_time():
 
 def test_too_few_and_damaged_shares_are_refused():
     shares = dict(enumerate(split(b"s" * 32, 3, [1, 2, 3, 4]), start=1))
-    with pytest.raises(SumError, match="2 shares of a secret, 3 are needed"):
+    with pytest.raises(SecaggError, match="2 shares of a secret, 3 are needed"):
         join({x: shares[x] for x in (1, 4)}, 3)
-    with pytest.raises(SumError, match="length"):
+    with pytest.raises(SecaggError, match="length"):
         join(shares | {2: shares[2][:-1]}, 3)
     swapped = shares | {1: shares[2], 2: shares[1]}
     assert join_or_none(swapped) != b"s" * 32
@@ -96,13 +96,13 @@ def test_too_few_and_damaged_shares_are_refused():
 def join_or_none(shares):
     try:
         return join(shares, 3)
-    except SumError:
+    except SecaggError:
         return None
 
 
 def test_a_value_of_the_field_that_is_no_secret_is_refused():
     share = (2**256 + 1).to_bytes(33, "big")
-    with pytest.raises(SumError, match="not of one secret"):
+    with pytest.raises(SecaggError, match="not of one secret"):
         join({1: share}, 1)
 
 

@@ -264,7 +264,7 @@ def test_page_escapes_what_it_is_told(tmp_path):
     grid, runs = compared(tmp_path)
     rows = rows_of(runs, "random")
     failed = Outcome(runs[0].case, None, "<script>alert(1)</script>")
-    text = page.page(page.sections(rows, grid), rows, [failed], grid)
+    text = page.html(page.sections(rows, grid), rows, [failed], grid)
     assert "<script>" not in text
     assert "&lt;script&gt;" in text
     assert not re.search(r'(src|href)="(?!#)', text)
@@ -273,7 +273,7 @@ def test_page_escapes_what_it_is_told(tmp_path):
 def test_page_of_no_finished_run_still_tells_why(tmp_path):
     grid = read_grid(None, WORDS)
     outcomes = [Outcome(case, None, "no luck") for case in grid.cases]
-    assert page.page([], [], outcomes, grid).count("no luck") == 4
+    assert page.html([], [], outcomes, grid).count("no luck") == 4
 
 
 @pytest.mark.parametrize(

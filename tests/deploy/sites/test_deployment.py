@@ -20,8 +20,8 @@ from safetensors.numpy import load_file
 from client_app.site_state import FolderKeeper
 from common import messages
 from common.config import Settings
-from common.secagg.messages import MASK
-from common.two_party.messages import PRODUCT_OPEN, PRODUCT_SHARE
+from common.secagg.messages import SECAGG_MASK
+from common.two_party.messages import TWO_PARTY_OPEN, TWO_PARTY_SHARE
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from deploy.sites.certificates import Authority
 from deploy.sites.site import SiteFile
@@ -193,8 +193,8 @@ def test_a_precheck_of_real_sites_finds_what_one_process_does(hospitals, tmp_pat
         senders.setdefault(entry["kind"], set()).update(entry["sites"])
     assert messages.REPRESENTATIONS not in senders
     assert mechanisms[messages.CLASS_STATISTICS] == {"discrete Gaussian on the moments, 1-zCDP"}
-    assert mechanisms[PRODUCT_OPEN] == {"sealed for other sites: the server cannot read it"}
-    assert senders[PRODUCT_SHARE] == set(HOSPITALS)
+    assert mechanisms[TWO_PARTY_OPEN] == {"sealed for other sites: the server cannot read it"}
+    assert senders[TWO_PARTY_SHARE] == set(HOSPITALS)
 
 
 def stranger(hospitals, name):
@@ -294,7 +294,7 @@ def killed_between_masking_and_unmasking(hospitals, settings):
     process = hospitals.submit(*words(settings | {"secagg": True}))
     with held_after(hospitals, FOURTH, step=2):
         folder = hospitals.newest_run()
-        hospitals.wait_for("its masked vector", lambda: has_left(folder, WHAT[MASK], FOURTH))
+        hospitals.wait_for("its masked vector", lambda: has_left(folder, WHAT[SECAGG_MASK], FOURTH))
         hospitals.kill(FOURTH)
     assert process.wait(timeout=deployments.PATIENCE) == 0, hospitals.log("submit")
     assert json.loads((folder / "status.json").read_text())["state"] == "finished"

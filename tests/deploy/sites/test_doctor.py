@@ -13,8 +13,8 @@ import pytest
 from common.errors import ConfigError
 from deploy.sites import certificates, doctor
 from deploy.sites.certificates import Authority
-from deploy.sites.doctor import Verdict, examine, of_server, of_site
-from deploy.sites.provision import Plan, provision
+from deploy.sites.doctor import Readiness, examine, of_server, of_site
+from deploy.sites.provision import FederationPlan, write_folders
 from deploy.sites.serve import Server
 from deploy.sites.site import SiteFile, free_port
 from deploy.sites.site_keys import init
@@ -30,7 +30,7 @@ def federation(tmp_path):
         'label-column = "sick"\n'
         '[sites.north]\npublic = "north/north.public.toml"\ndata-path = "beds.csv"\n'
     )
-    provision(Plan.read(tmp_path / "sites.toml"), tmp_path / "out")
+    write_folders(FederationPlan.read(tmp_path / "sites.toml"), tmp_path / "out")
     for name in ("ca.crt", "site.toml"):
         (tmp_path / "north" / name).write_bytes((tmp_path / "out/sites/north" / name).read_bytes())
     rows = "".join(f"{row},{row % 2}\n" for row in range(40))
@@ -88,7 +88,7 @@ def edit(federation, old, new):
 
 def bad(findings):
     """The findings that are not good, by what they are about."""
-    return {finding.what: finding for finding in findings if finding.verdict is not Verdict.OK}
+    return {finding.what: finding for finding in findings if finding.verdict is not Readiness.OK}
 
 
 def test_a_healthy_site_and_server(federation, superlink):
@@ -97,7 +97,7 @@ def test_a_healthy_site_and_server(federation, superlink):
 
 
 def test_this_machine_can_run_it():
-    assert not [f for f in doctor.machine() if f.verdict is Verdict.FAIL]
+    assert not [f for f in doctor.machine() if f.verdict is Readiness.FAIL]
 
 
 def test_it_says_whether_anything_compiles(monkeypatch):
@@ -155,7 +155,7 @@ def test_data_that_cannot_be_read_do_not_hide_the_rest(federation):
 
 def test_classes_that_only_this_file_decides(federation, superlink):
     edit(federation, 'classes = "0,1"', 'classes = ""')
-    assert bad(of_site(site(federation)))["classes"].verdict is Verdict.WARN
+    assert bad(of_site(site(federation)))["classes"].verdict is Readiness.WARN
 
 
 def test_looking_does_not_change_what_a_running_site_uses(federation, superlink):
@@ -164,7 +164,7 @@ def test_looking_does_not_change_what_a_running_site_uses(federation, superlink)
 
 
 @pytest.mark.parametrize(
-    ("days", "verdict"), [(-1, Verdict.FAIL), (5, Verdict.WARN), (200, Verdict.OK)]
+    ("days", "verdict"), [(-1, Readiness.FAIL), (5, Readiness.WARN), (200, Readiness.OK)]
 )
 def test_certificates_expire(federation, monkeypatch, days, verdict):
     server = federation / "out" / "server"
@@ -183,12 +183,15 @@ def test_a_certificate_of_another_authority_or_key(federation):
     Authority.create("other").issue(("localhost",), server / "server.pem", server / "server.key")
     assert "not signed by" in bad(of_server(Server.open(server)))["server certificate"].found
     (server / "server.key").write_bytes((federation / "out/authority/ca.key").read_bytes())
-    found = [str(f) for f in of_server(Server.open(server)) if f.verdict is Verdict.FAIL]
+    found = [str(f) for f in of_server(Server.open(server)) if f.verdict is Readiness.FAIL]
     assert any("does not fit the key" in line for line in found)
 
 
 def test_a_folder_that_was_not_provisioned(tmp_path):
     findings = list(examine(tmp_path, tmp_path / "site.toml"))
-    assert [f.what for f in findings if f.verdict is Verdict.FAIL] == ["server folder", "site file"]
+    assert [f.what for f in findings if f.verdict is Readiness.FAIL] == [
+        "server folder",
+        "site file",
+    ]
     with pytest.raises(ConfigError, match="coterie provision"):
         Server.open(tmp_path)

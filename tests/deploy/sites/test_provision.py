@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from common.errors import ConfigError
 from deploy.sites import certificates
 from deploy.sites.certificates import Authority, load_certificate
-from deploy.sites.provision import Plan, provision
+from deploy.sites.provision import FederationPlan, write_folders
 from deploy.sites.site_keys import init
 
 SITES = ("north", "south")
@@ -28,7 +28,7 @@ def write_plan(folder, sites=SITES, head='server = ["fl.example.org", "10.1.2.3"
 
 
 def again(folder, **options):
-    return provision(Plan.read(write_plan(folder, **options)), folder / "out")
+    return write_folders(FederationPlan.read(write_plan(folder, **options)), folder / "out")
 
 
 def contents(folder):

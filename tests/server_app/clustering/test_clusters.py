@@ -10,7 +10,7 @@ from sklearn.metrics import silhouette_score
 from common.errors import ClusteringError
 from server_app.clustering.clusters import (
     Clusters,
-    Grouping,
+    ScoredClusters,
     check_distances,
     mean_silhouette,
     most_separated,
@@ -75,11 +75,11 @@ def test_labels_with_gaps_or_of_another_kind_are_refused(labels):
 
 def test_a_grouping_keeps_its_own_scores_and_checks_them():
     scores = {2: 0.5}
-    grouping = Grouping(Clusters.single(3), scores)
+    grouping = ScoredClusters(Clusters.single(3), scores)
     scores[2] = 0.9
     assert grouping.scores == {2: 0.5}
     with pytest.raises(ClusteringError, match="mean silhouette nan of 4"):
-        Grouping(Clusters.single(3), {4: float("nan")})
+        ScoredClusters(Clusters.single(3), {4: float("nan")})
 
 
 @pytest.mark.parametrize("k", [2, 3, 7, 19])

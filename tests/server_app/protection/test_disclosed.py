@@ -12,7 +12,14 @@ from small_runs import lines, run, settings_in
 from common import messages
 from common.messages import Introduction, LabelHistogram, ReleaseNote, TrainReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
-from server_app.protection.disclosed import CLEAR, FILE, RecordingGrid, Released, Releases, shape_of
+from server_app.protection.disclosed import (
+    CLEAR,
+    FILE,
+    Disclosed,
+    DisclosedReply,
+    RecordingGrid,
+    shape_of,
+)
 from server_app.record.run_folder import RunFolder
 from server_app.report import releases as report_releases
 
@@ -83,7 +90,7 @@ def introduced(task_identity, node):
 
 
 def test_protection_and_cost_are_what_the_site_says(task_identity):
-    releases = Releases()
+    releases = Disclosed()
     releases.add(introduced(task_identity, 7))
     message = Message(RecordDict(), 7, messages.LABEL_HISTOGRAM)
     releases.add(messages.reply(message, LabelHistogram("site-7", [1, 2, 2]), note=NOISY))
@@ -109,11 +116,11 @@ def test_a_note_that_cannot_be_read_protects_nothing(task_identity):
     message = Message(RecordDict(), 7, messages.LABEL_HISTOGRAM)
     reply = messages.reply(message, LabelHistogram("site-7", [1]), note=NOISY)
     reply.content[messages.NOTE]["epsilon"] = "small"
-    assert Released.of(reply).mechanism == CLEAR
+    assert DisclosedReply.of(reply).mechanism == CLEAR
 
 
 def test_error_reply_of_a_node_that_never_introduced_itself(task_identity):
-    releases = Releases()
+    releases = Disclosed()
     message = Message(RecordDict(), 9, messages.TRAIN)
     releases.add(Message(Error(2, "éé"), reply_to=message))
     [(released, tallies)] = releases.by_kind.items()
@@ -139,7 +146,7 @@ def test_training_alone_is_not_said_to_have_released_a_model(task_identity):
     message = Message(RecordDict(), 9, messages.TRAIN)
     report = TrainReport("site-9", 1, 1, 0, 70, 0.25, 1.5)
     told = [
-        Released.of(messages.reply(message, report, model)).what
+        DisclosedReply.of(messages.reply(message, report, model)).what
         for model in ({}, {"w": np.zeros(3, np.float32)})
     ]
     assert told == ["rows, training loss", "trained model, rows, training loss"]

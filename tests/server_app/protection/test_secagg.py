@@ -25,15 +25,15 @@ from common import messages
 from common import models as networks
 from common.errors import RoundError
 from common.secagg.messages import (
-    MASK,
-    SHARE,
-    TRAIN_FOR_SUM,
-    UNMASK,
+    SECAGG_MASK,
+    SECAGG_SHARE,
+    SECAGG_TRAIN,
+    SECAGG_UNMASK,
     SealedShares,
-    SumCircle,
-    SumDisclosure,
-    SumKeys,
-    SumOrder,
+    SecaggCircle,
+    SecaggDisclosure,
+    SecaggKeys,
+    SecaggOrder,
 )
 from common.secagg.neighbours import wiring
 from deploy.simulation.grid import simulate
@@ -95,7 +95,7 @@ def test_weights_that_the_server_chooses_go_inside_the_mask(tmp_path):
     plain = simulate(settings_in(tmp_path, secagg=False, **words))
     masked, grid = run(settings_in(tmp_path, **words))
     orders = [
-        SumOrder.decode(m.content) for m in grid.sent if m.metadata.message_type == TRAIN_FOR_SUM
+        SecaggOrder.decode(m.content) for m in grid.sent if m.metadata.message_type == SECAGG_TRAIN
     ]
     assert sum(order.weight for order in orders) == lines(masked)[0]["secure_sums"][0]["weight"]
     assert_equal_to_fixed_point(model_of(masked), model_of(plain), len(orders), len(orders))
@@ -142,7 +142,7 @@ def test_noise_of_the_sites_goes_under_the_mask_and_their_losses_stay_with_them(
     [entry] = [
         entry
         for entry in json.loads((folder / "privacy.json").read_text())["releases"]
-        if entry["kind"] == MASK
+        if entry["kind"] == SECAGG_MASK
     ]
     assert entry["mechanism"].startswith("Gaussian, clipped to 5")
     assert entry["mechanism"].endswith("masked, for a sum of at least 4 sites")
@@ -156,7 +156,7 @@ def test_noise_of_the_sites_goes_under_the_mask_and_their_losses_stay_with_them(
 def test_one_of_five_drops_out_at_any_step(tmp_path, kind):
     settings = settings_in(tmp_path)
     folder, _ = run(settings, {(2, kind): raises})
-    counted = range(5) if kind == UNMASK else [0, 1, 3, 4]
+    counted = range(5) if kind == SECAGG_UNMASK else [0, 1, 3, 4]
     arrays, rows, _ = trained_directly(settings, counted)
     assert_equal_to_fixed_point(model_of(folder), average(arrays, rows))
     [line] = lines(folder)
@@ -192,22 +192,22 @@ def test_two_of_five_are_too_many_and_end_in_a_clean_abort(tmp_path, kind):
     first, second = lines(server.run_folder_of(context))
     assert (first["trained"], second["trained"]) == ([], [])
     assert second["attempt"] == 2
-    asked_to_unmask = [m for m in grid.sent if m.metadata.message_type == UNMASK]
-    assert bool(asked_to_unmask) == (kind == UNMASK)
+    asked_to_unmask = [m for m in grid.sent if m.metadata.message_type == SECAGG_UNMASK]
+    assert bool(asked_to_unmask) == (kind == SECAGG_UNMASK)
     told = [
-        SumDisclosure.decode(reply.content)
+        SecaggDisclosure.decode(reply.content)
         for reply in grid.replies
-        if reply.metadata.message_type == UNMASK and not reply.has_error()
+        if reply.metadata.message_type == SECAGG_UNMASK and not reply.has_error()
     ]
     # In each attempt three shares of every seed, of which four are needed, and of no key.
-    assert len(told) == (6 if kind == UNMASK else 0)
+    assert len(told) == (6 if kind == SECAGG_UNMASK else 0)
     assert not any(disclosure.keys for disclosure in told)
 
 
 def test_a_quorum_above_the_threshold_is_kept(tmp_path):
     settings = settings_in(tmp_path, quorum=1.0)
     with pytest.raises(RoundError, match="4 masked vectors arrived, at least 5"):
-        run(settings, {(2, MASK): raises})
+        run(settings, {(2, SECAGG_MASK): raises})
 
 
 def test_an_aborted_sum_is_followed_by_fresh_keys_and_a_fresh_update(tmp_path):
@@ -218,7 +218,7 @@ def test_an_aborted_sum_is_followed_by_fresh_keys_and_a_fresh_update(tmp_path):
             raise RuntimeError("no power")
         return real(message, context)
 
-    folder, grid = run(settings, {(1, MASK): at_first, (3, MASK): at_first})
+    folder, grid = run(settings, {(1, SECAGG_MASK): at_first, (3, SECAGG_MASK): at_first})
     assert [line["attempt"] for line in lines(folder)] == [1, 2]
     arrays, rows, _ = trained_directly(settings, range(5), attempt=2)
     assert_equal_to_fixed_point(model_of(folder), average(arrays, rows))
@@ -227,8 +227,8 @@ def test_an_aborted_sum_is_followed_by_fresh_keys_and_a_fresh_update(tmp_path):
     keys = [
         key
         for reply in grid.replies
-        if reply.metadata.message_type == TRAIN_FOR_SUM
-        for key in SumKeys.decode(reply.content).keys
+        if reply.metadata.message_type == SECAGG_TRAIN
+        for key in SecaggKeys.decode(reply.content).keys
     ]
     assert len(set(keys)) == len(keys) == 20
 
@@ -240,18 +240,18 @@ def test_a_run_that_was_cut_off_goes_on_with_fresh_sums(tmp_path):
     settings = settings_in(tmp_path, num_server_rounds=2)
 
     def off(message, context):
-        if SumOrder.decode(message.content).round == 2:
+        if SecaggOrder.decode(message.content).round == 2:
             raise RuntimeError("no power")
         return real(message, context)
 
     with pytest.raises(RoundError, match="4 are needed"):
-        run(settings, {(site, TRAIN_FOR_SUM): off for site in range(3)})
+        run(settings, {(site, SECAGG_TRAIN): off for site in range(3)})
     [folder] = tmp_path.iterdir()
     again, grid = run(settings.replace(resume=str(folder)))
     assert again == folder
     assert [line["round"] for line in lines(folder) if line["trained"]] == [1, 2]
-    asked = [m for m in grid.sent if m.metadata.message_type == TRAIN_FOR_SUM]
-    assert {SumOrder.decode(message.content).round for message in asked} == {2}
+    asked = [m for m in grid.sent if m.metadata.message_type == SECAGG_TRAIN]
+    assert {SecaggOrder.decode(message.content).round for message in asked} == {2}
     # The same sites from the same model in the same round, but by other draws.
     uncut, _ = run(settings_in(tmp_path / "uncut", num_server_rounds=2))
     found, expected = model_of(folder), model_of(uncut)
@@ -263,14 +263,14 @@ def test_a_run_that_was_cut_off_goes_on_with_fresh_sums(tmp_path):
 def test_more_than_a_hundred_sites_share_masks_with_neighbours_only(tmp_path):
     words = {"num_clients": 104, "split": "iid"}
     plain = simulate(settings_in(tmp_path, secagg=False, **words))
-    gone = {(site, MASK): raises for site in range(0, 60, 3)}
+    gone = {(site, SECAGG_MASK): raises for site in range(0, 60, 3)}
     masked, grid = run(settings_in(tmp_path, **words), gone)
     [record] = lines(masked)[0]["secure_sums"]
     assert (record["reason"], record["advertised"], record["masked"]) == ("", 104, 84)
     circles = [
-        SumCircle.decode(message.content)
+        SecaggCircle.decode(message.content)
         for message in grid.sent
-        if message.metadata.message_type == SHARE
+        if message.metadata.message_type == SECAGG_SHARE
     ]
     assert {len(circle.sites) for circle in circles} == {wiring(104).degree + 1}
     assert wiring(104).degree < 103
@@ -330,7 +330,7 @@ def test_single_models_are_seen_in_the_round_of_the_clustering_alone(tmp_path):
         seed=4,
     )
     folder, grid = run(settings)
-    kinds = [m.metadata.message_type for m in grid.sent if m.metadata.message_type != SHARE]
+    kinds = [m.metadata.message_type for m in grid.sent if m.metadata.message_type != SECAGG_SHARE]
     trained = [kind for kind in kinds if kind.startswith("train")]
-    assert trained == [TRAIN_FOR_SUM] * 8 + [messages.TRAIN] * 8 + [TRAIN_FOR_SUM] * 8
+    assert trained == [SECAGG_TRAIN] * 8 + [messages.TRAIN] * 8 + [SECAGG_TRAIN] * 8
     assert [len(line.get("secure_sums", [])) for line in lines(folder)] == [1, 0, 2]

@@ -20,15 +20,15 @@ from common import messages
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.secagg.messages import (
-    MASK,
     MASKED,
-    SHARE,
-    TRAIN_FOR_SUM,
-    UNMASK,
+    SECAGG_MASK,
+    SECAGG_SHARE,
+    SECAGG_TRAIN,
+    SECAGG_UNMASK,
     MaskedReport,
     SealedShares,
-    SumDisclosure,
-    SumKeys,
+    SecaggDisclosure,
+    SecaggKeys,
 )
 from server_app import app as server
 from server_app import methods
@@ -120,7 +120,7 @@ def trains_to(value):
 @pytest.mark.parametrize(("value", "said"), [(np.nan, "holds NaN"), (1e30, "leave room for")])
 def test_a_site_refuses_to_mask_what_is_not_in_range(tmp_path, value, said):
     settings = settings_in(tmp_path)
-    folder, _ = run(settings, {(2, TRAIN_FOR_SUM): trains_to(value)})
+    folder, _ = run(settings, {(2, SECAGG_TRAIN): trains_to(value)})
     [line] = lines(folder)
     [rejected] = line["rejected"]
     assert (rejected["site"], rejected["phase"]) == ("site-2", "train")
@@ -134,9 +134,11 @@ def resends(change):
 
     def answer(message, context):
         reply = real(message, context)
-        kind = {TRAIN_FOR_SUM: SumKeys, SHARE: SealedShares, UNMASK: SumDisclosure}[
-            message.metadata.message_type
-        ]
+        kind = {
+            SECAGG_TRAIN: SecaggKeys,
+            SECAGG_SHARE: SealedShares,
+            SECAGG_UNMASK: SecaggDisclosure,
+        }[message.metadata.message_type]
         return messages.reply(message, change(kind.decode(reply.content)))
 
     return answer
@@ -145,16 +147,16 @@ def resends(change):
 @pytest.mark.parametrize(
     ("kind", "change", "said"),
     [
-        (TRAIN_FOR_SUM, lambda r: replace(r, site="site-4"), "signed 'site-4'"),
-        (TRAIN_FOR_SUM, lambda r: replace(r, keys=r.keys[:1]), "signature"),
-        (TRAIN_FOR_SUM, lambda r: replace(r, keys=[r.keys[0], os.urandom(32)]), "signature"),
-        (TRAIN_FOR_SUM, lambda r: replace(r, signature=r.signature[:-1]), "cut short"),
-        (TRAIN_FOR_SUM, lambda r: replace(r, seconds=-1.0), "seconds"),
-        (SHARE, lambda r: replace(r, round=2), "of round 2"),
-        (SHARE, lambda r: replace(r, sites=r.sites[1:], sealed=r.sealed[1:]), "neighbours"),
-        (SHARE, lambda r: replace(r, sealed=[b"x" * 10**6] * 4), "bytes, at most"),
-        (UNMASK, lambda r: replace(r, seeds=[s[:-1] for s in r.seeds]), "another length"),
-        (UNMASK, lambda r: replace(r, survivors=r.others, seeds=r.keys), "not asked for"),
+        (SECAGG_TRAIN, lambda r: replace(r, site="site-4"), "signed 'site-4'"),
+        (SECAGG_TRAIN, lambda r: replace(r, keys=r.keys[:1]), "signature"),
+        (SECAGG_TRAIN, lambda r: replace(r, keys=[r.keys[0], os.urandom(32)]), "signature"),
+        (SECAGG_TRAIN, lambda r: replace(r, signature=r.signature[:-1]), "cut short"),
+        (SECAGG_TRAIN, lambda r: replace(r, seconds=-1.0), "seconds"),
+        (SECAGG_SHARE, lambda r: replace(r, round=2), "of round 2"),
+        (SECAGG_SHARE, lambda r: replace(r, sites=r.sites[1:], sealed=r.sealed[1:]), "neighbours"),
+        (SECAGG_SHARE, lambda r: replace(r, sealed=[b"x" * 10**6] * 4), "bytes, at most"),
+        (SECAGG_UNMASK, lambda r: replace(r, seeds=[s[:-1] for s in r.seeds]), "another length"),
+        (SECAGG_UNMASK, lambda r: replace(r, survivors=r.others, seeds=r.keys), "not asked for"),
     ],
 )
 def test_replies_that_do_not_fit_are_refused_and_their_site_is_named(tmp_path, kind, change, said):
@@ -168,7 +170,7 @@ def test_replies_that_do_not_fit_are_refused_and_their_site_is_named(tmp_path, k
 def test_a_wrong_share_spoils_a_sum_which_is_then_not_taken(tmp_path):
     wrong = resends(lambda r: replace(r, seeds=[s[:-1] + bytes([s[-1] ^ 1]) for s in r.seeds]))
     with pytest.raises(RoundError, match=r"weights add up to|cannot be recovered"):
-        run(settings_in(tmp_path), {(0, UNMASK): wrong})
+        run(settings_in(tmp_path), {(0, SECAGG_UNMASK): wrong})
 
 
 def test_a_masked_vector_of_another_length_is_refused(tmp_path):
@@ -178,7 +180,7 @@ def test_a_masked_vector_of_another_length_is_refused(tmp_path):
         record = MaskedReport.decode(reply.content)
         return messages.reply(message, record, {MASKED: vector[:-1]})
 
-    folder, _ = run(settings_in(tmp_path), {(2, MASK): cut})
+    folder, _ = run(settings_in(tmp_path), {(2, SECAGG_MASK): cut})
     [line] = lines(folder)
     assert "no masked vector of" in line["rejected"][0]["reason"]
     assert line["secure_sums"][0]["masked"] == 4

@@ -6,15 +6,15 @@ from masked_sums import STEPS, Play, said
 
 from common import messages
 from common.secagg.messages import (
-    MASK,
     MASKED,
-    SHARE,
-    TRAIN_FOR_SUM,
-    UNMASK,
+    SECAGG_MASK,
+    SECAGG_SHARE,
+    SECAGG_TRAIN,
+    SECAGG_UNMASK,
     SealedShares,
-    SumDisclosure,
-    SumKeys,
-    SumSurvivors,
+    SecaggDisclosure,
+    SecaggKeys,
+    SecaggSurvivors,
 )
 
 
@@ -33,7 +33,7 @@ def restart(play, site):
 
 
 def masked_by(play, site, delivery):
-    reply = play.ask(MASK, site, delivery)
+    reply = play.ask(SECAGG_MASK, site, delivery)
     return messages.decode_arrays(messages.arrays_of(reply.content))[MASKED]
 
 
@@ -42,13 +42,15 @@ def test_a_restarted_site_answers_no_step_of_a_sum_again(folders, last):
     circle = folders.circle()
     dealt = {}
     asked = {
-        TRAIN_FOR_SUM: lambda: folders.train(0),
-        SHARE: lambda: folders.ask(SHARE, 0, circle),
-        MASK: lambda: folders.ask(MASK, 0, folders.delivery(dealt, 0)),
-        UNMASK: lambda: folders.ask(UNMASK, 0, SumSurvivors(1, 1, 0, folders.names)),
+        SECAGG_TRAIN: lambda: folders.train(0),
+        SECAGG_SHARE: lambda: folders.ask(SECAGG_SHARE, 0, circle),
+        SECAGG_MASK: lambda: folders.ask(SECAGG_MASK, 0, folders.delivery(dealt, 0)),
+        SECAGG_UNMASK: lambda: folders.ask(
+            SECAGG_UNMASK, 0, SecaggSurvivors(1, 1, 0, folders.names)
+        ),
     }
     for place, name in enumerate(folders.names[1:], start=1):
-        dealt[name] = SealedShares.decode(folders.ask(SHARE, place, circle).content)
+        dealt[name] = SealedShares.decode(folders.ask(SECAGG_SHARE, place, circle).content)
     for kind in STEPS[1 : STEPS.index(last) + 1]:
         assert not asked[kind]().has_error()
     restart(folders, 0)
@@ -56,7 +58,7 @@ def test_a_restarted_site_answers_no_step_of_a_sum_again(folders, last):
     for ask in (*asked.values(), *asked.values()):
         reason = said(ask())
         assert "out of turn" in reason or "secrets of this sum are gone" in reason
-    again = SumKeys.decode(folders.train(0, attempt=2).content)
+    again = SecaggKeys.decode(folders.train(0, attempt=2).content)
     assert not {*again.keys} & {circle.sealing_keys[0], circle.masking_keys[0]}
 
 
@@ -76,15 +78,17 @@ def test_no_site_tells_both_shares_of_a_peer_whatever_it_is_asked_and_when(folde
     for attempt, survivors in enumerate(lists, start=1):
         dealt = folders.dealt(folders.circle(attempt=attempt))
         masked_by(folders, 0, folders.delivery(dealt, 0, attempt=attempt))
-        told = SumDisclosure.decode(
-            folders.ask(UNMASK, 0, SumSurvivors(1, attempt, 0, survivors)).content
+        told = SecaggDisclosure.decode(
+            folders.ask(SECAGG_UNMASK, 0, SecaggSurvivors(1, attempt, 0, survivors)).content
         )
         assert sorted(told.survivors) == survivors
         assert {*told.survivors} | {*told.others} == {*names}
         assert not {*told.survivors} & {*told.others}
         for others in lists:
             assert "out of turn" in said(
-                folders.ask(UNMASK, 0, SumSurvivors(1, attempt, 0, others))
+                folders.ask(SECAGG_UNMASK, 0, SecaggSurvivors(1, attempt, 0, others))
             )
         restart(folders, 0)
-        assert "out of turn" in said(folders.ask(UNMASK, 0, SumSurvivors(1, attempt, 0, lists[-1])))
+        assert "out of turn" in said(
+            folders.ask(SECAGG_UNMASK, 0, SecaggSurvivors(1, attempt, 0, lists[-1]))
+        )

@@ -16,8 +16,8 @@ from scipy.stats import chi2
 
 from common import messages
 from common.secagg.messages import (
-    MASK,
-    SHARE,
+    SECAGG_MASK,
+    SECAGG_SHARE,
 )
 from server_app import app as server
 
@@ -90,6 +90,6 @@ def test_what_left_each_site_is_listed_with_its_protection(tmp_path):
         entry["kind"]: entry["mechanism"]
         for entry in json.loads((folder / "privacy.json").read_text())["releases"]
     }
-    assert releases[MASK] == "masked, for a sum of at least 4 sites"
-    assert releases[SHARE] == "sealed for other sites"
+    assert releases[SECAGG_MASK] == "masked, for a sum of at least 4 sites"
+    assert releases[SECAGG_SHARE] == "sealed for other sites"
     assert messages.TRAIN not in releases

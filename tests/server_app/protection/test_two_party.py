@@ -15,21 +15,21 @@ from common.identity import EphemeralKey, Identity
 from common.two_party.label_products import LABEL_PRODUCTS
 from common.two_party.messages import (
     LABELS,
-    PRODUCT_KEYS,
-    PRODUCT_OPEN,
-    PRODUCT_SHARE,
     PRODUCTS,
-    ProductDeal,
-    ProductOrder,
+    TWO_PARTY_KEYS,
+    TWO_PARTY_OPEN,
+    TWO_PARTY_SHARE,
+    TwoPartyDeal,
+    TwoPartyOrder,
     occasion_of,
 )
 from deploy.simulation.grid import simulate
 from server_app.dissimilarity import LABEL_METRICS
 from server_app.methods import build
-from server_app.protection.two_party import secure_products
+from server_app.protection.two_party import two_party_products
 from server_app.rounds.roster import introduce
 
-ORDER = ProductOrder(purpose=LABELS, round=0, reveal=PRODUCTS)
+ORDER = TwoPartyOrder(purpose=LABELS, round=0, reveal=PRODUCTS)
 WORDS = ("strategy=similarity", "label-privacy=two-party")
 
 
@@ -41,7 +41,7 @@ def wire(tmp_path):
 
 
 def play(wire):
-    return secure_products(ORDER, introduce(wire, expected=SITES, timeout=60), wire, 60)
+    return two_party_products(ORDER, introduce(wire, expected=SITES, timeout=60), wire, 60)
 
 
 # What it gives -----------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def test_clusters_are_those_in_the_clear(tmp_path, metric):
         for release in json.loads((folders["two-party"] / "privacy.json").read_text())["releases"]
     ]
     assert messages.LABEL_HISTOGRAM not in kinds
-    assert PRODUCT_SHARE in kinds
+    assert TWO_PARTY_SHARE in kinds
 
 
 @pytest.mark.parametrize(
@@ -108,7 +108,7 @@ def test_what_needs_more_than_distances_is_refused(tmp_path, words, says):
 
 def test_the_whole_transcript_is_uniform(tmp_path):
     settings = settings_in(tmp_path, *WORDS, f"num-clients={SITES}", "metric=euclidean")
-    counts = {PRODUCT_OPEN: np.zeros(256, int), PRODUCT_SHARE: np.zeros(256, int)}
+    counts = {TWO_PARTY_OPEN: np.zeros(256, int), TWO_PARTY_SHARE: np.zeros(256, int)}
     for _ in range(40):
         with Wire(settings) as wire:
             play(wire)
@@ -141,7 +141,9 @@ def refused(wire, says):
 
 def test_a_truncated_opening_is_refused(wire):
     cut = on(
-        PRODUCT_SHARE, "down", lambda c: with_arrays(c, lambda a: {k: v[:-1] for k, v in a.items()})
+        TWO_PARTY_SHARE,
+        "down",
+        lambda c: with_arrays(c, lambda a: {k: v[:-1] for k, v in a.items()}),
     )
     wire.change = cut
     refused(wire, "opening 0 from 'site-.' was altered, cut short")
@@ -151,7 +153,7 @@ def test_an_altered_opening_is_refused(wire):
     def flip(arrays):
         return {name: value ^ np.uint8(1) for name, value in arrays.items()}
 
-    wire.change = on(PRODUCT_SHARE, "down", lambda c: with_arrays(c, flip))
+    wire.change = on(TWO_PARTY_SHARE, "down", lambda c: with_arrays(c, flip))
     refused(wire, "was altered")
 
 
@@ -159,27 +161,27 @@ def test_openings_in_another_order_are_refused(wire):
     def swap(arrays):
         return dict(zip(arrays, list(arrays.values())[::-1], strict=True))
 
-    wire.change = on(PRODUCT_SHARE, "down", lambda c: with_arrays(c, swap))
+    wire.change = on(TWO_PARTY_SHARE, "down", lambda c: with_arrays(c, swap))
     refused(wire, "was altered")
 
 
 def test_a_missing_opening_is_refused(wire):
-    wire.change = on(PRODUCT_SHARE, "down", lambda c: with_arrays(c, lambda a: {"0": a["0"]}))
+    wire.change = on(TWO_PARTY_SHARE, "down", lambda c: with_arrays(c, lambda a: {"0": a["0"]}))
     refused(wire, "sent no opening")
 
 
 def test_an_opening_of_another_run_is_refused(wire, tmp_path):
     play(wire)
-    recorded = [arrays_of(m.content) for m in wire.sent[PRODUCT_SHARE]]
+    recorded = [arrays_of(m.content) for m in wire.sent[TWO_PARTY_SHARE]]
     again = Wire(settings_in(tmp_path, *WORDS, f"num-clients={SITES}", "metric=cosine"))
     old = iter(recorded)
-    again.change = on(PRODUCT_SHARE, "down", lambda c: with_arrays(c, lambda _: next(old)))
+    again.change = on(TWO_PARTY_SHARE, "down", lambda c: with_arrays(c, lambda _: next(old)))
     refused(again, "was altered")
 
 
 def test_keys_under_another_name_are_refused(wire):
     wire.change = on(
-        PRODUCT_OPEN, "down", lambda c: redealt(c, sites=lambda s: s[::-1], peers=lambda p: p)
+        TWO_PARTY_OPEN, "down", lambda c: redealt(c, sites=lambda s: s[::-1], peers=lambda p: p)
     )
     refused(wire, "signature of 'site-.' is not over its keys")
 
@@ -188,7 +190,7 @@ def test_a_server_that_puts_its_own_key_in_is_refused(wire):
     wire.pin()
 
     def forge(content):
-        deal = ProductDeal.decode(content)
+        deal = TwoPartyDeal.decode(content)
         forged = [
             Identity.generate().sign(site, occasion_of(ORDER, 1), [EphemeralKey.generate().public])
             for site in deal.sites
@@ -200,7 +202,7 @@ def test_a_server_that_puts_its_own_key_in_is_refused(wire):
             signatures=lambda _: [signed.signature for signed in forged],
         )
 
-    wire.change = on(PRODUCT_OPEN, "down", forge)
+    wire.change = on(TWO_PARTY_OPEN, "down", forge)
     refused(wire, "pinned is")
 
 
@@ -222,7 +224,7 @@ def test_products_of_another_kind_are_refused(wire, other):
         result[messages.RECORD] = ConfigRecord({**content[messages.RECORD], **other})
         return result
 
-    wire.change = on(PRODUCT_KEYS, "down", ask)
+    wire.change = on(TWO_PARTY_KEYS, "down", ask)
     refused(wire, "site site-0: products of '.*' that reveal '.*'")
 
 
@@ -233,14 +235,14 @@ def test_a_product_asked_for_twice_is_refused(wire):
         )
         return redealt(content, **doubled)
 
-    wire.change = on(PRODUCT_OPEN, "down", twice)
+    wire.change = on(TWO_PARTY_OPEN, "down", twice)
     refused(wire, "asked for twice")
 
 
 def test_where_the_coordinator_is_a_site_nothing_leaves(wire):
     wire.node(1).node_config["coordinator-is-site"] = True
     refused(wire, "site site-1: coordinator-is-site: whoever runs the server")
-    assert not [content for kind, content in wire.seen if kind == PRODUCT_OPEN]
+    assert not [content for kind, content in wire.seen if kind == TWO_PARTY_OPEN]
 
 
 def test_a_site_with_a_budget_refuses_what_has_no_epsilon(wire):
@@ -251,12 +253,12 @@ def test_a_site_with_a_budget_refuses_what_has_no_epsilon(wire):
 def test_a_site_that_does_not_release_it_is_named_before_anybody_is_asked(wire):
     wire.node(2).node_config["releases"] = "model,loss"
     refused(wire, "'label-distances', which site-2 does not release")
-    assert PRODUCT_KEYS not in wire.sent
+    assert TWO_PARTY_KEYS not in wire.sent
 
 
 def test_a_step_asked_again_gets_the_stored_bytes(wire):
     play(wire)
-    for kind in (PRODUCT_KEYS, PRODUCT_OPEN, PRODUCT_SHARE):
+    for kind in (TWO_PARTY_KEYS, TWO_PARTY_OPEN, TWO_PARTY_SHARE):
         before = [content for seen, content in wire.seen if seen == kind]
         copies = [Message(m.content, m.metadata.dst_node_id, kind) for m in wire.sent[kind]]
         after = [reply.content for reply in wire.send_and_receive(copies)]
@@ -284,5 +286,5 @@ def test_a_site_that_was_restarted_in_the_middle_says_so(wire):
         wire.node(0).state = RecordDict()
         return content
 
-    wire.change = on(PRODUCT_OPEN, "down", restart)
+    wire.change = on(TWO_PARTY_OPEN, "down", restart)
     refused(wire, "step 2 of label-distances came before step 1, or this site was restarted")

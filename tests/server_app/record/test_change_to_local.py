@@ -5,7 +5,7 @@ import pytest
 
 from common.config import Settings
 from common.errors import DataError
-from server_app.record.change_to_local import SiteChange, change_to_local, write
+from server_app.record.change_to_local import SiteChange, changes_to_local, write
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 
@@ -33,7 +33,7 @@ def finished(tmp_path, objective, accuracies, state="finished", **changes):
 def test_by_hand(tmp_path):
     run = finished(tmp_path, "fedavg", {"a": 0.6, "b": 0.5, "c": 0.9})
     local = finished(tmp_path, "local", {"a": 0.5, "b": 0.8, "d": 0.1})
-    changes = change_to_local(run, local)
+    changes = changes_to_local(run, local)
     assert [*changes.sites] == ["a", "b"]  # those of both runs
     assert changes.sites["a"].change == pytest.approx(20.0)
     assert changes.sites["b"].change == pytest.approx(-37.5)
@@ -49,7 +49,7 @@ def test_by_hand(tmp_path):
 def test_a_site_that_got_nothing_right_alone_has_no_change(tmp_path):
     run = finished(tmp_path, "ditto", {"a": 0.6, "b": 0.5}, strategy="fedavg")
     local = finished(tmp_path, "local", {"a": 0.0, "b": 0.4})
-    changes = change_to_local(run, local)
+    changes = changes_to_local(run, local)
     assert math.isnan(changes.sites["a"].change)
     assert changes.mean == pytest.approx(25.0)
     assert changes.as_json()["sites"]["a"]["change"] is None
@@ -69,11 +69,11 @@ def test_what_cannot_be_compared_is_refused(tmp_path, objective, state, differen
     run = finished(tmp_path, "ditto", {"a": 0.6})
     local = finished(tmp_path, objective, {"a": 0.5}, state, **different)
     with pytest.raises(DataError, match=said):
-        change_to_local(run, local)
+        changes_to_local(run, local)
 
 
 def test_strategy_and_strength_may_differ_but_some_site_must_be_in_both(tmp_path):
     run = finished(tmp_path, "ditto", {"a": 0.6}, strategy="random", personal_lambda=0.1)
-    assert change_to_local(run, finished(tmp_path, "local", {"a": 0.5})).mean == pytest.approx(20)
+    assert changes_to_local(run, finished(tmp_path, "local", {"a": 0.5})).mean == pytest.approx(20)
     with pytest.raises(DataError, match="no site was evaluated in both"):
-        change_to_local(run, finished(tmp_path, "local", {"b": 0.5}))
+        changes_to_local(run, finished(tmp_path, "local", {"b": 0.5}))

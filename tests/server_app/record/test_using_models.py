@@ -36,7 +36,7 @@ def newcomer(run, settings, group):
     network = models.build("auto", (1, 8, 8), 10)
     shared = using_models.read_model(run / "models" / "shared.safetensors")
     models.load_parameters(network, shared)
-    rows = loop.Rows.on(torch.device("cpu"), dataset.train_x[mine], dataset.train_y[mine])
+    rows = loop.TensorRows.on(torch.device("cpu"), dataset.train_x[mine], dataset.train_y[mine])
     loop.train(network, rows, settings, seeds.generator(99, "newcomer", group))
     return models.parameters_of(network)
 

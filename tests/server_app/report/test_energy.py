@@ -105,12 +105,12 @@ def test_joules_in_words(joules, words):
 
 def test_bars_are_as_long_as_their_joules(tmp_path):
     from server_app.record.energy_figures import Curve
-    from server_app.report.energy_plots import energy
+    from server_app.report.energy_plots import joules_plot
 
     curve = Curve(np.array([1, 2]), np.array([0.1, 0.5]), np.array([5.0, 9.0]))
     joules = {"pre": 2.0, "train": 8.0, "comm": 1.0, "evaluate": 4.0}
     with plots.style():
-        figure = energy(joules, {"pre": 2.0, "train": 3.0}, curve, 0.0, None)
+        figure = joules_plot(joules, {"pre": 2.0, "train": 3.0}, curve, 0.0, None)
     left, right = figure.axes
     widths = [round(bar.get_width(), 9) for bar in left.patches]
     assert widths[:8:2] == [2.0, 8.0, 1.0, 4.0]

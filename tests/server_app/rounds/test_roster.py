@@ -159,6 +159,6 @@ def test_histogram_that_contradicts_the_introduction_stops_the_run(tmp_path, cha
 
 
 def test_counts_are_those_of_the_rows():
-    from client_app.answers.label_histogram import label_histogram
+    from client_app.answers.label_histogram import histogram
 
-    assert label_histogram(np.array([0, 2, 2]), 4) == [1, 0, 2, 0]
+    assert histogram(np.array([0, 2, 2]), 4) == [1, 0, 2, 0]

@@ -134,7 +134,7 @@ def test_costs_are_those_of_every_pair_of_sites_on_the_probe(planted):
     for place in range(6):
         config = {"partition-id": place, "num-partitions": 6}
         site = open_site(Context(1, 2, config, RecordDict(), settings.to_dict()))
-        seen = representations.representations(probe, site)
+        seen = representations.represented(probe, site)
         known[site.name] = seen.rows, np.repeat(list(seen.counts), list(seen.counts.values()))
     record = read(folder, "precheck.json")
     assert len(record["pairs"]) == 15

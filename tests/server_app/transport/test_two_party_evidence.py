@@ -16,19 +16,19 @@ from common.messages import RELEASES
 from common.transport_plan import cosine_costs
 from common.two_party.messages import (
     COST,
-    PRODUCT_COST,
-    PRODUCT_KEYS,
-    PRODUCT_OPEN,
-    PRODUCT_SHARE,
     PRODUCTS,
     ROWS,
-    ProductCases,
-    ProductDeal,
-    ProductOrder,
+    TWO_PARTY_COST,
+    TWO_PARTY_KEYS,
+    TWO_PARTY_OPEN,
+    TWO_PARTY_SHARE,
+    TwoPartyCases,
+    TwoPartyDeal,
+    TwoPartyOrder,
 )
 from deploy.simulation.grid import simulate
 from server_app.methods import build
-from server_app.protection.two_party import secure_products
+from server_app.protection.two_party import two_party_products
 from server_app.rounds.roster import introduce
 from server_app.transport.class_cost import angle_costs
 from server_app.transport.representations import unit_rows
@@ -73,8 +73,8 @@ def test_no_row_leaves_a_site(prechecks, way):
     kinds = {release["kind"]: release for release in listed}
     assert messages.REPRESENTATIONS not in kinds
     assert messages.CLASS_STATISTICS in kinds
-    assert (PRODUCT_COST in kinds) == (way == "cost")
-    assert "no differential privacy" in kinds[PRODUCT_SHARE]["mechanism"]
+    assert (TWO_PARTY_COST in kinds) == (way == "cost")
+    assert "no differential privacy" in kinds[TWO_PARTY_SHARE]["mechanism"]
     assert (kinds[messages.CLASS_STATISTICS]["rho"] == 5) == (way == "zcdp")
 
 
@@ -122,7 +122,7 @@ def play(wire, reveal=COST):
     dataset, _ = simulated_federation(wire.settings)
     model = models.initial_parameters(wire.settings, dataset.input_shape, dataset.num_classes)
     roster = introduce(wire, expected=SITES, timeout=60)
-    return secure_products(ProductOrder(ROWS, 1, reveal), roster, wire, 60, model)
+    return two_party_products(TwoPartyOrder(ROWS, 1, reveal), roster, wire, 60, model)
 
 
 def refused(wire, says):
@@ -137,7 +137,7 @@ def test_the_server_gets_costs_and_no_share(wire):
     assert len(products.costs) > 3
     assert all(0 <= cost <= 1 for cost in products.costs.values())
     for kind, content in wire.seen:
-        if kind == PRODUCT_SHARE:
+        if kind == TWO_PARTY_SHARE:
             arrays = messages.decode_arrays(messages.arrays_of(content))
             assert {array.dtype for array in arrays.values()} == {np.dtype(np.uint8)}
 
@@ -149,30 +149,30 @@ def test_secrets_are_gone_after_the_last_step(wire):
 
 
 def test_a_third_site_that_is_a_party_is_refused(wire):
-    wire.change = on(PRODUCT_OPEN, "down", lambda c: redealt(c, thirds=lambda _: peers_of(c)))
+    wire.change = on(TWO_PARTY_OPEN, "down", lambda c: redealt(c, thirds=lambda _: peers_of(c)))
     refused(wire, "is to read a product of its own")
 
 
 def peers_of(content):
-    return ProductDeal.decode(content).peers
+    return TwoPartyDeal.decode(content).peers
 
 
 def test_a_product_that_the_server_would_read_is_refused(wire):
     wire.change = on(
-        PRODUCT_OPEN, "down", lambda c: redealt(c, thirds=lambda thirds: [""] * len(thirds))
+        TWO_PARTY_OPEN, "down", lambda c: redealt(c, thirds=lambda thirds: [""] * len(thirds))
     )
     refused(wire, "with reveal = cost no product goes to ''")
 
 
 def test_sites_that_are_told_different_things_do_not_trust_each_other(wire):
     def tell_one(content):
-        told = ProductOrder.decode(content)
+        told = TwoPartyOrder.decode(content)
         wire.change = lambda *args: args[-1]  # the first site alone
         result = RecordDict(dict(content))
-        result[messages.RECORD] = ProductOrder(told.purpose, told.round, PRODUCTS).encode()
+        result[messages.RECORD] = TwoPartyOrder(told.purpose, told.round, PRODUCTS).encode()
         return result
 
-    wire.change = on(PRODUCT_KEYS, "down", tell_one)
+    wire.change = on(TWO_PARTY_KEYS, "down", tell_one)
     refused(wire, "signature of 'site-0' is not over its keys")
 
 
@@ -184,10 +184,10 @@ def test_an_unpinned_third_site_is_refused(wire):
 
 
 def recased(content, **changes):
-    cases = ProductCases.decode(content)
+    cases = TwoPartyCases.decode(content)
     values = {**vars(cases), **{name: edit(getattr(cases, name)) for name, edit in changes.items()}}
     result = RecordDict(dict(content))
-    result[messages.RECORD] = ProductCases(**values).encode()
+    result[messages.RECORD] = TwoPartyCases(**values).encode()
     return result
 
 
@@ -197,7 +197,7 @@ def test_a_third_site_reads_no_product_of_its_own(wire):
     def own(content):
         return recased(content, lefts=lambda lefts: [everybody[i % 3] for i in range(len(lefts))])
 
-    wire.change = on(PRODUCT_COST, "down", own)
+    wire.change = on(TWO_PARTY_COST, "down", own)
     refused(wire, "is to read a product of its own, or the products of three sites")
 
 
@@ -209,7 +209,7 @@ def test_a_third_site_reads_no_triangle(wire):
             rights=lambda rights: (["y", "z", "z"] * len(rights))[: len(rights)],
         )
 
-    wire.change = on(PRODUCT_COST, "down", triangle)
+    wire.change = on(TWO_PARTY_COST, "down", triangle)
     refused(wire, "the products of three sites with each other")
 
 
@@ -217,10 +217,10 @@ def test_a_share_altered_or_of_another_number_is_refused(wire):
     def flip(arrays):
         return {name: value ^ np.uint8(1) for name, value in arrays.items()}
 
-    wire.change = on(PRODUCT_COST, "down", lambda c: with_arrays(c, flip))
+    wire.change = on(TWO_PARTY_COST, "down", lambda c: with_arrays(c, flip))
     refused(wire, "share of the product with 'site-.'|was altered")
 
 
 def test_numbers_in_another_order_are_refused(wire):
-    wire.change = on(PRODUCT_COST, "down", lambda c: recased(c, numbers=lambda n: n[::-1]))
+    wire.change = on(TWO_PARTY_COST, "down", lambda c: recased(c, numbers=lambda n: n[::-1]))
     refused(wire, "was altered|are no words of shape")

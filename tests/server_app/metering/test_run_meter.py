@@ -15,8 +15,8 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Introduction, Usage
 from deploy.simulation import grid as simulation
-from server_app.metering import account
-from server_app.metering.account import Book, MeteredGrid
+from server_app.metering import run_meter
+from server_app.metering.run_meter import MeteredGrid, RunMeter
 from server_app.rounds.roster import Roster
 
 QUICK = Settings().replace(num_clients=6, num_server_rounds=3, local_epochs=2, num_clusters=2)
@@ -147,7 +147,7 @@ def test_metering_changes_no_number(tmp_path, monkeypatch):
         ]
 
 
-# --- the book ---------------------------------------------------------------------------------
+# --- the meter ---------------------------------------------------------------------------------
 
 SITES = Roster(
     (
@@ -162,9 +162,9 @@ USED = Usage(2.0, 0.0, "shared")
 class Echo(MeteredGrid):
     """A metered grid whose nodes answer at once with a usage of their own."""
 
-    def __init__(self, book, usages):
+    def __init__(self, meter, usages):
         self.usages, self.waiting = usages, {}
-        super().__init__(self.Nodes(self), book)
+        super().__init__(self.Nodes(self), meter)
 
     class Nodes:
         def __init__(self, echo):
@@ -195,38 +195,38 @@ def question(node):
 
 @pytest.mark.parametrize("pushed", [False, True])
 def test_a_site_with_a_machine_of_its_own_is_billed_what_it_says(pushed):
-    book = Book(Watts(10.0))
-    grid = Echo(book, {7: Usage(1.0, 0.0, "measured", 33.0), 8: Usage(1.0, 0.0, "no")})
+    meter = RunMeter(Watts(10.0))
+    grid = Echo(meter, {7: Usage(1.0, 0.0, "measured", 33.0), 8: Usage(1.0, 0.0, "no")})
     asked = [question(7), question(8)]
     if pushed:
         grid.pull_messages(grid.push_messages(asked))
     else:
         grid.send_and_receive(asked)
-    bill = book.close(SITES)
+    bill = meter.close(SITES)
     [of_a], [of_b] = bill.items["a"], bill.items["b"]
     assert (of_a.joules, of_a.source) == (33.0, "measured")
     assert math.isnan(of_b.joules)
     # nothing of the server's own machine falls to them
     assert bill.server_source == "measured"
     assert bill.line()["joules"]["pre"] is None
-    assert not book.close(SITES).items
+    assert not meter.close(SITES).items
 
 
 def test_joules_that_cannot_be_are_not_believed(caplog):
-    book = Book(Watts(10.0))
+    meter = RunMeter(Watts(10.0))
     lies = [Usage(-1.0, 0.0, "shared"), Usage(1.0, 0.0, "perhaps")]
     for usage in lies:
-        Echo(book, {7: usage}).send_and_receive([question(7)])
-    assert [math.isnan(item.joules) for item in book.close(SITES).items["a"]] == [True, True]
+        Echo(meter, {7: usage}).send_and_receive([question(7)])
+    assert [math.isnan(item.joules) for item in meter.close(SITES).items["a"]] == [True, True]
     assert "what it used is not known" in caplog.text
 
 
 def test_faster_links_are_cheaper_and_a_wire_is_free():
     seconds, joules = [], []
     for profile in (radio.WIFI6, radio.WIRED):
-        book = Book(None, profile)
-        Echo(book, {7: USED, 8: USED}).send_and_receive([question(7), question(8)])
-        items = book.close(SITES).items
+        meter = RunMeter(None, profile)
+        Echo(meter, {7: USED, 8: USED}).send_and_receive([question(7), question(8)])
+        items = meter.close(SITES).items
         seconds.append([items[site][0].radio_seconds for site in "ab"])
         joules.append([items[site][0].radio_joules for site in "ab"])
     assert seconds[0][1] < seconds[0][0]
@@ -236,13 +236,13 @@ def test_faster_links_are_cheaper_and_a_wire_is_free():
 
 def test_links_decide_how_long_an_upload_takes(caplog):
     model = {"w": np.zeros((10, 20), np.float32), "b": np.zeros(20, np.float32)}
-    slow, fast = Book().upload_seconds(SITES, [model])
+    slow, fast = RunMeter().upload_seconds(SITES, [model])
     assert slow == radio.transmission_seconds(220)
     assert fast == radio.transmission_seconds(220, radio.WIFI6.at_rate(54))
     assert not caplog.text
-    alike, book = Roster(SITES.sites[:1], nodes=(7,)), Book()
-    book.upload_seconds(alike, [model])
-    book.upload_seconds(alike, [model])
+    alike, meter = Roster(SITES.sites[:1], nodes=(7,)), RunMeter()
+    meter.upload_seconds(alike, [model])
+    meter.upload_seconds(alike, [model])
     assert caplog.text.count("all links are alike") == 1
 
 
@@ -264,10 +264,10 @@ def test_work_falls_to_the_phase_it_is_done_in(monkeypatch):
     # opened at 0 s; at 1 s on to train, at 3 s to pre, at 6 s back, at 10 s to the rest
     now = iter([0.0, 1.0, 3.0, 6.0, 10.0, 15.0])
     monkeypatch.setattr("common.cpu_time.own_seconds", lambda: next(now))
-    book = Book(Watts(10.0, clock=iter([0.0, 15.0]).__next__))
-    with book.phase("train"), book.phase("pre"):
+    meter = RunMeter(Watts(10.0, clock=iter([0.0, 15.0]).__next__))
+    with meter.phase("train"), meter.phase("pre"):
         pass
-    server = book.close(SITES).server
+    server = meter.close(SITES).server
     assert server == pytest.approx({"pre": 10 * (1 + 3 + 5), "train": 10 * (2 + 4), "evaluate": 0})
 
 
@@ -278,4 +278,4 @@ def test_work_falls_to_the_phase_it_is_done_in(monkeypatch):
 def test_what_does_not_exist_is_refused_before_anything_starts(changes):
     key = next(iter(changes)).replace("_", "-").removeprefix("energy-")
     with pytest.raises(ConfigError, match=key):
-        account.check(Settings().replace(**changes))
+        run_meter.check(Settings().replace(**changes))

@@ -28,13 +28,13 @@ from common.errors import MessageError
 from common.messages import Parameters, Usage
 from common.power import ATTRIBUTED, ESTIMATED, PowerSource, Reading
 from common.radio import RadioProfile
-from common.secagg.messages import TRAIN_FOR_SUM
+from common.secagg.messages import SECAGG_TRAIN
 from server_app.metering.attribution import Work, divide
 from server_app.metering.bill import Bill, Item
 from server_app.rounds.delegating_grid import DelegatingGrid
 from server_app.rounds.roster import Roster
 
-__all__ = ["Book", "MeteredGrid", "check"]
+__all__ = ["MeteredGrid", "RunMeter", "check"]
 
 log = logging.getLogger("coterie")
 
@@ -68,7 +68,7 @@ class _Entry:
         """The message in a word: a training that only informs the server rehearses."""
         if self.kind == messages.TRAIN and self.phase == "pre":
             return "rehearse"
-        return "train" if self.kind == TRAIN_FOR_SUM else self.kind.rpartition(".")[2]
+        return "train" if self.kind == SECAGG_TRAIN else self.kind.rpartition(".")[2]
 
     def receive(self, reply: Message) -> None:
         """Enter a reply; what it says of its energy counts only if it can be."""
@@ -101,7 +101,7 @@ class _Size:
         return self.numbers or 8 * self.bytes / profile.bits_per_parameter
 
 
-class Book:
+class RunMeter:
     """Where the messages of a round and the server's own work are entered until it is recorded.
 
     Args:
@@ -122,7 +122,7 @@ class Book:
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
-        """Open the book of a run; starting to meter may take seconds, which are not metered."""
+        """Open the meter of a run; starting to meter may take seconds, which are not metered."""
         return cls(power.open_source(settings), radio.profile_of(settings.radio_profile))
 
     @property
@@ -158,7 +158,7 @@ class Book:
         return entry
 
     def close(self, roster: Roster) -> Bill:
-        """Return what everything cost since the book was last closed, and begin a new page."""
+        """Return what everything cost since the meter was last closed, and begin anew."""
         self._turn_to(self._phase)
         entries, self._entries = self._entries, []
         own, self._own = self._own, dict.fromkeys(_PHASES, 0.0)
@@ -230,11 +230,11 @@ def _of_machine(entry: _Entry, parts: Mapping[Hashable, float]) -> tuple[float, 
 
 
 class MeteredGrid(DelegatingGrid):
-    """A grid that enters every message and its reply into a book."""
+    """A grid that enters every message and its reply into a meter."""
 
-    def __init__(self, grid: Grid, book: Book) -> None:
+    def __init__(self, grid: Grid, meter: RunMeter) -> None:
         super().__init__(grid)
-        self._book = book
+        self._meter = meter
         self._pushed: dict[str, _Entry] = {}
 
     def send_and_receive(
@@ -272,4 +272,4 @@ class MeteredGrid(DelegatingGrid):
 
     def _entered(self, outgoing: list[Message]) -> list[_Entry]:
         sizes: dict[int, _Size] = {}
-        return [self._book.enter(message, sizes) for message in outgoing]
+        return [self._meter.enter(message, sizes) for message in outgoing]
