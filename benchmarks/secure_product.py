@@ -27,7 +27,9 @@ from common.two_party import protocol as secure
 from common.two_party.messages import COST, LABELS, PRODUCTS, ROWS, TwoPartyOrder
 from common.two_party.protocol import Shape
 from deploy.simulation.grid import InProcessGrid, load_client_app
+from server_app.metering.run_meter import RunMeter
 from server_app.protection.two_party import two_party_products
+from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import introduce
 
 SHAPES = (
@@ -150,13 +152,16 @@ def federation(sites: int, order: TwoPartyOrder) -> tuple[int, int, float]:
         load_client_app, settings.to_dict(), num_nodes=sites, workers=1, node_config=release
     )
     with grid:
+        meter = RunMeter()
         roster = introduce(grid, expected=sites, timeout=60)
         began = time.process_time()
+        metered = MeteredGrid(grid, meter)
         done = two_party_products(
-            order, roster, grid, 600, model if order.purpose == ROWS else None
+            order, roster, metered, 600, model if order.purpose == ROWS else None
         )
         seconds = time.process_time() - began
-    return len(done.values) + len(done.costs), done.bytes, seconds
+    size = sum(item.bytes_down + item.bytes_up for item in meter.close(roster.links).items)
+    return len(done.values) + len(done.costs), size, seconds
 
 
 def federations() -> Iterator[str]:

@@ -86,7 +86,7 @@ def resume(
 
 
 @app.command()
-def compared(
+def compare(
     words: Annotated[
         list[str] | None,
         typer.Argument(

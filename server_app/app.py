@@ -16,14 +16,15 @@ from common.messages import Introduction
 from server_app import methods
 from server_app.clustering.by_models import ModelGroups
 from server_app.metering import run_meter
-from server_app.metering.run_meter import MeteredGrid, RunMeter
+from server_app.metering.run_meter import RunMeter
 from server_app.methods import LabelDistances, LabelGroups, Method
-from server_app.protection.disclosed import RecordingGrid
+from server_app.protection.disclosed import DisclosureFile
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import HoldsClients, State
 from server_app.record.run_folder import RunFolder, environment
 from server_app.report import report
 from server_app.rounds.deadlines import Courier
+from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import Roster, introduce, reintroduce
 from server_app.strategies.base import FederatedTraining
 from server_app.strategies.label_distances import LabelDistanceClustering
@@ -61,8 +62,9 @@ def _record(
     meter = RunMeter.of(settings)
     folder.write_json("environment.json", environment() | {"metered": meter.description})
     clients = grid if isinstance(grid, HoldsClients) else None
-    recording = RecordingGrid(MeteredGrid(grid, meter), folder, real=clients is None)
-    courier = Courier(recording, deadline_factor=settings.deadline_factor, clients=clients)
+    disclosures = DisclosureFile(folder, real=clients is None)
+    metered = MeteredGrid(grid, meter, disclosures)
+    courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
     try:
         with meter:
             _run(courier, settings, method, folder, meter)
@@ -74,7 +76,7 @@ def _record(
         raise
     finally:
         courier.drain()
-        recording.write()
+        disclosures.write()
         report.write_report(folder)
     log.info("report: %s", (folder.path / "report.html").as_uri())
     log.info("run: %s", folder.path)

@@ -1,17 +1,15 @@
-"""What a round's updates make of the models."""
+"""Means of updates: what a round makes of the models."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from common.messages import Parameters, TrainReport
-from server_app.record.ledger import Trained
+from common.messages import Parameters
+from server_app.rounds.attempt import Update
 from server_app.rounds.divergence import weight_divergences
-from server_app.rounds.exchange import Answer
 from server_app.rounds.routing import average
 
 Models = list[dict[str, np.ndarray]]
-Update = tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]
 
 
 def averaged(

@@ -1,4 +1,4 @@
-"""What a round's messages and the server's own work cost, as the ledger writes it down."""
+"""Bill: what a round's messages and the server's own work cost, as the ledger writes it down."""
 
 import math
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,24 @@ from common.messages import Usage
 from common.power import ESTIMATED
 from server_app.record.energy_figures import PHASES
 
-__all__ = ["Bill", "Item"]
+__all__ = ["Bill", "Item", "Link"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """Which site a node is, and how fast its link."""
+
+    node: int
+    site: str
+    rate: float
+    """In Mbit/s; 0: what the radio profile says."""
 
 
 @dataclass(frozen=True)
 class Item:
     """What one message to a site cost."""
 
+    site: str
     name: str
     """Of the message, as ``clients.jsonl`` has it."""
     phase: str
@@ -47,8 +58,8 @@ class Item:
 class Bill:
     """Everything between two records."""
 
-    items: Mapping[str, tuple[Item, ...]] = field(default_factory=dict)
-    """By site, in the order sent."""
+    items: tuple[Item, ...] = ()
+    """In the order sent."""
     server: Mapping[str, float] = field(default_factory=dict)
     """Joules of the server's own work by phase; NaN: not known."""
     server_source: str = ESTIMATED
@@ -65,7 +76,7 @@ class Bill:
                 for phase, joules in sums.items()
             },
             "joules_server": _known(self.server),
-            "radio_seconds": math.fsum(item.radio_seconds for item in self._all()),
+            "radio_seconds": math.fsum(item.radio_seconds for item in self.items),
         }
 
     def _parts(self, phase: str) -> Iterator[tuple[float, str]]:
@@ -73,21 +84,15 @@ class Bill:
 
         What is sent to evaluate belongs to ``evaluate``: the papers count neither.
         """
-        radio = (
-            item for item in self._all() if (item.phase == "evaluate") == (phase == "evaluate")
-        )
+        radio = (item for item in self.items if (item.phase == "evaluate") == (phase == "evaluate"))
         if phase in ("comm", "evaluate"):
             yield from ((item.radio_joules, ESTIMATED) for item in radio)
         if phase != "comm":
             yield self.server.get(phase, math.nan), self.server_source
-            for item in self._all():
+            for item in self.items:
                 # What a site did that did not answer is not known, and not missed: it may be away.
                 if item.phase == phase and item.answered:
                     yield item.joules, item.source
-
-    def _all(self) -> Iterator[Item]:
-        for items in self.items.values():
-            yield from items
 
 
 def _known(values: Mapping[str, float]) -> dict[str, float | None]:

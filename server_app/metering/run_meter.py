@@ -1,4 +1,4 @@
-"""What every message of a round cost, and the server's own work between them.
+"""Run meter: what every message of a round cost, and the server's own work between them.
 
 The grid that sends the messages enters each of them, so that nothing is left out, whatever method
 or protocol asked. At the end of a round one reading of the server's machine is divided, by the time
@@ -12,15 +12,13 @@ round's record).
 
 import logging
 import math
-from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
 
 from common import cpu_time, messages, power, radio
 from common.config import Settings
@@ -30,11 +28,9 @@ from common.power import ATTRIBUTED, ESTIMATED, PowerSource, Reading
 from common.radio import RadioProfile
 from common.secagg.messages import SECAGG_TRAIN
 from server_app.metering.attribution import Work, divide
-from server_app.metering.bill import Bill, Item
-from server_app.rounds.delegating_grid import DelegatingGrid
-from server_app.rounds.roster import Roster
+from server_app.metering.bill import Bill, Item, Link
 
-__all__ = ["MeteredGrid", "RunMeter", "check"]
+__all__ = ["RunMeter", "Sent", "Size", "check"]
 
 log = logging.getLogger("coterie")
 
@@ -52,15 +48,15 @@ def check(settings: Settings) -> None:
 
 
 @dataclass
-class _Entry:
+class Sent:
     """One message to a node, and what came back."""
 
     node: int
     kind: str
     """Message type."""
     phase: str
-    down: "_Size"
-    up: "_Size | None" = None
+    down: "Size"
+    up: "Size | None" = None
     usage: Usage | None = None
 
     @property
@@ -70,19 +66,9 @@ class _Entry:
             return "rehearse"
         return "train" if self.kind == SECAGG_TRAIN else self.kind.rpartition(".")[2]
 
-    def receive(self, reply: Message) -> None:
-        """Enter a reply; what it says of its energy counts only if it can be."""
-        if not reply.has_content():
-            return
-        self.up = _Size.of(reply.content)
-        try:
-            self.usage = Usage.beside(reply.content)
-        except MessageError as error:
-            log.warning("node %d: what it used is not known: %s", self.node, error)
-
 
 @dataclass(frozen=True)
-class _Size:
+class Size:
     """Of a content: its bytes, and the numbers of 32 bits in its arrays."""
 
     bytes: int
@@ -90,6 +76,7 @@ class _Size:
 
     @classmethod
     def of(cls, content: RecordDict) -> Self:
+        """Measure a content."""
         return cls(messages.payload_bytes(content), messages.payload_numbers(content))
 
     def on_air(self, profile: RadioProfile) -> float:
@@ -114,7 +101,8 @@ class RunMeter:
     ) -> None:
         self._source = source
         self._profile = profile
-        self._entries: list[_Entry] = []
+        self.sent: list[Sent] = []
+        """Messages since the meter was last closed, in the order sent."""
         self._own = dict.fromkeys(_PHASES, 0.0)
         self._phase = _REST
         self._since = cpu_time.own_seconds()
@@ -147,51 +135,69 @@ class RunMeter:
         self._own[self._phase] += max(0.0, now - self._since)
         self._phase, self._since = phase, now
 
-    def enter(self, message: Message, sizes: dict[int, _Size]) -> _Entry:
+    def enter(self, message: Message, sizes: dict[int, Size]) -> Sent:
         """Enter a message that is sent; ``sizes`` are known for contents that several share."""
         key = id(message.content)
         if key not in sizes:
-            sizes[key] = _Size.of(message.content)
+            sizes[key] = Size.of(message.content)
         metadata = message.metadata
-        entry = _Entry(metadata.dst_node_id, metadata.message_type, self._phase, sizes[key])
-        self._entries.append(entry)
+        entry = Sent(metadata.dst_node_id, metadata.message_type, self._phase, sizes[key])
+        self.sent.append(entry)
         return entry
 
-    def close(self, roster: Roster) -> Bill:
-        """Return what everything cost since the meter was last closed, and begin anew."""
+    def receive(self, reply: Message, asked: Sent | None) -> int:
+        """Enter a reply to a message that was sent, and return its bytes.
+
+        What it says of its energy counts only if it can be. ``asked`` is None for what answers
+        nothing: one of several replies to one message.
+        """
+        if not reply.has_content():
+            return len((reply.error.reason or "").encode())
+        size = Size.of(reply.content)
+        if asked is not None:
+            asked.up = size
+            try:
+                asked.usage = Usage.beside(reply.content)
+            except MessageError as error:
+                log.warning("node %d: what it used is not known: %s", asked.node, error)
+        return size.bytes
+
+    def close(self, links: Iterable[Link]) -> Bill:
+        """Return what everything cost since the meter was last closed, and begin anew.
+
+        ``links`` say which site a node is; one that is not among them goes by its number.
+        """
         self._turn_to(self._phase)
-        entries, self._entries = self._entries, []
+        entries, self.sent = self.sent, []
         own, self._own = self._own, dict.fromkeys(_PHASES, 0.0)
         shared = [e for e in entries if e.usage is not None and e.usage.energy == "shared"]
         reading = self._source.read() if self._source else Reading(math.nan)
         works = [Work(phase, seconds) for phase, seconds in own.items()]
         works += [Work(id(e), e.usage.cpu_seconds, e.usage.gpu_seconds) for e in shared if e.usage]
         parts = divide(reading, works)
-        names = dict(zip(roster.nodes, roster.names, strict=True))
-        rates = dict(zip(roster.nodes, roster.link_rates.tolist(), strict=True))
-        items = defaultdict(list)
+        by_node = {link.node: link for link in links}
+        items = []
         for entry in entries:
-            profile = self._profile.at_rate(rates.get(entry.node, 0.0))
-            site = names.get(entry.node, f"node {entry.node}")
-            items[site].append(_item(entry, profile, parts))
+            link = by_node.get(entry.node) or Link(entry.node, f"node {entry.node}", 0.0)
+            items.append(_item(entry, link.site, self._profile.at_rate(link.rate), parts))
         label = self._source.label if self._source else ESTIMATED
         return Bill(
-            {site: tuple(some) for site, some in items.items()},
+            tuple(items),
             {phase: parts[phase] for phase in _PHASES},
             ATTRIBUTED if shared else label,
         )
 
-    def upload_seconds(self, roster: Roster, models: Sequence[Parameters]) -> np.ndarray:
-        """Return how long each site's link takes for a model of the run, (n,); 0 on a wire."""
-        size = sum(value.size for value in models[0].values())
+    def upload_seconds(self, link_rates: np.ndarray, model: Parameters) -> np.ndarray:
+        """Return how long each link (n,), in Mbit/s, takes for a model, (n,); 0 on a wire."""
+        size = sum(value.size for value in model.values())
         times = {
             rate: radio.transmission_seconds(size, self._profile.at_rate(rate))
-            for rate in set(roster.link_rates.tolist())
+            for rate in set(link_rates.tolist())
         }
         if len(times) == 1 and not self._warned:
             log.warning("all links are alike: selection=link-aware chooses as selection=random")
             self._warned = True
-        return np.array([times[rate] for rate in roster.link_rates.tolist()])
+        return np.array([times[rate] for rate in link_rates.tolist()])
 
     def __enter__(self) -> Self:
         return self
@@ -202,11 +208,12 @@ class RunMeter:
             self._source.close()
 
 
-def _item(entry: _Entry, profile: RadioProfile, parts: Mapping[Hashable, float]) -> Item:
+def _item(entry: Sent, site: str, profile: RadioProfile, parts: Mapping[Hashable, float]) -> Item:
     sent = [(entry.down, False)] + ([(entry.up, True)] if entry.up else [])
     on_air = [(size.on_air(profile), uplink) for size, uplink in sent]
     joules, source = _of_machine(entry, parts)
     return Item(
+        site=site,
         name=entry.name,
         phase=entry.phase,
         bytes_down=entry.down.bytes,
@@ -220,56 +227,10 @@ def _item(entry: _Entry, profile: RadioProfile, parts: Mapping[Hashable, float])
     )
 
 
-def _of_machine(entry: _Entry, parts: Mapping[Hashable, float]) -> tuple[float, str]:
+def _of_machine(entry: Sent, parts: Mapping[Hashable, float]) -> tuple[float, str]:
     """Return the joules of the site's machine for a message, and the figure's source."""
     if entry.usage is None or entry.usage.energy == "no":
         return math.nan, ESTIMATED
     if entry.usage.energy == "shared":
         return parts[id(entry)], ATTRIBUTED
     return entry.usage.joules, entry.usage.energy
-
-
-class MeteredGrid(DelegatingGrid):
-    """A grid that enters every message and its reply into a meter."""
-
-    def __init__(self, grid: Grid, meter: RunMeter) -> None:
-        super().__init__(grid)
-        self._meter = meter
-        self._pushed: dict[str, _Entry] = {}
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> Iterable[Message]:
-        """Send messages and return their replies."""
-        outgoing = list(messages)
-        asked: dict[int, list[_Entry]] = defaultdict(list)
-        for entry in self._entered(outgoing):
-            asked[entry.node].append(entry)
-        replies = list(self.inner.send_and_receive(outgoing, timeout=timeout))
-        for reply in replies:
-            # One of several replies to one message is no more than it: the guard refuses them.
-            waiting = asked[reply.metadata.src_node_id]
-            if waiting:
-                waiting.pop(0).receive(reply)
-        return replies
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages, to be pulled later."""
-        outgoing = list(messages)
-        entries = self._entered(outgoing)
-        ids = list(self.inner.push_messages(outgoing))
-        self._pushed.update(zip(ids, entries, strict=True))
-        return ids
-
-    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that are there."""
-        replies = list(self.inner.pull_messages(message_ids))
-        for reply in replies:
-            entry = self._pushed.pop(reply.metadata.reply_to_message_id, None)
-            if entry is not None:
-                entry.receive(reply)
-        return replies
-
-    def _entered(self, outgoing: list[Message]) -> list[_Entry]:
-        sizes: dict[int, _Size] = {}
-        return [self._meter.enter(message, sizes) for message in outgoing]

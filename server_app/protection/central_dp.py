@@ -19,8 +19,8 @@ from common.errors import BudgetError
 from common.messages import Parameters
 from common.privacy.book import SITE
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
-from server_app.aggregation.mean import Update
 from server_app.record.run_folder import RunFolder
+from server_app.rounds.attempt import Update
 
 log = logging.getLogger("coterie")
 

@@ -10,12 +10,11 @@ them; in a simulation before the sites are asked to train again, and at the end 
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
-from flwr.serverapp import Grid
 
 from common import messages
 from common.errors import MessageError
@@ -29,9 +28,8 @@ from common.two_party.messages import (
 )
 from server_app.record import audit
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.delegating_grid import DelegatingGrid
 
-__all__ = ["CLEAR", "FILE", "WHAT", "Disclosed", "DisclosedReply", "RecordingGrid", "shape_of"]
+__all__ = ["CLEAR", "FILE", "WHAT", "Disclosed", "DisclosedReply", "DisclosureFile", "shape_of"]
 
 FILE = "privacy.json"
 CLEAR = "in the clear"
@@ -110,7 +108,7 @@ class Disclosed:
     by_kind: dict[DisclosedReply, dict[str, _Tally]] = field(default_factory=dict)
     _names: dict[int, str] = field(default_factory=dict)
 
-    def add(self, reply: Message) -> tuple[DisclosedReply, str]:
+    def add(self, reply: Message, num_bytes: int) -> tuple[DisclosedReply, str]:
         """Count a reply, error replies included, and return what it is and whose."""
         self._learn_name(reply)
         node = reply.metadata.src_node_id
@@ -118,12 +116,10 @@ class Disclosed:
         released = DisclosedReply.of(reply)
         tally = self.by_kind.setdefault(released, {}).setdefault(site, _Tally())
         tally.times += 1
-        if reply.has_error():
-            tally.bytes += len((reply.error.reason or "").encode())
-            return released, site
-        tally.bytes += messages.payload_bytes(reply.content)
-        note = _note(reply.content)
-        tally.spent = math.inf if note is None else note.spent
+        tally.bytes += num_bytes
+        if not reply.has_error():
+            note = _note(reply.content)
+            tally.spent = math.inf if note is None else note.spent
         return released, site
 
     def _learn_name(self, reply: Message) -> None:
@@ -165,65 +161,44 @@ class Disclosed:
         )
 
 
-class RecordingGrid(DelegatingGrid):
-    """A grid that lists every reply that comes through it.
+class DisclosureFile:
+    """Lists every reply that the metered grid shows it, in ``privacy.json`` and the audit trail.
 
     Args:
-        grid: what sends and receives.
         folder: the run folder; a list that is there already (a run continued) goes on.
         real: whether the sites are more than simulated, so that the list is written at once.
     """
 
-    def __init__(self, grid: Grid, folder: RunFolder, *, real: bool = False) -> None:
-        super().__init__(grid)
+    def __init__(self, folder: RunFolder, *, real: bool = False) -> None:
         self._folder = folder
         self._real = real
         known = (folder.path / FILE).exists()
-        self.releases = Disclosed.from_json(folder.read_json(FILE)) if known else Disclosed()
+        self.disclosed = Disclosed.from_json(folder.read_json(FILE)) if known else Disclosed()
 
     def write(self) -> None:
         """Put the list on disk."""
-        self._folder.write_json(FILE, self.releases.as_json())
+        self._folder.write_json(FILE, self.disclosed.as_json())
 
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """Send messages and return their replies, each of them listed."""
-        return self._listed(
-            self.inner.send_and_receive(self._written_before(messages), timeout=timeout)
-        )
-
-    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
-        """Send messages, to be pulled later."""
-        return self.inner.push_messages(self._written_before(messages))
-
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Return replies, each of them listed."""
-        return self._listed(self.inner.pull_messages(message_ids))
-
-    def _written_before(self, messages: Iterable[Message]) -> list[Message]:
-        outgoing = list(messages)
+    def sending(self, outgoing: Sequence[Message]) -> None:
+        """Put the list on disk before the sites train again."""
         if any(message.metadata.message_type in _TRAINS for message in outgoing):
             self.write()
-        return outgoing
 
-    def _listed(self, replies: Iterable[Message]) -> list[Message]:
-        found = list(replies)
+    def received(self, replies: Sequence[tuple[Message, int]]) -> None:
+        """List replies, each with its bytes."""
         came: dict[tuple[str, str], list[str]] = {}
-        for reply in found:
+        for reply, num_bytes in replies:
             if reply.metadata.src_node_id == _SUPERLINK:
                 continue
-            released, site = self.releases.add(reply)
+            released, site = self.disclosed.add(reply, num_bytes)
             came.setdefault((released.what, released.mechanism), []).append(site)
         for (what, mechanism), sites in came.items():
             entry = {"what": what, "mechanism": mechanism, "sites": sites}
             audit.append(self._folder, "released", entry)
         if self._real and came:
             self.write()
-        return found
 
 
-# a parameter of Flower's hides the module's name
 _TRAINS = (messages.TRAIN, SECAGG_TRAIN)
 
 

@@ -9,13 +9,11 @@ checks that its length, the total of its weights and the size of its entries are
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Message, RecordDict
-from flwr.serverapp import Grid
 
 from common import messages
 from common.config import Settings
@@ -44,7 +42,7 @@ from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app.aggregation.mean import Models
 from server_app.protection import secagg_limits
-from server_app.record.ledger import Attempt, SecaggRecord
+from server_app.rounds.attempt import Attempt, SecaggRecord
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
@@ -96,23 +94,16 @@ class _Sum:
 
 @dataclass
 class SecaggAverages:
-    """Plays the sums of one attempt at a round, and fills in the attempt's record.
+    """Plays the sums of one attempt at a round, and fills in the attempt's record."""
 
-    Attributes:
-        grid: carries the messages.
-        roster: the sites.
-        settings: of the run.
-        attempt: whose record it is.
-        timed: opens a phase in which the clock runs.
-        timeout: seconds to wait in each exchange.
-    """
-
-    grid: Grid
-    roster: Roster
-    settings: Settings
     attempt: Attempt
-    timed: Callable[[str], AbstractContextManager[None]]
-    timeout: float
+    settings: Settings
+    """Of the run."""
+
+    @property
+    def roster(self) -> Roster:
+        """The sites."""
+        return self.attempt.channel.roster
 
     def averaged(
         self,
@@ -164,7 +155,7 @@ class SecaggAverages:
         self._share(sums)
         self._mask(sums, models)
         self._unmask(sums)
-        with self.timed("server"):
+        with self.attempt.timed("server"):
             self._each(sums, lambda one: self._finish(one, models[one.model]))
         self.attempt.sums = [_record(one) for one in sums]
         for one in sums:
@@ -321,7 +312,7 @@ class SecaggAverages:
         asked = {site: one for one in sums if not one.reason for site in whom(one)}
         if not asked:
             return
-        with self.timed("server"):
+        with self.attempt.timed("server"):
             positions = [self.roster.names.index(site) for site in asked]
             exchange = Exchange(
                 self.roster,
@@ -330,17 +321,12 @@ class SecaggAverages:
                 orders=[Order(*self._order(one)) for one in asked.values()],
                 models={client: place for place, client in enumerate(positions)},
             )
-        with self.timed(phase):
-            replies = list(self.grid.send_and_receive(exchange.outgoing(), timeout=self.timeout))
-        with self.timed("server"):
-            answers = exchange.answers(
-                replies, lambda reply, told: _inspected(inspect, reply, told, asked[told.site.site])
-            )
-        models = [one.model for one in asked.values()]
-        self.attempt.sum_answers += [
-            (phase, replace(answer, model=model))
-            for answer, model in zip(answers, models, strict=True)
-        ]
+        self.attempt.ask(
+            phase,
+            exchange,
+            lambda reply, told: _inspected(inspect, reply, told, asked[told.site.site]),
+            models=[one.model for one in asked.values()],
+        )
 
     @staticmethod
     def _each(sums: list[_Sum], act: Callable[[_Sum], None]) -> None:
@@ -361,7 +347,7 @@ class SecaggAverages:
         return self.attempt.round, self.attempt.attempt, one.model
 
     def _occasion(self, one: _Sum) -> Any:
-        return occasion_of(self.grid.run.run_id, *self._order(one))
+        return occasion_of(self.attempt.channel.grid.run.run_id, *self._order(one))
 
 
 def _inspected(

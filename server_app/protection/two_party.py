@@ -6,7 +6,7 @@ All pairs of sites play together in three exchanges; every site must answer each
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeVar
 
@@ -58,14 +58,12 @@ class TwoPartyProducts:
             order that only their site knows; with ``reveal = cost`` nothing. Of two sites the one
             whose name comes first is left.
         costs: likewise -> what the transport on cosines costs; nothing but with ``reveal = cost``.
-        bytes: of all contents sent and received.
         seconds: wall time of the three exchanges.
     """
 
     offers: Sequence[TwoPartyOffer]
     values: Mapping[tuple[int, int, int], FloatArray]
     costs: Mapping[tuple[int, int, int], float]
-    bytes: int
     seconds: float
 
 
@@ -101,8 +99,8 @@ def two_party_products(
     else:
         values = {case.key: secure.reveal(*case.of_both(shares)) for case in cases}
     seconds = time.perf_counter() - began
-    log.info("%d products of two sites, %.1f kB, %.2f s", len(cases), play.bytes / 1e3, seconds)
-    return TwoPartyProducts(offers, values, costs, play.bytes, seconds)
+    log.info("%d products of two sites, %.2f s", len(cases), seconds)
+    return TwoPartyProducts(offers, values, costs, seconds)
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,6 @@ class _Play:
     roster: Roster
     grid: Grid
     timeout: float
-    bytes: int = field(default=0, init=False)
 
     def offers(self, model: Parameters | None) -> list[TwoPartyOffer]:
         """Ask every site for a fresh key and its numbers of rows."""
@@ -240,7 +237,6 @@ class _Play:
 
         replies = self.grid.send_and_receive(exchange.outgoing(), timeout=self.timeout)
         answers = exchange.answers(replies, read)
-        self.bytes += sum(answer.bytes_down + answer.bytes_up for answer in answers)
         values = [answer.value for answer in answers if answer.value is not None]
         for answer in answers:
             if answer.verdict != OK:

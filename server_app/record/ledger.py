@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from common import power
 from common.config import Settings
-from common.messages import EvaluateReport, LossReport, PersonalReport, TrainReport
+from common.messages import EvaluateReport, PersonalReport
 from common.power import JOULES_PER_KWH
 from server_app.metering.bill import Bill, Item
 from server_app.record.energy_figures import (
@@ -22,82 +22,9 @@ from server_app.record.energy_figures import (
 )
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.exchange import NO_REPLY, OK, Answer
+from server_app.rounds.attempt import Attempt, Recorded
+from server_app.rounds.exchange import NO_REPLY, OK
 from server_app.rounds.roster import Roster
-
-Trained = tuple[TrainReport, dict[str, np.ndarray]]
-
-
-@dataclass(frozen=True)
-class SecaggRecord:
-    """How one model's secure sum went: how many sites were left after each step."""
-
-    model: int
-    asked: int
-    advertised: int
-    shared: int
-    masked: int
-    unmasked: int
-    threshold: int
-    sites: list[str]
-    """Those in the sum; none if it was given up."""
-    weight: int | None
-    """Sum of their weights."""
-    loss: float | None
-    """Their weighted mean training loss, in nats."""
-    reason: str
-    """Why it was given up; empty if it was not."""
-
-
-@dataclass
-class Attempt:
-    """One attempt at a round, filled in as it happens."""
-
-    round: int
-    attempt: int
-    training: list[Answer[Trained]] = field(default_factory=list)
-    evaluation: list[Answer[EvaluateReport]] = field(default_factory=list)
-    seconds: dict[str, float] = field(default_factory=dict)
-    """Wall seconds of the server by phase; ``server`` is its own work."""
-    losses: list[Answer[LossReport]] = field(default_factory=list)
-    """Of the models that sites were asked about before the cohort was chosen."""
-    rehearsal: list[Answer[Trained]] = field(default_factory=list)
-    """Trainings of a copy, which only inform the choice of the cohort."""
-    divergence: dict[int, float] = field(default_factory=dict)
-    """Client -> weight divergence of its update, where that can be seen."""
-    sums: list[SecaggRecord] = field(default_factory=list)
-    """Where the server saw sums of updates only."""
-    sum_answers: list[tuple[str, Answer[Any]]] = field(default_factory=list)
-    """Of those sums, with the phase: ``train``, ``share``, ``mask``, ``unmask``."""
-    drift: float | None = None
-    """Share of the sites that changed cluster before this round; None: nobody was grouped anew."""
-
-    @property
-    def answers(self) -> list[tuple[str, Answer[Any]]]:
-        """Every answer with its phase: ``loss``, ``rehearse``, ``train``, ``evaluate``, ..."""
-        before: dict[str, list[Any]] = {
-            "loss": self.losses,
-            "rehearse": self.rehearsal,
-            "train": self.training,
-        }
-        answers = [(phase, answer) for phase, found in before.items() for answer in found]
-        return answers + self.sum_answers + [("evaluate", answer) for answer in self.evaluation]
-
-    def first_reason(self, names: Sequence[str]) -> str:
-        """Return why the attempt has no result, or the first thing that went wrong in it."""
-        given_up = [f"model {one.model}: {one.reason}" for one in self.sums if one.reason]
-        bad = [f"{names[a.client]}: {a.verdict}" for _, a in self.answers if a.verdict != OK]
-        return (given_up + bad + ["nobody was asked"])[0]
-
-    @property
-    def trained(self) -> list[tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]]:
-        """The usable updates."""
-        return [(answer, *answer.value) for answer in self.training if answer.value is not None]
-
-    @property
-    def evaluated(self) -> list[EvaluateReport]:
-        """The usable evaluations."""
-        return [answer.value for answer in self.evaluation if answer.value is not None]
 
 
 @dataclass(frozen=True)
@@ -128,17 +55,17 @@ class Ledger:
         # Of the lines before this ledger's: a run may be continued by another process.
         self._uplinks = sum(map(_uplinks, folder.read_lines("rounds.jsonl")))
 
-    def record(self, attempt: Attempt, bill: Bill | None = None) -> dict[str, Any]:
+    def record(self, attempt: Attempt, bill: Bill) -> dict[str, Any]:
         """Append an attempt's lines to disk and return the round's own line.
 
         ``bill`` is of all messages since the attempt before, also of those that are no answers of
         this one.
         """
-        clients = self._client_lines(attempt, bill or Bill())
+        clients = self._client_lines(attempt, bill)
         self._folder.append("clients.jsonl", clients)
         line = self._round_line(attempt)
         line |= {key: sum(client[key] for client in clients) for key in ("bytes_down", "bytes_up")}
-        line |= bill.line() if bill else {}
+        line |= bill.line()
         self._uplinks += _uplinks(line)
         line["uplink_share"] = self._uplinks / (attempt.round * len(self._roster))
         self._folder.append("rounds.jsonl", [line])
@@ -174,7 +101,7 @@ class Ledger:
         }
 
     def _round_line(self, attempt: Attempt) -> dict[str, Any]:
-        answers = [answer for _, answer in attempt.answers]
+        answers = [one.answer for one in attempt.answers]
         scores = _by_model(attempt.evaluated)
         overall = Score.of(attempt.evaluated) if scores else None
         return {
@@ -201,52 +128,49 @@ class Ledger:
 
     def _rejected(self, attempt: Attempt) -> list[dict[str, str]]:
         return [
-            {"site": self._roster.names[a.client], "phase": phase, "reason": a.verdict}
-            for phase, a in attempt.answers
-            if a.verdict not in (OK, NO_REPLY)
+            {"site": self._roster.names[a.client], "phase": one.phase, "reason": a.verdict}
+            for one in attempt.answers
+            if (a := one.answer).verdict not in (OK, NO_REPLY)
         ]
 
     def _client_lines(self, attempt: Attempt, bill: Bill) -> list[dict[str, Any]]:
-        """Return a line per answer with its item of the bill, after those of all other items."""
-        left = {site: list(items) for site, items in bill.items.items()}
-        lines = []
-        for phase, answer in attempt.answers:
-            line = self._client_line(attempt, answer, phase)
-            items = left.get(line["site"], [])
-            item = next((item for item in items if item.name == phase), None)
-            if item is not None:
-                items.remove(item)
-                line |= item.line()
-            lines.append(line)
-        others = [(site, item) for site, items in left.items() for item in items]
-        return [_other_line(attempt, site, item) for site, item in others] + lines
+        """Return a line per message of the bill: of the attempt's answers after all others."""
+        answers = attempt.answers
+        asked = {one.message for one in answers}
+        others = [item for place, item in enumerate(bill.items) if place not in asked]
+        sites = list(dict.fromkeys(item.site for item in bill.items))
+        others.sort(key=lambda item: sites.index(item.site))  # site by site
+        lines = [_other_line(attempt, item) for item in others]
+        return lines + [self._client_line(attempt, one, bill.items[one.message]) for one in answers]
 
-    def _client_line(self, attempt: Attempt, answer: Answer[Any], phase: str) -> dict[str, Any]:
+    def _client_line(self, attempt: Attempt, one: Recorded, item: Item) -> dict[str, Any]:
+        answer = one.answer
         # A training's value is its report and its arrays.
         report = answer.value[0] if isinstance(answer.value, tuple) else answer.value
         told = ("num_examples", "loss", "accuracy", *_SHARED, "seconds")
-        divergence = attempt.divergence.get(answer.client) if phase == "train" else None
+        divergence = attempt.divergence.get(answer.client) if one.phase == "train" else None
         return {
             "round": attempt.round,
             "attempt": attempt.attempt,
-            "phase": phase,
+            "phase": one.phase,
             "site": self._roster.names[answer.client],
             "model": answer.model,
             **{key: _or_none(getattr(report, key)) for key in told if hasattr(report, key)},
             **({} if divergence is None else {"weight_divergence": divergence}),
-            "bytes_down": answer.bytes_down,
-            "bytes_up": answer.bytes_up,
+            "bytes_down": item.bytes_down,
+            "bytes_up": item.bytes_up,
             "verdict": answer.verdict,
+            **item.line(),
         }
 
 
-def _other_line(attempt: Attempt, site: str, item: Item) -> dict[str, Any]:
-    """Return the line of a message that is not one of the round's own four kinds."""
+def _other_line(attempt: Attempt, item: Item) -> dict[str, Any]:
+    """Return the line of a message that is not one of the round's own kinds."""
     return {
         "round": attempt.round,
         "attempt": attempt.attempt,
         "phase": item.name,
-        "site": site,
+        "site": item.site,
         "bytes_down": item.bytes_down,
         "bytes_up": item.bytes_up,
         **item.line(),

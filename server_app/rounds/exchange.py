@@ -27,8 +27,6 @@ class Answer(Generic[T]):
     value: T | None
     verdict: str
     """``ok``, ``no reply``, or the guard's reason."""
-    bytes_down: int
-    bytes_up: int
 
 
 @dataclass(frozen=True)
@@ -84,11 +82,7 @@ class Exchange:
             inspect: returns a reply's value, or raises :class:`MessageError` with the reason.
         """
         by_client = self._by_client(replies)
-        sizes = [messages.payload_bytes(content) for content in self.contents]
-        return [
-            self._answer(client, sizes[model], by_client.get(client, []), inspect)
-            for client, model in self.models.items()
-        ]
+        return [self._answer(client, by_client.get(client, []), inspect) for client in self.models]
 
     def _by_client(self, replies: Iterable[Message]) -> dict[int, list[Message]]:
         clients = {node: client for client, node in enumerate(self.roster.nodes)}
@@ -103,7 +97,6 @@ class Exchange:
     def _answer(
         self,
         client: int,
-        bytes_down: int,
         replies: list[Message],
         inspect: Callable[[Message, Asked], T],
     ) -> Answer[T]:
@@ -118,5 +111,4 @@ class Exchange:
                 verdict = OK
             except MessageError as error:
                 verdict = str(error)
-        bytes_up = sum(messages.payload_bytes(r.content) for r in replies if r.has_content())
-        return Answer(client, model, value, verdict, bytes_down, bytes_up)
+        return Answer(client, model, value, verdict)

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError, RoundError
 from common.messages import Introduction
+from server_app.metering.bill import Link
 from server_app.record import audit
 from server_app.record.audit import Fact
 from server_app.rounds import enrolment
@@ -90,6 +91,14 @@ class Roster:
     def link_rates(self) -> np.ndarray:
         """Of each site in Mbit/s, (n,) float64; 0: what the radio profile says."""
         return np.array([site.link_rate for site in self.sites])
+
+    @property
+    def links(self) -> list[Link]:
+        """Which site each node is, and how fast its link."""
+        return [
+            Link(node, site.site, site.link_rate)
+            for node, site in zip(self.nodes, self.sites, strict=True)
+        ]
 
     def available(self, grid: Grid) -> np.ndarray:
         """Return which sites are connected now, (n,) bool."""

@@ -57,6 +57,14 @@ class Cohort:
             len(self.weights) == len(self.clients) and bool((self.weights > 0).all())
         )
 
+    def by_client(self, num_clients: int) -> np.ndarray | None:
+        """Return the weight of every client, (n,), 0 for those not chosen; None as ``weights``."""
+        if self.weights is None:
+            return None
+        weights = np.zeros(num_clients)
+        weights[self.clients] = self.weights
+        return weights
+
 
 class Selection(Protocol):
     """A rule for who trains; the cohort holds available clients only.

@@ -1,11 +1,11 @@
-"""The round that every strategy plays: select, route, train, guard, average, evaluate, record."""
+"""Federated training: the rounds that every strategy plays, from a view to a line on disk."""
 
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any, NoReturn
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
-from server_app.aggregation.mean import Update, averaged, divergences, regrouped, with_latest
+from server_app.aggregation.mean import averaged, divergences, regrouped, with_latest
 from server_app.clustering.algorithms import Clusters
 from server_app.metering.run_meter import RunMeter
 from server_app.methods import Method
@@ -23,14 +23,15 @@ from server_app.protection.central_dp import CentralDp
 from server_app.protection.secagg import SecaggAverages
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import HoldsClients, State
-from server_app.record.ledger import Attempt, Ledger, progress
+from server_app.record.ledger import Ledger, progress
 from server_app.record.run_folder import RunFolder
 from server_app.rounds import guard
+from server_app.rounds.attempt import Attempt, Channel, Update
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Template
 from server_app.rounds.roster import Roster, introduce_late
 from server_app.rounds.routing import mixed, per_cluster
-from server_app.selection.rules import Cohort, View
+from server_app.selection.rules import View
 
 log = logging.getLogger("coterie")
 
@@ -57,14 +58,9 @@ class FederatedTraining(Strategy):
         self._ledger = Ledger(folder, roster)
         self.meter = RunMeter()
         """Where the grid enters messages and this class its work; the app opens another."""
-        self._attempt = Attempt(round=0, attempt=0)
-        self._cohort_weights: np.ndarray | None = None
-        self._exchange: Exchange | None = None
-        self._drift: float | None = None
         self._resumed: tuple[int, State] = 0, {}
         self._strangers: set[int] = set()
         self._away: set[int] = set()
-        self._sight: tuple[View, np.random.Generator] | None = None
         self._updates = np.empty((0, 0), dtype=np.float32)
         self._accuracies: dict[int, float] = {}
         self._central = CentralDp.chosen(settings, folder)
@@ -72,19 +68,25 @@ class FederatedTraining(Strategy):
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Exchange what a method needs before round 1; this one needs nothing."""
 
-    def before_round(self, server_round: int, grid: Grid, timeout: float) -> None:
-        """Exchange what a method needs between two rounds; this one needs nothing."""
+    def before_round(self, server_round: int, grid: Grid, timeout: float) -> float | None:
+        """Exchange what a method needs between two rounds; this one needs nothing.
+
+        Returns the share of the sites that it put into another cluster; None: it grouped nobody.
+        """
+        return None
 
     def after_training(self, grid: Grid, timeout: float) -> None:
         """Exchange what a method needs after the last round; this one needs nothing."""
 
-    def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
-        """Take sites that joined late into a cluster, and return those that could be."""
+    def admit(
+        self, newcomers: Roster, server_round: int, grid: Grid, timeout: float
+    ) -> Roster | None:
+        """Take sites that joined before a round into a cluster, and return those that could be."""
         added = len(self.roster.joined(newcomers)) - len(self.roster)
         self.clusters = Clusters(np.append(self.clusters.labels, np.zeros(added, dtype=np.int64)))
         return newcomers
 
-    def before_average(self, server_round: int) -> None:
+    def before_average(self, attempt: Attempt) -> None:
         """Do what must happen once a round's updates are there; this one needs nothing."""
 
     def needs_updates(self, server_round: int) -> bool:
@@ -143,12 +145,12 @@ class FederatedTraining(Strategy):
         began -= self._resumed[1].get("seconds", 0.0)
         result = Result()
         for server_round in range(done + 1, num_rounds + 1):
-            self._greet(grid, timeout)
-            self._drift = None
-            self.before_round(server_round, grid, timeout)
-            trained, evaluated = self._play(server_round, grid, timeout)
-            result.train_metrics_clientapp[server_round] = trained
-            result.evaluate_metrics_clientapp[server_round] = evaluated
+            self._greet(server_round, grid, timeout)
+            drift = self.before_round(server_round, grid, timeout)
+            channel = Channel(self.roster, grid, self.meter, timeout)
+            train_loss, accuracy = self._play(server_round, channel, drift)
+            result.train_metrics_clientapp[server_round] = MetricRecord({"train_loss": train_loss})
+            result.evaluate_metrics_clientapp[server_round] = MetricRecord({"accuracy": accuracy})
             self._checkpoint(server_round, time.perf_counter() - began, grid)
             if self.settings.stop_at_target and self._ledger.target_was_held(self.settings):
                 log.info("the target accuracy was held: the run ends here")
@@ -198,10 +200,10 @@ class FederatedTraining(Strategy):
         self.clusters = clusters
         self.models = regrouped(self.models, before, self.routes, self.roster.num_examples)
 
-    def _greet(self, grid: Grid, timeout: float) -> None:
+    def _greet(self, server_round: int, grid: Grid, timeout: float) -> None:
         """Let in who connected since the last round, and say who left."""
         newcomers = introduce_late(grid, self.roster, self._strangers, timeout=timeout)
-        admitted = self.admit(newcomers, grid, timeout) if newcomers else None
+        admitted = self.admit(newcomers, server_round, grid, timeout) if newcomers else None
         if newcomers and newcomers != admitted:
             kept = set(admitted.nodes) if admitted else set()
             self._strangers.update(set(newcomers.nodes) - kept)
@@ -228,27 +230,28 @@ class FederatedTraining(Strategy):
         self._away = away
 
     def _play(
-        self, server_round: int, grid: Grid, timeout: float
-    ) -> tuple[MetricRecord, MetricRecord]:
+        self, server_round: int, channel: Channel, drift: float | None
+    ) -> tuple[float, float]:
+        """Return a round's training loss in nats and its accuracy, once an attempt has both."""
         before = list(self.models), self.clusters
-        for attempt in range(1, _ATTEMPTS + 1):
-            self._attempt = Attempt(server_round, attempt, drift=self._drift)
-            trained = self._train(server_round, grid, timeout)
+        for number in range(1, _ATTEMPTS + 1):
+            attempt = Attempt(server_round, number, channel, drift)
+            train_loss = self._train(attempt)
             with self.meter.phase("evaluate"):
-                evaluated = self._evaluate(server_round, grid, timeout) if trained else None
-                self._record()
-            if trained and evaluated:
+                accuracy = None if train_loss is None else self._evaluate(attempt)
+                self._record(attempt)
+            if train_loss is not None and accuracy is not None:
                 self.after_round(server_round)
-                return trained, evaluated
+                return train_loss, accuracy
             self.models, self.clusters = before
         raise RoundError(
-            f"round {server_round}: no usable {'evaluation' if trained else 'update'} in "
-            f"{_ATTEMPTS} attempts; {self._attempt.first_reason(self.roster.names)}"
+            f"round {server_round}: no usable {'update' if train_loss is None else 'evaluation'} "
+            f"in {_ATTEMPTS} attempts; {attempt.first_reason()}"
         )
 
-    def _record(self) -> None:
+    def _record(self, attempt: Attempt) -> None:
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
-        line = self._ledger.record(self._attempt, self.meter.close(self.roster))
+        line = self._ledger.record(attempt, self.meter.close(self.roster.links))
         for entry in line["rejected"]:
             words = line["round"], entry["site"], entry["reason"]
             fact = audit.fact("rejected", round=line["round"], **entry)
@@ -258,8 +261,9 @@ class FederatedTraining(Strategy):
             log.warning("round %d: %s: no reply", line["round"], site, extra=fact)
         log.info("%s", progress(line, self.settings.num_server_rounds, _ATTEMPTS))
         if self.settings.on_bad_update == "fail" and (line["rejected"] or line["missing"]):
-            reason = self._attempt.first_reason(self.roster.names)
-            raise RoundError(f"round {line['round']}: {reason} (on-bad-update=fail)")
+            raise RoundError(
+                f"round {line['round']}: {attempt.first_reason()} (on-bad-update=fail)"
+            )
 
     def _finish(self, seconds: float) -> None:
         kind = "cluster" if self.method.route is per_cluster else "model"
@@ -267,94 +271,75 @@ class FederatedTraining(Strategy):
             self.folder.write_model(f"{kind}-{index}", parameters)
         self.folder.write_json("results.json", self._ledger.results(seconds, self.settings))
 
-    def _train(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
-        self._inform(server_round, grid, timeout)
-        if self.settings.secagg and not self.needs_updates(server_round):
-            with self.meter.phase("train"):
-                return self._train_for_sums(grid, timeout)
-        with self._timed("server"):
-            outgoing = self.configure_train(server_round, ArrayRecord(), ConfigRecord(), grid)
-        with self._timed("train"), self.meter.phase("train"):
-            replies = grid.send_and_receive(outgoing, timeout=timeout)
-        with self._timed("server"), self.meter.phase("train"):
-            return self.aggregate_train(server_round, replies)[1]
+    # A round, from step to step -----------------------------------------------------------------
 
-    def _train_for_sums(self, grid: Grid, timeout: float) -> MetricRecord | None:
-        """Choose the cohort; of what each model's members train, only the mean is seen."""
-        assert self._sight is not None
-        cohort = self.method.select.choose(*self._sight)
-        sums = SecaggAverages(grid, self.roster, self.settings, self._attempt, self._timed, timeout)
-        self.models, losses = sums.averaged(self.models, cohort, self.routes, self._mixed)
-        return MetricRecord({"train_loss": float(np.mean(losses))}) if losses else None
+    def _train(self, attempt: Attempt) -> float | None:
+        """Choose the cohort, have it train, and make models of that.
 
-    def _evaluate(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
-        outgoing = self.configure_evaluate(server_round, ArrayRecord(), ConfigRecord(), grid)
-        with self._timed("evaluate"):
-            replies = grid.send_and_receive(outgoing, timeout=timeout)
-        return self.aggregate_evaluate(server_round, replies)
+        Returns the mean training loss, NaN if sites keep it to themselves; None: nothing usable.
+        """
+        rng = seeds.generator(self.settings.seed, "selection", attempt.round, attempt.attempt)
+        view = self._informed(attempt, rng)
+        with attempt.timed("server"):
+            cohort = self.method.select.choose(view, rng)
+        with self.meter.phase("train"):
+            if self.settings.secagg and not self.needs_updates(attempt.round):
+                # Of what each model's members train, only the mean is seen.
+                sums = SecaggAverages(attempt, self.settings)
+                found = sums.averaged(self.models, cohort, self.routes, self._mixed)
+                self.models, losses = found
+                return float(np.mean(losses)) if losses else None
+            asked = self._ask_to_train(attempt, "train", cohort.clients, attempt.trained)
+            with attempt.timed("server"):
+                return self._aggregated(attempt, cohort.by_client(len(self.roster)), asked)
 
-    # Flower's four steps -----------------------------------------------------------------------
-
-    def configure_train(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Choose the cohort; every member is sent its model. Models live in the strategy."""
-        assert self._sight is not None
-        cohort = self.method.select.choose(*self._sight)
-        self._cohort_weights = self._weights(cohort)
-        return self._send(messages.TRAIN, cohort.clients)
-
-    def aggregate_train(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Average the usable updates per model; ``(None, None)`` if there is none."""
-        assert self._exchange is not None
-        template = Template.of(self.models[0])
-        self._attempt.training = self._exchange.answers(
-            replies, lambda reply, asked: guard.inspect_training(reply, asked, template)
-        )
-        updates = self._attempt.trained
-        needed = max(1, math.ceil(self.settings.quorum * len(self._attempt.training)))
+    def _aggregated(
+        self, attempt: Attempt, cohort_weights: np.ndarray | None, asked: Sequence[int]
+    ) -> float | None:
+        """Make models of the usable updates; return their mean loss, None if they are too few."""
+        updates = attempt.trained
+        needed = max(1, math.ceil(self.settings.quorum * len(asked)))
         if len(updates) < needed:
-            log.warning(
-                "%d of %d updates are usable, quorum %d",
-                len(updates),
-                len(self._attempt.training),
-                needed,
-            )
-            return None, None
+            words = len(updates), len(asked), needed
+            log.warning("%d of %d updates are usable, quorum %d", *words)
+            return None
         self._remember(updates)
         with self.meter.phase("pre"):
-            self.before_average(server_round)
-        self.models = self._after(updates, self._cohort_weights)
-        self._attempt.divergence = divergences(updates, self.models, self.routes)
-        losses = [report.loss for _, report, _ in updates]
-        return None, MetricRecord({"train_loss": float(np.mean(losses))})
+            self.before_average(attempt)
+        self.models = self._after(updates, cohort_weights, asked)
+        attempt.divergence = divergences(updates, self.models, self.routes)
+        return float(np.mean([report.loss for _, report, _ in updates]))
 
-    def configure_evaluate(
-        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> Iterable[Message]:
-        """Send every available site that has held-out rows the model it gets."""
-        able = self.roster.available(grid) & (self.roster.num_test_examples > 0)
-        return self._send(messages.EVALUATE, np.flatnonzero(able))
+    def _evaluate(self, attempt: Attempt) -> float | None:
+        """Have every site with held-out rows evaluate its model.
 
-    def aggregate_evaluate(
-        self, server_round: int, replies: Iterable[Message]
-    ) -> MetricRecord | None:
-        """Return accuracy and loss over all sites' rows; None if no site's answer is usable."""
-        assert self._exchange is not None
+        Returns the accuracy over all sites' rows; None if no site's answer is usable.
+        """
+        able = self.roster.available(attempt.channel.grid) & (self.roster.num_test_examples > 0)
         two = self.settings.is_personal and self.settings.shares_model
         inspect = guard.inspect_personal if two else guard.inspect_evaluation
-        self._attempt.evaluation = self._exchange.answers(replies, inspect)
-        reports = self._attempt.evaluated
+        exchange = self._with_models(attempt, messages.EVALUATE, self.models, np.flatnonzero(able))
+        for answer in attempt.ask("evaluate", exchange, inspect):
+            if answer.value is not None:
+                attempt.evaluated.append(answer.value)
+                self._accuracies[answer.client] = answer.value.accuracy
+        reports = attempt.evaluated
         if not reports:
             return None
-        for answer in self._attempt.evaluation:
-            if answer.value is not None:
-                self._accuracies[answer.client] = answer.value.accuracy
         rows = np.array([report.num_examples for report in reports])
-        accuracy = np.average([report.accuracy for report in reports], weights=rows)
-        return MetricRecord({"accuracy": float(accuracy)})
+        return float(np.average([report.accuracy for report in reports], weights=rows))
+
+    def _ask_to_train(
+        self, attempt: Attempt, phase: str, clients: np.ndarray, usable: list[Update]
+    ) -> list[int]:
+        """Have clients train their models, and add what may count; return whom that was asked."""
+        template = Template.of(self.models[0])
+        exchange = self._with_models(attempt, messages.TRAIN, self.models, clients)
+        answers = attempt.ask(
+            phase, exchange, lambda reply, asked: guard.inspect_training(reply, asked, template)
+        )
+        usable += [(answer, *answer.value) for answer in answers if answer.value is not None]
+        return [answer.client for answer in answers]
 
     def summary(self) -> None:
         """Log what is about to run."""
@@ -370,49 +355,32 @@ class FederatedTraining(Strategy):
 
     # Pieces of a round -------------------------------------------------------------------------
 
-    def _view(self, server_round: int, grid: Grid) -> View:
-        return View(
-            round=server_round,
-            available=self.roster.available(grid),
-            num_examples=self.roster.num_examples,
-            clusters=self.clusters,
-            accuracies=np.array(
-                [self._accuracies.get(client, np.nan) for client in range(len(self.roster))]
-            ),
-        )
-
-    def _weights(self, cohort: Cohort) -> np.ndarray | None:
-        if cohort.weights is None:
-            return None
-        weights = np.zeros(len(self.roster))
-        weights[cohort.clients] = cohort.weights
-        return weights
-
-    def _send(self, kind: str, clients: np.ndarray) -> list[Message]:
-        self._exchange = self._exchange_models(kind, self.models, clients)
-        return self._exchange.outgoing()
-
-    def _exchange_models(
-        self, kind: str, models: list[dict[str, np.ndarray]], clients: np.ndarray
+    def _with_models(
+        self,
+        attempt: Attempt,
+        kind: str,
+        models: list[dict[str, np.ndarray]],
+        clients: np.ndarray,
     ) -> Exchange:
+        """Return the exchange that sends some clients the model each of them gets."""
         routes = self.routes
         return Exchange.with_models(
             self.roster,
             kind,
             models,
             {int(client): int(routes[client]) for client in clients},
-            round_number=self._attempt.round,
-            attempt=self._attempt.attempt,
+            round_number=attempt.round,
+            attempt=attempt.attempt,
         )
 
     def _after(
-        self, updates: list[Update], cohort_weights: np.ndarray | None
+        self, updates: list[Update], cohort_weights: np.ndarray | None, asked: Sequence[int]
     ) -> list[dict[str, np.ndarray]]:
         """Return the models after the updates; one that nobody trained stays as it is."""
         if self._central is not None:
             weights = self.roster.num_examples if cohort_weights is None else cohort_weights
-            asked = {a.client: float(weights[a.client]) for a in self._attempt.training}
-            noisy = self._central.average(self.models[0], updates, asked)
+            shares = {client: float(weights[client]) for client in asked}
+            noisy = self._central.average(self.models[0], updates, shares)
             return [self._mixed(self.models[0], noisy)]
         # Not by the models that were sent: the clusters may have been formed since.
         return averaged(self.models, updates, self.routes, cohort_weights, self._mixed)
@@ -427,54 +395,50 @@ class FederatedTraining(Strategy):
 
     # What a selection sees before it chooses ---------------------------------------------------
 
-    def _inform(self, server_round: int, grid: Grid, timeout: float) -> None:
-        """Exchange what the selection needs to see; it adds up in the attempt's record."""
+    def _informed(self, attempt: Attempt, rng: np.random.Generator) -> View:
+        """Return what the selection is shown, some of which the sites must be asked for."""
         select = self.method.select
-        rng = seeds.generator(self.settings.seed, "selection", server_round, self._attempt.attempt)
-        view = self._view(server_round, grid)
+        known = [self._accuracies.get(client, np.nan) for client in range(len(self.roster))]
+        view = View(
+            round=attempt.round,
+            available=self.roster.available(attempt.channel.grid),
+            num_examples=self.roster.num_examples,
+            clusters=self.clusters,
+            accuracies=np.array(known),
+        )
         asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
         if len(asked):
-            view = replace(view, losses=self._losses(self.models, asked, grid, timeout))
+            view = replace(view, losses=self._losses(attempt, self.models, asked))
         if len(rehearsing):
-            copies = self._rehearse(rehearsing, grid, timeout)
+            copies = self._rehearsed(attempt, rehearsing)
             if copies and len(asked):
-                view = replace(view, losses_after=self._losses(copies, asked, grid, timeout))
+                view = replace(view, losses_after=self._losses(attempt, copies, asked))
         if "updates" in select.needs:
             view = replace(view, updates=self._remember([]))
         if "links" in select.needs:
-            view = replace(view, upload_seconds=self.meter.upload_seconds(self.roster, self.models))
-        self._sight = view, rng
+            seconds = self.meter.upload_seconds(self.roster.link_rates, self.models[0])
+            view = replace(view, upload_seconds=seconds)
+        return view
 
     def _losses(
-        self, models: list[dict[str, np.ndarray]], clients: np.ndarray, grid: Grid, timeout: float
+        self, attempt: Attempt, models: list[dict[str, np.ndarray]], clients: np.ndarray
     ) -> np.ndarray:
         """Return the loss of each client under its model, (n,), NaN where not known."""
-        exchange = self._exchange_models(messages.LOSS, models, clients)
-        with self._timed("loss"):
-            replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
-        answers = exchange.answers(replies, guard.inspect_loss)
-        self._attempt.losses += answers
+        exchange = self._with_models(attempt, messages.LOSS, models, clients)
         losses = np.full(len(self.roster), np.nan)
-        for answer in answers:
+        for answer in attempt.ask("loss", exchange, guard.inspect_loss):
             if answer.value is not None:
                 losses[answer.client] = answer.value.loss
         return losses
 
-    def _rehearse(
-        self, clients: np.ndarray, grid: Grid, timeout: float
+    def _rehearsed(
+        self, attempt: Attempt, clients: np.ndarray
     ) -> list[dict[str, np.ndarray]] | None:
         """Return copies of the models that some clients trained; None if no update is usable."""
-        exchange = self._exchange_models(messages.TRAIN, self.models, clients)
-        with self._timed("rehearse"):
-            replies = list(grid.send_and_receive(exchange.outgoing(), timeout=timeout))
-        template = Template.of(self.models[0])
-        answers = exchange.answers(
-            replies, lambda reply, asked: guard.inspect_training(reply, asked, template)
-        )
-        self._attempt.rehearsal = answers
-        updates = [(answer, *answer.value) for answer in answers if answer.value is not None]
+        updates: list[Update] = []
+        asked = self._ask_to_train(attempt, "rehearse", clients, updates)
         self._remember(updates)
-        return self._after(updates, None) if updates else None
+        return self._after(updates, None, asked) if updates else None
 
     def _remember(self, updates: list[Update]) -> np.ndarray:
         """Keep what each client's last training added to its model, if the selection needs it."""
@@ -482,11 +446,23 @@ class FederatedTraining(Strategy):
             self._updates = with_latest(self._updates, updates, self.models, len(self.roster))
         return self._updates
 
-    @contextmanager
-    def _timed(self, phase: str) -> Iterator[None]:
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            spent = self._attempt.seconds.get(phase, 0.0)
-            self._attempt.seconds[phase] = spent + time.perf_counter() - began
+    # Flower's four steps -----------------------------------------------------------------------
+
+    def configure_train(self, *_: Any, **__: Any) -> Iterable[Message]:
+        """Not called: :meth:`start` plays rounds in which nothing lies about between steps."""
+        self._plays_its_own_rounds()
+
+    def aggregate_train(self, *_: Any, **__: Any) -> tuple[ArrayRecord, MetricRecord]:
+        """Not called either."""
+        self._plays_its_own_rounds()
+
+    def configure_evaluate(self, *_: Any, **__: Any) -> Iterable[Message]:
+        """Not called either."""
+        self._plays_its_own_rounds()
+
+    def aggregate_evaluate(self, *_: Any, **__: Any) -> MetricRecord:
+        """Not called either."""
+        self._plays_its_own_rounds()
+
+    def _plays_its_own_rounds(self) -> NoReturn:
+        raise RoundError(f"{type(self).__name__} plays its rounds itself: call its start")

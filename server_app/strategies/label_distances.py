@@ -74,7 +74,9 @@ class LabelDistanceClustering(FederatedTraining):
         np.fill_diagonal(found, 0.0)
         return found
 
-    def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
+    def admit(
+        self, newcomers: Roster, server_round: int, grid: Grid, timeout: float
+    ) -> Roster | None:
         """Let back in who was there before; leave out who was not when distances were computed."""
         back = [site for site, name in enumerate(newcomers.names) if name in self.roster.names]
         for name in newcomers.names:

@@ -54,7 +54,7 @@ class LabelDistributionClustering(FederatedTraining):
         self._counts = np.array([answer.value for answer in answers], dtype=np.float64)
         grouping = self._grouped()
         self.clusters = grouping.clusters
-        self._note(0, grouping)
+        self._note(0, grouping, drift=None)
         sizes = sorted(self.clusters.sizes.tolist(), reverse=True)
         log.info("%d clusters of sizes %s", self.clusters.k, ", ".join(map(str, sizes)))
 
@@ -67,19 +67,22 @@ class LabelDistributionClustering(FederatedTraining):
         super().restore(state, grid, timeout)
         self._counts, self._formed = state["counts"], dict(state["formed"])
 
-    def before_round(self, server_round: int, grid: Grid, timeout: float) -> None:
-        """Group the sites anew when it is time, and note how many changed cluster."""
+    def before_round(self, server_round: int, grid: Grid, timeout: float) -> float | None:
+        """Group the sites anew when it is time, and return what share of them changed cluster."""
         every = self.settings.recluster_every
         if not every or server_round == 1 or (server_round - 1) % every:
-            return
+            return None
         self._refresh_counts(grid, timeout)
         grouping = self._grouped()
-        self._drift = placement.share_moved(self.clusters, grouping.clusters)
+        drift = placement.share_moved(self.clusters, grouping.clusters)
         self.regroup(placement.matched(self.clusters, grouping.clusters))
-        self._note(server_round - 1, grouping)
-        log.info("%d clusters, %.0f %% of the sites moved", self.clusters.k, 100 * self._drift)
+        self._note(server_round - 1, grouping, drift)
+        log.info("%d clusters, %.0f %% of the sites moved", self.clusters.k, 100 * drift)
+        return drift
 
-    def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
+    def admit(
+        self, newcomers: Roster, server_round: int, grid: Grid, timeout: float
+    ) -> Roster | None:
         """Put each newcomer into the cluster it is nearest to; leave out who does not answer."""
         answers = self._histograms(newcomers, np.arange(len(newcomers)), grid, timeout)
         kept = []
@@ -149,7 +152,7 @@ class LabelDistributionClustering(FederatedTraining):
                 mechanism.unit,
             )
 
-    def _note(self, after_round: int, grouping: ScoredClusters) -> None:
+    def _note(self, after_round: int, grouping: ScoredClusters, drift: float | None) -> None:
         """Write down how the clusters came about, and between whom they were formed."""
         self._formed = {
             "round": after_round,
@@ -159,7 +162,7 @@ class LabelDistributionClustering(FederatedTraining):
             "chosen_by": "num-clusters" if self.settings.num_clusters else self._group.chosen_by,
             "score": grouping.score,
             "scores": {str(k): score for k, score in grouping.scores.items()},
-            "drift": self._drift,
+            "drift": drift,
         }
         self._write_clusters(self.roster)
 

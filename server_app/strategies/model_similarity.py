@@ -1,6 +1,7 @@
 """FedAvg to a given round, then clusters of the models that the sites return, and a model each."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,8 +22,8 @@ from server_app.clustering.clusters import check_num_clusters
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.methods import Method
 from server_app.record.checkpoint import State
-from server_app.record.ledger import Trained
 from server_app.record.run_folder import RunFolder
+from server_app.rounds.attempt import Attempt, Trained, Update
 from server_app.rounds.exchange import OK, Answer, Exchange
 from server_app.rounds.guard import Asked, Template, inspect_training, refuse_error
 from server_app.rounds.roster import Roster
@@ -90,18 +91,19 @@ class ModelSimilarityClustering(FederatedTraining):
         """Return whether the sites are grouped in this round, by the model that each returns."""
         return self._group.is_due(server_round)
 
-    def before_average(self, server_round: int) -> None:
+    def before_average(self, attempt: Attempt) -> None:
         """Form the clusters in the rounds in which that is due."""
+        server_round = attempt.round
         if not self._group.is_due(server_round):
             return
-        self._describe()
+        self._describe(attempt.trained)
         descriptors = self._described(len(self.roster))
         distances = self._group.compare(descriptors)
         rng = seeds.generator(self.settings.seed, "clustering", server_round)
         grouping = self._group.cluster(distances, rng)
         if server_round > self._group.at_round:
             clusters = placement.matched(self.clusters, grouping.clusters)
-            self._attempt.drift = placement.share_moved(self.clusters, clusters)
+            attempt.drift = placement.share_moved(self.clusters, clusters)
             grouping = replace(grouping, clusters=clusters)
         self._write(server_round, grouping, distances, descriptors)
         self.regroup(grouping.clusters)
@@ -114,16 +116,18 @@ class ModelSimilarityClustering(FederatedTraining):
         if server_round >= self._group.at_round:
             self.method = self._grouped_method
 
-    def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
+    def admit(
+        self, newcomers: Roster, server_round: int, grid: Grid, timeout: float
+    ) -> Roster | None:
         """Put each newcomer into the cluster it is nearest to; leave out who does not answer.
 
         It is described as the others were: by what it makes of the model that all of them trained
         in the round of the clustering. Before that round there is nothing to choose.
         """
         if self._shared is None:
-            return super().admit(newcomers, grid, timeout)
+            return super().admit(newcomers, server_round, grid, timeout)
         known, kept = set(self.roster.names), []
-        for answer in self._first_models(newcomers, grid, timeout):
+        for answer in self._first_models(newcomers, server_round, grid, timeout):
             name = newcomers.names[answer.client]
             if answer.value is None:
                 log.warning("%s joined but is left out: %s", name, answer.verdict)
@@ -138,7 +142,9 @@ class ModelSimilarityClustering(FederatedTraining):
             tuple(newcomers.nodes[client] for client in kept),
         )
 
-    def _first_models(self, newcomers: Roster, grid: Grid, timeout: float) -> list[Answer[Trained]]:
+    def _first_models(
+        self, newcomers: Roster, server_round: int, grid: Grid, timeout: float
+    ) -> list[Answer[Trained]]:
         assert self._shared is not None
         template = Template.of(self._shared)
         exchange = Exchange.with_models(
@@ -146,7 +152,7 @@ class ModelSimilarityClustering(FederatedTraining):
             messages.TRAIN,
             [self._shared],
             dict.fromkeys(range(len(newcomers)), 0),
-            round_number=self._attempt.round + 1,
+            round_number=server_round,
             attempt=1,
         )
         replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
@@ -167,10 +173,10 @@ class ModelSimilarityClustering(FederatedTraining):
 
     # Describing --------------------------------------------------------------------------------
 
-    def _describe(self) -> None:
+    def _describe(self, updates: Sequence[Update]) -> None:
         """Describe the model of every site: a new one, the last known, or the one it would get."""
         routes = self.routes
-        for answer, _, trained in self._attempt.trained:
+        for answer, _, trained in updates:
             sent = self.models[answer.model]
             self._descriptors[answer.client] = self._descriptor(trained, sent)
         for client in set(range(len(self.roster))) - self._descriptors.keys():

@@ -68,25 +68,28 @@ class OtCostGroups(FederatedTraining):
             self.method = self._grouped_method
         super().restore(state, grid, timeout)
 
-    def before_round(self, server_round: int, grid: Grid, timeout: float) -> None:
+    def before_round(self, server_round: int, grid: Grid, timeout: float) -> float | None:
         """Form the groups once round 1 is over, and let the method's own rule choose from then."""
         if server_round == 2:
             self._form_groups(grid, timeout)
         if server_round >= 2:
             self.method = self._grouped_method
+        return None
 
     def after_training(self, grid: Grid, timeout: float) -> None:
         """Form the groups that no later round needed: the precheck."""
         if self._probe is None:
             self._form_groups(grid, timeout)
 
-    def admit(self, newcomers: Roster, grid: Grid, timeout: float) -> Roster | None:
+    def admit(
+        self, newcomers: Roster, server_round: int, grid: Grid, timeout: float
+    ) -> Roster | None:
         """Put each newcomer into the group of least cost to it; leave out who cannot be compared.
 
         All sites that are connected are asked again, about the probe of the others.
         """
         if self._probe is None:
-            return super().admit(newcomers, grid, timeout)
+            return super().admit(newcomers, server_round, grid, timeout)
         joined = self.roster.joined(newcomers)
         present = np.flatnonzero(joined.available(grid)).tolist()
         try:

@@ -168,7 +168,7 @@ def test_run_with_noisy_updates_ends_and_says_what_they_cost(tmp_path):
 
 def update(client, values):
     report = TrainReport(f"site-{client}", 1, 1, 0, 10, 0.5, 0.1)
-    return Answer(client, 0, None, OK, 0, 0), report, model(values)
+    return Answer(client, 0, None, OK), report, model(values)
 
 
 WEIGHTS = st.lists(st.floats(1, 100), min_size=2, max_size=5)

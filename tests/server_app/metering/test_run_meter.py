@@ -16,7 +16,8 @@ from common.errors import ConfigError
 from common.messages import Introduction, Usage
 from deploy.simulation import grid as simulation
 from server_app.metering import run_meter
-from server_app.metering.run_meter import MeteredGrid, RunMeter
+from server_app.metering.run_meter import RunMeter
+from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import Roster
 
 QUICK = Settings().replace(num_clients=6, num_server_rounds=3, local_epochs=2, num_clusters=2)
@@ -202,14 +203,15 @@ def test_a_site_with_a_machine_of_its_own_is_billed_what_it_says(pushed):
         grid.pull_messages(grid.push_messages(asked))
     else:
         grid.send_and_receive(asked)
-    bill = meter.close(SITES)
-    [of_a], [of_b] = bill.items["a"], bill.items["b"]
+    bill = meter.close(SITES.links)
+    of_a, of_b = bill.items
+    assert (of_a.site, of_b.site) == ("a", "b")
     assert (of_a.joules, of_a.source) == (33.0, "measured")
     assert math.isnan(of_b.joules)
     # nothing of the server's own machine falls to them
     assert bill.server_source == "measured"
     assert bill.line()["joules"]["pre"] is None
-    assert not meter.close(SITES).items
+    assert not meter.close(SITES.links).items
 
 
 def test_joules_that_cannot_be_are_not_believed(caplog):
@@ -217,7 +219,7 @@ def test_joules_that_cannot_be_are_not_believed(caplog):
     lies = [Usage(-1.0, 0.0, "shared"), Usage(1.0, 0.0, "perhaps")]
     for usage in lies:
         Echo(meter, {7: usage}).send_and_receive([question(7)])
-    assert [math.isnan(item.joules) for item in meter.close(SITES).items["a"]] == [True, True]
+    assert [math.isnan(item.joules) for item in meter.close(SITES.links).items] == [True, True]
     assert "what it used is not known" in caplog.text
 
 
@@ -226,9 +228,9 @@ def test_faster_links_are_cheaper_and_a_wire_is_free():
     for profile in (radio.WIFI6, radio.WIRED):
         meter = RunMeter(None, profile)
         Echo(meter, {7: USED, 8: USED}).send_and_receive([question(7), question(8)])
-        items = meter.close(SITES).items
-        seconds.append([items[site][0].radio_seconds for site in "ab"])
-        joules.append([items[site][0].radio_joules for site in "ab"])
+        items = meter.close(SITES.links).items
+        seconds.append([item.radio_seconds for item in items])
+        joules.append([item.radio_joules for item in items])
     assert seconds[0][1] < seconds[0][0]
     assert joules[0][1] < joules[0][0]
     assert seconds[1] == joules[1] == [0.0, 0.0]
@@ -236,13 +238,13 @@ def test_faster_links_are_cheaper_and_a_wire_is_free():
 
 def test_links_decide_how_long_an_upload_takes(caplog):
     model = {"w": np.zeros((10, 20), np.float32), "b": np.zeros(20, np.float32)}
-    slow, fast = RunMeter().upload_seconds(SITES, [model])
+    slow, fast = RunMeter().upload_seconds(SITES.link_rates, model)
     assert slow == radio.transmission_seconds(220)
     assert fast == radio.transmission_seconds(220, radio.WIFI6.at_rate(54))
     assert not caplog.text
-    alike, meter = Roster(SITES.sites[:1], nodes=(7,)), RunMeter()
-    meter.upload_seconds(alike, [model])
-    meter.upload_seconds(alike, [model])
+    meter = RunMeter()
+    meter.upload_seconds(SITES.link_rates[:1], model)
+    meter.upload_seconds(SITES.link_rates[:1], model)
     assert caplog.text.count("all links are alike") == 1
 
 
@@ -267,7 +269,7 @@ def test_work_falls_to_the_phase_it_is_done_in(monkeypatch):
     meter = RunMeter(Watts(10.0, clock=iter([0.0, 15.0]).__next__))
     with meter.phase("train"), meter.phase("pre"):
         pass
-    server = meter.close(SITES).server
+    server = meter.close(SITES.links).server
     assert server == pytest.approx({"pre": 10 * (1 + 3 + 5), "train": 10 * (2 + 4), "evaluate": 0})
 
 

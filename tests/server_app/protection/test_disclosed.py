@@ -12,16 +12,18 @@ from small_runs import lines, run, settings_in
 from common import messages
 from common.messages import Introduction, LabelHistogram, ReleaseNote, TrainReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
+from server_app.metering.run_meter import RunMeter
 from server_app.protection.disclosed import (
     CLEAR,
     FILE,
     Disclosed,
     DisclosedReply,
-    RecordingGrid,
+    DisclosureFile,
     shape_of,
 )
 from server_app.record.run_folder import RunFolder
 from server_app.report import releases as report_releases
+from server_app.rounds.metered_grid import MeteredGrid
 
 NOISY = ReleaseNote("discrete Gaussian, sigma 5.28", "replace row", 1.0, 1e-5, spent=2.5)
 
@@ -68,19 +70,21 @@ def test_a_refused_reply_and_an_error_have_left_their_site(tmp_path):
 def test_list_is_on_disk_before_the_sites_train_again_and_a_continued_run_goes_on_with_it(tmp_path):
     folder = RunFolder(tmp_path)
     with InProcessGrid(federations.load_echo, {}, num_nodes=2, workers=1) as inner:
-        grid = RecordingGrid(inner, folder)
+        disclosures = DisclosureFile(folder)
+        grid = MeteredGrid(inner, RunMeter(), disclosures)
         nodes = list(grid.get_node_ids())
         order = messages.content(arrays=messages.encode_arrays({"w": np.ones(3, np.float32)}))
         order[messages.RECORD] = messages.Order(1, 1, 0).encode()
         for times in (0, 1, 2):
             grid.send_and_receive([Message(order, node, "train") for node in nodes])
             assert total(tmp_path, "train")[0] == 2 * times
-        grid.write()
-        again = RecordingGrid(inner, folder)
-        assert again.releases.as_json() == grid.releases.as_json()
+        disclosures.write()
+        later = DisclosureFile(folder)
+        assert later.disclosed.as_json() == disclosures.disclosed.as_json()
+        again = MeteredGrid(inner, RunMeter(), later)
         ids = list(again.push_messages([Message(order, nodes[0], "train")]))
         again.pull_messages(ids)
-        again.write()
+        later.write()
         assert total(tmp_path, "train")[0] == 7
 
 
@@ -91,10 +95,10 @@ def introduced(task_identity, node):
 
 def test_protection_and_cost_are_what_the_site_says(task_identity):
     releases = Disclosed()
-    releases.add(introduced(task_identity, 7))
+    releases.add(introduced(task_identity, 7), 10)
     message = Message(RecordDict(), 7, messages.LABEL_HISTOGRAM)
-    releases.add(messages.reply(message, LabelHistogram("site-7", [1, 2, 2]), note=NOISY))
-    releases.add(messages.reply(message, LabelHistogram("site-7", [1, 2, 2])))
+    releases.add(messages.reply(message, LabelHistogram("site-7", [1, 2, 2]), note=NOISY), 20)
+    releases.add(messages.reply(message, LabelHistogram("site-7", [1, 2, 2])), 20)
     noisy, clear = list(releases.by_kind)[1:]
     assert (noisy.mechanism, noisy.unit, noisy.epsilon, noisy.delta) == (
         NOISY.mechanism,
@@ -122,7 +126,7 @@ def test_a_note_that_cannot_be_read_protects_nothing(task_identity):
 def test_error_reply_of_a_node_that_never_introduced_itself(task_identity):
     releases = Disclosed()
     message = Message(RecordDict(), 9, messages.TRAIN)
-    releases.add(Message(Error(2, "éé"), reply_to=message))
+    releases.add(Message(Error(2, "éé"), reply_to=message), 4)
     [(released, tallies)] = releases.by_kind.items()
     assert released.what == "error message"
     assert tallies["node 9"].bytes == 4
@@ -165,12 +169,13 @@ def test_what_the_superlink_says_of_a_site_that_is_gone_has_left_none(tmp_path):
     settings = settings_in(tmp_path, "num-clients=3")
     folder = RunFolder.create(settings)
     with LosesOne(load_client_app, settings.to_dict(), num_nodes=3, workers=1) as inner:
-        grid = RecordingGrid(inner, folder, real=True)
+        disclosures = DisclosureFile(folder, real=True)
+        grid = MeteredGrid(inner, RunMeter(), disclosures)
         nodes = inner.get_node_ids()
         asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
         replies = grid.send_and_receive(asked)
     assert [reply.has_error() for reply in replies] == [False, False, True]
-    [tallies] = grid.releases.by_kind.values()
+    [tallies] = disclosures.disclosed.by_kind.values()
     assert sorted(tallies) == ["site-0", "site-1"]
     [entry] = folder.read_lines("audit.jsonl")
     assert entry["sites"] == ["site-0", "site-1"]

@@ -52,7 +52,6 @@ def test_every_pair_gets_its_product(wire):
     products = play(wire)
     assert sorted(products.values) == [(0, 1, 0), (0, 2, 0), (1, 2, 0)]
     assert all(value.shape == (1, 1) for value in products.values.values())
-    assert products.bytes > 0
 
 
 @pytest.mark.parametrize("metric", LABEL_PRODUCTS)

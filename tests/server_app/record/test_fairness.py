@@ -1,4 +1,5 @@
 import json
+import math
 
 import numpy as np
 import pytest
@@ -7,9 +8,11 @@ from hypothesis import strategies as st
 
 from common.config import Settings
 from common.messages import EvaluateReport, Introduction, TrainReport
+from server_app.metering.bill import Bill, Item
 from server_app.record.fairness import spread, worst_tenth
-from server_app.record.ledger import Attempt, Ledger
+from server_app.record.ledger import Ledger
 from server_app.record.run_folder import RunFolder
+from server_app.rounds.attempt import Attempt, Channel, Recorded
 from server_app.rounds.exchange import NO_REPLY, OK, Answer
 from server_app.rounds.roster import Roster
 
@@ -43,32 +46,42 @@ def roster():
     return Roster(sites, nodes=(1, 2, 3, 4))
 
 
-def attempt(number, verdicts, accuracies):
-    def trained(client):
-        verdict = verdicts[client]
-        report = TrainReport(NAMES[client], number, 1, 0, 5, 0.5, 0.1)
-        value = (report, {}) if verdict == OK else None
-        return Answer(client, 0, value, verdict, 10, 0 if verdict == NO_REPLY else 10)
-
-    evaluated = [
-        Answer(client, 0, EvaluateReport(NAMES[client], number, 1, 0, 2, 0.5, acc, 0.1), OK, 1, 1)
-        for client, acc in enumerate(accuracies)
+def attempt(number, verdicts, accuracies, names=NAMES):
+    """An attempt whose cohort got some verdicts, and the bill of its messages."""
+    report = TrainReport("somebody", number, 1, 0, 5, 0.5, 0.1)
+    trained = [
+        Answer(client, 0, (report, {}) if verdict == OK else None, verdict)
+        for client, verdict in verdicts.items()
     ]
-    return Attempt(number, 1, [trained(client) for client in verdicts], evaluated)
+    evaluated = [
+        Answer(client, 0, EvaluateReport(names[client], number, 1, 0, 2, 0.5, accuracy, 0.1), OK)
+        for client, accuracy in enumerate(accuracies)
+    ]
+    played = Attempt(number, 1, Channel(None, None, None, 0.0))
+    played.trained += [(answer, *answer.value) for answer in trained if answer.value]
+    played.evaluated += [answer.value for answer in evaluated]
+    phases = ["train"] * len(trained) + ["evaluate"] * len(evaluated)
+    asked = list(zip(phases, trained + evaluated, strict=True))
+    played._recorded += [Recorded(*one, place) for place, one in enumerate(asked)]
+    items = [
+        Item(names[a.client], phase, phase, 10, 10, 0.0, 0.0, True, None, math.nan, "estimated")
+        for phase, a in asked
+    ]
+    return played, Bill(tuple(items))
 
 
 def test_a_rounds_line_holds_the_spread_and_the_share_of_all_updates_so_far(folder, roster):
     ledger = Ledger(folder, roster)
     everybody = dict.fromkeys(range(4), OK)
-    first = ledger.record(attempt(1, everybody, [0.0, 0.2, 0.4, 0.6]))
+    first = ledger.record(*attempt(1, everybody, [0.0, 0.2, 0.4, 0.6]))
     assert first["accuracy_worst_decile"] == 0.0
     assert first["accuracy_std"] == pytest.approx(np.std([0.0, 0.2, 0.4, 0.6]))
     assert first["uplink_share"] == 1.0
     # A refused update was sent, one that never came was not.
-    second = ledger.record(attempt(2, {0: OK, 1: "holds NaN", 2: NO_REPLY}, [0.5, 0.5]))
+    second = ledger.record(*attempt(2, {0: OK, 1: "holds NaN", 2: NO_REPLY}, [0.5, 0.5]))
     assert second["uplink_share"] == 6 / 8
     # Another process that goes on counts on from the lines.
-    third = Ledger(folder, roster).record(attempt(3, {0: OK}, [0.5, 0.7]))
+    third = Ledger(folder, roster).record(*attempt(3, {0: OK}, [0.5, 0.7]))
     assert third["uplink_share"] == 7 / 12
     results = Ledger(folder, roster).results(1.0, Settings().replace(target_accuracy=0.5))
     assert results["uplink_share"] == 7 / 12
@@ -85,14 +98,12 @@ def test_ten_of_24_from_round_ten_on_cost_47_and_a_half_percent(folder):
     names = [f"subject-{number:02d}" for number in range(24)]
     sites = tuple(Introduction(name, 5, 2, 3, [4], ["model"]) for name in names)
     ledger = Ledger(folder, Roster(sites, nodes=tuple(range(24))))
-    report = TrainReport("subject", 1, 1, 0, 5, 0.5, 0.1)
     for number in range(1, 101):
-        cohort = range(24 if number <= 10 else 10)
-        answers = [Answer(client, 0, (report, {}), OK, 1, 1) for client in cohort]
-        line = ledger.record(Attempt(number, 1, answers))
+        cohort = dict.fromkeys(range(24 if number <= 10 else 10), OK)
+        line = ledger.record(*attempt(number, cohort, [], names))
     assert line["uplink_share"] == pytest.approx(0.475)
 
 
 def test_a_round_that_nobody_evaluated_has_no_spread(folder, roster):
-    line = Ledger(folder, roster).record(attempt(1, {0: OK}, []))
+    line = Ledger(folder, roster).record(*attempt(1, {0: OK}, []))
     assert line["accuracy_std"] is line["accuracy_worst_decile"] is None

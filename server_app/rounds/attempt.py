@@ -1,0 +1,153 @@
+"""Attempt at a round: whom it asked what, what came of it, and how long that took."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from common.messages import EvaluateReport, TrainReport
+from server_app.metering.run_meter import RunMeter
+from server_app.rounds.exchange import OK, Answer, Exchange
+from server_app.rounds.guard import Asked
+from server_app.rounds.roster import Roster
+
+T = TypeVar("T")
+
+Trained = tuple[TrainReport, dict[str, np.ndarray]]
+Update = tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]
+
+# In this order the lines of a round's answers are written, whenever they came; secagg's own steps
+# stand where training does.
+_FIRST = {"loss": 0, "rehearse": 1}
+_LAST = "evaluate"
+
+
+@dataclass(frozen=True)
+class Channel:
+    """How a round reaches the sites."""
+
+    roster: Roster
+    grid: Grid
+    meter: RunMeter
+    """That the grid enters its messages into."""
+    timeout: float
+    """Seconds to wait in each exchange."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """An answer as it goes on record."""
+
+    phase: str
+    """``loss``, ``rehearse``, ``train``, ``share``, ``mask``, ``unmask`` or ``evaluate``."""
+    answer: Answer[Any]
+    message: int
+    """Place of the message among those that the meter was shown since it was last closed."""
+
+
+@dataclass(frozen=True)
+class SecaggRecord:
+    """How one model's secure sum went: how many sites were left after each step."""
+
+    model: int
+    asked: int
+    advertised: int
+    shared: int
+    masked: int
+    unmasked: int
+    threshold: int
+    sites: list[str]
+    """Those in the sum; none if it was given up."""
+    weight: int | None
+    """Sum of their weights."""
+    loss: float | None
+    """Their weighted mean training loss, in nats."""
+    reason: str
+    """Why it was given up; empty if it was not."""
+
+
+@dataclass
+class Attempt:
+    """One attempt at a round, on its way from what is known before it to its record.
+
+    The strategy hands it from step to step: the view that a selection gets, the exchange with the
+    cohort, the updates that count, the models that they make, the evaluation, the lines on disk.
+    What outlives a round is the strategy's.
+    """
+
+    round: int
+    attempt: int
+    channel: Channel
+    drift: float | None = None
+    """Share of the sites that changed cluster before this round; None: nobody was grouped anew."""
+    trained: list[Update] = field(default_factory=list)
+    """The cohort's usable updates."""
+    sums: list[SecaggRecord] = field(default_factory=list)
+    """Where the server saw sums of updates only."""
+    divergence: dict[int, float] = field(default_factory=dict)
+    """Client -> weight divergence of its update, where that can be seen."""
+    evaluated: list[EvaluateReport] = field(default_factory=list)
+    """The usable evaluations."""
+    seconds: dict[str, float] = field(default_factory=dict)
+    """Wall seconds of the server by phase; ``server`` is its own work."""
+    _recorded: list[Recorded] = field(default_factory=list)
+
+    def ask(
+        self,
+        phase: str,
+        exchange: Exchange,
+        inspect: Callable[[Message, Asked], T],
+        *,
+        models: Sequence[int] | None = None,
+    ) -> list[Answer[T]]:
+        """Send an exchange's messages, and put on record what comes back.
+
+        Args:
+            phase: what the messages are for.
+            exchange: whom to ask what.
+            inspect: as :meth:`Exchange.answers` has it.
+            models: of each client asked, in order; None: those of the exchange.
+        """
+        first = len(self.channel.meter.sent)
+        with self.timed("server"):
+            outgoing = exchange.outgoing()
+        with self.timed(phase):
+            replies = self.channel.grid.send_and_receive(outgoing, timeout=self.channel.timeout)
+        with self.timed("server"):
+            answers = exchange.answers(replies, inspect)
+        if models is not None:
+            answers = [replace(a, model=m) for a, m in zip(answers, models, strict=True)]
+        self._recorded += [
+            Recorded(phase, answer, place) for place, answer in enumerate(answers, start=first)
+        ]
+        return answers
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the seconds that the block takes to a phase."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            spent = self.seconds.get(phase, 0.0)
+            self.seconds[phase] = spent + time.perf_counter() - began
+
+    @property
+    def answers(self) -> list[Recorded]:
+        """Every answer, in the order of the record's lines."""
+        middle = len(_FIRST)
+        order = {**_FIRST, _LAST: middle + 1}
+        return sorted(self._recorded, key=lambda one: order.get(one.phase, middle))
+
+    def first_reason(self) -> str:
+        """Return why the attempt has no result, or the first thing that went wrong in it."""
+        names = self.channel.roster.names
+        given_up = [f"model {one.model}: {one.reason}" for one in self.sums if one.reason]
+        answers = [one.answer for one in self.answers]
+        bad = [f"{names[a.client]}: {a.verdict}" for a in answers if a.verdict != OK]
+        return (given_up + bad + ["nobody was asked"])[0]
