@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from common.messages import Parameters
 from server_app.rounds.attempt import Update
 from server_app.rounds.divergence import weight_divergences
 from server_app.rounds.routing import average
@@ -50,32 +49,6 @@ def divergences(updates: Sequence[Update], models: Models, routes: np.ndarray) -
         clients = [answer.client for answer, _, _ in mine]
         found |= dict(zip(clients, distances or (), strict=False))
     return found
-
-
-def flat(parameters: Parameters) -> np.ndarray:
-    """Return all entries of a model, (parameters,) float32."""
-    return np.concatenate([value.ravel() for value in parameters.values()], dtype=np.float32)
-
-
-def with_latest(
-    known: np.ndarray, updates: Sequence[Update], models: Models, num_clients: int
-) -> np.ndarray:
-    """Return what each client's last training added to its model, (n, parameters) float32.
-
-    Args:
-        known: the same before these updates, perhaps of fewer clients; newcomers' rows are 0.
-        updates: of some clients.
-        models: that were sent.
-        num_clients: n.
-    """
-    shape = num_clients, sum(value.size for value in models[0].values())
-    if known.shape != shape:
-        grown = np.zeros(shape, dtype=np.float32)
-        grown[: len(known), : known.shape[1]] = known
-        known = grown
-    for answer, _, trained in updates:
-        known[answer.client] = flat(trained) - flat(models[answer.model])
-    return known
 
 
 def regrouped(models: Models, before: np.ndarray, after: np.ndarray, rows: np.ndarray) -> Models:

@@ -9,9 +9,12 @@ import contextlib
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 from common.logs import FACTS
 from server_app.record.run_folder import RunFolder
+
+log = logging.getLogger("coterie")
 
 FILE = "audit.jsonl"
 EVENTS = (
@@ -46,15 +49,26 @@ def append(folder: RunFolder, event: str, *entries: Fact) -> None:
     _append(folder, facts(event, entries)[FACTS])
 
 
+def say_what_did_not_count(line: Mapping[str, Any]) -> None:
+    """Log the replies that a round's line lists as rejected or missing."""
+    for entry in line["rejected"]:
+        words = line["round"], entry["site"], entry["reason"]
+        rejected = fact("rejected", round=line["round"], **entry)
+        log.warning("round %d: %s: %s", *words, extra=rejected)
+    for site in line["missing"]:
+        missing = fact("missing", round=line["round"], site=site)
+        log.warning("round %d: %s: no reply", line["round"], site, extra=missing)
+
+
 @contextlib.contextmanager
-def trail(folder: RunFolder, log: logging.Logger) -> Iterator[None]:
+def trail(folder: RunFolder, source: logging.Logger) -> Iterator[None]:
     """Append what is logged with facts to a run's audit trail."""
     handler = _Trail(folder)
-    log.addHandler(handler)
+    source.addHandler(handler)
     try:
         yield
     finally:
-        log.removeHandler(handler)
+        source.removeHandler(handler)
 
 
 class _Trail(logging.Handler):

@@ -3,19 +3,18 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result, Strategy
+from flwr.serverapp.strategy import Result
 
 from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
-from server_app.aggregation.mean import averaged, divergences, regrouped, with_latest
+from server_app.aggregation.mean import averaged, divergences, regrouped
 from server_app.clustering.algorithms import Clusters
 from server_app.metering.run_meter import RunMeter
 from server_app.methods import Method
@@ -23,27 +22,30 @@ from server_app.protection.central_dp import CentralDp
 from server_app.protection.secagg import SecaggAverages
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import HoldsClients, State
-from server_app.record.ledger import Ledger, progress
+from server_app.record.ledger import Ledger, Score, progress
 from server_app.record.run_folder import RunFolder
 from server_app.rounds import guard
 from server_app.rounds.attempt import Attempt, Channel, Update
+from server_app.rounds.attendance import Attendance
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Template
-from server_app.rounds.roster import Roster, introduce_late
+from server_app.rounds.memory import Memory
+from server_app.rounds.roster import Roster
 from server_app.rounds.routing import mixed, per_cluster
 from server_app.selection.rules import View
+from server_app.strategies.own_rounds import OwnRounds
 
 log = logging.getLogger("coterie")
 
 _ATTEMPTS = 2  # a round without one usable reply is retried once
 
 
-class FederatedTraining(Strategy):
+class FederatedTraining(OwnRounds):
     """Rounds of training with one or several models and a rule for who trains.
 
-    Flower's own loop would carry one model, accept an average over nobody and go on after it; this
-    class keeps its ``start`` signature over a loop of its own. What differs between methods is in
-    the ``Method``; a subclass exists only where other messages flow (``prepare``).
+    What differs between methods is in the ``Method``; a subclass exists only where other messages
+    flow (``prepare``). Here is what outlives a round; a round itself is an
+    :class:`~server_app.rounds.attempt.Attempt` that goes from step to step.
     """
 
     def __init__(
@@ -59,10 +61,8 @@ class FederatedTraining(Strategy):
         self.meter = RunMeter()
         """Where the grid enters messages and this class its work; the app opens another."""
         self._resumed: tuple[int, State] = 0, {}
-        self._strangers: set[int] = set()
-        self._away: set[int] = set()
-        self._updates = np.empty((0, 0), dtype=np.float32)
-        self._accuracies: dict[int, float] = {}
+        self._attendance = Attendance()
+        self._memory = Memory()
         self._central = CentralDp.chosen(settings, folder)
 
     def prepare(self, grid: Grid, timeout: float) -> None:
@@ -103,8 +103,7 @@ class FederatedTraining(Strategy):
             "clusters": self.clusters.labels,
             "models": {str(index): model for index, model in enumerate(self.models)},
             "selection": self.method.select.state(),
-            "updates": self._updates,
-            "accuracies": {str(client): value for client, value in self._accuracies.items()},
+            **self._memory.state(),
         }
 
     def restore(self, state: State, grid: Grid, timeout: float) -> None:
@@ -112,8 +111,7 @@ class FederatedTraining(Strategy):
         self.clusters = Clusters(state["clusters"])
         self.models = [dict(model) for model in state["models"].values()]
         self.method.select.restore(state["selection"])
-        self._updates = state["updates"]
-        self._accuracies = {int(client): value for client, value in state["accuracies"].items()}
+        self._memory.restore(state)
 
     def resume(self, done: int, state: State) -> None:
         """Let :meth:`start` go on after round ``done`` instead of starting at round 1."""
@@ -202,11 +200,11 @@ class FederatedTraining(Strategy):
 
     def _greet(self, server_round: int, grid: Grid, timeout: float) -> None:
         """Let in who connected since the last round, and say who left."""
-        newcomers = introduce_late(grid, self.roster, self._strangers, timeout=timeout)
+        newcomers = self._attendance.newcomers(grid, self.roster, timeout)
         admitted = self.admit(newcomers, server_round, grid, timeout) if newcomers else None
         if newcomers and newcomers != admitted:
             kept = set(admitted.nodes) if admitted else set()
-            self._strangers.update(set(newcomers.nodes) - kept)
+            self._attendance.leave_out(set(newcomers.nodes) - kept)
         if admitted:
             self.roster = self.roster.joined(admitted)
             self._ledger = Ledger(self.folder, self.roster)
@@ -215,19 +213,7 @@ class FederatedTraining(Strategy):
                 cluster = self.clusters.labels[self.roster.names.index(name)]
                 joined = audit.facts("joined", self.roster.facts([name]))
                 log.info("%s joined, cluster %d", name, cluster, extra=joined)
-        self._say_who_left(self.roster.available(grid))
-
-    def _say_who_left(self, available: np.ndarray) -> None:
-        away = set(np.flatnonzero(~available).tolist())
-        left = sorted(away - self._away)
-        for client in left:
-            name = self.roster.names[client]
-            away_now = audit.fact("left", site=name)
-            log.warning("%s is not connected and cannot be selected", name, extra=away_now)
-        for cluster in np.unique(self.clusters.labels[left]):
-            if away.issuperset(self.clusters.members(int(cluster)).tolist()):
-                log.warning("cluster %d is empty: none of its sites is connected", cluster)
-        self._away = away
+        self._attendance.say_who_left(self.roster, self.clusters, self.roster.available(grid))
 
     def _play(
         self, server_round: int, channel: Channel, drift: float | None
@@ -252,13 +238,7 @@ class FederatedTraining(Strategy):
     def _record(self, attempt: Attempt) -> None:
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
         line = self._ledger.record(attempt, self.meter.close(self.roster.links))
-        for entry in line["rejected"]:
-            words = line["round"], entry["site"], entry["reason"]
-            fact = audit.fact("rejected", round=line["round"], **entry)
-            log.warning("round %d: %s: %s", *words, extra=fact)
-        for site in line["missing"]:
-            fact = audit.fact("missing", round=line["round"], site=site)
-            log.warning("round %d: %s: no reply", line["round"], site, extra=fact)
+        audit.say_what_did_not_count(line)
         log.info("%s", progress(line, self.settings.num_server_rounds, _ATTEMPTS))
         if self.settings.on_bad_update == "fail" and (line["rejected"] or line["missing"]):
             raise RoundError(
@@ -320,14 +300,9 @@ class FederatedTraining(Strategy):
         inspect = guard.inspect_personal if two else guard.inspect_evaluation
         exchange = self._with_models(attempt, messages.EVALUATE, self.models, np.flatnonzero(able))
         for answer in attempt.ask("evaluate", exchange, inspect):
-            if answer.value is not None:
-                attempt.evaluated.append(answer.value)
-                self._accuracies[answer.client] = answer.value.accuracy
-        reports = attempt.evaluated
-        if not reports:
-            return None
-        rows = np.array([report.num_examples for report in reports])
-        return float(np.average([report.accuracy for report in reports], weights=rows))
+            self._memory.evaluated(answer)
+            attempt.evaluated += [] if answer.value is None else [answer.value]
+        return Score.of(attempt.evaluated).accuracy if attempt.evaluated else None
 
     def _ask_to_train(
         self, attempt: Attempt, phase: str, clients: np.ndarray, usable: list[Update]
@@ -398,13 +373,12 @@ class FederatedTraining(Strategy):
     def _informed(self, attempt: Attempt, rng: np.random.Generator) -> View:
         """Return what the selection is shown, some of which the sites must be asked for."""
         select = self.method.select
-        known = [self._accuracies.get(client, np.nan) for client in range(len(self.roster))]
         view = View(
             round=attempt.round,
             available=self.roster.available(attempt.channel.grid),
             num_examples=self.roster.num_examples,
             clusters=self.clusters,
-            accuracies=np.array(known),
+            accuracies=self._memory.accuracies(len(self.roster)),
         )
         asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
         if len(asked):
@@ -413,8 +387,7 @@ class FederatedTraining(Strategy):
             copies = self._rehearsed(attempt, rehearsing)
             if copies and len(asked):
                 view = replace(view, losses_after=self._losses(attempt, copies, asked))
-        if "updates" in select.needs:
-            view = replace(view, updates=self._remember([]))
+        view = replace(view, updates=self._remember([]))
         if "links" in select.needs:
             seconds = self.meter.upload_seconds(self.roster.link_rates, self.models[0])
             view = replace(view, upload_seconds=seconds)
@@ -440,29 +413,8 @@ class FederatedTraining(Strategy):
         self._remember(updates)
         return self._after(updates, None, asked) if updates else None
 
-    def _remember(self, updates: list[Update]) -> np.ndarray:
-        """Keep what each client's last training added to its model, if the selection needs it."""
-        if "updates" in self.method.select.needs:
-            self._updates = with_latest(self._updates, updates, self.models, len(self.roster))
-        return self._updates
-
-    # Flower's four steps -----------------------------------------------------------------------
-
-    def configure_train(self, *_: Any, **__: Any) -> Iterable[Message]:
-        """Not called: :meth:`start` plays rounds in which nothing lies about between steps."""
-        self._plays_its_own_rounds()
-
-    def aggregate_train(self, *_: Any, **__: Any) -> tuple[ArrayRecord, MetricRecord]:
-        """Not called either."""
-        self._plays_its_own_rounds()
-
-    def configure_evaluate(self, *_: Any, **__: Any) -> Iterable[Message]:
-        """Not called either."""
-        self._plays_its_own_rounds()
-
-    def aggregate_evaluate(self, *_: Any, **__: Any) -> MetricRecord:
-        """Not called either."""
-        self._plays_its_own_rounds()
-
-    def _plays_its_own_rounds(self) -> NoReturn:
-        raise RoundError(f"{type(self).__name__} plays its rounds itself: call its start")
+    def _remember(self, updates: list[Update]) -> np.ndarray | None:
+        """Keep what each client's last training added, and return it, if the selection needs it."""
+        if "updates" not in self.method.select.needs:
+            return None
+        return self._memory.trained(updates, self.models, len(self.roster))

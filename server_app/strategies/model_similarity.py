@@ -14,7 +14,6 @@ from common import messages, models, seeds
 from common.config import Settings
 from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters, ProbeReport, ProbeRequest
-from server_app.aggregation.mean import flat
 from server_app.clustering import placement, probe
 from server_app.clustering.algorithms import Clusters, ScoredClusters
 from server_app.clustering.by_models import PROBABILITIES, ModelGroups, nearest_columns
@@ -26,6 +25,7 @@ from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Trained, Update
 from server_app.rounds.exchange import OK, Answer, Exchange
 from server_app.rounds.guard import Asked, Template, inspect_training, refuse_error
+from server_app.rounds.memory import flat
 from server_app.rounds.roster import Roster
 from server_app.selection import rules
 from server_app.strategies.base import FederatedTraining

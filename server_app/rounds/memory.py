@@ -1,0 +1,73 @@
+"""Memory of the sites: what is known of each from the rounds before."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from common.messages import EvaluateReport, Parameters
+from server_app.rounds.attempt import Update
+from server_app.rounds.exchange import Answer
+
+
+class Memory:
+    """Each client's last accuracy and, where it is told, what its last training added."""
+
+    def __init__(self) -> None:
+        self._updates = np.empty((0, 0), dtype=np.float32)
+        self._accuracies: dict[int, float] = {}
+
+    def accuracies(self, num_clients: int) -> np.ndarray:
+        """Return the last accuracy of each client, (n,) in [0, 1]; NaN: none yet."""
+        return np.array([self._accuracies.get(client, np.nan) for client in range(num_clients)])
+
+    def evaluated(self, answer: Answer[EvaluateReport]) -> None:
+        """Remember what a client's evaluation said."""
+        if answer.value is not None:
+            self._accuracies[answer.client] = answer.value.accuracy
+
+    def trained(
+        self, updates: Sequence[Update], models: Sequence[Parameters], num_clients: int
+    ) -> np.ndarray:
+        """Remember what some clients trained from the models that they were sent.
+
+        Returns what each client's last training added, (n, parameters) float32; 0: none yet.
+        """
+        self._updates = with_latest(self._updates, updates, models, num_clients)
+        return self._updates
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it."""
+        accuracies = {str(client): value for client, value in self._accuracies.items()}
+        return {"updates": self._updates, "accuracies": accuracies}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._updates = state["updates"]
+        self._accuracies = {int(client): value for client, value in state["accuracies"].items()}
+
+
+def with_latest(
+    known: np.ndarray, updates: Sequence[Update], models: Sequence[Parameters], num_clients: int
+) -> np.ndarray:
+    """Return what each client's last training added to its model, (n, parameters) float32.
+
+    Args:
+        known: the same before these updates, perhaps of fewer clients; newcomers' rows are 0.
+        updates: of some clients.
+        models: that were sent.
+        num_clients: n.
+    """
+    shape = num_clients, sum(value.size for value in models[0].values())
+    if known.shape != shape:
+        grown = np.zeros(shape, dtype=np.float32)
+        grown[: len(known), : known.shape[1]] = known
+        known = grown
+    for answer, _, trained in updates:
+        known[answer.client] = flat(trained) - flat(models[answer.model])
+    return known
+
+
+def flat(parameters: Parameters) -> np.ndarray:
+    """Return all entries of a model, (parameters,) float32."""
+    return np.concatenate([value.ravel() for value in parameters.values()], dtype=np.float32)
