@@ -111,9 +111,16 @@ class Roster:
                 nodes.append(node)
         return Roster(tuple(sites), tuple(nodes))
 
+    def subset(self, clients: Sequence[int]) -> "Roster":
+        """Return the roster of some of the sites, by position, in the order given."""
+        return Roster(
+            tuple(self.sites[client] for client in clients),
+            tuple(self.nodes[client] for client in clients),
+        )
+
     def first(self, count: int) -> "Roster":
         """Return the roster of the first ``count`` sites."""
-        return Roster(self.sites[:count], self.nodes[:count])
+        return self.subset(range(count))
 
     def facts(self, names: Iterable[str]) -> list[Fact]:
         """Return what the audit trail says of sites that join."""
