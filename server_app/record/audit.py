@@ -2,43 +2,18 @@
 
 ``audit.jsonl`` is only ever appended to, also when a run goes on after a crash, and every line is
 on disk before the run does anything that rests on it. What happens reaches it through the log:
-``log.warning(text, extra=audit.fact(...))`` is both a line for people and an entry here.
+``log.warning(text, extra=logs.fact(...))`` is both a line for people and an entry here.
 """
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 
-from common.logs import FACTS
+from common.logs import FACTS, Fact, facts
 from server_app.record.run_folder import RunFolder
 
 FILE = "audit.jsonl"
-EVENTS = (
-    "started",
-    "resumed",
-    "joined",
-    "left",
-    "refused",
-    "rejected",
-    "missing",
-    "released",
-    "finished",
-    "failed",
-)
-
-Fact = Mapping[str, object]
-
-
-def fact(event: str, **values: object) -> dict[str, list[Fact]]:
-    """Return what makes a log line an entry of the audit trail, as its ``extra``."""
-    assert event in EVENTS
-    return {FACTS: [{"event": event, **values}]}
-
-
-def facts(event: str, entries: Iterable[Fact]) -> dict[str, list[Fact]]:
-    """Return what makes one log line several entries."""
-    return {FACTS: [entry for values in entries for entry in fact(event, **values)[FACTS]]}
 
 
 def append(folder: RunFolder, event: str, *entries: Fact) -> None:

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
-from common import messages, seeds
+from common import logs, messages, seeds
 from common.config import Settings
 from common.errors import RoundError
 from server_app.aggregation.mean import Update, averaged, divergences, regrouped, with_latest
@@ -21,11 +21,12 @@ from server_app.metering.run_meter import RunMeter
 from server_app.methods import Method
 from server_app.protection.central_dp import CentralDp
 from server_app.protection.secagg import SecaggAverages
-from server_app.record import audit, checkpoint
-from server_app.record.checkpoint import HoldsClients, State
+from server_app.record import checkpoint
+from server_app.record.checkpoint import State
 from server_app.record.ledger import Attempt, Ledger, progress
 from server_app.record.run_folder import RunFolder
 from server_app.rounds import guard
+from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Template
 from server_app.rounds.roster import Roster, introduce_late
@@ -211,7 +212,7 @@ class FederatedTraining(Strategy):
             self.folder.write_json("sites.json", [vars(site) for site in self.roster.sites])
             for name in admitted.names:
                 cluster = self.clusters.labels[self.roster.names.index(name)]
-                joined = audit.facts("joined", self.roster.facts([name]))
+                joined = logs.facts("joined", self.roster.facts([name]))
                 log.info("%s joined, cluster %d", name, cluster, extra=joined)
         self._say_who_left(self.roster.available(grid))
 
@@ -220,7 +221,7 @@ class FederatedTraining(Strategy):
         left = sorted(away - self._away)
         for client in left:
             name = self.roster.names[client]
-            away_now = audit.fact("left", site=name)
+            away_now = logs.fact("left", site=name)
             log.warning("%s is not connected and cannot be selected", name, extra=away_now)
         for cluster in np.unique(self.clusters.labels[left]):
             if away.issuperset(self.clusters.members(int(cluster)).tolist()):
@@ -251,10 +252,10 @@ class FederatedTraining(Strategy):
         line = self._ledger.record(self._attempt, self.meter.close(self.roster))
         for entry in line["rejected"]:
             words = line["round"], entry["site"], entry["reason"]
-            fact = audit.fact("rejected", round=line["round"], **entry)
+            fact = logs.fact("rejected", round=line["round"], **entry)
             log.warning("round %d: %s: %s", *words, extra=fact)
         for site in line["missing"]:
-            fact = audit.fact("missing", round=line["round"], site=site)
+            fact = logs.fact("missing", round=line["round"], site=site)
             log.warning("round %d: %s: no reply", line["round"], site, extra=fact)
         log.info("%s", progress(line, self.settings.num_server_rounds, _ATTEMPTS))
         if self.settings.on_bad_update == "fail" and (line["rejected"] or line["missing"]):
