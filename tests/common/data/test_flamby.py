@@ -10,7 +10,7 @@ from flamby_folders import SUBJECTS, brain, isic_lines, write_isic, write_ixi
 from PIL import Image
 
 from client_app import prepared_data
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from client_app.site_config import SiteConfig
 from common.config import load
 from common.data import flamby
