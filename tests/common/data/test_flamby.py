@@ -14,8 +14,8 @@ from client_app.simulated_sites import simulated_federation
 from client_app.site_config import SiteConfig
 from common.config import load
 from common.data import flamby
+from common.data.data_folder import DataFolder
 from common.data.datasets import load_site_file
-from common.data.readers import DataFolder
 from common.errors import DataError
 
 
