@@ -136,7 +136,7 @@ def ours(work: Workload, engine: str, workers: int, rounds: int, folder: Path) -
     """Time this project's grid."""
     import torch
 
-    from client_app.site import simulated_federation
+    from client_app.simulated_sites import simulated_federation
     from deploy.simulation.grid import InProcessGrid, load_client_app
 
     settings = settings_of(work, engine, folder)

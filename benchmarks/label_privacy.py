@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 from sklearn.metrics import adjusted_rand_score
 
 from client_app.answers.label_histogram import histogram
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common import seeds
 from common.config import Settings
 from common.privacy.labels import label_mechanism, plausible_counts

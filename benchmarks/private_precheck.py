@@ -23,7 +23,8 @@ import safetensors.numpy
 from flwr.app import Context, RecordDict
 
 from client_app.answers.representations import SeenRows, represented
-from client_app.site import open_site, simulated_federation
+from client_app.simulated_sites import simulated_federation
+from client_app.site import open_site
 from common import models
 from common.config import Settings
 from common.privacy.statistics import ball_rows, release_moments

@@ -13,7 +13,8 @@ from typing import Self
 import numpy as np
 from flwr.app import RecordDict
 
-from client_app.site import Site, simulated_federation
+from client_app.simulated_sites import simulated_federation
+from client_app.site import Site
 from client_app.site_state import ContextKeeper
 from client_app.training import engine
 from client_app.training.engine import Lesson

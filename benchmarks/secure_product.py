@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common import models
 from common.config import Settings
 from common.identity import Channel, EphemeralKey, Identity, Occasion

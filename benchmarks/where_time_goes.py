@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 
-import deploy.cli  # noqa: F401  what every command imports
 from benchmarks.metering import Apart, clocked
 from client_app.training import engine
 from common import config
 from common.config import Settings
+from deploy import cli  # noqa: F401  what every command imports
 from deploy.simulation import grid
 from server_app.record import checkpoint
 from server_app.report import report

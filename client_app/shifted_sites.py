@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.datasets import Dataset, chunks, standardised_again
-from common.data.readers import IntArray
+from common.data.rows import IntArray
 from common.data.shifts import IMAGE_SHIFTS, ImageShift, offsets
 from common.errors import ConfigError
 from common.splits import SiteRows

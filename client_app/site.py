@@ -1,27 +1,20 @@
 """A site: its stable id, its rows, and what it is willing to release."""
 
-import functools
-import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from flwr.app import Context
 
 from client_app import prepared_data, site_config
-from client_app.shifted_sites import shifted
+from client_app.simulated_sites import drawn_rate, released, simulated_federation
 from client_app.site_config import SiteConfig
 from client_app.site_state import Keeper, keeper_of
-from common import config, seeds
+from common import config
 from common.config import Settings
-from common.data.datasets import SYNTHETIC, Dataset, load_dataset
-from common.data.shifts import IMAGE_SHIFTS
-from common.data.synthetic import SyntheticSites
+from common.data.datasets import Dataset
 from common.errors import ConfigError, DataError, MessageError
-from common.privacy import disclosures
 from common.privacy.book import Budget
-from common.radio import LinkRates
-from common.splits import SiteRows, partition
+from common.splits import SiteRows
 
 
 @dataclass(frozen=True)
@@ -73,36 +66,11 @@ def open_site(context: Context) -> Site:
         settings,
         dataset,
         parts[index],
-        _released(own, context, settings),
+        released(own, context.node_config, settings),
         keeper_of(context),
         own.budget,
-        own.link_rate or _drawn_rate(name, settings),
+        own.link_rate or drawn_rate(name, settings),
     )
-
-
-def _released(own: SiteConfig, context: Context, settings: Settings) -> tuple[str, ...]:
-    """Return what a site without data of its own releases.
-
-    Flower's own simulation gives its sites no word to say, and the one who sets the run up owns
-    all of them: they release what it needs, as ``coterie simulate`` lets them.
-    """
-    if "releases" in context.node_config or not _in_flowers_simulation():
-        return own.released
-    return (*own.released, *disclosures.asked(settings))
-
-
-def _in_flowers_simulation() -> bool:
-    """Return whether this is one of Ray's workers; the process of a deployed site has no Ray."""
-    ray = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
-
-
-def _drawn_rate(name: str, settings: Settings) -> float:
-    """Return the rate of a simulated site's link; 0 where the settings say nothing of links."""
-    if not settings.link_rate:
-        return 0.0
-    rng = seeds.generator(settings.seed, "link", name)
-    return LinkRates.parse(settings.link_rate).draw(rng)
 
 
 def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
@@ -131,44 +99,6 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
         own.link_rate,
         simulated=False,
     )
-
-
-def _synthetic_sites(settings: Settings) -> SyntheticSites | None:
-    if settings.dataset != SYNTHETIC:
-        return None
-    return SyntheticSites(
-        settings.num_clients, settings.synthetic_rows, settings.shift, settings.shift_size
-    )
-
-
-@functools.lru_cache(maxsize=1)
-def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
-    """Return the data set and the rows of every site.
-
-    Made once per process, not per message; workers forked afterwards share its pages.
-    """
-    dataset = load_dataset(
-        settings.dataset,
-        data_dir=Path(settings.data_dir) if settings.data_dir else None,
-        download=settings.download,
-        label_column=settings.label_column,
-        client_column=settings.client_column,
-        test_fraction=settings.test_fraction,
-        sites=_synthetic_sites(settings),
-        seed=settings.seed,
-    )
-    rows = partition(
-        dataset,
-        split=settings.split,
-        num_clients=settings.num_clients,
-        alpha=settings.dirichlet_alpha,
-        num_partitions=settings.num_partitions,
-        min_size=settings.min_partition_size,
-        seed=settings.seed,
-    )
-    if settings.shift in IMAGE_SHIFTS:
-        dataset = shifted(dataset, rows, settings.shift, settings.shift_size)
-    return dataset, rows
 
 
 def require(site: Site, release: str) -> None:

@@ -1,12 +1,44 @@
-"""Log lines as JSON: one object per line, the same from the run, the SuperLink and the sites."""
+"""Log lines: as JSON, one object per line, and the facts some carry for a run's audit trail."""
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
 FACTS = "audit"
 """Attribute of a log record that holds facts (a list of mappings) beside its text."""
+
+
+EVENTS = (
+    "started",
+    "resumed",
+    "joined",
+    "left",
+    "refused",
+    "rejected",
+    "missing",
+    "released",
+    "finished",
+    "failed",
+)
+"""What can happen in a run that its audit trail tells."""
+
+Fact = Mapping[str, object]
+
+
+def fact(event: str, **values: object) -> dict[str, list[Fact]]:
+    """Return what makes a log line an entry of the audit trail, as its ``extra``.
+
+    >>> fact("left", site="north")
+    {'audit': [{'event': 'left', 'site': 'north'}]}
+    """
+    assert event in EVENTS
+    return {FACTS: [{"event": event, **values}]}
+
+
+def facts(event: str, entries: Iterable[Fact]) -> dict[str, list[Fact]]:
+    """Return what makes one log line several entries."""
+    return {FACTS: [entry for values in entries for entry in fact(event, **values)[FACTS]]}
 
 
 def as_line(time: datetime, level: str, source: str, message: str, **more: object) -> str:
@@ -29,5 +61,5 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             message = f"{message}\n{self.formatException(record.exc_info)}"
         time = datetime.fromtimestamp(record.created, UTC)
-        facts: list[Mapping[str, object]] = getattr(record, FACTS, [])
+        facts: list[Fact] = getattr(record, FACTS, [])
         return as_line(time, record.levelname, "run", message, **({FACTS: facts} if facts else {}))

@@ -8,7 +8,7 @@ import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from common import config, messages, models
+from common import config, logs, messages, models
 from common.config import Settings
 from common.errors import CoterieError
 from common.logs import JsonFormatter
@@ -20,10 +20,11 @@ from server_app.metering.run_meter import RunMeter
 from server_app.methods import LabelDistances, LabelGroups, Method
 from server_app.protection.disclosed import DisclosureFile
 from server_app.record import audit, checkpoint
-from server_app.record.checkpoint import HoldsClients, State
+from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder, environment
 from server_app.report import report
 from server_app.rounds.deadlines import Courier
+from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import Roster, introduce, reintroduce
 from server_app.strategies.base import FederatedTraining
@@ -58,7 +59,7 @@ def _record(
     """Run, and leave a true status and a report behind however that ends."""
     context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
     event = "resumed" if settings.resume else "started"
-    log.info("writing to %s", folder.path, extra=audit.fact(event, strategy=settings.strategy))
+    log.info("writing to %s", folder.path, extra=logs.fact(event, strategy=settings.strategy))
     meter = RunMeter.of(settings)
     folder.write_json("environment.json", environment() | {"metered": meter.description})
     clients = grid if isinstance(grid, HoldsClients) else None

@@ -9,7 +9,7 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from safetensors.numpy import load_file
 
 from client_app.app import app as real
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common import messages
 from common import models as networks
 from common.config import Settings

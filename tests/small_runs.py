@@ -4,7 +4,7 @@ import json
 
 from flwr.app import Context, RecordDict
 
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common.config import Settings
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from client_app.simulated_sites import SIMULATION
 from common.config import Settings
 from deploy.simulation.grid import simulate
 from deploy.sites.site import free_port
@@ -37,6 +38,7 @@ def flower(tmp_path_factory):
         "FLWR_TELEMETRY_ENABLED": "0",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "RAY_USAGE_STATS_ENABLED": "0",
+        SIMULATION: "1",
         "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
     }
 

@@ -23,7 +23,7 @@ from common.privacy.book import SITE, Budget, Entry, PrivacyBook
 from common.privacy.labels import LabelMechanism, label_mechanism
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 
-__all__ = ["BOOK", "book_of", "charge", "label_answer", "release_once", "update_answer"]
+__all__ = ["BOOK", "book_of", "charge_update", "label_answer", "release_once", "update_answer"]
 
 BOOK = "privacy-book.json"
 
@@ -56,10 +56,26 @@ def release_once(
         return book.answers[request], book
 
 
-def charge(keeper: Keeper, budget: Budget, entry: Entry) -> PrivacyBook:
-    """Count a release that is too large to be kept, before it leaves; return the book after it."""
+def charge_update(
+    keeper: Keeper, budget: Budget, entry: Entry, planned: UpdateNoise
+) -> PrivacyBook:
+    """Count an update, too large to be kept, before it leaves; return the book after it.
+
+    One lock from counting to charging: two answers at once cannot both be the last one.
+
+    Raises:
+        BudgetError: the site's budget does not allow it, or the book has as many entries of this
+            name as were planned for.
+    """
     with keeper.locked():
-        book = book_of(keeper).charged(entry, budget)
+        book = book_of(keeper)
+        taken = sum(known.what == entry.what for known in book.entries)
+        if taken >= planned.releases:
+            raise BudgetError(
+                f"this run has had {taken} updates of this site, all that its update-epsilon = "
+                f"{planned.epsilon:g} was planned for"
+            )
+        book = book.charged(entry, budget)
         keeper.write(BOOK, book.to_bytes())
         return book
 
@@ -93,14 +109,7 @@ def update_answer(
         return fitted, None
     planned = UpdateNoise.of(settings)
     entry = Entry(planned.event, SITE, f"update in run {message.metadata.run_id}")
-    with site.keeper.locked():
-        taken = sum(known.what == entry.what for known in book_of(site.keeper).entries)
-    if taken >= planned.releases:
-        raise BudgetError(
-            f"this run has had {taken} updates of this site, all that its update-epsilon = "
-            f"{planned.epsilon:g} was planned for"
-        )
-    book = charge(site.keeper, site.budget, entry)
+    book = charge_update(site.keeper, site.budget, entry, planned)
     sent = messages.decode_arrays(messages.arrays_of(message.content))
     change = clipped_update(fitted.parameters, sent, planned.clip)
     noisy = noisy_model(sent, change, planned.sigma)

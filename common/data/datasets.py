@@ -13,8 +13,10 @@ from numpy.typing import NDArray
 
 from common import seeds
 from common.data import flamby, readers
+from common.data.data_folder import DataFolder
 from common.data.own_data import read_csv, read_image_folder, read_npz
-from common.data.readers import Array, DataFolder, IntArray, Reader, Rows, require_finite
+from common.data.readers import Reader
+from common.data.rows import Array, IntArray, Rows, require_finite
 from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean
 

@@ -14,7 +14,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.readers import DataFolder, IntArray, Rows, damaged, read_image
+from common.data.data_folder import DataFolder
+from common.data.files import damaged, read_image
+from common.data.rows import IntArray, Rows
 from common.errors import DataError, did_you_mean
 
 Lines = list[dict[str, str]]

@@ -7,14 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.readers import (
-    Array,
-    IntArray,
-    Rows,
-    damaged,
-    read_arrays,
-    read_image,
-)
+from common.data.files import damaged, read_arrays, read_image
+from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError, did_you_mean
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")

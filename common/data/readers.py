@@ -1,4 +1,4 @@
-"""Reads each data set's files as they lie on disk into `Rows`; scales and splits nothing.
+"""Readers of known data sets: their files as they lie on disk to `Rows`, nothing scaled or split.
 
 A new data set is one function ``DataFolder -> Rows`` here and one line in
 `common.data.datasets.DATASETS`. Where the files come from, their licences and layouts:
@@ -6,135 +6,30 @@ docs/data.md.
 """
 
 import csv
-import gzip
 import importlib.util
 import io
 import itertools
 import math
 import pickle
-import zlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
+from common.data.data_folder import DataFolder
+from common.data.files import damaged, read_arrays, read_bytes, read_image
+from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError
 
-Array = NDArray[Any]
-IntArray = NDArray[np.int64]
+Reader = Callable[[DataFolder], Rows]
 
 CIFAR_IMAGE = (3, 32, 32)
 FASHION_CLASSES = (
     *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
     *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
 )
-# Beyond this a value cannot become float32, and its square still fits in float64.
-LARGEST = float(np.finfo(np.float32).max)
-
-
-def require_finite(x: Array, what: str) -> None:
-    """Raise DataError naming the first row of `x` (n, ...) that has NaN, inf or exceeds float32."""
-    # min and max carry a NaN along, so the usual case needs no array of flags.
-    if x.dtype.kind != "f" or not x.size or (x.min() >= -LARGEST and x.max() <= LARGEST):
-        return
-    flat = x.reshape(len(x), -1)
-    bad = ~(np.abs(flat) <= LARGEST)
-    row = int(bad.any(axis=1).argmax())
-    value = flat[row][bad[row]][0]
-    raise DataError(f"{what}: row {row} holds {value}; drop the row or replace the value")
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """A data set as read: unscaled, in the order of its files.
-
-    x (n, features), or (n, channels, height, width) for images, (n, channels, depth, height, width)
-    for volumes; y (n,) in 0..len(class_names)-1;
-    owner (n,) in 0..len(owner_names)-1, or None without natural clients; test (n,) marks the rows
-    of a split that comes with the data, or None.
-    """
-
-    x: Array
-    y: IntArray
-    class_names: tuple[str, ...]
-    owner: IntArray | None = None
-    owner_names: tuple[str, ...] = ()
-    test: NDArray[np.bool_] | None = None
-    columns: tuple[str, ...] = ()
-    """Names of the features, where the file has them."""
-    masks: NDArray[np.bool_] | None = None
-    """(n, depth, height, width): what is to be found in each volume, where that is the task."""
-
-    def __post_init__(self) -> None:
-        if self.x.ndim not in (2, 4, 5):
-            raise DataError(f"rows of shape {self.x.shape[1:]}: expected (features,) or images")
-        parts = (self.x, self.y, self.owner, self.test, self.masks)
-        lengths = {len(part) for part in parts if part is not None}
-        if len(lengths) != 1 or 0 in self.x.shape:
-            raise DataError(
-                f"{len(self.x)} rows of shape {self.x.shape[1:]} with {len(self.y)} labels: "
-                "rows, labels, clients and test marks must be equally many, and at least one"
-            )
-        require_finite(self.x, "the data")
-
-
-@dataclass(frozen=True)
-class DataFolder:
-    """The setting data-dir, and whether torchvision may fetch missing files into it."""
-
-    path: Path | None
-    download: bool
-
-    def files(
-        self, dataset: str, names: Sequence[str], fetch: str = "", **options: str
-    ) -> list[Path]:
-        """Return the paths of `names` (or of ``name.gz``), fetched first by torchvision's `fetch`.
-
-        Nothing is written while every file is there, so the folder may be read-only. A file that
-        stays missing is a DataError with the place that was searched.
-        """
-        if self.path is None:
-            raise DataError(
-                f"dataset={dataset} is read from files: set data-dir=<folder that holds {names[0]}>"
-                " (docs/data.md shows the layouts)"
-            )
-        root = self.path.resolve()
-        if self.download and fetch and not all(_present(root / name) for name in names):
-            _fetch(dataset, fetch, root, options)
-        return [_present(root / name) or _missing(dataset, root / name, fetch) for name in names]
-
-
-Reader = Callable[[DataFolder], Rows]
-
-
-def _present(path: Path) -> Path | None:
-    candidates = (path, path.with_name(path.name + ".gz"))
-    return next((candidate for candidate in candidates if candidate.is_file()), None)
-
-
-def _missing(dataset: str, path: Path, fetch: str) -> Path:
-    remedy = (
-        "put it there, or set download=true and a data-dir=<folder> that can be written"
-        if fetch
-        else "it is not fetched by itself: docs/data.md says where it comes from"
-    )
-    raise DataError(f"dataset={dataset}: there is no file {path}; {remedy}")
-
-
-def _fetch(dataset: str, class_name: str, root: Path, options: dict[str, str]) -> None:
-    from torchvision import datasets
-
-    try:
-        getattr(datasets, class_name)(str(root), download=True, **options)
-    except (OSError, RuntimeError) as error:  # URLError is an OSError; RuntimeError: wrong md5
-        raise DataError(
-            f"dataset={dataset} could not be fetched into {root}: {error}; "
-            "check the network and the folder, or put the files there by hand (docs/data.md)"
-        ) from error
 
 
 # --- the bundled and the image sets ---------------------------------------------------------------
@@ -213,7 +108,7 @@ def _official(
 
 def _read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:
     """Return an IDX file's array: 0, 0, 8 (uint8), ndim, then ndim big-endian sizes, then bytes."""
-    content = _content(path)
+    content = read_bytes(path)
     start = 4 + 4 * ndim
     if content[:4] != bytes((0, 0, 8, ndim)) or len(content) < start:
         raise damaged(path, f"it starts with {content[:4].hex(' ')}, not 00 00 08 0{ndim}")
@@ -270,7 +165,7 @@ class _ArrayUnpickler(pickle.Unpickler):
 
 def _unpickled(path: Path, *keys: str) -> list[Any]:
     try:
-        record = _ArrayUnpickler(io.BytesIO(_content(path)), encoding="latin1").load()
+        record = _ArrayUnpickler(io.BytesIO(read_bytes(path)), encoding="latin1").load()
         return [record[key] for key in keys]
     except Exception as error:  # damage surfaces in whatever instruction it reaches
         raise damaged(path, f"no batch with {', '.join(keys)} ({error})") from error
@@ -372,7 +267,7 @@ def _patient_features(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], 
 def _patients(path: Path) -> NDArray[np.float64]:
     """Return the complete rows (n, 11): the ten columns age to oldpeak, then num."""
     try:
-        lines = _content(path).decode("ascii").splitlines()
+        lines = read_bytes(path).decode("ascii").splitlines()
         cells = [line.replace("?", "nan").split(",") for line in lines]
         table = np.array(cells, dtype=np.float64)
     except ValueError as error:
@@ -397,7 +292,7 @@ def credit_cards(path: Path) -> Rows:
 
     As Elhussein & Gürsoy read it: 29 features, V1 to V28 and Amount.
     """
-    first, _, rest = _content(path).decode("utf-8-sig", errors="replace").partition("\n")
+    first, _, rest = read_bytes(path).decode("utf-8-sig", errors="replace").partition("\n")
     header = next(csv.reader([first]), [])
     for column in ("Time", "Class"):
         if column not in header:
@@ -416,45 +311,3 @@ def credit_cards(path: Path) -> Rows:
     features = [number for number, name in enumerate(header) if name not in ("Time", "Class")]
     names = tuple(header[number] for number in features)
     return Rows(table[:, features], labels.astype(np.int64), CREDIT_CLASSES, columns=names)
-
-
-# --- files of one kind -------------------------------------------------------------------------
-
-
-def damaged(path: Path, why: object) -> DataError:
-    """Return the error for a file that is there but does not hold what it should."""
-    return DataError(f"{path.absolute()} cannot be read: {why}; replace the file")
-
-
-def _content(path: Path) -> bytes:
-    try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise damaged(path, str(error)) from error
-
-
-def read_arrays(path: Path, *required: str) -> dict[str, Array]:
-    """Return all arrays of an ``.npz``, of which `required` must be there; pickles are refused."""
-    try:
-        # Opened here, because np.load leaves a damaged file open.
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in archive.files}
-    except Exception as error:  # damage surfaces in whatever part of the parser it reaches
-        raise damaged(path, error) from error
-    for key in required:
-        if key not in arrays:
-            raise DataError(f"{path.absolute()} has no array {key!r}; it holds {', '.join(arrays)}")
-    return arrays
-
-
-def read_image(source: Path | io.BytesIO, what: str) -> NDArray[np.uint8]:
-    """Return one image (channels, height, width)."""
-    try:
-        with Image.open(source) as image:
-            mode, pixels = image.mode, np.asarray(image)
-    # Pillow reports some broken PNG chunks as SyntaxError, and sizes that could fill the memory.
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise DataError(f"{what} cannot be read as an image: {error}; replace the file") from error
-    if mode not in ("L", "RGB"):
-        raise DataError(f"{what} has colour mode {mode}; save it as 8-bit grey or RGB")
-    return pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)

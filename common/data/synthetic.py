@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common import seeds
-from common.data.readers import IntArray, Rows
+from common.data.rows import IntArray, Rows
 from common.data.shifts import offsets
 from common.errors import ConfigError
 

@@ -25,7 +25,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from client_app.training.engine import require_compiler
 from client_app.training.loop import choose_device
 from common.config import Scalar, Settings

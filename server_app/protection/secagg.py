@@ -9,7 +9,7 @@ checks that its length, the total of its weights and the size of its entries are
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import numpy as np
@@ -22,7 +22,7 @@ from common.identity import Pins, SignedKeys
 from common.messages import Order, Parameters
 from common.privacy.updates import tells_loss
 from common.secagg import shamir
-from common.secagg.fixed_point import Mean, Ring, Scale
+from common.secagg.fixed_point import Mean, Scale
 from common.secagg.messages import (
     MASKED,
     SECAGG_MASK,
@@ -42,7 +42,8 @@ from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app.aggregation.mean import Models
 from server_app.protection import secagg_limits
-from server_app.rounds.attempt import Attempt, SecaggRecord
+from server_app.protection.model_sum import ModelSum
+from server_app.rounds.attempt import Attempt
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
@@ -55,41 +56,6 @@ _Reply = TypeVar("_Reply", bound=SecaggReply)
 
 _SLACK_BYTES = 65_536  # names and scalars beside arrays and lists
 _SEALED_BYTES = 256  # of one member's sealed shares, at most
-
-
-@dataclass
-class _Sum:
-    """One model's sum on its way through the steps; ``reason`` says why it was given up."""
-
-    model: int
-    weights: dict[str, int]
-    """Site -> weight sent; 0: its number of rows. Everybody who was asked."""
-    scale: Scale
-    fewest: int
-    keys: dict[str, SignedKeys] = field(default_factory=dict)
-    relay: Relay | None = None
-    dealt: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
-    """U2: what each sealed for each neighbour."""
-    masked: dict[str, Ring] = field(default_factory=dict)
-    """U3."""
-    told: dict[str, Disclosure] = field(default_factory=dict)
-    mean: Mean | None = None
-    reason: str = ""
-
-    @property
-    def members(self) -> Relay:
-        """The members that advertised keys, and their neighbours."""
-        assert self.relay is not None
-        return self.relay
-
-    @property
-    def delivered(self) -> frozenset[str]:
-        """U2."""
-        return frozenset(self.dealt)
-
-    def around(self, site: str, among: Iterable[str]) -> list[str]:
-        """Return a site's neighbours among some members, in the order of their ids."""
-        return sorted(self.members.links[site].intersection(among))
 
 
 @dataclass
@@ -132,7 +98,7 @@ class SecaggAverages:
             mix(model, means[index].parameters) if index in means else model
             for index, model in enumerate(models)
         ]
-        return after, [_loss(mean) for mean in means.values()]
+        return after, [mean.metrics[0] if mean.metrics else math.nan for mean in means.values()]
 
     def means(
         self,
@@ -157,20 +123,20 @@ class SecaggAverages:
         self._unmask(sums)
         with self.attempt.timed("server"):
             self._each(sums, lambda one: self._finish(one, models[one.model]))
-        self.attempt.sums = [_record(one) for one in sums]
+        self.attempt.sums = [one.record for one in sums]
         for one in sums:
             if one.reason:
                 log.warning("model %d stays as it is: %s", one.model, one.reason)
         return {one.model: one.mean for one in sums if one.mean is not None}
 
-    def _sum(self, model: int, clients: list[int], weights: Mapping[int, int] | None) -> _Sum:
+    def _sum(self, model: int, clients: list[int], weights: Mapping[int, int] | None) -> ModelSum:
         names = [self.roster.names[client] for client in clients]
         sent = [0 if weights is None else weights[client] for client in clients]
         rows = self.roster.num_examples[clients].tolist()
         scale = Scale(len(clients), max(rows if weights is None else sent))
         quorum = math.ceil(self.settings.quorum * len(clients))
         fewest = max(self.settings.secagg_min_cohort, quorum)
-        one = _Sum(model, dict(zip(names, sent, strict=True)), scale, fewest)
+        one = ModelSum(model, dict(zip(names, sent, strict=True)), scale, fewest)
         needed = max(fewest, wiring(len(clients)).threshold)
         if len(clients) < needed:
             one.reason = f"{len(clients)} sites were chosen to train it, a sum needs {needed}"
@@ -178,18 +144,18 @@ class SecaggAverages:
 
     # The steps ---------------------------------------------------------------------------------
 
-    def _train(self, sums: list[_Sum], models: Models) -> None:
+    def _train(self, sums: list[ModelSum], models: Models) -> None:
         arrays = {
             one.model: messages.encode_arrays(models[one.model]) for one in sums if not one.reason
         }
 
-        def content(one: _Sum, site: str) -> RecordDict:
+        def content(one: ModelSum, site: str) -> RecordDict:
             order = SecaggOrder(
                 *self._order(one), len(one.weights), one.scale.max_weight, one.weights[site]
             )
             return messages.content(order, arrays[one.model])
 
-        def inspect(reply: Message, asked: Asked, one: _Sum) -> SecaggKeys:
+        def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggKeys:
             report = _decoded(SecaggKeys, reply, asked, _SLACK_BYTES)
             if not (np.isfinite(report.seconds) and report.seconds >= 0):
                 raise MessageError(f"seconds = {report.seconds}")
@@ -203,14 +169,14 @@ class SecaggAverages:
         self._exchange(SECAGG_TRAIN, "train", sums, lambda one: one.weights, content, inspect)
         self._each(sums, self._join)
 
-    def _join(self, one: _Sum) -> None:
+    def _join(self, one: ModelSum) -> None:
         planned = wiring(len(one.weights))
         links = neighbours_of(sorted(one.keys), planned.degree)
         one.relay = Relay(self._occasion(one), one.keys, links, planned.threshold)
         one.relay.check(frozenset(one.keys), "trained and advertised keys")
 
-    def _share(self, sums: list[_Sum]) -> None:
-        def content(one: _Sum, site: str) -> RecordDict:
+    def _share(self, sums: list[ModelSum]) -> None:
+        def content(one: ModelSum, site: str) -> RecordDict:
             circle = [site, *one.around(site, one.keys)]
             signed = [one.keys[name] for name in circle]
             return messages.content(
@@ -225,7 +191,7 @@ class SecaggAverages:
                 )
             )
 
-        def inspect(reply: Message, asked: Asked, one: _Sum) -> SealedShares:
+        def inspect(reply: Message, asked: Asked, one: ModelSum) -> SealedShares:
             expected = one.around(asked.site.site, one.keys)
             limit = _SLACK_BYTES + _SEALED_BYTES * len(expected)
             report = _decoded(SealedShares, reply, asked, limit)
@@ -237,13 +203,13 @@ class SecaggAverages:
         self._exchange(SECAGG_SHARE, "share", sums, lambda one: one.keys, content, inspect)
         self._each(sums, lambda one: one.members.check(one.delivered, "dealt shares"))
 
-    def _mask(self, sums: list[_Sum], models: Models) -> None:
-        def content(one: _Sum, site: str) -> RecordDict:
+    def _mask(self, sums: list[ModelSum], models: Models) -> None:
+        def content(one: ModelSum, site: str) -> RecordDict:
             dealers = one.around(site, one.dealt)
             sealed = [one.dealt[name][site] for name in dealers]
             return messages.content(SealedShares(site, *self._order(one), dealers, sealed))
 
-        def inspect(reply: Message, asked: Asked, one: _Sum) -> MaskedReport:
+        def inspect(reply: Message, asked: Asked, one: ModelSum) -> MaskedReport:
             size = sum(value.size for value in models[one.model].values()) + self._metrics + 1
             report = _decoded(MaskedReport, reply, asked, _SLACK_BYTES + 8 * size)
             arrays = messages.decode_arrays(messages.arrays_of(reply.content))
@@ -261,12 +227,12 @@ class SecaggAverages:
             ),
         )
 
-    def _unmask(self, sums: list[_Sum]) -> None:
-        def content(one: _Sum, site: str) -> RecordDict:
+    def _unmask(self, sums: list[ModelSum]) -> None:
+        def content(one: ModelSum, site: str) -> RecordDict:
             alive = [site, *one.around(site, one.masked)]
             return messages.content(SecaggSurvivors(*self._order(one), alive))
 
-        def inspect(reply: Message, asked: Asked, one: _Sum) -> SecaggDisclosure:
+        def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggDisclosure:
             site = asked.site.site
             alive = [site, *one.around(site, one.masked)]
             gone = one.around(site, one.delivered - one.masked.keys())
@@ -284,7 +250,7 @@ class SecaggAverages:
 
         self._exchange(SECAGG_UNMASK, "unmask", sums, lambda one: one.masked, content, inspect)
 
-    def _finish(self, one: _Sum, model: Parameters) -> None:
+    def _finish(self, one: ModelSum, model: Parameters) -> None:
         total = one.members.total(one.masked, one.delivered, one.told)
         least = most = 0
         for site in one.masked:
@@ -303,10 +269,10 @@ class SecaggAverages:
         self,
         kind: str,
         phase: str,
-        sums: list[_Sum],
-        whom: Callable[[_Sum], Iterable[str]],
-        content: Callable[[_Sum, str], RecordDict],
-        inspect: Callable[[Message, Asked, _Sum], SecaggReply],
+        sums: list[ModelSum],
+        whom: Callable[[ModelSum], Iterable[str]],
+        content: Callable[[ModelSum, str], RecordDict],
+        inspect: Callable[[Message, Asked, ModelSum], SecaggReply],
     ) -> None:
         """Ask some members of every sum that goes on, and put their answers on record."""
         asked = {site: one for one in sums if not one.reason for site in whom(one)}
@@ -329,7 +295,7 @@ class SecaggAverages:
         )
 
     @staticmethod
-    def _each(sums: list[_Sum], act: Callable[[_Sum], None]) -> None:
+    def _each(sums: list[ModelSum], act: Callable[[ModelSum], None]) -> None:
         """Do something to every sum that goes on; one that cannot is given up, with the reason."""
         for one in sums:
             if not one.reason:
@@ -343,15 +309,18 @@ class SecaggAverages:
         """How many metrics are in a vector: the training loss, if it leaves the sites."""
         return int(tells_loss(self.settings))
 
-    def _order(self, one: _Sum) -> tuple[int, int, int]:
+    def _order(self, one: ModelSum) -> tuple[int, int, int]:
         return self.attempt.round, self.attempt.attempt, one.model
 
-    def _occasion(self, one: _Sum) -> Any:
+    def _occasion(self, one: ModelSum) -> Any:
         return occasion_of(self.attempt.channel.grid.run.run_id, *self._order(one))
 
 
 def _inspected(
-    inspect: Callable[[Message, Asked, _Sum], SecaggReply], reply: Message, asked: Asked, one: _Sum
+    inspect: Callable[[Message, Asked, ModelSum], SecaggReply],
+    reply: Message,
+    asked: Asked,
+    one: ModelSum,
 ) -> SecaggReply:
     try:
         return inspect(reply, asked, one)
@@ -376,24 +345,3 @@ def _decoded(kind: type[_Reply], reply: Message, asked: Asked, most_bytes: int) 
             f"round {asked.order.round}, attempt {asked.order.attempt}, model {asked.order.model}"
         )
     return report
-
-
-def _loss(mean: Mean) -> float:
-    return mean.metrics[0] if mean.metrics else math.nan
-
-
-def _record(one: _Sum) -> SecaggRecord:
-    mean = one.mean
-    return SecaggRecord(
-        model=one.model,
-        asked=len(one.weights),
-        advertised=len(one.keys),
-        shared=len(one.dealt),
-        masked=len(one.masked),
-        unmasked=len(one.told),
-        threshold=wiring(len(one.weights)).threshold,
-        sites=sorted(one.masked) if mean else [],
-        weight=mean.weight if mean else None,
-        loss=mean.metrics[0] if mean and mean.metrics else None,
-        reason=one.reason,
-    )

@@ -2,7 +2,7 @@
 
 ``audit.jsonl`` is only ever appended to, also when a run goes on after a crash, and every line is
 on disk before the run does anything that rests on it. What happens reaches it through the log:
-``log.warning(text, extra=audit.fact(...))`` is both a line for people and an entry here.
+``log.warning(text, extra=logs.fact(...))`` is both a line for people and an entry here.
 """
 
 import contextlib
@@ -11,37 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
-from common.logs import FACTS
+from common import logs
+from common.logs import FACTS, Fact, facts
 from server_app.record.run_folder import RunFolder
 
 log = logging.getLogger("coterie")
 
 FILE = "audit.jsonl"
-EVENTS = (
-    "started",
-    "resumed",
-    "joined",
-    "left",
-    "refused",
-    "rejected",
-    "missing",
-    "released",
-    "finished",
-    "failed",
-)
-
-Fact = Mapping[str, object]
-
-
-def fact(event: str, **values: object) -> dict[str, list[Fact]]:
-    """Return what makes a log line an entry of the audit trail, as its ``extra``."""
-    assert event in EVENTS
-    return {FACTS: [{"event": event, **values}]}
-
-
-def facts(event: str, entries: Iterable[Fact]) -> dict[str, list[Fact]]:
-    """Return what makes one log line several entries."""
-    return {FACTS: [entry for values in entries for entry in fact(event, **values)[FACTS]]}
 
 
 def append(folder: RunFolder, event: str, *entries: Fact) -> None:
@@ -53,10 +29,10 @@ def say_what_did_not_count(line: Mapping[str, Any]) -> None:
     """Log the replies that a round's line lists as rejected or missing."""
     for entry in line["rejected"]:
         words = line["round"], entry["site"], entry["reason"]
-        rejected = fact("rejected", round=line["round"], **entry)
+        rejected = logs.fact("rejected", round=line["round"], **entry)
         log.warning("round %d: %s: %s", *words, extra=rejected)
     for site in line["missing"]:
-        missing = fact("missing", round=line["round"], site=site)
+        missing = logs.fact("missing", round=line["round"], site=site)
         log.warning("round %d: %s: no reply", line["round"], site, extra=missing)
 
 

@@ -12,14 +12,14 @@ import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
 
 from common.errors import DataError
 
-__all__ = ["HoldsClients", "State", "latest", "save"]
+__all__ = ["State", "latest", "save"]
 
 log = logging.getLogger("coterie")
 
@@ -30,22 +30,6 @@ _FOLDER = "checkpoints"
 _STATE, _ARRAYS, _SUMS = "state.json", "arrays.safetensors", "SHA256SUMS"
 _KEPT = 2  # a damaged newest one leaves the one before it
 _ARRAY = "$array"
-
-
-@runtime_checkable
-class HoldsClients(Protocol):
-    """A grid that holds what its clients keep, and must have it saved: they are simulated.
-
-    Real sites keep that themselves, and survive the server.
-    """
-
-    def client_states(self) -> dict[str, np.ndarray]:
-        """Return what each client keeps, as bytes in (b,) uint8, by a name that stays the same."""
-        ...
-
-    def restore_clients(self, states: Mapping[str, np.ndarray]) -> None:
-        """Let the clients go on from what :meth:`client_states` returned."""
-        ...
 
 
 def save(run: Path, server_round: int, state: State) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 from flwr.serverapp import Grid
 
+from common import logs
 from server_app.clustering.clusters import Clusters
-from server_app.record import audit
 from server_app.rounds.roster import Roster, introduce_late
 
 log = logging.getLogger("coterie")
@@ -40,7 +40,7 @@ class Attendance:
         left = sorted(away - self._away)
         for client in left:
             name = roster.names[client]
-            away_now = audit.fact("left", site=name)
+            away_now = logs.fact("left", site=name)
             log.warning("%s is not connected and cannot be selected", name, extra=away_now)
         for cluster in np.unique(clusters.labels[left]):
             if away.issuperset(clusters.members(int(cluster)).tolist()):

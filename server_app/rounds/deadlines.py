@@ -15,8 +15,7 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from server_app.record.checkpoint import HoldsClients
-from server_app.rounds.delegating_grid import DelegatingGrid
+from server_app.rounds.delegating_grid import DelegatingGrid, HoldsClients
 
 log = logging.getLogger("coterie")
 

@@ -1,10 +1,27 @@
-"""A grid over another one, for those that do something with the messages on their way."""
+"""Grids: one over another, to do something with messages on their way; one that holds clients."""
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+
+
+@runtime_checkable
+class HoldsClients(Protocol):
+    """A grid that holds what its clients keep, and must have it saved: they are simulated.
+
+    Real sites keep that themselves, and survive the server.
+    """
+
+    def client_states(self) -> dict[str, np.ndarray]:
+        """Return what each client keeps, as bytes in (b,) uint8, by a name that stays the same."""
+        ...
+
+    def restore_clients(self, states: Mapping[str, np.ndarray]) -> None:
+        """Let the clients go on from what :meth:`client_states` returned."""
+        ...
 
 
 class DelegatingGrid(Grid):

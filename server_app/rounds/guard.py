@@ -4,6 +4,8 @@ One NaN in one reply makes an average NaN, and a wrong shape stops a run without
 was; both are ordinary in a federation, so every reply is inspected before it is decoded further.
 """
 
+import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -16,13 +18,18 @@ from common.errors import MessageError
 from common.messages import (
     EvaluateReport,
     Introduction,
+    LabelHistogram,
     LossReport,
+    NoisyHistogram,
     Order,
     Parameters,
     PersonalReport,
     ReleaseNote,
     TrainReport,
 )
+from common.privacy.labels import plausible_counts
+
+log = logging.getLogger("coterie")
 
 _Evaluation = TypeVar("_Evaluation", bound=EvaluateReport)
 
@@ -98,6 +105,41 @@ def inspect_loss(reply: Message, asked: Asked) -> LossReport:
     report = LossReport.decode(reply.content)
     _compare(report, asked, asked.site.num_examples)
     return report
+
+
+def inspect_exact_histogram(reply: Message, asked: Asked) -> list[float]:
+    """Return a site's rows per class (K,) if they agree with its introduction."""
+    refuse_error(reply)
+    histogram = LabelHistogram.decode(reply.content)
+    _check_classes(histogram, histogram.counts, asked)
+    if min(histogram.counts) < 0 or sum(histogram.counts) != asked.site.num_examples:
+        raise MessageError(f"counts {histogram.counts} are not of {asked.site.num_examples} rows")
+    return [float(count) for count in histogram.counts]
+
+
+def inspect_noisy_histogram(reply: Message, asked: Asked) -> list[float]:
+    """Return what a site's estimates make plausible: rows per class (K,) >= 0 with its sum."""
+    refuse_error(reply)
+    histogram = NoisyHistogram.decode(reply.content)
+    _check_classes(histogram, histogram.estimates, asked)
+    if not all(map(math.isfinite, histogram.estimates)):
+        raise MessageError("the noisy histogram holds NaN or inf")
+    if max(histogram.estimates) <= 0:
+        log.warning(
+            "%s: nothing of its label histogram is above the noise; all classes count alike",
+            asked.site.site,
+        )
+    counts: list[float] = plausible_counts(histogram.estimates, asked.site.num_examples).tolist()
+    return counts
+
+
+def _check_classes(
+    histogram: LabelHistogram | NoisyHistogram, values: list[int] | list[float], asked: Asked
+) -> None:
+    if histogram.site != asked.site.site:
+        raise MessageError(f"signed {histogram.site!r}")
+    if len(values) != asked.site.num_classes:
+        raise MessageError(f"{len(values)} classes, introduced with {asked.site.num_classes}")
 
 
 def refuse_error(reply: Message) -> None:

@@ -12,12 +12,11 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from common import messages
+from common import logs, messages
 from common.errors import MessageError, RoundError
+from common.logs import Fact
 from common.messages import Introduction
 from server_app.metering.bill import Link
-from server_app.record import audit
-from server_app.record.audit import Fact
 from server_app.rounds import enrolment
 
 log = logging.getLogger("coterie")
@@ -120,9 +119,16 @@ class Roster:
                 nodes.append(node)
         return Roster(tuple(sites), tuple(nodes))
 
+    def subset(self, clients: Sequence[int]) -> "Roster":
+        """Return the roster of some of the sites, by position, in the order given."""
+        return Roster(
+            tuple(self.sites[client] for client in clients),
+            tuple(self.nodes[client] for client in clients),
+        )
+
     def first(self, count: int) -> "Roster":
         """Return the roster of the first ``count`` sites."""
-        return Roster(self.sites[:count], self.nodes[:count])
+        return self.subset(range(count))
 
     def facts(self, names: Iterable[str]) -> list[Fact]:
         """Return what the audit trail says of sites that join."""
@@ -184,7 +190,7 @@ def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) ->
             site = _introduction(reply)
         except RoundError as error:
             # As a site that died with the server, and which Flower still counts as connected.
-            refused = audit.fact("refused", reason=str(error))
+            refused = logs.fact("refused", reason=str(error))
             log.warning("going on without a node: %s", error, extra=refused)
             continue
         if site.site in before.names:  # others join as late sites do
@@ -225,7 +231,7 @@ def introduce_late(
             roster.joined(Roster((site,), (reply.metadata.src_node_id,)))
             found[site.site] = site, reply.metadata.src_node_id
         except RoundError as error:
-            refused = audit.fact("refused", reason=str(error))
+            refused = logs.fact("refused", reason=str(error))
             log.warning("a node that connected late is left out: %s", error, extra=refused)
     strangers.difference_update(node for _, node in found.values())
     ordered = [found[name] for name in sorted(found)]

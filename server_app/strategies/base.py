@@ -11,7 +11,7 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from common import messages, seeds
+from common import logs, messages, seeds
 from common.config import Settings
 from common.errors import RoundError
 from server_app.aggregation.mean import averaged, divergences, regrouped
@@ -21,12 +21,13 @@ from server_app.methods import Method
 from server_app.protection.central_dp import CentralDp
 from server_app.protection.secagg import SecaggAverages
 from server_app.record import audit, checkpoint
-from server_app.record.checkpoint import HoldsClients, State
+from server_app.record.checkpoint import State
 from server_app.record.ledger import Ledger, Score, progress
 from server_app.record.run_folder import RunFolder
 from server_app.rounds import guard
 from server_app.rounds.attempt import Attempt, Channel, Update
 from server_app.rounds.attendance import Attendance
+from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Template
 from server_app.rounds.memory import Memory
@@ -211,7 +212,7 @@ class FederatedTraining(OwnRounds):
             self.folder.write_json("sites.json", [vars(site) for site in self.roster.sites])
             for name in admitted.names:
                 cluster = self.clusters.labels[self.roster.names.index(name)]
-                joined = audit.facts("joined", self.roster.facts([name]))
+                joined = logs.facts("joined", self.roster.facts([name]))
                 log.info("%s joined, cluster %d", name, cluster, extra=joined)
         self._attendance.say_who_left(self.roster, self.clusters, self.roster.available(grid))
 

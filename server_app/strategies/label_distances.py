@@ -84,7 +84,4 @@ class LabelDistanceClustering(FederatedTraining):
                 log.warning("%s joined but is left out: label distances were taken before", name)
         if not back:
             return None
-        return Roster(
-            tuple(newcomers.sites[site] for site in back),
-            tuple(newcomers.nodes[site] for site in back),
-        )
+        return newcomers.subset(back)

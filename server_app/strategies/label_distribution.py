@@ -17,7 +17,7 @@ from server_app.methods import LabelGroups, Method
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.exchange import OK, Answer, Exchange
-from server_app.rounds.histograms import inspect_exact, inspect_noisy
+from server_app.rounds.guard import inspect_exact_histogram, inspect_noisy_histogram
 from server_app.rounds.roster import Roster
 from server_app.strategies.base import FederatedTraining
 
@@ -98,10 +98,7 @@ class LabelDistributionClustering(FederatedTraining):
                 self._place(answer.value)
         if not kept:
             return None
-        admitted = Roster(
-            tuple(newcomers.sites[client] for client in kept),
-            tuple(newcomers.nodes[client] for client in kept),
-        )
+        admitted = newcomers.subset(kept)
         self._write_clusters(self.roster.joined(admitted))
         return admitted
 
@@ -140,7 +137,8 @@ class LabelDistributionClustering(FederatedTraining):
         )
         replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
         noisy = self.settings.label_privacy != "none"
-        return exchange.answers(replies, inspect_noisy if noisy else inspect_exact)
+        inspect = inspect_noisy_histogram if noisy else inspect_exact_histogram
+        return exchange.answers(replies, inspect)
 
     def _say_protection(self) -> None:
         mechanism = label_mechanism(self.settings, self.roster.sites[0].num_classes)

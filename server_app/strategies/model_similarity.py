@@ -137,10 +137,7 @@ class ModelSimilarityClustering(FederatedTraining):
                 self._place(answer.value[1])
         if not kept:
             return None
-        return Roster(
-            tuple(newcomers.sites[client] for client in kept),
-            tuple(newcomers.nodes[client] for client in kept),
-        )
+        return newcomers.subset(kept)
 
     def _first_models(
         self, newcomers: Roster, server_round: int, grid: Grid, timeout: float

@@ -108,10 +108,7 @@ class OtCostGroups(FederatedTraining):
                 kept.append(site)
         if not kept:
             return None
-        admitted = Roster(
-            tuple(newcomers.sites[site] for site in kept),
-            tuple(newcomers.nodes[site] for site in kept),
-        )
+        admitted = newcomers.subset(kept)
         self._write_clusters(self.roster.joined(admitted).names, self.clusters)
         return admitted
 

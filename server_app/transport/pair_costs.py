@@ -104,14 +104,14 @@ def ot_cost(
         y_a: their classes (n,).
         h_b: representations (m, d) of the second client's rows by the same model.
         y_b: their classes (m,).
-        variant: this and all that follow: see ``OtSettings``.
-        feature_weight: see there.
-        label_weight: see there.
-        projection_seed: see there.
-        min_rows: see there.
-        max_rows: see there.
-        subsample_seed: see there.
-        solver: see there.
+        variant: a name of ``VARIANTS``.
+        feature_weight: w_F >= 0; None takes the variant's.
+        label_weight: w_L >= 0; None takes the variant's.
+        projection_seed: which public projection the variant ``paper`` uses.
+        min_rows: a class needs this many rows at both clients, at least 2.
+        max_rows: a plan carries at most this many rows per class and client; at least 2.
+        subsample_seed: which rows those are.
+        solver: a name of ``transport_plan.SOLVERS``.
 
     Raises:
         ConfigError: as ``OtSettings``.

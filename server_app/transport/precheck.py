@@ -14,7 +14,14 @@ from server_app.transport.groups import OtGroups
 from server_app.transport.noisy_costs import cost_bounds
 from server_app.transport.null_costs import NullCost
 from server_app.transport.pair_costs import OtCost, PairCosts, evidence_costs
-from server_app.transport.verdicts import Verdict, grouped, overall, site_verdict, symmetric
+from server_app.transport.verdicts import (
+    Thresholds,
+    Verdict,
+    grouped,
+    overall,
+    site_verdict,
+    symmetric,
+)
 
 __all__ = ["Group", "Pair", "Precheck", "Standing", "nearest_group", "prechecked"]
 
@@ -67,14 +74,17 @@ class Group:
     sites: tuple[int, ...]
     cost: float
 
-    @property
-    def advice(self) -> Suggestion:
-        """What to train in it, and why; nothing is known of costs where none could be computed."""
+    def advice(self, thresholds: Thresholds) -> Suggestion:
+        """Return what to train in it, and why; where no cost could be computed, nothing is known.
+
+        Args:
+            thresholds: that are in force.
+        """
         if len(self.sites) == 1:
             return Suggestion("local", 0.0, "no other site is near enough to train with")
         if np.isnan(self.cost):
             return Suggestion("fedavg", 0.0, "nothing to compare: no cost speaks for or against it")
-        return suggest(self.cost)
+        return suggest(self.cost, thresholds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +147,7 @@ class Precheck:
         }
 
     def _group(self, group: Group) -> Json:
-        advice = group.advice
+        advice = group.advice(self.method.thresholds)
         return {
             "sites": [self.names[place] for place in group.sites],
             "cost": known(group.cost),

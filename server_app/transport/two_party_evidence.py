@@ -16,7 +16,6 @@ from common.transport_plan import cosine_costs
 from common.two_party.messages import ROWS, TwoPartyOffer, TwoPartyOrder
 from server_app.dissimilarity import FloatArray
 from server_app.protection.two_party import TwoPartyProducts, two_party_products
-from server_app.rounds.roster import Roster
 from server_app.transport import ask_statistics
 from server_app.transport.evidence import Evidence, SiteView
 from server_app.transport.inquiry import Inquiry
@@ -62,10 +61,7 @@ def by_products(inquiry: Inquiry, settings: Settings) -> Evidence:
     """
     views = ask_statistics.ask(inquiry, settings)
     order = TwoPartyOrder(purpose=ROWS, round=1, reveal=settings.reveal)
-    asked = Roster(
-        tuple(inquiry.roster.sites[client] for client in inquiry.clients),
-        tuple(inquiry.roster.nodes[client] for client in inquiry.clients),
-    )
+    asked = inquiry.roster.subset(inquiry.clients)
     products = two_party_products(order, asked, inquiry.grid, inquiry.timeout, inquiry.model)
     for view, offer in zip(views, products.offers, strict=True):
         _check(view, offer, inquiry.costs.max_rows)

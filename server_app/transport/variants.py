@@ -31,7 +31,7 @@ __all__ = ["DEFAULT_SETTINGS", "VARIANTS", "OtSettings", "Variant"]
 # A covariance of d columns: its ridge as a share of the mean variance of unit rows, which is 1/d.
 _RIDGE_SHARE = 0.01
 
-_AUTHORS_THRESHOLDS = Thresholds(beneficial=0.2, detrimental=0.3)
+_AUTHORS_THRESHOLDS = Thresholds()  # read off their plots, as those that it has by itself
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Variant:
         class_weight: (n_k, N, m_k, M) -> weight of class k, > 0.
         symmetric: whether swapping the clients leaves the cost as it is.
         rows_per_column: rows a class must have for each of the d columns, or the pair is refused.
-        thresholds: of its costs, where the caller names none; read off the authors' plots.
+        thresholds: of its costs, where the caller names none.
     """
 
     feature_weight: float

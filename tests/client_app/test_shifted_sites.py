@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from client_app.shifted_sites import shifted
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common.config import Settings
 from common.data.datasets import Dataset
 from common.data.shifts import IMAGE_SHIFTS, rotated

@@ -5,7 +5,7 @@ import json
 import pytest
 from flamby_folders import write_ixi
 
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common.config import Settings, load
 from common.data import flamby
 from common.errors import ConfigError

@@ -7,7 +7,7 @@ from small_runs import settings_in
 
 from client_app.answers import with_noise
 from client_app.app import app
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from client_app.site_state import FolderKeeper
 from common import messages
 from common import models as networks

@@ -1,7 +1,9 @@
 """A site's own book: it spans runs, is on disk before an answer leaves, and cannot be overspent."""
 
+import contextlib
 import json
 import os
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -11,19 +13,23 @@ from small_runs import lines, run, settings_in
 from client_app import site_state
 from client_app.answers import with_noise
 from client_app.app import app
+from client_app.site import Site
 from client_app.site_config import SiteConfig
 from client_app.site_state import ContextKeeper, FolderKeeper
+from client_app.training.engine import Fitted
 from common import messages
 from common.config import Settings
 from common.errors import BudgetError, ConfigError, DataError, RoundError
-from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
+from common.messages import LabelHistogram, NoisyHistogram, Order, ReleaseNote
 from common.privacy.accounting import ContinuousGaussian
 from common.privacy.book import REPLACE_ROW, Budget, Entry, PrivacyBook
+from common.privacy.updates import UpdateNoise
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 
 ENTRY = Entry(ContinuousGaussian(0.5), REPLACE_ROW, "something")
 FREE = Budget()
+PLANNED = UpdateNoise(clip=1.0, releases=9, epsilon=8.0, delta=1e-5)
 
 
 def ask(settings, **node_config):
@@ -107,7 +113,7 @@ def test_spoiled_book_stops_every_release(tmp_path):
     keeper.write(with_noise.BOOK, b"{")
     for call in (
         lambda: with_noise.release_once(keeper, FREE, "q", ENTRY, list),
-        lambda: with_noise.charge(keeper, FREE, ENTRY),
+        lambda: with_noise.charge_update(keeper, FREE, ENTRY, PLANNED),
     ):
         with pytest.raises(DataError, match="cannot be read"):
             call()
@@ -115,11 +121,53 @@ def test_spoiled_book_stops_every_release(tmp_path):
 
 def test_releases_that_are_not_kept_are_counted_every_time():
     keeper, budget = ContextKeeper(RecordDict()), Budget(3.0)
-    spent = [with_noise.charge(keeper, budget, ENTRY).spent(REPLACE_ROW, 1e-5) for _ in range(2)]
+    books = [with_noise.charge_update(keeper, budget, ENTRY, PLANNED) for _ in range(2)]
+    spent = [book.spent(REPLACE_ROW, 1e-5) for book in books]
     assert spent[0] < spent[1] <= 3
     with pytest.raises(BudgetError):
-        with_noise.charge(keeper, budget, ENTRY)
+        with_noise.charge_update(keeper, budget, ENTRY, PLANNED)
     assert len(with_noise.book_of(keeper).entries) == 2
+
+
+@dataclass(frozen=True)
+class Overtaken(FolderKeeper):
+    """A site's folder whose lock, once given back, another process takes to answer as well."""
+
+    meanwhile: list = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def locked(self):
+        with super().locked():
+            yield
+        if self.meanwhile:
+            self.meanwhile.pop()()
+
+
+def test_two_answers_at_once_are_never_more_updates_than_were_planned_for(tmp_path, task_identity):
+    # By default a round can be played twice, once: 2 updates are planned for one round.
+    settings = Settings.parse({"update-privacy": "local-dp", "num-server-rounds": 1})
+    model = {"w": np.zeros(3, np.float32)}
+    content = messages.content(Order(1, 1, 0), messages.encode_arrays(model))
+    message = Message(content, 4, messages.TRAIN)
+    keeper = Overtaken(FolderKeeper.open(tmp_path / "state").folder)
+    site = Site("a", settings, None, None, (), keeper, FREE)
+
+    def answer():
+        return with_noise.update_answer(message, site, Fitted(model, 0.0))
+
+    answer()
+    refused = []
+
+    def overtake():
+        try:
+            answer()
+        except BudgetError as error:
+            refused.append(str(error))
+
+    keeper.meanwhile.append(overtake)
+    answer()
+    assert len(with_noise.book_of(keeper).entries) == 2
+    assert ["has had 2 updates" in text for text in refused] == [True]
 
 
 # Whole runs ------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from PIL import Image
 
 from common.data import datasets
 from common.data.datasets import DATASETS, KNOWN, Dataset, load_dataset
-from common.data.readers import Rows
+from common.data.rows import Rows
 from common.errors import ConfigError, DataError
 
 

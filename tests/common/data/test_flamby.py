@@ -10,12 +10,12 @@ from flamby_folders import SUBJECTS, brain, isic_lines, write_isic, write_ixi
 from PIL import Image
 
 from client_app import prepared_data
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from client_app.site_config import SiteConfig
 from common.config import load
 from common.data import flamby
+from common.data.data_folder import DataFolder
 from common.data.datasets import load_site_file
-from common.data.readers import DataFolder
 from common.errors import DataError
 
 

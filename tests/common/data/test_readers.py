@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from common.data import flamby, readers
-from common.data.readers import DataFolder, Rows
+from common.data.data_folder import DataFolder
 from common.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -416,39 +416,6 @@ def test_a_damaged_hospital_file_is_named(tmp_path, line):
     write_hospitals(tmp_path, [line])
     with pytest.raises(DataError, match=r"processed\.cleveland\.data cannot be read"):
         readers.heart_disease(folder(tmp_path))
-
-
-def test_an_archive_without_an_array_lists_what_it_holds(tmp_path):
-    np.savez(tmp_path / "a.npz", first=np.zeros(1), second=np.zeros(1))
-    with pytest.raises(DataError, match="has no array 'X'; it holds first, second"):
-        readers.read_arrays(tmp_path / "a.npz", "X")
-
-
-def test_pickled_arrays_are_refused(tmp_path):
-    np.savez(tmp_path / "a.npz", X=np.array([{}], dtype=object))
-    with pytest.raises(DataError, match="cannot be read"):
-        readers.read_arrays(tmp_path / "a.npz", "X")
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 1e39])
-def test_rows_that_float32_cannot_hold_are_named(value):
-    x = np.zeros((5, 2))
-    x[3, 1] = value
-    with pytest.raises(DataError, match=r"row 3 holds"):
-        Rows(x, np.zeros(5, np.int64), ("a",))
-
-
-@pytest.mark.parametrize(
-    ("x", "labels"), [(np.zeros((3, 2)), 2), (np.zeros((0, 2)), 0), (np.zeros((3, 0)), 3)]
-)
-def test_rows_are_as_many_as_labels_and_not_empty(x, labels):
-    with pytest.raises(DataError, match="equally many"):
-        Rows(x, np.zeros(labels, np.int64), ("a",))
-
-
-def test_series_are_no_rows():
-    with pytest.raises(DataError, match=r"shape \(4, 5\)"):
-        Rows(np.zeros((3, 4, 5)), np.zeros(3, np.int64), ("a",))
 
 
 @pytest.mark.shared_data

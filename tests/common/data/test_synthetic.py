@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common.config import Settings
 from common.data.synthetic import FEATURES, SyntheticSites, synthetic_rows
 from common.errors import ConfigError

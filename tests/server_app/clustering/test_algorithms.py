@@ -11,9 +11,9 @@ from scipy.cluster.hierarchy import cut_tree, dendrogram, fcluster, linkage
 from scipy.spatial.distance import pdist, squareform
 from sklearn.metrics import adjusted_rand_score, silhouette_score
 
-import server_app.clustering.algorithms as clustering
 from common.errors import ClusteringError, ConfigError, DataError
 from common.splits import dirichlet_partitioned
+from server_app.clustering import algorithms as clustering
 from server_app.clustering.algorithms import (
     Clusters,
     _seeded,

@@ -20,7 +20,7 @@ from masked_sums import (
 )
 
 from client_app.app import app as real
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common import messages
 from common import models as networks
 from common.errors import RoundError

@@ -5,6 +5,7 @@ import federations
 import pytest
 from flwr.app import Context, RecordDict
 
+from common import logs
 from common.config import Settings
 from common.errors import RoundError
 from common.logs import JsonFormatter
@@ -65,20 +66,20 @@ def test_a_trail_is_only_appended_to_and_ends_with_its_run(tmp_path):
     folder = RunFolder(tmp_path)
     for site in ("a", "b"):
         with audit.trail(folder, log):
-            log.warning("%s left", site, extra=audit.fact("left", site=site))
+            log.warning("%s left", site, extra=logs.fact("left", site=site))
             log.warning("no fact")
-    log.warning("not of a run", extra=audit.fact("left", site="c"))
+    log.warning("not of a run", extra=logs.fact("left", site="c"))
     assert [entry["site"] for entry in events(tmp_path)] == ["a", "b"]
 
 
 def test_what_cannot_be_written_stops_the_run(tmp_path):
     folder = RunFolder(tmp_path / "gone")
     with audit.trail(folder, log), pytest.raises(FileNotFoundError):
-        log.warning("a left", extra=audit.fact("left", site="a"))
+        log.warning("a left", extra=logs.fact("left", site="a"))
 
 
 def test_json_lines_carry_the_facts():
-    fact = audit.facts("joined", [{"site": "a"}, {"site": "b"}])
+    fact = logs.facts("joined", [{"site": "a"}, {"site": "b"}])
     record = log.makeRecord("coterie", 30, "f", 1, "%d joined", (2,), None, extra=fact)
     line = json.loads(JsonFormatter().format(record))
     assert (line["level"], line["source"], line["message"]) == ("warning", "run", "2 joined")

@@ -7,7 +7,9 @@ from common.errors import MessageError
 from common.messages import (
     EvaluateReport,
     Introduction,
+    LabelHistogram,
     LossReport,
+    NoisyHistogram,
     Order,
     PersonalReport,
     TrainReport,
@@ -174,3 +176,50 @@ def test_a_report_of_one_model_is_not_taken_where_two_are_due(order):
     told = EvaluateReport(**(GOOD | {"num_examples": 18, "accuracy": 0.5}))
     with pytest.raises(MessageError, match="shared_loss"):
         guard.inspect_personal(messages.reply(order, told), ASKED)
+
+
+@pytest.mark.parametrize(
+    ("counts", "reason"),
+    [
+        ([7] * 10, None),
+        ([70] + [0] * 9, None),
+        ([8] * 10, "not of 70 rows"),
+        ([71, -1] + [0] * 8, "not of 70 rows"),
+        ([35, 35], "2 classes, introduced with 10"),
+    ],
+)
+def test_exact_histograms_must_be_of_the_rows_introduced(order, counts, reason):
+    reply = messages.reply(order, LabelHistogram("site-03", counts))
+    if reason is None:
+        assert guard.inspect_exact_histogram(reply, ASKED) == counts
+    else:
+        with pytest.raises(MessageError, match=reason):
+            guard.inspect_exact_histogram(reply, ASKED)
+
+
+def test_noisy_histograms_become_rows_that_could_be(order, caplog):
+    estimates = [40.5, -3.0, 30.0] + [0.0] * 7
+    counts = guard.inspect_noisy_histogram(
+        messages.reply(order, NoisyHistogram("site-03", estimates)), ASKED
+    )
+    assert min(counts) >= 0
+    assert sum(counts) == pytest.approx(70)
+    assert np.argmax(counts) == 0
+    assert not caplog.records
+    nothing = messages.reply(order, NoisyHistogram("site-03", [-1.0] * 10))
+    assert guard.inspect_noisy_histogram(nothing, ASKED) == [7.0] * 10
+    assert "site-03: nothing of its label histogram is above the noise" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("site", "estimates", "reason"),
+    [
+        ("site-03", [float("nan")] + [1.0] * 9, "NaN or inf"),
+        ("site-03", [1.0], "1 classes, introduced with 10"),
+        ("site-04", [1.0] * 10, "signed 'site-04'"),
+    ],
+)
+def test_noisy_histograms_that_cannot_be_read_are_refused(order, site, estimates, reason):
+    reply = messages.reply(order, NoisyHistogram(site, estimates))
+    with pytest.raises(MessageError, match=reason):
+        guard.inspect_noisy_histogram(reply, ASKED)

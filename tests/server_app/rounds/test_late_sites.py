@@ -10,7 +10,7 @@ from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common import messages
 from common.config import Settings
 from common.messages import LabelHistogram

@@ -34,6 +34,15 @@ def test_roster_counts_in_its_own_order():
     assert len(two) == 2
 
 
+def test_a_subset_keeps_each_site_beside_its_node_in_the_order_asked_for():
+    three = Roster((site("a"), site("b"), site("c")), (7, 3, 5))
+    some = three.subset([2, 0])
+    assert (some.names, some.nodes) == (("c", "a"), (5, 7))
+    assert three.first(2) == three.subset([0, 1])
+    with pytest.raises(RoundError, match="no site"):
+        three.subset([])
+
+
 @pytest.mark.parametrize(
     ("sites", "said"),
     [

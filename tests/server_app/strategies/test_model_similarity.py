@@ -10,7 +10,7 @@ from safetensors.numpy import load_file
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common import messages
 from common import models as networks
 from common.errors import ClusteringError, ConfigError, RoundError

@@ -11,7 +11,8 @@ from flwr.app import Context, Message, RecordDict
 from safetensors.numpy import load_file
 
 from client_app.answers import representations
-from client_app.site import open_site, simulated_federation
+from client_app.simulated_sites import simulated_federation
+from client_app.site import open_site
 from common import messages
 from common import models as networks
 from common.config import Settings

@@ -9,7 +9,7 @@ from small_runs import settings_in
 from wires import SITES, Wire, on, redealt, with_arrays
 
 from client_app.answers.two_party_rows import _with_direction
-from client_app.site import simulated_federation
+from client_app.simulated_sites import simulated_federation
 from common import messages, models
 from common.errors import ConfigError, RoundError
 from common.messages import RELEASES

@@ -1,39 +1,13 @@
-"""Every record on the wire: its keys, how it is encoded, decoded and measured.
+"""Records: what messages say beside a model, each a dataclass, field by field."""
 
-A message's content holds at most one ``ArrayRecord`` (``arrays``: a model) and one ``ConfigRecord``
-(``report`` or ``order``: a dataclass below, field by field). A reply that a site protected also
-says how (``release-note``), and where energy is metered, what it took (``usage``). Nothing else in
-the project spells a wire key.
-"""
-
-import functools
-import io
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self, get_args, get_origin
 
-import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from common.errors import MessageError
-
-ARRAYS = "arrays"
-RECORD = "record"
-NOTE = "release-note"
-USAGE = "usage"
-
-TRAIN = MessageType.TRAIN
-EVALUATE = MessageType.EVALUATE
-INTRODUCE = f"{MessageType.QUERY}.introduce"
-LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
-LOSS = f"{MessageType.QUERY}.loss"
-PROBE_ROWS = f"{MessageType.QUERY}.probe_rows"
-REPRESENTATIONS = f"{MessageType.QUERY}.representations"
-CLASS_STATISTICS = f"{MessageType.QUERY}.class_statistics"
-
-Parameters = Mapping[str, np.ndarray]
-"""A model's arrays by name, in the order of its state dict."""
+from common.messages.keys import NOTE, RECORD, USAGE
 
 
 @dataclass(frozen=True)
@@ -297,135 +271,3 @@ class LossReport(Record):
     loss: float
     """Mean cross-entropy in nats over the training rows, in evaluation mode."""
     seconds: float
-
-
-def content(record: Record | None = None, arrays: ArrayRecord | None = None) -> RecordDict:
-    """Return a message's content."""
-    result = RecordDict()
-    if record is not None:
-        result[RECORD] = record.encode()
-    if arrays is not None:
-        result[ARRAYS] = arrays
-    return result
-
-
-def reply(
-    message: Message,
-    record: Record,
-    parameters: Parameters | None = None,
-    note: ReleaseNote | None = None,
-) -> Message:
-    """Return the answer to a message; ``note`` says how it was protected, if it was."""
-    arrays = None if parameters is None else encode_arrays(parameters)
-    answer = content(record, arrays)
-    if note is not None:
-        answer[NOTE] = note.encode()
-    return Message(answer, reply_to=message)
-
-
-def with_usage(answer: Message, usage: Usage) -> Message:
-    """Put what a reply took beside it; an error reply holds nothing and stays as it is."""
-    if answer.has_content():
-        answer.content[USAGE] = usage.encode()
-    return answer
-
-
-def arrays_of(message_content: RecordDict) -> ArrayRecord:
-    """Return the model in a message's content."""
-    arrays = message_content.get(ARRAYS)
-    if not isinstance(arrays, ArrayRecord):
-        raise MessageError("the message holds no model")
-    return arrays
-
-
-def encode_arrays(parameters: Parameters) -> ArrayRecord:
-    """Return a model as Flower carries it: each array in NumPy's own file format."""
-    return ArrayRecord({name: _encode_array(value) for name, value in parameters.items()})
-
-
-def decode_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
-    """Return a model's arrays, read-only views of the message's bytes."""
-    return {name: _decode_array(name, value) for name, value in record.items()}
-
-
-# Array(ndarray) and Array.numpy() spend more time on the .npy header than on the numbers; it
-# depends on dtype and shape alone, so it is written and parsed once for each.
-
-
-def _encode_array(value: np.ndarray) -> Array:
-    name, header = _npy_header(value.dtype, value.shape)
-    return Array(name, value.shape, "numpy.ndarray", header + value.tobytes())
-
-
-@functools.lru_cache(maxsize=4096)
-def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, bytes]:
-    """Return the type's name and the header of an array."""
-    buffer = io.BytesIO()
-    np.lib.format.write_array_header_1_0(
-        buffer, {"descr": dtype.str, "fortran_order": False, "shape": shape}
-    )
-    return str(dtype), buffer.getvalue()
-
-
-_NPY_PREFIX = 10  # magic, version and header length of format 1.0
-
-
-def _decode_array(name: str, array: Array) -> np.ndarray:
-    data = array.data
-    if array.stype != "numpy.ndarray" or data[:8] != b"\x93NUMPY\x01\x00":
-        raise MessageError(f"array {name!r} is not in NumPy's format 1.0")
-    start = _NPY_PREFIX + int.from_bytes(data[8:10], "little")
-    try:
-        dtype, shape = _parse_npy_header(data[:start])
-        return np.frombuffer(data, dtype, offset=start).reshape(shape)
-    except ValueError as error:
-        raise MessageError(f"array {name!r} cannot be read: {error}") from None
-
-
-@functools.lru_cache(maxsize=4096)
-def _parse_npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(
-        io.BytesIO(header[8:]), max_header_size=10_000
-    )
-    if fortran_order or dtype.hasobject:
-        raise ValueError(f"layout {dtype} (fortran_order={fortran_order}) is not accepted")
-    return dtype, shape
-
-
-_SCALAR_BYTES = 10  # a protobuf number with its tag and the map entry around it
-
-
-def payload_bytes(message_content: RecordDict) -> int:
-    """Return the bytes of a content: arrays exactly, names and scalars as protobuf packs them.
-
-    Flower adds about a kilobyte of headers per message, and TLS its own; neither is counted.
-    """
-    records = list(message_content.values())
-    arrays = sum(_array_bytes(record) for record in records if isinstance(record, ArrayRecord))
-    configs = (record for record in records if isinstance(record, ConfigRecord))
-    return arrays + sum(map(_config_bytes, configs))
-
-
-def payload_numbers(message_content: RecordDict) -> float:
-    """Return how many numbers of 32 bits the arrays of a content amount to."""
-    arrays = [
-        array
-        for record in message_content.values()
-        if isinstance(record, ArrayRecord)
-        for array in record.values()
-    ]
-    return sum(math.prod(a.shape) * np.dtype(a.dtype).itemsize for a in arrays) / 4
-
-
-def _array_bytes(record: ArrayRecord) -> int:
-    return sum(len(name) + len(array.data) for name, array in record.items())
-
-
-def _config_bytes(record: ConfigRecord) -> int:
-    return sum(len(key) + _value_bytes(value) for key, value in record.items())
-
-
-def _value_bytes(value: object) -> int:
-    if isinstance(value, list):
-        return sum(map(_value_bytes, value))
-    return len(value) + 2 if isinstance(value, str | bytes) else _SCALAR_BYTES

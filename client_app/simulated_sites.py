@@ -1,0 +1,82 @@
+"""Simulated sites: one data set dealt to all of them, and what each is given beside its rows."""
+
+import functools
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from client_app.shifted_sites import shifted
+from client_app.site_config import SiteConfig
+from common import seeds
+from common.config import Scalar, Settings
+from common.data.datasets import SYNTHETIC, Dataset, load_dataset
+from common.data.shifts import IMAGE_SHIFTS
+from common.data.synthetic import SyntheticSites
+from common.privacy import disclosures
+from common.radio import LinkRates
+from common.splits import SiteRows, partition
+
+__all__ = ["SIMULATION", "drawn_rate", "released", "simulated_federation"]
+
+SIMULATION = "COTERIE_SIMULATION"
+"""Variable of the environment, set to 1 by whoever starts Flower's own simulation: all sites are
+theirs. A run cannot set it, and no process of a deployed site has it."""
+
+
+def released(
+    own: SiteConfig, node_config: Mapping[str, Scalar], settings: Settings
+) -> tuple[str, ...]:
+    """Return what a site without data of its own releases.
+
+    Flower's own simulation gives its sites no word to say. Where whoever started it says that it is
+    one, they release what the run needs, as ``coterie simulate`` lets them.
+    """
+    if "releases" in node_config or os.environ.get(SIMULATION) != "1":
+        return own.released
+    return (*own.released, *disclosures.asked(settings))
+
+
+def drawn_rate(name: str, settings: Settings) -> float:
+    """Return the rate of a simulated site's link; 0 where the settings say nothing of links."""
+    if not settings.link_rate:
+        return 0.0
+    rng = seeds.generator(settings.seed, "link", name)
+    return LinkRates.parse(settings.link_rate).draw(rng)
+
+
+def _synthetic_sites(settings: Settings) -> SyntheticSites | None:
+    if settings.dataset != SYNTHETIC:
+        return None
+    return SyntheticSites(
+        settings.num_clients, settings.synthetic_rows, settings.shift, settings.shift_size
+    )
+
+
+@functools.lru_cache(maxsize=1)
+def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
+    """Return the data set and the rows of every site.
+
+    Made once per process, not per message; workers forked afterwards share its pages.
+    """
+    dataset = load_dataset(
+        settings.dataset,
+        data_dir=Path(settings.data_dir) if settings.data_dir else None,
+        download=settings.download,
+        label_column=settings.label_column,
+        client_column=settings.client_column,
+        test_fraction=settings.test_fraction,
+        sites=_synthetic_sites(settings),
+        seed=settings.seed,
+    )
+    rows = partition(
+        dataset,
+        split=settings.split,
+        num_clients=settings.num_clients,
+        alpha=settings.dirichlet_alpha,
+        num_partitions=settings.num_partitions,
+        min_size=settings.min_partition_size,
+        seed=settings.seed,
+    )
+    if settings.shift in IMAGE_SHIFTS:
+        dataset = shifted(dataset, rows, settings.shift, settings.shift_size)
+    return dataset, rows

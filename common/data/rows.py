@@ -1,0 +1,61 @@
+"""Rows: a data set as read from its files, unscaled, and the numbers it may hold."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.errors import DataError
+
+Array = NDArray[Any]
+IntArray = NDArray[np.int64]
+
+# Beyond this a value cannot become float32, and its square still fits in float64.
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def require_finite(x: Array, what: str) -> None:
+    """Raise DataError naming the first row of `x` (n, ...) that has NaN, inf or exceeds float32."""
+    # min and max carry a NaN along, so the usual case needs no array of flags.
+    if x.dtype.kind != "f" or not x.size or (x.min() >= -LARGEST and x.max() <= LARGEST):
+        return
+    flat = x.reshape(len(x), -1)
+    bad = ~(np.abs(flat) <= LARGEST)
+    row = int(bad.any(axis=1).argmax())
+    value = flat[row][bad[row]][0]
+    raise DataError(f"{what}: row {row} holds {value}; drop the row or replace the value")
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """A data set as read: unscaled, in the order of its files.
+
+    x (n, features), or (n, channels, height, width) for images, (n, channels, depth, height, width)
+    for volumes; y (n,) in 0..len(class_names)-1;
+    owner (n,) in 0..len(owner_names)-1, or None without natural clients; test (n,) marks the rows
+    of a split that comes with the data, or None.
+    """
+
+    x: Array
+    y: IntArray
+    class_names: tuple[str, ...]
+    owner: IntArray | None = None
+    owner_names: tuple[str, ...] = ()
+    test: NDArray[np.bool_] | None = None
+    columns: tuple[str, ...] = ()
+    """Names of the features, where the file has them."""
+    masks: NDArray[np.bool_] | None = None
+    """(n, depth, height, width): what is to be found in each volume, where that is the task."""
+
+    def __post_init__(self) -> None:
+        if self.x.ndim not in (2, 4, 5):
+            raise DataError(f"rows of shape {self.x.shape[1:]}: expected (features,) or images")
+        parts = (self.x, self.y, self.owner, self.test, self.masks)
+        lengths = {len(part) for part in parts if part is not None}
+        if len(lengths) != 1 or 0 in self.x.shape:
+            raise DataError(
+                f"{len(self.x)} rows of shape {self.x.shape[1:]} with {len(self.y)} labels: "
+                "rows, labels, clients and test marks must be equally many, and at least one"
+            )
+        require_finite(self.x, "the data")

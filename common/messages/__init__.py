@@ -1,0 +1,103 @@
+"""Messages: every record on the wire, its keys, how it is encoded, decoded and measured.
+
+A message's content holds at most one ``ArrayRecord`` (``arrays``: a model) and one ``ConfigRecord``
+(``record``: a dataclass of :mod:`common.messages.records`, field by field). A reply that a site
+protected also says how (``release-note``), and where energy is metered, what it took (``usage``).
+Nothing outside of this package spells a wire key.
+"""
+
+from common.messages.arrays import (
+    Parameters,
+    decode_arrays,
+    encode_arrays,
+)
+from common.messages.contents import (
+    arrays_of,
+    content,
+    payload_bytes,
+    payload_numbers,
+    reply,
+    with_usage,
+)
+from common.messages.keys import (
+    ARRAYS,
+    CLASS_STATISTICS,
+    EVALUATE,
+    INTRODUCE,
+    LABEL_HISTOGRAM,
+    LOSS,
+    NOTE,
+    PROBE_ROWS,
+    RECORD,
+    REPRESENTATIONS,
+    TRAIN,
+    USAGE,
+)
+from common.messages.records import (
+    DISCLOSURES,
+    METERED,
+    MOMENTS,
+    MOST_ROWS_SEEN,
+    PROBE,
+    RELEASES,
+    ROWS_SEEN,
+    EvaluateReport,
+    Introduction,
+    LabelHistogram,
+    LossReport,
+    NoisyHistogram,
+    Order,
+    PersonalReport,
+    ProbeReport,
+    ProbeRequest,
+    Record,
+    ReleaseNote,
+    RepresentationReport,
+    TrainReport,
+    Usage,
+)
+
+__all__ = [
+    "ARRAYS",
+    "CLASS_STATISTICS",
+    "DISCLOSURES",
+    "EVALUATE",
+    "INTRODUCE",
+    "LABEL_HISTOGRAM",
+    "LOSS",
+    "METERED",
+    "MOMENTS",
+    "MOST_ROWS_SEEN",
+    "NOTE",
+    "PROBE",
+    "PROBE_ROWS",
+    "RECORD",
+    "RELEASES",
+    "REPRESENTATIONS",
+    "ROWS_SEEN",
+    "TRAIN",
+    "USAGE",
+    "EvaluateReport",
+    "Introduction",
+    "LabelHistogram",
+    "LossReport",
+    "NoisyHistogram",
+    "Order",
+    "Parameters",
+    "PersonalReport",
+    "ProbeReport",
+    "ProbeRequest",
+    "Record",
+    "ReleaseNote",
+    "RepresentationReport",
+    "TrainReport",
+    "Usage",
+    "arrays_of",
+    "content",
+    "decode_arrays",
+    "encode_arrays",
+    "payload_bytes",
+    "payload_numbers",
+    "reply",
+    "with_usage",
+]

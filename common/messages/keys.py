@@ -1,0 +1,17 @@
+"""Keys of a message's content, and the kinds of messages."""
+
+from flwr.app import MessageType
+
+ARRAYS = "arrays"
+RECORD = "record"
+NOTE = "release-note"
+USAGE = "usage"
+
+TRAIN = MessageType.TRAIN
+EVALUATE = MessageType.EVALUATE
+INTRODUCE = f"{MessageType.QUERY}.introduce"
+LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
+LOSS = f"{MessageType.QUERY}.loss"
+PROBE_ROWS = f"{MessageType.QUERY}.probe_rows"
+REPRESENTATIONS = f"{MessageType.QUERY}.representations"
+CLASS_STATISTICS = f"{MessageType.QUERY}.class_statistics"

@@ -1,0 +1,65 @@
+"""Model sum: one model's secure sum on its way through the steps, and its line in the record."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from common.identity import SignedKeys
+from common.secagg.fixed_point import Mean, Ring, Scale
+from common.secagg.neighbours import wiring
+from common.secagg.protocol import Disclosure, Relay
+from server_app.rounds.attempt import SecaggRecord
+
+__all__ = ["ModelSum"]
+
+
+@dataclass
+class ModelSum:
+    """What is known of the sum so far; ``reason`` says why it was given up."""
+
+    model: int
+    weights: dict[str, int]
+    """Site -> weight sent; 0: its number of rows. Everybody who was asked."""
+    scale: Scale
+    fewest: int
+    keys: dict[str, SignedKeys] = field(default_factory=dict)
+    relay: Relay | None = None
+    dealt: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
+    """U2: what each sealed for each neighbour."""
+    masked: dict[str, Ring] = field(default_factory=dict)
+    """U3."""
+    told: dict[str, Disclosure] = field(default_factory=dict)
+    mean: Mean | None = None
+    reason: str = ""
+
+    @property
+    def members(self) -> Relay:
+        """The members that advertised keys, and their neighbours."""
+        assert self.relay is not None
+        return self.relay
+
+    @property
+    def delivered(self) -> frozenset[str]:
+        """U2."""
+        return frozenset(self.dealt)
+
+    def around(self, site: str, among: Iterable[str]) -> list[str]:
+        """Return a site's neighbours among some members, in the order of their ids."""
+        return sorted(self.members.links[site].intersection(among))
+
+    @property
+    def record(self) -> SecaggRecord:
+        """How it went."""
+        mean = self.mean
+        return SecaggRecord(
+            model=self.model,
+            asked=len(self.weights),
+            advertised=len(self.keys),
+            shared=len(self.dealt),
+            masked=len(self.masked),
+            unmasked=len(self.told),
+            threshold=wiring(len(self.weights)).threshold,
+            sites=sorted(self.masked) if mean else [],
+            weight=mean.weight if mean else None,
+            loss=mean.metrics[0] if mean and mean.metrics else None,
+            reason=self.reason,
+        )

@@ -1,0 +1,120 @@
+"""Plan of the house: its rooms from the ground floor up, and the imports between them.
+
+Read by tests/test_plan.py, which holds the code to it, and by docs/draw_architecture.py, which
+draws it.
+"""
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("common", "client_app", "server_app", "deploy")
+
+ORDER = (
+    "common/errors",
+    "common/seeds",
+    "common/schema",
+    "common/messages",
+    "common/data",
+    "common/config",
+    "common",
+    "common/secagg",
+    "common/two_party",
+    "common/privacy",
+    "client_app",
+    "client_app/training",
+    "client_app/energy",
+    "client_app/answers",
+    "client_app/app",
+    "server_app",
+    "server_app/clustering",
+    "server_app/selection",
+    "server_app/rounds",
+    "server_app/metering",
+    "server_app/record",
+    "server_app/aggregation",
+    "server_app/protection",
+    "server_app/transport",
+    "server_app/masked_data",
+    "server_app/methods",
+    "server_app/report",
+    "server_app/strategies",
+    "server_app/app",
+    "deploy/simulation",
+    "deploy/compare",
+    "deploy/sites",
+    "deploy",
+)
+"""Every room, the lowest first: a room imports from itself and from those before it.
+
+A room is a folder, and what lies in a package's own folder is one, too. A file there that stands
+below or above folders of its package, such as ``server_app/app``, has a place of its own.
+"""
+
+
+def sources() -> list[Path]:
+    """Return the Python files of all packages, from the root."""
+    return [
+        path.relative_to(ROOT)
+        for package in PACKAGES
+        for path in sorted((ROOT / package).rglob("*.py"))
+    ]
+
+
+def module_of(path: Path) -> str:
+    """Return the name by which a file is imported."""
+    return ".".join(path.with_suffix("").parts).removesuffix(".__init__")
+
+
+def room_of(path: Path) -> str:
+    """Return the room of a file: its folder, or the file itself where it has a place of its own."""
+    own = path.with_suffix("").as_posix()
+    return own if own in ORDER else path.parent.as_posix()
+
+
+def import_nodes(tree: ast.AST, *, typing: bool = True) -> Iterator[ast.Import | ast.ImportFrom]:
+    """Yield every import of a file, also those inside functions.
+
+    Args:
+        tree: the file's.
+        typing: also what stands under ``if TYPE_CHECKING``, which is never executed.
+    """
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            yield node
+        elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            for part in (*(node.body if typing else ()), *node.orelse):
+                yield from import_nodes(ast.Module([part], []), typing=typing)
+        else:
+            yield from import_nodes(node, typing=typing)
+
+
+def imports(*, typing: bool = False) -> dict[Path, set[Path]]:
+    """Return the files of ours that each file imports."""
+    files = {module_of(path): path for path in sources()}
+    found: dict[Path, set[Path]] = {}
+    for path in files.values():
+        names: set[str] = set()
+        for node in import_nodes(ast.parse((ROOT / path).read_text("utf-8")), typing=typing):
+            if isinstance(node, ast.Import):
+                names |= {alias.name for alias in node.names}
+            else:
+                # `from common import messages` is an import of common/messages.py
+                names |= {
+                    inner if (inner := f"{node.module}.{alias.name}") in files else str(node.module)
+                    for alias in node.names
+                }
+        found[path] = {files[name] for name in names & files.keys()} - {path}
+    return found
+
+
+def room_imports() -> dict[tuple[str, str], list[tuple[Path, Path]]]:
+    """Return the imports behind each pair of rooms (importing, imported)."""
+    found: dict[tuple[str, str], list[tuple[Path, Path]]] = {}
+    for path, targets in imports().items():
+        for target in sorted(targets):
+            pair = room_of(path), room_of(target)
+            if pair[0] != pair[1]:
+                found.setdefault(pair, []).append((path, target))
+    return found

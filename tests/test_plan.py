@@ -1,0 +1,206 @@
+"""The code keeps to the plan of the house: who may import whom, and how large anything gets."""
+
+import ast
+import importlib
+import json
+import subprocess
+import sys
+from graphlib import TopologicalSorter
+
+import plan
+import pytest
+from plan import ORDER, PACKAGES, ROOT
+
+BELOW = {
+    "common": {"common"},
+    "server_app": {"server_app", "common"},
+    "client_app": {"client_app", "common"},
+    "deploy": {"deploy", "server_app", "client_app", "common"},
+}
+"""Which packages each may import."""
+
+MOST_FILES = 20  # in a folder
+MOST_LINES = 400
+MOST_IMPORTS = 18  # of ours, in one module
+
+C_TEXT = "client_app/training/*_c.py"  # C in a Python string: as long as the C is
+
+# Each of these lists is to become empty.
+UPWARD = {
+    # PHASES, the phases of a bill, stand beside what is read back of them.
+    ("server_app/metering/bill.py", "server_app/record/energy_figures.py"),
+}
+LONG = {
+    "common/config.py",
+    "server_app/method_cards.py",
+    "server_app/report/plots.py",
+    "server_app/report/precheck_page.py",
+    "server_app/report/report.py",
+    "server_app/strategies/base.py",
+}
+MANY_IMPORTS = {
+    "server_app/app.py",
+    "server_app/strategies/base.py",
+    "server_app/strategies/model_similarity.py",
+}
+
+ARITHMETIC = (
+    "common/identity.py",
+    "common/power.py",
+    "common/projection.py",
+    "common/radio.py",
+    "common/seeds.py",
+    "common/splits.py",
+    "common/transport_plan.py",
+    "common/data/*.py",
+    "common/privacy/accounting.py",
+    "common/privacy/book.py",
+    "common/privacy/closed_form.py",
+    "common/privacy/labels.py",
+    "common/privacy/noise.py",
+    "common/privacy/statistics.py",
+    "common/secagg/fixed_point.py",
+    "common/secagg/neighbours.py",
+    "common/secagg/protocol.py",
+    "common/secagg/shamir.py",
+    "common/two_party/label_products.py",
+    "common/two_party/protocol.py",
+    "common/two_party/ring.py",
+    "common/two_party/triangles.py",
+    "client_app/shifted_sites.py",
+    "server_app/dissimilarity.py",
+    "server_app/clustering/algorithms.py",
+    "server_app/clustering/by_models.py",
+    "server_app/clustering/clusters.py",
+    "server_app/clustering/partition.py",
+    "server_app/clustering/repulsion.py",
+    "server_app/metering/attribution.py",
+    "server_app/record/energy_figures.py",
+    "server_app/record/fairness.py",
+    "server_app/rounds/divergence.py",
+    "server_app/selection/in_clusters.py",
+    "server_app/selection/rules.py",
+    "server_app/transport/advice.py",
+    "server_app/transport/class_cost.py",
+    "server_app/transport/evidence.py",
+    "server_app/transport/gaussians.py",
+    "server_app/transport/noisy_costs.py",
+    "server_app/transport/noisy_gaussians.py",
+    "server_app/transport/null_costs.py",
+    "server_app/transport/pair_costs.py",
+    "server_app/transport/representations.py",
+    "server_app/transport/variants.py",
+    "server_app/transport/wasserstein.py",
+)
+"""Everything in here can be read, tested and reused without a federation."""
+
+SOURCES = plan.sources()
+# Types alone: `if TYPE_CHECKING` is never executed, so two rooms may know each other's types
+# without needing each other to run.
+IMPORTS = plan.imports(typing=False)
+
+
+def files(patterns):
+    found = [path for pattern in patterns for path in sorted(ROOT.glob(pattern))]
+    return [path.relative_to(ROOT) for path in found if path.name != "__init__.py"]
+
+
+# Directions ------------------------------------------------------------------------------------
+
+
+def test_packages_import_only_what_lies_below_them():
+    # Also for types: a package that names another's types cannot be read without it.
+    wrong = [
+        f"{path} imports {target}"
+        for path, targets in plan.imports(typing=True).items()
+        for target in sorted(targets)
+        if target.parts[0] not in BELOW[path.parts[0]]
+    ]
+    assert wrong == []
+
+
+def test_the_plan_names_every_room_and_no_other():
+    assert sorted(ORDER) == sorted({plan.room_of(path) for path in SOURCES})
+    assert len(set(ORDER)) == len(ORDER)
+
+
+def test_rooms_import_only_from_those_that_the_plan_puts_below_them():
+    floor = {room: place for place, room in enumerate(ORDER)}
+    upward = {
+        (str(path), str(target))
+        for (above, below), pairs in plan.room_imports().items()
+        if floor[above] < floor[below]
+        for path, target in pairs
+    }
+    assert upward == UPWARD
+
+
+def test_no_circle_of_modules():
+    list(TopologicalSorter(IMPORTS).static_order())  # raises with the circle
+
+
+def test_imports_are_absolute_and_bind_a_name_of_their_own():
+    # `import common.x` binds `common`, which an installed copy has under another name.
+    wrong = []
+    for folder in (*PACKAGES, "tests", "benchmarks", "docs"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in plan.import_nodes(ast.parse(path.read_text("utf-8"))):
+                names = [alias.name for alias in node.names]
+                relative = isinstance(node, ast.ImportFrom) and node.level > 0
+                ours = isinstance(node, ast.Import) and any(
+                    name.partition(".")[0] in PACKAGES for name in names
+                )
+                if relative or ours:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+    assert wrong == []
+
+
+# Sizes -----------------------------------------------------------------------------------------
+
+
+def test_no_folder_holds_more_files_than_can_be_looked_over():
+    folders = {path.parent for path in SOURCES}
+    counts = {str(each): len(list((ROOT / each).glob("*.py"))) for each in folders}
+    assert {folder: n for folder, n in counts.items() if n > MOST_FILES} == {}
+
+
+def test_no_file_is_longer_than_can_be_read_in_one_go():
+    long = {
+        str(path)
+        for path in SOURCES
+        if len((ROOT / path).read_text("utf-8").splitlines()) > MOST_LINES
+        and not path.match(C_TEXT)
+    }
+    assert long == LONG
+
+
+def test_no_module_needs_more_of_ours_than_can_be_held_in_mind():
+    assert {str(path) for path, found in IMPORTS.items() if len(found) > MOST_IMPORTS} == (
+        MANY_IMPORTS
+    )
+
+
+# What an import loads --------------------------------------------------------------------------
+
+
+def test_arithmetic_and_the_command_load_neither_flower_nor_torch():
+    assert all(list(ROOT.glob(pattern)) for pattern in ARITHMETIC)
+    modules = [*map(plan.module_of, files(ARITHMETIC)), "deploy.cli"]
+    # One process for all: whichever is the first to load one of them is named.
+    code = (
+        "import importlib, json, sys\n"
+        "for name in json.loads(sys.argv[1]):\n"
+        "    importlib.import_module(name)\n"
+        "    loaded = {'flwr', 'torch', 'ray'} & sys.modules.keys()\n"
+        "    if loaded:\n"
+        "        sys.exit(f'{name} loads {sorted(loaded)}')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(modules)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").rglob("*.py")), ids=lambda p: p.stem)
+def test_what_benchmarks_import_is_there(file):
+    importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
