@@ -7,7 +7,7 @@ from typing import Any
 
 from common.messages import Usage
 from common.power import ESTIMATED
-from server_app.record.energy_figures import PHASES
+from server_app.metering.phases import PHASES
 
 __all__ = ["Bill", "Item", "Link"]
 

@@ -29,12 +29,12 @@ from common.radio import RadioProfile
 from common.secagg.messages import SECAGG_TRAIN
 from server_app.metering.attribution import Work, divide
 from server_app.metering.bill import Bill, Item, Link
+from server_app.metering.phases import WORKING
 
 __all__ = ["RunMeter", "Sent", "Size", "check"]
 
 log = logging.getLogger("coterie")
 
-_PHASES = ("pre", "train", "evaluate")
 _REST = "pre"  # what the server does unless it says otherwise
 
 
@@ -103,7 +103,7 @@ class RunMeter:
         self._profile = profile
         self.sent: list[Sent] = []
         """Messages since the meter was last closed, in the order sent."""
-        self._own = dict.fromkeys(_PHASES, 0.0)
+        self._own = dict.fromkeys(WORKING, 0.0)
         self._phase = _REST
         self._since = cpu_time.own_seconds()
         self._warned = False
@@ -169,7 +169,7 @@ class RunMeter:
         """
         self._turn_to(self._phase)
         entries, self.sent = self.sent, []
-        own, self._own = self._own, dict.fromkeys(_PHASES, 0.0)
+        own, self._own = self._own, dict.fromkeys(WORKING, 0.0)
         shared = [e for e in entries if e.usage is not None and e.usage.energy == "shared"]
         reading = self._source.read() if self._source else Reading(math.nan)
         works = [Work(phase, seconds) for phase, seconds in own.items()]
@@ -183,7 +183,7 @@ class RunMeter:
         label = self._source.label if self._source else ESTIMATED
         return Bill(
             tuple(items),
-            {phase: parts[phase] for phase in _PHASES},
+            {phase: parts[phase] for phase in WORKING},
             ATTRIBUTED if shared else label,
         )
 

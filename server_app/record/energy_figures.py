@@ -17,6 +17,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from server_app.metering.phases import COUNTED, PHASES
 from server_app.record.accuracy_figures import rounds_to_sustain, sustained_accuracy
 
 __all__ = [
@@ -33,11 +34,6 @@ __all__ = [
 FloatArray = NDArray[np.float64]
 Line = Mapping[str, Any]
 """A line of ``rounds.jsonl``: one attempt at a round."""
-
-COUNTED = ("pre", "train", "comm")
-"""The phases of Pereira's E_total = E_pre + E_train + E_comm."""
-PHASES = (*COUNTED, "evaluate")
-"""Keys of a line's ``joules``; the papers do not count evaluation."""
 
 
 @dataclass(frozen=True)
