@@ -60,6 +60,7 @@ ARITHMETIC = [
     "server_app/transport/pair_costs.py",
     "server_app/transport/wasserstein.py",
     "server_app/selection/in_clusters.py",
+    "server_app/clustering/by_labels.py",
     "server_app/clustering/by_models.py",
     "server_app/record/fairness.py",
     "server_app/record/energy_figures.py",

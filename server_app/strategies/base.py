@@ -29,7 +29,7 @@ from server_app.rounds import guard
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Template
 from server_app.rounds.roster import Roster, introduce_late
-from server_app.rounds.routing import mixed, per_cluster
+from server_app.rounds.routing import mixed
 from server_app.selection.rules import Cohort, View
 
 log = logging.getLogger("coterie")
@@ -262,7 +262,7 @@ class FederatedTraining(Strategy):
             raise RoundError(f"round {line['round']}: {reason} (on-bad-update=fail)")
 
     def _finish(self, seconds: float) -> None:
-        kind = "cluster" if self.method.route is per_cluster else "model"
+        kind = "cluster" if self.method.route.model_per_cluster else "model"
         for index, parameters in enumerate(filter(None, self.models)):
             self.folder.write_model(f"{kind}-{index}", parameters)
         self.folder.write_json("results.json", self._ledger.results(seconds, self.settings))
