@@ -157,10 +157,10 @@ def settings() -> None:
 @app.command()
 def methods() -> None:
     """List the methods that strategy=... can name."""
-    from server_app.method_cards import CARDS
+    from server_app.methods import listing
 
     rows = [("strategy", "paper", "who trains (M: clients-per-round)", "what the server sees")]
-    rows += [(name, card.paper, card.trains, card.sees) for name, card in CARDS.items()]
+    rows += listing()
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))

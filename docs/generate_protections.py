@@ -10,8 +10,8 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent))  # from a checkout that is not installed
 
 from common.config import Settings  # noqa: E402
-from server_app.method_cards import CARDS  # noqa: E402
 from server_app.methods import compose  # noqa: E402
+from server_app.methods.catalogue import CARDS  # noqa: E402
 from server_app.protection.catalogue import PROTECTIONS, WORDS, Protection  # noqa: E402
 
 PAGE = FOLDER / "protections.md"
@@ -56,13 +56,13 @@ def _row(name: str, shown: list[Protection]) -> str:
         needs = needs_of(name, protection.setting)
         denied = sorted(protection.denied(needs))
         runs = "runs" if protection.works_on(needs) else "runs; nothing to protect"
-        cells.append(f"refused: needs {WORDS[denied[0]]}" if denied else runs)
+        cells.append(f"refused: needs {WORDS[denied[0]].means}" if denied else runs)
     return "| " + " | ".join(cells) + " |"
 
 
 def _section(protection: Protection) -> str:
     reserved = "" if protection.available else "Not in this version: the name is refused. "
-    hides = ", ".join(WORDS[word] for word in sorted(protection.hides)) or "nothing"
+    hides = ", ".join(WORDS[word].means for word in sorted(protection.hidden)) or "nothing"
     return (
         f"## `{protection.setting}`\n\n{reserved}{protection.whom}\n\n"
         f"Hidden from the method: {hides}.\n\nNot protected: {protection.still}\n"

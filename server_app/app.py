@@ -14,10 +14,9 @@ from common.errors import CoterieError
 from common.logs import JsonFormatter
 from common.messages import Introduction
 from server_app import methods
-from server_app.clustering.by_models import ModelGroups
 from server_app.metering import run_meter
 from server_app.metering.run_meter import RunMeter
-from server_app.methods import LabelDistances, LabelGroups, Method
+from server_app.methods import Method
 from server_app.protection.disclosed import DisclosureFile
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
@@ -28,11 +27,6 @@ from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import Roster, introduce, reintroduce
 from server_app.strategies.base import FederatedTraining
-from server_app.strategies.label_distances import LabelDistanceClustering
-from server_app.strategies.label_distribution import LabelDistributionClustering
-from server_app.strategies.model_similarity import ModelSimilarityClustering
-from server_app.strategies.ot_cost import OtCostGroups
-from server_app.transport.groups import OtGroups
 
 log = logging.getLogger("coterie")
 
@@ -141,13 +135,5 @@ def _first_model(settings: Settings, roster: Roster) -> dict[str, np.ndarray]:
 def _strategy(
     method: Method, settings: Settings, roster: Roster, folder: RunFolder
 ) -> FederatedTraining:
-    kind: type[FederatedTraining] = FederatedTraining
-    if isinstance(method.group, LabelGroups):
-        kind = LabelDistributionClustering
-    elif isinstance(method.group, LabelDistances):
-        kind = LabelDistanceClustering
-    elif isinstance(method.group, ModelGroups):
-        kind = ModelSimilarityClustering
-    elif isinstance(method.group, OtGroups):
-        kind = OtCostGroups
+    kind = FederatedTraining if method.group is None else method.group.strategy()
     return kind(method, settings, roster, folder)

@@ -1,12 +1,11 @@
-"""Data sets of volumes and masks, and the methods that have nothing to compare on them."""
+"""Masked data: sets of volumes and masks, and the methods with nothing to compare on them."""
 
 from collections.abc import Mapping
 
 from common.config import Settings
 from common.data.datasets import SEGMENTED
 from common.errors import ConfigError
-from server_app.clustering.by_models import ModelGroups
-from server_app.transport.groups import OtGroups
+from server_app.clustering.grouping import Grouping
 
 __all__ = ["accuracy_means", "check"]
 
@@ -18,21 +17,15 @@ def accuracy_means(settings: Mapping[str, object]) -> str:
     return "held-out rows classified right, over all sites"
 
 
-def check(settings: Settings, group: object) -> None:
+def check(settings: Settings, group: Grouping | None) -> None:
     """Refuse to group sites by what masks do not have: label distributions, predicted classes.
 
     Weights, updates and OT costs of what the model makes of whole volumes can be compared.
     """
-    if settings.dataset not in SEGMENTED or group is None or isinstance(group, OtGroups):
+    if settings.dataset not in SEGMENTED or group is None or not group.needs_classes:
         return
-    if isinstance(group, ModelGroups):
-        if group.describe in ("weights", "update"):
-            return
-        what = f"the {group.describe} of models, a row of numbers for each example"
-    else:
-        what = "label distributions"
     raise ConfigError(
         f"dataset = {settings.dataset!r}: it has masks and no classes, and "
-        f"strategy={settings.strategy} compares {what}; use strategy=ot-groups, wc, wc-updates, "
-        "random or fedavg"
+        f"strategy={settings.strategy} compares {group.needs_classes}; use "
+        "strategy=ot-groups, wc, wc-updates, random or fedavg"
     )

@@ -29,7 +29,6 @@ C_TEXT = "client_app/training/*_c.py"  # C in a Python string: as long as the C 
 UPWARD: set[tuple[str, str]] = set()
 LONG = {
     "common/config.py",
-    "server_app/method_cards.py",
     "server_app/report/plots.py",
     "server_app/report/precheck_page.py",
     "server_app/report/report.py",
@@ -67,6 +66,7 @@ ARITHMETIC = (
     "client_app/shifted_sites.py",
     "server_app/dissimilarity.py",
     "server_app/clustering/algorithms.py",
+    "server_app/clustering/by_labels.py",
     "server_app/clustering/by_models.py",
     "server_app/clustering/clusters.py",
     "server_app/clustering/partition.py",

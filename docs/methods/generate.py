@@ -10,13 +10,12 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parents[1]))  # from a checkout that is not installed
 
 from common.config import Settings, allowed_values  # noqa: E402
-from server_app.method_cards import CARDS, Card  # noqa: E402
+from server_app.methods import Card  # noqa: E402
+from server_app.methods.catalogue import CARDS  # noqa: E402
 
 README = FOLDER.parents[1] / "README.md"
 _BEGIN, _END = "<!-- methods, by docs/methods/generate.py -->", "<!-- end of methods -->"
-_MADE = (
-    "<!-- Made by docs/methods/generate.py from server_app/method_cards.py: change it there. -->\n"
-)
+_MADE = "<!-- Made by docs/methods/generate.py from server_app/methods: change it there. -->\n"
 
 
 def pages() -> dict[str, str]:

@@ -10,7 +10,7 @@ Sources, named in the lines that implement them:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from common.config import Settings
 from common.errors import ConfigError
 from server_app.clustering import algorithms
 from server_app.clustering.algorithms import Clusters, ScoredClusters
+from server_app.clustering.grouping import Grouping
 from server_app.dissimilarity import (
     Dissimilarity,
     FloatArray,
@@ -28,6 +29,9 @@ from server_app.dissimilarity import (
     linear_cka,
     prediction_disagreement,
 )
+
+if TYPE_CHECKING:
+    from server_app.strategies.base import FederatedTraining
 
 __all__ = [
     "PROBABILITIES",
@@ -57,7 +61,7 @@ _SAME = 1e-9
 
 
 @dataclass(frozen=True)
-class ModelGroups:
+class ModelGroups(Grouping):
     """Sites grouped by the models that they return in a round."""
 
     describe: Describe
@@ -75,6 +79,24 @@ class ModelGroups:
     """What set the number of clusters."""
     linkage: Callable[[FloatArray], FloatArray] | None = None
     """distances (n, n) -> merges (n-1, 4) as SciPy's; None where the grouping has no dendrogram."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """Each site's model: of one round, or again and again."""
+        return frozenset({"models", "every-model"} if self.every else {"models"})
+
+    @property
+    def needs_classes(self) -> str:
+        """What models make of probe rows, if they are run on any."""
+        if not self.probes:
+            return ""
+        return f"the {self.describe} of models, a row of numbers for each example"
+
+    def strategy(self) -> "type[FederatedTraining]":
+        """Return the strategy that has everybody train one model up to the grouping."""
+        from server_app.strategies.model_similarity import ModelSimilarityClustering
+
+        return ModelSimilarityClustering
 
     @property
     def probes(self) -> bool:

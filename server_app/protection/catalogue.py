@@ -1,46 +1,65 @@
-"""What each protection hides, and which methods it therefore cannot be combined with.
+"""Protections: what each hides, and which methods it therefore cannot be combined with.
 
 A method says what the server must see of single sites (``Method.needs``), a protection what the
 server no longer sees. Where the two meet, the run is refused before the first message: it would
 either break the protection's promise or compute on something that is not there. The table in
 ``docs/protections.md`` is made from this file and the catalogue.
+
+Both tables can be added to: a piece that needs the server to see something new adds a word with the
+protections that hide it, and a new protection names the words that it hides.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from common.config import Settings
 from common.errors import ConfigError
 
-__all__ = ["IMPLIED", "PROTECTIONS", "WORDS", "Protection", "check"]
+__all__ = ["PROTECTIONS", "WORDS", "Protection", "Word", "check", "known_without_model"]
 
-WORDS: Mapping[str, str] = {
-    "sizes": "each site's number of rows",
-    "labels": "each site's label histogram",
-    "label-distances": "how far the label histograms of two sites are apart",
-    "class-counts": "each site's exact rows per class",
-    "losses": "each site's loss on its training rows",
-    "updates": "each site's last update",
-    "class-statistics": "mean and covariance of that in each class",
-    "links": "the rate of each site's link",
-    "models": "each site's trained model",
-    "every-model": "each site's trained model, again and again",
-    "representations": "what a model makes of each site's rows",
-    "row-products": "cosines between the rows of two sites, as a model makes them",
-    "row-costs": "what it costs to carry the rows of one site onto another's",
-    "accuracies": "each site's accuracy on its held-out rows",
-    "rehearsals": "more than one update of a site in a round",
-}
-"""What a method can need to see, in words."""
 
-IMPLIED: Mapping[str, frozenset[str]] = {
-    # All these answers say how many rows of each class there are.
-    "representations": frozenset({"class-counts", "class-statistics"}),
-    "class-statistics": frozenset({"class-counts"}),
-    "row-products": frozenset({"class-counts"}),
-    "row-costs": frozenset({"class-counts"}),
+@dataclass(frozen=True)
+class Word:
+    """Something of single sites that a method can need the server to see."""
+
+    means: str
+    """A phrase for people."""
+    brings: frozenset[str] = frozenset()
+    """What else the server sees with it."""
+    without_model: bool = False
+    """Whether it can be had where sites share no model."""
+    hidden_by: frozenset[str] = frozenset()
+    """Settings of the protections that hide it, beside those that name it or hide every word."""
+
+
+_COUNTED = frozenset({"class-counts"})  # these answers say how many rows of each class there are
+
+WORDS: dict[str, Word] = {
+    "sizes": Word("each site's number of rows", without_model=True),
+    "labels": Word("each site's label histogram", without_model=True),
+    "label-distances": Word(
+        "how far the label histograms of two sites are apart", without_model=True
+    ),
+    "class-counts": Word("each site's exact rows per class"),
+    "losses": Word("each site's loss on its training rows"),
+    "updates": Word("each site's last update"),
+    "class-statistics": Word("mean and covariance of that in each class", brings=_COUNTED),
+    "links": Word("the rate of each site's link"),
+    "models": Word("each site's trained model"),
+    "every-model": Word("each site's trained model, again and again"),
+    "representations": Word(
+        "what a model makes of each site's rows", brings=_COUNTED | {"class-statistics"}
+    ),
+    "row-products": Word(
+        "cosines between the rows of two sites, as a model makes them", brings=_COUNTED
+    ),
+    "row-costs": Word(
+        "what it costs to carry the rows of one site onto another's", brings=_COUNTED
+    ),
+    "accuracies": Word("each site's accuracy on its held-out rows"),
+    "rehearsals": Word("more than one update of a site in a round"),
 }
-"""What else the server sees with something."""
+"""What a method can need to see."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +69,8 @@ class Protection:
     setting: str
     """The words that turn it on."""
     hides: frozenset[str]
-    """Of :data:`WORDS`: what the server, or whoever the promise is about, no longer gets."""
+    """Of :data:`WORDS`: what the server, or whoever the promise is about, no longer gets; a word
+    can name the protection itself (``hidden_by``)."""
     whom: str
     """Who is protected, from whom, by what."""
     still: str
@@ -62,12 +82,22 @@ class Protection:
     """Of :data:`WORDS`: what it protects where a method asks for that; empty: in every run."""
     available: bool = True
     """Whether this version has it; a name that is reserved is refused with every method."""
+    shows: frozenset[str] | None = None
+    """If given, every word but these is hidden, those that are added later, too."""
 
     def __post_init__(self) -> None:
         """Refuse what no method could ever need."""
-        unknown = (self.hides | self.covers) - WORDS.keys()
+        unknown = (self.hides | self.covers | (self.shows or frozenset())) - WORDS.keys()
         if unknown:
             raise ConfigError(f"{self.setting} hides {min(unknown)!r}, which nothing can need")
+
+    @property
+    def hidden(self) -> frozenset[str]:
+        """All that it hides of :data:`WORDS`."""
+        if self.shows is not None:
+            return frozenset(WORDS) - self.shows
+        named = {name for name, word in WORDS.items() if self.setting in word.hidden_by}
+        return self.hides | named
 
     def works_on(self, needs: frozenset[str]) -> bool:
         """Return whether a method with these needs gives it anything to protect."""
@@ -75,8 +105,7 @@ class Protection:
 
     def denied(self, needs: frozenset[str]) -> frozenset[str]:
         """Return what a method needs and does not get."""
-        implied = (IMPLIED.get(need, frozenset()) for need in needs)
-        return needs.union(*implied) & self.hides
+        return needs.union(*(WORDS[need].brings for need in needs)) & self.hidden
 
 
 def _label(kind: str) -> Callable[[Settings], bool]:
@@ -107,7 +136,17 @@ def _noisy_labels(kind: str, whom: str) -> Protection:
     )
 
 
-PROTECTIONS: tuple[Protection, ...] = (
+_TOGETHER = (
+    "The server together with any one site recovers the rows of all that site's partners, and a "
+    "coordinator that is also a site is such a pair; see two-party.md. "
+)
+
+
+def _updates(kind: str) -> Callable[[Settings], bool]:
+    return lambda settings: settings.update_privacy == kind
+
+
+PROTECTIONS: list[Protection] = [
     _noisy_labels(
         "gaussian",
         "A row's label, from the server and all who see the clusters: discrete Gaussian noise "
@@ -135,10 +174,6 @@ PROTECTIONS: tuple[Protection, ...] = (
         chosen=_label("two-party"),
         covers=frozenset({"label-distances"}),
     ),
-)
-
-
-PROTECTIONS += (
     Protection(
         setting="statistics-privacy=zcdp",
         hides=frozenset({"representations"}),
@@ -166,15 +201,6 @@ PROTECTIONS += (
         chosen=lambda settings: settings.secagg,
         covers=frozenset(),
     ),
-)
-
-
-_TOGETHER = (
-    "The server together with any one site recovers the rows of all that site's partners, and a "
-    "coordinator that is also a site is such a pair; see two-party.md. "
-)
-
-PROTECTIONS += (
     Protection(
         setting="two-party=true",
         hides=frozenset({"representations"}),
@@ -198,17 +224,10 @@ PROTECTIONS += (
         chosen=lambda settings: settings.reveal == "cost",
         covers=frozenset({"row-costs"}),
     ),
-)
-
-
-def _updates(kind: str) -> Callable[[Settings], bool]:
-    return lambda settings: settings.update_privacy == kind
-
-
-PROTECTIONS += (
     Protection(
         setting="update-privacy=central-dp",
-        hides=frozenset(WORDS) - {"sizes", "links", "rehearsals"},
+        hides=frozenset(),
+        shows=frozenset({"sizes", "links", "rehearsals"}),
         whom="All rows of a site, from everybody who gets the models but the server: updates are "
         "clipped, the average gets Gaussian noise, (epsilon, delta) for all rounds together and "
         "for replacing all rows of a site. Who trains must not depend on the data.",
@@ -232,11 +251,26 @@ PROTECTIONS += (
         chosen=_updates("local-dp"),
         covers=frozenset(),
     ),
-)
+]
+"""In the order in which they refuse."""
+
+
+def known_without_model(needs: frozenset[str]) -> bool:
+    """Return whether a method's needs can be met where sites share no model."""
+    return all(need in WORDS and WORDS[need].without_model for need in needs)
 
 
 def check(needs: frozenset[str], settings: Settings) -> None:
-    """Raise :class:`ConfigError` if a protection that was chosen hides what the method needs."""
+    """Raise :class:`ConfigError` if a protection that was chosen hides what the method needs.
+
+    Its needs must be words, too, or no protection could ever hide them.
+    """
+    unknown = sorted(needs - WORDS.keys())
+    if unknown:
+        raise ConfigError(
+            f"strategy={settings.strategy} needs {unknown[0]!r}, which is no word that protections "
+            "know; add it to server_app.protection.catalogue.WORDS with those that hide it"
+        )
     for protection in PROTECTIONS:
         if not protection.chosen(settings):
             continue
@@ -246,5 +280,5 @@ def check(needs: frozenset[str], settings: Settings) -> None:
         if denied:
             raise ConfigError(
                 f"{protection.setting} keeps from the server what strategy={settings.strategy} "
-                f"needs ({WORDS[denied[0]]}); {protection.instead}"
+                f"needs ({WORDS[denied[0]].means}); {protection.instead}"
             )

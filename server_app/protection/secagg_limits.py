@@ -1,4 +1,4 @@
-"""Which methods can do with secure sums, and which cohorts: refused before the first message."""
+"""Limits of secure sums: methods and cohorts that are refused before the first message."""
 
 import math
 from fractions import Fraction
@@ -8,7 +8,7 @@ import numpy as np
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.secagg.neighbours import SMALLEST_THRESHOLD
-from server_app.selection.rules import Cohort, OnePerCluster, Selection, SpreadOverClusters
+from server_app.selection.rules import Cohort, Selection
 
 __all__ = ["check", "check_groups", "fewest", "whole_weights"]
 
@@ -23,7 +23,7 @@ def fewest(settings: Settings) -> int:
 def check(settings: Settings, select: Selection, *, model_per_cluster: bool) -> None:
     """Raise :class:`ConfigError` if secure sums would have nothing to add up, or too few parts.
 
-    What a method must see beside averages is ``protection.check``'s to refuse.
+    What a method must see beside averages is ``catalogue.check``'s to refuse.
 
     Args:
         settings: of the run.
@@ -48,21 +48,29 @@ def check(settings: Settings, select: Selection, *, model_per_cluster: bool) -> 
 
 
 def _too_few(settings: Settings, select: Selection, model_per_cluster: bool) -> str | None:
-    least, size = fewest(settings), settings.clients_per_round
+    least, size, k = fewest(settings), settings.clients_per_round, settings.num_clusters
     if 0 < settings.num_clients < least:
         return f"num-clients = {settings.num_clients}: an average needs at least {least} sites"
-    if model_per_cluster and isinstance(select, OnePerCluster):
-        return (
-            "one site per cluster trains each model, and an average over one site hides nothing; "
-            f"set clients-per-round to at least {least} for every cluster, or selection=all"
-        )
-    spread = model_per_cluster and isinstance(select, SpreadOverClusters)
-    needed = least * max(settings.num_clusters, 1) if spread else least
+    of_each = select.of_each_cluster(k)
+    if of_each is not None and not size:
+        return _too_few_of_each(of_each, k, least, model_per_cluster)
+    needed = least * max(k, 1) if model_per_cluster and of_each is not None else least
     if 0 < size < needed:
         return f"clients-per-round = {size}: must be at least {needed}, {least} for each model"
-    if isinstance(select, OnePerCluster) and 0 < settings.num_clusters < least:
+    return None
+
+
+def _too_few_of_each(of_each: int, k: int, least: int, model_per_cluster: bool) -> str | None:
+    """Return why so many of each of k clusters (0: not known yet) are too few, if they are."""
+    sites, train = ("one site", "trains") if of_each == 1 else (f"{of_each} sites", "train")
+    if model_per_cluster and of_each < least:
         return (
-            f"num-clusters = {settings.num_clusters} and one site of each trains, where an average "
+            f"{sites} per cluster {train} each model, and an average over {sites} hides nothing; "
+            f"set clients-per-round to at least {least} for every cluster, or selection=all"
+        )
+    if 0 < k * of_each < least:
+        return (
+            f"num-clusters = {k} and {sites} of each {train}, where an average "
             f"needs at least {least}; set clients-per-round, or more clusters"
         )
     return None

@@ -1,27 +1,50 @@
-"""Which model each client gets, and the average that makes a model from its clients' updates."""
+"""Routing: which model each client gets, and the average that makes one of its clients' updates."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 
 from common.messages import Parameters
 from server_app.clustering.algorithms import Clusters
 
-Routing = Callable[[Clusters], np.ndarray]
-"""Clusters of n clients -> the model index of each, (n,) ints 0..m-1 without gaps."""
+
+class Routing(Protocol):
+    """A rule for which model a client gets; rules inherit from this class."""
+
+    model_per_cluster: ClassVar[bool]
+    """Whether each cluster has a model that is its own."""
+
+    def __call__(self, clusters: Clusters) -> np.ndarray:
+        """Return the model index of each client, (n,) ints 0..m-1 without gaps."""
+        ...
 
 
-def one_model(clusters: Clusters) -> np.ndarray:
-    """Return model 0 for everybody; clusters then only decide who trains."""
-    return np.zeros(len(clusters.labels), dtype=np.int64)
+@dataclass(frozen=True)
+class OneModel(Routing):
+    """Model 0 for everybody; clusters then only decide who trains."""
+
+    model_per_cluster: ClassVar[bool] = False
+
+    def __call__(self, clusters: Clusters) -> np.ndarray:
+        """Return n zeros."""
+        return np.zeros(len(clusters.labels), dtype=np.int64)
 
 
-def per_cluster(clusters: Clusters) -> np.ndarray:
-    """Return a model of its own for every cluster (FedSCCS, Algorithm 1)."""
-    return clusters.labels
+@dataclass(frozen=True)
+class PerCluster(Routing):
+    """A model of its own for every cluster (FedSCCS, Algorithm 1)."""
+
+    model_per_cluster: ClassVar[bool] = True
+
+    def __call__(self, clusters: Clusters) -> np.ndarray:
+        """Return each client's cluster."""
+        return clusters.labels
 
 
-ROUTINGS: dict[str, Routing] = {"one-model": one_model, "per-cluster": per_cluster}
+ROUTINGS: Mapping[str, Routing] = {"one-model": OneModel(), "per-cluster": PerCluster()}
+"""Values of the setting ``routing``."""
 
 
 def average(models: Sequence[Parameters], weights: np.ndarray) -> dict[str, np.ndarray]:

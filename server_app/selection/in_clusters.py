@@ -1,4 +1,4 @@
-"""Who trains inside a cluster: everybody, one at random, who is served worst or sends cheaply."""
+"""Rules inside clusters: everybody, one at random, who is served worst or sends cheaply."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from server_app.selection.rules import Cohort, Everybody, OnePerCluster, Selection, View
+from server_app.selection.rules import (
+    NOBODY,
+    Cohort,
+    Everybody,
+    OnePerCluster,
+    Selection,
+    View,
+    available_groups,
+    cohort_of,
+)
 
 __all__ = ["IN_CLUSTERS", "CheapUpload", "WorstHalf"]
 
@@ -25,13 +34,10 @@ class WorstHalf(Selection):
         """Return the cohort; draws nothing."""
         known = np.zeros(len(view.available)) if view.accuracies is None else view.accuracies
         scores = np.where(np.isnan(known), -1.0, known)
-        chosen: list[int] = []
-        for cluster in range(view.clusters.k):
-            members = view.clusters.members(cluster)
-            present = members[view.available[members]]
-            worst = present[np.argsort(scores[present], kind="stable")]
-            chosen += worst[: max(1, len(present) // 2)].tolist()
-        return Cohort(np.array(sorted(chosen), dtype=np.int64))
+        groups = available_groups(view)
+        worst_first = [group[np.argsort(scores[group], kind="stable")] for group in groups]
+        halves = [group[: max(1, len(group) // 2)] for group in worst_first]
+        return cohort_of(np.concatenate([NOBODY, *halves]))
 
 
 @dataclass(frozen=True)
@@ -46,18 +52,19 @@ class CheapUpload(Selection):
 
     needs: ClassVar[frozenset[str]] = frozenset({"links"})
 
+    def of_each_cluster(self, num_clusters: int) -> int:
+        """Return 1."""
+        return 1
+
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the draw; a cluster with nobody available sits the round out."""
         assert view.upload_seconds is not None
-        chosen: list[int] = []
-        for cluster in range(view.clusters.k):
-            members = view.clusters.members(cluster)
-            present = members[view.available[members]]
-            if len(present):
-                seconds = view.upload_seconds[present]
-                ease = 1 / seconds if seconds.all() else np.ones(len(present))
-                chosen.append(int(rng.choice(present, p=ease / ease.sum())))
-        return Cohort(np.array(sorted(chosen), dtype=np.int64))
+        chosen = []
+        for group in available_groups(view):
+            seconds = view.upload_seconds[group]
+            ease = 1 / seconds if seconds.all() else np.ones(len(group))
+            chosen.append(rng.choice(group, p=ease / ease.sum()))
+        return cohort_of(chosen)
 
 
 IN_CLUSTERS: Mapping[str, Selection] = {

@@ -1,4 +1,4 @@
-"""Who trains this round, and with which weight their update counts."""
+"""Selection rules: who trains this round, and with which weight their update counts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -90,6 +90,13 @@ class Selection(Protocol):
         """Whether :meth:`rehearse` ever names anybody."""
         return False
 
+    def of_each_cluster(self, num_clusters: int) -> int | None:
+        """Return how many members of each cluster train when all are there, if the rule sets that.
+
+        ``num_clusters`` is 0 where it is not known yet. None: clusters train whole, or have no say.
+        """
+        return None
+
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return this round's cohort."""
         ...
@@ -128,10 +135,14 @@ class Uniform(Selection):
 class OnePerCluster(Selection):
     """One uniformly drawn available client of every cluster (Famá et al., section III)."""
 
+    def of_each_cluster(self, num_clusters: int) -> int:
+        """Return 1."""
+        return 1
+
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the draw; a cluster with nobody available sits the round out."""
-        groups = _available_groups(view)
-        return _cohort([rng.choice(members) for members in groups])
+        groups = available_groups(view)
+        return cohort_of([rng.choice(members) for members in groups])
 
 
 @dataclass(frozen=True)
@@ -144,13 +155,17 @@ class SpreadOverClusters(Selection):
 
     size: int
 
+    def of_each_cluster(self, num_clusters: int) -> int:
+        """Return an equal part of the cohort."""
+        return self.size // max(num_clusters, 1)
+
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the draw."""
-        groups = _available_groups(view)
+        groups = available_groups(view)
         size = min(self.size, len(view.candidates))
         if len(groups) >= size:
             chosen = rng.choice(len(groups), size=size, replace=False)
-            return _cohort([rng.choice(groups[group]) for group in chosen])
+            return cohort_of([rng.choice(groups[group]) for group in chosen])
         each = -(-size // len(groups))
         drawn = np.concatenate(
             [rng.choice(group, min(each, len(group)), replace=False) for group in groups]
@@ -158,7 +173,7 @@ class SpreadOverClusters(Selection):
         if len(drawn) < size:
             rest = np.setdiff1d(view.candidates, drawn)
             drawn = np.append(drawn, rng.choice(rest, size - len(drawn), replace=False))
-        return _cohort(rng.choice(drawn, size, replace=False))
+        return cohort_of(rng.choice(drawn, size, replace=False))
 
 
 @dataclass(frozen=True)
@@ -173,21 +188,23 @@ class WholeGroups(Selection):
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the draw: ``size`` clients, uniform from the union of the groups drawn."""
-        groups = _available_groups(view)
+        groups = available_groups(view)
         size = min(self.size, len(view.candidates))
         union = NOBODY
         for group in rng.permutation(len(groups)):
             union = np.append(union, groups[group])
             if len(union) >= size:
                 break
-        return _cohort(rng.choice(union, size, replace=False) if size else union)
+        return cohort_of(rng.choice(union, size, replace=False) if size else union)
 
 
-def _available_groups(view: View) -> list[np.ndarray]:
+def available_groups(view: View) -> list[np.ndarray]:
+    """Return each cluster's available clients, ascending; a cluster without any is left out."""
     members = (view.clusters.members(label) for label in range(view.clusters.k))
     groups = [group[view.available[group]] for group in members]
     return [group for group in groups if len(group)]
 
 
-def _cohort(clients: Sequence[int] | np.ndarray) -> Cohort:
+def cohort_of(clients: Sequence[int] | np.ndarray) -> Cohort:
+    """Return the cohort of some clients in any order; their rows weigh them."""
     return Cohort(np.sort(np.asarray(clients, dtype=np.int64)))

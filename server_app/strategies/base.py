@@ -32,7 +32,7 @@ from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Template
 from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
-from server_app.rounds.routing import mixed, per_cluster
+from server_app.rounds.routing import mixed
 from server_app.selection.rules import View
 from server_app.strategies.own_rounds import OwnRounds
 
@@ -247,7 +247,7 @@ class FederatedTraining(OwnRounds):
             )
 
     def _finish(self, seconds: float) -> None:
-        kind = "cluster" if self.method.route is per_cluster else "model"
+        kind = "cluster" if self.method.route.model_per_cluster else "model"
         for index, parameters in enumerate(filter(None, self.models)):
             self.folder.write_model(f"{kind}-{index}", parameters)
         self.folder.write_json("results.json", self._ledger.results(seconds, self.settings))

@@ -9,8 +9,9 @@ from common import seeds
 from common.config import Settings
 from common.two_party.label_products import LABEL_PRODUCTS
 from common.two_party.messages import LABELS, PRODUCTS, TwoPartyOrder
+from server_app.clustering.by_labels import LabelDistances
 from server_app.dissimilarity import FloatArray
-from server_app.methods import LabelDistances, Method
+from server_app.methods import Method
 from server_app.protection.two_party import TwoPartyProducts, two_party_products
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster

@@ -13,7 +13,8 @@ from common.messages import Order
 from common.privacy.labels import label_mechanism
 from server_app.clustering import placement
 from server_app.clustering.algorithms import Clusters, ScoredClusters, normalise_counts
-from server_app.methods import LabelGroups, Method
+from server_app.clustering.by_labels import LabelGroups
+from server_app.methods import Method
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.exchange import OK, Answer, Exchange

@@ -1,19 +1,24 @@
-"""Sites grouped by what it would cost to carry one's data onto another's: Elhussein & Gürsoy."""
+"""OT groups: by what it would cost to carry one site's data onto another's: Elhussein & Gürsoy."""
 
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from common.config import Settings
 from common.errors import ConfigError
 from common.messages import MOST_ROWS_SEEN
 from common.privacy.disclosures import FOR_COSTS
+from server_app.clustering.grouping import Grouping
 from server_app.transport.variants import VARIANTS, OtSettings
 from server_app.transport.verdicts import Thresholds
+
+if TYPE_CHECKING:
+    from server_app.strategies.base import FederatedTraining
 
 __all__ = ["OtGroups", "by_cost"]
 
 
 @dataclass(frozen=True)
-class OtGroups:
+class OtGroups(Grouping):
     """Sites grouped after round 1, by the OT cost of every pair."""
 
     costs: OtSettings
@@ -23,8 +28,13 @@ class OtGroups:
     evidence: str = "clear"
     """What the costs are computed from: a name of ``disclosures.FOR_COSTS``;
     ``gathering.GATHER`` says how it is asked for."""
-    sees: frozenset[str] = frozenset({"representations"})
-    """What the server must see for it: of ``protection.WORDS``."""
+    needs: frozenset[str] = frozenset({"representations"})
+
+    def strategy(self) -> "type[FederatedTraining]":
+        """Return the strategy that has everybody train the probe in round 1."""
+        from server_app.strategies.ot_cost import OtCostGroups
+
+        return OtCostGroups
 
     @property
     def releases(self) -> tuple[str, ...]:
@@ -59,7 +69,7 @@ def by_cost(settings: Settings) -> OtGroups:
     if not settings.two_party:
         return groups
     seen = "row-products" if settings.reveal == "products" else "row-costs"
-    return replace(groups, evidence="two-party", sees=frozenset({"class-statistics", seen}))
+    return replace(groups, evidence="two-party", needs=frozenset({"class-statistics", seen}))
 
 
 def _own_unless(weight: float) -> float | None:

@@ -8,8 +8,8 @@ import pytest
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from deploy.simulation.grid import simulate
-from server_app.method_cards import CARDS
 from server_app.methods import build
+from server_app.methods.catalogue import CARDS
 from server_app.protection import catalogue
 from server_app.protection.catalogue import PROTECTIONS, WORDS, Protection
 

@@ -90,7 +90,7 @@ def test_what_secure_sums_cannot_do_is_refused_before_the_first_message(words, r
 def test_what_secure_sums_can_do_is_not(words):
     settings = Settings.parse(words | {"secagg": True})
     [sums] = [each for each in PROTECTIONS if each.chosen(settings)]
-    assert sums.hides
+    assert sums.hidden
     assert not sums.denied(methods.build(settings).needs)
 
 

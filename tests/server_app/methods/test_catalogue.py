@@ -18,9 +18,10 @@ from common.models import initial_parameters
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app.clustering.algorithms import normalise_counts
+from server_app.clustering.by_labels import LabelGroups
 from server_app.clustering.by_models import ModelGroups
 from server_app.clustering.clusters import Clusters
-from server_app.methods import METHODS, LabelGroups, Method, build
+from server_app.methods import METHODS, Method, build
 from server_app.selection.rules import Cohort, Everybody, View
 
 SIZE = 3

@@ -11,10 +11,10 @@ import pytest
 
 from common.config import Settings, load
 from common.errors import ConfigError
-from server_app.method_cards import CARDS, Card
-from server_app.methods import METHODS, build
+from server_app.methods import METHODS, Card, build
+from server_app.methods.catalogue import CARDS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "methods"
 GUIDE = ROOT / "docs" / "add-your-own-method.md"
 

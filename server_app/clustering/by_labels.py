@@ -1,0 +1,184 @@
+"""Groups by label distributions, formed before round 1.
+
+Sources, named in the lines that implement them:
+
+- Famá: "Measuring Data Similarity for Efficient Federated Learning: A Feasibility Study"
+  (Famá, Kalalas, Lagen, Dini), Algorithm 1.
+- Pereira: "Energy-Efficient Federated Learning for AIoT using Clustering Methods"
+  (Pereira, Famá, Kalalas, Dini), section III.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+
+from common.config import Settings, unknown_name
+from common.errors import ConfigError
+from common.two_party.label_products import LABEL_PRODUCTS
+from server_app.clustering import algorithms, placement
+from server_app.clustering.algorithms import ScoredClusters
+from server_app.clustering.grouping import Grouping
+from server_app.clustering.placement import Placement
+from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, FloatArray, symmetric_kl
+
+if TYPE_CHECKING:
+    from server_app.strategies.base import FederatedTraining
+
+__all__ = [
+    "Clusterer",
+    "LabelDistances",
+    "LabelGroups",
+    "by_distances",
+    "by_distances_of_pairs",
+    "by_k_means",
+    "by_repulsion",
+]
+
+Clusterer = Callable[[FloatArray, FloatArray, np.random.Generator], ScoredClusters]
+"""(descriptors (n, d), distances (n, n), generator) -> clusters and how each number scored."""
+
+
+@dataclass(frozen=True)
+class LabelGroups(Grouping):
+    """Sites grouped before round 1, and again if asked, by how alike their labels are dealt."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"labels"})
+    needs_classes: ClassVar[str] = "label distributions"
+    compare: Dissimilarity
+    cluster: Clusterer
+    place: Placement
+    """Where a site that joins late belongs."""
+    metric: str
+    """Name of ``compare``."""
+    normalise: Literal["client", "class"] = "client"
+    """How counts become distributions: ``clustering.normalise_counts``."""
+    chosen_by: str = "silhouette"
+    """What sets the number of clusters when the settings do not."""
+
+    def strategy(self) -> "type[FederatedTraining]":
+        """Return the strategy that asks every site for its label histogram."""
+        from server_app.strategies.label_distribution import LabelDistributionClustering
+
+        return LabelDistributionClustering
+
+
+@dataclass(frozen=True)
+class LabelDistances(Grouping):
+    """Sites grouped before round 1 by label distances that every two of them compute together."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"label-distances"})
+    needs_classes: ClassVar[str] = "label distributions"
+    cluster: Clusterer
+    """It gets the distances alone: the descriptors are (n, 0)."""
+    metric: str
+    """Of ``common.two_party.label_products.LABEL_PRODUCTS``."""
+
+    def strategy(self) -> "type[FederatedTraining]":
+        """Return the strategy that has every two sites compute their distance."""
+        from server_app.strategies.label_distances import LabelDistanceClustering
+
+        return LabelDistanceClustering
+
+
+def by_distances(settings: Settings) -> LabelGroups:
+    """k-medoids on the setting ``metric``: Famá, Algorithm 1."""
+    compare = _label_metric(settings)
+    return LabelGroups(
+        compare=compare,
+        cluster=_k_medoids(settings),
+        place=placement.nearest_medoid(compare),
+        metric=settings.metric,
+    )
+
+
+def by_distances_of_pairs(settings: Settings) -> LabelDistances:
+    """k-medoids on the setting ``metric``, and no histogram leaves a site.
+
+    Raises:
+        ConfigError: a metric that two sites cannot compute together, or more than one grouping.
+    """
+    _label_metric(settings)
+    if settings.metric not in LABEL_PRODUCTS:
+        raise ConfigError(
+            f"metric = {settings.metric!r}: with label-privacy=two-party it must be one of "
+            f"{', '.join(LABEL_PRODUCTS)}; take one, or label-privacy=gaussian"
+        )
+    if settings.recluster_every:
+        raise ConfigError(
+            f"recluster-every = {settings.recluster_every}: with label-privacy=two-party distances "
+            "are computed once per run, for their noise must not average out; set it to 0"
+        )
+    return LabelDistances(_k_medoids(settings), settings.metric)
+
+
+def by_k_means(settings: Settings) -> LabelGroups:
+    """k-means in symmetrised KL: SimClust, Pereira III-A."""
+    return LabelGroups(
+        compare=symmetric_kl,
+        cluster=_symmetric_kl_k_means(settings),
+        place=placement.nearest_centre,
+        metric="symmetric-kl",
+        normalise=settings.normalise,
+    )
+
+
+def by_repulsion(settings: Settings) -> LabelGroups:
+    """Groups diverse inside and alike outside: RepClust, Pereira III-B.
+
+    The number of groups, if not set, makes them as large as a round.
+    """
+    if not (settings.num_clusters or settings.clients_per_round):
+        raise ConfigError(
+            f"num-clusters = 0 and clients-per-round = 0: strategy={settings.strategy} makes "
+            "groups as large as a round; set clients-per-round, or num-clusters"
+        )
+    return LabelGroups(
+        compare=symmetric_kl,
+        cluster=_repulsive(settings),
+        place=placement.most_diverse,
+        metric="symmetric-kl",
+        normalise=settings.normalise,
+        chosen_by="clients-per-round",
+    )
+
+
+def _label_metric(settings: Settings) -> Dissimilarity:
+    if settings.metric not in LABEL_METRICS:
+        raise ConfigError(unknown_name("metric", settings.metric, LABEL_METRICS))
+    return LABEL_METRICS[settings.metric]
+
+
+def _k_medoids(settings: Settings) -> Clusterer:
+    k, most = settings.num_clusters, settings.max_clusters
+
+    def cluster(_: FloatArray, distances: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+        if k:
+            return ScoredClusters(algorithms.k_medoids(distances, k, rng), scores={})
+        return algorithms.silhouette_sweep(distances, rng, max_clusters=most)
+
+    return cluster
+
+
+def _symmetric_kl_k_means(settings: Settings) -> Clusterer:
+    k, most = settings.num_clusters, settings.max_clusters
+
+    def cluster(shares: FloatArray, _: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+        if k:
+            return ScoredClusters(algorithms.symmetric_kl_k_means(shares, k, rng), scores={})
+        return algorithms.symmetric_kl_k_means_by_silhouette(shares, rng, most)
+
+    return cluster
+
+
+def _repulsive(settings: Settings) -> Clusterer:
+    k, size = settings.num_clusters, settings.clients_per_round
+
+    def cluster(shares: FloatArray, _: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+        if k:
+            clusters = algorithms.repulsive(shares, k, rng)
+            return ScoredClusters(clusters, scores={}, score="diversity")
+        return algorithms.repulsive_by_size(shares, size, rng)
+
+    return cluster

@@ -1,0 +1,6 @@
+"""Methods: short compositions of the same pieces, one file for each source."""
+
+from server_app.methods.catalogue import METHODS, build, compose, listing
+from server_app.methods.method import Card, Composition, Method
+
+__all__ = ["METHODS", "Card", "Composition", "Method", "build", "compose", "listing"]

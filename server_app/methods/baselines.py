@@ -1,0 +1,228 @@
+"""Baselines: rules for who trains that group nobody, from many papers."""
+
+from collections.abc import Mapping
+
+from common.config import Settings
+from common.errors import ConfigError
+from server_app.methods.method import Card, Composition, Method, cohort_size
+from server_app.selection.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
+from server_app.selection.informed import Delta, FedCor, PowerOfChoice
+from server_app.selection.rules import Everybody, Uniform
+
+_FRABONI = (
+    "Fraboni, Vidal, Kameni, Lorenzi, “Clustered Sampling: Low-Variance and Improved "
+    "Representativity for Clients Selection in Federated Learning”, ICML 2021"
+)
+
+
+def random(settings: Settings) -> Method:
+    """Clients drawn uniformly: McMahan et al. 2017, and every paper's reference."""
+    size = settings.clients_per_round
+    return Method(select=Uniform(size) if size else Everybody())
+
+
+RANDOM = Composition(
+    random,
+    card=Card(
+        paper="McMahan et al. 2017",
+        source=(
+            "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, “Communication-Efficient Learning of "
+            "Deep Networks from Decentralized Data”, AISTATS 2017, Algorithm 1"
+        ),
+        trains="M drawn uniformly; all if M = 0",
+        sees="updates",
+        rule="M clients are drawn uniformly without replacement; rows weigh their models.",
+        assumes="Nothing. It is what every other rule has to beat.",
+        costs="Nothing.",
+        settings=("clients-per-round",),
+        example="clients-per-round=5",
+    ),
+)
+
+
+def power_of_choice(settings: Settings) -> Method:
+    """Power-of-choice, the largest losses of some candidates: Cho et al. 2022."""
+    size, candidates = cohort_size(settings), settings.power_of_choice_candidates
+    if candidates < size:
+        raise ConfigError(
+            f"power-of-choice-candidates = {candidates}: must be at least "
+            f"clients-per-round = {size}, for the cohort is chosen among them"
+        )
+    return Method(select=PowerOfChoice(size, candidates))
+
+
+POWER_OF_CHOICE = Composition(
+    power_of_choice,
+    card=Card(
+        paper="Cho et al. 2022",
+        source=(
+            "Cho, Wang, Joshi, “Towards Understanding Biased Client Selection in Federated "
+            "Learning”, AISTATS 2022, section 3.1"
+        ),
+        trains="the M of d candidates with the largest loss",
+        sees="losses of d candidates, updates",
+        rule=(
+            "d candidates are drawn without replacement with odds n_i/n; they are sent the model "
+            "and answer with its loss on their rows; the M with the largest loss train."
+        ),
+        assumes="Where the loss is large there is most to learn. Noisy labels break that.",
+        costs="In every round d models down, d losses up, and a pass over the candidates' rows.",
+        settings=("clients-per-round", "power-of-choice-candidates"),
+        example="clients-per-round=5 power-of-choice-candidates=10",
+    ),
+)
+
+
+def fedcor(settings: Settings) -> Method:
+    """FedCor, a Gaussian process over the loss changes: Tang et al. 2022."""
+    return Method(
+        select=FedCor(cohort_size(settings), settings.fedcor_warmup, settings.fedcor_interval)
+    )
+
+
+FEDCOR = Composition(
+    fedcor,
+    card=Card(
+        paper="Tang et al. 2022",
+        source=(
+            "Tang, Ning, Wang, Sun, Wang, Li, Chen, “FedCor: Correlation-Based Active Client "
+            "Selection Strategy for Heterogeneous Federated Learning”, CVPR 2022, sections 4 and 5"
+        ),
+        trains="M that a Gaussian process expects to lower all losses",
+        sees="losses of all sites now and then, updates",
+        rule=(
+            "A Gaussian process describes how the clients' losses change together. Client after "
+            "client, the one is taken whose training lowers the weighted loss most given those "
+            "before it; it then counts 0.9 times as much until the process is trained again."
+        ),
+        assumes=(
+            "Losses of like clients fall together and go on doing so between two trainings of the "
+            "process."
+        ),
+        costs=(
+            "In the warm-up and every fedcor-interval rounds all sites are sent the model and "
+            "measure its loss; in the latter M of them also train a copy, whose loss all measure. "
+            "The server's own work is part of the round's seconds."
+        ),
+        settings=("clients-per-round", "fedcor-warmup", "fedcor-interval"),
+        example="clients-per-round=5 fedcor-warmup=5 fedcor-interval=5",
+    ),
+)
+
+
+def clustered_sampling_size(settings: Settings) -> Method:
+    """Clustered sampling by size: Fraboni et al. 2021, Algorithm 1."""
+    return Method(select=ClusteredBySize(cohort_size(settings)))
+
+
+CLUSTERED_SAMPLING_SIZE = Composition(
+    clustered_sampling_size,
+    card=Card(
+        paper="Fraboni et al. 2021, alg. 1",
+        source=f"{_FRABONI}, Algorithm 1",
+        trains="one of each of M urns filled by size",
+        sees="updates",
+        rule=(
+            "Each client's share of the rows, times M, is poured into M urns, the largest first. "
+            "One client is drawn from each urn and counts 1/M; one drawn twice trains once and "
+            "counts twice. The average is unbiased: its mean over draws is that of full "
+            "participation."
+        ),
+        assumes="Sizes differ; with equal ones it comes close to uniform draws.",
+        costs="Nothing.",
+        settings=("clients-per-round",),
+        example="clients-per-round=5",
+    ),
+)
+
+
+def clustered_sampling_similarity(settings: Settings) -> Method:
+    """Clustered sampling by the similarity of updates: Fraboni et al. 2021, Algorithm 2."""
+    return Method(select=ClusteredBySimilarity(cohort_size(settings)))
+
+
+CLUSTERED_SAMPLING_SIMILARITY = Composition(
+    clustered_sampling_similarity,
+    card=Card(
+        paper="Fraboni et al. 2021, alg. 2",
+        source=f"{_FRABONI}, Algorithm 2",
+        trains="one of each of M urns filled with like updates",
+        sees="the last update of each site",
+        rule=(
+            "Angles between the clients' last updates (zero before the first) are linked by Ward's "
+            "method and cut into the largest groups that fit into an urn; the M heaviest become "
+            "urns, the others fill the room left. Draws and weights are as by size: unbiased."
+        ),
+        assumes="Clients whose updates point the same way can stand for each other.",
+        costs="The server keeps one update per site in memory and links them in every round.",
+        settings=("clients-per-round",),
+        example="clients-per-round=5",
+    ),
+)
+
+
+def delta(settings: Settings) -> Method:
+    """DELTA, sooner those whose update differs from the mean: Wang et al. 2023."""
+    return Method(select=Delta(cohort_size(settings), full=settings.delta_mode == "full"))
+
+
+DELTA = Composition(
+    delta,
+    card=Card(
+        paper="Wang et al. 2023",
+        source=(
+            "Wang, Lin, Xu, Lin, Sun, “DELTA: Diverse Client Sampling for Fasting Federated "
+            "Learning”, NeurIPS 2023"
+        ),
+        trains="M, sooner those whose update differs from the mean",
+        sees="the last update of each site",
+        rule=(
+            "Odds P_i proportional to b (n_i/n) |g_i - g| + (1-b) sqrt(n_i/n) with b = 0.5; M "
+            "draws without replacement, weighted n_i/P_i and normalised, so not exactly unbiased. "
+            "delta-mode=practical uses the updates of those who trained; full has everybody train "
+            "a copy first."
+        ),
+        assumes="Updates that differ carry what the mean does not know yet.",
+        costs=(
+            "Practical: one update per site in the server's memory. Full: everybody trains and "
+            "sends an update in every round, before the cohort does."
+        ),
+        settings=("clients-per-round", "delta-mode"),
+        example="clients-per-round=5 delta-mode=practical",
+    ),
+)
+
+
+def fedavg(settings: Settings) -> Method:
+    """Everybody, one model: McMahan et al. 2017 with all clients; ``selection`` has no say."""
+    return Method(select=Everybody())
+
+
+FEDAVG = Composition(
+    fedavg,
+    card=Card(
+        paper="McMahan et al. 2017",
+        source=(
+            "McMahan, Moore, Ramage, Hampson, Agüera y Arcas, “Communication-Efficient Learning of "
+            "Deep Networks from Decentralized Data”, AISTATS 2017, Algorithm 1 with C = 1"
+        ),
+        trains="everybody",
+        sees="updates",
+        rule="Every connected site trains in every round; rows weigh their models.",
+        assumes="One model can serve all sites, and everybody's update can be paid for.",
+        costs="Nothing; the uplink share of the others is measured against it.",
+        settings=(),
+        example="num-clients=10",
+    ),
+)
+
+
+METHODS: Mapping[str, Composition] = {
+    "random": RANDOM,
+    "power-of-choice": POWER_OF_CHOICE,
+    "fedcor": FEDCOR,
+    "clustered-sampling-size": CLUSTERED_SAMPLING_SIZE,
+    "clustered-sampling-similarity": CLUSTERED_SAMPLING_SIMILARITY,
+    "delta": DELTA,
+    "fedavg": FEDAVG,
+}

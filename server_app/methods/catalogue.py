@@ -1,0 +1,86 @@
+"""The catalogue: all methods by name, and the checks of what a run asks of one."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from common.config import Settings, unknown_name
+from common.errors import ConfigError
+from server_app import masked_data
+from server_app.methods import baselines, elhussein, fama, morafah, pereira, talasso
+from server_app.methods.method import Card, Composition, Method
+from server_app.protection import catalogue, secagg_limits
+from server_app.rounds.routing import ROUTINGS
+from server_app.selection.in_clusters import IN_CLUSTERS
+
+__all__ = ["CARDS", "METHODS", "build", "compose", "listing"]
+
+_BUILT_IN: Mapping[str, Composition] = {
+    "random": baselines.RANDOM,  # first, for every paper compares with it
+    **fama.METHODS,
+    **pereira.METHODS,
+    **baselines.METHODS,
+    **talasso.METHODS,
+    **morafah.METHODS,
+    **elhussein.METHODS,
+}
+
+
+METHODS: dict[str, Callable[[Settings], Method]] = dict(_BUILT_IN)
+
+CARDS: Mapping[str, Card] = {name: each.card for name, each in _BUILT_IN.items() if each.card}
+"""Of the methods of this repository, which all have one."""
+
+
+def listing() -> list[tuple[str, str, str, str]]:
+    """Return each method's name, paper, who trains, and what the server sees; dashes: not said."""
+    cards = {name: getattr(method, "card", None) for name, method in METHODS.items()}
+    return [
+        (name, card.paper, card.trains, card.sees) if card else (name, "-", "-", "-")
+        for name, card in cards.items()
+    ]
+
+
+def build(settings: Settings) -> Method:
+    """Return the method that the settings name; :class:`ConfigError` if it cannot be had."""
+    method = compose(settings)
+    catalogue.check(method.needs, settings)
+    per_cluster = method.route.model_per_cluster
+    secagg_limits.check(settings, method.select, model_per_cluster=per_cluster)
+    return method
+
+
+def compose(settings: Settings) -> Method:
+    """Return the method that the settings name, whatever their protections keep from it."""
+    if settings.strategy not in METHODS:
+        raise ConfigError(unknown_name("strategy", settings.strategy, METHODS))
+    method = METHODS[settings.strategy](settings)
+    masked_data.check(settings, method.group)
+    if ROUTINGS[settings.routing].model_per_cluster and method.group is None:
+        raise ConfigError(
+            f"routing = {settings.routing!r}: strategy={settings.strategy} groups nobody; "
+            "use strategy=similarity, simclust or repclust, or routing=one-model"
+        )
+    if not settings.shares_model and not catalogue.known_without_model(method.needs):
+        raise ConfigError(
+            f"objective = {settings.objective!r}: no model leaves a site, and "
+            f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
+            "use strategy=fedavg or random"
+        )
+    return _selecting(method, settings)
+
+
+def _selecting(method: Method, settings: Settings) -> Method:
+    """Return the method with the setting ``selection`` in place of its own rule."""
+    if settings.selection == "auto":
+        return method
+    if method.group is None:
+        raise ConfigError(
+            f"selection = {settings.selection!r}: strategy={settings.strategy} groups nobody; "
+            "use selection=auto, or a strategy that forms clusters"
+        )
+    if settings.clients_per_round:
+        raise ConfigError(
+            f"selection = {settings.selection!r} and clients-per-round = "
+            f"{settings.clients_per_round} both say who trains; leave one of them out"
+        )
+    return replace(method, select=IN_CLUSTERS[settings.selection])

@@ -1,0 +1,62 @@
+"""OT groups: Elhussein & Gürsoy, groups of data that cost little to carry over."""
+
+from collections.abc import Mapping
+
+from common.config import Settings
+from server_app.methods.method import Card, Composition, Method, model_per_cluster
+from server_app.transport import groups
+
+
+def ot_cost_groups(settings: Settings) -> Method:
+    """OT costs after round 1, groups of low cost, a model per group: Elhussein and Gürsoy."""
+    return model_per_cluster(groups.by_cost(settings), settings)
+
+
+OT_GROUPS = Composition(
+    ot_cost_groups,
+    card=Card(
+        paper="Elhussein & Gürsoy",
+        source=(
+            "Elhussein, Gürsoy, “A Universal Metric of Dataset Similarity for Cross-silo Federated "
+            "Learning”"
+        ),
+        trains="everybody, then all, one or the worst half of every group",
+        sees="representations of single rows, updates",
+        rule=(
+            "Everybody trains one model in round 1. It then runs over every site's training rows, "
+            "and what comes out (representations: the inputs of its last layer) goes to the "
+            "server. For each pair, optimal transport per class says what it costs to carry one "
+            "site's rows onto the other's, 0 to 1 ([the OT cost](../ot-cost.md)). Groups merge "
+            "(average linkage) while the mean cost between them is below ot-detrimental; each has "
+            "a model of its own from round 2 on. A site that joins late is compared with all and "
+            "joins the group of least mean cost."
+        ),
+        assumes=(
+            "Sites differ in kinds, and some are better off apart. Each needs min-rows rows of a "
+            "class that another site has too; under 50 the cost is too high, and its null says so. "
+            "[The precheck](../precheck.md) is this method with one round: costs and advice, "
+            "before anybody decides to train."
+        ),
+        costs=(
+            "Everybody's training in round 1. Then one question: each site sends d numbers for "
+            "each of its rows, at most 900 of a class, where d is the width of the last hidden "
+            "layer. Whoever holds these knows much of the rows, so a site must opt in: it lists "
+            "representations in its releases."
+        ),
+        settings=(
+            "ot-variant",
+            "ot-feature-weight",
+            "ot-label-weight",
+            "ot-beneficial",
+            "ot-detrimental",
+            "min-rows",
+            "num-clusters",
+            "selection",
+            "clients-per-round",
+        ),
+        example="num-server-rounds=10",
+    ),
+)
+
+
+METHODS: Mapping[str, Composition] = {"ot-groups": OT_GROUPS}
