@@ -8,6 +8,7 @@ import numpy as np
 
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
+from common.plugins import Table
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app import masked_data
 from server_app.clustering import algorithms, by_models, placement
@@ -233,25 +234,29 @@ def fedcor(settings: Settings) -> Method:
     )
 
 
-METHODS: dict[str, Callable[[Settings], Method]] = {
-    "random": random,
-    "similarity": similarity,
-    "simclust": simclust,
-    "repclust": repclust,
-    "power-of-choice": power_of_choice,
-    "fedcor": fedcor,
-    "clustered-sampling-size": clustered_sampling_size,
-    "clustered-sampling-similarity": clustered_sampling_similarity,
-    "delta": delta,
-    "fedavg": fedavg,
-    "fedsccs": fedsccs,
-    "wc": wc,
-    "wc-updates": wc_updates,
-    "kcenter": kcenter,
-    "random-clusters": random_clusters,
-    "flis": flis,
-    "ot-groups": ot_cost_groups,
-}
+METHODS: Table[Callable[[Settings], Method]] = Table(
+    "strategy",
+    "coterie.methods",
+    {
+        "random": random,
+        "similarity": similarity,
+        "simclust": simclust,
+        "repclust": repclust,
+        "power-of-choice": power_of_choice,
+        "fedcor": fedcor,
+        "clustered-sampling-size": clustered_sampling_size,
+        "clustered-sampling-similarity": clustered_sampling_similarity,
+        "delta": delta,
+        "fedavg": fedavg,
+        "fedsccs": fedsccs,
+        "wc": wc,
+        "wc-updates": wc_updates,
+        "kcenter": kcenter,
+        "random-clusters": random_clusters,
+        "flis": flis,
+        "ot-groups": ot_cost_groups,
+    },
+)
 
 
 def build(settings: Settings) -> Method:
@@ -266,9 +271,7 @@ def build(settings: Settings) -> Method:
 
 def compose(settings: Settings) -> Method:
     """Return the method that the settings name, whatever their protections keep from it."""
-    if settings.strategy not in METHODS:
-        raise ConfigError(unknown_name("strategy", settings.strategy, METHODS))
-    method = METHODS[settings.strategy](settings)
+    method = METHODS.named(settings.strategy)(settings)
     masked_data.check(settings, method.group)
     if settings.routing == "per-cluster" and method.group is None:
         raise ConfigError(
