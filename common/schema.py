@@ -1,4 +1,4 @@
-"""What every table of settings is: kebab-case keys, checked once, one line per mistake."""
+"""Schemas: values under kebab-case keys, checked once, one line per mistake."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from pydantic.fields import FieldInfo
 
 from common.errors import ConfigError, did_you_mean
 
-__all__ = ["Scalar", "Schema", "allowed_values", "kebab_case", "unknown_name"]
+__all__ = ["Scalar", "Schema", "allowed_values", "at_most", "kebab_case", "unknown_name"]
 
 Scalar = bool | int | float | str
 
@@ -29,6 +29,7 @@ class Schema(BaseModel):
         alias_generator=kebab_case,
         allow_inf_nan=False,
         validate_default=True,
+        defer_build=True,  # many a schema is only the base of another
     )
 
     @classmethod
@@ -58,6 +59,12 @@ class Schema(BaseModel):
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Return one line about a name that is in no catalogue."""
     return f"unknown {kind} {name!r}{did_you_mean(name, known)}"
+
+
+def at_most(name: str, value: int, limit_key: str, limit: int) -> None:
+    """Refuse a value above another setting's; a ValueError for a schema's own checks to raise."""
+    if value > limit:
+        raise ValueError(f"{kebab_case(name)} = {value}: must be at most {limit_key} = {limit}")
 
 
 def _one_line(problem: Any, schema: type[Schema]) -> str:

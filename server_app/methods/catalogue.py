@@ -3,8 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from common.config import Settings, unknown_name
+from common.config import Settings
 from common.errors import ConfigError
+from common.plugins import Table
 from server_app import masked_data
 from server_app.methods import baselines, elhussein, fama, morafah, pereira, talasso
 from server_app.methods.method import Card, Composition, Method
@@ -25,7 +26,10 @@ _BUILT_IN: Mapping[str, Composition] = {
 }
 
 
-METHODS: dict[str, Callable[[Settings], Method]] = dict(_BUILT_IN)
+METHODS: Table[Callable[[Settings], Method]] = Table(
+    "strategy", "coterie.methods", _BUILT_IN, of=Callable
+)
+"""What ``strategy`` can name: a :class:`Composition`, or a function from settings to a method."""
 
 CARDS: Mapping[str, Card] = {name: each.card for name, each in _BUILT_IN.items() if each.card}
 """Of the methods of this repository, which all have one."""
@@ -51,9 +55,7 @@ def build(settings: Settings) -> Method:
 
 def compose(settings: Settings) -> Method:
     """Return the method that the settings name, whatever their protections keep from it."""
-    if settings.strategy not in METHODS:
-        raise ConfigError(unknown_name("strategy", settings.strategy, METHODS))
-    method = METHODS[settings.strategy](settings)
+    method = METHODS.named(settings.strategy)(settings)
     masked_data.check(settings, method.group)
     if ROUTINGS[settings.routing].model_per_cluster and method.group is None:
         raise ConfigError(
