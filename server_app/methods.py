@@ -8,6 +8,7 @@ import numpy as np
 
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
+from common.objectives import objective_of
 from common.plugins import Table
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app import masked_data
@@ -278,7 +279,11 @@ def compose(settings: Settings) -> Method:
             f"routing = 'per-cluster': strategy={settings.strategy} groups nobody; "
             "use strategy=similarity, simclust or repclust, or routing=one-model"
         )
-    if not settings.shares_model and method.needs - {"labels", "label-distances", "sizes"}:
+    if not objective_of(settings).shares_model and method.needs - {
+        "labels",
+        "label-distances",
+        "sizes",
+    }:
         raise ConfigError(
             f"objective = {settings.objective!r}: no model leaves a site, and "
             f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
