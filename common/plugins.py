@@ -21,7 +21,11 @@ __all__ = ["PieceSettings", "Table", "all_piece_settings", "settings_of", "used_
 
 T = TypeVar("T")
 
-TABLES = ("server_app.methods:METHODS",)
+TABLES = (
+    "common.objectives:OBJECTIVES",
+    "server_app.methods:METHODS",
+    "server_app.selection.in_clusters:IN_CLUSTERS",
+)
 """Tables whose pieces may have settings of their own; by name, as they lie above this file."""
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")

@@ -1,10 +1,10 @@
 """Settings of the cohorts: who belongs together, who trains, and with which model."""
 
-from typing import Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from common.schema import Schema, at_most
+from common.schema import KeyOf, Schema, at_most
 
 
 class CohortSettings(Schema):
@@ -17,11 +17,13 @@ class CohortSettings(Schema):
     clients_per_round: int = Field(
         0, ge=0, description="0: one per cluster, or everybody where there are no clusters"
     )
-    routing: Literal["one-model", "per-cluster"] = Field(
+    routing: Annotated[str, KeyOf("server_app.rounds.routing:ROUTINGS")] = Field(
         "one-model",
         description="label clusters: which model a site gets; model clusters have one each",
     )
-    selection: Literal["auto", "all", "random", "worst", "link-aware"] = Field(
+    selection: Annotated[
+        str, KeyOf("server_app.selection.in_clusters:IN_CLUSTERS", besides=("auto",))
+    ] = Field(
         "auto",
         description="inside clusters: all, one at random, the half of lowest accuracy, or one at "
         "random with cheaper uploads preferred; auto: the method's own rule",

@@ -1,11 +1,11 @@
 """Settings of the data: which rows there are, and how simulated sites come to theirs."""
 
-from typing import Literal, Self
+from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
 from common.data.shifts import IMAGE_SHIFTS, SYNTHETIC_SHIFTS
-from common.schema import Schema, at_most, unknown_name
+from common.schema import KeyOf, Schema, at_most, unknown_name
 
 
 class DataSettings(Schema):
@@ -22,7 +22,7 @@ class DataSettings(Schema):
     num_clients: int = Field(
         20, ge=0, le=1_000_000, description="sites; 0 with split=by-user: as many as there are"
     )
-    split: Literal["dirichlet", "dirichlet-partitioned", "iid", "by-user", "shards"] = Field(
+    split: Annotated[str, KeyOf("common.splits:SPLITS")] = Field(
         "dirichlet", description="how the training rows are dealt to the sites"
     )
     dirichlet_alpha: float = Field(
@@ -49,7 +49,10 @@ class DataSettings(Schema):
     @classmethod
     def _by_centre(cls, values: dict[str, object]) -> dict[str, object]:
         """Return the values given; the sites are the data set's own where nobody says which."""
-        if values.get("dataset") not in _BY_CENTRE or "split" in values:
+        from common.data.datasets import DATASETS
+
+        name = values.get("dataset")
+        if "split" in values or name not in DATASETS or not DATASETS[str(name)].by_centre:
             return values
         return {"split": "by-user", "num-clients": 0} | values
 
@@ -76,7 +79,3 @@ class DataSettings(Schema):
                 "shifted so; set both, or shift=none"
             )
         return self
-
-
-_BY_CENTRE = ("isic2019", "ixi-tiny")
-"""Data sets whose centres are the sites unless the settings say otherwise."""

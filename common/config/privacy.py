@@ -1,16 +1,16 @@
 """Settings of the protections: what leaves a site with noise, as a sum, or not at all."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from common.schema import Schema
+from common.schema import KeyOf, Schema
 
 
 class PrivacySettings(Schema):
     """What leaves a site with noise, as a sum, or not at all."""
 
-    label_privacy: Literal["none", "gaussian", "k-rr", "paper", "two-party"] = Field(
+    label_privacy: Annotated[str, KeyOf("common.privacy.labels:LABEL_PRIVACY")] = Field(
         "none",
         description="label histograms: as they are, with discrete Gaussian noise, with randomised "
         "labels, with the paper's noise, or not at all (distances by two-party computation)",

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.objectives import objective_of
 from common.plugins import Table
 from server_app import masked_data
 from server_app.methods import baselines, elhussein, fama, morafah, pereira, talasso
@@ -62,7 +63,7 @@ def compose(settings: Settings) -> Method:
             f"routing = {settings.routing!r}: strategy={settings.strategy} groups nobody; "
             "use strategy=similarity, simclust or repclust, or routing=one-model"
         )
-    if not settings.shares_model and not catalogue.known_without_model(method.needs):
+    if not objective_of(settings).shares_model and not catalogue.known_without_model(method.needs):
         raise ConfigError(
             f"objective = {settings.objective!r}: no model leaves a site, and "
             f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
@@ -85,4 +86,4 @@ def _selecting(method: Method, settings: Settings) -> Method:
             f"selection = {settings.selection!r} and clients-per-round = "
             f"{settings.clients_per_round} both say who trains; leave one of them out"
         )
-    return replace(method, select=IN_CLUSTERS[settings.selection])
+    return replace(method, select=IN_CLUSTERS.named(settings.selection)(settings))

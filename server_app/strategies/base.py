@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
+from common.objectives import objective_of
 from server_app.aggregation.mean import Update, averaged, divergences, regrouped, with_latest
 from server_app.clustering.algorithms import Clusters
 from server_app.metering.run_meter import RunMeter
@@ -29,7 +30,6 @@ from server_app.rounds import guard
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Template
 from server_app.rounds.roster import Roster, introduce_late
-from server_app.rounds.routing import mixed
 from server_app.selection.rules import Cohort, View
 
 log = logging.getLogger("coterie")
@@ -343,7 +343,8 @@ class FederatedTraining(Strategy):
     ) -> MetricRecord | None:
         """Return accuracy and loss over all sites' rows; None if no site's answer is usable."""
         assert self._exchange is not None
-        two = self.settings.is_personal and self.settings.shares_model
+        objective = objective_of(self.settings)
+        two = objective.is_personal and objective.shares_model
         inspect = guard.inspect_personal if two else guard.inspect_evaluation
         self._attempt.evaluation = self._exchange.answers(replies, inspect)
         reports = self._attempt.evaluated
@@ -421,9 +422,7 @@ class FederatedTraining(Strategy):
         self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         """Return what the server makes of a model and the average of its cohort's."""
-        if self.settings.objective != "pfedme":
-            return after
-        return mixed(before, after, self.settings.pfedme_beta)
+        return objective_of(self.settings).step(before, after, self.settings)
 
     # What a selection sees before it chooses ---------------------------------------------------
 

@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.errors import DataError
+from common.objectives import OBJECTIVES
 
 __all__ = ["BENEFICIAL", "DETRIMENTAL", "Suggestion", "suggest"]
 
 BENEFICIAL = 0.2
 DETRIMENTAL = 0.3
-
-_STRENGTH_OF = {"fedprox": "proximal-mu", "ditto": "personal-lambda", "pfedme": "personal-lambda"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Suggestion:
     @property
     def settings(self) -> Mapping[str, str | float]:
         """The suggestion as settings of a run."""
-        key = _STRENGTH_OF.get(self.objective)
+        key = OBJECTIVES[self.objective].strength
         return {"objective": self.objective, **({key: self.strength} if key else {})}
 
 
