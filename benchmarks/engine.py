@@ -219,7 +219,7 @@ def as_others_write_it(network: Any) -> Any:
     """Return the network with torch's own dropout, and ReLU before pooling."""
     from torch import nn
 
-    from common.models import Dropout
+    from common.dropout import Dropout
 
     layers = [
         nn.Dropout(layer.p) if isinstance(layer, Dropout) else layer for layer in network.children()

@@ -21,6 +21,7 @@ import numpy as np
 
 from common.config import Settings
 from common.data.readers import HOSPITALS
+from common.objectives import OBJECTIVES
 from deploy.simulation.grid import simulate
 from server_app.record.run_folder import RunFolder
 from server_app.report import report
@@ -89,13 +90,14 @@ def run(args: argparse.Namespace, variant: Variant, seed: int) -> Values:
         last = folder.read_lines("rounds.jsonl")[-1]
         lines = folder.read_lines("clients.jsonl")
     evaluated = [li for li in lines if (li["round"], li["phase"]) == (last["round"], "evaluate")]
-    personal = variant.objective in ("ditto", "pfedme")
+    objective = OBJECTIVES[variant.objective]
+    two = objective.is_personal and objective.shares_model
     return {
         "variant": variant.name,
         "seed": seed,
         "sites": {line["site"]: line["accuracy"] for line in evaluated},
         "all": last["accuracy"],
-        "common": last["shared_accuracy"] if personal else None,
+        "common": last["shared_accuracy"] if two else None,
     }
 
 

@@ -22,6 +22,7 @@ from common.config import Settings
 from common.data import readers
 from common.data.readers import HOSPITALS, DataFolder
 from common.messages import Parameters
+from common.objectives import OBJECTIVES
 from common.seeds import generator
 from server_app.transport.null_costs import null_cost
 from server_app.transport.pair_costs import ot_cost
@@ -71,9 +72,8 @@ class Trial:
     @property
     def settings(self) -> Values:
         """As settings of a run."""
-        key = {"fedprox": "proximal-mu", "ditto": "personal-lambda", "pfedme": "personal-lambda"}
-        strength = {key[self.objective]: self.strength} if self.objective in key else {}
-        return {"objective": self.objective, **strength}
+        key = OBJECTIVES[self.objective].strength
+        return {"objective": self.objective, **({key: self.strength} if key else {})}
 
 
 PLAIN = (Trial("fedavg"), Trial("local"))

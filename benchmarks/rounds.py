@@ -19,15 +19,15 @@ from client_app.site_state import ContextKeeper
 from client_app.training import engine
 from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation
-from client_app.training.objectives import OBJECTIVES
 from common import models
 from common.config import Settings
 from common.data.datasets import Dataset
 from common.messages import Order, Parameters
+from common.objectives import Fitted, Pull, objective_of
 from common.privacy.book import Budget
 from common.splits import SiteRows
 from server_app.rounds.divergence import weight_divergences
-from server_app.rounds.routing import average, mixed
+from server_app.rounds.routing import average
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Federation:
 
     def trained(self, settings: Settings) -> Outcome:
         """Return what every site has after ``num-server-rounds`` with all of them."""
-        objective, shares = OBJECTIVES[settings.objective], settings.shares_model
+        objective = objective_of(settings)
         sites = [self._site(part, settings) for part in self.parts]
         rows = np.array([float(len(site.rows.train)) for site in sites])
         common, own = self.first, [None] * len(sites)
@@ -67,13 +67,13 @@ class Federation:
         for number in range(1, settings.num_server_rounds + 1):
             order = Order(number, attempt=1, model=0)
             learned = [
-                objective(common, mine, partial(Lesson.of, site, order), settings)
+                objective.learn(common, mine, partial(_fit, site, order), settings)
                 for mine, site in zip(own, sites, strict=True)
             ]
             own = [each.personal for each in learned]
-            if shares:
+            if objective.shares_model:
                 sent = [each.shared for each in learned]
-                common = self._after(common, average(sent, rows), settings)
+                common = objective.step(common, average(sent, rows), settings)
                 divergences += weight_divergences(sent, common) or []
         used = [common if mine is None else mine for mine in own]
         found = {
@@ -86,8 +86,6 @@ class Federation:
         keeper = ContextKeeper(RecordDict())
         return Site(part.name, settings, self.dataset, part, (), keeper, Budget())
 
-    @staticmethod
-    def _after(before: Parameters, trained: Parameters, settings: Settings) -> Parameters:
-        if settings.objective == "pfedme":
-            return mixed(before, trained, settings.pfedme_beta)
-        return trained
+
+def _fit(site: Site, order: Order, start: Parameters, pull: Pull | None = None) -> Fitted:
+    return engine.fit(start, Lesson.of(site, order), site.settings, pull)

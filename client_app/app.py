@@ -22,7 +22,6 @@ from client_app.answers.class_statistics import class_moments
 from client_app.answers.representations import SeenRows
 from client_app.site import Site, open_site, require
 from client_app.training import engine, personal
-from client_app.training.engine import Fitted
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages, seeds
 from common.errors import CoterieError
@@ -38,6 +37,7 @@ from common.messages import (
     RepresentationReport,
     TrainReport,
 )
+from common.objectives import Fitted, objective_of
 
 Handler = Callable[[Message, Site], Message]
 NodeHandler = Callable[[Message, Site, Context], Message]
@@ -154,7 +154,7 @@ def class_statistics(message: Message, site: Site) -> Message:
 @_of_site
 def train(message: Message, site: Site) -> Message:
     """Train the model received on this site's rows and send it back, if anything is shared."""
-    if site.settings.shares_model:
+    if objective_of(site.settings).shares_model:
         require(site, "model")
     order, parameters = _task(message)
     learned = personal.train(parameters, site, order)
@@ -183,7 +183,7 @@ def evaluate(message: Message, site: Site) -> Message:
     """Evaluate the model that this site uses on its held-out rows: its own, or the one received."""
     watch = Stopwatch()
     order, parameters = _task(message)
-    if site.settings.is_personal:
+    if objective_of(site.settings).is_personal:
         own, shared = personal.evaluate(parameters, site, order)
         return evaluate_reply(message, site, order, own, watch.seconds, shared)
     [result] = engine.evaluate(parameters, [site])

@@ -1,16 +1,19 @@
-"""What every table of settings is: kebab-case keys, checked once, one line per mistake."""
+"""Schemas: values under kebab-case keys, checked once, one line per mistake."""
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
 from types import UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
 from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, core_schema
 
 from common.errors import ConfigError, did_you_mean
 
-__all__ = ["Scalar", "Schema", "allowed_values", "kebab_case", "unknown_name"]
+__all__ = ["KeyOf", "Scalar", "Schema", "allowed_values", "at_most", "kebab_case", "unknown_name"]
 
 Scalar = bool | int | float | str
 
@@ -29,6 +32,7 @@ class Schema(BaseModel):
         alias_generator=kebab_case,
         allow_inf_nan=False,
         validate_default=True,
+        defer_build=True,  # many a schema is only the base of another
     )
 
     @classmethod
@@ -55,9 +59,42 @@ class Schema(BaseModel):
         return self.parse(values)
 
 
+@dataclass(frozen=True)
+class KeyOf:
+    """Marks a text that must be a key of a table: ``Annotated[str, KeyOf("module:TABLE")]``.
+
+    The table is looked up when a value is checked: it may lie above the schema, and may grow.
+    """
+
+    table: str
+    besides: tuple[str, ...] = ()
+    """Further values."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All values."""
+        return (*self.besides, *resolve_name(self.table))
+
+    def __get_pydantic_core_schema__(
+        self, source: type[str], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def _checked(self, name: str) -> str:
+        if name not in self.besides and name not in resolve_name(self.table):
+            raise ValueError(name)
+        return name
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
     """Return one line about a name that is in no catalogue."""
     return f"unknown {kind} {name!r}{did_you_mean(name, known)}"
+
+
+def at_most(name: str, value: int, limit_key: str, limit: int) -> None:
+    """Refuse a value above another setting's; a ValueError for a schema's own checks to raise."""
+    if value > limit:
+        raise ValueError(f"{kebab_case(name)} = {value}: must be at most {limit_key} = {limit}")
 
 
 def _one_line(problem: Any, schema: type[Schema]) -> str:
@@ -75,6 +112,9 @@ def allowed_values(field: FieldInfo) -> str:
     annotation = field.annotation
     if get_origin(annotation) is Literal:
         return "one of " + ", ".join(map(str, get_args(annotation)))
+    tables = [entry for entry in field.metadata if isinstance(entry, KeyOf)]
+    if tables:
+        return "one of " + ", ".join(tables[0].names)
     assert isinstance(annotation, type)
     assert not isinstance(annotation, UnionType)
     kinds = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}

@@ -148,7 +148,7 @@ def precheck(
 @app.command()
 def settings() -> None:
     """List every setting with its default, what it accepts and what it means."""
-    for name, field in Settings.model_fields.items():
+    for name, field in Settings.fields().items():
         default = field.default if field.default != "" else '""'
         typer.echo(f"{kebab_case(name)} = {default}")
         typer.echo(f"    {field.description} [{allowed_values(field)}]")

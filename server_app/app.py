@@ -13,6 +13,7 @@ from common.config import Settings
 from common.errors import CoterieError
 from common.logs import JsonFormatter
 from common.messages import Introduction
+from common.objectives import objective_of
 from server_app import methods
 from server_app.metering import run_meter
 from server_app.metering.run_meter import RunMeter
@@ -126,7 +127,7 @@ def _run(
 
 def _first_model(settings: Settings, roster: Roster) -> dict[str, np.ndarray]:
     """Return what the sites start from; a model without arrays where they share none."""
-    if not settings.shares_model:
+    if not objective_of(settings).shares_model:
         return {}
     site = roster.sites[0]
     return models.initial_parameters(settings, tuple(site.input_shape), site.num_classes)

@@ -16,7 +16,7 @@ Sources, named in the lines that implement them:
 """
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -25,6 +25,7 @@ from scipy.spatial.distance import pdist, squareform
 from scipy.special import xlogy
 
 from common.errors import DataError
+from common.plugins import Table
 
 __all__ = [
     "LABEL_METRICS",
@@ -324,23 +325,29 @@ def _on_distributions(metric: Dissimilarity) -> Dissimilarity:
     return checked
 
 
-LABEL_METRICS: Mapping[str, Dissimilarity] = {
-    "cosine": _on_distributions(cosine_dissimilarity),
-    "mse": _on_distributions(_mean_squared_error),
-    "euclidean": _on_distributions(_euclidean),
-    "manhattan": _on_distributions(_manhattan),
-    "chebyshev": _on_distributions(_chebyshev),
-    "mmd": _on_distributions(_maximum_mean_discrepancy),
-    "kl": symmetric_kl,
-    "js": _on_distributions(_jensen_shannon),
-    "wasserstein": _on_distributions(_wasserstein),
-    "wasserstein-values": _on_distributions(_wasserstein_of_values),
-    "hellinger": _on_distributions(_hellinger),
-}
+LABEL_METRICS: Table[Dissimilarity] = Table(
+    "metric",
+    "coterie.dissimilarities",
+    {
+        "cosine": _on_distributions(cosine_dissimilarity),
+        "mse": _on_distributions(_mean_squared_error),
+        "euclidean": _on_distributions(_euclidean),
+        "manhattan": _on_distributions(_manhattan),
+        "chebyshev": _on_distributions(_chebyshev),
+        "mmd": _on_distributions(_maximum_mean_discrepancy),
+        "kl": symmetric_kl,
+        "js": _on_distributions(_jensen_shannon),
+        "wasserstein": _on_distributions(_wasserstein),
+        "wasserstein-values": _on_distributions(_wasserstein_of_values),
+        "hellinger": _on_distributions(_hellinger),
+    },
+    of=Callable,
+)
 """Famá's nine metrics (eq. 3-11), a second reading of the last, and the Hellinger distance.
 
 All take label distributions (n, K).
 
 Factors (log base, 1/K) change no clustering; squares and square roots do. Each raises DataError
-for rows that are no distributions.
+for rows that are no distributions. Others join the table, see :class:`common.plugins.Table`; what
+they return is checked where it is clustered.
 """

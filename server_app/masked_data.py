@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from common.config import Settings
-from common.data.datasets import SEGMENTED
+from common.data.datasets import has_masks
 from common.errors import ConfigError
 from server_app.clustering.grouping import Grouping
 
@@ -12,7 +12,7 @@ __all__ = ["accuracy_means", "check"]
 
 def accuracy_means(settings: Mapping[str, object]) -> str:
     """Return in words what a run calls accuracy."""
-    if settings.get("dataset") in SEGMENTED:
+    if has_masks(settings.get("dataset")):
         return "mean Dice score of the masks found in held-out volumes, over all sites"
     return "held-out rows classified right, over all sites"
 
@@ -22,7 +22,7 @@ def check(settings: Settings, group: Grouping | None) -> None:
 
     Weights, updates and OT costs of what the model makes of whole volumes can be compared.
     """
-    if settings.dataset not in SEGMENTED or group is None or not group.needs_classes:
+    if not has_masks(settings.dataset) or group is None or not group.needs_classes:
         return
     raise ConfigError(
         f"dataset = {settings.dataset!r}: it has masks and no classes, and "

@@ -12,6 +12,7 @@ from client_app.training import engine, loop
 from client_app.training.loop import TensorRows
 from common import models, seeds
 from common.messages import MOST_ROWS_SEEN, Parameters
+from common.privacy.disclosures import RowSettings
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,8 @@ def represented(parameters: Parameters, site: Site) -> SeenRows:
     """Return what the model makes of training rows, in evaluation mode (Elhussein, section III)."""
     labels = site.dataset.train_y[site.rows.train]
     counts = np.bincount(labels)
-    known = [label for label in range(len(counts)) if counts[label] >= site.settings.min_rows]
+    min_rows = site.settings.of(RowSettings).min_rows
+    known = [label for label in range(len(counts)) if counts[label] >= min_rows]
     chosen = [site.rows.train[_rows_of(label, labels, site)] for label in known]
     rows = np.concatenate([np.empty(0, dtype=np.int64), *chosen])
     settings, dataset = site.settings, site.dataset

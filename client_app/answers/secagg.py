@@ -19,12 +19,12 @@ from client_app.answers import with_noise
 from client_app.peers import identity_of, trusted_by
 from client_app.site import Site, require
 from client_app.training import personal
-from client_app.training.engine import Fitted
 from common import messages
 from common.config import Settings
 from common.errors import SecaggError, TrustError
 from common.identity import EphemeralKey, Occasion, SignedKeys
 from common.messages import Order, ReleaseNote
+from common.objectives import Fitted
 from common.privacy.updates import tells_loss
 from common.secagg.fixed_point import Ring, Scale
 from common.secagg.messages import (

@@ -15,10 +15,10 @@ from flwr.app import Message
 
 from client_app.site import Site
 from client_app.site_state import Keeper
-from client_app.training.engine import Fitted
 from common import messages
 from common.errors import BudgetError, MessageError
 from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
+from common.objectives import Fitted, objective_of
 from common.privacy.book import SITE, Budget, Entry, PrivacyBook
 from common.privacy.labels import LabelMechanism, label_mechanism
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
@@ -105,7 +105,7 @@ def update_answer(
     With noise, the training loss stays at the site: nothing bounds what one number tells.
     """
     settings = site.settings
-    if settings.update_privacy != "local-dp" or not settings.shares_model:
+    if settings.update_privacy != "local-dp" or not objective_of(settings).shares_model:
         return fitted, None
     planned = UpdateNoise.of(settings)
     entry = Entry(planned.event, SITE, f"update in run {message.metadata.run_id}")

@@ -13,8 +13,8 @@ from torch import nn
 
 from client_app.training import compiler
 from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
-from client_app.training.pull import Pull
 from common.config import Settings
+from common.objectives import Pull
 
 Floats = NDArray[np.float32]
 

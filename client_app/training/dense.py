@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from client_app.training import compiler, dense_c
-from client_app.training.pull import Pull
-from common import models
 from common.config import Settings
+from common.dropout import dropout_threshold
+from common.objectives import Pull
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Bits = NDArray[np.int16]
 Draw = Callable[[int], Bits]
-"""Number of units -> random bits for each, of which :func:`models.dropout_threshold` decides."""
+"""Number of units -> random bits for each; :func:`common.dropout.dropout_threshold` decides."""
 
 
 @dataclass(frozen=True)
@@ -325,7 +325,7 @@ def _scales(shape: DenseShape) -> NDArray[np.float32]:
 
 def _thresholds(shape: DenseShape) -> NDArray[np.int16]:
     """Return the least bits of a unit that is kept, for each layer."""
-    return np.array([models.dropout_threshold(p) for p in (*shape.dropout, 0.0)], np.int16)
+    return np.array([dropout_threshold(p) for p in (*shape.dropout, 0.0)], np.int16)
 
 
 def _layers(flat: Floats, widths: tuple[int, ...]) -> tuple[list[Any], list[Any]]:

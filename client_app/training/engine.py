@@ -19,11 +19,12 @@ from client_app.training.compiler import CannotCompileError
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import Bits, DenseSgd, DenseShape, Draw
 from client_app.training.loop import Anchored, Evaluation, Stopwatch, TensorRows
-from client_app.training.pull import Pull
 from common import models, seeds
 from common.config import Settings
+from common.dropout import Dropout, dropout_bits
 from common.errors import ConfigError
 from common.messages import Order, Parameters
+from common.objectives import Fitted, Pull
 
 _Name = tuple[str, tuple[int, ...], int, torch.device]
 """A network's name, the shape of its inputs, its classes, and where it computes."""
@@ -61,18 +62,6 @@ class Lesson:
     def input_shape(self) -> tuple[int, ...]:
         """Of one row."""
         return self.inputs.shape[1:]
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """What a client's training gave."""
-
-    parameters: dict[str, np.ndarray]
-    loss: float
-    """Mean over the last local epoch, in nats."""
-    seconds: float = 0.0
-    anchor: dict[str, np.ndarray] | None = None
-    """Where the pull's anchor moved to; None where nothing pulled."""
 
 
 def fit(
@@ -197,11 +186,11 @@ def require_compiler(settings: Settings) -> None:
 
 
 def _dropout(seed: int) -> Draw:
-    """Return the bits that ``models.Dropout`` draws after ``torch.manual_seed(seed)``."""
+    """Return the bits that ``common.dropout.Dropout`` draws after ``torch.manual_seed(seed)``."""
     generator = torch.Generator().manual_seed(seed)
 
     def draw(count: int) -> Bits:
-        bits: Bits = models.dropout_bits(count, generator=generator).numpy()
+        bits: Bits = dropout_bits(count, generator=generator).numpy()
         return bits
 
     return draw
@@ -223,8 +212,8 @@ def dense_shape(network: nn.Module) -> DenseShape | None:
             return DenseShape((*widths, layer.out_features), tuple(dropout))
         if not isinstance(layers.pop(0), nn.ReLU):
             return None
-        found = layers.pop(0) if layers and isinstance(layers[0], models.Dropout) else None
-        dropout.append(found.p if isinstance(found, models.Dropout) else 0.0)
+        found = layers.pop(0) if layers and isinstance(layers[0], Dropout) else None
+        dropout.append(found.p if isinstance(found, Dropout) else 0.0)
     return None
 
 

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from client_app.training import dice
-from client_app.training.pull import Pull
 from common.config import Settings
 from common.errors import ConfigError, DataError
+from common.objectives import Pull
 
 _EVALUATION_VOLUMES = 16
 _EVALUATION_BATCH = 1024  # rows per forward pass; bounds memory, changes no figure

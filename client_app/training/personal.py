@@ -13,10 +13,10 @@ from client_app.site_state import Keeper
 from client_app.training import engine
 from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation
-from client_app.training.objectives import OBJECTIVES, Learned
 from common import models
 from common.config import MAY_CHANGE, Settings
 from common.messages import Order, Parameters
+from common.objectives import Fitted, Learned, Pull, objective_of
 
 _NOT_THE_RUNS = MAY_CHANGE | {"device"}
 """Settings that may change while a run goes on, and one that a site decides itself."""
@@ -81,16 +81,16 @@ class PersonalModels:
 def train(received: Parameters, site: Site, order: Order) -> Learned:
     """Return what the run's local objective learns from a model; a personal one is kept."""
     settings = site.settings
-    objective = OBJECTIVES[settings.objective]
+    objective = objective_of(settings)
 
-    def lesson() -> Lesson:
-        return Lesson.of(site, order)
+    def fit(start: Parameters, pull: Pull | None = None) -> Fitted:
+        return engine.fit(start, Lesson.of(site, order), settings, pull)
 
-    if not settings.is_personal:
-        return objective(received, None, lesson, settings)
+    if not objective.is_personal:
+        return objective.learn(received, None, fit, settings)
     kept, first = PersonalModels.of(site), _first(received, site)
     with site.keeper.locked():
-        learned = objective(first, kept.up_to(order.round - 1, first), lesson, settings)
+        learned = objective.learn(first, kept.up_to(order.round - 1, first), fit, settings)
         assert learned.personal is not None
         kept.write(order.round, learned.personal)
     return learned
@@ -106,7 +106,7 @@ def evaluate(
     first = _first(received, site)
     own = PersonalModels.of(site).up_to(order.round, first)
     [result] = engine.evaluate(own or first, [site])
-    if not site.settings.shares_model:
+    if not objective_of(site.settings).shares_model:
         return result, None
     [shared] = engine.evaluate(first, [site])
     return result, shared

@@ -19,36 +19,62 @@ from common.data.readers import Reader
 from common.data.rows import Array, IntArray, Rows, require_finite
 from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean
+from common.plugins import Table
 
-DATASETS: Final[dict[str, Reader]] = {
-    "digits": readers.digits,
-    "mnist": readers.mnist,
-    "fashion-mnist": readers.fashion_mnist,
-    "emnist": readers.emnist,
-    "cifar10": readers.cifar10,
-    "cifar100": readers.cifar100,
-    "cifar10-jpeg": readers.cifar10_jpeg,
-    "motionsense": readers.motionsense,
-    "uci-har": readers.uci_har,
-    "heart-disease": readers.heart_disease,
-    "credit": readers.credit,
-    "isic2019": flamby.isic2019,
-    "ixi-tiny": flamby.ixi_tiny,
-}
 
-SEGMENTED: Final = frozenset({"ixi-tiny"})
-"""Data sets above whose task is a mask of every volume; their one class says nothing."""
+@dataclass(frozen=True)
+class NamedData:
+    """A data set with a name, and what that name says beside its rows."""
+
+    read: Reader
+    read_site: Callable[[Path], Rows] | None = None
+    """Reads what one site has of it, a file or folder; without, a site's file is its own data."""
+    has_masks: bool = False
+    """Whether the task is a mask of every volume; the one class then says nothing."""
+    by_centre: bool = False
+    """Whether its centres are the sites unless the settings say otherwise."""
+
+
+DATASETS: Final[Table[NamedData]] = Table(
+    "dataset",
+    "coterie.datasets",
+    {
+        "digits": NamedData(readers.digits),
+        "mnist": NamedData(readers.mnist),
+        "fashion-mnist": NamedData(readers.fashion_mnist),
+        "emnist": NamedData(readers.emnist),
+        "cifar10": NamedData(readers.cifar10),
+        "cifar100": NamedData(readers.cifar100),
+        "cifar10-jpeg": NamedData(readers.cifar10_jpeg),
+        "motionsense": NamedData(readers.motionsense),
+        "uci-har": NamedData(readers.uci_har),
+        "heart-disease": NamedData(readers.heart_disease, readers.hospital),
+        "credit": NamedData(readers.credit, readers.credit_cards),
+        "isic2019": NamedData(flamby.isic2019, flamby.isic2019_part, by_centre=True),
+        "ixi-tiny": NamedData(
+            flamby.ixi_tiny, flamby.ixi_tiny_part, has_masks=True, by_centre=True
+        ),
+    },
+    of=NamedData,
+)
 
 SYNTHETIC: Final = "synthetic"
-KNOWN: Final = (*DATASETS, SYNTHETIC)
 
-# What one site has of a data set above: the reader of its own file or folder.
-SITE_FILES: Final[dict[str, Callable[[Path], Rows]]] = {
-    "heart-disease": readers.hospital,
-    "credit": readers.credit_cards,
-    "isic2019": flamby.isic2019_part,
-    "ixi-tiny": flamby.ixi_tiny_part,
-}
+
+def known() -> tuple[str, ...]:
+    """Return the names of all data sets."""
+    return (*DATASETS, SYNTHETIC)
+
+
+def is_named_part(name: str) -> bool:
+    """Return whether what a site has of a data set is read as a part of it, classes known."""
+    return name in DATASETS and DATASETS[name].read_site is not None
+
+
+def has_masks(name: object) -> bool:
+    """Return whether the task of a data set, named or by its path, is to find masks."""
+    return name in DATASETS and DATASETS[str(name)].has_masks
+
 
 # Values standardised at once: float64 copies of so many stay in a core's cache.
 CHUNK_VALUES = 2**16
@@ -161,7 +187,7 @@ def load_dataset(
     sites: SyntheticSites | None = None,
     seed: int,
 ) -> Dataset:
-    """Return a data set of `KNOWN`, or the one in an .npz, a .csv or an image folder.
+    """Return a data set of `known`, or the one in an .npz, a .csv or an image folder.
 
     A name of the table wins over a file of that name. The columns are for .csv only; an empty
     `client_column` means no natural clients. Without a test split of its own, a data set gives up
@@ -181,7 +207,7 @@ def load_dataset(
     if located == SYNTHETIC:
         name, rows = located, synthetic_rows(sites or SyntheticSites(), seed)
     elif located in DATASETS:
-        name, rows = located, DATASETS[located](DataFolder(data_dir, download))
+        name, rows = located, DATASETS[located].read(DataFolder(data_dir, download))
     else:
         path = Path(located)
         name, rows = path.stem, _read_own(path, label_column, client_column)
@@ -205,8 +231,8 @@ def load_site_file(
     feature is standardised over this site's training rows, of which nothing leaves the site.
 
     Args:
-        path: .csv, .npz, a folder of images, or the site's part of a data set in `SITE_FILES`.
-        name: what the federation calls the data; one of `SITE_FILES` chooses the reader.
+        path: .csv, .npz, a folder of images, or the site's part of a data set in `DATASETS`.
+        name: what the federation calls the data; one of `DATASETS` may have a reader of parts.
         site: the site's id.
         label_column: of a .csv.
         classes: all classes of the federation in their common order; without them, the classes
@@ -233,11 +259,12 @@ def class_names(path: Path, label_column: str = "label") -> tuple[str, ...]:
 
 
 def _read_site(path: Path, name: str, label_column: str) -> Rows:
-    if name not in SITE_FILES:
+    read = DATASETS[name].read_site if name in DATASETS else None
+    if read is None:
         return _read_own(Path(locate(str(path))), label_column, "")
     if not path.exists():
         raise DataError(f"dataset={name}: there is no file {path}")
-    return SITE_FILES[name](path)
+    return read(path)
 
 
 def _of_classes(rows: Rows, classes: tuple[str, ...], path: Path) -> Rows:
@@ -258,7 +285,7 @@ def locate(name_or_path: str) -> str:
         ConfigError: neither a known name nor anything that is there.
         DataError: a path to nothing, or to a file of another kind.
     """
-    if name_or_path in KNOWN:
+    if name_or_path in DATASETS or name_or_path == SYNTHETIC:
         return name_or_path
     path = Path(name_or_path).expanduser().absolute()
     is_table = path.suffix.lower() in (".npz", ".csv")
@@ -268,7 +295,7 @@ def locate(name_or_path: str) -> str:
         raise DataError(f"dataset={name_or_path}: there is no file {path}")
     if path.exists():
         raise DataError(f"dataset={path} is no .npz, .csv or folder of images")
-    raise ConfigError(f"dataset={name_or_path} is unknown{did_you_mean(name_or_path, KNOWN)}")
+    raise ConfigError(f"dataset={name_or_path} is unknown{did_you_mean(name_or_path, known())}")
 
 
 def _read_own(path: Path, label_column: str, client_column: str) -> Rows:

@@ -8,7 +8,9 @@ Bonawitz, Ramage, ICML 2016.
 import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,7 +27,7 @@ from common.privacy.book import REPLACE_ROW, SITE
 from common.privacy.closed_form import discrete_gaussian_sigma, gaussian_epsilon
 from common.privacy.noise import Entropy
 
-__all__ = ["LabelMechanism", "label_mechanism", "plausible_counts"]
+__all__ = ["LABEL_PRIVACY", "LabelMechanism", "label_mechanism", "plausible_counts"]
 
 FloatArray = NDArray[np.float64]
 
@@ -182,13 +184,17 @@ class PaperShares(LabelMechanism):
 
 def label_mechanism(settings: Settings, num_classes: int) -> LabelMechanism | None:
     """Return the mechanism of a run's settings; None where histograms go out as they are."""
-    if settings.label_privacy == "gaussian":
-        return DiscreteGaussianCounts(settings.epsilon, settings.delta)
-    if settings.label_privacy == "k-rr":
-        return RandomisedLabels(settings.epsilon, num_classes)
-    if settings.label_privacy == "paper":
-        return PaperShares(settings.label_gamma, settings.clients_per_round, settings.delta)
-    return None
+    return LABEL_PRIVACY[settings.label_privacy](settings, num_classes)
+
+
+LABEL_PRIVACY: Final[Mapping[str, Callable[[Settings, int], LabelMechanism | None]]] = {
+    "none": lambda s, num_classes: None,
+    "gaussian": lambda s, num_classes: DiscreteGaussianCounts(s.epsilon, s.delta),
+    "k-rr": lambda s, num_classes: RandomisedLabels(s.epsilon, num_classes),
+    "paper": lambda s, num_classes: PaperShares(s.label_gamma, s.clients_per_round, s.delta),
+    "two-party": lambda s, num_classes: None,
+}
+"""By the value of the setting: (settings, classes) -> the noise, None where none is added."""
 
 
 def plausible_counts(estimates: ArrayLike, num_examples: int) -> FloatArray:

@@ -20,11 +20,12 @@ from client_app.app import evaluate_reply, train_reply
 from client_app.energy import Meter, parted
 from client_app.site import Site, open_site, require
 from client_app.training import engine
-from client_app.training.engine import Fitted, Lesson
+from client_app.training.engine import Lesson
 from client_app.training.loop import Stopwatch
 from common import messages
 from common.config import Settings
 from common.messages import Order, Parameters
+from common.objectives import Fitted, objective_of
 
 log = logging.getLogger("coterie")
 
@@ -107,7 +108,8 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
 
 def _knows(kind: str, settings: Settings) -> bool:
     """Return whether the run's local objective leaves this kind of message as FedAvg has it."""
-    return not settings.is_personal if kind == messages.EVALUATE else settings.objective == "fedavg"
+    objective = objective_of(settings)
+    return not objective.is_personal if kind == messages.EVALUATE else objective.is_plain
 
 
 def _by_model(arrivals: Sequence[Arrival]) -> Iterator[list[Arrival]]:

@@ -23,7 +23,7 @@ from cryptography import x509
 from packaging.requirements import Requirement
 
 from client_app.training import compiler
-from common.data.datasets import SITE_FILES
+from common.data.datasets import is_named_part
 from common.errors import CoterieError
 from deploy.sites import certificates, flower, provision
 from deploy.sites.certificates import load_certificate
@@ -250,7 +250,7 @@ def _data(site: SiteFile) -> Findings:
     columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
     yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
-    if not site.classes and site.dataset not in SITE_FILES:
+    if not site.classes and not is_named_part(site.dataset):
         remedy = "set classes to what all sites agreed on, in one order"
         yield _warn("classes", "are those that occur in this site's file", remedy)
 

@@ -68,7 +68,7 @@ def page(name: str, card: Card) -> str:
 
 
 def _settings(card: Card) -> str:
-    fields = {name: Settings.model_fields[name.replace("-", "_")] for name in card.settings}
+    fields = {name: Settings.fields()[name.replace("-", "_")] for name in card.settings}
     rows = [
         f"| `{name}` | `{field.default}` | {field.description} ({allowed_values(field)}) |"
         for name, field in fields.items()

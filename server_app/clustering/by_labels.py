@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
+from pydantic import Field
 
-from common.config import Settings, unknown_name
+from common.config import Settings
 from common.errors import ConfigError
+from common.plugins import PieceSettings
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app.clustering import algorithms, placement
 from server_app.clustering.algorithms import ScoredClusters
@@ -30,6 +32,7 @@ __all__ = [
     "Clusterer",
     "LabelDistances",
     "LabelGroups",
+    "NormaliseSettings",
     "by_distances",
     "by_distances_of_pairs",
     "by_k_means",
@@ -38,6 +41,14 @@ __all__ = [
 
 Clusterer = Callable[[FloatArray, FloatArray, np.random.Generator], ScoredClusters]
 """(descriptors (n, d), distances (n, n), generator) -> clusters and how each number scored."""
+
+
+class NormaliseSettings(PieceSettings):
+    """How SimClust and RepClust make distributions of counts."""
+
+    normalise: Literal["client", "class"] = Field(
+        "client", description="simclust, repclust: label counts per site, or first per class"
+    )
 
 
 @dataclass(frozen=True)
@@ -84,7 +95,7 @@ class LabelDistances(Grouping):
 
 def by_distances(settings: Settings) -> LabelGroups:
     """k-medoids on the setting ``metric``: Famá, Algorithm 1."""
-    compare = _label_metric(settings)
+    compare = LABEL_METRICS.named(settings.metric)
     return LabelGroups(
         compare=compare,
         cluster=_k_medoids(settings),
@@ -99,7 +110,7 @@ def by_distances_of_pairs(settings: Settings) -> LabelDistances:
     Raises:
         ConfigError: a metric that two sites cannot compute together, or more than one grouping.
     """
-    _label_metric(settings)
+    LABEL_METRICS.named(settings.metric)
     if settings.metric not in LABEL_PRODUCTS:
         raise ConfigError(
             f"metric = {settings.metric!r}: with label-privacy=two-party it must be one of "
@@ -120,7 +131,7 @@ def by_k_means(settings: Settings) -> LabelGroups:
         cluster=_symmetric_kl_k_means(settings),
         place=placement.nearest_centre,
         metric="symmetric-kl",
-        normalise=settings.normalise,
+        normalise=settings.of(NormaliseSettings).normalise,
     )
 
 
@@ -139,15 +150,9 @@ def by_repulsion(settings: Settings) -> LabelGroups:
         cluster=_repulsive(settings),
         place=placement.most_diverse,
         metric="symmetric-kl",
-        normalise=settings.normalise,
+        normalise=settings.of(NormaliseSettings).normalise,
         chosen_by="clients-per-round",
     )
-
-
-def _label_metric(settings: Settings) -> Dissimilarity:
-    if settings.metric not in LABEL_METRICS:
-        raise ConfigError(unknown_name("metric", settings.metric, LABEL_METRICS))
-    return LABEL_METRICS[settings.metric]
 
 
 def _k_medoids(settings: Settings) -> Clusterer:

@@ -10,15 +10,17 @@ Sources, named in the lines that implement them:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 from scipy.spatial.distance import pdist, squareform
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.plugins import PieceSettings
 from server_app.clustering import algorithms
 from server_app.clustering.algorithms import Clusters, ScoredClusters
 from server_app.clustering.grouping import Grouping
@@ -35,7 +37,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PROBABILITIES",
+    "FlisSettings",
     "ModelGroups",
+    "ProbeSettings",
     "by_activations",
     "by_predictions",
     "by_updates",
@@ -58,6 +62,45 @@ _NO_STRUCTURE = 0.25
 # 1 - CKA, or 1 - cosine, that float32 sums in another order leave between equal models: the square
 # of a relative difference of 3e-5, where training on equal rows in another order makes 1e-2.
 _SAME = 1e-9
+
+
+class ProbeSettings(PieceSettings):
+    """On which rows models are compared, and by which of their layers."""
+
+    paths: ClassVar[frozenset[str]] = frozenset({"probe_file"})
+    cka_layer: str = Field(
+        "probabilities",
+        min_length=1,
+        description="fedsccs: layer compared; probabilities, or a child of the network",
+    )
+    cka_probe: Literal["auto", "public", "noise", "client-rows"] = Field(
+        "auto",
+        description="rows on which models are compared; auto: probe-file if given, else noise; "
+        "client-rows discloses rows of every site",
+    )
+    cka_probe_size: int = Field(
+        100, ge=2, le=100_000, description="probe rows; client-rows: of each site"
+    )
+    probe_file: str = Field("", description="cka-probe=public: .npz with X, standardised rows")
+
+    def check(self, settings: Settings) -> None:
+        """Refuse a probe of two sources, or of none."""
+        if self.cka_probe == "public" and not self.probe_file:
+            raise ValueError("cka-probe = public: name the file of rows with probe-file")
+        if self.probe_file and self.cka_probe in ("noise", "client-rows"):
+            raise ValueError(f"probe-file and cka-probe = {self.cka_probe}: leave one of them out")
+
+    def discloses(self, settings: Settings) -> frozenset[str]:
+        """Return rows of the sites where the probe is made of them."""
+        return frozenset({"probe-rows"} if self.cka_probe == "client-rows" else ())
+
+
+class FlisSettings(PieceSettings):
+    """How alike the models of a group decide."""
+
+    flis_threshold: float = Field(
+        0.8, gt=0, le=1, description="flis: share of equal predictions inside a group"
+    )
 
 
 @dataclass(frozen=True)
@@ -155,7 +198,7 @@ def by_predictions(settings: Settings) -> ModelGroups:
     ``flis-threshold``; the paper leaves the linkage open. Everybody trains in round 1; later a
     site that did not train is described by the last model that it returned.
     """
-    height = 1 - settings.flis_threshold
+    height = 1 - settings.of(FlisSettings).flis_threshold
 
     def cluster(distances: FloatArray, _: np.random.Generator) -> ScoredClusters:
         merges = _average_linkage(distances)

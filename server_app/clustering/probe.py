@@ -15,7 +15,7 @@ from common import models, seeds
 from common.config import Settings, unknown_name
 from common.errors import ConfigError, DataError
 from common.messages import Parameters
-from server_app.clustering.by_models import PROBABILITIES
+from server_app.clustering.by_models import PROBABILITIES, ProbeSettings
 
 __all__ = ["ProbeRows", "Prober", "noise", "read_rows"]
 
@@ -42,13 +42,14 @@ class ProbeRows:
 def noise(settings: Settings, input_shape: tuple[int, ...]) -> ProbeRows:
     """Return ``cka-probe-size`` rows of standard normal noise, the scale of standardised data."""
     rng = seeds.generator(settings.seed, "probe")
-    size = (settings.cka_probe_size, *input_shape)
+    size = (settings.of(ProbeSettings).cka_probe_size, *input_shape)
     return ProbeRows(rng.standard_normal(size).astype(np.float32), "noise")
 
 
 def read_rows(settings: Settings, input_shape: tuple[int, ...]) -> ProbeRows:
     """Return ``cka-probe-size`` rows of ``X`` in ``probe-file``, drawn from the seed; or all."""
-    path = Path(settings.probe_file)
+    asked = settings.of(ProbeSettings)
+    path = Path(asked.probe_file)
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             rows = archive["X"].astype(np.float32)
@@ -58,7 +59,7 @@ def read_rows(settings: Settings, input_shape: tuple[int, ...]) -> ProbeRows:
         raise DataError(
             f"probe-file={path}: rows have shape {rows.shape[1:]}, the sites' {input_shape}"
         )
-    size = min(settings.cka_probe_size, len(rows))
+    size = min(asked.cka_probe_size, len(rows))
     chosen = seeds.generator(settings.seed, "probe").choice(len(rows), size, replace=False)
     return ProbeRows(rows[np.sort(chosen)], "public")
 

@@ -6,7 +6,14 @@ from common.config import Settings
 from common.errors import ConfigError
 from server_app.methods.method import Card, Composition, Method, cohort_size
 from server_app.selection.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
-from server_app.selection.informed import Delta, FedCor, PowerOfChoice
+from server_app.selection.informed import (
+    Delta,
+    DeltaSettings,
+    FedCor,
+    FedCorSettings,
+    PowerOfChoice,
+    PowerOfChoiceSettings,
+)
 from server_app.selection.rules import Everybody, Uniform
 
 _FRABONI = (
@@ -42,7 +49,8 @@ RANDOM = Composition(
 
 def power_of_choice(settings: Settings) -> Method:
     """Power-of-choice, the largest losses of some candidates: Cho et al. 2022."""
-    size, candidates = cohort_size(settings), settings.power_of_choice_candidates
+    size = cohort_size(settings)
+    candidates = settings.of(PowerOfChoiceSettings).power_of_choice_candidates
     if candidates < size:
         raise ConfigError(
             f"power-of-choice-candidates = {candidates}: must be at least "
@@ -70,14 +78,14 @@ POWER_OF_CHOICE = Composition(
         settings=("clients-per-round", "power-of-choice-candidates"),
         example="clients-per-round=5 power-of-choice-candidates=10",
     ),
+    settings=(PowerOfChoiceSettings,),
 )
 
 
 def fedcor(settings: Settings) -> Method:
     """FedCor, a Gaussian process over the loss changes: Tang et al. 2022."""
-    return Method(
-        select=FedCor(cohort_size(settings), settings.fedcor_warmup, settings.fedcor_interval)
-    )
+    asked = settings.of(FedCorSettings)
+    return Method(select=FedCor(cohort_size(settings), asked.fedcor_warmup, asked.fedcor_interval))
 
 
 FEDCOR = Composition(
@@ -107,6 +115,7 @@ FEDCOR = Composition(
         settings=("clients-per-round", "fedcor-warmup", "fedcor-interval"),
         example="clients-per-round=5 fedcor-warmup=5 fedcor-interval=5",
     ),
+    settings=(FedCorSettings,),
 )
 
 
@@ -163,7 +172,8 @@ CLUSTERED_SAMPLING_SIMILARITY = Composition(
 
 def delta(settings: Settings) -> Method:
     """DELTA, sooner those whose update differs from the mean: Wang et al. 2023."""
-    return Method(select=Delta(cohort_size(settings), full=settings.delta_mode == "full"))
+    mode = settings.of(DeltaSettings).delta_mode
+    return Method(select=Delta(cohort_size(settings), full=mode == "full"))
 
 
 DELTA = Composition(
@@ -190,6 +200,7 @@ DELTA = Composition(
         settings=("clients-per-round", "delta-mode"),
         example="clients-per-round=5 delta-mode=practical",
     ),
+    settings=(DeltaSettings,),
 )
 
 

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from common.config import Settings, unknown_name
+from common.config import Settings
 from common.errors import ConfigError
+from common.objectives import objective_of
+from common.plugins import Table
 from server_app import masked_data
 from server_app.methods import baselines, elhussein, fama, morafah, pereira, talasso
 from server_app.methods.method import Card, Composition, Method
@@ -25,7 +27,10 @@ _BUILT_IN: Mapping[str, Composition] = {
 }
 
 
-METHODS: dict[str, Callable[[Settings], Method]] = dict(_BUILT_IN)
+METHODS: Table[Callable[[Settings], Method]] = Table(
+    "strategy", "coterie.methods", _BUILT_IN, of=Callable
+)
+"""What ``strategy`` can name: a :class:`Composition`, or a function from settings to a method."""
 
 CARDS: Mapping[str, Card] = {name: each.card for name, each in _BUILT_IN.items() if each.card}
 """Of the methods of this repository, which all have one."""
@@ -51,16 +56,14 @@ def build(settings: Settings) -> Method:
 
 def compose(settings: Settings) -> Method:
     """Return the method that the settings name, whatever their protections keep from it."""
-    if settings.strategy not in METHODS:
-        raise ConfigError(unknown_name("strategy", settings.strategy, METHODS))
-    method = METHODS[settings.strategy](settings)
+    method = METHODS.named(settings.strategy)(settings)
     masked_data.check(settings, method.group)
     if ROUTINGS[settings.routing].model_per_cluster and method.group is None:
         raise ConfigError(
             f"routing = {settings.routing!r}: strategy={settings.strategy} groups nobody; "
             "use strategy=similarity, simclust or repclust, or routing=one-model"
         )
-    if not settings.shares_model and not catalogue.known_without_model(method.needs):
+    if not objective_of(settings).shares_model and not catalogue.known_without_model(method.needs):
         raise ConfigError(
             f"objective = {settings.objective!r}: no model leaves a site, and "
             f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
@@ -83,4 +86,4 @@ def _selecting(method: Method, settings: Settings) -> Method:
             f"selection = {settings.selection!r} and clients-per-round = "
             f"{settings.clients_per_round} both say who trains; leave one of them out"
         )
-    return replace(method, select=IN_CLUSTERS[settings.selection])
+    return replace(method, select=IN_CLUSTERS.named(settings.selection)(settings))

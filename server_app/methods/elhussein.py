@@ -3,8 +3,10 @@
 from collections.abc import Mapping
 
 from common.config import Settings
+from common.privacy.disclosures import RowSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 from server_app.transport import groups
+from server_app.transport.groups import OtGroupsSettings
 
 
 def ot_cost_groups(settings: Settings) -> Method:
@@ -55,6 +57,10 @@ OT_GROUPS = Composition(
             "clients-per-round",
         ),
         example="num-server-rounds=10",
+    ),
+    settings=(
+        OtGroupsSettings,
+        RowSettings,
     ),
 )
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, fields
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.plugins import PieceSettings
 from server_app.clustering.grouping import Grouping
 from server_app.rounds.routing import OneModel, PerCluster, Routing
 from server_app.selection import rules
@@ -69,6 +70,8 @@ class Composition:
     compose: Callable[[Settings], Method]
     card: Card | None = None
     """``coterie methods`` and the pages in docs/methods show it."""
+    settings: tuple[type[PieceSettings], ...] = ()
+    """What the pieces that it uses declare."""
 
     def __call__(self, settings: Settings) -> Method:
         """Return the method; :class:`ConfigError` for settings that it cannot use."""

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from common.config import Settings
 from server_app.clustering import by_models
+from server_app.clustering.by_models import FlisSettings, ProbeSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 from server_app.selection.rules import OnePerCluster
 
@@ -43,6 +44,10 @@ FLIS = Composition(
             "probe-file",
         ),
         example="flis-threshold=0.7",
+    ),
+    settings=(
+        FlisSettings,
+        ProbeSettings,
     ),
 )
 

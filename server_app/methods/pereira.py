@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from common.config import Settings
 from server_app.clustering import by_labels
+from server_app.clustering.by_labels import NormaliseSettings
 from server_app.methods.method import Card, Composition, Method, of_clusters
 from server_app.rounds.routing import ROUTINGS
 from server_app.selection.rules import WholeGroups
@@ -53,6 +54,7 @@ SIMCLUST = Composition(
         ),
         example="clients-per-round=5 num-clusters=5",
     ),
+    settings=(NormaliseSettings,),
 )
 
 
@@ -86,6 +88,7 @@ REPCLUST = Composition(
         settings=("clients-per-round", "num-clusters", "normalise", "routing", "recluster-every"),
         example="clients-per-round=5",
     ),
+    settings=(NormaliseSettings,),
 )
 
 

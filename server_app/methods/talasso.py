@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from common.config import Settings
 from server_app.clustering import by_models
+from server_app.clustering.by_models import ProbeSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 
 _TALASSO = (
@@ -49,6 +50,7 @@ FEDSCCS = Composition(
         settings=(*_CLUSTERED, "cka-layer", "cka-probe", "cka-probe-size", "probe-file"),
         example="num-clusters=3 cluster-at-round=5 selection=worst",
     ),
+    settings=(ProbeSettings,),
 )
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from common.config import Settings
 from common.errors import BudgetError
 from common.messages import Parameters
+from common.objectives import objective_of
 from common.privacy.book import SITE
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 from server_app.record.run_folder import RunFolder
@@ -42,7 +43,7 @@ class CentralDp:
     @classmethod
     def chosen(cls, settings: Settings, folder: RunFolder) -> "CentralDp | None":
         """Return what a run asks for; None if updates are averaged as they are."""
-        if settings.update_privacy != "central-dp" or not settings.shares_model:
+        if settings.update_privacy != "central-dp" or not objective_of(settings).shares_model:
             return None
         central = cls(settings, folder)
         central._say()

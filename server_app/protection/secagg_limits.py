@@ -7,6 +7,7 @@ import numpy as np
 
 from common.config import Settings
 from common.errors import ConfigError, RoundError
+from common.objectives import objective_of
 from common.secagg.neighbours import SMALLEST_THRESHOLD
 from server_app.selection.rules import Cohort, Selection
 
@@ -32,7 +33,7 @@ def check(settings: Settings, select: Selection, *, model_per_cluster: bool) -> 
     """
     if not settings.secagg:
         return
-    if not settings.shares_model:
+    if not objective_of(settings).shares_model:
         raise ConfigError(
             f"secagg=true: with objective={settings.objective} no model leaves a site; "
             "leave one of them out"

@@ -3,6 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
+from common.objectives import OBJECTIVES
 from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun, number
 from server_app.report import plots
 from server_app.report import words as say
@@ -15,12 +16,14 @@ _TITLE = "How far the sites pull apart"
 
 def doing(settings: Json, model: str) -> str:
     """Return what the sites did with a model, as ``trained a model together``."""
-    objective = settings.get("objective", "fedavg")
-    if objective == "local":
+    name = settings.get("objective", "fedavg")
+    # A run outlives the package that brought its objective.
+    objective = OBJECTIVES.get(name, OBJECTIVES["fedavg"])
+    if not objective.shares_model:
         return f"trained {model} each, alone and without sending it,"
-    if objective in ("ditto", "pfedme"):
-        return f"trained {model} together and one of its own each ({objective})"
-    return f"trained {model} together" + (f" ({objective})" if objective != "fedavg" else "")
+    if objective.is_personal:
+        return f"trained {model} together and one of its own each ({name})"
+    return f"trained {model} together" + (f" ({name})" if name != "fedavg" else "")
 
 
 def draw(run: RecordedRun) -> Picture | Absence | None:

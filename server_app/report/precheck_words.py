@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from common.objectives import OBJECTIVES
 from server_app.record.recorded_run import Json
 from server_app.report.words import plural
 from server_app.transport.verdicts import Verdict
@@ -28,14 +29,6 @@ _COUNTED: Mapping[Verdict, str] = {
     Verdict.UNCERTAIN: "cannot be told",
     Verdict.DETRIMENTAL: "better alone",
     Verdict.NOTHING: "with nothing to compare",
-}
-
-_OBJECTIVES: Mapping[str, str] = {
-    "fedavg": "one common model (FedAvg)",
-    "fedprox": "one common model, each site held near it while it trains (FedProx)",
-    "ditto": "a model for each site, held near a common one (Ditto)",
-    "pfedme": "a model for each site, drawn to a common one (pFedMe)",
-    "local": "trains alone",
 }
 
 
@@ -91,7 +84,7 @@ def counted(record: Json) -> str:
 def approach(group: Json) -> str:
     """Return what to train in a group, in words with the settings' values."""
     settings = dict(group["advice"]["settings"])
-    words = _OBJECTIVES[settings.pop("objective")]
+    words = OBJECTIVES[settings.pop("objective")].words
     strength = ", ".join(f"{name} {value:g}" for name, value in settings.items())
     return f"{words}; {strength}" if strength else words
 

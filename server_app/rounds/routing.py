@@ -69,11 +69,3 @@ def _mean(values: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
     dtype = values[0].dtype
     # rint makes a number of an array without axes
     return np.asarray(np.rint(total) if dtype.kind in "iu" else total, dtype)
-
-
-def mixed(before: Parameters, after: Parameters, beta: float) -> dict[str, np.ndarray]:
-    """Return (1 - beta) before + beta after; above 1 it goes beyond ``after``.
-
-    The server's step of pFedMe: Dinh et al. 2020, Algorithm 1. At beta = 1 it is ``after``.
-    """
-    return {name: _mean([before[name], after[name]], np.array([1 - beta, beta])) for name in after}

@@ -1,11 +1,13 @@
 """Rules inside clusters: everybody, one at random, who is served worst or sends cheaply."""
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
+from common.config import Settings
+from common.plugins import Table
 from server_app.selection.rules import (
     NOBODY,
     Cohort,
@@ -67,10 +69,15 @@ class CheapUpload(Selection):
         return cohort_of(chosen)
 
 
-IN_CLUSTERS: Mapping[str, Selection] = {
-    "all": Everybody(),
-    "random": OnePerCluster(),
-    "worst": WorstHalf(),
-    "link-aware": CheapUpload(),
-}
-"""Values of the setting ``selection``."""
+IN_CLUSTERS: Table[Callable[[Settings], Selection]] = Table(
+    "selection",
+    "coterie.selections",
+    {
+        "all": lambda _: Everybody(),
+        "random": lambda _: OnePerCluster(),
+        "worst": lambda _: WorstHalf(),
+        "link-aware": lambda _: CheapUpload(),
+    },
+    of=Callable,
+)
+"""What ``selection`` can name: makes a rule of the settings."""

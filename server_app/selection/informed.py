@@ -7,21 +7,39 @@ Learning", NeurIPS 2023; Tang et al., "FedCor", CVPR 2022.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
+from common.plugins import PieceSettings
 from server_app import gaussian_process
 from server_app.selection.rules import NOBODY, Cohort, Selection, Uniform, View
 
-__all__ = ["Delta", "FedCor", "PowerOfChoice", "sampling_odds"]
+__all__ = [
+    "Delta",
+    "DeltaSettings",
+    "FedCor",
+    "FedCorSettings",
+    "PowerOfChoice",
+    "PowerOfChoiceSettings",
+    "sampling_odds",
+]
 
 FloatArray = NDArray[np.float64]
 
 _BALANCE = 0.5  # DELTA's b: as much for how an update differs as for how many rows a site has
 _ANNEALING = 0.9  # FedCor's beta, in Pereira et al.'s experiments
 _FIRST_STEPS, _LATER_STEPS = 1000, 100
+
+
+class PowerOfChoiceSettings(PieceSettings):
+    """How many sites tell their loss."""
+
+    power_of_choice_candidates: int = Field(
+        30, ge=1, description="power-of-choice: sites asked for their loss in a round"
+    )
 
 
 @dataclass(frozen=True)
@@ -45,6 +63,14 @@ class PowerOfChoice(Selection):
         told = np.flatnonzero(np.isfinite(view.losses))
         order = told[np.argsort(-view.losses[told], kind="stable")]
         return Cohort(np.sort(order[: self.size]))
+
+
+class DeltaSettings(PieceSettings):
+    """Whose updates are looked at."""
+
+    delta_mode: Literal["practical", "full"] = Field(
+        "practical", description="delta: updates of those who trained, or of everybody each round"
+    )
 
 
 @dataclass(frozen=True)
@@ -97,6 +123,17 @@ def sampling_odds(num_examples: np.ndarray, updates: np.ndarray) -> FloatArray:
         differs[~known] = differs[known].mean()
     odds = _BALANCE * shares * differs + (1 - _BALANCE) * np.sqrt(shares)
     return np.asarray(odds / odds.sum())
+
+
+class FedCorSettings(PieceSettings):
+    """When all sites report losses, and when the process is trained."""
+
+    fedcor_warmup: int = Field(
+        10, ge=1, description="fedcor: first rounds, drawn at random, in which all report losses"
+    )
+    fedcor_interval: int = Field(
+        10, ge=1, description="fedcor: rounds between two trainings of its Gaussian process"
+    )
 
 
 class FedCor(Selection):

@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result
 from common import logs, messages, seeds
 from common.config import Settings
 from common.errors import RoundError
+from common.objectives import objective_of
 from server_app.aggregation.mean import averaged, divergences, regrouped
 from server_app.clustering.algorithms import Clusters
 from server_app.metering.run_meter import RunMeter
@@ -32,7 +33,6 @@ from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Template
 from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
-from server_app.rounds.routing import mixed
 from server_app.selection.rules import View
 from server_app.strategies.own_rounds import OwnRounds
 
@@ -297,7 +297,8 @@ class FederatedTraining(OwnRounds):
         Returns the accuracy over all sites' rows; None if no site's answer is usable.
         """
         able = self.roster.available(attempt.channel.grid) & (self.roster.num_test_examples > 0)
-        two = self.settings.is_personal and self.settings.shares_model
+        objective = objective_of(self.settings)
+        two = objective.is_personal and objective.shares_model
         inspect = guard.inspect_personal if two else guard.inspect_evaluation
         exchange = self._with_models(attempt, messages.EVALUATE, self.models, np.flatnonzero(able))
         for answer in attempt.ask("evaluate", exchange, inspect):
@@ -365,9 +366,7 @@ class FederatedTraining(OwnRounds):
         self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]
     ) -> dict[str, np.ndarray]:
         """Return what the server makes of a model and the average of its cohort's."""
-        if self.settings.objective != "pfedme":
-            return after
-        return mixed(before, after, self.settings.pfedme_beta)
+        return objective_of(self.settings).step(before, after, self.settings)
 
     # What a selection sees before it chooses ---------------------------------------------------
 

@@ -16,7 +16,12 @@ from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters, ProbeReport, ProbeRequest
 from server_app.clustering import placement, probe
 from server_app.clustering.algorithms import Clusters, ScoredClusters
-from server_app.clustering.by_models import PROBABILITIES, ModelGroups, nearest_columns
+from server_app.clustering.by_models import (
+    PROBABILITIES,
+    ModelGroups,
+    ProbeSettings,
+    nearest_columns,
+)
 from server_app.clustering.clusters import check_num_clusters
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.methods import Method
@@ -196,12 +201,14 @@ class ModelSimilarityClustering(FederatedTraining):
 
     @property
     def _layer(self) -> str:
-        return self.settings.cka_layer if self._group.describe == "activations" else PROBABILITIES
+        layer = self.settings.of(ProbeSettings).cka_layer
+        return layer if self._group.describe == "activations" else PROBABILITIES
 
     def _probe_rows(self, input_shape: tuple[int, ...], grid: Grid, timeout: float) -> ProbeRows:
-        if self.settings.cka_probe == "client-rows":
+        asked = self.settings.of(ProbeSettings)
+        if asked.cka_probe == "client-rows":
             return self._ask_for_rows(grid, timeout)
-        make = probe.read_rows if self.settings.probe_file else probe.noise
+        make = probe.read_rows if asked.probe_file else probe.noise
         return make(self.settings, input_shape)
 
     def _ask_for_rows(self, grid: Grid, timeout: float) -> ProbeRows:
@@ -215,7 +222,9 @@ class ModelSimilarityClustering(FederatedTraining):
         exchange = Exchange(
             self.roster,
             messages.PROBE_ROWS,
-            contents=[messages.content(ProbeRequest(self.settings.cka_probe_size))],
+            contents=[
+                messages.content(ProbeRequest(self.settings.of(ProbeSettings).cka_probe_size))
+            ],
             orders=[Order(round=0, attempt=1, model=0)],
             models=dict.fromkeys(range(len(self.roster)), 0),
         )
@@ -235,7 +244,7 @@ class ModelSimilarityClustering(FederatedTraining):
         if report.site != asked.site.site:
             raise MessageError(f"signed {report.site!r}")
         rows = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.PROBE)
-        expected = min(self.settings.cka_probe_size, asked.site.num_examples)
+        expected = min(self.settings.of(ProbeSettings).cka_probe_size, asked.site.num_examples)
         shape = (expected, *asked.site.input_shape)
         if rows is None or rows.shape != shape or rows.dtype != np.float32:
             raise MessageError(f"no float32 rows of shape {shape}")

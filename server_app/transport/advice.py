@@ -9,13 +9,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from common.errors import DataError
+from common.objectives import OBJECTIVES
 from server_app.transport.verdicts import Thresholds
 
 __all__ = ["Suggestion", "suggest"]
 
 _MEASURED_AT = 0.2  # that threshold when the pairs on that page were divided
-
-_STRENGTH_OF = {"fedprox": "proximal-mu", "ditto": "personal-lambda", "pfedme": "personal-lambda"}
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Suggestion:
     @property
     def settings(self) -> Mapping[str, str | float]:
         """The suggestion as settings of a run."""
-        key = _STRENGTH_OF.get(self.objective)
+        key = OBJECTIVES[self.objective].strength
         return {"objective": self.objective, **({key: self.strength} if key else {})}
 
 

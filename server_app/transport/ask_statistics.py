@@ -9,6 +9,7 @@ from common import messages
 from common.config import Settings
 from common.errors import MessageError
 from common.messages import MOST_ROWS_SEEN, RepresentationReport
+from common.privacy.disclosures import RowSettings
 from common.privacy.statistics import Moments, NoisyMoments, noise_sigma
 from common.projection import PROJECTED_DIMENSIONS
 from server_app.rounds.guard import Asked, refuse_error
@@ -52,7 +53,7 @@ def _inspect(
     """Return a site's rows and moments by class, if they agree with each other."""
     refuse_error(reply)
     report = RepresentationReport.decode(reply.content)
-    counts = inspect_classes(report, asked, settings.min_rows)
+    counts = inspect_classes(report, asked, settings.of(RowSettings).min_rows)
     points = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.MOMENTS)
     r = min(PROJECTED_DIMENSIONS, width)
     shape = (len(counts), r + r * (r + 1) // 2 if counts else 0)

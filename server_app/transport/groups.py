@@ -3,10 +3,13 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from pydantic import Field
+
 from common.config import Settings
 from common.errors import ConfigError
 from common.messages import MOST_ROWS_SEEN
-from common.privacy.disclosures import FOR_COSTS
+from common.plugins import PieceSettings
+from common.privacy.disclosures import FOR_COSTS, RowSettings
 from server_app.clustering.grouping import Grouping
 from server_app.transport.variants import VARIANTS, OtSettings
 from server_app.transport.verdicts import Thresholds
@@ -14,7 +17,31 @@ from server_app.transport.verdicts import Thresholds
 if TYPE_CHECKING:
     from server_app.strategies.base import FederatedTraining
 
-__all__ = ["OtGroups", "by_cost"]
+__all__ = ["OtGroups", "OtGroupsSettings", "by_cost"]
+
+
+class OtGroupsSettings(PieceSettings):
+    """How costs are computed, and from which on two sites fit or do not."""
+
+    ot_variant: str = Field(
+        "paper", description="ot-groups: reading of the OT cost: paper, full-covariance or authors"
+    )
+    ot_feature_weight: float = Field(
+        -1, ge=-1, description="ot-groups: weight of the feature cost; -1: the variant's own"
+    )
+    ot_label_weight: float = Field(
+        -1, ge=-1, description="ot-groups: weight of the label cost; -1: the variant's own"
+    )
+    ot_beneficial: float = Field(
+        0, ge=0, le=1, description="ot-groups: cost up to which data fit; 0: the variant's own"
+    )
+    ot_detrimental: float = Field(
+        0, ge=0, le=1, description="ot-groups: cost from which they do not; 0: the variant's own"
+    )
+
+    def discloses(self, settings: Settings) -> frozenset[str]:
+        """Return what costs are computed from."""
+        return frozenset(FOR_COSTS["two-party" if settings.two_party else "clear"])
 
 
 @dataclass(frozen=True)
@@ -49,21 +76,22 @@ def by_cost(settings: Settings) -> OtGroups:
         ConfigError: an unknown variant, weights or thresholds that cannot be used, or another
             variant than ``paper`` without seeing rows.
     """
-    if settings.two_party and settings.ot_variant != "paper":
+    asked = settings.of(OtGroupsSettings)
+    if settings.two_party and asked.ot_variant != "paper":
         raise ConfigError(
-            f"ot-variant = {settings.ot_variant!r}: with two-party=true only class statistics in a "
+            f"ot-variant = {asked.ot_variant!r}: with two-party=true only class statistics in a "
             "public projection are known, as ot-variant=paper takes them; use that"
         )
     costs = OtSettings(
-        variant=settings.ot_variant,
-        feature_weight=_own_unless(settings.ot_feature_weight),
-        label_weight=_own_unless(settings.ot_label_weight),
-        min_rows=settings.min_rows,
+        variant=asked.ot_variant,
+        feature_weight=_own_unless(asked.ot_feature_weight),
+        label_weight=_own_unless(asked.ot_label_weight),
+        min_rows=settings.of(RowSettings).min_rows,
         max_rows=MOST_ROWS_SEEN,
     )
     own = VARIANTS[costs.variant].thresholds
     thresholds = Thresholds(
-        settings.ot_beneficial or own.beneficial, settings.ot_detrimental or own.detrimental
+        asked.ot_beneficial or own.beneficial, asked.ot_detrimental or own.detrimental
     )
     groups = OtGroups(costs, thresholds, settings.num_clusters)
     if not settings.two_party:

@@ -6,8 +6,8 @@ import pytest
 from safetensors.numpy import load_file
 
 from benchmarks.rounds import Federation
-from client_app.training.objectives import OBJECTIVES
 from common.config import Settings
+from common.objectives import OBJECTIVES, objective_of
 from deploy.simulation.grid import simulate
 
 
@@ -36,6 +36,6 @@ def test_sweeps_play_the_rounds_of_a_simulation_bit_for_bit(objective, tmp_path)
     last = {e["site"]: e for e in lines if (e["round"], e["phase"]) == (3, "evaluate")}
     for site, found in outcome.evaluations.items():
         assert (found.accuracy, found.loss) == (last[site]["accuracy"], last[site]["loss"])
-    if settings.shares_model:
+    if objective_of(settings).shares_model:
         model = load_file(folder / "models" / "model-0.safetensors")
         assert all((outcome.common[name] == value).all() for name, value in model.items())

@@ -145,7 +145,7 @@ def test_pyproject_offers_every_setting_with_its_default_to_flwr_run():
 
 
 def test_every_setting_is_described_in_kebab_case():
-    for name, field in Settings.model_fields.items():
+    for name, field in Settings.fields().items():
         assert field.description, name
         assert config.allowed_values(field)
         assert kebab_case(name) in Settings().to_dict()

@@ -20,10 +20,11 @@ from client_app.training import compiler, convolutional_c, engine
 from client_app.training.compiler import CannotCompileError
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.engine import Lesson
-from client_app.training.pull import Pull
 from common import models
 from common.config import Settings
+from common.dropout import Dropout
 from common.errors import ConfigError, DataError
+from common.objectives import Pull
 from deploy.simulation.grid import simulate
 
 CONVOLUTIONAL = {
@@ -273,7 +274,7 @@ def test_it_knows_which_networks_are_convolutions_and_dense_layers():
         [conv, nn.MaxPool2d(2, ceil_mode=True), relu, flatten, nn.Linear(64, 3)],
         [conv, nn.AvgPool2d(2), relu, flatten, nn.Linear(64, 3)],
         [conv, pool, nn.Sigmoid(), flatten, nn.Linear(64, 3)],
-        [conv, pool, relu, models.Dropout(0.5), flatten, nn.Linear(64, 3)],
+        [conv, pool, relu, Dropout(0.5), flatten, nn.Linear(64, 3)],
         [conv, pool, relu, flatten, nn.Linear(64, 3, bias=False)],
         [conv, pool, relu, flatten, nn.Linear(64, 5), nn.Tanh(), nn.Linear(5, 3)],
         [conv, pool, relu, nn.Linear(4, 3)],

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from client_app.training import compiler, dense_c, engine
 from client_app.training.dense import DenseSgd, DenseShape
-from client_app.training.pull import Pull
 from common.config import Settings
-from common.models import Dropout
+from common.dropout import Dropout
+from common.objectives import Pull
 
 
 def trained(compiled, shape, settings, seed=0, rows=23, pull=None, spread=0.25):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from common.data import datasets
-from common.data.datasets import DATASETS, KNOWN, Dataset, load_dataset
+from common.data.datasets import DATASETS, Dataset, known, load_dataset
 from common.data.rows import Rows
 from common.errors import ConfigError, DataError
 
@@ -211,7 +211,7 @@ class TestLoading:
     def test_an_unknown_name_leads_to_the_nearest_or_to_all(self, name):
         with pytest.raises(ConfigError, match=f"dataset={name} is unknown") as caught:
             load_dataset(name, seed=0)
-        hint = f"known: {', '.join(sorted(KNOWN))}" if name == "zzz" else "did you mean '"
+        hint = f"known: {', '.join(sorted(known()))}" if name == "zzz" else "did you mean '"
         assert hint in str(caught.value)
 
     @pytest.mark.parametrize("name", ["missing.npz", "missing.csv"])

@@ -71,7 +71,7 @@ def test_card_tells_of_everything_that_the_method_needs_to_see(name):
 
 @pytest.mark.parametrize("name", CARDS)
 def test_settings_of_a_card_exist(name):
-    assert {key.replace("-", "_") for key in CARDS[name].settings} <= set(Settings.model_fields)
+    assert {key.replace("-", "_") for key in CARDS[name].settings} <= set(Settings.fields())
 
 
 def test_card_without_a_text_is_refused():

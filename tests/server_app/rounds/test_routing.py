@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from server_app.clustering.algorithms import Clusters
-from server_app.rounds.routing import ROUTINGS, average, mixed
+from server_app.rounds.routing import ROUTINGS, average
 
 
 def test_average_by_hand():
@@ -41,13 +41,3 @@ def test_routes_by_hand():
     clusters = Clusters(np.array([0, 1, 2, 1]))
     assert ROUTINGS["one-model"](clusters).tolist() == [0, 0, 0, 0]
     assert ROUTINGS["per-cluster"](clusters).tolist() == [0, 1, 2, 1]
-
-
-@pytest.mark.parametrize(
-    ("beta", "expected"), [(1.0, [4.0, 8.0]), (0.25, [1.75, 3.5]), (2.0, [7, 14])]
-)
-def test_mixing_goes_the_share_beta_of_the_way(beta, expected):
-    before, after = ({"w": np.array(w, np.float32)} for w in ([1.0, 2.0], [4.0, 8.0]))
-    result = mixed(before, after, beta)["w"]
-    assert result.tolist() == expected
-    assert result.dtype == np.float32

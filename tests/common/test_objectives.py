@@ -14,10 +14,9 @@ from client_app.training import engine, loop
 from client_app.training.dense import DenseSgd, DenseShape
 from client_app.training.engine import Lesson
 from client_app.training.loop import Anchored, TensorRows
-from client_app.training.objectives import OBJECTIVES
-from client_app.training.pull import Pull
 from common import models
 from common.config import Settings
+from common.objectives import OBJECTIVES, Pull, part_of_the_way
 
 SHAPES = {"mlp": (12,), "pereira-mlp": (12,), "lenet": (1, 8, 8)}
 ENGINES = ("loop", "batched")
@@ -34,9 +33,12 @@ def lesson(name="mlp"):
     return Lesson(inputs, rng.integers(0, 4, 70), np.arange(5, 60), np.random.default_rng(3), 7, 4)
 
 
-def lessons(name="mlp"):
-    task = lesson(name)
-    return lambda: replace(task, order=np.random.default_rng(3))
+def fitting(task, configured):
+    def fit(start, pull=None):
+        again = replace(task, order=np.random.default_rng(3))
+        return engine.fit(start, again, configured, pull)
+
+    return fit
 
 
 def model(seed, name="mlp"):
@@ -45,7 +47,8 @@ def model(seed, name="mlp"):
 
 def learn(objective, personal=None, name="mlp", **changes):
     configured = settings(name, objective=objective, **changes)
-    return OBJECTIVES[objective](model(0, name), personal, lessons(name), configured)
+    fit = fitting(lesson(name), configured)
+    return OBJECTIVES[objective].learn(model(0, name), personal, fit, configured)
 
 
 def same(one, other):
@@ -66,7 +69,7 @@ def by_autograd(start, anchor, strength, configured, name="mlp", steps=1, rate=0
     optimiser = torch.optim.SGD(
         network.parameters(), lr=configured.learning_rate, momentum=configured.momentum
     )
-    task = lessons(name)()
+    task = lesson(name)
     x, y = (torch.from_numpy(part[task.rows]) for part in (task.inputs, task.labels))
     network.train()
     for _ in range(configured.local_epochs):
@@ -202,8 +205,9 @@ def test_ditto_sends_what_fedavg_sends_bit_for_bit(name, kind):
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_ditto_without_a_pull_is_local_training(kind):
-    v, task = model(1), lessons()
-    free = engine.fit(v, task(), settings(engine=kind), Pull(model(0), strength=0.0))
+    v = model(1)
+    fit = fitting(lesson(), settings(engine=kind))
+    free = fit(v, Pull(model(0), strength=0.0))
     alone = learn("local", v, engine=kind)
     assert same(free.parameters, alone.personal)
     assert alone.shared == {}
@@ -251,11 +255,20 @@ def test_batch_norms_buffers_are_the_personal_models_own(objective):
     task = Lesson(x, y, np.arange(8), np.random.default_rng(3), 7, 4)
     configured = settings("resnet18", objective=objective, local_epochs=1)
     first = models.initial_parameters(configured, (3, 32, 32), 4)
-    learned = OBJECTIVES[objective](
-        first, None, lambda: replace(task, order=np.random.default_rng(3)), configured
-    )
+    learned = OBJECTIVES[objective].learn(first, None, fitting(task, configured), configured)
     counter = "bn1.num_batches_tracked"
     steps = {"ditto": 1, "pfedme": 5}[objective]
     assert learned.personal[counter] == steps
     assert learned.shared[counter].dtype == first[counter].dtype
     assert [*learned.shared] == [*first] == [*learned.personal]
+
+
+@pytest.mark.parametrize(
+    ("beta", "expected"), [(1.0, [4.0, 8.0]), (0.25, [1.75, 3.5]), (2.0, [7, 14])]
+)
+def test_pfedmes_server_goes_the_share_beta_of_the_way(beta, expected):
+    before, after = ({"w": np.array(w, np.float32)} for w in ([1.0, 2.0], [4.0, 8.0]))
+    configured = settings(objective="pfedme", pfedme_beta=beta)
+    result = part_of_the_way(before, after, configured)["w"]
+    assert result.tolist() == expected
+    assert result.dtype == np.float32

@@ -1,0 +1,81 @@
+"""Settings of the data: which rows there are, and how simulated sites come to theirs."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from common.data.shifts import IMAGE_SHIFTS, SYNTHETIC_SHIFTS
+from common.schema import KeyOf, Schema, at_most, unknown_name
+
+
+class DataSettings(Schema):
+    """Which rows there are, and who holds them."""
+
+    dataset: str = Field("digits", description="a data set's name, or a .npz, .csv or image folder")
+    data_dir: str = Field("", description="folder that holds the data set's files")
+    download: bool = Field(False, description="fetch missing files into data-dir")
+    label_column: str = Field("label", description="csv: the column with the class")
+    client_column: str = Field("", description="csv: the column that names each row's client")
+    test_fraction: float = Field(
+        0.2, gt=0, lt=1, description="held out per class where the data has no test split"
+    )
+    num_clients: int = Field(
+        20, ge=0, le=1_000_000, description="sites; 0 with split=by-user: as many as there are"
+    )
+    split: Annotated[str, KeyOf("common.splits:SPLITS")] = Field(
+        "dirichlet", description="how the training rows are dealt to the sites"
+    )
+    dirichlet_alpha: float = Field(
+        0.3, gt=0, le=1e6, description="small: each site sees few classes (the papers' beta)"
+    )
+    num_partitions: int = Field(
+        2, ge=1, description="class blocks of split=dirichlet-partitioned (the paper's rho)"
+    )
+    shift: str = Field(
+        "none",
+        description="what differs between simulated sites; dataset=synthetic with split=by-user: "
+        f"{', '.join(SYNTHETIC_SHIFTS)}; images: {', '.join(IMAGE_SHIFTS)}",
+    )
+    shift_size: float = Field(
+        0.0, ge=0, le=1, description="0: sites alike, 1: as different as this shift makes them"
+    )
+    synthetic_rows: int = Field(
+        50_000, ge=20, le=10_000_000, description="dataset=synthetic: rows of all sites together"
+    )
+    min_partition_size: int = Field(10, ge=1, description="fewest training rows of a site")
+    seed: int = Field(0, ge=0, lt=2**63, description="of every draw but keys and privacy noise")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_centre(cls, values: dict[str, object]) -> dict[str, object]:
+        """Return the values given; the sites are the data set's own where nobody says which."""
+        from common.data.datasets import DATASETS
+
+        name = values.get("dataset")
+        if "split" in values or name not in DATASETS or not DATASETS[str(name)].by_centre:
+            return values
+        return {"split": "by-user", "num-clients": 0} | values
+
+    @model_validator(mode="after")
+    def _check_sites(self) -> Self:
+        if self.num_clients == 0 and self.split != "by-user":
+            raise ValueError("num-clients = 0: only split=by-user knows the number of sites itself")
+        if self.num_clients and self.split == "dirichlet-partitioned":
+            at_most("num_partitions", self.num_partitions, "num-clients", self.num_clients)
+        return self
+
+    @model_validator(mode="after")
+    def _check_shift(self) -> Self:
+        """Refuse a shift that nobody knows, or that the data set does not have."""
+        known = (*SYNTHETIC_SHIFTS, *IMAGE_SHIFTS)
+        if self.shift not in ("none", *known):
+            raise ValueError(unknown_name("shift", self.shift, ("none", *known)))
+        if self.shift_size and self.shift == "none":
+            raise ValueError(f"shift-size = {self.shift_size}: set shift={', '.join(known)}")
+        synthetic = (self.dataset, self.split) == ("synthetic", "by-user")
+        if self.shift in SYNTHETIC_SHIFTS and not synthetic:
+            raise ValueError(
+                f"shift = {self.shift}: only the sites of dataset=synthetic with split=by-user are "
+                "shifted so; set both, or shift=none"
+            )
+        return self

@@ -1,0 +1,30 @@
+"""Settings of the execution: where a run is written, and which code computes it."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from common.schema import Schema
+
+
+class ExecutionSettings(Schema):
+    """Where the run is written, and how it is executed."""
+
+    output_dir: str = Field("runs", min_length=1, description="folder that receives the run folder")
+    name: str = Field(
+        "run",
+        pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
+        description="start of the run folder's name: 1 to 64 letters, digits, dots, - or _",
+    )
+    log_format: Literal["text", "json"] = Field(
+        "text", description="of the run's log lines; json: one object per line"
+    )
+    workers: int = Field(0, ge=0, le=1024, description="simulation processes; 0: one per core")
+    engine: Literal["loop", "batched", "compiled", "stacked"] = Field(
+        "batched",
+        description="batched: hand-written steps for dense networks, sites evaluated together; "
+        "compiled: for convolutions too, which needs a C compiler and is not bound to torch's "
+        "rounding (max-pooling may decide a near tie otherwise); "
+        "stacked: sites of a simulation side by side in one network, for a GPU, with rounding of "
+        "its own; loop: autograd, one site at a time",
+    )

@@ -1,0 +1,44 @@
+"""Settings of the rounds: how many, how long they wait, and when a run ends or goes on."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from common.schema import Schema
+
+
+class RoundSettings(Schema):
+    """How many rounds there are, and what ends one."""
+
+    num_server_rounds: int = Field(20, ge=1, description="rounds of training")
+    target_accuracy: float = Field(
+        0.0, ge=0, le=1, description="whose rounds and joules are reported; 0: none"
+    )
+    sustained_rounds: int = Field(
+        3, ge=1, description="consecutive rounds that hold the target accuracy"
+    )
+    stop_at_target: bool = Field(False, description="end the run once the target was held")
+    round_timeout: float = Field(3600, gt=0, description="seconds to wait for a round's replies")
+    deadline_factor: float = Field(
+        0,
+        ge=0,
+        description="wait this many times the median of past exchanges; 0: round-timeout alone",
+    )
+    quorum: float = Field(
+        0, ge=0, le=1, description="share of the cohort whose updates a round needs; 0: one update"
+    )
+    on_bad_update: Literal["drop", "fail"] = Field(
+        "drop", description="what an unusable reply does: leave it out, or stop the run"
+    )
+    checkpoint_every: int = Field(
+        1, ge=0, description="rounds between checkpoints; 0: none, and no coterie resume"
+    )
+    resume: str = Field(
+        "", description="run folder to go on with, under its own settings; see coterie resume"
+    )
+
+    @model_validator(mode="after")
+    def _check_target(self) -> Self:
+        if self.stop_at_target and not self.target_accuracy:
+            raise ValueError("stop-at-target = True: set target-accuracy, which is 0 (none)")
+        return self

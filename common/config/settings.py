@@ -1,0 +1,121 @@
+"""Settings of a run: the themes of this folder and what the pieces declare, as one schema."""
+
+import functools
+import os
+from collections.abc import Mapping
+from typing import Any, Self, TypeVar, cast
+
+import tomli_w
+from pydantic import create_model, model_validator
+from pydantic.fields import FieldInfo
+
+from common import plugins
+from common.config.cohorts import CohortSettings
+from common.config.data import DataSettings
+from common.config.energy import EnergySettings
+from common.config.execution import ExecutionSettings
+from common.config.privacy import PrivacySettings
+from common.config.rounds import RoundSettings
+from common.config.training import TrainingSettings
+from common.errors import ConfigError
+from common.plugins import PieceSettings
+from common.schema import Scalar, at_most, kebab_case
+
+P = TypeVar("P", bound=PieceSettings)
+
+
+class Settings(
+    ExecutionSettings,  # pydantic puts the last one's keys first
+    EnergySettings,
+    PrivacySettings,
+    RoundSettings,
+    CohortSettings,
+    TrainingSettings,
+    DataSettings,
+):
+    """Everything that decides a run's numbers, plus where they are written.
+
+    What concerns every run is an attribute. What a piece declares for itself (see
+    :mod:`common.plugins`) is read by :meth:`of`, and is else a setting like any other.
+    """
+
+    def __new__(cls, **values: object) -> Self:
+        """Make settings that have the pieces' keys, too."""
+        if cls is Settings:
+            cls = _with_keys_of(plugins.all_piece_settings())  # type: ignore[assignment]
+        return super().__new__(cls)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:
+        """Check values with kebab-case keys; a :class:`ConfigError` begins with the source."""
+        whole = _with_keys_of(plugins.all_piece_settings())
+        return cast(Self, super(Settings, whole).parse(values, source=source))
+
+    @classmethod
+    def fields(cls) -> Mapping[str, FieldInfo]:
+        """Return every setting there is, the pieces' included, by its name in snake_case."""
+        return _with_keys_of(plugins.all_piece_settings()).model_fields
+
+    def of(self, declared: type[P]) -> P:
+        """Return the settings that a piece declares."""
+        return declared.model_construct(
+            **{name: getattr(self, name) for name in declared.model_fields}
+        )
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The class has no name that another process could import.
+        return Settings.parse, (self.to_dict(),)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if self.num_clients:
+            for key in ("clients_per_round", "num_clusters", "max_clusters"):
+                at_most(key, getattr(self, key), "num-clients", self.num_clients)
+        if self.label_privacy == "paper" and not self.clients_per_round:
+            raise ValueError(
+                "label-privacy = paper: divides its noise by clients-per-round = 0; set that, or "
+                "use label-privacy=gaussian"
+            )
+        if self.stop_at_target and self.update_privacy == "central-dp":
+            raise ValueError(
+                "stop-at-target = True and update-privacy = central-dp: when a run stops would "
+                "tell of the sites' rows; leave one of them out"
+            )
+        for declared in plugins.all_piece_settings():
+            self.of(declared).check(self)
+        return self
+
+    def to_toml(self) -> str:
+        """Return a TOML text that :func:`load` reads back to equal settings."""
+        return tomli_w.dumps(self.to_dict())
+
+    def with_absolute_paths(self) -> Self:
+        """Return a copy whose paths do not depend on the working directory."""
+        changes: dict[str, Scalar] = {"output_dir": _absolute(self.output_dir)}
+        theirs = (piece.paths for piece in plugins.all_piece_settings())
+        for key in ("data_dir", "resume", *frozenset[str]().union(*theirs)):
+            if getattr(self, key):
+                changes[key] = _absolute(getattr(self, key))
+        if self.radio_profile.endswith(".toml"):
+            changes["radio_profile"] = _absolute(self.radio_profile)
+        return self.replace(**changes)
+
+
+@functools.cache
+def _with_keys_of(pieces: tuple[type[PieceSettings], ...]) -> type[Settings]:
+    """Return :class:`Settings` with the keys that pieces declare behind its own."""
+    fields: dict[str, FieldInfo] = {}
+    for piece in pieces:
+        for name, field in piece.model_fields.items():
+            others = fields.setdefault(name, field)
+            if name in Settings.model_fields or repr(others) != repr(field):
+                raise ConfigError(
+                    f"{kebab_case(name)}: {piece.__module__}.{piece.__name__} declares it, and "
+                    "there is another setting of that name; rename it"
+                )
+    keys: dict[str, Any] = {name: (field.annotation, field) for name, field in fields.items()}
+    return create_model("Settings", __base__=Settings, __module__=__name__, **keys)
+
+
+def _absolute(path: str) -> str:
+    return os.path.abspath(os.path.expanduser(path))

@@ -1,0 +1,32 @@
+"""Settings of the training on a site: network, steps and objective."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from common.schema import KeyOf, Schema
+
+
+class TrainingSettings(Schema):
+    """What a site minimises, and how."""
+
+    model: Annotated[str, KeyOf("common.networks:NETWORKS", besides=("auto",))] = Field(
+        "auto",
+        description="network; auto: lenet for images, unet3d for volumes, mlp for rows of features",
+    )
+    batch_size: int = Field(16, ge=1, description="rows per SGD step")
+    local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")
+    learning_rate: float = Field(0.05, gt=0, description="of SGD")
+    momentum: float = Field(0.5, ge=0, lt=1, description="of SGD")
+    weight_decay: float = Field(0.0, ge=0, description="of SGD (L2)")
+    device: str = Field(
+        "auto",
+        pattern=r"^(auto|cpu|cuda(:\d+)?)$",
+        description="auto, cpu, cuda or cuda:<index>",
+    )
+
+    objective: Annotated[str, KeyOf("common.objectives:OBJECTIVES")] = Field(
+        "fedavg",
+        description="what a site minimises; ditto, pfedme: a personal model beside the common one; "
+        "local: nothing is shared",
+    )

@@ -1,0 +1,165 @@
+import subprocess
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from pydantic import Field
+
+from common import config, plugins
+from common.config import Settings
+from common.errors import ConfigError
+from common.plugins import PieceSettings, Table
+from server_app.methods import METHODS, Composition
+from server_app.methods.baselines import fedavg
+
+ROOT = Path(__file__).parents[2]
+
+
+class PatienceSettings(PieceSettings):
+    patience: int = Field(3, ge=1, description="made up: rounds to wait")
+    patience_share: float = Field(0.5, gt=0, description="made up: a share")
+
+    def check(self, settings):
+        if self.patience > settings.num_server_rounds:
+            raise ValueError(f"patience = {self.patience}: lower it to num-server-rounds")
+
+
+def table():
+    return Table("colour", "coterie.tests", {"red": 1, "green": 2}, of=int)
+
+
+def installed(monkeypatch, *entries):
+    """A table in whose group some packages have entry points: (package, name, value)."""
+    found = []
+    for package, name, value in entries:
+        entry = EntryPoint(name, value, "coterie.tests")
+        vars(entry)["dist"] = SimpleNamespace(name=package)
+        found.append(entry)
+    monkeypatch.setattr(plugins, "entry_points", lambda group: found)
+    return table()
+
+
+@pytest.fixture
+def patient():
+    METHODS.add("patient", Composition(fedavg, settings=(PatienceSettings,)))
+    yield
+    METHODS.remove("patient")
+
+
+def test_built_in_pieces_come_first_and_the_others_sorted():
+    colours = table()
+    colours.add("white", 4)
+    colours.add("blue", 3)
+    assert list(colours.items()) == [("red", 1), ("green", 2), ("blue", 3), ("white", 4)]
+    assert len(colours) == 4
+    colours.remove("white")
+    assert "white" not in colours
+    with pytest.raises(ConfigError, match="unknown colour 'gren'; did you mean 'green'"):
+        colours.named("gren")
+
+
+@pytest.mark.parametrize("name", ["red", "Blue", "light_blue", "", "-blue", "light--blue", "blu e"])
+def test_a_name_that_is_taken_or_badly_formed_is_refused(name):
+    with pytest.raises(ConfigError, match=f"colour {name!r}: "):
+        table().add(name, 3)
+
+
+def test_a_piece_of_another_kind_is_refused():
+    with pytest.raises(ConfigError, match="colour 'blue': '3' is a str; it must be a int"):
+        table().add("blue", "3")
+
+
+def test_an_entry_point_is_loaded_when_it_is_asked_for(monkeypatch):
+    colours = installed(monkeypatch, ("paint", "max", "sys:maxsize"), ("bad", "low", "nowhere:x"))
+    assert list(colours) == ["red", "green", "low", "max"]
+    assert colours.named("max") == sys.maxsize
+    with pytest.raises(ConfigError, match="there is one of that name"):
+        colours.add("max", 3)
+    with pytest.raises(ConfigError) as refusal:
+        colours.named("low")
+    assert str(refusal.value) == (
+        "bad: entry point 'low' of coterie.tests (nowhere:x) cannot be loaded: "
+        "ModuleNotFoundError: No module named 'nowhere'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("entries", "says"),
+    [
+        ([("paint", "red", "sys:maxsize")], "paint: entry point 'red' .*there is a colour of that"),
+        ([("a", "blue", "sys:maxsize"), ("b", "blue", "x:y")], "b: .*: a: .* has that name"),
+        ([("paint", "Blue", "sys:maxsize")], "paint: entry point 'Blue' .*a name is made of"),
+        ([("paint", "blue", "sys:path")], "paint: entry point 'blue' .*it must be a int"),
+    ],
+)
+def test_an_entry_point_that_cannot_be_had_names_its_package(monkeypatch, entries, says):
+    with pytest.raises(ConfigError, match=says):
+        installed(monkeypatch, *entries).named("blue")
+
+
+def test_an_installed_package_is_found(tmp_path):
+    info = tmp_path / "paint-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: paint\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[coterie.tests]\nblue = paint:BLUE\n")
+    (tmp_path / "paint.py").write_text("BLUE = 3\n")
+    code = (
+        "import sys; sys.path.append(sys.argv[1]); from common.plugins import Table;"
+        "t = Table('colour', 'coterie.tests', {}); before = 'paint' in sys.modules;"
+        "print(list(t), before, t['blue'])"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "['blue'] False 3\n"
+
+
+def test_settings_of_a_piece_are_settings_like_all_others(patient):
+    assert "patience" in Settings.fields()
+    settings = Settings.parse({"patience": "4"})
+    assert settings.of(PatienceSettings) == PatienceSettings(patience=4)
+    assert settings.to_dict()["patience-share"] == 0.5
+    assert settings == Settings(patience=4) != Settings()
+    assert settings.replace(patience_share=0.1).of(PatienceSettings).patience == 4
+    assert Settings.parse(config.from_run_config(settings.to_dict()).to_dict()) == settings
+    assert plugins.settings_of(METHODS["patient"]) == (PatienceSettings,)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("patiense=3", "did you mean 'patience'"),
+        ("patience=0", "patience = '0': must be an integer at least 1"),
+        ("patience=30", "patience = 30: lower it to num-server-rounds"),
+    ],
+)
+def test_a_bad_one_is_refused_in_one_line(patient, words, says):
+    with pytest.raises(ConfigError, match=says) as refusal:
+        config.load(None, [words])
+    assert "\n" not in str(refusal.value)
+
+
+def test_a_piece_counts_from_when_it_was_added_to_when_it_is_removed():
+    before = Settings().to_dict()
+    first = config.from_run_config(before)
+    METHODS.add("patient", Composition(fedavg, settings=(PatienceSettings,)))
+    assert config.from_run_config(before).of(PatienceSettings).patience == 3
+    METHODS.remove("patient")
+    assert Settings().to_dict() == before
+    assert config.from_run_config(before) == first
+    with pytest.raises(ConfigError, match="unknown setting 'patience'"):
+        Settings.parse({"patience": 4})
+
+
+@pytest.mark.parametrize("name", ["patience", "seed"])
+def test_two_settings_of_one_name_are_refused(patient, request, name):
+    other = type(
+        "Other",
+        (PieceSettings,),
+        {"__annotations__": {name: int}, name: Field(1, description="another")},
+    )
+    METHODS.add("other", Composition(fedavg, settings=(other,)))
+    request.addfinalizer(lambda: METHODS.remove("other"))
+    with pytest.raises(ConfigError, match=f"^{name}: .* declares it, and there is another"):
+        Settings()
