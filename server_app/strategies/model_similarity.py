@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import safetensors.numpy
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common import messages, models, seeds
 from common.config import Settings
-from common.errors import MessageError, RoundError
-from common.messages import Order, Parameters, ProbeReport, ProbeRequest
+from common.messages import Parameters
 from server_app.clustering import placement, probe
 from server_app.clustering.algorithms import Clusters, ScoredClusters
 from server_app.clustering.by_models import (
@@ -28,9 +26,10 @@ from server_app.methods import Method
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Trained, Update
-from server_app.rounds.exchange import OK, Answer, Exchange
-from server_app.rounds.guard import Asked, Template, inspect_training, refuse_error
+from server_app.rounds.exchange import Answer, Exchange
+from server_app.rounds.guard import Template, inspect_training
 from server_app.rounds.memory import flat
+from server_app.rounds.probe_inquiry import rows_of_sites
 from server_app.rounds.roster import Roster
 from server_app.selection import rules
 from server_app.strategies.base import FederatedTraining
@@ -207,50 +206,9 @@ class ModelSimilarityClustering(FederatedTraining):
     def _probe_rows(self, input_shape: tuple[int, ...], grid: Grid, timeout: float) -> ProbeRows:
         asked = self.settings.of(ProbeSettings)
         if asked.cka_probe == "client-rows":
-            return self._ask_for_rows(grid, timeout)
+            return rows_of_sites(self.roster, asked.cka_probe_size, grid, timeout)
         make = probe.read_rows if asked.probe_file else probe.noise
         return make(self.settings, input_shape)
-
-    def _ask_for_rows(self, grid: Grid, timeout: float) -> ProbeRows:
-        """Return rows of every site, which is what the paper does and what discloses them."""
-        refusing = [s.site for s in self.roster.sites if "probe-rows" not in s.releases]
-        if refusing:
-            raise RoundError(
-                f"cka-probe=client-rows needs 'probe-rows', which {', '.join(refusing)} "
-                "did not opt in to release; use cka-probe=noise or a probe-file"
-            )
-        exchange = Exchange(
-            self.roster,
-            messages.PROBE_ROWS,
-            contents=[
-                messages.content(ProbeRequest(self.settings.of(ProbeSettings).cka_probe_size))
-            ],
-            orders=[Order(round=0, attempt=1, model=0)],
-            models=dict.fromkeys(range(len(self.roster)), 0),
-        )
-        replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
-        answers = exchange.answers(replies, self._inspect_rows)
-        bad = [answer for answer in answers if answer.verdict != OK]
-        if bad:
-            name = self.roster.names[bad[0].client]
-            raise RoundError(f"no probe rows from {name}: {bad[0].verdict}")
-        log.warning("cka-probe=client-rows: every site disclosed rows of its data to the server")
-        rows = [answer.value for answer in answers if answer.value is not None]
-        return ProbeRows(np.concatenate(rows), "client-rows")
-
-    def _inspect_rows(self, reply: Message, asked: Asked) -> np.ndarray:
-        refuse_error(reply)
-        report = ProbeReport.decode(reply.content)
-        if report.site != asked.site.site:
-            raise MessageError(f"signed {report.site!r}")
-        rows = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.PROBE)
-        expected = min(self.settings.of(ProbeSettings).cka_probe_size, asked.site.num_examples)
-        shape = (expected, *asked.site.input_shape)
-        if rows is None or rows.shape != shape or rows.dtype != np.float32:
-            raise MessageError(f"no float32 rows of shape {shape}")
-        if not np.isfinite(rows).all():
-            raise MessageError("the rows hold NaN or inf")
-        return rows
 
     # The record --------------------------------------------------------------------------------
 

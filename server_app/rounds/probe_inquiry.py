@@ -1,0 +1,67 @@
+"""Probe inquiry: rows of every site, on which models are compared; it discloses them."""
+
+import logging
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from common import messages
+from common.errors import MessageError, RoundError
+from common.messages import Order, ProbeReport, ProbeRequest
+from server_app.clustering.probe import ProbeRows
+from server_app.rounds.exchange import OK, Exchange
+from server_app.rounds.guard import Asked, refuse_error
+from server_app.rounds.roster import Roster
+
+log = logging.getLogger("coterie")
+
+
+def rows_of_sites(roster: Roster, most: int, grid: Grid, timeout: float) -> ProbeRows:
+    """Return rows of every site, which is what the paper does and what discloses them.
+
+    Args:
+        roster: the sites.
+        most: rows of each; all of a site that has fewer.
+        grid: the connection to the sites.
+        timeout: seconds to wait for their answers.
+
+    Raises:
+        RoundError: a site that does not release its rows, or sent no usable ones.
+    """
+    refusing = [site.site for site in roster.sites if "probe-rows" not in site.releases]
+    if refusing:
+        raise RoundError(
+            f"cka-probe=client-rows needs 'probe-rows', which {', '.join(refusing)} "
+            "did not opt in to release; use cka-probe=noise or a probe-file"
+        )
+    exchange = Exchange(
+        roster,
+        messages.PROBE_ROWS,
+        contents=[messages.content(ProbeRequest(most))],
+        orders=[Order(round=0, attempt=1, model=0)],
+        models=dict.fromkeys(range(len(roster)), 0),
+    )
+    replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
+    answers = exchange.answers(replies, lambda reply, asked: _inspect(reply, asked, most))
+    bad = [answer for answer in answers if answer.verdict != OK]
+    if bad:
+        name = roster.names[bad[0].client]
+        raise RoundError(f"no probe rows from {name}: {bad[0].verdict}")
+    log.warning("cka-probe=client-rows: every site disclosed rows of its data to the server")
+    rows = [answer.value for answer in answers if answer.value is not None]
+    return ProbeRows(np.concatenate(rows), "client-rows")
+
+
+def _inspect(reply: Message, asked: Asked, most: int) -> np.ndarray:
+    refuse_error(reply)
+    report = ProbeReport.decode(reply.content)
+    if report.site != asked.site.site:
+        raise MessageError(f"signed {report.site!r}")
+    rows = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.PROBE)
+    shape = (min(most, asked.site.num_examples), *asked.site.input_shape)
+    if rows is None or rows.shape != shape or rows.dtype != np.float32:
+        raise MessageError(f"no float32 rows of shape {shape}")
+    if not np.isfinite(rows).all():
+        raise MessageError("the rows hold NaN or inf")
+    return rows
