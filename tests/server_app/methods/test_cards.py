@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -81,27 +82,44 @@ def test_card_without_a_text_is_refused():
         Card(**texts | {"costs": ""}, settings=(), example="x")
 
 
-def code_of_the_guide():
-    [code] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(encoding="utf-8"), re.DOTALL)
-    return code
+def block_of_the_guide(language):
+    pattern = rf"```{language}\n(.*?)```"
+    [text] = re.findall(pattern, GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    return text
 
 
-def test_method_of_the_guide_takes_less_than_50_lines_and_runs(tmp_path):
-    code = code_of_the_guide()
-    assert len(code.splitlines()) < 50
-    (tmp_path / "middle_loss.py").write_text(code)
+def installed(folder):
+    """The guide's package as pip leaves it in a folder of packages."""
+    (folder / "middle_loss.py").write_text(block_of_the_guide("python"))
+    project = tomllib.loads(block_of_the_guide("toml"))["project"]
+    lines = [f"[{group}]" for group in project["entry-points"]]
+    for names in project["entry-points"].values():
+        lines += [f"{name} = {value}" for name, value in names.items()]
+    info = folder / f"middle_loss-{project['version']}.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Name: {project['name']}\nVersion: {project['version']}\n")
+    (info / "entry_points.txt").write_text("\n".join(lines))
+
+
+def coterie(folder, *words):
     done = subprocess.run(
-        [sys.executable, tmp_path / "middle_loss.py"],
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(ROOT), "PATH": "", "OMP_NUM_THREADS": "1"},
+        [sys.executable, "-m", "deploy.cli", *words],
+        cwd=folder,
+        env={"PYTHONPATH": f"{ROOT}:{folder}", "PATH": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         check=True,
     )
-    told = dict(line.split(": ") for line in done.stdout.splitlines() if ": " in line)
-    assert 0 <= float(told["middle-loss"]) <= 1
-    for folder in (tmp_path / "runs").iterdir():
-        lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
-        asked = [line for line in lines if line["phase"] == "loss"]
-        mine = "middle-loss" in (folder / "config.toml").read_text()
-        assert len(asked) == (3 * 12 if mine else 0)
+    return done.stdout
+
+
+def test_method_of_the_guide_takes_less_than_50_lines_and_runs_as_a_package(tmp_path):
+    assert len(block_of_the_guide("python").splitlines()) < 50
+    installed(tmp_path)
+    assert re.search(r"^middle-loss +-", coterie(tmp_path, "methods"), re.MULTILINE)
+    [command, _] = block_of_the_guide("console").splitlines()
+    told = coterie(tmp_path, *command.split()[1:], "num-clients=9", "num-server-rounds=2")
+    folder = Path(told.splitlines()[-1].removeprefix("run: "))
+    assert tomllib.loads((folder / "config.toml").read_text())["middle-loss-asked"] == 8
+    lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+    assert [sum(line["phase"] == kind for line in lines) for kind in ("loss", "train")] == [16, 8]

@@ -1,6 +1,7 @@
 """What no secure sum begins with, and replies that do not count in one."""
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -32,8 +33,10 @@ from common.secagg.messages import (
 )
 from server_app import app as server
 from server_app import methods
+from server_app.protection import secagg_limits
 from server_app.protection.catalogue import PROTECTIONS
 from server_app.rounds.routing import average
+from server_app.selection.rules import Everybody
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +58,10 @@ def no_report(monkeypatch):
         ({"strategy": "fedsccs", "num-clusters": 2, "recluster-every": 5}, "again and again"),
         ({"strategy": "random", "clients-per-round": 2}, "must be at least 3"),
         ({"strategy": "similarity", "routing": "per-cluster"}, "one site per cluster"),
+        (
+            {"strategy": "similarity", "routing": "per-cluster", "selection": "link-aware"},
+            "one site per cluster",
+        ),
         ({"strategy": "similarity", "num-clusters": 2}, "num-clusters = 2"),
         (
             {"strategy": "simclust", "routing": "per-cluster", "num-clusters": 2}
@@ -92,6 +99,28 @@ def test_what_secure_sums_can_do_is_not(words):
     [sums] = [each for each in PROTECTIONS if each.chosen(settings)]
     assert sums.hidden
     assert not sums.denied(methods.build(settings).needs)
+
+
+class PairOfEach(Everybody):
+    """Two members of every cluster."""
+
+    def of_each_cluster(self, num_clusters):
+        return 2
+
+
+@pytest.mark.parametrize(
+    ("clusters", "model_per_cluster", "reason"),
+    [
+        (0, True, "2 sites per cluster train each model, and an average over 2 sites hides"),
+        (1, False, "num-clusters = 1 and 2 sites of each train, where an average needs at least 3"),
+        (2, False, None),
+        (0, False, None),
+    ],
+)
+def test_a_rule_says_how_many_of_each_cluster_it_takes(clusters, model_per_cluster, reason):
+    settings = Settings.parse({"secagg": True, "num-clusters": clusters})
+    with pytest.raises(ConfigError, match=reason) if reason else nullcontext():
+        secagg_limits.check(settings, PairOfEach(), model_per_cluster=model_per_cluster)
 
 
 # A site that cannot take part --------------------------------------------------------------------
