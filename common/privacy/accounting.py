@@ -126,6 +126,11 @@ def epsilon(events: Sequence[Event], delta: float) -> float:
 
     Adding an event never lowers it. The order does not matter, and later events may depend on the
     answers of earlier ones.
+
+    >>> two = epsilon([ContinuousGaussian(0.3), ContinuousGaussian(0.4)], 1e-5)
+    >>> one = epsilon([ContinuousGaussian(0.5)], 1e-5)
+    >>> round(two, 6) == round(one, 6)
+    True
     """
     stated = [event for event in events if isinstance(event, Stated)]
     left = delta - sum(event.delta for event in stated)

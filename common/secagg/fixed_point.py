@@ -37,6 +37,13 @@ class Mean:
 class Scale:
     """What one cohort's vectors are scaled to.
 
+    >>> scale = Scale(members=2, max_weight=30)
+    >>> first = scale.encode({"w": np.array([1.0, -0.5])}, [], weight=10)
+    >>> second = scale.encode({"w": np.array([4.0, 1.0])}, [], weight=20)
+    >>> mean = scale.decode(first + second, {"w": np.zeros(2)}, 0, (2, 60))
+    >>> mean.parameters["w"].tolist(), mean.weight
+    ([3.0, 0.5], 30)
+
     Attributes:
         members: how many vectors may be added, at least 1.
         max_weight: the largest weight that any of them may have, at least 1.

@@ -99,6 +99,14 @@ def ot_cost(
 ) -> OtCost:
     """Return the OT cost of two clients; its total lies in [0, 1], 0 for equal rows.
 
+    >>> rows = np.random.default_rng(0).normal(size=(40, 6))
+    >>> labels = np.repeat([0, 1], 20)
+    >>> round(ot_cost(rows, labels, rows, labels).total, 9)
+    0.0
+    >>> nothing = ot_cost(rows[:20], labels[:20], rows[20:], labels[20:])  # no class in common
+    >>> nothing.total is None
+    True
+
     Args:
         h_a: representations (n, d) of the first client's rows by the shared model.
         y_a: their classes (n,).

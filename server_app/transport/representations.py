@@ -22,6 +22,9 @@ __all__ = ["Representations", "check_same_width", "subsampled", "unit_rows"]
 class Representations:
     """One client's representations (n, d) as float64 and the class (n,) of each; n may be 0.
 
+    >>> Representations(np.eye(3), np.array([4, 4, 7])).class_counts
+    {4: 2, 7: 1}
+
     Raises:
         DataError: shapes or types that do not fit, no columns, or a value that is not finite; the
             message names the first such row.
