@@ -1,8 +1,11 @@
 """The code keeps to the plan of the house: who may import whom, and how large anything gets."""
 
 import ast
+import doctest
 import importlib
+import importlib.util
 import json
+import re
 import subprocess
 import sys
 from graphlib import TopologicalSorter
@@ -204,3 +207,31 @@ def test_arithmetic_and_the_command_load_neither_flower_nor_torch():
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").rglob("*.py")), ids=lambda p: p.stem)
 def test_what_benchmarks_import_is_there(file):
     importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+
+
+# Pages -----------------------------------------------------------------------------------------
+
+
+def test_the_picture_of_the_rooms_is_what_the_imports_draw():
+    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs/draw_architecture.py")
+    draw = importlib.util.module_from_spec(spec)
+    sys.modules["draw"] = draw  # its data class looks itself up
+    spec.loader.exec_module(draw)
+    drawn = draw.PICTURE.read_text(encoding="utf-8")
+    assert drawn == draw.picture(), "run docs/draw_architecture.py"
+    assert doctest.testmod(draw).failed == 0
+
+
+def test_pages_name_files_and_folders_that_are_there():
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    named = re.compile(
+        r"`((?:common|client_app|server_app|deploy|tests|benchmarks|docs)/[\w/.-]+)`"
+    )
+    missing = [
+        f"{page.relative_to(ROOT)}: {name}"
+        for page in pages
+        # "Rooms to come" names places where nothing is yet.
+        for name in named.findall(page.read_text("utf-8").partition("## Rooms to come")[0])
+        if not ((ROOT / name).exists() or (ROOT / f"{name}.py").exists())
+    ]
+    assert missing == []
