@@ -1,4 +1,4 @@
-"""Directions of rows, and the public frame in which class-conditional Gaussians are compared.
+"""Projection: directions of rows, and the public frame in which class Gaussians are compared.
 
 Sites and server do the same arithmetic, so that a site can describe its own rows.
 """

@@ -1,4 +1,4 @@
-"""Air time and transmission energy of a model over IEEE 802.11ax, by calculation.
+"""Radio: air time and energy of sending a model over IEEE 802.11ax, by calculation.
 
 Pereira et al., "Energy-Efficient Federated Learning for AIoT using Clustering Methods", section
 IV-B, after Bellalta and Wilhelmi: one frame with RTS/CTS and ACK over a legacy 20 MHz channel. The

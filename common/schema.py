@@ -1,4 +1,4 @@
-"""What every table of settings is: kebab-case keys, checked once, one line per mistake."""
+"""Schema of a table of settings: kebab-case keys, checked once, one line per mistake."""
 
 import math
 from collections.abc import Iterable, Mapping

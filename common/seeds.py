@@ -1,4 +1,4 @@
-"""Every random draw of a run comes from its seed and the words that say what it is for.
+"""Seeds: each random draw has its own, from that of the run and the words that say what it is for.
 
 A draw does not depend on how many draws came before it, so the numbers are the same for any number
 of workers, in any order of arrival, and after a resume. Keys, masks and privacy noise never come

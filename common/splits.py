@@ -1,4 +1,4 @@
-"""Deals the rows of a data set to clients; every split is disjoint, complete and seeded.
+"""Splits: rows of a data set dealt to clients, each split disjoint, complete and seeded.
 
 A split returns one sorted int64 array of row numbers per client. Equal generators give equal
 splits. `partition` applies one to a `Dataset` and deals the test rows too.

@@ -1,4 +1,4 @@
-"""The cost of the cheapest plan that carries one client's rows onto another's.
+"""Transport plans: the cheapest that carries one client's rows onto another's, and its cost.
 
 Every row carries the same mass and each client's rows carry 1 in all. Two solvers:
 
@@ -30,7 +30,7 @@ Solver: TypeAlias = Literal["exact", "sinkhorn"]
 FloatArray: TypeAlias = NDArray[np.float64]
 
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
-"""Names of the solvers; see the head of this file."""
+"""Names of the solvers: the network simplex, and entropic regularisation."""
 
 SINKHORN_REGULARISATION = 0.005
 """Weight of the entropy, in the costs' unit. The cost is too high by at most this times

@@ -1,4 +1,4 @@
-"""What mechanisms add up to: the events of one unit, composed once, read off at one delta.
+"""Accounting: what mechanisms of one unit add up to, composed once, read off at one delta.
 
 Gaussian events compose exactly and in closed form. Everything else goes through the distribution
 of the privacy loss, on a grid that is never optimistic. Sources:

@@ -1,4 +1,4 @@
-"""Differential privacy in closed form: how much noise a promise needs, and what noise promises.
+"""Closed forms of differential privacy: how much noise a promise needs, what noise promises.
 
 Units, adjacency and composition over a site's life are in :mod:`common.privacy.accounting`; random
 draws in :mod:`common.privacy.noise`. Sources, named in the lines that implement them:

@@ -1,4 +1,4 @@
-"""What a run asks of sites that they release only where their owner names it."""
+"""Disclosures: what a run asks of sites that they release only where their owner names it."""
 
 from collections.abc import Mapping
 

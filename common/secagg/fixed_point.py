@@ -1,4 +1,4 @@
-"""Weighted models as vectors of the ring Z_2^64, whose sum over a cohort cannot wrap.
+"""Fixed point: weighted models as vectors of the ring Z_2^64, whose sum over a cohort cannot wrap.
 
 An entry is ``rint(weight * value * 2^24)``, an integer buffer's is ``weight * value``. The bound on
 ``|value|`` follows from what everybody knows, the cohort's size and the largest weight in it:

@@ -1,4 +1,4 @@
-"""Who shares secrets and masks with whom in a secure sum.
+"""Neighbours: who shares secrets and masks with whom in a secure sum.
 
 Up to a hundred members everybody does with everybody, as in Bonawitz et al. 2017. Beyond, the work
 of a member would grow with the cohort, so each has ``degree`` neighbours only (Bell et al. 2020,

@@ -1,4 +1,4 @@
-"""Label distances that one product of two vectors gives, so that no site shows its histogram.
+"""Label products: distances from one product of two vectors, so that no site shows its histogram.
 
 A site makes a left and a right vector of its label distribution p; the product of one site's left
 with another's right is all that the distance of the two needs.

@@ -1,4 +1,4 @@
-"""Arithmetic modulo 2^64 on NumPy arrays: fixed point, exact matrix products, masks.
+"""Ring of integers modulo 2^64 in NumPy arrays: fixed point, exact matrix products, masks.
 
 NumPy multiplies integer matrices entry by entry. Here each factor is cut into limbs of 22 bits,
 whose products a floating-point matrix product adds up without rounding, so that BLAS does the work.

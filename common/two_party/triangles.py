@@ -1,4 +1,4 @@
-"""Which third site reads a product of two others: never one that would see a triangle of sites.
+"""Triangles of sites, which no reader of products may see: which third site reads each pair.
 
 The products of three sites with each other give X X' of each; with those of two of the three pairs
 nobody has that.

@@ -1,4 +1,4 @@
-"""How far the sites' models lie from the common one."""
+"""Divergence: how far the sites' models lie from the common one."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The OT cost of one class at two clients: transport on angles, and how far two Gaussians are.
+"""Class cost: of one class at two clients, transport on angles and distance of two Gaussians.
 
 Source: Elhussein: "A Universal Metric of Dataset Similarity for Cross-silo Federated Learning"
 (Elhussein, Gürsoy), and the authors' published code where the variant ``authors`` follows it.

@@ -1,4 +1,4 @@
-"""How far two Gaussians are apart, and which Gaussian stands for the rows of one class.
+"""Gaussians: how far two are apart, and which one stands for the rows of one class.
 
 Sources, named in the lines that implement them:
 

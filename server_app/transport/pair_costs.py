@@ -1,4 +1,4 @@
-"""The OT cost: how far two clients' data are apart, seen through one model, in [0, 1].
+"""Pair costs: how far two clients' data are apart, seen through one model, in [0, 1].
 
 For every class that both clients hold, rows are matched by optimal transport on the angle between
 their representations (feature cost), and the class-conditional Gaussians are compared (label cost).

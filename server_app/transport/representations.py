@@ -1,4 +1,4 @@
-"""What a probe leaves of one client's rows: representations and their classes.
+"""Representations of one client's rows, which a probe leaves, and their classes.
 
 A representation h is the input of the model's last linear layer; z = h/‖h‖ is its direction.
 """

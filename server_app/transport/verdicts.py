@@ -1,4 +1,4 @@
-"""From costs to advice: a verdict per pair and per site, and the groups that go with them.
+"""Verdicts: per pair and per site, from costs, and the groups that go with them.
 
 Elhussein & Gürsoy's printed thresholds could not be recovered from their text; those here follow
 the sign change in their plots of the variant ``authors``. What to say of a cost that chance alone
