@@ -1,4 +1,4 @@
-"""The images of a simulated federation whose sites see the same things differently."""
+"""Shifted sites: images of a simulated federation in which each site sees things differently."""
 
 from collections.abc import Sequence
 

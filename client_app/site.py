@@ -1,4 +1,4 @@
-"""A site: its stable id, its rows, and what it is willing to release."""
+"""Site: its stable id, its rows, and what it is willing to release."""
 
 from dataclasses import dataclass
 

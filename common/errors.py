@@ -1,4 +1,4 @@
-"""One tree of errors; each names the thing, its value and the remedy in one line.
+"""Errors: one tree, and each names the thing, its value and the remedy in one line.
 
 CoterieError              exit code 1
 ├── ConfigError           a setting that cannot be used                       2

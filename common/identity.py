@@ -1,4 +1,4 @@
-"""Who a site is among sites, and how two of them talk through a server that only relays.
+"""Identity of a site among sites, and how two of them talk through a server that only relays.
 
 A site has one Ed25519 key, which it makes itself and keeps. For every protocol run it makes fresh
 X25519 keys and signs them; a peer takes them only if the signature is over the same occasion and

@@ -21,10 +21,12 @@ __all__ = ["PieceSettings", "Table", "all_piece_settings", "settings_of", "used_
 
 T = TypeVar("T")
 
+_HERE = __name__.removesuffix("common.plugins")  # empty, or the package that holds all of ours
+
 TABLES = (
-    "common.objectives:OBJECTIVES",
-    "server_app.methods:METHODS",
-    "server_app.selection.in_clusters:IN_CLUSTERS",
+    f"{_HERE}common.objectives:OBJECTIVES",
+    f"{_HERE}server_app.methods:METHODS",
+    f"{_HERE}server_app.selection.in_clusters:IN_CLUSTERS",
 )
 """Tables whose pieces may have settings of their own; by name, as they lie above this file."""
 

@@ -1,4 +1,4 @@
-"""What a machine draws: read through CodeCarbon, without any network.
+"""Power that a machine draws: read through CodeCarbon, without any network.
 
 Only the offline tracker is used, and it is told a carbon intensity, so that it looks up nothing;
 :func:`kg_co2e_per_kwh` reads the country's factor from the table that CodeCarbon ships. A machine

@@ -1,4 +1,4 @@
-"""Directions of rows, and the public frame in which class-conditional Gaussians are compared.
+"""Projection: directions of rows, and the public frame in which class Gaussians are compared.
 
 Sites and server do the same arithmetic, so that a site can describe its own rows.
 """
@@ -21,7 +21,11 @@ in more of them."""
 
 
 def unit_rows(rows: FloatArray) -> FloatArray:
-    """Return z = h/‖h‖ for every row (n, d); a row of zeros has no direction and stays zero."""
+    """Return z = h/‖h‖ for every row (n, d); a row of zeros has no direction and stays zero.
+
+    >>> unit_rows(np.array([[3.0, 4.0], [0.0, 0.0]])).tolist()
+    [[0.6, 0.8], [0.0, 0.0]]
+    """
     # Scaled by its largest entry no row can overflow or vanish in its norm.
     largest = np.abs(rows).max(axis=1, keepdims=True)
     scaled = rows / np.where(largest > 0, largest, 1.0)

@@ -1,4 +1,4 @@
-"""Air time and transmission energy of a model over IEEE 802.11ax, by calculation.
+"""Radio: air time and energy of sending a model over IEEE 802.11ax, by calculation.
 
 Pereira et al., "Energy-Efficient Federated Learning for AIoT using Clustering Methods", section
 IV-B, after Bellalta and Wilhelmi: one frame with RTS/CTS and ACK over a legacy 20 MHz channel. The
@@ -113,7 +113,11 @@ class LinkRates:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the range that ``6-54`` or ``12`` says."""
+        """Return the range that ``6-54`` or ``12`` says.
+
+        >>> LinkRates.parse("6-54")
+        LinkRates(low=6.0, high=54.0)
+        """
         low, _, high = text.partition("-")
         try:
             return cls(float(low), float(high or low))
@@ -129,6 +133,11 @@ def transmission_seconds(num_parameters: float, profile: RadioProfile = WIFI6) -
     """Return the air time of one model in one direction, in seconds.
 
     The paper's formula: RTS, SIFS, DIFS, CTS, ACK, one slot, then the data frame.
+
+    >>> round(transmission_seconds(10_000), 4)  # at 6 Mbit/s
+    0.0537
+    >>> round(transmission_seconds(10_000, WIFI6.at_rate(54)), 4)
+    0.0062
     """
     if num_parameters < 0:
         raise ConfigError(f"num_parameters = {num_parameters}: must be 0 or more")
@@ -155,6 +164,11 @@ def transmission_seconds(num_parameters: float, profile: RadioProfile = WIFI6) -
 def transmission_joules(
     num_parameters: float, uplink: bool = True, profile: RadioProfile = WIFI6
 ) -> float:
-    """Return the sender's energy for one model in one direction, in joules."""
+    """Return the sender's energy for one model in one direction, in joules.
+
+    >>> up, down = (transmission_joules(10_000, uplink) for uplink in (True, False))
+    >>> round(1e3 * up, 3), round(1e3 * down, 3)  # millijoules
+    (0.427, 5.37)
+    """
     watts = profile.uplink_watts if uplink else profile.downlink_watts
     return watts * transmission_seconds(num_parameters, profile)

@@ -1,4 +1,4 @@
-"""Deals the rows of a data set to clients; every split is disjoint, complete and seeded.
+"""Splits: rows of a data set dealt to clients, each split disjoint, complete and seeded.
 
 A split returns one sorted int64 array of row numbers per client. Equal generators give equal
 splits. `partition` applies one to a `Dataset` and deals the test rows too.
@@ -26,7 +26,11 @@ MAX_SHARES = 200_000_000
 
 
 def iid(num_rows: int, num_clients: int, rng: np.random.Generator) -> Parts:
-    """Return rows dealt at random, in parts that differ by at most one row."""
+    """Return rows dealt at random, in parts that differ by at most one row.
+
+    >>> [len(rows) for rows in iid(10, 3, np.random.default_rng(0))]
+    [4, 3, 3]
+    """
     return by_user(rng.permutation(np.arange(num_rows, dtype=np.int64) % num_clients), num_clients)
 
 
@@ -34,6 +38,9 @@ def by_user(owners: IntArray, num_owners: int = 0) -> Parts:
     """Return each owner's rows, for owner 0 to the largest number in `owners` (n,), or beyond.
 
     With `num_owners` there are at least so many parts; owners without a row get an empty one.
+
+    >>> [rows.tolist() for rows in by_user(np.array([1, 0, 1, 2]), num_owners=4)]
+    [[1], [0, 2], [3], []]
     """
     sizes = np.bincount(owners, minlength=num_owners)
     order = np.argsort(owners, kind="stable").astype(np.int64)
@@ -47,6 +54,11 @@ def shards(
 
     McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
     section 3, with two shards per client. Shards differ by at most one row.
+
+    >>> labels = np.array([0, 1, 0, 1])
+    >>> parts = shards(labels, 2, 1, np.random.default_rng(0))  # a class each
+    >>> sorted(rows.tolist() for rows in parts)
+    [[0, 2], [1, 3]]
     """
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]

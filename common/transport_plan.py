@@ -1,4 +1,4 @@
-"""The cost of the cheapest plan that carries one client's rows onto another's.
+"""Transport plans: the cheapest that carries one client's rows onto another's, and its cost.
 
 Every row carries the same mass and each client's rows carry 1 in all. Two solvers:
 
@@ -30,7 +30,7 @@ Solver: TypeAlias = Literal["exact", "sinkhorn"]
 FloatArray: TypeAlias = NDArray[np.float64]
 
 SOLVERS: tuple[Solver, ...] = get_args(Solver)
-"""Names of the solvers; see the head of this file."""
+"""Names of the solvers: the network simplex, and entropic regularisation."""
 
 SINKHORN_REGULARISATION = 0.005
 """Weight of the entropy, in the costs' unit. The cost is too high by at most this times
@@ -65,7 +65,11 @@ def _pot() -> ModuleType:
 
 
 def cosine_costs(cosines: FloatArray) -> FloatArray:
-    """Return the costs (1 - cos)/2 of cosines (n, m) that may be a little outside [-1, 1]."""
+    """Return the costs (1 - cos)/2 of cosines (n, m) that may be a little outside [-1, 1].
+
+    >>> cosine_costs(np.array([1.0, 0.0, -1.0])).tolist()
+    [0.0, 0.5, 1.0]
+    """
     costs: FloatArray = np.clip((1.0 - cosines) / 2.0, 0.0, 1.0)
     return costs
 
@@ -75,6 +79,11 @@ def transport_cost(costs: FloatArray, solver: Solver = "exact") -> float:
 
     For costs in [0, 1] the result lies in [0, 1]. The rows' and the columns' order is of no
     importance.
+
+    >>> transport_cost(np.array([[0.0, 1.0], [1.0, 0.0]]))  # each row to its equal
+    0.0
+    >>> transport_cost(np.array([[0.0, 1.0]]))  # half of the only row's mass to each
+    0.5
 
     Raises:
         DataError: costs that are not a matrix, empty, negative or not finite.

@@ -1,4 +1,4 @@
-"""The 3D UNet that FLamby trains on IXITiny: a logit for every voxel of a volume."""
+"""UNet in three dimensions that FLamby trains on IXITiny: a logit for every voxel of a volume."""
 
 import torch
 from torch import Tensor, nn

@@ -15,6 +15,7 @@ ORDER = (
     "common/errors",
     "common/seeds",
     "common/schema",
+    "common/plugins",
     "common/messages",
     "common/data",
     "common/config",

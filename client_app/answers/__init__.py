@@ -1,1 +1,1 @@
-"""What a site tells when it is asked."""
+"""Answers: what a site tells when it is asked."""

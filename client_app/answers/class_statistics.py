@@ -1,4 +1,4 @@
-"""A site's class statistics for the OT cost: mean and second moment of every class, once."""
+"""Class statistics of a site for the OT cost: mean and second moment of every class, once."""
 
 import hashlib
 from collections.abc import Mapping

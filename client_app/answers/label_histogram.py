@@ -1,4 +1,4 @@
-"""What a site can tell about its data without sending any of it."""
+"""Label histogram: the rows that a site has of each class."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""The steps of a protocol: each answered once; asked again, it gets the answer that was stored.
+"""Protocol steps: each answered once; asked again, it gets the answer that was stored.
 
 What a protocol keeps between its steps lives in Flower's ``Context.state``, in memory and for one
 run. Which step of which run a site came to is kept where it keeps things (a file, if it has a

@@ -1,4 +1,4 @@
-"""What a model makes of a site's own rows: the inputs of its last layer."""
+"""Representations: what a model makes of a site's own rows, the inputs of its last layer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A site's side of a secure sum: four messages, the secrets between them, and no step twice.
+"""Secure sums, a site's side: four messages, the secrets between them, and no step twice.
 
 The secrets of a sum live in ``Context.state``, which ends with the node's process, and are deleted
 as soon as the next step does not need them. So a restarted site cannot go on with a sum, and it

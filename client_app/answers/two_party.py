@@ -1,4 +1,4 @@
-"""A site's side of secure products: fresh keys, sealed openings, masked shares, and no step twice.
+"""Secure products, a site's side: fresh keys, sealed openings, masked shares, no step twice.
 
 The protocol is that of :mod:`common.two_party.protocol`; all pairs of a run play it together. Rows,
 seeds and keys are forgotten as soon as no step needs them.

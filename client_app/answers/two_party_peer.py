@@ -1,4 +1,4 @@
-"""A site as a party to secure products: its key, its peers, and what it keeps between the steps."""
+"""Party to secure products: its key, its peers, and what it keeps between the steps."""
 
 import logging
 from dataclasses import dataclass

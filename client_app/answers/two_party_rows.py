@@ -1,4 +1,4 @@
-"""What a site multiplies, in fixed point: its label distribution, or what a model makes of rows."""
+"""Factors of secure products in fixed point: label distributions, or what a model makes of rows."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

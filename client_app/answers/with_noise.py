@@ -1,4 +1,4 @@
-"""What a site answers with noise: counted in its own book first, and answered once.
+"""Noisy answers: counted in the site's own book first, and given once.
 
 The book lies where the site keeps things, so it spans runs, and it is safe on disk before an answer
 leaves: a crash in between costs budget, never privacy. The budget is the site's own, from its

@@ -1,4 +1,4 @@
-"""What mechanisms add up to: the events of one unit, composed once, read off at one delta.
+"""Accounting: what mechanisms of one unit add up to, composed once, read off at one delta.
 
 Gaussian events compose exactly and in closed form. Everything else goes through the distribution
 of the privacy loss, on a grid that is never optimistic. Sources:
@@ -126,6 +126,11 @@ def epsilon(events: Sequence[Event], delta: float) -> float:
 
     Adding an event never lowers it. The order does not matter, and later events may depend on the
     answers of earlier ones.
+
+    >>> two = epsilon([ContinuousGaussian(0.3), ContinuousGaussian(0.4)], 1e-5)
+    >>> one = epsilon([ContinuousGaussian(0.5)], 1e-5)
+    >>> round(two, 6) == round(one, 6)
+    True
     """
     stated = [event for event in events if isinstance(event, Stated)]
     left = delta - sum(event.delta for event in stated)

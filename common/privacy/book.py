@@ -1,4 +1,4 @@
-"""A site's privacy book: what it has spent, in which unit, and what it may still release.
+"""Privacy book of a site: what it has spent, in which unit, and what it may still release.
 
 Pure arithmetic and a text form; where the text is kept is the site's business. A book only grows.
 """

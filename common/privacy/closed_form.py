@@ -1,4 +1,4 @@
-"""Differential privacy in closed form: how much noise a promise needs, and what noise promises.
+"""Closed forms of differential privacy: how much noise a promise needs, what noise promises.
 
 Units, adjacency and composition over a site's life are in :mod:`common.privacy.accounting`; random
 draws in :mod:`common.privacy.noise`. Sources, named in the lines that implement them:
@@ -59,7 +59,11 @@ def gaussian_delta(mu: float, epsilon: float) -> float:
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:
-    """Return the smallest epsilon >= 0 of Gaussian noise with sensitivity / sigma = ``mu``."""
+    """Return the smallest epsilon >= 0 of Gaussian noise with sensitivity / sigma = ``mu``.
+
+    >>> round(gaussian_epsilon(1.0, 1e-5), 3)
+    4.377
+    """
     _check_delta(delta)
     if mu <= 0 or gaussian_delta(mu, 0.0) <= delta:
         return 0.0
@@ -69,7 +73,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """Return the largest sensitivity / sigma for which Gaussian noise is (epsilon, delta)-DP."""
+    """Return the largest sensitivity / sigma for which Gaussian noise is (epsilon, delta)-DP.
+
+    >>> round(gaussian_mu(gaussian_epsilon(0.5, 1e-5), 1e-5), 6)
+    0.5
+    """
     check_epsilon_delta(epsilon, delta)
     logarithm = brentq(
         lambda m: gaussian_delta(math.exp(m), epsilon) - delta,

@@ -201,6 +201,9 @@ def plausible_counts(estimates: ArrayLike, num_examples: int) -> FloatArray:
     """Return counts (K,) >= 0 that add up to the public number of rows: clipped, then scaled.
 
     Estimates of which none is above 0 tell nothing; all classes then count alike.
+
+    >>> plausible_counts([6.0, -1.0, 3.0], 9).round(9).tolist()
+    [6.0, 0.0, 3.0]
     """
     clipped = np.maximum(np.asarray(estimates, dtype=np.float64), 0.0)
     total = clipped.sum()

@@ -1,4 +1,4 @@
-"""Privacy noise, drawn from the operating system and never from a run's seed.
+"""Noise of privacy, drawn from the operating system and never from a run's seed.
 
 The server knows the seed, so noise from it would be no noise. NumPy's own generators are no
 substitute either: a process that is forked shares their state with its siblings, and equal noise

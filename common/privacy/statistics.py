@@ -1,4 +1,4 @@
-"""Mean and second moment of a class's rows with zero-concentrated differential privacy.
+"""Statistics of a class's rows, mean and second moment, with zero-concentrated privacy.
 
 The rows lie in the unit ball of a public projection (:mod:`common.projection`), so one row can move
 both statistics together by a known length. They are rounded to a fine lattice and get discrete

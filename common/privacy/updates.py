@@ -1,4 +1,4 @@
-"""Clipping and noise for model updates: the same arithmetic at the site and at the server.
+"""Updates of models, clipped and with noise: the same arithmetic at the site and at the server.
 
 Clipping is Flower's own, as its differential privacy strategies and mods use it. Its noise is not
 used: it comes from NumPy's global generator, which forked processes share, and its sigma is the

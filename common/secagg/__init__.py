@@ -1,1 +1,1 @@
-"""Sums of vectors that nobody sees one by one."""
+"""Secure sums: of vectors that nobody sees one by one."""

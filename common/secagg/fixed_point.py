@@ -1,4 +1,4 @@
-"""Weighted models as vectors of the ring Z_2^64, whose sum over a cohort cannot wrap.
+"""Fixed point: weighted models as vectors of the ring Z_2^64, whose sum over a cohort cannot wrap.
 
 An entry is ``rint(weight * value * 2^24)``, an integer buffer's is ``weight * value``. The bound on
 ``|value|`` follows from what everybody knows, the cohort's size and the largest weight in it:
@@ -36,6 +36,13 @@ class Mean:
 @dataclass(frozen=True)
 class Scale:
     """What one cohort's vectors are scaled to.
+
+    >>> scale = Scale(members=2, max_weight=30)
+    >>> first = scale.encode({"w": np.array([1.0, -0.5])}, [], weight=10)
+    >>> second = scale.encode({"w": np.array([4.0, 1.0])}, [], weight=20)
+    >>> mean = scale.decode(first + second, {"w": np.zeros(2)}, 0, (2, 60))
+    >>> mean.parameters["w"].tolist(), mean.weight
+    ([3.0, 0.5], 30)
 
     Attributes:
         members: how many vectors may be added, at least 1.

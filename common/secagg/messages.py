@@ -1,4 +1,4 @@
-"""What passes between the server and the sites of secure sums: kinds of messages and records.
+"""Messages of secure sums: what passes between the server and the sites, kinds and records.
 
 Four steps, each one Flower round for the sums of all models together;
 ``common/secagg/protocol.py`` says what they are for. A masked vector is the array :data:`MASKED`.

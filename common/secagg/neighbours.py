@@ -1,4 +1,4 @@
-"""Who shares secrets and masks with whom in a secure sum.
+"""Neighbours: who shares secrets and masks with whom in a secure sum.
 
 Up to a hundred members everybody does with everybody, as in Bonawitz et al. 2017. Beyond, the work
 of a member would grow with the cohort, so each has ``degree`` neighbours only (Bell et al. 2020,
@@ -54,6 +54,11 @@ def wiring(members: int) -> Wiring:
     """Return the wiring of a sum over ``members`` >= 1 who were asked; public, so all compute it.
 
     Below :data:`SMALLEST_THRESHOLD` members the threshold cannot be met: no sum comes about.
+
+    >>> wiring(10)
+    Wiring(degree=9, threshold=7)
+    >>> wiring(1000).degree < 999
+    True
     """
     # Privacy specification, section 4: t = max(3, floor(2n/3) + 1).
     everybody = Wiring(members - 1, max(SMALLEST_THRESHOLD, 2 * members // 3 + 1))
@@ -74,6 +79,10 @@ def neighbours_of(
     """Return each member's neighbours; symmetric, and nobody is a neighbour of itself.
 
     Everybody has ``degree`` of them (if it is even), or all others where there are not so many.
+
+    >>> links = neighbours_of("abcde", 2, shuffle=lambda circle: None)
+    >>> sorted(links["a"])
+    ['b', 'e']
     """
     if degree >= len(members) - 1:
         return {member: frozenset(members) - {member} for member in members}
@@ -91,6 +100,10 @@ def connected(links: Mapping[str, Iterable[str]], among: frozenset[str]) -> bool
     """Return whether ``among`` hang together by links between themselves.
 
     Masks of a part that hangs together alone cancel within it, so unmasking would show its sum.
+
+    >>> links = {"a": "b", "b": "ac", "c": "b"}
+    >>> connected(links, frozenset("abc")), connected(links, frozenset("ac"))
+    (True, False)
     """
     if not among:
         return True

@@ -1,4 +1,4 @@
-"""A sum of vectors that nobody sees one by one: Bonawitz et al. 2017, for semi-honest parties.
+"""Protocol of a sum that nobody sees one by one: Bonawitz et al. 2017, for semi-honest parties.
 
 "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4 without
 the consistency check of its active variant. The steps of one sum and who is left after each:

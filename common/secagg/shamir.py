@@ -47,6 +47,11 @@ def split(
 def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
     """Return the secret of shares by position; only the ``threshold`` first positions are used.
 
+    >>> secret = bytes(range(32))
+    >>> shares = dict(zip((1, 2, 3), split(secret, 2, (1, 2, 3)), strict=True))
+    >>> join({1: shares[1], 3: shares[3]}, 2) == secret
+    True
+
     Raises:
         SumError: too few shares, one of another length, or shares that are not of one secret of 32
             bytes (most wrong shares give another secret, which the caller must notice).

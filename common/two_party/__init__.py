@@ -1,1 +1,1 @@
-"""Products of two sites' rows that neither shows."""
+"""Secure products: of two sites' rows that neither shows."""

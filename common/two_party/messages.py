@@ -1,4 +1,4 @@
-"""What passes between the server and the sites of secure products: kinds of messages and records.
+"""Messages of secure products: what passes between the server and the sites, kinds and records.
 
 Three or four steps, each one Flower round for all pairs together. ``common/two_party/protocol.py``
 says what the arrays are; a site's products are numbered as the deal lists them, and the arrays of

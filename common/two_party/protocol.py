@@ -1,4 +1,4 @@
-"""A matrix product X Y' of two sites' rows that a third party learns, and neither X nor Y.
+"""Protocol of a product X Y' of two sites' rows: a third party learns it, and neither X nor Y.
 
 Two-party multiplication with a triple that the server deals, over fixed point in Z_2^64, for
 parties that follow the protocol and look. Beaver, "Efficient Multiparty Protocols Using Circuit

@@ -1,4 +1,4 @@
-"""Arithmetic modulo 2^64 on NumPy arrays: fixed point, exact matrix products, masks.
+"""Ring of integers modulo 2^64 in NumPy arrays: fixed point, exact matrix products, masks.
 
 NumPy multiplies integer matrices entry by entry. Here each factor is cut into limbs of 22 bits,
 whose products a floating-point matrix product adds up without rounding, so that BLAS does the work.
@@ -48,7 +48,12 @@ def decode(words: Words, fraction_bits: int = FRACTION_BITS) -> NDArray[np.float
 
 
 def product(left: Words, right: Words) -> Words:
-    """Return the matrix product of (n, d) and (d, m) modulo 2^64, exactly: (n, m)."""
+    """Return the matrix product of (n, d) and (d, m) modulo 2^64, exactly: (n, m).
+
+    >>> left, right = encode(np.array([[0.5, -2.0]])), encode(np.array([[4.0], [0.25]]))
+    >>> decode(product(left, right), 2 * FRACTION_BITS).tolist()
+    [[1.5]]
+    """
     shape = (left.shape[0], right.shape[1])
     total, summed = np.zeros(shape, dtype=np.uint64), np.empty(shape)
     words = np.empty(shape, dtype=np.int64)

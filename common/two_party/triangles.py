@@ -1,4 +1,4 @@
-"""Which third site reads a product of two others: never one that would see a triangle of sites.
+"""Triangles of sites, which no reader of products may see: which third site reads each pair.
 
 The products of three sites with each other give X X' of each; with those of two of the three pairs
 nobody has that.
@@ -13,7 +13,11 @@ __all__ = ["has_triangle", "third_sites"]
 
 
 def has_triangle(pairs: Iterable[tuple[str, str]] | Iterable[tuple[int, int]]) -> bool:
-    """Return whether all three pairs of some three sites are among these."""
+    """Return whether all three pairs of some three sites are among these.
+
+    >>> has_triangle([(0, 1), (1, 2)]), has_triangle([(0, 1), (1, 2), (0, 2)])
+    (False, True)
+    """
     edges = {frozenset(pair) for pair in pairs}
     sites = sorted({site for edge in edges for site in edge}, key=str)
     return any(
@@ -28,6 +32,9 @@ def third_sites(count: int) -> dict[tuple[int, int], int]:
     On a circle, the pair (c, c + k) is read by c - k: to a third site t that is (t + k, t + 2k),
     and k -> 2k below the full circle closes no cycle, let alone a triangle. Everybody reads about
     as many pairs, and of no site more than three of its pairs.
+
+    >>> third_sites(3)
+    {(0, 1): 2, (0, 2): 1, (1, 2): 0}
 
     Raises:
         ConfigError: fewer than three sites.

@@ -1,1 +1,1 @@
-"""A federation in one process."""
+"""Simulation: a federation in one process."""

@@ -1,4 +1,4 @@
-"""How a process answers messages: Coterie's own ClientApp many at once, any other one by one."""
+"""Answering of messages in a process: Coterie's ClientApp many at once, any other one by one."""
 
 import pickle
 from collections.abc import Sequence

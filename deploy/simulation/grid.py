@@ -1,4 +1,4 @@
-"""A federation in one process: a Flower ``Grid`` that calls the ClientApp directly.
+"""Grid in one process: a Flower ``Grid`` that calls the ClientApp directly.
 
 The same ServerApp, Strategy and ClientApp run here as under Flower's own runtimes. There is no
 polling, no queue between processes of different owners and no protobuf: a message is answered here

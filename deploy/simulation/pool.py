@@ -1,4 +1,4 @@
-"""Worker processes that answer messages: forked after the data was loaded, one thread each.
+"""Pool of workers that answer messages: forked after the data was loaded, one thread each.
 
 Messages are handed over in chunks, the longest first, so that short ones do not wait for a round
 trip each. Large arrays come back through memory shared with the worker and not through its pipe.

@@ -1,1 +1,1 @@
-"""Federations of sites on separate machines."""
+"""Sites on separate machines: keys, certificates, their programs."""

@@ -1,4 +1,4 @@
-"""The certificate authority of one federation, and the server's certificate.
+"""Certificates: the authority of one federation, and the server's own.
 
 Sites trust this authority and no other, so the server can renew its certificate without a word to
 them, and a server that anybody else vouches for is refused.

@@ -1,4 +1,4 @@
-"""The commands of a real federation: provision, site, serve, register, submit, doctor."""
+"""Commands of a real federation: provision, site, serve, register, submit, doctor."""
 
 from enum import StrEnum
 from pathlib import Path

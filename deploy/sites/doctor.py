@@ -1,4 +1,4 @@
-"""Say what is not ready, and what to do: for this machine, for a server's folder, for a site's.
+"""Doctor: what is not ready and what to do, for this machine, a server's folder or a site's.
 
 Each check returns findings; it never raises for what it looks for, so one broken thing does not
 hide the next.

@@ -1,4 +1,4 @@
-"""The texts that provisioning puts into each recipient's folder."""
+"""Handouts: texts that provisioning puts into each recipient's folder."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rewrite the lines that Flower's programs print as JSON, one object per line.
+"""JSON lines, one object each, in place of those that Flower's programs print.
 
 ``{"time": UTC, "level": "info", "source": "superlink", "message": ...}``; a line that is such an
 object already, as the run's own with ``log-format=json``, passes as it is.

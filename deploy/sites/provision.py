@@ -1,4 +1,4 @@
-"""Turn ``sites.toml`` and the sites' public keys into one folder per recipient.
+"""Provisioning: one folder per recipient, from ``sites.toml`` and the sites' public keys.
 
 ::
 

@@ -1,4 +1,4 @@
-"""Files that only their owner may read, and files for everybody, written whole or not at all."""
+"""Secret files, that only their owner may read, and files for all, written whole or not at all."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""Run the server of a provisioned federation: its SuperLink, and the keys it lets in."""
+"""Server of a provisioned federation: its SuperLink, and the keys it lets in."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Start a site: a SuperNode with the site's own data."""
+"""Start of a site: a SuperNode with the site's own data."""
 
 import os
 import socket

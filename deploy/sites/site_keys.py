@@ -1,4 +1,4 @@
-"""A site's keys: made on the site, of which only the public halves are ever sent.
+"""Keys of a site: made on the site, of which only the public halves are ever sent.
 
 Two keys. The SuperNode key (EC P-384) enrols the site with the server. The identity (Ed25519) is
 what other sites know the site by, so that the server cannot speak for it.

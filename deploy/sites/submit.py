@@ -1,4 +1,4 @@
-"""Send a run to a SuperLink and follow it to its end."""
+"""Submission of a run to a SuperLink, followed to its end."""
 
 import json
 import sys

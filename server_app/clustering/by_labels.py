@@ -10,7 +10,7 @@ Sources, named in the lines that implement them:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,12 +21,9 @@ from common.plugins import PieceSettings
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app.clustering import algorithms, placement
 from server_app.clustering.algorithms import ScoredClusters
-from server_app.clustering.grouping import Grouping
+from server_app.clustering.grouping import STRATEGIES, Grouping
 from server_app.clustering.placement import Placement
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, FloatArray, symmetric_kl
-
-if TYPE_CHECKING:
-    from server_app.strategies.base import FederatedTraining
 
 __all__ = [
     "Clusterer",
@@ -57,6 +54,7 @@ class LabelGroups(Grouping):
 
     needs: ClassVar[frozenset[str]] = frozenset({"labels"})
     needs_classes: ClassVar[str] = "label distributions"
+    played_by: ClassVar[str] = f"{STRATEGIES}.label_distribution:LabelDistributionClustering"
     compare: Dissimilarity
     cluster: Clusterer
     place: Placement
@@ -68,12 +66,6 @@ class LabelGroups(Grouping):
     chosen_by: str = "silhouette"
     """What sets the number of clusters when the settings do not."""
 
-    def strategy(self) -> "type[FederatedTraining]":
-        """Return the strategy that asks every site for its label histogram."""
-        from server_app.strategies.label_distribution import LabelDistributionClustering
-
-        return LabelDistributionClustering
-
 
 @dataclass(frozen=True)
 class LabelDistances(Grouping):
@@ -81,16 +73,11 @@ class LabelDistances(Grouping):
 
     needs: ClassVar[frozenset[str]] = frozenset({"label-distances"})
     needs_classes: ClassVar[str] = "label distributions"
+    played_by: ClassVar[str] = f"{STRATEGIES}.label_distances:LabelDistanceClustering"
     cluster: Clusterer
     """It gets the distances alone: the descriptors are (n, 0)."""
     metric: str
     """Of ``common.two_party.label_products.LABEL_PRODUCTS``."""
-
-    def strategy(self) -> "type[FederatedTraining]":
-        """Return the strategy that has every two sites compute their distance."""
-        from server_app.strategies.label_distances import LabelDistanceClustering
-
-        return LabelDistanceClustering
 
 
 def by_distances(settings: Settings) -> LabelGroups:

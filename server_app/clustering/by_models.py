@@ -10,7 +10,7 @@ Sources, named in the lines that implement them:
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from common.errors import ConfigError
 from common.plugins import PieceSettings
 from server_app.clustering import algorithms
 from server_app.clustering.algorithms import Clusters, ScoredClusters
-from server_app.clustering.grouping import Grouping
+from server_app.clustering.grouping import STRATEGIES, Grouping
 from server_app.dissimilarity import (
     Dissimilarity,
     FloatArray,
@@ -31,9 +31,6 @@ from server_app.dissimilarity import (
     linear_cka,
     prediction_disagreement,
 )
-
-if TYPE_CHECKING:
-    from server_app.strategies.base import FederatedTraining
 
 __all__ = [
     "PROBABILITIES",
@@ -135,11 +132,7 @@ class ModelGroups(Grouping):
             return ""
         return f"the {self.describe} of models, a row of numbers for each example"
 
-    def strategy(self) -> "type[FederatedTraining]":
-        """Return the strategy that has everybody train one model up to the grouping."""
-        from server_app.strategies.model_similarity import ModelSimilarityClustering
-
-        return ModelSimilarityClustering
+    played_by: ClassVar[str] = f"{STRATEGIES}.model_similarity:ModelSimilarityClustering"
 
     @property
     def probes(self) -> bool:

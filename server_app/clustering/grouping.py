@@ -1,11 +1,15 @@
 """Grouping: the promise that everything keeps that groups the sites of a run."""
 
-from typing import TYPE_CHECKING, Protocol
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-if TYPE_CHECKING:  # a strategy needs Flower, and a method is named and checked without it
+if TYPE_CHECKING:
     from server_app.strategies.base import FederatedTraining
 
-__all__ = ["Grouping"]
+__all__ = ["STRATEGIES", "Grouping"]
+
+STRATEGIES = __name__.removesuffix("clustering.grouping") + "strategies"
+"""The package of the built-in strategies, by its name where this package is installed."""
 
 
 class Grouping(Protocol):
@@ -24,6 +28,11 @@ class Grouping(Protocol):
         """What it compares that only rows of classes have, in words; empty: masks will do."""
         return ""
 
+    played_by: ClassVar[str] = ""
+    """Where its strategy stands, as an entry point has it: ``module:class``. A name and no class,
+    for strategies need Flower, and know the groupings that they play."""
+
     def strategy(self) -> "type[FederatedTraining]":
         """Return who plays the rounds: a strategy that knows this kind of grouping."""
-        ...
+        kind: type[FederatedTraining] = resolve_name(self.played_by)
+        return kind

@@ -1,4 +1,4 @@
-"""The server's side of secure sums: every model's cohort through four exchanges at once.
+"""Secure sums, the server's side: every model's cohort through four exchanges at once.
 
 The server relays sealed shares, adds masked vectors and takes the masks off their sum
 (:class:`~common.secagg.protocol.Relay`). What the guard checks of single updates cannot be checked

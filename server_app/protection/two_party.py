@@ -1,4 +1,4 @@
-"""The server's side of secure products: it deals, relays what it cannot read, and adds up shares.
+"""Secure products, the server's side: it deals, relays what it cannot read, adds up shares.
 
 All pairs of sites play together in three exchanges; every site must answer each of them.
 """

@@ -144,6 +144,14 @@ class Attempt:
         order = {**_FIRST, _LAST: middle + 1}
         return sorted(self._recorded, key=lambda one: order.get(one.phase, middle))
 
+    @property
+    def accuracy(self) -> float | None:
+        """Over all rows that were evaluated, in [0, 1]; None: none were."""
+        if not self.evaluated:
+            return None
+        rows = np.array([report.num_examples for report in self.evaluated])
+        return float(np.average([report.accuracy for report in self.evaluated], weights=rows))
+
     def first_reason(self) -> str:
         """Return why the attempt has no result, or the first thing that went wrong in it."""
         names = self.channel.roster.names

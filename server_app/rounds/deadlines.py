@@ -1,4 +1,4 @@
-"""Sends a round's messages and waits for the replies, no longer than past rounds suggest.
+"""Deadlines: how long a round's replies are waited for, no longer than past rounds suggest.
 
 Flower's own ``send_and_receive`` looks for replies every three seconds and forgets messages that
 were not answered in time. A late reply of a finished run takes the place of the next one that its

@@ -1,4 +1,4 @@
-"""How far the sites' models lie from the common one."""
+"""Divergence: how far the sites' models lie from the common one."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,6 +15,10 @@ def weight_divergences(updates: Sequence[Arrays], model: Arrays) -> list[float] 
 
     Elhussein & Gürsoy, eq. 1. Over all arrays of floating type together; whole numbers (counters of
     batch norm) are no weights.
+
+    >>> model = {"w": np.array([2.0, 0.0])}
+    >>> weight_divergences([{"w": np.array([1.0, 0.0])}, {"w": np.array([-1.0, 0.0])}], model)
+    [0.5, 1.5]
     """
     names = [name for name, value in model.items() if value.dtype.kind == "f"]
     scale = _norm([model[name] for name in names])

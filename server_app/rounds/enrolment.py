@@ -1,4 +1,4 @@
-"""Which site each node was enrolled as, where ``coterie serve`` started the SuperLink.
+"""Enrolment: the site that each node was let in as, where ``coterie serve`` started the SuperLink.
 
 Flower lets a node in by its key and tells a run the node's id, nothing else; what the node calls
 itself is its own word. ``coterie register`` noted for which site it enrolled each key, so a site

@@ -1,4 +1,4 @@
-"""What a reply must satisfy before it may count; whatever fails is rejected with its site named.
+"""Guard: what a reply must satisfy before it may count; what fails is rejected with its site named.
 
 One NaN in one reply makes an average NaN, and a wrong shape stops a run without saying whose it
 was; both are ordinary in a federation, so every reply is inspected before it is decoded further.

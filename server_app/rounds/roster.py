@@ -1,4 +1,4 @@
-"""Who takes part: the sites of a run, in the order of their stable ids."""
+"""Roster: the sites that take part in a run, in the order of their stable ids."""
 
 import functools
 import logging

@@ -16,7 +16,6 @@ from server_app.metering.run_meter import RunMeter
 from server_app.methods import Method
 from server_app.protection.central_dp import CentralDp
 from server_app.protection.secagg import SecaggAverages
-from server_app.record.ledger import Score
 from server_app.record.run_folder import RunFolder
 from server_app.rounds import guard
 from server_app.rounds.attempt import Attempt, Update
@@ -110,7 +109,7 @@ class OneRound(OwnRounds):
         for answer in attempt.ask("evaluate", exchange, inspect):
             self._memory.evaluated(answer)
             attempt.evaluated += [] if answer.value is None else [answer.value]
-        return Score.of(attempt.evaluated).accuracy if attempt.evaluated else None
+        return attempt.accuracy
 
     def _ask_to_train(
         self, attempt: Attempt, phase: str, clients: np.ndarray, usable: list[Update]

@@ -1,4 +1,4 @@
-"""The optimal-transport cost between two sites' data, and what follows from it."""
+"""Transport: the optimal-transport cost between two sites' data, and what follows from it."""
 
 from server_app.transport.pair_costs import ot_cost
 

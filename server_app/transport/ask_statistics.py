@@ -1,4 +1,4 @@
-"""Asking the sites for their class statistics, which is all that the label cost needs of rows."""
+"""Question for class statistics, which is all that the label cost needs of rows."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The OT cost of one class at two clients: transport on angles, and how far two Gaussians are.
+"""Class cost: of one class at two clients, transport on angles and distance of two Gaussians.
 
 Source: Elhussein: "A Universal Metric of Dataset Similarity for Cross-silo Federated Learning"
 (Elhussein, Gürsoy), and the authors' published code where the variant ``authors`` follows it.
@@ -86,6 +86,9 @@ def angle_costs(unit_a: FloatArray, unit_b: FloatArray) -> FloatArray:
     """Return (1 - cos)/2 between unit rows (n, d) and (m, d): (n, m) in [0, 1].
 
     Rows of zeros have no direction: they are equal to each other, and half way from others.
+
+    >>> angle_costs(np.eye(2), np.array([[1.0, 0.0], [-1.0, 0.0]])).tolist()
+    [[0.0, 1.0], [0.5, 0.5]]
     """
     costs = cosine_costs(unit_a @ unit_b.T)
     costs[np.ix_(~unit_a.any(axis=1), ~unit_b.any(axis=1))] = 0.0

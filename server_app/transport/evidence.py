@@ -1,4 +1,4 @@
-"""What is known of the sites' rows when their costs are computed: the rows, or something protected.
+"""Evidence: what is known of the sites' rows when costs are computed, the rows or less.
 
 ``transport.evidence_costs`` computes every pair's cost from an ``Evidence`` and asks for nothing
 else, so that a protected form (noisy class statistics, cosines by two-party computation) is another

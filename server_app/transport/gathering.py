@@ -1,4 +1,4 @@
-"""The kinds of evidence that OT costs can be computed from, and how each is asked for."""
+"""Gathering of evidence: its kinds, and how each is asked for."""
 
 from collections.abc import Callable, Mapping
 

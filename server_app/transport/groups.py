@@ -1,7 +1,7 @@
 """OT groups: by what it would cost to carry one site's data onto another's: Elhussein & Gürsoy."""
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -10,12 +10,9 @@ from common.errors import ConfigError
 from common.messages import MOST_ROWS_SEEN
 from common.plugins import PieceSettings
 from common.privacy.disclosures import FOR_COSTS, RowSettings
-from server_app.clustering.grouping import Grouping
+from server_app.clustering.grouping import STRATEGIES, Grouping
 from server_app.transport.variants import VARIANTS, OtSettings
 from server_app.transport.verdicts import Thresholds
-
-if TYPE_CHECKING:
-    from server_app.strategies.base import FederatedTraining
 
 __all__ = ["OtGroups", "OtGroupsSettings", "by_cost"]
 
@@ -57,11 +54,7 @@ class OtGroups(Grouping):
     ``gathering.GATHER`` says how it is asked for."""
     needs: frozenset[str] = frozenset({"representations"})
 
-    def strategy(self) -> "type[FederatedTraining]":
-        """Return the strategy that has everybody train the probe in round 1."""
-        from server_app.strategies.ot_cost import OtCostGroups
-
-        return OtCostGroups
+    played_by: ClassVar[str] = f"{STRATEGIES}.ot_cost:OtCostGroups"
 
     @property
     def releases(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""How the server comes to know what OT costs are computed from: who is asked, and in the clear.
+"""Inquiry: how the server learns what OT costs are computed from, who is asked, and in the clear.
 
 Protected forms ask in their own ways; :mod:`server_app.transport.gathering` lists all of them.
 """

@@ -1,4 +1,4 @@
-"""What the OT cost of a pair can be, when its label costs come from noisy class statistics."""
+"""Noisy costs: what the OT cost of a pair can be, when class statistics have noise."""
 
 from collections.abc import Mapping
 from dataclasses import replace

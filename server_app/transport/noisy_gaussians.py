@@ -1,4 +1,4 @@
-"""How far two classes are apart, when only noisy moments of their rows are known.
+"""Noisy Gaussians: how far two classes are apart, when only noisy moments are known.
 
 Noise the size of an eigenvalue looks like another distribution, and a ridge that covers the noise
 covers real differences with it. So the distance is given by two bounds, one on each side of the

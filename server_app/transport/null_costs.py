@@ -1,4 +1,4 @@
-"""What chance alone makes of equal data: OT costs between resamples of one and the same client.
+"""Null costs: what chance alone makes of equal data, by resamples of one and the same client.
 
 A null belongs to a pair: it is drawn at the pair's row counts, for with few rows the cost of equal
 data is far from 0. Nulls are the project's own; the paper has none.

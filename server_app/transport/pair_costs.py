@@ -1,4 +1,4 @@
-"""The OT cost: how far two clients' data are apart, seen through one model, in [0, 1].
+"""Pair costs: how far two clients' data are apart, seen through one model, in [0, 1].
 
 For every class that both clients hold, rows are matched by optimal transport on the angle between
 their representations (feature cost), and the class-conditional Gaussians are compared (label cost).
@@ -98,6 +98,14 @@ def ot_cost(
     solver: Solver = "exact",
 ) -> OtCost:
     """Return the OT cost of two clients; its total lies in [0, 1], 0 for equal rows.
+
+    >>> rows = np.random.default_rng(0).normal(size=(40, 6))
+    >>> labels = np.repeat([0, 1], 20)
+    >>> round(ot_cost(rows, labels, rows, labels).total, 9)
+    0.0
+    >>> nothing = ot_cost(rows[:20], labels[:20], rows[20:], labels[20:])  # no class in common
+    >>> nothing.total is None
+    True
 
     Args:
         h_a: representations (n, d) of the first client's rows by the shared model.

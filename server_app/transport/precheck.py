@@ -1,4 +1,4 @@
-"""The precheck's result: each pair's cost beside its null, verdicts and groups; as a record."""
+"""Precheck: the cost of each pair beside its null, verdicts and groups; as a record."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What a probe leaves of one client's rows: representations and their classes.
+"""Representations of one client's rows, which a probe leaves, and their classes.
 
 A representation h is the input of the model's last linear layer; z = h/‖h‖ is its direction.
 """
@@ -21,6 +21,9 @@ __all__ = ["Representations", "check_same_width", "subsampled", "unit_rows"]
 @dataclass(frozen=True, eq=False)
 class Representations:
     """One client's representations (n, d) as float64 and the class (n,) of each; n may be 0.
+
+    >>> Representations(np.eye(3), np.array([4, 4, 7])).class_counts
+    {4: 2, 7: 1}
 
     Raises:
         DataError: shapes or types that do not fit, no columns, or a value that is not finite; the

@@ -1,4 +1,4 @@
-"""What OT costs are computed from when no row leaves a site: class statistics, and products of two.
+"""Two-party evidence: class statistics and products of two, when no row leaves a site.
 
 The label cost rests on the moments of :mod:`server_app.transport.ask_statistics`, the angles on
 two-party products (:mod:`server_app.protection.two_party`). With ``reveal = cost`` even these stay

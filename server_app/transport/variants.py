@@ -1,4 +1,4 @@
-"""How an OT cost is computed: the readings of Elhussein's metric, and what else can be set.
+"""Variants of the OT cost: the readings of Elhussein's metric, and what else can be set.
 
 Source: "A Universal Metric of Dataset Similarity for Cross-silo Federated Learning" (Elhussein,
 Gürsoy), and the authors' published code where the variant ``authors`` follows it.

@@ -1,4 +1,4 @@
-"""From costs to advice: a verdict per pair and per site, and the groups that go with them.
+"""Verdicts: per pair and per site, from costs, and the groups that go with them.
 
 Elhussein & Gürsoy's printed thresholds could not be recovered from their text; those here follow
 the sign change in their plots of the variant ``authors``. What to say of a cost that chance alone
@@ -54,6 +54,12 @@ class Thresholds:
 
         A cost within the null is what equal data have. It is beneficial where the whole null is,
         and uncertain where chance alone reaches beyond: then these rows are too few to tell.
+
+        >>> limits = Thresholds()
+        >>> [str(limits.judge(cost)) for cost in (0.1, 0.25, 0.4)]
+        ['beneficial', 'uncertain', 'detrimental']
+        >>> str(limits.judge(0.1, null_high=0.3))  # chance alone could make it
+        'uncertain'
         """
         if np.isnan(cost):
             return Verdict.NOTHING
@@ -86,6 +92,10 @@ def grouped(
     Average linkage: two groups merge while the mean cost between their sites is below the
     detrimental threshold, so heights are costs. Sites with nothing to compare are as far apart as
     can be: nothing says that they fit.
+
+    >>> costs = np.array([[0.0, 0.1, 0.5], [0.1, 0.0, 0.5], [0.5, 0.5, 0.0]])
+    >>> grouped(costs, Thresholds())[0].labels.tolist()
+    [0, 0, 1]
 
     Args:
         costs: (n, n) symmetric, NaN where there is nothing to compare.

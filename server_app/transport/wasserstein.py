@@ -74,6 +74,11 @@ def per_class_wasserstein(
     A class needs ``min_rows`` rows at both clients; None where there is none. A plan carries at
     most ``max_rows`` rows of each client.
 
+    >>> rows = np.random.default_rng(0).normal(size=(40, 1))
+    >>> labels = np.repeat([0, 1], 20)
+    >>> round(per_class_wasserstein(rows, labels, rows + 3, labels), 6)  # twice the shift
+    6.0
+
     Raises:
         DataError: as ``Representations``, two widths, or ``min_rows`` below 2.
     """
