@@ -106,6 +106,9 @@ NO_NOUNS = (
 
 ARITHMETIC = (
     "common/identity.py",
+    "common/networks.py",
+    "common/objectives.py",
+    "common/plugins.py",
     "common/power.py",
     "common/projection.py",
     "common/radio.py",
