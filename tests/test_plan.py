@@ -68,7 +68,6 @@ UNNAMED = {
     "deploy/compare/grid.py",
     "deploy/compare/runs.py",
     "deploy/simulation/batched.py",
-    "deploy/sites/site.py",
     "server_app/__init__.py",
     "server_app/aggregation/__init__.py",
     "server_app/aggregation/mean.py",
@@ -103,8 +102,8 @@ UNNAMED = {
 NO_NOUNS = (
     *("What", "Who", "Whom", "Whose", "How", "Which", "Where", "When", "Whether", "Why"),
     *("Every", "Each", "Many", "One", "From", "It", "This", "Here"),
-    *("Asks", "Asking", "Compiles", "Deals", "Keeps", "Makes", "Reads", "Rewrite", "Runs", "Run"),
-    *("Say", "Says", "Send", "Sends", "Start", "Starts", "Turn", "Turns", "Writes"),
+    *("Asks", "Asking", "Compiles", "Deals", "Keeps", "Makes", "Reads", "Rewrite", "Runs"),
+    *("Say", "Says", "Send", "Sends", "Starts", "Turn", "Turns", "Writes"),
 )
 """Words that no module's docstring begins with."""
 
