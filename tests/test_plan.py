@@ -206,15 +206,16 @@ def test_imports_are_absolute_and_bind_a_name_of_their_own():
     # `import common.x` binds `common`, which an installed copy has under another name.
     wrong = []
     for folder in (*PACKAGES, "tests", "benchmarks", "docs"):
-        for path in sorted((ROOT / folder).rglob("*.py")):
-            for node in plan.import_nodes(ast.parse(path.read_text("utf-8"))):
+        for file in sorted((ROOT / folder).rglob("*.py")):
+            path = file.relative_to(ROOT)
+            for node in plan.import_nodes(plan.parsed(path)):
                 names = [alias.name for alias in node.names]
                 relative = isinstance(node, ast.ImportFrom) and node.level > 0
                 ours = isinstance(node, ast.Import) and any(
                     name.partition(".")[0] in PACKAGES for name in names
                 )
                 if relative or ours:
-                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)}")
+                    wrong.append(f"{path}:{node.lineno}: {ast.unparse(node)}")
     assert wrong == []
 
 
@@ -276,7 +277,7 @@ def test_a_module_begins_with_the_noun_that_it_holds():
     # A cheap form of it: not with a question, a verb or a pronoun.
     wrong = set()
     for path in SOURCES:
-        docstring = ast.get_docstring(ast.parse((ROOT / path).read_text("utf-8"))) or ""
+        docstring = ast.get_docstring(plan.parsed(path)) or ""
         if docstring.partition(" ")[0].rstrip(":,") in ("", *NO_NOUNS):
             wrong.add(str(path))
     assert wrong == UNNAMED
