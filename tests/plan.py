@@ -5,6 +5,7 @@ draws it.
 """
 
 import ast
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -74,6 +75,12 @@ def room_of(path: Path) -> str:
     return own if own in ORDER else path.parent.as_posix()
 
 
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return a file's syntax tree; each is needed by several tests."""
+    return ast.parse((ROOT / path).read_text("utf-8"))
+
+
 def import_nodes(tree: ast.AST, *, typing: bool = True) -> Iterator[ast.Import | ast.ImportFrom]:
     """Yield every import of a file, also those inside functions.
 
@@ -87,17 +94,18 @@ def import_nodes(tree: ast.AST, *, typing: bool = True) -> Iterator[ast.Import |
         elif isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
             for part in (*(node.body if typing else ()), *node.orelse):
                 yield from import_nodes(ast.Module([part], []), typing=typing)
-        else:
+        elif not isinstance(node, ast.expr):  # imports are statements
             yield from import_nodes(node, typing=typing)
 
 
+@functools.cache
 def imports(*, typing: bool = False) -> dict[Path, set[Path]]:
     """Return the files of ours that each file imports."""
     files = {module_of(path): path for path in sources()}
     found: dict[Path, set[Path]] = {}
     for path in files.values():
         names: set[str] = set()
-        for node in import_nodes(ast.parse((ROOT / path).read_text("utf-8")), typing=typing):
+        for node in import_nodes(parsed(path), typing=typing):
             if isinstance(node, ast.Import):
                 names |= {alias.name for alias in node.names}
             else:

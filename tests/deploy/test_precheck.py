@@ -77,6 +77,14 @@ def test_with_few_rows_nothing_is_promised():
     assert told(found.record()["sites"][0], {"beneficial": 0.1}) == "has too few rows to tell"
 
 
+def test_the_advice_of_a_group_speaks_of_the_thresholds_in_force():
+    method = OtGroups(SETTINGS, Thresholds(0.01, 0.9), num_clusters=0)
+    [group] = comparison_of([0, 0], method=method).record()["groups"]
+    assert 0.01 < group["cost"] < 0.2
+    assert group["advice"]["settings"]["objective"] == "ditto"
+    assert group["advice"]["reason"].startswith("a cost above 0.01:")
+
+
 def test_sites_without_a_common_class_have_nothing_to_compare():
     rows = [
         Representations(*client(0, counts=(50, 0))),
