@@ -1,4 +1,4 @@
-"""Peers: a site's identity, and whom it trusts, by its own files and node-config, never the run's."""
+"""Peers: a site's identity, and whom it trusts, by its own files and never by the run."""
 
 from collections.abc import Mapping
 

@@ -5,9 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.datasets import Dataset, chunks, standardised_again
+from common.data.datasets import Dataset, standardised_again
 from common.data.rows import IntArray
 from common.data.shifts import IMAGE_SHIFTS, ImageShift, offsets
+from common.data.standardising import chunks
 from common.errors import ConfigError
 from common.splits import SiteRows
 

@@ -11,7 +11,8 @@ from torch import nn
 
 from common import objectives
 from common.config import Settings, load
-from common.data.datasets import DATASETS, NamedData
+from common.data.datasets import DATASETS
+from common.data.named import NamedData
 from common.data.readers import Rows
 from common.errors import ConfigError
 from common.networks import FEATURES, NETWORKS, Network

@@ -2,8 +2,6 @@
 
 import hashlib
 import json
-import math
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,47 +12,18 @@ from numpy.typing import NDArray
 from common import seeds
 from common.data import flamby, readers
 from common.data.data_folder import DataFolder
+from common.data.named import NamedData
 from common.data.own_data import read_csv, read_image_folder, read_npz
-from common.data.readers import Reader
 from common.data.rows import Array, IntArray, Rows, require_finite
+from common.data.standardising import mean_and_scale, scaled
 from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean
 from common.plugins import Table
 
-
-@dataclass(frozen=True)
-class NamedData:
-    """A data set with a name, and what that name says beside its rows."""
-
-    read: Reader
-    read_site: Callable[[Path], Rows] | None = None
-    """Reads what one site has of it, a file or folder; without, a site's file is its own data."""
-    has_masks: bool = False
-    """Whether the task is a mask of every volume; the one class then says nothing."""
-    by_centre: bool = False
-    """Whether its centres are the sites unless the settings say otherwise."""
-
-
 DATASETS: Final[Table[NamedData]] = Table(
     "dataset",
     "coterie.datasets",
-    {
-        "digits": NamedData(readers.digits),
-        "mnist": NamedData(readers.mnist),
-        "fashion-mnist": NamedData(readers.fashion_mnist),
-        "emnist": NamedData(readers.emnist),
-        "cifar10": NamedData(readers.cifar10),
-        "cifar100": NamedData(readers.cifar100),
-        "cifar10-jpeg": NamedData(readers.cifar10_jpeg),
-        "motionsense": NamedData(readers.motionsense),
-        "uci-har": NamedData(readers.uci_har),
-        "heart-disease": NamedData(readers.heart_disease, readers.hospital),
-        "credit": NamedData(readers.credit, readers.credit_cards),
-        "isic2019": NamedData(flamby.isic2019, flamby.isic2019_part, by_centre=True),
-        "ixi-tiny": NamedData(
-            flamby.ixi_tiny, flamby.ixi_tiny_part, has_masks=True, by_centre=True
-        ),
-    },
+    {**readers.NAMED, **flamby.NAMED},
     of=NamedData,
 )
 
@@ -74,10 +43,6 @@ def is_named_part(name: str) -> bool:
 def has_masks(name: object) -> bool:
     """Return whether the task of a data set, named or by its path, is to find masks."""
     return name in DATASETS and DATASETS[str(name)].has_masks
-
-
-# Values standardised at once: float64 copies of so many stay in a core's cache.
-CHUNK_VALUES = 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -336,13 +301,13 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         if not chosen.any():
             raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
     train = np.flatnonzero(~test)
-    mean, scale = _mean_and_scale(rows.x, train)
+    mean, scale = mean_and_scale(rows.x, train)
     owner, masks = rows.owner, rows.masks
     return Dataset(
         name=name,
-        train_x=_scaled(rows.x, train, mean, scale),
+        train_x=scaled(rows.x, train, mean, scale),
         train_y=rows.y[~test],
-        test_x=_scaled(rows.x, np.flatnonzero(test), mean, scale),
+        test_x=scaled(rows.x, np.flatnonzero(test), mean, scale),
         test_y=rows.y[test],
         num_classes=len(rows.class_names),
         class_names=rows.class_names,
@@ -358,59 +323,9 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
 def standardised_again(dataset: Dataset, train_x: Array, test_x: Array) -> Dataset:
     """Return a data set with other features in the place of its own, standardised like them."""
     train, test = (np.arange(len(x)) for x in (train_x, test_x))
-    mean, scale = _mean_and_scale(train_x, train)
+    mean, scale = mean_and_scale(train_x, train)
     return replace(
         dataset,
-        train_x=_scaled(train_x, train, mean, scale),
-        test_x=_scaled(test_x, test, mean, scale),
+        train_x=scaled(train_x, train, mean, scale),
+        test_x=scaled(test_x, test, mean, scale),
     )
-
-
-def _mean_and_scale(
-    x: Array, rows: NDArray[np.int64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return mean and 1/std of some rows per feature or channel, shaped to broadcast.
-
-    1/std is 0 where a feature is constant. Pixels need no scaling to [0, 1] first:
-    (x/255 - mean/255) / (std/255) = (x - mean) / std.
-    """
-    axes = (0, *range(2, x.ndim))
-    # Moments about a value that occurs: those about 0 would lose the digits of a small deviation.
-    near = np.asarray(x[rows[:1]].mean(axis=axes, keepdims=True, dtype=np.float64))
-    sums, squares = np.zeros_like(near), np.zeros_like(near)
-    lowest, highest = np.full_like(near, np.inf), np.full_like(near, -np.inf)
-    for chunk in chunks(x, len(rows)):
-        values = x[rows[chunk]]
-        np.minimum(lowest, values.min(axis=axes, keepdims=True), out=lowest)
-        np.maximum(highest, values.max(axis=axes, keepdims=True), out=highest)
-        part = values.astype(np.float64)
-        part -= near
-        sums += part.sum(axis=axes, keepdims=True)
-        part *= part
-        squares += part.sum(axis=axes, keepdims=True)
-    count = len(rows) * math.prod(x.shape[2:])
-    variance = squares / count - (sums / count) ** 2
-    # Rounding can leave a constant feature a tiny deviation: compare its extremes.
-    varies = (lowest < highest) & (variance > 0)
-    scale = np.sqrt(np.divide(1.0, variance, out=np.zeros_like(variance), where=varies))
-    return near + sums / count, scale
-
-
-def _scaled(
-    x: Array, rows: NDArray[np.int64], mean: NDArray[np.float64], scale: NDArray[np.float64]
-) -> NDArray[np.float32]:
-    """Return some rows, standardised."""
-    out = np.empty((len(rows), *x.shape[1:]), np.float32)
-    for chunk in chunks(x, len(rows)):
-        part = x[rows[chunk]].astype(np.float64)
-        part -= mean
-        part *= scale
-        out[chunk] = part
-    return out
-
-
-def chunks(x: Array, num_rows: int | None = None) -> Iterator[slice]:
-    """Yield slices over all rows of x, or over so many of its kind, few enough for the cache."""
-    step = max(1, CHUNK_VALUES // math.prod(x.shape[1:]))
-    for start in range(0, len(x) if num_rows is None else num_rows, step):
-        yield slice(start, start + step)

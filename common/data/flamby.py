@@ -7,7 +7,7 @@ beside its folder; docs/data.md shows the layouts.
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from common.data.data_folder import DataFolder
 from common.data.files import damaged, read_image
+from common.data.named import NamedData
 from common.data.rows import IntArray, Rows
 from common.errors import DataError, did_you_mean
 
@@ -222,3 +223,10 @@ def _known(path: Path, lines: Lines, column: str, known: dict[str, int]) -> Sequ
                 f"{did_you_mean(line[column], known)}"
             )
     return [known[line[column]] for line in lines]
+
+
+NAMED: Mapping[str, NamedData] = {
+    "isic2019": NamedData(isic2019, isic2019_part, by_centre=True),
+    "ixi-tiny": NamedData(ixi_tiny, ixi_tiny_part, has_masks=True, by_centre=True),
+}
+"""The data sets of this file, by their names in the settings."""

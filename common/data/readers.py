@@ -1,8 +1,7 @@
 """Readers of known data sets: their files as they lie on disk to `Rows`, nothing scaled or split.
 
-A new data set is one function ``DataFolder -> Rows`` here and one line in
-`common.data.datasets.DATASETS`. Where the files come from, their licences and layouts:
-docs/data.md.
+A new data set is one function ``DataFolder -> Rows`` here and one line in `NAMED` below. Where the
+files come from, their licences and layouts: docs/data.md.
 """
 
 import csv
@@ -11,7 +10,7 @@ import io
 import itertools
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +19,9 @@ from numpy.typing import NDArray
 
 from common.data.data_folder import DataFolder
 from common.data.files import damaged, read_arrays, read_bytes, read_image
+from common.data.named import NamedData
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError
-
-Reader = Callable[[DataFolder], Rows]
 
 CIFAR_IMAGE = (3, 32, 32)
 FASHION_CLASSES = (
@@ -311,3 +309,19 @@ def credit_cards(path: Path) -> Rows:
     features = [number for number, name in enumerate(header) if name not in ("Time", "Class")]
     names = tuple(header[number] for number in features)
     return Rows(table[:, features], labels.astype(np.int64), CREDIT_CLASSES, columns=names)
+
+
+NAMED: Mapping[str, NamedData] = {
+    "digits": NamedData(digits),
+    "mnist": NamedData(mnist),
+    "fashion-mnist": NamedData(fashion_mnist),
+    "emnist": NamedData(emnist),
+    "cifar10": NamedData(cifar10),
+    "cifar100": NamedData(cifar100),
+    "cifar10-jpeg": NamedData(cifar10_jpeg),
+    "motionsense": NamedData(motionsense),
+    "uci-har": NamedData(uci_har),
+    "heart-disease": NamedData(heart_disease, hospital),
+    "credit": NamedData(credit, credit_cards),
+}
+"""The data sets of this file, by their names in the settings."""

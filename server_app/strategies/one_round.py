@@ -1,4 +1,4 @@
-"""One round: from a view of the sites to their evaluation."""
+"""Round: from a view of the sites to their evaluation, step by step."""
 
 import logging
 import math

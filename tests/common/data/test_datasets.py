@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from common.data import datasets
+from common.data import datasets, standardising
 from common.data.datasets import DATASETS, Dataset, known, load_dataset
 from common.data.rows import Rows
 from common.errors import ConfigError, DataError
@@ -56,7 +56,7 @@ class TestStandardising:
     def test_more_rows_than_one_chunk(self, monkeypatch):
         x = np.random.default_rng(0).normal(3, 2, (50, 4))
         whole = standardised(rows_of(x), np.arange(50) >= 40)
-        monkeypatch.setattr(datasets, "CHUNK_VALUES", 7 * 4)
+        monkeypatch.setattr(standardising, "CHUNK_VALUES", 7 * 4)
         pieces = standardised(rows_of(x), np.arange(50) >= 40)
         np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
         np.testing.assert_allclose(whole.train_x.std(axis=0), 1, atol=1e-6)
@@ -64,9 +64,9 @@ class TestStandardising:
     def test_large_rows_pass_few_at_a_time(self, monkeypatch):
         x = np.random.default_rng(0).normal(3, 2, (50, 1, 6, 7))
         whole = standardised(rows_of(x), np.arange(50) >= 40)
-        monkeypatch.setattr(datasets, "CHUNK_VALUES", 100)
-        assert [len(x[chunk]) for chunk in datasets.chunks(x)] == [2] * 25
-        assert [len(x[chunk]) for chunk in datasets.chunks(x, 3)] == [2, 2]
+        monkeypatch.setattr(standardising, "CHUNK_VALUES", 100)
+        assert [len(x[chunk]) for chunk in standardising.chunks(x)] == [2] * 25
+        assert [len(x[chunk]) for chunk in standardising.chunks(x, 3)] == [2, 2]
         pieces = standardised(rows_of(x), np.arange(50) >= 40)
         np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
 

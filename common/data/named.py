@@ -1,0 +1,24 @@
+"""Named data: what a data set's name says, beside how its files are read."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.data.data_folder import DataFolder
+from common.data.rows import Rows
+
+Reader = Callable[[DataFolder], Rows]
+"""Reads a data set's files as they lie on disk; scales and splits nothing."""
+
+
+@dataclass(frozen=True)
+class NamedData:
+    """A data set with a name, and what that name says beside its rows."""
+
+    read: Reader
+    read_site: Callable[[Path], Rows] | None = None
+    """Reads what one site has of it, a file or folder; without, a site's file is its own data."""
+    has_masks: bool = False
+    """Whether the task is a mask of every volume; the one class then says nothing."""
+    by_centre: bool = False
+    """Whether its centres are the sites unless the settings say otherwise."""
