@@ -44,7 +44,8 @@ from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app.aggregation.mean import Models
 from server_app.protection import secagg_limits
-from server_app.record.ledger import Attempt, SecaggRecord
+from server_app.record.format import SecaggRecord
+from server_app.record.ledger import Attempt
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
@@ -406,7 +407,7 @@ def _record(one: _Sum) -> SecaggRecord:
         masked=len(one.masked),
         unmasked=len(one.told),
         threshold=wiring(len(one.weights)).threshold,
-        sites=sorted(one.masked) if mean else [],
+        sites=tuple(sorted(one.masked)) if mean else (),
         weight=mean.weight if mean else None,
         loss=mean.metrics[0] if mean and mean.metrics else None,
         reason=one.reason,

@@ -208,7 +208,7 @@ class FederatedTraining(Strategy):
         if admitted:
             self.roster = self.roster.joined(admitted)
             self._ledger = Ledger(self.folder, self.roster)
-            self.folder.write_json("sites.json", [vars(site) for site in self.roster.sites])
+            self.folder.write_sites(self.roster.sites)
             for name in admitted.names:
                 cluster = self.clusters.labels[self.roster.names.index(name)]
                 joined = audit.facts("joined", self.roster.facts([name]))
@@ -249,23 +249,23 @@ class FederatedTraining(Strategy):
     def _record(self) -> None:
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
         line = self._ledger.record(self._attempt, self.meter.close(self.roster))
-        for entry in line["rejected"]:
-            words = line["round"], entry["site"], entry["reason"]
-            fact = audit.fact("rejected", round=line["round"], **entry)
+        for entry in line.rejected:
+            fact = audit.fact("rejected", round=line.round, **entry.to_json())
+            words = line.round, entry.site, entry.reason
             log.warning("round %d: %s: %s", *words, extra=fact)
-        for site in line["missing"]:
-            fact = audit.fact("missing", round=line["round"], site=site)
-            log.warning("round %d: %s: no reply", line["round"], site, extra=fact)
+        for site in line.missing:
+            fact = audit.fact("missing", round=line.round, site=site)
+            log.warning("round %d: %s: no reply", line.round, site, extra=fact)
         log.info("%s", progress(line, self.settings.num_server_rounds, _ATTEMPTS))
-        if self.settings.on_bad_update == "fail" and (line["rejected"] or line["missing"]):
+        if self.settings.on_bad_update == "fail" and (line.rejected or line.missing):
             reason = self._attempt.first_reason(self.roster.names)
-            raise RoundError(f"round {line['round']}: {reason} (on-bad-update=fail)")
+            raise RoundError(f"round {line.round}: {reason} (on-bad-update=fail)")
 
     def _finish(self, seconds: float) -> None:
         kind = "cluster" if self.method.route is per_cluster else "model"
         for index, parameters in enumerate(filter(None, self.models)):
             self.folder.write_model(f"{kind}-{index}", parameters)
-        self.folder.write_json("results.json", self._ledger.results(seconds, self.settings))
+        self.folder.store(self._ledger.results(seconds, self.settings))
 
     def _train(self, server_round: int, grid: Grid, timeout: float) -> MetricRecord | None:
         self._inform(server_round, grid, timeout)
