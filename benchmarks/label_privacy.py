@@ -26,6 +26,8 @@ from common.config import Settings
 from common.privacy.labels import label_mechanism, plausible_counts
 from deploy.simulation.grid import simulate
 from server_app.clustering.algorithms import normalise_counts, symmetric_kl_k_means
+from server_app.record.format import RoundLine
+from server_app.record.run_folder import RunFolder
 from server_app.report import drawing
 
 BLOCKS = 5
@@ -127,8 +129,7 @@ def curves(arguments: argparse.Namespace) -> dict[str, list[float]]:
             print(f"-- {key}", flush=True)
             own = {"output-dir": str(arguments.output / "runs"), "workers": arguments.workers}
             folder = simulate(settings_of(protection, 20, seed, **own))
-            lines = (folder / "rounds.jsonl").read_text().splitlines()
-            done[key] = [json.loads(line)["accuracy"] for line in lines]
+            done[key] = [line.accuracy for line in RunFolder(folder).each(RoundLine)]
             temporary = file.with_suffix(".part")
             temporary.write_text(json.dumps(done) + "\n")
             temporary.replace(file)

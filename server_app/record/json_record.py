@@ -35,6 +35,7 @@ def null(value: Any = None, *, default: Any = _SAME) -> Any:
 class JsonRecord:
     """An object of a JSON file.
 
+    A field is called as its key; one whose key is a word of Python has an underscore behind it.
     A field that is NaN, or has the value named by :func:`null`, is null in the file, and read back
     as it was. Any other field that is None has no key in the file.
     """
@@ -45,7 +46,7 @@ class JsonRecord:
     @classmethod
     def keys(cls) -> tuple[str, ...]:
         """Return all keys in the file's order."""
-        return tuple(entry.name for entry in fields(cls))
+        return tuple(_key(entry.name) for entry in fields(cls))
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -70,6 +71,8 @@ class JsonRecord:
         if not plan.required <= known.keys():
             missing = sorted(plan.required - known.keys())
             raise ValueError(f"no {missing[0]} among {', '.join(value)}")
+        for key, name in plan.renamed.items():
+            known[name] = known.pop(key)
         # Not by __init__, which sets the fields of a frozen class one by one: a file may have
         # millions of lines.
         record = object.__new__(cls)
@@ -87,13 +90,17 @@ class JsonRecord:
         """Return the object as the file has it: what ``json.dumps`` takes."""
         nulls = _plan(type(self)).nulls
         written: dict[str, Any] = {}
-        for key in self.keys():
-            value = getattr(self, key)
+        for entry in fields(self):
+            key, value = _key(entry.name), getattr(self, entry.name)
             if key in nulls and value == nulls[key]:
                 written[key] = None
             elif value is not None:
                 written[key] = _written(value)
         return written
+
+
+def _key(name: str) -> str:
+    return name.rstrip("_")
 
 
 def _written(value: Any) -> Any:
@@ -120,6 +127,8 @@ class _Plan:
     defaults: dict[str, Any]
     factories: Mapping[str, Callable[[], Any]]
     """Of the defaults that are made anew for each record."""
+    renamed: Mapping[str, str]
+    """Field of each key that is called otherwise; it must be there."""
 
 
 _PLANS: dict[type, _Plan] = {}
@@ -133,18 +142,18 @@ def _plan(cls: type[JsonRecord]) -> _Plan:
 
 def _planned(cls: type[JsonRecord]) -> _Plan:
     entries, types_of = fields(cls), get_type_hints(cls)
-    hints = {entry.name: _not_none(types_of[entry.name]) for entry in entries}
+    hints = {_key(entry.name): _not_none(types_of[entry.name]) for entry in entries}
     scalars = {name: _SCALARS[hint] for name, hint in hints.items() if hint in _SCALARS}
     return _Plan(
         scalars=scalars,
         nested={name: _reader(hint) for name, hint in hints.items() if name not in scalars},
         nulls={
-            entry.name: entry.metadata.get(_NULL, math.nan)
+            _key(entry.name): entry.metadata.get(_NULL, math.nan)
             for entry in entries
-            if _NULL in entry.metadata or hints[entry.name] is float
+            if _NULL in entry.metadata or hints[_key(entry.name)] is float
         },
         required=frozenset(
-            entry.name
+            _key(entry.name)
             for entry in entries
             if entry.default is MISSING and entry.default_factory is MISSING
         ),
@@ -153,6 +162,9 @@ def _planned(cls: type[JsonRecord]) -> _Plan:
             entry.name: entry.default_factory
             for entry in entries
             if entry.default_factory is not MISSING
+        },
+        renamed={
+            _key(entry.name): entry.name for entry in entries if _key(entry.name) != entry.name
         },
     )
 
@@ -169,6 +181,8 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     """Return what reads a value of a type; None where it is of another."""
     if hint in _SCALARS:
         return lambda value: value if type(value) in _SCALARS[hint] else None
+    if hint is object:
+        return lambda value: value
     if get_origin(hint) is tuple:
         each = _reader(get_args(hint)[0])
         return lambda value: _several(value, each) if isinstance(value, list) else None

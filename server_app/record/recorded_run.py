@@ -28,6 +28,7 @@ from server_app.record.format import (
     StatusFile,
 )
 from server_app.record.json_record import JsonRecord
+from server_app.record.precheck_format import PrecheckFile
 from server_app.record.release_format import CentralDpFile, PrivacyFile
 
 FloatArray = npt.NDArray[np.float64]
@@ -147,7 +148,7 @@ class RecordedRun:
     """What left the sites."""
     change_to_local: ChangeToLocalFile | None
     """What the run gave each site over training alone, once that was asked."""
-    precheck: Json
+    precheck: PrecheckFile | None
     """Costs between sites and what they advise."""
     central: CentralDpFile | None
     """What the models that left the server promise, if they were made noisy there."""
@@ -174,7 +175,7 @@ class RecordedRun:
             privacy=files.record(PrivacyFile, PrivacyFile()),
             central=files.record(CentralDpFile, None),
             change_to_local=files.record(ChangeToLocalFile, None),
-            precheck=files.mapping("precheck.json"),
+            precheck=files.record(PrecheckFile, None),
             sites=files.read(SiteEntry.FILE, _introductions, []),
             rounds=files.rounds(),
             newest=files.read(ClientLine.FILE, _newest_client_lines, []),

@@ -36,7 +36,7 @@ def lead(run: RecordedRun) -> list[str]:
     )
     disclosure = run.clusters.disclosure
     told = [] if disclosure is None else [f"Disclosed: {disclosure}."]
-    if run.precheck:
+    if run.precheck is not None:
         told.append("What the costs between the sites advise: precheck.html beside this page.")
     return [what, f"{_grouped(run)} {_ending(run)}", *told]
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.protection import disclosed
-from server_app.record.recorded_run import Json, RecordedRun
+from server_app.record.precheck_format import PrecheckFile, PrecheckGroup, PrecheckSite
+from server_app.record.recorded_run import RecordedRun
 from server_app.record.release_format import PrivacyFile, ReleaseTally
 from server_app.record.run_folder import RunFolder
 from server_app.report import drawing, site_plots
@@ -88,23 +89,22 @@ class DisclosedRow:
     kind: str
 
 
-def write_page(folder: RunFolder, run: RecordedRun) -> Path:
+def write_page(folder: RunFolder, run: RecordedRun, record: PrecheckFile) -> Path:
     """Write ``precheck.html`` of a run whose sites were compared; return its path."""
-    record = run.precheck
     page = render(
         TEMPLATE,
         name=run.name,
-        mark=Mark.of(record["verdict"]),
+        mark=Mark.of(record.verdict),
         headline=headline(record),
         lead=_lead(record),
         counted=counted(record),
-        groups=[_card(number, group, record) for number, group in enumerate(record["groups"])],
+        groups=[_card(number, group, record) for number, group in enumerate(record.groups)],
         releases=list(_releases(run.privacy)),
         sure=list(_how_sure(record)),
-        order=_by_group(record) if len(record["sites"]) <= _MATRIX_SITES else [],
+        order=_by_group(record) if len(record.sites) <= _MATRIX_SITES else [],
         cells=_cells(record),
         pictures=_pictures(run),
-        limits=record["thresholds"],
+        limits=record.thresholds,
         tables=[
             _site_table(record),
             _pair_table(record),
@@ -120,37 +120,35 @@ def write_page(folder: RunFolder, run: RecordedRun) -> Path:
 # --- the first screen --------------------------------------------------------------------------
 
 
-def _lead(record: Json) -> str:
-    rows = sum(site["rows"] for site in record["sites"])
-    limits = record["thresholds"]
+def _lead(record: PrecheckFile) -> str:
+    rows = sum(site.rows for site in record.sites)
+    limits = record.thresholds
     return (
-        f"{plural(len(record['sites']), 'site')} with {rows:,} training rows trained one model "
+        f"{plural(len(record.sites), 'site')} with {rows:,} training rows trained one model "
         "together for one round. That model then looked at every site's rows. The cost between "
         "two sites says how far apart their data are in its eyes: 0 is the same, 1 the opposite. "
-        f"Up to {limits['beneficial']:g} training together should help, from "
-        f"{limits['detrimental']:g} on it should harm."
+        f"Up to {limits.beneficial:g} training together should help, from "
+        f"{limits.detrimental:g} on it should harm."
     )
 
 
-def _card(number: int, group: Json, record: Json) -> GroupCard:
-    mine = [site for site in record["sites"] if site["group"] == number]
-    few = len(record["sites"]) <= _NAMED_SITES
+def _card(number: int, group: PrecheckGroup, record: PrecheckFile) -> GroupCard:
+    mine = [site for site in record.sites if site.group == number]
+    few = len(record.sites) <= _NAMED_SITES
     lines = [_line(site, record) for site in mine] if few else list(_lines_by_verdict(mine))
     title = "Alone" if len(mine) == 1 else f"Group {number + 1}: {plural(len(mine), 'site')}"
-    return GroupCard(
-        title, cluster_color(number), lines, approach(group), group["advice"]["reason"]
-    )
+    return GroupCard(title, cluster_color(number), lines, approach(group), group.advice.reason)
 
 
-def _line(site: Json, record: Json) -> Line:
-    figures = "" if site["cost"] is None else f" (cost {cost(site['cost'])})"
-    words = told(site, record["thresholds"])
-    return Line(site["site"], Mark.of(site["verdict"]), words + figures)
+def _line(site: PrecheckSite, record: PrecheckFile) -> Line:
+    figures = "" if site.cost is None else f" (cost {cost(site.cost)})"
+    words = told(site, record.thresholds)
+    return Line(site.site, Mark.of(site.verdict), words + figures)
 
 
-def _lines_by_verdict(sites: list[Json]) -> Iterator[Line]:
+def _lines_by_verdict(sites: list[PrecheckSite]) -> Iterator[Line]:
     for verdict in Verdict:
-        names = [site["site"] for site in sites if site["verdict"] == verdict]
+        names = [site.site for site in sites if site.verdict == verdict]
         if names:
             yield Line(plural(len(names), "site"), Mark.of(verdict), ", ".join(names))
 
@@ -169,9 +167,9 @@ def _releases(privacy: PrivacyFile) -> Iterator[DisclosedRow]:
         yield DisclosedRow(what, f"{often}, {size} a site", mechanism, "bad" if clear else "good")
 
 
-def _how_sure(record: Json) -> Iterator[str]:
-    pairs = [pair for pair in record["pairs"] if pair["cost"] is not None]
-    nulls = [pair["null"] for pair in pairs if pair["null"] is not None]
+def _how_sure(record: PrecheckFile) -> Iterator[str]:
+    pairs = [pair for pair in record.pairs if pair.cost is not None]
+    nulls = [pair.null for pair in pairs if pair.null is not None]
     if nulls:
         yield (
             f"Chance alone would make a cost of up to {max(nulls):.3f} of equal data with as few "
@@ -181,10 +179,10 @@ def _how_sure(record: Json) -> Iterator[str]:
     elif pairs:
         yield "What chance alone would make is not known: nobody saw one site's rows to draw from."
     if pairs:
-        least = min(min(pair["coverage"]) for pair in pairs)
+        least = min(min(pair.coverage) for pair in pairs)
         yield (
             f"In each comparison at least {least:.0%} of a site's rows took part; the others are "
-            f"of classes of which one of the two has fewer than {record['min_rows']} rows."
+            f"of classes of which one of the two has fewer than {record.min_rows} rows."
         )
     yield (
         "Rows are compared within their class: that one site has far more of a class than another "
@@ -200,29 +198,27 @@ def _how_sure(record: Json) -> Iterator[str]:
 # --- below it ----------------------------------------------------------------------------------
 
 
-def _by_group(record: Json) -> list[str]:
-    return [name for group in record["groups"] for name in group["sites"]]
+def _by_group(record: PrecheckFile) -> list[str]:
+    return [name for group in record.groups for name in group.sites]
 
 
-def _cells(record: Json) -> dict[tuple[str, str], Cell]:
+def _cells(record: PrecheckFile) -> dict[tuple[str, str], Cell]:
     cells = {}
-    for pair in record["pairs"]:
-        first, second = pair["sites"]
-        null = pair["null"]
+    for pair in record.pairs:
+        first, second = pair.sites
+        null = pair.null
         chance = "" if null is None else f"chance up to {null:.3f}; "
-        kind = _KINDS[Verdict(pair["verdict"])]
-        for one, other, share in zip(
-            (first, second), (second, first), pair["coverage"], strict=True
-        ):
-            figure = f"{SIGNS[pair['verdict']]} {cost(pair['cost'])}"
+        kind = _KINDS[Verdict(pair.verdict)]
+        for one, other, share in zip((first, second), (second, first), pair.coverage, strict=True):
+            figure = f"{SIGNS[pair.verdict]} {cost(pair.cost)}"
             cells[one, other] = Cell(figure, f"{chance}{share:.0%} of rows", kind)
     return cells
 
 
 def _pictures(run: RecordedRun) -> list[Picture]:
-    if run.grouping is None:
+    if run.grouping is None or run.precheck is None:
         return []
-    grouping, limit = run.grouping, run.precheck["thresholds"]["detrimental"]
+    grouping, limit = run.grouping, run.precheck.thresholds.detrimental
     found = []
     with drawing.style():
         if len(grouping.sites.names) > _MATRIX_SITES:
@@ -245,64 +241,64 @@ def _pictures(run: RecordedRun) -> list[Picture]:
     return found
 
 
-def _site_table(record: Json) -> Table:
+def _site_table(record: PrecheckFile) -> Table:
     rows = [
         (
-            site["site"],
-            f"{SIGNS[site['verdict']]} {site['verdict']}",
-            str(site["group"] + 1),
-            cost(site["cost"]),
-            cost(site["null"]),
-            site["nearest"] or "nobody",
-            f"{site['rows']:,}",
-            ", ".join(f"{label}: {count:,}" for label, count in site["classes"].items()) or "none",
+            site.site,
+            f"{SIGNS[site.verdict]} {site.verdict}",
+            str(site.group + 1),
+            cost(site.cost),
+            cost(site.null),
+            site.nearest or "nobody",
+            f"{site.rows:,}",
+            ", ".join(f"{label}: {count:,}" for label, count in site.classes.items()) or "none",
         )
-        for site in record["sites"]
+        for site in record.sites
     ]
     head = ("site", "verdict", "group", "cost", "chance", "nearest", "rows", "classes: rows")
     note = (
         "Cost: the mean to the others in the group; of a site alone, that to the nearest. Chance: "
         "what equal data would cost at most (95 %). Classes: those with "
-        f"{record['min_rows']} rows or more."
+        f"{record.min_rows} rows or more."
     )
-    colors = tuple(cluster_color(site["group"]) for site in record["sites"])
+    colors = tuple(cluster_color(site.group) for site in record.sites)
     return Table("Site by site", head, rows, frozenset({0, 1, 5, 7}), note, colors)
 
 
-def _pair_table(record: Json) -> Table:
+def _pair_table(record: PrecheckFile) -> Table:
     rows = [
         (
-            " and ".join(pair["sites"]),
-            f"{SIGNS[pair['verdict']]} {pair['verdict']}",
-            cost(pair["cost"]),
-            cost(pair["null_mean"]),
-            cost(pair["null"]),
-            " and ".join(percent(share) for share in pair["coverage"]),
-            "; ".join(pair["warnings"]) or "none",
+            " and ".join(pair.sites),
+            f"{SIGNS[pair.verdict]} {pair.verdict}",
+            cost(pair.cost),
+            cost(pair.null_mean),
+            cost(pair.null),
+            " and ".join(percent(share) for share in pair.coverage),
+            "; ".join(pair.warnings) or "none",
         )
-        for pair in sorted(record["pairs"], key=lambda pair: (pair["cost"] is None, pair["cost"]))
+        for pair in sorted(record.pairs, key=lambda pair: (pair.cost is None, pair.cost))
     ]
     head = ("pair", "verdict", "cost", "chance, mean", "chance, 95 %", "rows compared", "remarks")
     note = "The nearest first. Uncertain: between the thresholds, or within what chance would make."
     return Table("Pair by pair", head, rows, frozenset({0, 1, 5, 6}), note)
 
 
-def _class_table(record: Json) -> Table:
+def _class_table(record: PrecheckFile) -> Table:
     rows = [
         (
-            " and ".join(pair["sites"]),
-            str(each["class"]),
-            " and ".join(f"{count:,}" for count in each["rows"]),
-            *(f"{each[key]:.3f}" for key in ("feature_cost", "label_cost", "cost")),
+            " and ".join(pair.sites),
+            str(each.class_),
+            " and ".join(f"{count:,}" for count in each.rows),
+            *(f"{figure:.3f}" for figure in (each.feature_cost, each.label_cost, each.cost)),
         )
-        for pair in record["pairs"]
-        for each in pair["classes"]
+        for pair in record.pairs
+        for each in pair.classes
     ]
-    weights = record["weights"]
+    weights = record.weights
     note = (
-        f"Variant {record['variant']}: feature cost (optimal transport on angles) and label cost "
-        f"(distance of the class's Gaussians) weigh {weights['feature']:g} to "
-        f"{weights['label']:g}."
+        f"Variant {record.variant}: feature cost (optimal transport on angles) and label cost "
+        f"(distance of the class's Gaussians) weigh {weights.feature:g} to "
+        f"{weights.label:g}."
     )
     head = ("pair", "class", "rows", "feature cost", "label cost", "cost")
     return Table("Class by class", head, rows, frozenset({0}), note)

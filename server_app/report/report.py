@@ -37,6 +37,6 @@ def write_report(folder: RunFolder) -> Path:
         tables=tables(run),
     )
     folder.write("report.html", page.render())
-    if run.precheck:
-        precheck_page.write_page(folder, run)
+    if run.precheck is not None:
+        precheck_page.write_page(folder, run, run.precheck)
     return folder.path / "report.html"

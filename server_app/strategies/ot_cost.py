@@ -146,7 +146,7 @@ class OtCostGroups(FederatedTraining):
         return GATHER[self._group.evidence](inquiry, self.settings)
 
     def _write(self, comparison: Precheck) -> None:
-        self.folder.write_json("precheck.json", comparison.record())
+        self.folder.store(comparison.record())
         self.folder.write_arrays(
             "dissimilarity.npz",
             {
