@@ -23,6 +23,7 @@ from common.config import Settings
 from common.data.readers import HOSPITALS
 from common.objectives import OBJECTIVES
 from deploy.simulation.grid import simulate
+from server_app.record.format import ClientLine, RoundLine
 from server_app.record.run_folder import RunFolder
 from server_app.report import report
 
@@ -87,17 +88,17 @@ def run(args: argparse.Namespace, variant: Variant, seed: int) -> Values:
     with tempfile.TemporaryDirectory() as parent, patch.object(report, "write_report"):
         values = COMMON | variant.settings | {"data-dir": str(args.data_dir), "seed": seed}
         folder = RunFolder(simulate(Settings.parse(values | {"output-dir": parent})))
-        last = folder.read_lines("rounds.jsonl")[-1]
-        lines = folder.read_lines("clients.jsonl")
-    evaluated = [li for li in lines if (li["round"], li["phase"]) == (last["round"], "evaluate")]
+        *_, last = folder.each(RoundLine)
+        lines = list(folder.each(ClientLine))
+    evaluated = [line for line in lines if (line.round, line.phase) == (last.round, "evaluate")]
     objective = OBJECTIVES[variant.objective]
     two = objective.is_personal and objective.shares_model
     return {
         "variant": variant.name,
         "seed": seed,
-        "sites": {line["site"]: line["accuracy"] for line in evaluated},
-        "all": last["accuracy"],
-        "common": last["shared_accuracy"] if two else None,
+        "sites": {line.site: line.accuracy for line in evaluated},
+        "all": last.accuracy,
+        "common": last.shared_accuracy if two else None,
     }
 
 

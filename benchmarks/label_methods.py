@@ -21,6 +21,8 @@ import numpy as np
 from common.config import Settings
 from deploy.simulation.grid import simulate
 from server_app.record import accuracy_figures
+from server_app.record.format import RoundLine
+from server_app.record.run_folder import RunFolder
 
 METHODS: dict[str, dict[str, object]] = {
     "random": {},
@@ -84,15 +86,15 @@ class Figures:
     @classmethod
     def of(cls, folder: Path, window: int) -> "Figures":
         """Return the figures of a finished run's folder."""
-        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-        curve = [line["accuracy"] for line in lines if line["models"]]
+        lines = list(RunFolder(folder).each(RoundLine))
+        curve = [line.accuracy for line in lines if line.models]
         last = accuracy_figures.tail(curve, window)
         return cls(
             accuracy_figures.sustained_accuracy(curve, window),
             last.mean,
             last.deviation,
             [accuracy_figures.rounds_to_sustain(curve, target, window) for target in TARGETS],
-            sum(line["bytes_down"] + line["bytes_up"] for line in lines),
+            sum((line.bytes_down or 0) + (line.bytes_up or 0) for line in lines),
         )
 
 

@@ -26,7 +26,9 @@ from common.config import Settings
 from common.privacy.labels import label_mechanism, plausible_counts
 from deploy.simulation.grid import simulate
 from server_app.clustering.algorithms import normalise_counts, symmetric_kl_k_means
-from server_app.report import plots
+from server_app.record.format import RoundLine
+from server_app.record.run_folder import RunFolder
+from server_app.report import drawing
 
 BLOCKS = 5
 SIZES = (10, 20, 40)
@@ -127,8 +129,7 @@ def curves(arguments: argparse.Namespace) -> dict[str, list[float]]:
             print(f"-- {key}", flush=True)
             own = {"output-dir": str(arguments.output / "runs"), "workers": arguments.workers}
             folder = simulate(settings_of(protection, 20, seed, **own))
-            lines = (folder / "rounds.jsonl").read_text().splitlines()
-            done[key] = [json.loads(line)["accuracy"] for line in lines]
+            done[key] = [line.accuracy for line in RunFolder(folder).each(RoundLine)]
             temporary = file.with_suffix(".part")
             temporary.write_text(json.dumps(done) + "\n")
             temporary.replace(file)
@@ -150,12 +151,12 @@ def curve_table(done: dict[str, list[float]], count: int) -> str:
 
 def curve_picture(done: dict[str, list[float]], count: int) -> Figure:
     """Return the mean accuracy by round, a line per protection, with a band of one deviation."""
-    figure = Figure(figsize=(plots.WIDE, 3.6), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDE, 3.6), layout="constrained")
     axes = figure.subplots()
     for index, protection in enumerate(RUNS):
         curve = 100 * np.array([done[f"{protection} seed={seed}"] for seed in range(count)])
         middle, spread = curve.mean(axis=0), curve.std(axis=0)
-        rounds, color = np.arange(1, len(middle) + 1), plots.cluster_color(index)
+        rounds, color = np.arange(1, len(middle) + 1), drawing.cluster_color(index)
         dashes = ":" if protection == "random" else "-"
         axes.plot(rounds, middle, dashes, color=color, label=protection)
         axes.fill_between(rounds, middle - spread, middle + spread, color=color, alpha=0.08)
@@ -179,8 +180,8 @@ def main() -> None:
     clusters = cluster_table(arguments)
     done = curves(arguments)
     parts = [f"`{command}`", clusters, curve_table(done, arguments.seeds)]
-    with plots.style():
-        document = plots.svg(curve_picture(done, arguments.seeds), "accuracy by round")
+    with drawing.style():
+        document = drawing.svg(curve_picture(done, arguments.seeds), "accuracy by round")
     (arguments.output / "curves.svg").write_text(document, encoding="utf-8")
     (arguments.output / "tables.md").write_text("\n\n".join(parts) + "\n", encoding="utf-8")
     print("\n\n".join(parts))

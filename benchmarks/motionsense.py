@@ -17,6 +17,8 @@ from common.config import Settings
 from common.data import readers
 from common.data.readers import DataFolder
 from deploy.simulation.grid import simulate
+from server_app.record.format import ResultsFile
+from server_app.record.run_folder import RunFolder
 
 BASELINES = ("random-clusters", "kcenter", "wc", "fedsccs")
 SELECTIONS = ("all", "random", "worst")
@@ -109,9 +111,9 @@ def run_all(args: argparse.Namespace) -> list[dict[str, Any]]:
             if name not in args.methods or (name, rule, seed) in done or time.monotonic() > until:
                 continue
             folder = simulate(settings_of(args, data, name, rule, seed))
-            final = json.loads((folder / "results.json").read_text())
+            final = RunFolder(folder).load(ResultsFile)
             line = {"strategy": name, "selection": rule, "seed": seed}
-            line |= {key: final[key] for key in (*FIGURES, "seconds")}
+            line |= {key: getattr(final, key) for key in (*FIGURES, "seconds")}
             with results.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             lines.append(line)

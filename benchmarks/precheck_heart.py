@@ -24,6 +24,8 @@ from common import config
 from common.data.readers import HOSPITALS
 from deploy import precheck
 from deploy.simulation.grid import simulate
+from server_app.record.format import ClientLine
+from server_app.record.precheck_format import PrecheckFile, PrecheckPair
 from server_app.record.run_folder import RunFolder
 from server_app.report import report
 
@@ -65,9 +67,9 @@ def trained(data_dir: Path, seed: int, words: Sequence[str]) -> dict[str, float]
     with tempfile.TemporaryDirectory() as parent, patch.object(report, "write_report"):
         own = [f"data-dir={data_dir}", f"seed={seed}", f"output-dir={parent}"]
         given = [*WORDS, *words, *own, "num-server-rounds=20", "checkpoint-every=0"]
-        lines = RunFolder(simulate(config.load(None, given))).read_lines("clients.jsonl")
-    last = [line for line in lines if (line["round"], line["phase"]) == (20, "evaluate")]
-    return {line["site"]: line["accuracy"] for line in last}
+        lines = list(RunFolder(simulate(config.load(None, given))).each(ClientLine))
+    last = [line for line in lines if (line.round, line.phase) == (20, "evaluate")]
+    return {line.site: line.accuracy for line in last if line.accuracy is not None}
 
 
 def changes(data_dir: Path, seeds: int) -> str:
@@ -90,13 +92,13 @@ def changes(data_dir: Path, seeds: int) -> str:
     return _table(("", *HOSPITALS), rows)
 
 
-def matrix(records: Sequence[Record]) -> str:
+def matrix(records: Sequence[PrecheckFile]) -> str:
     """Return cost ± deviation over the null's 95 %, above the diagonal; coverage of the row's."""
     costs: dict[tuple[str, str], list[str]] = {}
     for pair in itertools.combinations(HOSPITALS, 2):
         found = [_pair(record, pair) for record in records]
-        cost = _mean([each["cost"] for each in found])
-        null = np.mean([each["null"] for each in found])
+        cost = _mean([each.cost for each in found])
+        null = np.mean([each.null for each in found])
         for side, (one, other) in enumerate((pair, pair[::-1])):
             share = np.mean([_coverage(each, pair)[side] for each in found])
             costs[one, other] = [cost, f"null {null:.3f}", f"{share:.0%}"]
@@ -107,32 +109,31 @@ def matrix(records: Sequence[Record]) -> str:
     return _table(("", *HOSPITALS), rows)
 
 
-def verdicts(records: Sequence[Record]) -> str:
+def verdicts(records: Sequence[PrecheckFile]) -> str:
     """Return how often each pair and site was told what."""
     rows = [
-        [" and ".join(pair), _counts(_pair(record, pair)["verdict"] for record in records)]
+        [" and ".join(pair), _counts(_pair(record, pair).verdict for record in records)]
         for pair in itertools.combinations(HOSPITALS, 2)
     ]
     for name in HOSPITALS:
-        mine = [next(s for s in record["sites"] if s["site"] == name) for record in records]
-        cost = _mean([site["cost"] for site in mine])
-        rows.append([f"{name} (cost {cost})", _counts(site["verdict"] for site in mine)])
-    rows.append(["the federation", _counts(record["verdict"] for record in records)])
+        mine = [next(s for s in record.sites if s.site == name) for record in records]
+        cost = _mean([site.cost for site in mine])
+        rows.append([f"{name} (cost {cost})", _counts(site.verdict for site in mine)])
+    rows.append(["the federation", _counts(record.verdict for record in records)])
     groups = (
-        "; ".join(sorted("+".join(sorted(group["sites"])) for group in record["groups"]))
+        "; ".join(sorted("+".join(sorted(group.sites)) for group in record.groups))
         for record in records
     )
     rows.append(["groups", _counts(groups)])
     return _table(("", "over the seeds"), rows)
 
 
-def _pair(record: Record, pair: tuple[str, str]) -> Record:
-    return next(each for each in record["pairs"] if set(each["sites"]) == set(pair))
+def _pair(record: PrecheckFile, pair: tuple[str, str]) -> PrecheckPair:
+    return next(each for each in record.pairs if set(each.sites) == set(pair))
 
 
-def _coverage(found: Record, pair: tuple[str, str]) -> list[float]:
-    shares: list[float] = found["coverage"]
-    return shares if found["sites"] == list(pair) else shares[::-1]
+def _coverage(found: PrecheckPair, pair: tuple[str, str]) -> tuple[float, ...]:
+    return found.coverage if found.sites == pair else found.coverage[::-1]
 
 
 def _counts(values: Any) -> str:
@@ -160,7 +161,8 @@ def main() -> None:
     for variant in ("paper", "authors"):
         records = [checked(args.data_dir, seed, variant) for seed in range(args.seeds)]
         kept[variant] = records
-        print(f"## {variant}\n\n{matrix(records)}\n{verdicts(records)}", flush=True)
+        found = [PrecheckFile.from_json(record) for record in records]
+        print(f"## {variant}\n\n{matrix(found)}\n{verdicts(found)}", flush=True)
     print(f"## Trained\n\n{changes(args.data_dir, args.seeds)}", flush=True)
     if args.records:
         args.records.write_text(json.dumps(kept), encoding="utf-8")

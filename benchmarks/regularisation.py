@@ -28,7 +28,7 @@ from benchmarks.pairs import (
     change_to_local,
     mean_accuracy,
 )
-from server_app.report import plots
+from server_app.report import drawing
 
 STRENGTHS = (0.01, 0.05, 0.3, 2.0, 10.0)
 METHODS = ("fedprox", "ditto", "pfedme")
@@ -262,7 +262,7 @@ def _best_of(pairs: Sequence[Pair]) -> Trial:
 
 def picture(pairs: Sequence[Pair]) -> Figure:
     """Draw the best strength of each method against the cost."""
-    figure = Figure(figsize=(plots.WIDE, 3.6), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDE, 3.6), layout="constrained")
     panels = figure.subplots(1, len(METHODS), sharey=True)
     for axes, method in zip(panels, METHODS, strict=True):
         for number, (group, mark) in enumerate(MARKS.items()):
@@ -274,7 +274,7 @@ def picture(pairs: Sequence[Pair]) -> Figure:
                 marker=mark,
                 s=30,
                 alpha=0.8,
-                color=plots.cluster_color(number),
+                color=drawing.cluster_color(number),
             )
         axes.set_title(method)
         axes.set_xlabel("OT cost")
@@ -298,8 +298,8 @@ def main() -> None:
         return
     tables = (pairs_table, fits_table, bands_table, unseen_table)
     args.page.write_text("\n".join(table(pairs) for table in tables), encoding="utf-8")
-    with plots.style():
-        args.picture.write_text(plots.svg(picture(pairs), "Best strength against the OT cost"))
+    with drawing.style():
+        args.picture.write_text(drawing.svg(picture(pairs), "Best strength against the OT cost"))
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from benchmarks.pairs import PLAIN, Results, Scenario, change_to_local, mean_accuracy
-from server_app.report import plots
+from server_app.report import drawing
 
 SIZES = {
     "feature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
@@ -135,7 +135,7 @@ def _p(value: float) -> str:
 
 def picture(points: Sequence[Point]) -> Figure:
     """Draw weight divergence, and FedAvg's change over training alone, against the cost."""
-    figure = Figure(figsize=(plots.WIDE, 4.2), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDE, 4.2), layout="constrained")
     panels = figure.subplots(1, 2)
     for number, kind in enumerate(SIZES):
         mine = [point for point in points if point.kind == kind and point.cost is not None]
@@ -144,15 +144,15 @@ def picture(points: Sequence[Point]) -> Figure:
         costs = [point.cost for point in mine]
         for axes, name in zip(panels, ("divergence", "change"), strict=True):
             values = [getattr(point, name) for point in mine]
-            style = {"s": 22, "marker": MARKS[kind], "color": plots.cluster_color(number)}
+            style = {"s": 22, "marker": MARKS[kind], "color": drawing.cluster_color(number)}
             axes.scatter(costs, values, label=kind, alpha=0.8, **style)
     panels[0].set_ylabel("weight divergence, mean over rounds and sites")
     panels[1].set_ylabel("FedAvg over training alone (% change)")
-    panels[1].axhline(0, color=plots.GREY, lw=1)
+    panels[1].axhline(0, color=drawing.GREY, lw=1)
     for axes in panels:
         axes.set_xlabel("OT cost after one round")
-        axes.axvline(0.2, color=plots.GREY, lw=1, ls=":")
-        axes.axvline(0.3, color=plots.GREY, lw=1, ls=":")
+        axes.axvline(0.2, color=drawing.GREY, lw=1, ls=":")
+        axes.axvline(0.3, color=drawing.GREY, lw=1, ls=":")
         axes.grid(visible=True)
     panels[0].legend(title="shift")
     return figure
@@ -171,8 +171,8 @@ def main() -> None:
         if (point := measured(results, kind, size, seed))
     ]
     args.page.write_text(f"{table(points)}\n{correlations(points)}", encoding="utf-8")
-    with plots.style():
-        args.picture.write_text(plots.svg(picture(points), "OT cost, divergence and gain"))
+    with drawing.style():
+        args.picture.write_text(drawing.svg(picture(points), "OT cost, divergence and gain"))
 
 
 if __name__ == "__main__":

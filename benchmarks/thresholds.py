@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.pairs import Results
 from benchmarks.regularisation import FEDAVG, MARKS, Pair, arguments, measured
-from server_app.report import plots
+from server_app.report import drawing
 from server_app.transport.variants import VARIANTS
 
 RESAMPLES = 2000
@@ -128,7 +128,7 @@ def ranges_table(pairs: Sequence[Pair]) -> str:
 
 def picture(pairs: Sequence[Pair]) -> Figure:
     """Draw FedAvg's change over training alone against the cost, with bars of one deviation."""
-    figure = Figure(figsize=(plots.WIDE, 4.2), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDE, 4.2), layout="constrained")
     axes = figure.subplots()
     for number, (group, mark) in enumerate(MARKS.items()):
         mine = [pair for pair in pairs if pair.group == group]
@@ -141,11 +141,11 @@ def picture(pairs: Sequence[Pair]) -> Figure:
             lw=1,
             alpha=0.85,
             label=group,
-            color=plots.cluster_color(number),
+            color=drawing.cluster_color(number),
         )
-    axes.axhline(0, color=plots.GREY, lw=1)
+    axes.axhline(0, color=drawing.GREY, lw=1)
     for limit in (LIMITS.beneficial, LIMITS.detrimental):
-        axes.axvline(limit, color=plots.GREY, lw=1, ls=":")
+        axes.axvline(limit, color=drawing.GREY, lw=1, ls=":")
     axes.set_xlabel("OT cost after one round")
     axes.set_ylabel("FedAvg over training alone (% change)")
     axes.grid(visible=True)
@@ -161,8 +161,8 @@ def main() -> None:
     if pairs is None:
         return
     args.page.write_text(f"{ranges_table(pairs)}\n{limits_table(pairs)}", encoding="utf-8")
-    with plots.style():
-        args.picture.write_text(plots.svg(picture(pairs), "FedAvg's gain against the OT cost"))
+    with drawing.style():
+        args.picture.write_text(drawing.svg(picture(pairs), "FedAvg's gain against the OT cost"))
 
 
 if __name__ == "__main__":

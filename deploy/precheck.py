@@ -3,7 +3,6 @@
 It is ``strategy=ot-groups`` with one round: what a ServerApp runs on real sites as well.
 """
 
-import json
 import logging
 import sys
 import tempfile
@@ -17,6 +16,8 @@ from common.config import Scalar, Settings
 from common.data.datasets import class_names, locate
 from common.errors import ConfigError
 from server_app.methods import build
+from server_app.record.precheck_format import PrecheckFile
+from server_app.record.run_folder import RunFolder
 from server_app.transport.verdicts import Verdict
 
 __all__ = [
@@ -155,7 +156,7 @@ def progress_to_stderr() -> None:
 
 def result(folder: Path) -> dict[str, Any]:
     """Return what a precheck found, with the paths of its page and folder."""
-    record: dict[str, Any] = json.loads((folder / "precheck.json").read_text(encoding="utf-8"))
+    record: dict[str, Any] = RunFolder(folder).read_json(PrecheckFile.FILE)
     return record | {"report": str(folder / "precheck.html"), "run": str(folder)}
 
 
@@ -163,14 +164,15 @@ def summary(record: Json) -> list[str]:
     """Return lines for a terminal: the answer, a line per site and group, and where more stands."""
     from server_app.report.precheck_words import SIGNS, approach, cost, headline, told
 
-    width = max(len(site["site"]) for site in record["sites"])
-    lines = [headline(record)]
-    for site in record["sites"]:
-        words = told(site, record["thresholds"])
-        chance = "not known" if site["null"] is None else cost(site["null"])
-        figures = f"cost {cost(site['cost'])}  chance {chance}"
-        sign, name = SIGNS[site["verdict"]], site["site"].ljust(width)
-        lines.append(f"  {sign} {name}  group {site['group'] + 1}  {figures}  {words}")
-    for number, group in enumerate(record["groups"], start=1):
-        lines.append(f"group {number}: {', '.join(group['sites'])}: {approach(group)}")
+    found = PrecheckFile.from_json(record)
+    width = max(len(site.site) for site in found.sites)
+    lines = [headline(found)]
+    for site in found.sites:
+        words = told(site, found.thresholds)
+        chance = "not known" if site.null is None else cost(site.null)
+        figures = f"cost {cost(site.cost)}  chance {chance}"
+        sign, name = SIGNS[site.verdict], site.site.ljust(width)
+        lines.append(f"  {sign} {name}  group {site.group + 1}  {figures}  {words}")
+    for number, group in enumerate(found.groups, start=1):
+        lines.append(f"group {number}: {', '.join(group.sites)}: {approach(group)}")
     return [*lines, f"page: {Path(record['report']).as_uri()}", f"run: {record['run']}"]

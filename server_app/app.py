@@ -65,7 +65,7 @@ def _record(
         with meter:
             _run(courier, settings, method, folder, meter)
     except BaseException as error:
-        done = folder.read_json("status.json")["round"]
+        done = folder.rounds_done()
         text = str(error) if isinstance(error, CoterieError) else repr(error)
         folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
         audit.append(folder, "failed", {"round": done, "error": text})
@@ -108,7 +108,7 @@ def _run(
         roster = reintroduce(grid, sites, timeout=timeout)
     else:
         roster = introduce(grid, expected=settings.num_clients, timeout=timeout)
-    folder.write_json("sites.json", [vars(site) for site in roster.sites])
+    folder.write_sites(roster.sites)
     audit.append(folder, "joined", *roster.facts(roster.names))
     strategy = _strategy(method, settings, roster, folder)
     strategy.meter = meter
@@ -120,7 +120,7 @@ def _run(
         timeout=settings.round_timeout,
     )
     # Fewer rounds than planned where the run stopped at its target.
-    done = folder.read_json("status.json")["round"]
+    done = folder.rounds_done()
     folder.set_status("finished", done=done, rounds=settings.num_server_rounds)
     audit.append(folder, "finished", {"round": done})
 

@@ -6,18 +6,18 @@ Every row is a mean over seeds, with the standard deviation between them; ratios
 the two runs of a seed, which have the same sites, clusters and links.
 """
 
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from common import config
 from common.config import Settings
 from server_app.record.energy_figures import Curve
+from server_app.record.format import ResultsFile, RoundLine
+from server_app.record.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -25,15 +25,15 @@ class Run:
     """The figures of one run."""
 
     settings: Settings
-    results: dict[str, Any]
+    results: ResultsFile
     sending: Curve
 
     @classmethod
     def read(cls, folder: Path) -> "Run":
         """Return a finished run's figures."""
-        lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
-        results = json.loads((folder / "results.json").read_text())
-        return cls(config.load(folder / "config.toml"), results, Curve.of(lines, ("comm",)))
+        files = RunFolder(folder)
+        sending = Curve.of(files.each(RoundLine), ("comm",))
+        return cls(config.load(folder / "config.toml"), files.load(ResultsFile), sending)
 
     @property
     def to_target(self) -> tuple[float, float]:
@@ -47,16 +47,17 @@ COLUMNS: dict[str, Callable[[Run], float]] = {
     "rounds to target": lambda run: run.to_target[0],
     "J of sending to target": lambda run: run.to_target[1],
     "J of sending, all rounds": lambda run: float(run.sending.joules[-1]),
-    "accuracy held (%)": lambda run: 100 * float(run.results["best_sustained_accuracy"]),
-    "accuracy, last round (%)": lambda run: 100 * float(run.results["accuracy"]),
-    "worst tenth of sites (%)": lambda run: 100 * float(run.results["accuracy_worst_decile"]),
+    "accuracy held (%)": lambda run: 100 * run.results.best_sustained_accuracy,
+    "accuracy, last round (%)": lambda run: 100 * run.results.accuracy,
+    "worst tenth of sites (%)": lambda run: 100 * run.results.accuracy_worst_decile,
 }
 
 
 def main(folders: list[Path]) -> None:
     """Print a table per comparison."""
     for folder in folders:
-        runs = [Run.read(path.parent) for path in sorted(folder.glob("runs/**/results.json"))]
+        found = sorted(folder.glob(f"runs/**/{ResultsFile.FILE}"))
+        runs = [Run.read(path.parent) for path in found]
         by_rule = {
             rule: {run.settings.seed: run for run in runs if run.settings.selection == rule}
             for rule in ("random", "link-aware")

@@ -24,7 +24,7 @@ from common import splits
 from common.privacy.labels import PaperShares, plausible_counts
 from common.seeds import generator
 from server_app.clustering.algorithms import symmetric_kl_k_means
-from server_app.report import plots
+from server_app.report import drawing
 
 CLASSES, ROWS, MIN_ROWS = 10, 60_000, 10
 CLIENTS_PER_ROUND = 10
@@ -86,13 +86,13 @@ def table(found: dict[Point, list[float]]) -> str:
 
 def picture(found: dict[Point, list[float]]) -> Figure:
     """Return the index against gamma, a panel per number of sites and a line per rho."""
-    figure = Figure(figsize=(plots.WIDE, 3.6), layout="constrained")
+    figure = Figure(figsize=(drawing.WIDE, 3.6), layout="constrained")
     panels = figure.subplots(1, len(SITES), sharey=True, squeeze=False)[0]
     for axes, sites in zip(panels, SITES, strict=True):
         for index, partitions in enumerate(PARTITIONS):
             values = np.array([found[Point(sites, partitions, gamma)] for gamma in GAMMAS])
             middle, spread = values.mean(axis=1), values.std(axis=1)
-            color = plots.cluster_color(index)
+            color = drawing.cluster_color(index)
             axes.plot(GAMMAS, middle, "o-", ms=4, color=color, label=f"rho = {partitions}")
             axes.fill_between(GAMMAS, middle - spread, middle + spread, color=color, alpha=0.15)
         axes.set_xscale("symlog", linthresh=min(gamma for gamma in GAMMAS if gamma))
@@ -120,8 +120,8 @@ def main() -> None:
     if arguments.output:
         arguments.output.mkdir(parents=True, exist_ok=True)
         (arguments.output / "table.md").write_text(table(found) + "\n", encoding="utf-8")
-        with plots.style():
-            document = plots.svg(picture(found), "ARI against gamma")
+        with drawing.style():
+            document = drawing.svg(picture(found), "ARI against gamma")
         (arguments.output / "figure.svg").write_text(document, encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""``coterie compare``: many runs, one table; what has finished is never run again."""
+"""Comparison: many runs, one table; what has finished is never run again."""
 
 import os
 import sys

@@ -1,12 +1,10 @@
-"""What the runs of a comparison say: figures of one run, and their mean and spread over seeds."""
+"""Comparison figures: those of one run, and their mean and spread over seeds."""
 
-import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +12,8 @@ import safetensors
 
 from deploy.compare.grid import Case
 from server_app.record.energy_figures import COUNTED, Curve, joules_by_phase, times_trained
+from server_app.record.format import ResultsFile, RoundLine
+from server_app.record.run_folder import RunFolder
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class RunFigures:
     curve: Curve
     joules: dict[str, float]
     """Of the whole run by phase; NaN for one that was not metered."""
-    sources: dict[str, str]
+    sources: Mapping[str, str | None]
     """How the joules of each phase are known: measured, estimated, attributed."""
     clients_per_round: float
     num_bytes: int
@@ -46,22 +46,22 @@ class RunFigures:
     @classmethod
     def of(cls, case: Case, folder: Path) -> "RunFigures":
         """Read a finished run's folder."""
-        results = _json(folder / "results.json")
-        text = (folder / "rounds.jsonl").read_text(encoding="utf-8")
-        attempts = [json.loads(line) for line in text.splitlines()]
-        lines = [line for line in attempts if line["accuracy"] is not None]
-        sites = [entry["site"] for entry in _json(folder / "sites.json")]
+        files = RunFolder(folder)
+        results = files.load(ResultsFile)
+        attempts = list(files.each(RoundLine))
+        lines = [line for line in attempts if line.has_result]
+        sites = [entry.site for entry in files.sites()]
         return cls(
             case=case,
             folder=folder,
             curve=Curve.of(attempts),
             joules=joules_by_phase(attempts),
-            sources=results.get("joules_source", {}),
-            clients_per_round=float(np.mean([len(line["trained"]) for line in lines])),
-            num_bytes=sum(line["bytes_down"] + line["bytes_up"] for line in attempts),
-            uplink_share=lines[-1]["uplink_share"],
-            worst_decile=lines[-1]["accuracy_worst_decile"],
-            seconds=results["seconds"],
+            sources=results.joules_source or {},
+            clients_per_round=float(np.mean([line.num_trained for line in lines])),
+            num_bytes=sum((line.bytes_down or 0) + (line.bytes_up or 0) for line in attempts),
+            uplink_share=lines[-1].uplink_share,
+            worst_decile=lines[-1].accuracy_worst_decile,
+            seconds=results.seconds,
             num_parameters=_num_parameters(next((folder / "models").glob("*.safetensors"))),
             trained=np.array(list(times_trained(lines, sites).values()), dtype=np.int64),
         )
@@ -94,10 +94,6 @@ class RunFigures:
 def _num_parameters(path: Path) -> int:
     with safetensors.safe_open(path, framework="numpy") as file:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - the file is no mapping
-
-
-def _json(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)

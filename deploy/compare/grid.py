@@ -1,4 +1,4 @@
-"""Which runs a comparison consists of: methods x scenarios x seeds, from a TOML file and words.
+"""Grid of a comparison: methods x scenarios x seeds, from a TOML file and words.
 
 A scenario is what the sites' data look like: settings of :data:`SCENARIO`. Any other setting with
 several values makes several methods, which are compared with each other within each scenario.

@@ -1,4 +1,4 @@
-"""A comparison's page: one HTML file that opens offline, and its pictures."""
+"""Page of a comparison: one HTML file that opens offline, and its pictures."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from deploy.compare.figures import COLUMNS, Column, Row, common_joules
 from deploy.compare.grid import Grid, identity
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import columns_of, head_and_cells, legend, scenarios
-from server_app.report import plots
+from server_app.report import drawing
 from server_app.report.page import Picture, Table, render
 
 
@@ -27,7 +27,7 @@ class Section:
 
 def sections(rows: Sequence[Row], grid: Grid) -> list[Section]:
     """Return every scenario's table and drawn pictures."""
-    with plots.style():
+    with drawing.style():
         return [
             _section(number, scenario, group, grid)
             for number, (scenario, group) in enumerate(scenarios(rows), start=1)
@@ -135,8 +135,8 @@ def _picture(
     number: int, kind: str, title: str, caption: str, figure: Figure, wide: bool
 ) -> Picture:
     name = f"{number}-{kind}"
-    document = plots.svg(figure, title)
-    return Picture(name, title, caption, document, plots.inline(document, f"p{name}"), wide)
+    document = drawing.svg(figure, title)
+    return Picture(name, title, caption, document, drawing.inline(document, f"p{name}"), wide)
 
 
 _TEMPLATE = """\

@@ -1,4 +1,4 @@
-"""A comparison's pictures: rows of runs in, figures out; made inside ``plots.style()``."""
+"""Plots of a comparison: rows of runs in, figures out; made inside ``drawing.style()``."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,8 @@ from deploy.compare.figures import (
     selection_shares,
 )
 from server_app.record.energy_figures import COUNTED
-from server_app.report.plots import INK, NARROW, WIDE, cluster_color, joules_in_words, short
+from server_app.report.drawing import INK, NARROW, WIDE, cluster_color, short
+from server_app.report.words import joules_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -1,4 +1,4 @@
-"""Many runs side by side, a process each, and none of them twice.
+"""Runs of a comparison: side by side, a process each, and none of them twice.
 
 Every run is in a folder of its own under ``runs/`` of the comparison's folder, and its name begins
 with the digest of its settings. A run counts as done when its folder says ``finished`` and its
@@ -7,7 +7,6 @@ with the digest of its settings. A run counts as done when its folder says ``fin
 
 import contextlib
 import fcntl
-import json
 import multiprocessing
 import os
 import shutil
@@ -25,6 +24,8 @@ from common import config
 from common.config import Settings, read_toml
 from common.errors import ConfigError, CoterieError
 from deploy.compare.grid import Case, identity
+from server_app.record.format import StatusFile
+from server_app.record.run_folder import RunFolder
 
 _TICK_SECONDS = 1.0
 
@@ -101,8 +102,8 @@ def finished(case: Case, runs: Path) -> Path | None:
 
 def _state(folder: Path) -> str:
     try:
-        return str(json.loads((folder / "status.json").read_text(encoding="utf-8"))["state"])
-    except (OSError, ValueError, LookupError):
+        return RunFolder(folder).load(StatusFile).state or "unknown"
+    except (OSError, ValueError):
         return "unknown"
 
 

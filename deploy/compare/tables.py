@@ -1,4 +1,4 @@
-"""A comparison's tables: aligned Markdown that a terminal shows as well, and CSV files."""
+"""Tables of a comparison: aligned Markdown that a terminal shows as well, and CSV files."""
 
 import csv
 import io

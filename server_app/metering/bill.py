@@ -1,13 +1,13 @@
-"""Bill: what a round's messages and the server's own work cost, as the ledger writes it down."""
+"""Bill: what a round's messages and the server's own work cost, put into the ledger's lines."""
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 from common.messages import Usage
 from common.power import ESTIMATED
 from server_app.metering.phases import PHASES
+from server_app.record.format import ClientLine, RoundLine
 
 __all__ = ["Bill", "Item", "Link"]
 
@@ -41,17 +41,18 @@ class Item:
     """By the site's machine; NaN: not known."""
     source: str
 
-    def line(self) -> dict[str, Any]:
-        """Return what a line of ``clients.jsonl`` says of it; null: not known."""
-        known, used = math.isfinite(self.joules), self.usage
-        return {
-            "joules": self.joules if known else None,
-            "joules_source": self.source if known else None,
-            "cpu_seconds": used.cpu_seconds if used else None,
-            "gpu_seconds": used.gpu_seconds if used else None,
-            "radio_seconds": self.radio_seconds,
-            "radio_joules": self.radio_joules,
-        }
+    def added_to(self, line: ClientLine) -> ClientLine:
+        """Return a line of ``clients.jsonl`` with what the message cost."""
+        used = self.usage
+        return replace(
+            line,
+            joules=self.joules if math.isfinite(self.joules) else math.nan,
+            joules_source=self.source if math.isfinite(self.joules) else "",
+            cpu_seconds=used.cpu_seconds if used else math.nan,
+            gpu_seconds=used.gpu_seconds if used else math.nan,
+            radio_seconds=self.radio_seconds,
+            radio_joules=self.radio_joules,
+        )
 
 
 @dataclass(frozen=True)
@@ -64,20 +65,21 @@ class Bill:
     """Joules of the server's own work by phase; NaN: not known."""
     server_source: str = ESTIMATED
 
-    def line(self) -> dict[str, Any]:
-        """Return the totals as a line of ``rounds.jsonl`` holds them; null: not known."""
+    def added_to(self, line: RoundLine) -> RoundLine:
+        """Return a line of ``rounds.jsonl`` with the totals; None: not known."""
         parts = {phase: list(self._parts(phase)) for phase in PHASES}
         sums = {phase: math.fsum(joules for joules, _ in some) for phase, some in parts.items()}
         sources = {phase: sorted({source for _, source in some}) for phase, some in parts.items()}
-        return {
-            "joules": _known(sums),
-            "joules_source": {
+        return replace(
+            line,
+            joules=_known(sums),
+            joules_source={
                 phase: ", ".join(sources[phase]) if math.isfinite(joules) else None
                 for phase, joules in sums.items()
             },
-            "joules_server": _known(self.server),
-            "radio_seconds": math.fsum(item.radio_seconds for item in self.items),
-        }
+            joules_server=_known(self.server),
+            radio_seconds=math.fsum(item.radio_seconds for item in self.items),
+        )
 
     def _parts(self, phase: str) -> Iterator[tuple[float, str]]:
         """Yield the joules that a phase consists of, with their sources.

@@ -20,12 +20,11 @@ from common.messages import Parameters
 from common.objectives import objective_of
 from common.privacy.book import SITE
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
+from server_app.record.release_format import CentralDpFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Update
 
 log = logging.getLogger("coterie")
-
-FILE = "central-dp.json"
 
 
 class CentralDp:
@@ -37,8 +36,8 @@ class CentralDp:
     def __init__(self, settings: Settings, folder: RunFolder) -> None:
         self._noise = UpdateNoise.of(settings)
         self._folder = folder
-        known = (folder.path / FILE).exists()
-        self._releases = int(folder.read_json(FILE)["releases"]) if known else 0
+        known = (folder.path / CentralDpFile.FILE).exists()
+        self._releases = folder.load(CentralDpFile).releases if known else 0
 
     @classmethod
     def chosen(cls, settings: Settings, folder: RunFolder) -> "CentralDp | None":
@@ -89,14 +88,15 @@ class CentralDp:
                 f"{noise.epsilon:g} was planned for: rounds were played again; start anew"
             )
         self._releases = released
-        record = {
-            "mechanism": f"Gaussian, updates clipped to {noise.clip:g}",
-            "releases": released,
-            "epsilon": noise.spent(released),
-            "delta": noise.delta,
-            "unit": SITE,
-        }
-        self._folder.write_json(FILE, record)
+        self._folder.store(
+            CentralDpFile(
+                mechanism=f"Gaussian, updates clipped to {noise.clip:g}",
+                releases=released,
+                epsilon=noise.spent(released),
+                delta=noise.delta,
+                unit=SITE,
+            )
+        )
 
 
 def clipped_average(

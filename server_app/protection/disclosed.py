@@ -12,7 +12,7 @@ them; in a simulation before the sites are asked to train again, and at the end 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
@@ -27,11 +27,11 @@ from common.two_party.messages import (
     TWO_PARTY_SHARE,
 )
 from server_app.record import audit
+from server_app.record.release_format import PrivacyFile, ReleaseEntry, ReleaseTally
 from server_app.record.run_folder import RunFolder
 
-__all__ = ["CLEAR", "FILE", "WHAT", "Disclosed", "DisclosedReply", "DisclosureFile", "shape_of"]
+__all__ = ["CLEAR", "WHAT", "Disclosed", "DisclosedReply", "DisclosureFile", "shape_of"]
 
-FILE = "privacy.json"
 CLEAR = "in the clear"
 _ERROR = "error"
 _SUPERLINK = 1  # the node id under which Flower answers for a node that is gone
@@ -130,33 +130,31 @@ class Disclosed:
                 return  # the roster refuses it; here it goes by its node's number
             self._names[reply.metadata.src_node_id] = site
 
-    def as_json(self) -> dict[str, Any]:
-        """Return the list as ``privacy.json`` holds it; null: no such number."""
-        return {
-            "releases": [
-                {
-                    "what": released.what,
-                    **{key: _finite(value) for key, value in vars(released).items()},
-                    "sites": {
-                        site: {key: _finite(value) for key, value in vars(tally).items()}
-                        for site, tally in sorted(tallies.items())
+    def as_file(self) -> PrivacyFile:
+        """Return the list as the run's folder keeps it."""
+        return PrivacyFile(
+            tuple(
+                ReleaseEntry(
+                    what=released.what,
+                    **vars(released),
+                    sites={
+                        site: ReleaseTally(**vars(tally)) for site, tally in sorted(tallies.items())
                     },
-                }
+                )
                 for released, tallies in self.by_kind.items()
-            ]
-        }
+            )
+        )
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Return the list that :meth:`as_json` wrote."""
+    def from_file(cls, value: PrivacyFile) -> Self:
+        """Return the list that :meth:`as_file` gave."""
         keys = DisclosedReply.__dataclass_fields__
         return cls(
             {
-                DisclosedReply(**{key: _or_inf(entry[key]) for key in keys}): {
-                    site: _Tally(**{key: _or_inf(number) for key, number in tally.items()})
-                    for site, tally in entry["sites"].items()
+                DisclosedReply(**{key: getattr(entry, key) for key in keys}): {
+                    site: _Tally(**vars(tally)) for site, tally in entry.sites.items()
                 }
-                for entry in value["releases"]
+                for entry in value.releases
             }
         )
 
@@ -172,12 +170,12 @@ class DisclosureFile:
     def __init__(self, folder: RunFolder, *, real: bool = False) -> None:
         self._folder = folder
         self._real = real
-        known = (folder.path / FILE).exists()
-        self.disclosed = Disclosed.from_json(folder.read_json(FILE)) if known else Disclosed()
+        known = (folder.path / PrivacyFile.FILE).exists()
+        self.disclosed = Disclosed.from_file(folder.load(PrivacyFile)) if known else Disclosed()
 
     def write(self) -> None:
         """Put the list on disk."""
-        self._folder.write_json(FILE, self.disclosed.as_json())
+        self._folder.store(self.disclosed.as_file())
 
     def sending(self, outgoing: Sequence[Message]) -> None:
         """Put the list on disk before the sites train again."""
@@ -233,11 +231,3 @@ def _note(content: RecordDict) -> ReleaseNote | None:
         return ReleaseNote.beside(content)
     except MessageError:
         return None  # what cannot be read protects nothing: the reply counts as in the clear
-
-
-def _finite(value: str | float) -> str | float | None:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _or_inf(value: Any) -> Any:
-    return math.inf if value is None else value

@@ -7,7 +7,7 @@ from common.identity import SignedKeys
 from common.secagg.fixed_point import Mean, Ring, Scale
 from common.secagg.neighbours import wiring
 from common.secagg.protocol import Disclosure, Relay
-from server_app.rounds.attempt import SecaggRecord
+from server_app.record.format import SecaggRecord
 
 __all__ = ["ModelSum"]
 
@@ -58,7 +58,7 @@ class ModelSum:
             masked=len(self.masked),
             unmasked=len(self.told),
             threshold=wiring(len(self.weights)).threshold,
-            sites=sorted(self.masked) if mean else [],
+            sites=tuple(sorted(self.masked)) if mean else (),
             weight=mean.weight if mean else None,
             loss=mean.metrics[0] if mean and mean.metrics else None,
             reason=self.reason,

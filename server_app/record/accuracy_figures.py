@@ -1,4 +1,4 @@
-"""Figures that papers report of an accuracy curve: one accuracy in [0, 1] per round.
+"""Accuracy figures: what papers report of a curve of one accuracy in [0, 1] per round.
 
 Source: Pereira et al., "Energy-Efficient Federated Learning for AIoT using Clustering Methods",
 section V: an accuracy counts once it was held for a window of 20 rounds.
@@ -22,6 +22,9 @@ def sustained_accuracy(accuracies: ArrayLike, window: int = WINDOW) -> float | N
     """Return the largest accuracy held for ``window`` rounds in a row; None for a shorter curve.
 
     That is the maximum over all windows of the minimum within the window.
+
+    >>> sustained_accuracy([0.5, 0.9, 0.7, 0.8], window=2)
+    0.7
     """
     held = _held(accuracies, window)
     return float(held.max()) if held.size else None
@@ -31,6 +34,9 @@ def rounds_to_sustain(accuracies: ArrayLike, target: float, window: int = WINDOW
     """Return the last round (from 1) of the first window that is never below ``target``.
 
     None if there is no such window.
+
+    >>> rounds_to_sustain([0.5, 0.9, 0.7, 0.8], target=0.7, window=3)
+    4
     """
     reached = np.flatnonzero(_held(accuracies, window) >= target)
     return int(reached[0]) + window if reached.size else None
@@ -45,7 +51,11 @@ class Tail:
 
 
 def tail(accuracies: ArrayLike, window: int = WINDOW) -> Tail:
-    """Return the figures of the last ``window`` rounds, or of all if there are fewer."""
+    """Return the figures of the last ``window`` rounds, or of all if there are fewer.
+
+    >>> tail([0.1, 0.25, 0.75], window=2)
+    Tail(mean=0.5, deviation=0.25)
+    """
     last = np.asarray(accuracies, dtype=np.float64)[-window:]
     return Tail(float(last.mean()), float(last.std()))
 

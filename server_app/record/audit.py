@@ -1,4 +1,4 @@
-"""The audit trail of a run: who joined, who was refused, what was rejected, what left each site.
+"""Audit trail of a run: who joined, who was refused, what was rejected, what left each site.
 
 ``audit.jsonl`` is only ever appended to, also when a run goes on after a crash, and every line is
 on disk before the run does anything that rests on it. What happens reaches it through the log:
@@ -7,12 +7,12 @@ on disk before the run does anything that rests on it. What happens reaches it t
 
 import contextlib
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Any
 
 from common import logs
 from common.logs import FACTS, Fact, facts
+from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
 
 log = logging.getLogger("coterie")
@@ -25,15 +25,15 @@ def append(folder: RunFolder, event: str, *entries: Fact) -> None:
     _append(folder, facts(event, entries)[FACTS])
 
 
-def say_what_did_not_count(line: Mapping[str, Any]) -> None:
+def say_what_did_not_count(line: RoundLine) -> None:
     """Log the replies that a round's line lists as rejected or missing."""
-    for entry in line["rejected"]:
-        words = line["round"], entry["site"], entry["reason"]
-        rejected = logs.fact("rejected", round=line["round"], **entry)
+    for entry in line.rejected:
+        words = line.round, entry.site, entry.reason
+        rejected = logs.fact("rejected", round=line.round, **entry.to_json())
         log.warning("round %d: %s: %s", *words, extra=rejected)
-    for site in line["missing"]:
-        missing = logs.fact("missing", round=line["round"], site=site)
-        log.warning("round %d: %s: no reply", line["round"], site, extra=missing)
+    for site in line.missing:
+        missing = logs.fact("missing", round=line.round, site=site)
+        log.warning("round %d: %s: no reply", line.round, site, extra=missing)
 
 
 @contextlib.contextmanager

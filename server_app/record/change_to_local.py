@@ -1,4 +1,4 @@
-"""What a run gives each site over training alone: two run folders in, per cent of change out."""
+"""Change to local: what a run gives each site over training alone, in per cent."""
 
 import math
 from collections.abc import Mapping
@@ -6,12 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.errors import DataError
-from server_app.record.recorded_run import Json, RecordedRun
+from server_app.record.format import ChangeToLocalFile, SiteChangeEntry
+from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 
-__all__ = ["FILE", "ChangeToLocal", "SiteChange", "changes_to_local", "write"]
-
-FILE = "change-to-local.json"
+__all__ = ["ChangeToLocal", "SiteChange", "changes_to_local", "write"]
 
 _EQUAL = (
     *("dataset", "test-fraction", "num-clients", "split", "dirichlet-alpha", "num-partitions"),
@@ -51,16 +50,13 @@ class ChangeToLocal:
         known = [site.change for site in self.sites.values() if not math.isnan(site.change)]
         return sum(known) / len(known) if known else math.nan
 
-    def as_json(self) -> Json:
-        """Return what :data:`FILE` holds; null where there is no change to tell."""
-        return {
-            "local_run": self.local_run,
-            "mean_change": _finite(self.mean),
-            "sites": {
-                name: {**vars(site), "change": _finite(site.change)}
-                for name, site in self.sites.items()
-            },
+    def as_file(self) -> ChangeToLocalFile:
+        """Return what the run's folder keeps; NaN where there is no change to tell."""
+        sites = {
+            name: SiteChangeEntry(site.accuracy, site.local, site.change)
+            for name, site in self.sites.items()
         }
+        return ChangeToLocalFile(self.local_run, self.mean, sites)
 
 
 def changes_to_local(run: Path, local: Path) -> ChangeToLocal:
@@ -90,7 +86,7 @@ def changes_to_local(run: Path, local: Path) -> ChangeToLocal:
 
 def write(run: Path, changes: ChangeToLocal) -> None:
     """Put the changes into a run's folder, where the report finds them."""
-    RunFolder(run).write_json(FILE, changes.as_json())
+    RunFolder(run).store(changes.as_file())
 
 
 def _finished(path: Path) -> RecordedRun:
@@ -98,7 +94,3 @@ def _finished(path: Path) -> RecordedRun:
     if run.state != "finished":
         raise DataError(f"{path}: not the folder of a finished run (its state is {run.state})")
     return run
-
-
-def _finite(value: float) -> float | None:
-    return None if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""What a run's lines say of joules, rounds and targets: ``rounds.jsonl`` in, figures out.
+"""Energy figures: what a run's lines say of joules, rounds and targets.
 
 Sources:
 
@@ -12,13 +12,14 @@ Sources:
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from server_app.metering.phases import COUNTED, PHASES
 from server_app.record.accuracy_figures import rounds_to_sustain, sustained_accuracy
+from server_app.record.format import ClientLine, RoundLine, SiteCosts
 
 __all__ = [
     "COUNTED",
@@ -32,8 +33,6 @@ __all__ = [
 ]
 
 FloatArray = NDArray[np.float64]
-Line = Mapping[str, Any]
-"""A line of ``rounds.jsonl``: one attempt at a round."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,17 @@ class Reached:
 
 @dataclass(frozen=True)
 class Curve:
-    """Accuracy and cumulative energy of consecutive rounds."""
+    """Accuracy and cumulative energy of consecutive rounds.
+
+    >>> curve = Curve.of(
+    ...     RoundLine(round=number, accuracy=accuracy, joules={"pre": 0, "train": 2, "comm": 1})
+    ...     for number, accuracy in enumerate((0.5, 0.8, 0.9), start=1)
+    ... )
+    >>> curve.reached(0.8, window=2)
+    Reached(first=2, last=3, joules=9.0)
+    >>> curve.best_sustained(2, budget=6)
+    0.5
+    """
 
     rounds: NDArray[np.int64]
     """(T,) consecutive round numbers."""
@@ -70,18 +79,18 @@ class Curve:
             raise ValueError("rounds are missing: a curve needs consecutive ones")
 
     @classmethod
-    def of(cls, lines: Iterable[Line], phases: Sequence[str] = COUNTED) -> Self:
+    def of(cls, lines: Iterable[RoundLine], phases: Sequence[str] = COUNTED) -> Self:
         """Return the curve of a run's lines, in their order, over the joules of some phases.
 
         A round that was retried spent what all its attempts did; its accuracy is the last one's.
         """
         known = list(lines)
-        accuracies = {line["round"]: line.get("accuracy") for line in known}
-        rounds = sorted(number for number, value in accuracies.items() if value is not None)
+        accuracies = {line.round: line.accuracy for line in known}
+        rounds = sorted(number for number, value in accuracies.items() if not math.isnan(value))
         spent = dict.fromkeys(rounds, 0.0)
         for line in known:
-            if line["round"] in spent:
-                spent[line["round"]] += _spent(line, phases)
+            if line.round in spent:
+                spent[line.round] += _spent(line, phases)
         return cls(
             np.array(rounds, dtype=np.int64),
             np.array([accuracies[number] for number in rounds], dtype=np.float64),
@@ -105,15 +114,20 @@ class Curve:
         return sustained_accuracy(self.accuracy[within], window)
 
 
-def joules_by_phase(lines: Iterable[Line]) -> dict[str, float]:
-    """Return the joules of each phase over all lines; NaN for one that was not metered."""
-    spent = [line.get("joules") or {} for line in lines]
+def joules_by_phase(lines: Iterable[RoundLine]) -> dict[str, float]:
+    """Return the joules of each phase over all lines; NaN for one that was not metered.
+
+    >>> joules_by_phase([RoundLine(round=1, joules={"pre": 2.0, "comm": 0.5}),
+    ...                  RoundLine(round=2, joules={"pre": 0.0, "comm": 0.5})])
+    {'pre': 2.0, 'train': nan, 'comm': 1.0, 'evaluate': nan}
+    """
+    spent = [line.joules or {} for line in lines]
     return {phase: sum(_number(entry, phase) for entry in spent) for phase in PHASES}
 
 
-def sources_by_phase(lines: Iterable[Line]) -> dict[str, str | None]:
+def sources_by_phase(lines: Iterable[RoundLine]) -> dict[str, str | None]:
     """Return where each phase's joules come from over all lines; None where it was not metered."""
-    told = [line.get("joules_source") or {} for line in lines]
+    told = [line.joules_source or {} for line in lines]
     sources = {
         phase: sorted({source for entry in told for source in _words(entry.get(phase))})
         for phase in PHASES
@@ -125,39 +139,41 @@ def _words(text: str | None) -> list[str]:
     return text.split(", ") if text else []
 
 
-def costs_by_site(lines: Iterable[Line]) -> dict[str, dict[str, float | None]]:
+def costs_by_site(lines: Iterable[ClientLine]) -> dict[str, SiteCosts]:
     """Return what each site cost over all lines of ``clients.jsonl``: joules, air time, bytes.
 
     ``joules`` is the site's machine alone, where they are known; None if they never are.
+
+    >>> lines = [ClientLine(round=n, site="a", bytes_up=5, joules=2.0) for n in (1, 2)]
+    >>> costs = costs_by_site(lines)["a"]
+    >>> costs.bytes_up, costs.joules, costs.radio_joules
+    (10, 4.0, None)
     """
-    found: dict[str, dict[str, float | None]] = {}
+    found: dict[str, dict[str, float]] = {}
     for line in lines:
-        costs = found.setdefault(line["site"], dict.fromkeys(_COSTS))
-        for key in _COSTS:
-            value = line.get(key)
-            if value is not None:
-                costs[key] = (costs[key] or 0) + value
-    return found
+        costs = found.setdefault(line.site, {})
+        for key in SiteCosts.keys():  # noqa: SIM118 - a record is no mapping
+            value = getattr(line, key)
+            if value is not None and value == value:
+                costs[key] = costs.get(key, 0) + value
+    return {site: SiteCosts.from_json(costs) for site, costs in found.items()}
 
 
-_COSTS = ("joules", "radio_joules", "radio_seconds", "bytes_down", "bytes_up")
-
-
-def times_trained(lines: Iterable[Line], sites: Sequence[str]) -> dict[str, int]:
+def times_trained(lines: Iterable[RoundLine], sites: Sequence[str]) -> dict[str, int]:
     """Return in how many of the rounds with a result each site's update counted."""
     times = dict.fromkeys(sites, 0)
     for line in lines:
-        if line["accuracy"] is not None:
-            for site in line["trained"]:
+        if line.has_result:
+            for site in line.trained or ():
                 times[site] = times.get(site, 0) + 1
     return times
 
 
-def _spent(line: Line, phases: Sequence[str]) -> float:
-    spent = line.get("joules") or {}
+def _spent(line: RoundLine, phases: Sequence[str]) -> float:
+    spent = line.joules or {}
     return sum(_number(spent, phase) for phase in phases)
 
 
-def _number(values: Mapping[str, Any], key: str) -> float:
+def _number(values: Mapping[str, float | None], key: str) -> float:
     value = values.get(key)
     return math.nan if value is None else float(value)

@@ -1,4 +1,4 @@
-"""A run's folder, read back: whatever is there, in whatever state the run is.
+"""Recorded runs: a run's folder read back, whatever is there, in whatever state the run is.
 
 A file that is missing leaves its part empty; one that cannot be read is noted as well. Nothing here
 draws or computes figures anew.
@@ -13,17 +13,33 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
+from server_app.record.format import (
+    ChangeToLocalFile,
+    ClientLine,
+    ClustersFile,
+    ResultsFile,
+    RoundLine,
+    SiteEntry,
+    StatusFile,
+)
+from server_app.record.json_record import JsonRecord
+from server_app.record.precheck_format import PrecheckFile
+from server_app.record.release_format import CentralDpFile, PrivacyFile
+
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
 Json = Mapping[str, Any]
+R = TypeVar("R", bound=JsonRecord)
+E = TypeVar("E")
 Attempt = tuple[int, int]
 """Round and attempt, both from 1."""
 
+_OK = "ok"
 _BLOCK = 1 << 20  # bytes read at a time
 
 
@@ -125,21 +141,21 @@ class RecordedRun:
     name: str
     settings: Json
     environment: Json
-    status: Json
-    clusters: Json
-    results: Json
-    privacy: Json
+    status: StatusFile
+    clusters: ClustersFile
+    results: ResultsFile
+    privacy: PrivacyFile
     """What left the sites."""
-    change_to_local: Json
+    change_to_local: ChangeToLocalFile | None
     """What the run gave each site over training alone, once that was asked."""
-    precheck: Json
+    precheck: PrecheckFile | None
     """Costs between sites and what they advise."""
-    central: Json
+    central: CentralDpFile | None
     """What the models that left the server promise, if they were made noisy there."""
-    sites: list[Json]
-    rounds: list[Json]
+    sites: list[SiteEntry]
+    rounds: list[RoundLine]
     """As written; a retried round has one line per attempt that ended."""
-    newest: list[Json]
+    newest: list[ClientLine]
     """The lines of ``clients.jsonl`` from the last round that sites evaluated, to its end."""
     grouping: RecordedClusters | None
     notes: list[str]
@@ -153,16 +169,16 @@ class RecordedRun:
             name=path.resolve().name,
             settings=files.mapping("config.toml"),
             environment=files.mapping("environment.json"),
-            status=files.mapping("status.json"),
-            clusters=files.mapping("clusters.json"),
-            results=files.mapping("results.json"),
-            privacy=files.mapping("privacy.json"),
-            central=files.mapping("central-dp.json"),
-            change_to_local=files.mapping("change-to-local.json"),
-            precheck=files.mapping("precheck.json"),
-            sites=files.read("sites.json", _introductions, []),
+            status=files.record(StatusFile, StatusFile()),
+            clusters=files.record(ClustersFile, ClustersFile()),
+            results=files.record(ResultsFile, ResultsFile()),
+            privacy=files.record(PrivacyFile, PrivacyFile()),
+            central=files.record(CentralDpFile, None),
+            change_to_local=files.record(ChangeToLocalFile, None),
+            precheck=files.record(PrecheckFile, None),
+            sites=files.read(SiteEntry.FILE, _introductions, []),
             rounds=files.rounds(),
-            newest=files.read("clients.jsonl", _newest_client_lines, []),
+            newest=files.read(ClientLine.FILE, _newest_client_lines, []),
             grouping=files.read("dissimilarity.npz", RecordedClusters.load, None),
             notes=files.notes,
         )
@@ -170,13 +186,13 @@ class RecordedRun:
     @cached_property
     def state(self) -> str:
         """``running``, ``finished``, ``failed`` or, where nothing says so, ``unknown``."""
-        state = self.status.get("state")
+        state = self.status.state
         return state if state in ("running", "finished", "failed") else "unknown"
 
     @cached_property
-    def by_round(self) -> dict[int, Json]:
+    def by_round(self) -> dict[int, RoundLine]:
         """The last attempt of each round."""
-        return {line["round"]: line for line in self.rounds}
+        return {line.round: line for line in self.rounds}
 
     @cached_property
     def numbers(self) -> IntArray:
@@ -186,8 +202,8 @@ class RecordedRun:
     @cached_property
     def cluster_of(self) -> dict[str, int]:
         """The cluster of each site that is in one."""
-        if self.clusters.get("sites"):
-            return {site: int(cluster) for site, cluster in self.clusters["sites"].items()}
+        if self.clusters.sites:
+            return dict(self.clusters.sites)
         if self.grouping is None:
             return {}
         sites = self.grouping.sites
@@ -196,9 +212,9 @@ class RecordedRun:
     @cached_property
     def ordered_sites(self) -> OrderedSites:
         """Every site that any file names."""
-        trained = (site for line in self.rounds for site in line.get("trained", ()))
+        trained = (site for line in self.rounds for site in line.trained or ())
         refused = (site for _, site, *_ in self.refused if site)
-        introduced = (site["site"] for site in self.sites)
+        introduced = (site.site for site in self.sites)
         names = sorted({*introduced, *self.cluster_of, *trained, *refused})
         clusters = self.clusters_of(names)
         order = order_by_cluster(names, clusters)
@@ -211,7 +227,7 @@ class RecordedRun:
     @cached_property
     def evaluated(self) -> dict[str, float]:
         """The accuracy of each site in the last round that sites evaluated."""
-        return {line["site"]: line["accuracy"] for line in filter(_is_evaluation, self.newest)}
+        return {line.site: number(line.accuracy) for line in filter(_is_evaluation, self.newest)}
 
     @cached_property
     def refused(self) -> list[tuple[Attempt, str, str, str]]:
@@ -220,20 +236,21 @@ class RecordedRun:
         # A round that stopped the run has no line of its own, only its clients' lines.
         last = max(self.by_round, default=0)
         return found + [
-            (_attempt(line), line["site"], line.get("phase", ""), line["verdict"])
+            (_attempt(line), line.site, line.phase, line.verdict or _OK)
             for line in self.newest
-            if line["round"] > last and line.get("verdict", "ok") != "ok"
+            if line.round > last and line.verdict not in (None, _OK)
         ]
 
-    def column(self, key: str) -> FloatArray:
+    def column(self, of: Callable[[RoundLine], float | None]) -> FloatArray:
         """(T,) a number of each round in :attr:`numbers`, NaN where absent."""
-        return np.array([number(self.by_round.get(n, {}), key) for n in self.numbers.tolist()])
+        lines = (self.by_round.get(n) for n in self.numbers.tolist())
+        return np.array([math.nan if line is None else number(of(line)) for line in lines])
 
-    def total(self, key: str, of: Callable[[Json], float]) -> float:
+    def total(self, final: float | None, of: Callable[[RoundLine], float | None]) -> float:
         """Return a final figure; without one, its sum over all lines; NaN if there are none."""
-        final = number(self.results, key)
-        summands = [value for line in self.rounds if math.isfinite(value := of(line))]
-        return final if math.isfinite(final) or not summands else sum(summands)
+        known = number(final)
+        summands = [value for line in self.rounds if math.isfinite(value := number(of(line)))]
+        return known if math.isfinite(known) or not summands else sum(summands)
 
 
 @dataclass(frozen=True)
@@ -256,43 +273,49 @@ class _Files:
         result: Json = self.read(name, _mapping, {})
         return result
 
-    def rounds(self) -> list[Json]:
-        texts = self.read("rounds.jsonl", lambda path: path.read_bytes().splitlines(), [])
-        lines = [line for text in texts if (line := _parsed(text))]
+    def record(self, kind: type[R], empty: E) -> R | E:
+        result: R | E = self.read(kind.FILE, lambda path: kind.from_json(_json(path)), empty)
+        return result
+
+    def rounds(self) -> list[RoundLine]:
+        texts = self.read(RoundLine.FILE, lambda path: path.read_bytes().splitlines(), [])
+        lines = [line for text in texts if (line := _parsed(RoundLine, text))]
         if len(lines) < len(texts):
-            self.notes.append(f"rounds.jsonl: lines cut off: {len(texts) - len(lines)}")
+            self.notes.append(f"{RoundLine.FILE}: lines cut off: {len(texts) - len(lines)}")
         return lines
 
 
 def _mapping(path: Path) -> Json:
-    parse = tomllib.loads if path.suffix == ".toml" else json.loads
-    value = parse(path.read_text(encoding="utf-8"))
+    value = (
+        tomllib.loads(path.read_text(encoding="utf-8")) if path.suffix == ".toml" else _json(path)
+    )
     if not isinstance(value, dict):
         raise ValueError("expected names with values")
     return value
 
 
-def _introductions(path: Path) -> list[Json]:
-    return [site for site in json.loads(path.read_bytes()) if "site" in site]
+def _json(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _parsed(text: bytes) -> Json:
+def _introductions(path: Path) -> list[SiteEntry]:
+    return list(SiteEntry.all_from_json(_json(path)))
+
+
+def _parsed(kind: type[R], text: bytes) -> R | None:
     """Return a line that names its round, or nothing for one that was cut off."""
     try:
-        line = json.loads(text)
+        return kind.from_json(json.loads(text))
     except ValueError:
-        return {}
-    if not isinstance(line, dict) or not isinstance(line.get("round"), int):
-        return {}
-    return {key: value for key, value in line.items() if value is not None}
+        return None
 
 
-def _newest_client_lines(path: Path) -> list[Json]:
-    found: list[Json] = []
+def _newest_client_lines(path: Path) -> list[ClientLine]:
+    found: list[ClientLine] = []
     evaluated = False
     for text in _lines_backwards(path):
-        line = _parsed(text)
-        if not line or "site" not in line:
+        line = _parsed(ClientLine, text)
+        if line is None:
             continue
         if evaluated and _attempt(line) < _attempt(found[-1]):
             break
@@ -314,24 +337,22 @@ def _lines_backwards(path: Path) -> Iterator[bytes]:
         yield rest
 
 
-def _attempt(line: Json) -> Attempt:
-    return line["round"], line.get("attempt", 1)
+def _attempt(line: RoundLine | ClientLine) -> Attempt:
+    return line.round, line.attempt
 
 
-def _is_evaluation(line: Json) -> bool:
-    good = line.get("phase") == "evaluate" and line.get("verdict", "ok") == "ok"
-    return good and math.isfinite(number(line, "accuracy"))
+def _is_evaluation(line: ClientLine) -> bool:
+    good = line.phase == "evaluate" and line.verdict in (None, _OK)
+    return good and math.isfinite(number(line.accuracy))
 
 
-def _refused_in(line: Json) -> Iterator[tuple[Attempt, str, str, str]]:
-    for reply in line.get("rejected", ()):
-        reason = reply.get("reason", "no reason given")
-        yield _attempt(line), reply.get("site", ""), reply.get("phase", ""), reason
-    for site in line.get("missing", ()):
+def _refused_in(line: RoundLine) -> Iterator[tuple[Attempt, str, str, str]]:
+    for reply in line.rejected:
+        yield _attempt(line), reply.site, reply.phase, reply.reason
+    for site in line.missing:
         yield _attempt(line), site, "", "no reply"
 
 
-def number(values: Json, key: str) -> float:
-    """Return a number, NaN where it is absent or no number."""
-    value = values.get(key)
+def number(value: object) -> float:
+    """Return a number, NaN for what is absent or no number."""
     return float(value) if isinstance(value, int | float) else math.nan

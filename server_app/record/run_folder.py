@@ -1,18 +1,6 @@
-"""A run's folder: append-only lines that are the truth, and what is derived from them.
+"""Run folders: append-only lines that are the truth, and what is derived from them.
 
-config.toml         the settings, resolved; ``coterie simulate --config`` runs them again
-environment.json    versions and machine
-status.json         running, finished or failed, and at which round
-sites.json          who took part
-rounds.jsonl        one line per round
-clients.jsonl       one line per site asked in a round, with the guard's verdict
-clusters.json       who is grouped with whom, and how the numbers of clusters scored
-dissimilarity.npz   sites, descriptors, distances, labels
-results.json        final figures
-privacy.json        what left each site, how protected, at what cost
-central-dp.json     how many models left the server with noise, and what they promise together
-models/             the final models
-plots/, report.html what a person looks at
+:mod:`server_app.record.format` says what the files of JSON hold, docs/run-folder.md what all are.
 """
 
 import contextlib
@@ -26,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import safetensors.numpy
@@ -34,9 +22,12 @@ import safetensors.numpy
 from common import config
 from common.config import MAY_CHANGE, Settings
 from common.errors import ConfigError
-from common.messages import Parameters
+from common.messages import Introduction, Parameters
+from server_app.record.format import ClientLine, RoundLine, SiteEntry, StatusFile
+from server_app.record.json_record import JsonRecord
 
 Json = Mapping[str, Any]
+R = TypeVar("R", bound=JsonRecord)
 
 
 @dataclass(frozen=True)
@@ -75,11 +66,11 @@ class RunFolder:
         where = f"resume = {settings.resume!r}"
         try:
             own = config.load(folder.path / "config.toml").to_dict()
-            status = folder.read_json("status.json")
+            status = folder.load(StatusFile)
         except (ConfigError, OSError) as error:
             raise ConfigError(f"{where}: not the folder of a run: {error}") from None
-        if status["state"] == "finished":
-            raise ConfigError(f"{where}: finished after {status['round']} rounds; nothing is left")
+        if status.state == "finished":
+            raise ConfigError(f"{where}: finished after {status.round} rounds; nothing is left")
         for key, value in settings.to_dict().items():
             if key not in MAY_CHANGE and own[key] != value:
                 raise ConfigError(
@@ -104,12 +95,14 @@ class RunFolder:
 
     def forget_after(self, server_round: int) -> None:
         """Drop the lines of later rounds, and one that a crash left unfinished."""
-        for name in ("rounds.jsonl", "clients.jsonl"):
-            path = self.path / name
+        for kind in (RoundLine, ClientLine):
+            path = self.path / kind.FILE
             text = path.read_text(encoding="utf-8") if path.exists() else ""
             whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-            kept = [line for line in whole if json.loads(line)["round"] <= server_round]
-            self.write(name, "".join(kept))
+            kept = [
+                line for line in whole if kind.from_json(json.loads(line)).round <= server_round
+            ]
+            self.write(kind.FILE, "".join(kept))
 
     def write(self, name: str, data: str | bytes) -> None:
         """Replace a file: written under another name, synced, renamed."""
@@ -138,25 +131,38 @@ class RunFolder:
         """Return a JSON file's value."""
         return json.loads((self.path / name).read_text(encoding="utf-8"))
 
-    def read_lines(self, name: str) -> list[Any]:
-        """Return the JSON lines of a file; none if it was not begun."""
-        path = self.path / name
-        if not path.exists():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-
-    def each_line(self, name: str) -> Iterator[Any]:
-        """Yield the JSON lines of a file that may be too large to be held; none without it."""
-        path = self.path / name
+    def each(self, kind: type[R]) -> Iterator[R]:
+        """Yield the lines of a kind, one by one, as there may be millions; none without a file."""
+        path = self.path / kind.FILE
         if path.exists():
             with path.open(encoding="utf-8") as file:
-                yield from map(json.loads, file)
+                yield from (kind.from_json(json.loads(line)) for line in file)
+
+    def load(self, kind: type[R]) -> R:
+        """Return what the file of a kind says."""
+        return kind.from_json(self.read_json(kind.FILE))
+
+    def store(self, content: JsonRecord) -> None:
+        """Replace the file of a kind."""
+        self.write_json(content.FILE, content.to_json())
+
+    def sites(self) -> tuple[SiteEntry, ...]:
+        """Return who takes part."""
+        return SiteEntry.all_from_json(self.read_json(SiteEntry.FILE))
+
+    def write_sites(self, sites: Iterable[Introduction]) -> None:
+        """Say who takes part."""
+        entries = (SiteEntry.from_json(vars(site)) for site in sites)
+        self.write_json(SiteEntry.FILE, [entry.to_json() for entry in entries])
 
     def set_status(self, state: str, *, done: int, rounds: int, error: str = "") -> None:
         """Say how far the run is: ``running``, ``finished`` or ``failed``."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        status = {"state": state, "round": done, "rounds": rounds, "error": error, "updated": now}
-        self.write_json("status.json", status)
+        self.store(StatusFile(state=state, round=done, rounds=rounds, error=error, updated=now))
+
+    def rounds_done(self) -> int:
+        """Return the last round that ended, as the status says."""
+        return self.load(StatusFile).round or 0
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write arrays as a NumPy archive."""

@@ -1,6 +1,5 @@
-"""What a finished run's models are used for: to load one, and to find a new site's."""
+"""Finished models: to load one, and to find the one that a new site fits."""
 
-import json
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,8 @@ from common.messages import Parameters
 from server_app.clustering.by_models import nearest_columns
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.dissimilarity import FloatArray, linear_cka
+from server_app.record.format import SiteEntry
+from server_app.record.run_folder import RunFolder
 from server_app.rounds.guard import Template, check_arrays
 
 __all__ = ["Assignment", "assign", "load_network", "read_model"]
@@ -93,10 +94,12 @@ def assign(run: Path, parameters: Parameters) -> Assignment:
 def _network(run: Path) -> nn.Module:
     try:
         settings = Settings.parse(tomllib.loads((run / "config.toml").read_text(encoding="utf-8")))
-        site = json.loads((run / "sites.json").read_text(encoding="utf-8"))[0]
+        site = RunFolder(run).sites()[0]
+        if site.num_classes is None:
+            raise ValueError(f"{SiteEntry.FILE} says no num_classes")
     except (OSError, ValueError, LookupError) as error:
         raise DataError(f"{run} is no run's folder: {error}") from None
-    return models.build(settings.model, tuple(site["input_shape"]), site["num_classes"])
+    return models.build(settings.model, site.input_shape, site.num_classes)
 
 
 def _check(parameters: Parameters, network: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""The report's section "Energy and bytes"."""
+"""Energy in a report: the section "Energy and bytes"."""
 
 import math
 
@@ -11,13 +11,14 @@ from server_app.record.energy_figures import (
     joules_by_phase,
     sources_by_phase,
 )
-from server_app.record.recorded_run import Json, RecordedRun, number
+from server_app.record.format import ResultsFile
+from server_app.record.recorded_run import RecordedRun, number
 from server_app.report import energy_plots
 from server_app.report import words as say
 from server_app.report.energy_plots import WORDS
 from server_app.report.page import Table
-from server_app.report.plots import joules_in_words
 from server_app.report.template import Absence, Fact
+from server_app.report.words import joules_in_words
 
 _TITLE = "Energy and bytes"
 NAME, PICTURE = "energy", "What joules were spent on, and what they bought"
@@ -35,7 +36,7 @@ def facts(run: RecordedRun) -> list[Fact]:
     """Return the energy of the run for the first screen."""
     joules = joules_by_phase(run.rounds)
     total = sum(joules[phase] for phase in COUNTED)
-    kilograms = number(run.results, "kg_co2e")
+    kilograms = run.results.kg_co2e
     sources = sources_by_phase(run.rounds)
     told = sorted({word for phase in COUNTED for word in (sources[phase] or "").split(", ")})
     gas = [f"{1000 * kilograms:.3g} g CO2e"] if math.isfinite(kilograms) else []
@@ -61,7 +62,7 @@ def figure(run: RecordedRun) -> Figure | Absence:
         curve = Curve.of(run.rounds)
     except ValueError as error:  # lines that were lost
         return Absence(PICTURE, str(error))
-    target = number(run.settings, "target-accuracy")
+    target = number(run.settings.get("target-accuracy"))
     window = int(run.settings.get("sustained-rounds", 1))
     reached = curve.reached(target, window) if target > 0 else None
     return energy_plots.joules_plot(joules, _of_server(run), curve, target, reached)
@@ -93,20 +94,19 @@ def _note(run: RecordedRun) -> str:
     return f"{_NOTE} The server's machine: {metered}." if metered else _NOTE
 
 
-def _by_site(results: Json) -> list[Table]:
-    sites = results.get("sites")
-    if not isinstance(sites, dict) or not sites:
+def _by_site(results: ResultsFile) -> list[Table]:
+    if not results.sites:
         return []
     rows = [
         (
             site,
-            _joules(number(costs, "joules")),
-            _joules(number(costs, "radio_joules")),
-            say.number_or_unknown(number(costs, "radio_seconds"), say.duration),
-            say.size(number(costs, "bytes_down")),
-            say.size(number(costs, "bytes_up")),
+            _joules(costs.joules),
+            _joules(costs.radio_joules),
+            say.number_or_unknown(costs.radio_seconds, say.duration),
+            say.size(costs.bytes_down),
+            say.size(costs.bytes_up),
         )
-        for site, costs in sorted(sites.items())
+        for site, costs in sorted(results.sites.items())
     ]
     head = ("site", "joules", "of sending", "air time", "sent to it", "sent by it")
     note = "Evaluation included. Joules: of the site's machine; of sending: by the radio model."
@@ -115,10 +115,10 @@ def _by_site(results: Json) -> list[Table]:
 
 def _of_server(run: RecordedRun) -> dict[str, float]:
     """Return the joules of the server's own work over all rounds, by phase."""
-    lines = [line.get("joules_server") or {} for line in run.rounds]
+    lines = [line.joules_server or {} for line in run.rounds]
     phases = {phase for line in lines for phase in line}
-    return {phase: sum(number(line, phase) for line in lines) for phase in phases}
+    return {phase: sum(number(line.get(phase)) for line in lines) for phase in phases}
 
 
-def _joules(value: float) -> str:
+def _joules(value: float | None) -> str:
     return say.number_or_unknown(value, joules_in_words)

@@ -1,4 +1,4 @@
-"""The report's picture of joules: by phase, and what accuracy they bought."""
+"""Energy plots: joules by phase, and what accuracy they bought."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from server_app.record.energy_figures import COUNTED, PHASES, Curve, Reached
-from server_app.report.plots import GREY, INK, WIDE, cluster_color, joules_in_words
+from server_app.report.drawing import GREY, INK, WIDE, cluster_color
+from server_app.report.words import joules_in_words
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

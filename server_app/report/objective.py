@@ -1,11 +1,11 @@
-"""The report's words, pictures and tables about local objectives: common and personal models."""
+"""Local objectives in a report: words, picture and table on common and personal models."""
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from common.objectives import OBJECTIVES
-from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun, number
-from server_app.report import plots
+from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun
+from server_app.report import drawing
 from server_app.report import words as say
 from server_app.report.page import Picture, Table
 from server_app.report.template import Absence
@@ -28,7 +28,8 @@ def doing(settings: Json, model: str) -> str:
 
 def draw(run: RecordedRun) -> Picture | Absence | None:
     """Draw the weight divergence, and beside it the common model against the sites' own."""
-    divergence, shared = run.column("weight_divergence"), run.column("shared_accuracy")
+    divergence = run.column(lambda line: line.weight_divergence)
+    shared = run.column(lambda line: line.shared_accuracy)
     if not np.isfinite(divergence).any():
         return None  # nothing was averaged, or single updates could not be seen
     caption = (
@@ -40,10 +41,10 @@ def draw(run: RecordedRun) -> Picture | Absence | None:
             "Look at the gap on the left: it is what a model of its own gives a site over the "
             f"common one. On the right: {caption[0].lower()}{caption[1:]}"
         )
-    figure = _figure(run.numbers, divergence, run.column("accuracy"), shared)
-    document = plots.svg(figure, _TITLE)
-    wide = bool(figure.get_figwidth() > plots.NARROW)
-    element = plots.inline(document, "divergence")
+    figure = _figure(run.numbers, divergence, run.column(lambda line: line.accuracy), shared)
+    document = drawing.svg(figure, _TITLE)
+    wide = bool(figure.get_figwidth() > drawing.NARROW)
+    element = drawing.inline(document, "divergence")
     return Picture("divergence", _TITLE, caption, document, element, wide)
 
 
@@ -51,19 +52,19 @@ def _figure(
     rounds: IntArray, divergence: FloatArray, own: FloatArray, shared: FloatArray
 ) -> Figure:
     two = bool(np.isfinite(shared).any())
-    width = plots.WIDE if two else plots.NARROW
+    width = drawing.WIDE if two else drawing.NARROW
     figure = Figure(figsize=(width, 3.6), layout="constrained")
     panels = figure.subplots(1, 2 if two else 1, squeeze=False)[0]
     if two:
         for values, color, label in ((own, 0, "the sites' own"), (shared, 1, "the common one")):
-            panels[0].plot(rounds, 100 * values, color=plots.cluster_color(color), label=label)
+            panels[0].plot(rounds, 100 * values, color=drawing.cluster_color(color), label=label)
         panels[0].set_ylabel("accuracy (%)")
         panels[0].legend(loc="best")
-    panels[-1].plot(rounds, divergence, color=plots.INK)
+    panels[-1].plot(rounds, divergence, color=drawing.INK)
     panels[-1].set_ylabel("weight divergence, mean over sites")
     panels[-1].set_ylim(bottom=0)
     for axes in panels:
-        plots.round_axis(axes, rounds)
+        drawing.round_axis(axes, rounds)
         axes.grid(visible=True)
     return figure
 
@@ -71,20 +72,20 @@ def _figure(
 def tables(run: RecordedRun) -> list[Table]:
     """Return the table of changes against a run of ``objective=local``, if they were computed."""
     changes = run.change_to_local
-    if not changes:
+    if changes is None:
         return []
     rows = [
         (
             site,
-            say.percent(number(entry, "local")),
-            say.percent(number(entry, "accuracy")),
-            _change(number(entry, "change")),
+            say.percent(entry.local),
+            say.percent(entry.accuracy),
+            _change(entry.change),
         )
-        for site, entry in sorted(changes["sites"].items())
+        for site, entry in sorted(changes.sites.items())
     ]
     note = (
-        f"Mean change: {_change(number(changes, 'mean_change'))}, each site counting once. "
-        f"Alone: the run {changes['local_run']} of objective=local, same data and settings."
+        f"Mean change: {_change(changes.mean_change)}, each site counting once. "
+        f"Alone: the run {changes.local_run} of objective=local, same data and settings."
     )
     head = ("site", "accuracy alone", "accuracy in this run", "change")
     return [Table(_ALONE, head, rows, frozenset({0}), note)]

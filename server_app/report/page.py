@@ -1,4 +1,4 @@
-"""What every HTML page is made of: one frame, one style, tables and pictures.
+"""Pages: what all that are HTML share, one frame, one style, tables and pictures.
 
 Templates are Python strings and not files of their own: Flower packs an app's Python files and a
 few kinds of text, so a template file would be missing wherever the app arrives by ``flwr run``.
@@ -11,7 +11,7 @@ from typing import Any, Self
 import jinja2
 from matplotlib.figure import Figure
 
-from server_app.report import plots
+from server_app.report import drawing
 
 __all__ = ["Picture", "Table", "render"]
 
@@ -35,10 +35,10 @@ class Picture:
 
     @classmethod
     def of(cls, name: str, title: str, caption: str, figure: Figure) -> Self:
-        """Return a figure that was made, and is saved, inside :func:`plots.style`."""
-        document = plots.svg(figure, title)
-        wide = bool(figure.get_figwidth() > plots.NARROW)
-        return cls(name, title, caption, document, plots.inline(document, name), wide)
+        """Return a figure that was made, and is saved, inside :func:`drawing.style`."""
+        document = drawing.svg(figure, title)
+        wide = bool(figure.get_figwidth() > drawing.NARROW)
+        return cls(name, title, caption, document, drawing.inline(document, name), wide)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The precheck's page: is it worth federating, for whom, in which groups, and what left each site.
+"""Page of a precheck: is it worth federating, for whom, in which groups, and what left each site.
 
 Its first screen is for somebody who decides and does not program; what it rests on follows below.
 One HTML file that opens offline, made from ``precheck.json`` and ``privacy.json``.
@@ -9,14 +9,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.protection import disclosed
-from server_app.record.recorded_run import Json, RecordedRun
+from server_app.record.precheck_format import PrecheckFile, PrecheckGroup, PrecheckSite
+from server_app.record.recorded_run import RecordedRun
+from server_app.record.release_format import PrivacyFile, ReleaseTally
 from server_app.record.run_folder import RunFolder
-from server_app.report import plots
+from server_app.report import drawing, site_plots
 from server_app.report import releases as report_releases
+from server_app.report.drawing import cluster_color
 from server_app.report.page import Picture, Table, render
-from server_app.report.plots import byte_size, cluster_color
+from server_app.report.precheck_template import TEMPLATE
 from server_app.report.precheck_words import SIGNS, approach, cost, counted, headline, told
-from server_app.report.words import percent, plural
+from server_app.report.words import byte_size, percent, plural
 from server_app.transport.verdicts import Verdict
 
 __all__ = ["FILE", "write_page"]
@@ -86,23 +89,22 @@ class DisclosedRow:
     kind: str
 
 
-def write_page(folder: RunFolder, run: RecordedRun) -> Path:
+def write_page(folder: RunFolder, run: RecordedRun, record: PrecheckFile) -> Path:
     """Write ``precheck.html`` of a run whose sites were compared; return its path."""
-    record = run.precheck
     page = render(
-        _TEMPLATE,
+        TEMPLATE,
         name=run.name,
-        mark=Mark.of(record["verdict"]),
+        mark=Mark.of(record.verdict),
         headline=headline(record),
         lead=_lead(record),
         counted=counted(record),
-        groups=[_card(number, group, record) for number, group in enumerate(record["groups"])],
+        groups=[_card(number, group, record) for number, group in enumerate(record.groups)],
         releases=list(_releases(run.privacy)),
         sure=list(_how_sure(record)),
-        order=_by_group(record) if len(record["sites"]) <= _MATRIX_SITES else [],
+        order=_by_group(record) if len(record.sites) <= _MATRIX_SITES else [],
         cells=_cells(record),
         pictures=_pictures(run),
-        limits=record["thresholds"],
+        limits=record.thresholds,
         tables=[
             _site_table(record),
             _pair_table(record),
@@ -118,59 +120,56 @@ def write_page(folder: RunFolder, run: RecordedRun) -> Path:
 # --- the first screen --------------------------------------------------------------------------
 
 
-def _lead(record: Json) -> str:
-    rows = sum(site["rows"] for site in record["sites"])
-    limits = record["thresholds"]
+def _lead(record: PrecheckFile) -> str:
+    rows = sum(site.rows for site in record.sites)
+    limits = record.thresholds
     return (
-        f"{plural(len(record['sites']), 'site')} with {rows:,} training rows trained one model "
+        f"{plural(len(record.sites), 'site')} with {rows:,} training rows trained one model "
         "together for one round. That model then looked at every site's rows. The cost between "
         "two sites says how far apart their data are in its eyes: 0 is the same, 1 the opposite. "
-        f"Up to {limits['beneficial']:g} training together should help, from "
-        f"{limits['detrimental']:g} on it should harm."
+        f"Up to {limits.beneficial:g} training together should help, from "
+        f"{limits.detrimental:g} on it should harm."
     )
 
 
-def _card(number: int, group: Json, record: Json) -> GroupCard:
-    mine = [site for site in record["sites"] if site["group"] == number]
-    few = len(record["sites"]) <= _NAMED_SITES
+def _card(number: int, group: PrecheckGroup, record: PrecheckFile) -> GroupCard:
+    mine = [site for site in record.sites if site.group == number]
+    few = len(record.sites) <= _NAMED_SITES
     lines = [_line(site, record) for site in mine] if few else list(_lines_by_verdict(mine))
     title = "Alone" if len(mine) == 1 else f"Group {number + 1}: {plural(len(mine), 'site')}"
-    return GroupCard(
-        title, cluster_color(number), lines, approach(group), group["advice"]["reason"]
-    )
+    return GroupCard(title, cluster_color(number), lines, approach(group), group.advice.reason)
 
 
-def _line(site: Json, record: Json) -> Line:
-    figures = "" if site["cost"] is None else f" (cost {cost(site['cost'])})"
-    words = told(site, record["thresholds"])
-    return Line(site["site"], Mark.of(site["verdict"]), words + figures)
+def _line(site: PrecheckSite, record: PrecheckFile) -> Line:
+    figures = "" if site.cost is None else f" (cost {cost(site.cost)})"
+    words = told(site, record.thresholds)
+    return Line(site.site, Mark.of(site.verdict), words + figures)
 
 
-def _lines_by_verdict(sites: list[Json]) -> Iterator[Line]:
+def _lines_by_verdict(sites: list[PrecheckSite]) -> Iterator[Line]:
     for verdict in Verdict:
-        names = [site["site"] for site in sites if site["verdict"] == verdict]
+        names = [site.site for site in sites if site.verdict == verdict]
         if names:
             yield Line(plural(len(names), "site"), Mark.of(verdict), ", ".join(names))
 
 
-def _releases(privacy: Json) -> Iterator[DisclosedRow]:
+def _releases(privacy: PrivacyFile) -> Iterator[DisclosedRow]:
     """Yield what left the sites, whatever shape it had at each of them."""
-    kinds: dict[tuple[str, str], list[Json]] = {}
-    for entry in privacy.get("releases", ()):
-        tallies = entry["sites"].values()
-        kinds.setdefault((entry["what"], entry["mechanism"]), []).extend(tallies)
+    kinds: dict[tuple[str, str], list[ReleaseTally]] = {}
+    for entry in privacy.releases:
+        kinds.setdefault((entry.what, entry.mechanism), []).extend(entry.sites.values())
     for (what, mechanism), tallies in kinds.items():
-        low, high = (byte_size(pick(tally["bytes"] for tally in tallies)) for pick in (min, max))
+        low, high = (byte_size(pick(tally.bytes for tally in tallies)) for pick in (min, max))
         size = low if low == high else f"{low} to {high}"
-        times = max(tally["times"] for tally in tallies)
+        times = max(tally.times for tally in tallies)
         often = "once" if times == 1 else f"{times} times"
         clear = mechanism == disclosed.CLEAR
         yield DisclosedRow(what, f"{often}, {size} a site", mechanism, "bad" if clear else "good")
 
 
-def _how_sure(record: Json) -> Iterator[str]:
-    pairs = [pair for pair in record["pairs"] if pair["cost"] is not None]
-    nulls = [pair["null"] for pair in pairs if pair["null"] is not None]
+def _how_sure(record: PrecheckFile) -> Iterator[str]:
+    pairs = [pair for pair in record.pairs if pair.cost is not None]
+    nulls = [pair.null for pair in pairs if pair.null is not None]
     if nulls:
         yield (
             f"Chance alone would make a cost of up to {max(nulls):.3f} of equal data with as few "
@@ -180,10 +179,10 @@ def _how_sure(record: Json) -> Iterator[str]:
     elif pairs:
         yield "What chance alone would make is not known: nobody saw one site's rows to draw from."
     if pairs:
-        least = min(min(pair["coverage"]) for pair in pairs)
+        least = min(min(pair.coverage) for pair in pairs)
         yield (
             f"In each comparison at least {least:.0%} of a site's rows took part; the others are "
-            f"of classes of which one of the two has fewer than {record['min_rows']} rows."
+            f"of classes of which one of the two has fewer than {record.min_rows} rows."
         )
     yield (
         "Rows are compared within their class: that one site has far more of a class than another "
@@ -199,41 +198,39 @@ def _how_sure(record: Json) -> Iterator[str]:
 # --- below it ----------------------------------------------------------------------------------
 
 
-def _by_group(record: Json) -> list[str]:
-    return [name for group in record["groups"] for name in group["sites"]]
+def _by_group(record: PrecheckFile) -> list[str]:
+    return [name for group in record.groups for name in group.sites]
 
 
-def _cells(record: Json) -> dict[tuple[str, str], Cell]:
+def _cells(record: PrecheckFile) -> dict[tuple[str, str], Cell]:
     cells = {}
-    for pair in record["pairs"]:
-        first, second = pair["sites"]
-        null = pair["null"]
+    for pair in record.pairs:
+        first, second = pair.sites
+        null = pair.null
         chance = "" if null is None else f"chance up to {null:.3f}; "
-        kind = _KINDS[Verdict(pair["verdict"])]
-        for one, other, share in zip(
-            (first, second), (second, first), pair["coverage"], strict=True
-        ):
-            figure = f"{SIGNS[pair['verdict']]} {cost(pair['cost'])}"
+        kind = _KINDS[Verdict(pair.verdict)]
+        for one, other, share in zip((first, second), (second, first), pair.coverage, strict=True):
+            figure = f"{SIGNS[pair.verdict]} {cost(pair.cost)}"
             cells[one, other] = Cell(figure, f"{chance}{share:.0%} of rows", kind)
     return cells
 
 
 def _pictures(run: RecordedRun) -> list[Picture]:
-    if run.grouping is None:
+    if run.grouping is None or run.precheck is None:
         return []
-    grouping, limit = run.grouping, run.precheck["thresholds"]["detrimental"]
+    grouping, limit = run.grouping, run.precheck.thresholds.detrimental
     found = []
-    with plots.style():
+    with drawing.style():
         if len(grouping.sites.names) > _MATRIX_SITES:
-            figure = plots.dissimilarities(grouping.distances, grouping.sites, "OT cost")
+            figure = site_plots.dissimilarities(grouping.distances, grouping.sites, "OT cost")
             caption = "Dark is near: squares along the diagonal are the recommended groups."
             found.append(Picture.of("costs", "Costs between the sites", caption, figure))
         merges = grouping.linkage
-        if merges is not None and 0 < len(merges) < plots.TREE_SITES:
-            figure = plots.dendrogram(merges, grouping.sites)
+        if merges is not None and 0 < len(merges) < site_plots.TREE_SITES:
+            figure = site_plots.dendrogram(merges, grouping.sites)
             [axes] = figure.axes
             axes.set_ylim(top=max(axes.get_ylim()[1], 1.15 * limit))
-            axes.axhline(limit, color=plots.GREY, ls="--", lw=1, label="detrimental from here")
+            axes.axhline(limit, color=drawing.GREY, ls="--", lw=1, label="detrimental from here")
             axes.legend(loc="upper right")
             axes.set_ylabel("mean cost between the groups")
             caption = (
@@ -244,64 +241,64 @@ def _pictures(run: RecordedRun) -> list[Picture]:
     return found
 
 
-def _site_table(record: Json) -> Table:
+def _site_table(record: PrecheckFile) -> Table:
     rows = [
         (
-            site["site"],
-            f"{SIGNS[site['verdict']]} {site['verdict']}",
-            str(site["group"] + 1),
-            cost(site["cost"]),
-            cost(site["null"]),
-            site["nearest"] or "nobody",
-            f"{site['rows']:,}",
-            ", ".join(f"{label}: {count:,}" for label, count in site["classes"].items()) or "none",
+            site.site,
+            f"{SIGNS[site.verdict]} {site.verdict}",
+            str(site.group + 1),
+            cost(site.cost),
+            cost(site.null),
+            site.nearest or "nobody",
+            f"{site.rows:,}",
+            ", ".join(f"{label}: {count:,}" for label, count in site.classes.items()) or "none",
         )
-        for site in record["sites"]
+        for site in record.sites
     ]
     head = ("site", "verdict", "group", "cost", "chance", "nearest", "rows", "classes: rows")
     note = (
         "Cost: the mean to the others in the group; of a site alone, that to the nearest. Chance: "
         "what equal data would cost at most (95 %). Classes: those with "
-        f"{record['min_rows']} rows or more."
+        f"{record.min_rows} rows or more."
     )
-    colors = tuple(cluster_color(site["group"]) for site in record["sites"])
+    colors = tuple(cluster_color(site.group) for site in record.sites)
     return Table("Site by site", head, rows, frozenset({0, 1, 5, 7}), note, colors)
 
 
-def _pair_table(record: Json) -> Table:
+def _pair_table(record: PrecheckFile) -> Table:
     rows = [
         (
-            " and ".join(pair["sites"]),
-            f"{SIGNS[pair['verdict']]} {pair['verdict']}",
-            cost(pair["cost"]),
-            cost(pair["null_mean"]),
-            cost(pair["null"]),
-            " and ".join(percent(share) for share in pair["coverage"]),
-            "; ".join(pair["warnings"]) or "none",
+            " and ".join(pair.sites),
+            f"{SIGNS[pair.verdict]} {pair.verdict}",
+            cost(pair.cost),
+            cost(pair.null_mean),
+            cost(pair.null),
+            " and ".join(percent(share) for share in pair.coverage),
+            "; ".join(pair.warnings) or "none",
         )
-        for pair in sorted(record["pairs"], key=lambda pair: (pair["cost"] is None, pair["cost"]))
+        for pair in sorted(record.pairs, key=lambda pair: (pair.cost is None, pair.cost))
     ]
     head = ("pair", "verdict", "cost", "chance, mean", "chance, 95 %", "rows compared", "remarks")
     note = "The nearest first. Uncertain: between the thresholds, or within what chance would make."
     return Table("Pair by pair", head, rows, frozenset({0, 1, 5, 6}), note)
 
 
-def _class_table(record: Json) -> Table:
+def _class_table(record: PrecheckFile) -> Table:
     rows = [
         (
-            " and ".join(pair["sites"]),
-            str(each["class"]),
-            " and ".join(f"{count:,}" for count in each["rows"]),
-            *(f"{each[key]:.3f}" for key in ("feature_cost", "label_cost", "cost")),
+            " and ".join(pair.sites),
+            str(each.class_),
+            " and ".join(f"{count:,}" for count in each.rows),
+            *(f"{figure:.3f}" for figure in (each.feature_cost, each.label_cost, each.cost)),
         )
-        for pair in record["pairs"]
-        for each in pair["classes"]
+        for pair in record.pairs
+        for each in pair.classes
     ]
-    weights = record["weights"]
+    weights = record.weights
     note = (
-        f"Variant {record['variant']}: feature cost (optimal transport on angles) and label cost "
-        f"(distance of the class's Gaussians) weigh {weights['feature']:g} to "
-        f"{weights['label']:g}."
+        f"Variant {record.variant}: feature cost (optimal transport on angles) and label cost "
+        f"(distance of the class's Gaussians) weigh {weights.feature:g} to "
+        f"{weights.label:g}."
     )
     head = ("pair", "class", "rows", "feature cost", "label cost", "cost")
     return Table("Class by class", head, rows, frozenset({0}), note)
@@ -310,143 +307,3 @@ def _class_table(record: Json) -> Table:
 def _settings_table(run: RecordedRun) -> Table:
     rows = [(key, str(value)) for key, value in run.settings.items()]
     return Table("Settings", ("name", "value"), rows, frozenset({0, 1}))
-
-
-_TEMPLATE = """\
-{% extends "frame" %}
-{% from "parts" import gallery, sections %}
-{% macro chip(mark) -%}
-<span class="chip {{ mark.kind }}">{{ mark.sign }} {{ mark.word }}</span>
-{%- endmacro %}
-{% block title %}{{ headline }}{% endblock %}
-{% block style %}
-:root {
-  --good: #14692d; --open: #7a5200; --bad: #a61b10; --none: #59616b;
-  --good-back: #dff3e4; --open-back: #fdf0cf; --bad-back: #fbe3e0; --none-back: #eceef1;
-}
-@media screen and (prefers-color-scheme: dark) {
-  :root {
-    --good: #7fdc9a; --open: #f0c95c; --bad: #ffa198; --none: #a3abb5;
-    --good-back: #16341f; --open-back: #3a2f10; --bad-back: #431d1a; --none-back: #2a2e34;
-  }
-}
-.asked { color: var(--quiet); margin: 0; font-size: 1rem; font-weight: 600; }
-.answer { font-size: 1.9rem; line-height: 1.25; margin: 2px 0 8px; }
-.good { color: var(--good); } .open { color: var(--open); }
-.bad { color: var(--bad); } .none { color: var(--none); }
-.chip {
-  border-radius: 999px; padding: 1px 10px; font-size: .82rem; font-weight: 600;
-  white-space: nowrap;
-}
-.chip.good, td.good { background: var(--good-back); }
-.chip.open, td.open { background: var(--open-back); }
-.chip.bad, td.bad { background: var(--bad-back); }
-.chip.none, td.none { background: var(--none-back); }
-.columns {
-  display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 16px; margin-top: 18px;
-}
-.columns h2, .columns h3 { margin: 0 0 8px; }
-.card {
-  background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px;
-}
-.card + .card { margin-top: 12px; }
-.group { border-left: 5px solid; padding: 2px 0 2px 12px; margin-top: 12px; }
-.group ul, .left { list-style: none; margin: 4px 0; padding: 0; }
-.group li {
-  display: grid; grid-template-columns: minmax(5em, 7.5em) 8.4em 1fr; gap: 2px 10px;
-  align-items: baseline; margin: 4px 0;
-}
-.group li b { overflow-wrap: anywhere; }
-.group .chip { justify-self: start; }
-.left li { margin: 0 0 9px; line-height: 1.4; }
-.left li::first-letter { text-transform: uppercase; }
-.dots { margin: 0; padding-left: 1.1em; font-size: .9rem; }
-.small { font-size: .85rem; color: var(--quiet); }
-.card p { margin: 4px 0; }
-.matrix td, .matrix th { padding: 6px 10px; border: 1px solid var(--line); text-align: center; }
-.matrix td b { display: block; font-size: 1rem; white-space: nowrap; }
-.matrix td { font-size: .78rem; }
-.matrix th { overflow-wrap: anywhere; min-width: 6em; }
-@media (max-width: 860px) { .columns { grid-template-columns: minmax(0, 1fr); } }
-@media print { .chip, td { print-color-adjust: exact; } }
-{% endblock %}
-{% block body %}
-<header>
-<p class="asked">Is it worth federating?</p>
-<h1 class="answer"><span class="{{ mark.kind }}">{{ mark.sign }}</span> {{ headline }}</h1>
-<p class="lead">{{ lead }}</p>
-</header>
-<main>
-<div class="columns">
-<div>
-<section class="card">
-<h2>For whom, and with whom: {{ counted }}</h2>
-{% for group in groups %}
-<div class="group" style="border-color:{{ group.color }}">
-<h3>{{ group.title }}</h3>
-<ul>
-{% for line in group.lines %}
-<li><b>{{ line.names }}</b> {{ chip(line.mark) }} <span class="small">{{ line.told }}</span></li>
-{% endfor %}
-</ul>
-<p class="small">To try: <b>{{ group.approach }}</b>. Why: {{ group.reason }}.</p>
-</div>
-{% endfor %}
-</section>
-<section class="card">
-<h2>How sure this is</h2>
-<ul class="dots">
-{% for sentence in sure %}
-<li>{{ sentence }}</li>
-{% endfor %}
-</ul>
-</section>
-</div>
-<section class="card">
-<h2>What left each site</h2>
-<ul class="left">
-{% for release in releases %}
-<li>{{ release.what }}<br><span class="chip {{ release.kind }}">{{ release.protection }}</span>
-<span class="small">{{ release.often }}</span></li>
-{% else %}
-<li class="small">Not known: privacy.json is missing.</li>
-{% endfor %}
-</ul>
-<p class="small"><b>In the clear</b>: whoever runs the server can read it. The rows themselves
-stayed, but a model, and above all what it makes of single rows, can tell much about them.</p>
-</section>
-</div>
-{% if order %}
-<h2>Cost of every pair</h2>
-<p class="quiet">✓ up to {{ limits.beneficial }}, ✗ from {{ limits.detrimental }}, ? between or
-within what chance alone would make; ○ nothing to compare. Below: the most that equal data would
-cost by chance (95 %), and the share of the row's site that was compared with the column's.</p>
-<div class="scroll">
-<table class="matrix">
-<thead><tr><td></td>{% for name in order %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
-<tbody>
-{% for one in order %}
-<tr><th scope="row">{{ one }}</th>
-{% for other in order %}
-{% if one == other %}
-<td class="small">itself</td>
-{% else %}
-{% set cell = cells[(one, other)] %}
-<td class="{{ cell.kind }}"><b>{{ cell.cost }}</b>{{ cell.note }}</td>
-{% endif %}
-{% endfor %}
-</tr>
-{% endfor %}
-</tbody>
-</table>
-</div>
-{% endif %}
-{% if pictures %}
-<h2>Pictures</h2>
-{{ gallery(pictures) }}
-{% endif %}
-{{ sections(tables) }}
-<p class="quiet">Run {{ name }}; report.html beside this page tells how the training went.</p>
-</main>
-{% endblock %}
-"""

@@ -1,10 +1,15 @@
-"""What a precheck found, in words: for the page and for the command, from ``precheck.json``."""
+"""Words on a precheck: what it found, for the page and for the command."""
 
 from collections import Counter
 from collections.abc import Mapping
 
 from common.objectives import OBJECTIVES
-from server_app.record.recorded_run import Json
+from server_app.record.precheck_format import (
+    PrecheckFile,
+    PrecheckGroup,
+    PrecheckSite,
+    PrecheckThresholds,
+)
 from server_app.report.words import plural
 from server_app.transport.verdicts import Verdict
 
@@ -32,11 +37,11 @@ _COUNTED: Mapping[Verdict, str] = {
 }
 
 
-def headline(record: Json) -> str:
+def headline(record: PrecheckFile) -> str:
     """Return the answer to "is it worth federating?" in one line."""
-    sites = record["sites"]
-    found = Counter(site["verdict"] for site in sites)
-    answer = _ANSWERS[record["verdict"]]
+    sites = record.sites
+    found = Counter(site.verdict for site in sites)
+    answer = _ANSWERS[record.verdict]
     if len(found) == 1:
         return f"{answer}: {_everybody(len(sites), next(iter(found)))}."
     counts = [f"{found[verdict]} {words}" for verdict, words in _COUNTED.items() if found[verdict]]
@@ -52,39 +57,39 @@ def _everybody(count: int, verdict: str) -> str:
     }[Verdict(verdict)]
 
 
-def told(site: Json, limits: Json) -> str:
+def told(site: PrecheckSite, limits: PrecheckThresholds) -> str:
     """Return what its verdict tells a site.
 
     Args:
         site: its entry in ``precheck.json``.
         limits: the thresholds there.
     """
-    verdict = Verdict(site["verdict"])
+    verdict = Verdict(site.verdict)
     if verdict is Verdict.BENEFICIAL:
         return "should gain with this group"
     if verdict is Verdict.DETRIMENTAL:
         return "nobody's data are near enough"
     if verdict is Verdict.NOTHING:
         return "shares no class of enough rows with anybody"
-    by_chance = site["null"] is not None and site["cost"] <= site["null"]
-    if by_chance and site["null"] > limits["beneficial"]:
+    cost, chance = site.cost, site.null
+    if cost is not None and chance is not None and chance > limits.beneficial and cost <= chance:
         return "has too few rows to tell"
     return "may gain or lose: neither near nor far"
 
 
-def counted(record: Json) -> str:
+def counted(record: PrecheckFile) -> str:
     """Return the recommended groups in one line, as ``2 groups and 1 site alone``."""
-    sizes = [len(group["sites"]) for group in record["groups"]]
+    sizes = [len(group.sites) for group in record.groups]
     alone = sizes.count(1)
     parts = [plural(len(sizes) - alone, "group")] if len(sizes) > alone else []
     parts += [f"{plural(alone, 'site')} alone"] if alone else []
     return " and ".join(parts)
 
 
-def approach(group: Json) -> str:
+def approach(group: PrecheckGroup) -> str:
     """Return what to train in a group, in words with the settings' values."""
-    settings = dict(group["advice"]["settings"])
-    words = OBJECTIVES[settings.pop("objective")].words
+    settings = dict(group.advice.settings)
+    words = OBJECTIVES[str(settings.pop("objective"))].words
     strength = ", ".join(f"{name} {value:g}" for name, value in settings.items())
     return f"{words}; {strength}" if strength else words
 

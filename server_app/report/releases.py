@@ -1,10 +1,11 @@
-"""The report's section "What left each site", from ``privacy.json``."""
+"""Releases in a report: the section "What left each site"."""
 
-from typing import Any
+import math
+from collections.abc import Sequence
 
-from server_app.record.recorded_run import Json
+from server_app.record.release_format import CentralDpFile, PrivacyFile, ReleaseEntry
 from server_app.report.page import Table
-from server_app.report.plots import byte_size
+from server_app.report.words import byte_size
 
 _TITLE = "What left each site"
 _NOTE = (
@@ -13,60 +14,56 @@ _NOTE = (
 )
 
 
-def tables(privacy: Json, central: Json) -> list[Table]:
+def tables(privacy: PrivacyFile, central: CentralDpFile | None) -> list[Table]:
     """Return what left the sites by kind, and site by site; and the server, if that had noise."""
-    entries: list[Any] = list(privacy.get("releases") or ())
+    entries = privacy.releases
     if not entries:
         return [Table(_TITLE, note="Not known: privacy.json is missing.")]
     return [_by_kind(entries), *([_central(central)] if central else []), _by_site(entries)]
 
 
-def _central(central: Json) -> Table:
-    cost = f"epsilon {central['epsilon']:.3g} at delta {central['delta']:g}"
-    row = (central["mechanism"], str(central["releases"]), cost, central["unit"])
+def _central(central: CentralDpFile) -> Table:
+    cost = f"epsilon {central.epsilon:.3g} at delta {central.delta:g}"
+    row = (central.mechanism, str(central.releases), cost, central.unit)
     head = ("protection", "models", "cost of all", "unit")
     note = "The server saw every update; this holds against everybody else who gets the models."
     return Table("What left the server with noise", head, [row], frozenset({0, 2, 3}), note)
 
 
-def _by_kind(entries: list[Any]) -> Table:
+def _by_kind(entries: Sequence[ReleaseEntry]) -> Table:
     rows = []
     for entry in entries:
-        tallies = entry["sites"].values()
-        times = sum(tally["times"] for tally in tallies)
-        size = byte_size(sum(tally["bytes"] for tally in tallies))
-        shape, mechanism, unit = entry["shape"], entry["mechanism"], entry["unit"]
+        tallies = entry.sites.values()
+        times = sum(tally.times for tally in tallies)
+        size = byte_size(sum(tally.bytes for tally in tallies))
+        shape, mechanism, unit = entry.shape, entry.mechanism, entry.unit
         cost = _cost(entry)
-        rows.append(
-            (entry["what"], shape, mechanism, cost, unit, str(len(tallies)), str(times), size)
-        )
+        rows.append((entry.what, shape, mechanism, cost, unit, str(len(tallies)), str(times), size))
     head = ("what", "shape of one", "protection", "cost of one", "unit", "sites", "times", "bytes")
     return Table(_TITLE, head, rows, frozenset({0, 1, 2, 3, 4}), _NOTE)
 
 
-def _by_site(entries: list[Any]) -> Table:
+def _by_site(entries: Sequence[ReleaseEntry]) -> Table:
     rows = [
         (
             site,
-            entry["what"],
-            entry["mechanism"],
-            str(tally["times"]),
-            byte_size(tally["bytes"]),
-            "" if tally["spent"] is None else f"{tally['spent']:.3g} ({entry['unit']})",
+            entry.what,
+            entry.mechanism,
+            str(tally.times),
+            byte_size(tally.bytes),
+            "" if math.isinf(tally.spent) else f"{tally.spent:.3g} ({entry.unit})",
         )
         for entry in entries
-        for site, tally in entry["sites"].items()
+        for site, tally in entry.sites.items()
     ]
     head = ("site", "what", "protection", "times", "bytes", "epsilon in the site's ledger")
     note = "The last column is the site's own count over all runs that it took part in."
     return Table(f"{_TITLE}, site by site", head, sorted(rows), frozenset({0, 1, 2, 5}), note)
 
 
-def _cost(entry: Json) -> str:
-    if entry["rho"] is not None:
-        return (
-            f"rho {entry['rho']:g}, so epsilon {entry['epsilon']:.3g} at delta {entry['delta']:g}"
-        )
-    if entry["epsilon"] is not None:
-        return f"epsilon {entry['epsilon']:.3g} at delta {entry['delta']:g}"
+def _cost(entry: ReleaseEntry) -> str:
+    if math.isfinite(entry.rho):
+        return f"rho {entry.rho:g}, so epsilon {entry.epsilon:.3g} at delta {entry.delta:g}"
+    if math.isfinite(entry.epsilon):
+        return f"epsilon {entry.epsilon:.3g} at delta {entry.delta:g}"
     return "no guarantee of this kind"

@@ -1,4 +1,4 @@
-"""The report's page: what it is made of, and its template."""
+"""Template of a report: what its page is made of, and how it is laid out."""
 
 from dataclasses import dataclass
 

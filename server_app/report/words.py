@@ -3,28 +3,37 @@
 import math
 from collections.abc import Callable
 
-from server_app.record.recorded_run import Json, number
-from server_app.report.plots import byte_size
+from server_app.record.format import RoundLine
 
-__all__ = ["duration", "loss", "number_or_unknown", "percent", "plural", "seconds", "size"]
+__all__ = [
+    "byte_size",
+    "duration",
+    "joules_in_words",
+    "loss",
+    "number_or_unknown",
+    "percent",
+    "plural",
+    "seconds",
+    "size",
+]
 
 
-def number_or_unknown(value: float, write: Callable[[float], str]) -> str:
+def number_or_unknown(value: float | None, write: Callable[[float], str]) -> str:
     """Return a number as ``write`` puts it, or that it is not known."""
-    return write(value) if math.isfinite(value) else "not known"
+    return "not known" if value is None or not math.isfinite(value) else write(value)
 
 
-def percent(share: float) -> str:
+def percent(share: float | None) -> str:
     """Return a share in [0, 1] as per cent."""
     return number_or_unknown(share, lambda value: f"{100 * value:.1f} %")
 
 
-def loss(value: float) -> str:
+def loss(value: float | None) -> str:
     """Return a loss in nats with four digits."""
     return number_or_unknown(value, "{:.4f}".format)
 
 
-def size(value: float) -> str:
+def size(value: float | None) -> str:
     """Return bytes in the unit that fits."""
     return number_or_unknown(value, byte_size)
 
@@ -38,14 +47,31 @@ def duration(value: float) -> str:
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
 
 
-def seconds(line: Json) -> float:
-    """Return the seconds of a round's line over all its phases."""
-    parts = line.get("seconds", {})
+def seconds(line: RoundLine) -> float:
+    """Return the seconds of a round's line over all its phases; NaN where one is missing."""
     known = ("train", "evaluate", "server")
-    more = sorted(set(parts) - set(known))
-    return sum(number(parts, part) for part in (*known, *more))
+    more = sorted(set(line.seconds) - set(known))
+    return sum(line.seconds.get(part, math.nan) for part in (*known, *more))
 
 
 def plural(count: int, noun: str) -> str:
     """Return a number of things, as ``1 round`` or ``2 rounds``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def byte_size(count: float) -> str:
+    """Return a number of bytes in words, in steps of 1000: ``12.3 MB``."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(count) < 999.5:
+            return f"{count:.3g} {unit}"
+        count /= 1000
+    return f"{count:,.3g} TB"
+
+
+def joules_in_words(joules: float) -> str:
+    """Return an energy in words, in steps of 1000: ``12.3 kJ``."""
+    for unit in ("J", "kJ", "MJ"):
+        if abs(joules) < 999.5:
+            return f"{joules:.3g} {unit}"
+        joules /= 1000
+    return f"{joules:,.3g} GJ"

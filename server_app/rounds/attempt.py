@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from common.messages import EvaluateReport, TrainReport
 from server_app.metering.run_meter import RunMeter
+from server_app.record.format import SecaggRecord
 from server_app.rounds.exchange import OK, Answer, Exchange
 from server_app.rounds.guard import Asked
 from server_app.rounds.roster import Roster
@@ -48,27 +49,6 @@ class Recorded:
     answer: Answer[Any]
     message: int
     """Place of the message among those that the meter was shown since it was last closed."""
-
-
-@dataclass(frozen=True)
-class SecaggRecord:
-    """How one model's secure sum went: how many sites were left after each step."""
-
-    model: int
-    asked: int
-    advertised: int
-    shared: int
-    masked: int
-    unmasked: int
-    threshold: int
-    sites: list[str]
-    """Those in the sum; none if it was given up."""
-    weight: int | None
-    """Sum of their weights."""
-    loss: float | None
-    """Their weighted mean training loss, in nats."""
-    reason: str
-    """Why it was given up; empty if it was not."""
 
 
 @dataclass

@@ -177,7 +177,7 @@ class FederatedTraining(OneRound):
         if admitted:
             self.roster = self.roster.joined(admitted)
             self._ledger = Ledger(self.folder, self.roster)
-            self.folder.write_json("sites.json", [vars(site) for site in self.roster.sites])
+            self.folder.write_sites(self.roster.sites)
             for name in admitted.names:
                 cluster = self.clusters.labels[self.roster.names.index(name)]
                 joined = logs.facts("joined", self.roster.facts([name]))
@@ -209,16 +209,14 @@ class FederatedTraining(OneRound):
         line = self._ledger.record(attempt, self.meter.close(self.roster.links))
         audit.say_what_did_not_count(line)
         log.info("%s", progress(line, self.settings.num_server_rounds, _ATTEMPTS))
-        if self.settings.on_bad_update == "fail" and (line["rejected"] or line["missing"]):
-            raise RoundError(
-                f"round {line['round']}: {attempt.first_reason()} (on-bad-update=fail)"
-            )
+        if self.settings.on_bad_update == "fail" and (line.rejected or line.missing):
+            raise RoundError(f"round {line.round}: {attempt.first_reason()} (on-bad-update=fail)")
 
     def _finish(self, seconds: float) -> None:
         kind = "cluster" if self.method.route.model_per_cluster else "model"
         for index, parameters in enumerate(filter(None, self.models)):
             self.folder.write_model(f"{kind}-{index}", parameters)
-        self.folder.write_json("results.json", self._ledger.results(seconds, self.settings))
+        self.folder.store(self._ledger.results(seconds, self.settings))
 
     def summary(self) -> None:
         """Log what is about to run."""

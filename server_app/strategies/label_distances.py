@@ -1,6 +1,7 @@
 """Label distances: clustering of the sites by distances that every two of them compute together."""
 
 import logging
+import math
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -13,6 +14,7 @@ from server_app.clustering.by_labels import LabelDistances
 from server_app.dissimilarity import FloatArray
 from server_app.methods import Method
 from server_app.protection.two_party import TwoPartyProducts, two_party_products
+from server_app.record.format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
 from server_app.strategies.base import FederatedTraining
@@ -44,18 +46,17 @@ class LabelDistanceClustering(FederatedTraining):
         self.clusters = grouping.clusters
         sizes = sorted(self.clusters.sizes.tolist(), reverse=True)
         log.info("%d clusters of sizes %s", self.clusters.k, ", ".join(map(str, sizes)))
-        record = {
-            "round": 0,
-            "strategy": self.settings.strategy,
-            "metric": self._group.metric,
-            "num_clusters": self.clusters.k,
-            "chosen_by": "num-clusters" if self.settings.num_clusters else "silhouette",
-            "score": grouping.score,
-            "scores": {str(k): score for k, score in grouping.scores.items()},
-            "drift": None,
-            "sites": dict(zip(self.roster.names, self.clusters.labels.tolist(), strict=True)),
-        }
-        self.folder.write_json("clusters.json", record)
+        record = ClustersFile(
+            strategy=self.settings.strategy,
+            metric=self._group.metric,
+            num_clusters=self.clusters.k,
+            chosen_by="num-clusters" if self.settings.num_clusters else "silhouette",
+            score=grouping.score,
+            scores={str(k): score for k, score in grouping.scores.items()},
+            drift=math.nan,
+            sites=dict(zip(self.roster.names, self.clusters.labels.tolist(), strict=True)),
+        )
+        self.folder.store(record)
         arrays = {
             "kind": np.array("label-distances"),
             "sites": np.array(self.roster.names),

@@ -1,7 +1,8 @@
 """Label distributions: clustering of the sites by them, before round 1 and, if asked, again."""
 
 import logging
-from typing import Any
+import math
+from dataclasses import replace
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -16,6 +17,7 @@ from server_app.clustering.algorithms import Clusters, ScoredClusters, normalise
 from server_app.clustering.by_labels import LabelGroups
 from server_app.methods import Method
 from server_app.record.checkpoint import State
+from server_app.record.format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.exchange import OK, Answer, Exchange
 from server_app.rounds.guard import inspect_exact_histogram, inspect_noisy_histogram
@@ -39,7 +41,7 @@ class LabelDistributionClustering(FederatedTraining):
         assert isinstance(method.group, LabelGroups)
         self._group: LabelGroups = method.group
         self._counts = np.empty((0, 0), dtype=np.float64)
-        self._formed: dict[str, Any] = {}
+        self._formed = ClustersFile()
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Query the histograms and form the clusters; every site must answer."""
@@ -61,12 +63,13 @@ class LabelDistributionClustering(FederatedTraining):
 
     def state(self) -> State:
         """Return the clusters with what they were formed from."""
-        return {**super().state(), "counts": self._counts, "formed": self._formed}
+        return {**super().state(), "counts": self._counts, "formed": self._formed.to_json()}
 
     def restore(self, state: State, grid: Grid, timeout: float) -> None:
         """Go on with the clusters formed before; nobody is asked again."""
         super().restore(state, grid, timeout)
-        self._counts, self._formed = state["counts"], dict(state["formed"])
+        self._counts = state["counts"]
+        self._formed = ClustersFile.from_json(state["formed"])
 
     def before_round(self, server_round: int, grid: Grid, timeout: float) -> float | None:
         """Group the sites anew when it is time, and return what share of them changed cluster."""
@@ -153,22 +156,22 @@ class LabelDistributionClustering(FederatedTraining):
 
     def _note(self, after_round: int, grouping: ScoredClusters, drift: float | None) -> None:
         """Write down how the clusters came about, and between whom they were formed."""
-        self._formed = {
-            "round": after_round,
-            "strategy": self.settings.strategy,
-            "metric": self._group.metric,
-            "num_clusters": self.clusters.k,
-            "chosen_by": "num-clusters" if self.settings.num_clusters else self._group.chosen_by,
-            "score": grouping.score,
-            "scores": {str(k): score for k, score in grouping.scores.items()},
-            "drift": drift,
-        }
+        self._formed = ClustersFile(
+            round=after_round,
+            strategy=self.settings.strategy,
+            metric=self._group.metric,
+            num_clusters=self.clusters.k,
+            chosen_by="num-clusters" if self.settings.num_clusters else self._group.chosen_by,
+            score=grouping.score,
+            scores={str(k): score for k, score in grouping.scores.items()},
+            drift=math.nan if drift is None else drift,
+        )
         self._write_clusters(self.roster)
 
     def _write_clusters(self, roster: Roster) -> None:
         labels = self.clusters.labels
         sites = dict(zip(roster.names, labels.tolist(), strict=True))
-        self.folder.write_json("clusters.json", self._formed | {"sites": sites})
+        self.folder.store(replace(self._formed, sites=sites))
         shares = normalise_counts(self._counts, self._group.normalise)
         arrays = {
             "kind": np.array("label-histogram"),

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -24,6 +23,7 @@ from server_app.clustering.clusters import check_num_clusters
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.methods import Method
 from server_app.record.checkpoint import State
+from server_app.record.format import ClustersFile, ProbeNote
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Trained, Update
 from server_app.rounds.exchange import Answer, Exchange
@@ -221,16 +221,16 @@ class ModelSimilarityClustering(FederatedTraining):
     ) -> None:
         names, group = self.roster.names, self._group
         labels = grouping.clusters.labels
-        record: dict[str, Any] = {
-            "round": server_round,
-            "strategy": self.settings.strategy,
-            "metric": group.metric,
-            "num_clusters": grouping.clusters.k,
-            "chosen_by": group.chosen_by,
-            "score": grouping.score,
-            "scores": {str(k): score for k, score in grouping.scores.items()},
-            "sites": dict(zip(names, labels.tolist(), strict=True)),
-        }
+        record = ClustersFile(
+            round=server_round,
+            strategy=self.settings.strategy,
+            metric=group.metric,
+            num_clusters=grouping.clusters.k,
+            chosen_by=group.chosen_by,
+            score=grouping.score,
+            scores={str(k): score for k, score in grouping.scores.items()},
+            sites=dict(zip(names, labels.tolist(), strict=True)),
+        )
         arrays = {
             "kind": np.array(group.describe),
             "sites": np.array(names),
@@ -241,26 +241,27 @@ class ModelSimilarityClustering(FederatedTraining):
         if group.linkage is not None:
             arrays["linkage"] = group.linkage(distances)
         if self._prober is not None:
-            record |= self._write_probe(self._prober.probe, descriptors)
+            record = self._with_probe(record, self._prober.probe, descriptors)
         self.folder.write_arrays("dissimilarity.npz", arrays)
-        self.folder.write_json("clusters.json", record)
+        self.folder.store(record)
         if server_round == group.at_round:
             self._shared = self.models[0]
             shared = {name: np.asarray(v, order="C") for name, v in self._shared.items()}
             self.folder.write("models/shared.safetensors", safetensors.numpy.save(shared))
 
-    def _write_probe(self, used: ProbeRows, descriptors: np.ndarray) -> dict[str, Any]:
+    def _with_probe(
+        self, record: ClustersFile, used: ProbeRows, descriptors: np.ndarray
+    ) -> ClustersFile:
         """Keep what a site that comes later is compared on; rows of sites are not kept."""
         arrays = {"activations": descriptors, "layer": np.array(self._layer)}
-        record: dict[str, Any] = {
-            "probe": {"source": used.source, "rows": len(used.rows), "layer": self._layer}
-        }
+        disclosure = None
         if used.source == "client-rows":
-            record["disclosure"] = (
+            disclosure = (
                 f"{len(used.rows)} training rows of the sites (inputs without labels) were sent "
                 "to the server as the probe"
             )
         else:
             arrays["rows"] = used.rows
         self.folder.write_arrays("probe.npz", arrays)
-        return record
+        probe = ProbeNote(used.source, len(used.rows), self._layer)
+        return replace(record, probe=probe, disclosure=disclosure)

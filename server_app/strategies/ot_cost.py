@@ -14,6 +14,7 @@ from common.messages import Parameters
 from server_app.clustering.algorithms import Clusters
 from server_app.methods import Method
 from server_app.record.checkpoint import State
+from server_app.record.format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
 from server_app.selection import rules
@@ -145,7 +146,7 @@ class OtCostGroups(FederatedTraining):
         return GATHER[self._group.evidence](inquiry, self.settings)
 
     def _write(self, comparison: Precheck) -> None:
-        self.folder.write_json("precheck.json", comparison.record())
+        self.folder.store(comparison.record())
         self.folder.write_arrays(
             "dissimilarity.npz",
             {
@@ -160,14 +161,12 @@ class OtCostGroups(FederatedTraining):
         self._write_clusters(comparison.names, comparison.clusters)
 
     def _write_clusters(self, names: Sequence[str], clusters: Clusters) -> None:
-        record = {
-            "round": 1,
-            "strategy": self.settings.strategy,
-            "metric": f"OT cost, variant {self._group.costs.variant}",
-            "num_clusters": clusters.k,
-            "chosen_by": "num-clusters" if self._group.num_clusters else "ot-detrimental",
-            "score": None,
-            "scores": {},
-            "sites": dict(zip(names, clusters.labels.tolist(), strict=True)),
-        }
-        self.folder.write_json("clusters.json", record)
+        record = ClustersFile(
+            round=1,
+            strategy=self.settings.strategy,
+            metric=f"OT cost, variant {self._group.costs.variant}",
+            num_clusters=clusters.k,
+            chosen_by="num-clusters" if self._group.num_clusters else "ot-detrimental",
+            sites=dict(zip(names, clusters.labels.tolist(), strict=True)),
+        )
+        self.folder.store(record)

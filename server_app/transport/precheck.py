@@ -2,12 +2,21 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from server_app.clustering.algorithms import Clusters
 from server_app.dissimilarity import FloatArray
+from server_app.record.precheck_format import (
+    PrecheckAdvice,
+    PrecheckClass,
+    PrecheckFile,
+    PrecheckGroup,
+    PrecheckPair,
+    PrecheckSite,
+    PrecheckThresholds,
+    PrecheckWeights,
+)
 from server_app.transport.advice import Suggestion, suggest
 from server_app.transport.evidence import Evidence, SiteView
 from server_app.transport.groups import OtGroups
@@ -24,8 +33,6 @@ from server_app.transport.verdicts import (
 )
 
 __all__ = ["Group", "Pair", "Precheck", "Standing", "nearest_group", "prechecked"]
-
-Json = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -131,66 +138,62 @@ class Precheck:
         known = inside[~np.isnan(inside)]
         return float(known.mean()) if len(known) else float("nan")
 
-    def record(self) -> Json:
-        """Return everything as JSON takes it: names for places, null for what is not known."""
+    def record(self) -> PrecheckFile:
+        """Return everything as the run's folder keeps it: names for places."""
         costs, limits = self.method.costs, self.method.thresholds
-        return {
-            "verdict": str(self.verdict),
-            "variant": costs.variant,
-            "weights": {"feature": costs.weights[0], "label": costs.weights[1]},
-            "min_rows": costs.min_rows,
-            "thresholds": {"beneficial": limits.beneficial, "detrimental": limits.detrimental},
-            "evidence": self.method.evidence,
-            "sites": [self._site(place) for place in range(len(self.names))],
-            "groups": [self._group(group) for group in self.groups],
-            "pairs": [self._pair(pair) for pair in self.pairs],
-        }
+        return PrecheckFile(
+            verdict=str(self.verdict),
+            variant=costs.variant,
+            weights=PrecheckWeights(*costs.weights),
+            min_rows=costs.min_rows,
+            thresholds=PrecheckThresholds(limits.beneficial, limits.detrimental),
+            evidence=self.method.evidence,
+            sites=tuple(self._site(place) for place in range(len(self.names))),
+            groups=tuple(self._group(group) for group in self.groups),
+            pairs=tuple(self._pair(pair) for pair in self.pairs),
+        )
 
-    def _group(self, group: Group) -> Json:
+    def _group(self, group: Group) -> PrecheckGroup:
         advice = group.advice(self.method.thresholds)
-        return {
-            "sites": [self.names[place] for place in group.sites],
-            "cost": known(group.cost),
-            "advice": {"settings": dict(advice.settings), "reason": advice.reason},
-        }
+        return PrecheckGroup(
+            sites=tuple(self.names[place] for place in group.sites),
+            cost=known(group.cost),
+            advice=PrecheckAdvice(advice.settings, advice.reason),
+        )
 
-    def _site(self, place: int) -> Json:
+    def _site(self, place: int) -> PrecheckSite:
         standing, view = self.standings[place], self.views[place]
-        return {
-            "site": self.names[place],
-            "rows": view.total,
-            "classes": {str(label): count for label, count in view.counts.items()},
-            "group": standing.group,
-            "verdict": str(standing.verdict),
-            "cost": known(standing.cost),
-            "null": known(standing.null_high),
-            "nearest": None if standing.nearest is None else self.names[standing.nearest],
-        }
+        return PrecheckSite(
+            site=self.names[place],
+            rows=view.total,
+            classes={str(label): count for label, count in view.counts.items()},
+            group=standing.group,
+            verdict=str(standing.verdict),
+            cost=known(standing.cost),
+            null=known(standing.null_high),
+            nearest=None if standing.nearest is None else self.names[standing.nearest],
+        )
 
-    def _pair(self, pair: Pair) -> Json:
-        return {
-            "sites": [self.names[place] for place in pair.sites],
-            "cost": known(pair.cost),
-            "null_mean": None if pair.null is None else pair.null.mean,
-            "null": None if pair.null is None else pair.null.high,
-            "verdict": str(pair.verdict),
-            "coverage": list(pair.details.coverage),
-            "classes": [
-                {
-                    "class": label,
-                    "rows": [each.rows_a, each.rows_b],
-                    "feature_cost": each.feature_cost,
-                    "label_cost": each.label_cost,
-                    "cost": each.cost,
-                }
+    def _pair(self, pair: Pair) -> PrecheckPair:
+        return PrecheckPair(
+            sites=tuple(self.names[place] for place in pair.sites),
+            cost=known(pair.cost),
+            null_mean=None if pair.null is None else pair.null.mean,
+            null=None if pair.null is None else pair.null.high,
+            verdict=str(pair.verdict),
+            coverage=tuple(pair.details.coverage),
+            classes=tuple(
+                PrecheckClass(
+                    label, (each.rows_a, each.rows_b), each.feature_cost, each.label_cost, each.cost
+                )
                 for label, each in pair.details.per_class.items()
-            ],
-            "warnings": list(pair.details.warnings),
-        }
+            ),
+            warnings=tuple(pair.details.warnings),
+        )
 
 
 def known(value: float) -> float | None:
-    """Return a number as JSON takes it: None for NaN."""
+    """Return a number, None for NaN."""
     return None if np.isnan(value) else value
 
 

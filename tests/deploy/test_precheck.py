@@ -14,6 +14,7 @@ from made_clients import client
 
 from common.errors import ConfigError, DataError
 from deploy import precheck
+from server_app.record.precheck_format import PrecheckThresholds
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.report import precheck_page
@@ -46,7 +47,7 @@ def comparison_of(worlds, counts=(120, 90), method=METHOD, seed=0):
 def test_sites_of_one_world_are_grouped_and_the_others_stand_alone():
     found = comparison_of([0, 0, 0, 5])
     assert found.clusters.labels.tolist() == [0, 0, 0, 1]
-    record = found.record()
+    record = found.record().to_json()
     assert [site["verdict"] for site in record["sites"]] == ["beneficial"] * 3 + ["detrimental"]
     assert record["verdict"] == "beneficial"
     assert record["sites"][3]["nearest"] in {"site-00", "site-01", "site-02"}
@@ -74,7 +75,7 @@ def test_with_few_rows_nothing_is_promised():
     assert pair.cost <= pair.null.high
     assert pair.null.high > 0.1
     assert (found.verdict, pair.verdict) == ("uncertain", "uncertain")
-    assert told(found.record()["sites"][0], {"beneficial": 0.1}) == "has too few rows to tell"
+    assert told(found.record().sites[0], PrecheckThresholds(0.1, 0.3)) == "has too few rows to tell"
 
 
 def test_the_advice_of_a_group_speaks_of_the_thresholds_in_force():
@@ -92,9 +93,9 @@ def test_sites_without_a_common_class_have_nothing_to_compare():
     ]
     found = prechecked(["a", "b"], METHOD, ClearRows(rows, SETTINGS))
     record = found.record()
-    assert record["verdict"] == "uncertain"
-    assert {site["verdict"] for site in record["sites"]} == {"nothing to compare"}
-    assert (record["pairs"][0]["cost"], record["pairs"][0]["null"]) == (None, None)
+    assert record.verdict == "uncertain"
+    assert {site.verdict for site in record.sites} == {"nothing to compare"}
+    assert (record.pairs[0].cost, record.pairs[0].null) == (None, None)
     assert headline(record) == (
         "Not clear: no two of the 2 sites have a class of enough rows in common."
     )
@@ -108,7 +109,7 @@ def test_evidence_without_nulls_is_judged_by_the_thresholds_alone():
     rows = [Representations(*client(seed, counts=(120, 90))) for seed in range(2)]
     found = prechecked(["a", "b"], METHOD, Protected(rows, SETTINGS))
     assert found.pairs[0].null is None
-    assert found.record()["pairs"][0]["null"] is None
+    assert found.record().pairs[0].null is None
     assert found.verdict == "beneficial"
 
 
@@ -223,7 +224,7 @@ class Text(HTMLParser):
 
 def page_of(tmp_path, found):
     folder = RunFolder(tmp_path)
-    folder.write_json("precheck.json", found.record())
+    folder.store(found.record())
     folder.write_json("privacy.json", RELEASES)
     names = np.array(found.names)
     arrays = {
@@ -235,7 +236,7 @@ def page_of(tmp_path, found):
         "linkage": found.merges,
     }
     folder.write_arrays("dissimilarity.npz", arrays)
-    path = precheck_page.write_page(folder, RecordedRun.read(tmp_path))
+    path = precheck_page.write_page(folder, RecordedRun.read(tmp_path), found.record())
     return Text(path.read_text(encoding="utf-8"))
 
 

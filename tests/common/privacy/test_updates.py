@@ -26,8 +26,9 @@ from common.privacy.book import SITE
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 from deploy.simulation.grid import simulate
 from server_app.methods import build
-from server_app.protection.central_dp import FILE, CentralDp, clipped_average
+from server_app.protection.central_dp import CentralDp, clipped_average
 from server_app.record.recorded_run import RecordedRun
+from server_app.record.release_format import CentralDpFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.exchange import OK, Answer
 from server_app.rounds.guard import Asked, Template, inspect_training
@@ -218,8 +219,8 @@ def test_models_are_counted_on_disk_before_use_and_never_more_than_planned(tmp_p
     for released in (1, 2, 3):
         # A new object every time: a run that was resumed goes on with the count.
         CentralDp(settings, folder).average(sent, [update(0, np.ones(3))], {0: 1.0})
-        assert folder.read_json(FILE)["releases"] == released
-    assert folder.read_json(FILE)["epsilon"] == pytest.approx(8, rel=1e-6)
+        assert folder.load(CentralDpFile).releases == released
+    assert folder.load(CentralDpFile).epsilon == pytest.approx(8, rel=1e-6)
     with pytest.raises(BudgetError, match="3 models were released"):
         CentralDp(settings, folder).average(sent, [], {0: 1.0})
 
@@ -228,8 +229,8 @@ def test_run_with_noisy_averages_ends_and_its_report_says_what_they_cost(tmp_pat
     words = ("update-privacy=central-dp", "update-epsilon=100", "clip-norm=5", "strategy=fedavg")
     folder = simulate(settings_in(tmp_path, *words))
     central = RecordedRun.read(folder).central
-    assert central["releases"] == 2
-    assert 0 < central["epsilon"] < 100
+    assert central.releases == 2
+    assert 0 < central.epsilon < 100
     assert "What left the server with noise" in (folder / "report.html").read_text()
     assert any("central DP: updates clipped to 5" in entry.message for entry in caplog.records)
 

@@ -22,7 +22,7 @@ from deploy.compare.figures import (
 from deploy.compare.grid import read_grid
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import cell, columns_of, legend, markdown, runs_csv, table_csv
-from server_app.report import plots
+from server_app.report import drawing, words
 
 BY_KEY = {column.key: column for column in COLUMNS}
 
@@ -226,7 +226,7 @@ def test_sweep_is_drawn_for_a_setting_with_three_numbers(tmp_path):
     rows = rows_of(runs, "")
     assert compare_plots.swept(rows) == ["num-clusters"]
     assert compare_plots.swept(rows[:2]) == []
-    with plots.style():
+    with drawing.style():
         figure = compare_plots.sweep(rows, "num-clusters", [BY_KEY["accuracy"], BY_KEY["joules"]])
     left, _ = figure.axes
     [line] = [line for line in left.lines if len(line.get_xdata()) == 3]
@@ -246,7 +246,7 @@ def test_model_size_is_told_and_drawn_where_it_differs(tmp_path):
     assert BY_KEY["parameters"] not in columns_of(rows[:1], grid)
     names = [picture.name for picture in page.sections(rows, grid)[0].pictures]
     assert "1-communication" in names
-    with plots.style():
+    with drawing.style():
         [axes] = compare_plots.communication_shares(rows).axes
     [points] = [line for line in axes.lines if len(line.get_xdata()) == 2]
     assert (list(points.get_xdata()), list(points.get_ydata())) == ([5, 23], [100 * 8 / 93] * 2)
@@ -254,7 +254,7 @@ def test_model_size_is_told_and_drawn_where_it_differs(tmp_path):
 
 def test_bars_end_at_the_total(tmp_path):
     _, runs = compared(tmp_path)
-    with plots.style():
+    with drawing.style():
         figure = compare_plots.energy_by_phase(rows_of(runs, "random"))
     ends = [bar.get_x() + bar.get_width() for bar in figure.axes[0].patches]
     assert ends == pytest.approx([5, 5, 85, 85, 93, 93])
@@ -280,4 +280,4 @@ def test_page_of_no_finished_run_still_tells_why(tmp_path):
     ("joules", "said"), [(0, "0 J"), (999.4, "999 J"), (1500, "1.5 kJ"), (2.5e6, "2.5 MJ")]
 )
 def test_joules_in_words(joules, said):
-    assert compare_plots.joules_in_words(joules) == said
+    assert words.joules_in_words(joules) == said

@@ -15,12 +15,12 @@ from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app.metering.run_meter import RunMeter
 from server_app.protection.disclosed import (
     CLEAR,
-    FILE,
     Disclosed,
     DisclosedReply,
     DisclosureFile,
     shape_of,
 )
+from server_app.record.release_format import PrivacyFile
 from server_app.record.run_folder import RunFolder
 from server_app.report import releases as report_releases
 from server_app.rounds.metered_grid import MeteredGrid
@@ -29,7 +29,7 @@ NOISY = ReleaseNote("discrete Gaussian, sigma 5.28", "replace row", 1.0, 1e-5, s
 
 
 def privacy_of(folder):
-    return json.loads((folder / FILE).read_text())
+    return json.loads((folder / PrivacyFile.FILE).read_text())
 
 
 def total(folder, kind):
@@ -80,7 +80,7 @@ def test_list_is_on_disk_before_the_sites_train_again_and_a_continued_run_goes_o
             assert total(tmp_path, "train")[0] == 2 * times
         disclosures.write()
         later = DisclosureFile(folder)
-        assert later.disclosed.as_json() == disclosures.disclosed.as_json()
+        assert later.disclosed.as_file() == disclosures.disclosed.as_file()
         again = MeteredGrid(inner, RunMeter(), later)
         ids = list(again.push_messages([Message(order, nodes[0], "train")]))
         again.pull_messages(ids)
@@ -109,7 +109,7 @@ def test_protection_and_cost_are_what_the_site_says(task_identity):
     assert clear.mechanism == CLEAR
     assert releases.by_kind[noisy]["site-7"].spent == 2.5
     text = "\n".join(
-        " | ".join(row) for t in report_releases.tables(releases.as_json(), {}) for row in t.rows
+        " | ".join(row) for t in report_releases.tables(releases.as_file(), None) for row in t.rows
     )
     assert "epsilon 1 at delta 1e-05" in text
     assert "2.5 (replace row)" in text
@@ -142,7 +142,7 @@ def test_shape_tells_sizes_and_no_values():
 
 
 def test_report_says_when_the_list_is_missing():
-    [table] = report_releases.tables({}, {})
+    [table] = report_releases.tables(PrivacyFile(), None)
     assert "privacy.json is missing" in table.note
 
 
@@ -177,7 +177,7 @@ def test_what_the_superlink_says_of_a_site_that_is_gone_has_left_none(tmp_path):
     assert [reply.has_error() for reply in replies] == [False, False, True]
     [tallies] = disclosures.disclosed.by_kind.values()
     assert sorted(tallies) == ["site-0", "site-1"]
-    [entry] = folder.read_lines("audit.jsonl")
+    [entry] = map(json.loads, (folder.path / "audit.jsonl").read_text().splitlines())
     assert entry["sites"] == ["site-0", "site-1"]
     # and on disk at once, as the server may be killed before it writes again
     assert total(folder.path, messages.INTRODUCE)[0] == 2

@@ -43,7 +43,7 @@ def test_by_hand(tmp_path):
     told = json.loads((run / "change-to-local.json").read_text())
     assert told["local_run"] == local.name
     assert told["sites"]["b"] == {"accuracy": 0.5, "local": 0.8, "change": pytest.approx(-37.5)}
-    assert RecordedRun.read(run).change_to_local == told
+    assert RecordedRun.read(run).change_to_local.to_json() == told
 
 
 def test_a_site_that_got_nothing_right_alone_has_no_change(tmp_path):
@@ -52,7 +52,7 @@ def test_a_site_that_got_nothing_right_alone_has_no_change(tmp_path):
     changes = changes_to_local(run, local)
     assert math.isnan(changes.sites["a"].change)
     assert changes.mean == pytest.approx(25.0)
-    assert changes.as_json()["sites"]["a"]["change"] is None
+    assert changes.as_file().to_json()["sites"]["a"]["change"] is None
     assert SiteChange(0.3, 0.3).change == 0
 
 

@@ -14,10 +14,12 @@ from server_app.record.energy_figures import (
     sources_by_phase,
     times_trained,
 )
+from server_app.record.format import ClientLine, RoundLine
 
 
 def line(number, accuracy, joules=None, **more):
-    return {"round": number, "attempt": 1, "accuracy": accuracy, "joules": joules, **more}
+    values = {"round": number, "attempt": 1, "accuracy": accuracy, "joules": joules, **more}
+    return RoundLine.from_json(values)
 
 
 def spending(pre, train, comm, evaluate):
@@ -93,7 +95,7 @@ def test_what_was_not_metered_is_not_a_number_and_never_nothing():
     assert joules_by_phase(unmetered)["comm"] == 2.0
     assert all(math.isnan(joules_by_phase(unmetered)[phase]) for phase in ("pre", "train"))
     # lines of a run before there was metering
-    assert np.isnan(Curve.of([{"round": 1, "accuracy": 0.5}]).joules).all()
+    assert np.isnan(Curve.of([RoundLine(round=1, accuracy=0.5)]).joules).all()
 
 
 def test_phases_add_up_over_all_attempts():
@@ -120,9 +122,13 @@ def test_sites_are_counted_in_rounds_with_a_result():
 
 def test_sources_are_all_that_any_line_names():
     lines = [
-        {"joules_source": {"train": "measured", "comm": "estimated"}},
-        {"joules_source": {"train": "attributed, measured", "comm": "estimated", "pre": None}},
-        {},
+        line(1, 0.5, joules_source={"train": "measured", "comm": "estimated"}),
+        line(
+            2,
+            0.5,
+            joules_source={"train": "attributed, measured", "comm": "estimated", "pre": None},
+        ),
+        line(3, 0.5),
     ]
     assert sources_by_phase(lines) == {
         "pre": None,
@@ -134,11 +140,11 @@ def test_sources_are_all_that_any_line_names():
 
 def test_sites_costs_add_up_and_what_is_never_known_stays_unknown():
     lines = [
-        {"site": "a", "joules": 2.0, "bytes_up": 5},
-        {"site": "b", "joules": None, "bytes_up": 1},
-        {"site": "a", "joules": None, "bytes_up": 5, "radio_joules": 0.5},
+        {"round": 1, "site": "a", "joules": 2.0, "bytes_up": 5},
+        {"round": 1, "site": "b", "joules": None, "bytes_up": 1},
+        {"round": 2, "site": "a", "joules": None, "bytes_up": 5, "radio_joules": 0.5},
     ]
-    costs = costs_by_site(lines)
-    assert costs["a"]["joules"] == 2.0
-    assert (costs["a"]["bytes_up"], costs["a"]["radio_joules"]) == (10, 0.5)
-    assert costs["b"]["joules"] is costs["b"]["radio_seconds"] is None
+    costs = costs_by_site(map(ClientLine.from_json, lines))
+    assert costs["a"].joules == 2.0
+    assert (costs["a"].bytes_up, costs["a"].radio_joules) == (10, 0.5)
+    assert costs["b"].joules is costs["b"].radio_seconds is None

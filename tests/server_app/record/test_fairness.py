@@ -74,23 +74,24 @@ def test_a_rounds_line_holds_the_spread_and_the_share_of_all_updates_so_far(fold
     ledger = Ledger(folder, roster)
     everybody = dict.fromkeys(range(4), OK)
     first = ledger.record(*attempt(1, everybody, [0.0, 0.2, 0.4, 0.6]))
-    assert first["accuracy_worst_decile"] == 0.0
-    assert first["accuracy_std"] == pytest.approx(np.std([0.0, 0.2, 0.4, 0.6]))
-    assert first["uplink_share"] == 1.0
+    assert first.accuracy_worst_decile == 0.0
+    assert first.accuracy_std == pytest.approx(np.std([0.0, 0.2, 0.4, 0.6]))
+    assert first.uplink_share == 1.0
     # A refused update was sent, one that never came was not.
     second = ledger.record(*attempt(2, {0: OK, 1: "holds NaN", 2: NO_REPLY}, [0.5, 0.5]))
-    assert second["uplink_share"] == 6 / 8
+    assert second.uplink_share == 6 / 8
     # Another process that goes on counts on from the lines.
     third = Ledger(folder, roster).record(*attempt(3, {0: OK}, [0.5, 0.7]))
-    assert third["uplink_share"] == 7 / 12
+    assert third.uplink_share == 7 / 12
     results = Ledger(folder, roster).results(1.0, Settings().replace(target_accuracy=0.5))
-    assert results["uplink_share"] == 7 / 12
-    assert results["accuracy_worst_decile"] == 0.5
-    assert results["accuracy_std"] == pytest.approx(0.1)
+    assert results.uplink_share == 7 / 12
+    assert results.accuracy_worst_decile == 0.5
+    assert results.accuracy_std == pytest.approx(0.1)
     # windows of three rounds: 0.3, 0.5, 0.6 on average
-    assert results["best_sustained_accuracy"] == pytest.approx(0.3)
-    assert results["target_round"] is results["target_joules"] is None
-    json.dumps(results, allow_nan=False)
+    assert results.best_sustained_accuracy == pytest.approx(0.3)
+    written = results.to_json()
+    assert written["target_round"] is written["target_joules"] is None
+    json.dumps(written, allow_nan=False)
 
 
 def test_ten_of_24_from_round_ten_on_cost_47_and_a_half_percent(folder):
@@ -101,9 +102,9 @@ def test_ten_of_24_from_round_ten_on_cost_47_and_a_half_percent(folder):
     for number in range(1, 101):
         cohort = dict.fromkeys(range(24 if number <= 10 else 10), OK)
         line = ledger.record(*attempt(number, cohort, [], names))
-    assert line["uplink_share"] == pytest.approx(0.475)
+    assert line.uplink_share == pytest.approx(0.475)
 
 
 def test_a_round_that_nobody_evaluated_has_no_spread(folder, roster):
-    line = Ledger(folder, roster).record(*attempt(1, {0: OK}, []))
+    line = Ledger(folder, roster).record(*attempt(1, {0: OK}, [])).to_json()
     assert line["accuracy_std"] is line["accuracy_worst_decile"] is None

@@ -10,7 +10,7 @@ from scipy.cluster.hierarchy import cophenet, linkage
 from scipy.spatial.distance import squareform
 
 from server_app.record import recorded_run
-from server_app.record.recorded_run import OrderedSites, RecordedRun, number, order_by_cluster
+from server_app.record.recorded_run import OrderedSites, RecordedRun, order_by_cluster
 
 
 def write_lines(path, lines):
@@ -82,17 +82,19 @@ def test_the_last_attempt_of_a_round_counts_and_gaps_are_nan(tmp_path):
     write_lines(tmp_path / "rounds.jsonl", lines)
     run = RecordedRun.read(tmp_path)
     assert run.numbers.tolist() == [2, 3, 4, 5]
-    np.testing.assert_array_equal(run.column("accuracy"), [0.25, np.nan, np.nan, 0.5])
+    np.testing.assert_array_equal(
+        run.column(lambda line: line.accuracy), [0.25, np.nan, np.nan, 0.5]
+    )
     # What was sent was sent, also in an attempt that led nowhere.
-    assert run.total("bytes_up", lambda line: number(line, "bytes_up")) == 12
+    assert run.total(run.results.bytes_up, lambda line: line.bytes_up) == 12
 
 
 def test_final_figures_come_from_the_results_where_there_are_some(tmp_path):
     write_lines(tmp_path / "rounds.jsonl", [{"round": 1, "bytes_up": 5}])
     (tmp_path / "results.json").write_text('{"bytes_up": 99}')
     run = RecordedRun.read(tmp_path)
-    assert run.total("bytes_up", lambda line: number(line, "bytes_up")) == 99
-    assert np.isnan(run.total("bytes_down", lambda line: number(line, "bytes_down")))
+    assert run.total(run.results.bytes_up, lambda line: line.bytes_up) == 99
+    assert np.isnan(run.total(run.results.bytes_down, lambda line: line.bytes_down))
 
 
 @pytest.mark.parametrize("block", [1, 7, 1 << 20])
@@ -122,7 +124,7 @@ def test_only_the_end_of_the_clients_lines_is_parsed(tmp_path, monkeypatch):
     write_lines(tmp_path / "clients.jsonl", lines)
     parsed = []
     original = recorded_run._parsed
-    monkeypatch.setattr(recorded_run, "_parsed", lambda text: parsed.append(1) or original(text))
+    monkeypatch.setattr(recorded_run, "_parsed", lambda *line: parsed.append(1) or original(*line))
     assert len(RecordedRun.read(tmp_path).evaluated) == 10
     assert len(parsed) <= 12
 

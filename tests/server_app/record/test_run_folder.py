@@ -9,6 +9,7 @@ from safetensors.numpy import load_file
 
 from common.config import Settings
 from common.errors import ConfigError
+from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
 
 
@@ -36,10 +37,10 @@ def test_folder_that_cannot_be_made_is_a_setting_to_change(tmp_path):
 
 
 def test_lines_are_appended_and_read_back(folder):
-    assert folder.read_lines("rounds.jsonl") == []
+    assert list(folder.each(RoundLine)) == []
     folder.append("rounds.jsonl", [{"round": 1}])
     folder.append("rounds.jsonl", [{"round": 2}, {"round": 3}])
-    assert [line["round"] for line in folder.read_lines("rounds.jsonl")] == [1, 2, 3]
+    assert [line.round for line in folder.each(RoundLine)] == [1, 2, 3]
 
 
 def test_a_failed_write_leaves_the_old_file_whole(folder, monkeypatch):

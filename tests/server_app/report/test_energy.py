@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from made_folders import new_folder, report, round_line, site_names, whole_run, write_sites
 
-from server_app.report import plots
+from server_app.report import drawing
 from server_app.report.report import write_report
 
 
@@ -96,20 +96,13 @@ def test_lost_rounds_and_failed_attempts_leave_a_page(tmp_path):
     assert "rounds are missing" in report(folder).text
 
 
-@pytest.mark.parametrize(
-    ("joules", "words"), [(0.0, "0 J"), (0.0421, "0.0421 J"), (999.6, "1 kJ"), (3.6e6, "3.6 MJ")]
-)
-def test_joules_in_words(joules, words):
-    assert plots.joules_in_words(joules) == words
-
-
 def test_bars_are_as_long_as_their_joules(tmp_path):
     from server_app.record.energy_figures import Curve
     from server_app.report.energy_plots import joules_plot
 
     curve = Curve(np.array([1, 2]), np.array([0.1, 0.5]), np.array([5.0, 9.0]))
     joules = {"pre": 2.0, "train": 8.0, "comm": 1.0, "evaluate": 4.0}
-    with plots.style():
+    with drawing.style():
         figure = joules_plot(joules, {"pre": 2.0, "train": 3.0}, curve, 0.0, None)
     left, right = figure.axes
     widths = [round(bar.get_width(), 9) for bar in left.patches]

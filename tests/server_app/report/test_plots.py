@@ -15,8 +15,9 @@ from PIL import Image
 from scipy.cluster.hierarchy import linkage
 from sklearn.decomposition import PCA
 
+from server_app.record.fairness import worst_tenth
 from server_app.record.recorded_run import OrderedSites
-from server_app.report import plots
+from server_app.report import drawing, round_plots, site_plots
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
@@ -29,8 +30,8 @@ def sites(n, k=0):
 
 
 def document(draw, *args, title="a picture"):
-    with plots.style():
-        return plots.svg(draw(*args), title)
+    with drawing.style():
+        return drawing.svg(draw(*args), title)
 
 
 def texts(svg):
@@ -52,14 +53,14 @@ def images(svg):
 def test_principal_components_are_scikit_learns_up_to_sign(shape):
     points = np.random.default_rng(1).normal(size=shape)
     oracle = PCA(n_components=2, svd_solver="full").fit(points)
-    coordinates, shares = plots.principal_components(points)
+    coordinates, shares = site_plots.principal_components(points)
     np.testing.assert_allclose(np.abs(coordinates), np.abs(oracle.transform(points)), atol=1e-9)
     np.testing.assert_allclose(shares, oracle.explained_variance_ratio_, atol=1e-12)
 
 
 def test_principal_components_by_hand():
     points = np.array([[0.0, 0], [-4, 0], [-2, 1], [-2, -1]])  # a long and a short axis
-    coordinates, shares = plots.principal_components(points)
+    coordinates, shares = site_plots.principal_components(points)
     np.testing.assert_allclose(coordinates, [[2, 0], [-2, 0], [0, 1], [0, -1]], atol=1e-12)
     np.testing.assert_allclose(shares, [8 / 10, 2 / 10])
 
@@ -72,7 +73,7 @@ def test_principal_components_by_hand():
     )
 )
 def test_principal_components_keep_distances_of_what_has_two_dimensions(points):
-    coordinates, shares = plots.principal_components(points)
+    coordinates, shares = site_plots.principal_components(points)
     assert coordinates.shape == (len(points), 2)
     assert np.all(shares >= 0)
     assert shares.sum() <= 1 + 1e-9
@@ -84,17 +85,17 @@ def test_principal_components_keep_distances_of_what_has_two_dimensions(points):
 
 
 def test_a_dimension_that_does_not_exist_is_zero_and_not_rounding_noise():
-    coordinates, shares = plots.principal_components(np.array([[0.1, 0.9], [0.7, 0.3]]))
+    coordinates, shares = site_plots.principal_components(np.array([[0.1, 0.9], [0.7, 0.3]]))
     assert np.all(coordinates[:, 1] == 0)
     assert shares.tolist() == [1, 0]
-    assert plots.principal_components(np.full((3, 4), 0.1))[1].tolist() == [0, 0]
+    assert site_plots.principal_components(np.full((3, 4), 0.1))[1].tolist() == [0, 0]
 
 
 def test_the_sign_of_a_component_does_not_depend_on_the_order_of_the_sites():
     rng = np.random.default_rng(5)
     points = rng.normal(size=(12, 4))
     order = rng.permutation(12)
-    straight, shuffled = (plots.principal_components(p)[0] for p in (points, points[order]))
+    straight, shuffled = (site_plots.principal_components(p)[0] for p in (points, points[order]))
     np.testing.assert_allclose(straight[order], shuffled, atol=1e-9)
 
 
@@ -105,35 +106,20 @@ def test_the_sign_of_a_component_does_not_depend_on_the_order_of_the_sites():
 def test_worst_tenth_is_the_mean_of_the_lowest_tenth(values):
     count = max(1, (len(values) + 9) // 10)
     expected = np.mean(sorted(values)[:count])
-    assert plots.worst_tenth(np.array(values)) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize(
-    ("count", "words"),
-    [
-        (0, "0 B"),
-        (999, "999 B"),
-        (1000, "1 kB"),
-        (12_345, "12.3 kB"),
-        (999_600, "1 MB"),
-        (1e12, "1 TB"),
-    ],
-)
-def test_byte_size_in_words(count, words):
-    assert plots.byte_size(count) == words
+    assert worst_tenth(np.array(values)) == pytest.approx(expected)
 
 
 def test_colours_of_the_first_clusters_differ_and_none_is_that_of_no_cluster():
-    colors = [plots.cluster_color(cluster) for cluster in range(-1, 18)]
+    colors = [drawing.cluster_color(cluster) for cluster in range(-1, 18)]
     assert len(set(colors)) == len(colors)
     assert all(re.fullmatch("#[0-9a-f]{6}", color) for color in colors)
-    assert plots.cluster_color(1000) in colors
+    assert drawing.cluster_color(1000) in colors
 
 
 def test_a_short_name_fits_and_holds_nothing_that_xml_cannot():
-    assert plots.short("site-01") == "site-01"
-    assert plots.short("x" * 40) == "x" * 17 + "…"
-    assert plots.short("a\x00b\x1b") == "a\ufffdb\ufffd"
+    assert drawing.short("site-01") == "site-01"
+    assert drawing.short("x" * 40) == "x" * 17 + "…"
+    assert drawing.short("a\x00b\x1b") == "a\ufffdb\ufffd"
 
 
 # --- drawing
@@ -145,15 +131,20 @@ def drawings(n, k, rounds, models):
     curves = rng.random((models + 1, rounds))
     doings = rng.integers(0, 4, (n, rounds)).astype(np.int8)
     return {
-        "progress": (plots.progress, numbers, curves, curves, curves[0]),
-        "label_shares": (plots.label_shares, rng.dirichlet(np.ones(4), n), members),
-        "dissimilarities": (plots.dissimilarities, rng.random((n, n)), members, "euclidean"),
-        "components": (plots.components, rng.random((n, 2)), np.array([0.5, 0.2]), members),
-        "silhouettes": (plots.silhouettes, numbers + 1, rng.random(rounds), 2),
-        "dendrogram": (plots.dendrogram, linkage(rng.random((n, 3)), "ward"), members),
-        "participation": (plots.participation, doings, numbers, members),
-        "spread": (plots.accuracy_spread, rng.random(n), list(members.names), members.clusters),
-        "traffic": (plots.traffic, numbers, rng.random(rounds), rng.random(rounds)),
+        "progress": (round_plots.progress, numbers, curves, curves, curves[0]),
+        "label_shares": (site_plots.label_shares, rng.dirichlet(np.ones(4), n), members),
+        "dissimilarities": (site_plots.dissimilarities, rng.random((n, n)), members, "euclidean"),
+        "components": (site_plots.components, rng.random((n, 2)), np.array([0.5, 0.2]), members),
+        "silhouettes": (round_plots.silhouettes, numbers + 1, rng.random(rounds), 2),
+        "dendrogram": (site_plots.dendrogram, linkage(rng.random((n, 3)), "ward"), members),
+        "participation": (site_plots.participation, doings, numbers, members),
+        "spread": (
+            site_plots.accuracy_spread,
+            rng.random(n),
+            list(members.names),
+            members.clusters,
+        ),
+        "traffic": (round_plots.traffic, numbers, rng.random(rounds), rng.random(rounds)),
     }
 
 
@@ -183,22 +174,22 @@ def test_drawing_leaves_matplotlibs_settings_and_backend_alone():
 @pytest.mark.parametrize("name", ["<b>&", "$\\frac$", "站点", "a\x00", "]]>", "'\""])
 def test_any_site_name_can_be_drawn(name):
     members = OrderedSites((name, "z"), np.array([0, 0]))
-    svg = document(plots.label_shares, np.eye(2), members)
-    assert plots.short(name) in texts(svg)
+    svg = document(site_plots.label_shares, np.eye(2), members)
+    assert drawing.short(name) in texts(svg)
 
 
 def test_axes_carry_units():
     curve = np.full((1, 3), 0.5)
-    words = texts(document(plots.progress, np.arange(1, 4), curve, curve, curve[0]))
+    words = texts(document(round_plots.progress, np.arange(1, 4), curve, curve, curve[0]))
     assert {"accuracy (%)", "loss (nats)", "round"} <= set(words)
-    traffic = texts(document(plots.traffic, np.array([1]), np.array([5e6]), np.array([0.0])))
+    traffic = texts(document(round_plots.traffic, np.array([1]), np.array([5e6]), np.array([0.0])))
     assert "bytes per round" in traffic
     assert any(word.endswith("MB") for word in traffic)
 
 
 def test_best_round_is_marked():
     accuracy = np.array([[0.25, np.nan, 0.75, 0.5]])
-    words = texts(document(plots.progress, np.arange(3, 7), accuracy, accuracy, accuracy[0]))
+    words = texts(document(round_plots.progress, np.arange(3, 7), accuracy, accuracy, accuracy[0]))
     assert "best: 75.0 % in round 5" in words
 
 
@@ -206,26 +197,26 @@ def test_rounds_without_any_figure_can_be_drawn():
     nothing = np.full((1, 4), np.nan)
     many = np.full((30, 4), np.nan)
     for drawn in (
-        document(plots.progress, np.arange(1, 5), nothing, nothing, nothing[0]),
-        document(plots.progress, np.arange(1, 5), many, many, nothing[0]),
-        document(plots.traffic, np.arange(1, 5), nothing[0], nothing[0]),
+        document(round_plots.progress, np.arange(1, 5), nothing, nothing, nothing[0]),
+        document(round_plots.progress, np.arange(1, 5), many, many, nothing[0]),
+        document(round_plots.traffic, np.arange(1, 5), nothing[0], nothing[0]),
     ):
         assert "round" in texts(drawn)
 
 
 def test_few_sites_are_named_and_many_are_named_by_cluster():
-    few = texts(document(plots.label_shares, np.eye(20), sites(20, 2)))
+    few = texts(document(site_plots.label_shares, np.eye(20), sites(20, 2)))
     assert {"site-0", "site-19", "20 sites, ordered by cluster"} <= set(few)
-    many = texts(document(plots.label_shares, np.eye(200), sites(200, 2)))
+    many = texts(document(site_plots.label_shares, np.eye(200), sites(200, 2)))
     assert {"cluster 0", "cluster 1"} <= set(many)
     assert not any(word.startswith("site-") for word in many)
-    ungrouped = texts(document(plots.label_shares, np.eye(200), sites(200)))
+    ungrouped = texts(document(site_plots.label_shares, np.eye(200), sites(200)))
     assert "200 sites, by name" in ungrouped
 
 
 def test_the_heat_maps_pixels_are_the_entries_in_their_order():
     distances = np.array([[0.0, 1, 4], [1, 0, np.inf], [4, np.nan, 0]])
-    pixels = images(document(plots.dissimilarities, distances, sites(3, 1), "m"))
+    pixels = images(document(site_plots.dissimilarities, distances, sites(3, 1), "m"))
     matrix = next(entry for entry in pixels if entry.shape[:2] == (3, 3))
     low, high = (np.round(255 * np.array(matplotlib.colormaps["viridis"](x))) for x in (0.0, 1.0))
     np.testing.assert_array_equal(matrix[[0, 1, 2], [0, 1, 2]], [low] * 3)  # dark: the same
@@ -234,36 +225,38 @@ def test_the_heat_maps_pixels_are_the_entries_in_their_order():
 
 
 def test_who_trained_is_a_cell_in_the_clusters_colour():
-    doings = np.array([[plots.TRAINED, plots.IDLE], [plots.REJECTED, plots.TRAINED]], np.int8)
-    svg = document(plots.participation, doings, np.array([1, 2]), sites(2, 2))
+    doings = np.array(
+        [[site_plots.TRAINED, site_plots.IDLE], [site_plots.REJECTED, site_plots.TRAINED]], np.int8
+    )
+    svg = document(site_plots.participation, doings, np.array([1, 2]), sites(2, 2))
     cells = next(entry for entry in images(svg) if entry.shape[:2] == (2, 2))
     assert cells[..., 3].tolist() == [[255, 0], [0, 255]]
     for row in (0, 1):
-        color = matplotlib.colors.to_rgb(plots.cluster_color(row))
+        color = matplotlib.colors.to_rgb(drawing.cluster_color(row))
         np.testing.assert_array_equal(cells[row, row, :3], np.round(255 * np.array(color)))
     assert "reply rejected" in texts(svg)
     assert "no reply" not in texts(svg)
 
 
 def test_a_picture_of_a_thousand_sites_and_rounds_stays_small():
-    doings = np.full((1000, 1000), plots.MISSING, dtype=np.int8)
-    svg = document(plots.participation, doings, np.arange(1, 1001), sites(1000, 30))
+    doings = np.full((1000, 1000), site_plots.MISSING, dtype=np.int8)
+    svg = document(site_plots.participation, doings, np.arange(1, 1001), sites(1000, 30))
     assert len(svg) < 2_000_000
 
 
 def test_many_models_become_a_band():
     curves = np.linspace(0, 1, 32)[:, None] * np.ones((1, 5))
-    words = texts(document(plots.progress, np.arange(1, 6), curves, curves, curves[0]))
+    words = texts(document(round_plots.progress, np.arange(1, 6), curves, curves, curves[0]))
     assert "31 models, 10th to 90th percentile" in words
     assert not any(word.startswith("model ") for word in words)
 
 
 def test_inline_element_takes_the_pages_colours_and_keeps_its_references():
     draw, *args = drawings(20, 3, 12, 4)["participation"]
-    element = plots.inline(document(draw, *args), "who")
+    element = drawing.inline(document(draw, *args), "who")
     root = ElementTree.fromstring(element)
-    assert plots.INK not in element
-    assert plots.PAPER not in element
+    assert drawing.INK not in element
+    assert drawing.PAPER not in element
     assert "currentColor" in element
     assert "<metadata" not in element
     ids = {entry.get("id") for entry in root.iter() if entry.get("id")}
@@ -276,10 +269,10 @@ def test_inline_element_takes_the_pages_colours_and_keeps_its_references():
 def test_a_branch_has_its_clusters_colour_and_grey_where_clusters_meet():
     points = np.array([[0.0], [0.1], [5.0], [5.1], [5.3]])
     members = OrderedSites(("a", "b", "c", "d", "e"), np.array([0, 0, 1, 1, 1]))
-    with plots.style():
-        figure = plots.dendrogram(linkage(points, "ward"), members)
+    with drawing.style():
+        figure = site_plots.dendrogram(linkage(points, "ward"), members)
     colors = sorted(line.get_color() for line in figure.axes[0].get_lines())
-    expected = [plots.cluster_color(0), *[plots.cluster_color(1)] * 2, plots.GREY]
+    expected = [drawing.cluster_color(0), *[drawing.cluster_color(1)] * 2, drawing.GREY]
     assert colors == sorted(expected)
     labels = [text.get_text() for text in figure.axes[0].get_xticklabels()]
     assert labels == ["a", "b", "e", "c", "d"]

@@ -1,180 +1,44 @@
-"""A run's pictures: arrays in, matplotlib figures out, SVG text at the end.
+"""Site plots: a run's pictures of its sites; arrays in, figures out.
 
-Figures are made and saved inside :func:`style`; neither pyplot nor a backend is chosen, so drawing
-changes nothing for whoever calls. The same arrays give the same bytes. A cluster has one colour in
-every picture. Matrices are embedded as one pixel per entry, so a picture of a thousand sites and a
-thousand rounds stays small.
+Matrices are embedded as one pixel per entry, so a picture of a thousand sites and a thousand rounds
+stays small.
 """
 
-import contextlib
-import io
-import re
-import warnings
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import matplotlib
 import matplotlib.colors
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 from scipy.cluster import hierarchy
 
 from server_app.record.fairness import worst_tenth
 from server_app.record.recorded_run import FloatArray, IntArray, OrderedSites
+from server_app.report.drawing import (
+    GREY,
+    INK,
+    NAMED_CLUSTERS,
+    NARROW,
+    WIDE,
+    cluster_color,
+    round_axis,
+    short,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
     from matplotlib.colorbar import Colorbar
 
-INK = "#1b1f24"
-"""Of text, axes and overall curves; :func:`inline` lets the page choose it."""
-PAPER = "#fefefe"
-"""Behind a picture; :func:`inline` lets the page choose it."""
-GREY = "#8a9099"
-"""Of what belongs to no cluster; readable on light and on dark."""
-
-_TAB20 = matplotlib.colormaps["tab20"]
-# Okabe and Ito, "Color Universal Design" (2008), without black and with yellow last, as it is faint
-# on white; then what tab20 has that differs from these and from grey.
-_PALETTE = (
-    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"),
-    *(matplotlib.colors.to_hex(_TAB20(index)) for index in (8, 10, 16, 7, 5, 18, 13, 3, 9, 11, 1)),
-)
 _MARKERS = "osD^vP<X>p*"
-NARROW, WIDE = 5.6, 11.5  # inches; the page shows two narrow pictures or a wide one side by side
 _NAMED_SITES = 40  # with more, an axis names clusters
 _NAMED_POINTS = 25
-_NAMED_CLUSTERS = 12  # longest legend
-_SEPARATE_MODELS = 20  # with more, the models' curves become a band
 _VECTOR_MARKS = 2000  # more marks are drawn as an image
 TREE_SITES = 300
 """With as many, a dendrogram's branches run into each other, and SciPy's recursion is too deep."""
 _BARS = 60  # with more sites, a histogram
-
-_STYLE: Any = {  # matplotlib spells out every key, and the list differs by version
-    "svg.hashsalt": "coterie",  # ids inside the SVG: the same every time
-    "svg.fonttype": "none",  # text stays text: small, searchable, read aloud
-    "text.parse_math": False,  # a site may be called $x$
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "image.interpolation": "none",  # one pixel per entry, scaled by the viewer
-    "legend.frameon": False,
-    "legend.fontsize": 8,
-    **dict.fromkeys(
-        ("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK
-    ),
-    "grid.color": GREY,
-    "axes.facecolor": "none",
-    "figure.facecolor": PAPER,
-}
-
-
-def style() -> contextlib.AbstractContextManager[None]:
-    """Return the context in which figures are made and saved."""
-    return matplotlib.rc_context(_STYLE)
-
-
-def svg(figure: Figure, title: str) -> str:
-    """Return a figure as an SVG document that carries a title."""
-    buffer = io.StringIO()
-    unstamped = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    with warnings.catch_warnings():
-        # The viewer draws the text, so letters that our own font lacks are no problem.
-        warnings.filterwarnings("ignore", message="Glyph", category=UserWarning)
-        figure.savefig(buffer, format="svg", metadata=unstamped | {"Title": title})
-    return buffer.getvalue()
-
-
-def inline(document: str, name: str) -> str:
-    """Return the ``<svg>`` element for a page: in the page's colours, with ids of its own."""
-    element = document[document.index("<svg") :]
-    element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
-    element = re.sub(r'(\sid="|url\(#|href="#)', rf"\g<1>{name}-", element)
-    return element.replace(INK, "currentColor").replace(PAPER, "none")
-
-
-def cluster_color(cluster: int) -> str:
-    """Return a cluster's colour as ``#rrggbb``; grey for -1, which is no cluster."""
-    return GREY if cluster < 0 else _PALETTE[cluster % len(_PALETTE)]
-
-
-def short(text: str, length: int = 18) -> str:
-    """Return a text that fits beside an axis, without what XML cannot hold."""
-    printable = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
-    return printable if len(printable) <= length else printable[: length - 1] + "…"
-
-
-def progress(
-    rounds: IntArray, accuracy: FloatArray, loss: FloatArray, train_loss: FloatArray
-) -> Figure:
-    """Return curves over rounds (T,): accuracy in percent beside losses in nats.
-
-    ``accuracy`` and ``loss`` are (1 + m, T): row 0 over all sites, then one row per model, or no
-    more rows. NaN leaves a gap.
-    """
-    figure = Figure(figsize=(WIDE, 3.6), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _curves(left, rounds, 100 * accuracy, "all sites")
-    _mark_best(left, rounds, 100 * accuracy[0])
-    _curves(right, rounds, loss, "held-out rows, all sites")
-    dots = "o" if len(rounds) == 1 else ""
-    right.plot(rounds, train_loss, ":", marker=dots, ms=3, color=INK, lw=1, label="training rows")
-    left.set_ylabel("accuracy (%)")
-    right.set_ylabel("loss (nats)")
-    for axes in (left, right):
-        round_axis(axes, rounds)
-        axes.grid(visible=True)
-        axes.legend(loc="best", ncols=2)
-    return figure
-
-
-def _curves(axes: "Axes", rounds: IntArray, rows: FloatArray, name: str) -> None:
-    marker = "o" if len(rounds) <= 30 else ""
-    models = rows[1:]
-    if len(models) > _SEPARATE_MODELS:
-        _band(axes, rounds, models)
-    else:
-        for index, values in enumerate(models):
-            named = f"model {index}" if len(models) <= _NAMED_CLUSTERS else None
-            axes.plot(
-                rounds, values, marker=marker, ms=2, lw=1, color=cluster_color(index), label=named
-            )
-    axes.plot(rounds, rows[0], marker=marker, ms=3, lw=2, color=INK, label=name)
-
-
-def _band(axes: "Axes", rounds: IntArray, models: FloatArray) -> None:
-    seen = np.isfinite(models).any(axis=0)
-    quantiles = np.full((3, len(rounds)), np.nan)
-    if seen.any():
-        quantiles[:, seen] = np.nanpercentile(models[:, seen], [10, 50, 90], axis=0)
-    low, middle, high = quantiles
-    color = cluster_color(0)
-    label = f"{len(models)} models, 10th to 90th percentile"
-    axes.fill_between(rounds, low, high, color=color, alpha=0.25, lw=0, label=label)
-    axes.plot(rounds, middle, color=color, lw=1, label="median model")
-
-
-def _mark_best(axes: "Axes", rounds: IntArray, accuracy: FloatArray) -> None:
-    if np.isfinite(accuracy).any():
-        best = int(np.nanargmax(accuracy))
-        label = f"best: {accuracy[best]:.1f} % in round {rounds[best]}"
-        axes.plot(rounds[best], accuracy[best], "*", ms=11, color=cluster_color(5), label=label)
-
-
-def round_axis(axes: "Axes", rounds: IntArray) -> None:
-    """Let the x axis count rounds (T,)."""
-    axes.set_xlabel("round")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    if len(rounds) == 1:  # else the ticks of a single point are fractions of a round
-        axes.set_xlim(rounds[0] - 0.5, rounds[0] + 0.5)
 
 
 def label_shares(shares: FloatArray, sites: OrderedSites) -> Figure:
@@ -253,7 +117,7 @@ def _name_sites(axis: "Axis", sites: OrderedSites) -> None:
 
 
 def _boundary_width(sites: OrderedSites) -> float:
-    return 1.4 if len(sites.starts) <= 2 * _NAMED_CLUSTERS else 0.3
+    return 1.4 if len(sites.starts) <= 2 * NAMED_CLUSTERS else 0.3
 
 
 def _colors(clusters: IntArray) -> npt.NDArray[np.uint8]:
@@ -300,7 +164,7 @@ def components(points: FloatArray, shares: FloatArray, sites: OrderedSites) -> F
     axes.set_xlabel(f"1st component ({100 * shares[0]:.0f} % of the variance)")
     axes.set_ylabel(f"2nd component ({100 * shares[1]:.0f} % of the variance)")
     axes.grid(visible=True)
-    if len(sites.starts) - 1 <= _NAMED_CLUSTERS and sites.grouped:
+    if len(sites.starts) - 1 <= NAMED_CLUSTERS and sites.grouped:
         figure.legend(loc="outside lower center", ncols=4)
     return figure
 
@@ -345,24 +209,6 @@ def _branch_colors(linkage: FloatArray, clusters: IntArray) -> Callable[[int], s
     for left, right in linkage[:, :2].astype(int).tolist():
         inside.append(inside[left] if inside[left] == inside[right] else -1)
     return lambda merge: cluster_color(inside[merge])
-
-
-def silhouettes(
-    numbers: IntArray, scores: FloatArray, chosen: int, unit: str = "mean silhouette (-1 to 1)"
-) -> Figure:
-    """Return the scores of numbers of clusters, mean silhouettes unless said otherwise."""
-    figure = Figure(figsize=(NARROW, 4.2), layout="constrained")
-    axes = figure.subplots()
-    axes.plot(numbers, scores, "o-", ms=4, color=cluster_color(0))
-    hit = numbers == chosen
-    axes.axvline(chosen, color=cluster_color(5), lw=0.8, ls="--", label=f"chosen: {chosen}")
-    axes.plot(numbers[hit], scores[hit], "*", ms=15, color=cluster_color(5))
-    axes.set_xlabel("number of clusters")
-    axes.set_ylabel(unit)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    axes.grid(visible=True)
-    axes.legend()
-    return figure
 
 
 IDLE, TRAINED, REJECTED, MISSING = range(4)
@@ -440,39 +286,3 @@ def _sorted_bars(axes: "Axes", percent: FloatArray, names: list[str], clusters: 
     else:
         axes.set_xticks([])
         axes.set_xlabel(f"{len(names)} sites, from worst to best")
-
-
-def traffic(rounds: IntArray, down: FloatArray, up: FloatArray) -> Figure:
-    """Return the bytes (T,) of each round to the sites and, on top, from the sites."""
-    figure = Figure(figsize=(NARROW, 3.8), layout="constrained")
-    axes = figure.subplots()
-    edges = np.append(rounds - 0.5, rounds[-1] + 0.5)
-    down, up = np.nan_to_num(down), np.nan_to_num(up)
-    axes.stairs(down, edges, fill=True, color=cluster_color(0), label="to the sites")
-    axes.stairs(
-        down + up, edges, baseline=down, fill=True, color=cluster_color(1), label="from the sites"
-    )
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: byte_size(value)))
-    axes.set_ylabel("bytes per round")
-    axes.grid(visible=True, axis="y")
-    round_axis(axes, rounds)
-    figure.legend(loc="outside lower center", ncols=2)
-    return figure
-
-
-def byte_size(count: float) -> str:
-    """Return a number of bytes in words, in steps of 1000: ``12.3 MB``."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(count) < 999.5:
-            return f"{count:.3g} {unit}"
-        count /= 1000
-    return f"{count:,.3g} TB"
-
-
-def joules_in_words(joules: float) -> str:
-    """Return an energy in words, in steps of 1000: ``12.3 kJ``."""
-    for unit in ("J", "kJ", "MJ"):
-        if abs(joules) < 999.5:
-            return f"{joules:.3g} {unit}"
-        joules /= 1000
-    return f"{joules:,.3g} GJ"

@@ -1,0 +1,97 @@
+"""Final figures: a run's lines in, ``results.json`` out."""
+
+import math
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from common import power
+from common.config import Settings
+from common.power import JOULES_PER_KWH
+from server_app.record.energy_figures import (
+    COUNTED,
+    Curve,
+    costs_by_site,
+    joules_by_phase,
+    sources_by_phase,
+    times_trained,
+)
+from server_app.record.format import ClientLine, ResultsFile, RoundLine
+
+__all__ = ["final_figures", "target_was_held", "uplinks"]
+
+
+def final_figures(
+    attempts: Sequence[RoundLine],
+    clients: Iterable[ClientLine],
+    sites: Sequence[str],
+    settings: Settings,
+    seconds: float,
+) -> ResultsFile:
+    """Return the figures of a run of which at least one round has a result.
+
+    Args:
+        attempts: all lines.
+        clients: all lines.
+        sites: names of all who are in the run.
+        settings: of the run.
+        seconds: that it took.
+    """
+    lines = [line for line in attempts if line.models]
+    last, best = lines[-1], max(lines, key=lambda line: (line.accuracy, -line.round))
+    curve, window = Curve.of(attempts), settings.sustained_rounds
+    target = settings.target_accuracy
+    reached = curve.reached(target, window) if target else None
+    held = curve.best_sustained(window)
+    joules = joules_by_phase(attempts)
+    total = sum(joules[phase] for phase in COUNTED)
+    return ResultsFile(
+        accuracy=last.accuracy,
+        loss=last.loss,
+        accuracy_std=last.accuracy_std,
+        accuracy_worst_decile=last.accuracy_worst_decile,
+        shared_loss=last.shared_loss,
+        shared_accuracy=last.shared_accuracy,
+        best_accuracy=best.accuracy,
+        best_round=best.round,
+        rounds=last.round,
+        mean_clients_per_round=float(np.mean([line.num_trained for line in lines])),
+        bytes_down=sum(line.bytes_down or 0 for line in attempts),
+        bytes_up=sum(line.bytes_up or 0 for line in attempts),
+        uplink_share=last.uplink_share,
+        seconds=seconds,
+        selected=times_trained(lines, sites),
+        joules=joules,
+        joules_source=sources_by_phase(attempts),
+        joules_total=total,
+        kg_co2e=_kg_co2e(total, settings.energy_country),
+        sites=costs_by_site(clients),
+        sustained_rounds=window,
+        best_sustained_accuracy=math.nan if held is None else held,
+        target_accuracy=target or math.nan,
+        target_first_round=reached.first if reached else None,
+        target_round=reached.last if reached else None,
+        target_joules=reached.joules if reached else math.nan,
+        models=last.models,
+    )
+
+
+def _kg_co2e(joules: float, country: str) -> float:
+    """Return the greenhouse gases of an energy; NaN where it or the country is not known."""
+    if not country or not math.isfinite(joules):
+        return math.nan
+    return joules / JOULES_PER_KWH * power.kg_co2e_per_kwh(country)
+
+
+def target_was_held(attempts: Iterable[RoundLine], settings: Settings) -> bool:
+    """Whether the rounds so far held the target accuracy for the window."""
+    curve = Curve.of(attempts)
+    return curve.reached(settings.target_accuracy, settings.sustained_rounds) is not None
+
+
+def uplinks(line: RoundLine) -> int:
+    """Return how many updates, or masked ones, reached the server, whether they counted or not."""
+    sums = line.secure_sums or ()
+    phase = "mask" if sums else "train"
+    refused = sum(entry.phase == phase for entry in line.rejected)
+    return refused + (sum(one.masked for one in sums) if sums else line.num_trained)

@@ -1,0 +1,356 @@
+"""Run-folder format: every key of the files that more than one module writes or reads.
+
+Lines of ``rounds.jsonl`` and ``clients.jsonl``, ``clusters.json``, ``sites.json``, ``status.json``,
+``results.json`` and ``change-to-local.json``; :mod:`server_app.record.release_format` has what left
+the sites, :mod:`server_app.record.precheck_format` what a precheck found. Nothing else spells a key
+of theirs. docs/run-folder.md lists the same keys for whoever reads the files without Coterie.
+
+NaN is null in a file: not known. None is a key that a file does not have: it does not apply, or an
+older version did not write it.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from server_app.record.json_record import JsonRecord, null
+
+__all__ = [
+    "ChangeToLocalFile",
+    "ClientLine",
+    "ClustersFile",
+    "ModelScore",
+    "ProbeNote",
+    "Rejection",
+    "ResultsFile",
+    "RoundLine",
+    "SecaggRecord",
+    "SiteChangeEntry",
+    "SiteCosts",
+    "SiteEntry",
+    "StatusFile",
+]
+
+
+@dataclass(frozen=True)
+class ModelScore(JsonRecord):
+    """How one model does on the held-out rows of the sites that got it."""
+
+    model: int
+    """Its index, from 0."""
+    accuracy: float = math.nan
+    """In [0, 1]."""
+    loss: float = math.nan
+    """Mean cross-entropy in nats."""
+    num_sites: int | None = None
+    num_examples: int | None = None
+    """Held-out rows."""
+
+
+@dataclass(frozen=True)
+class Rejection(JsonRecord):
+    """A reply that did not count."""
+
+    site: str = ""
+    phase: str = ""
+    """As in ``clients.jsonl``."""
+    reason: str = "no reason given"
+
+
+@dataclass(frozen=True)
+class SecaggRecord(JsonRecord):
+    """How one model's secure sum went: how many sites were left after each step."""
+
+    model: int
+    asked: int
+    advertised: int
+    shared: int
+    masked: int
+    unmasked: int
+    threshold: int
+    sites: tuple[str, ...]
+    """Those in the sum; none if it was given up."""
+    weight: int | None = null()
+    """Sum of their weights."""
+    loss: float | None = null()
+    """Their weighted mean training loss, in nats."""
+    reason: str = ""
+    """Why it was given up; empty if it was not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundLine(JsonRecord):
+    """A line of ``rounds.jsonl``: an attempt at a round that has ended."""
+
+    FILE = "rounds.jsonl"
+
+    round: int
+    """From 1."""
+    attempt: int = 1
+    """From 1; a round without a result is tried again."""
+    accuracy: float = math.nan
+    """In [0, 1], over all sites' held-out rows, each site under its model; NaN: no result."""
+    loss: float = math.nan
+    """Mean cross-entropy in nats over the same rows."""
+    accuracy_std: float = math.nan
+    """Standard deviation of the sites' accuracies, every site counting once; in [0, 0.5]."""
+    accuracy_worst_decile: float = math.nan
+    """Mean of their lowest tenth, at least one site; in [0, 1]."""
+    train_loss: float = math.nan
+    """Mean training loss in nats over the rows of those who trained."""
+    weight_divergence: float | None = None
+    """Mean over the updates of their distance from the model, relative to it; >= 0."""
+    shared_loss: float | None = None
+    """Of the common model, where sites have models of their own; nats."""
+    shared_accuracy: float | None = None
+    """In [0, 1]."""
+    models: tuple[ModelScore, ...] = ()
+    """None without a result."""
+    trained: tuple[str, ...] | None = None
+    """Sites whose update counted."""
+    rejected: tuple[Rejection, ...] = ()
+    missing: tuple[str, ...] = ()
+    """Sites that did not reply in time."""
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """Wall seconds of the server by phase; ``server`` is its own work."""
+    drift: float = math.nan
+    """Share of the sites that changed cluster before the round; NaN: nobody was grouped anew."""
+    secure_sums: tuple[SecaggRecord, ...] | None = None
+    """A sum per model, with ``secagg=true``."""
+    bytes_down: int | None = None
+    """To the sites, in all messages since the line before."""
+    bytes_up: int | None = None
+    joules: Mapping[str, float | None] | None = None
+    """Of all, by :data:`~server_app.record.energy_figures.PHASES`; None: not metered."""
+    joules_source: Mapping[str, str | None] | None = None
+    """By phase: ``measured``, ``estimated`` or ``attributed``, several with commas between."""
+    joules_server: Mapping[str, float | None] | None = None
+    """By phase, what the server itself drew of these."""
+    radio_seconds: float | None = None
+    """Air time of all messages."""
+    uplink_share: float = math.nan
+    """Updates sent so far over what everybody in every round would have sent; in [0, 1]."""
+
+    @property
+    def has_result(self) -> bool:
+        """Whether sites were evaluated."""
+        return not math.isnan(self.accuracy)
+
+    @property
+    def num_trained(self) -> int:
+        """Sites whose update counted."""
+        return len(self.trained or ())
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientLine(JsonRecord):
+    """A line of ``clients.jsonl``: a message to a site, and what came of it.
+
+    Those that ask for no model's loss, training or evaluation have a line of their cost alone.
+    """
+
+    FILE = "clients.jsonl"
+
+    round: int
+    """From 1; what was sent before it counts as its first attempt."""
+    attempt: int = 1
+    phase: str = ""
+    """``loss``, ``rehearse``, ``train``, ``share``, ``mask``, ``unmask``, ``evaluate``; else the
+    message's name, as ``introduce``."""
+    site: str
+    model: int | None = None
+    """Index of what it was sent."""
+    num_examples: int | None = None
+    """Rows that the report speaks of."""
+    loss: float | None = None
+    """In nats; NaN where the site keeps it to itself."""
+    accuracy: float | None = None
+    """In [0, 1], on the site's held-out rows."""
+    shared_loss: float | None = None
+    """Of the common model, where the site has one of its own; nats."""
+    shared_accuracy: float | None = None
+    """In [0, 1]."""
+    seconds: float | None = None
+    """Wall time on the site."""
+    weight_divergence: float | None = None
+    """Distance of its update from the model, relative to it; >= 0."""
+    bytes_down: int | None = None
+    """To the site."""
+    bytes_up: int | None = None
+    verdict: str | None = None
+    """``ok``, ``no reply``, or why the reply was refused."""
+    joules: float | None = None
+    """Of the site's machine; NaN: not known."""
+    joules_source: str | None = null("", default=None)
+    """``measured``, ``estimated`` or ``attributed``; empty: not known."""
+    cpu_seconds: float | None = None
+    gpu_seconds: float | None = None
+    radio_seconds: float | None = None
+    """Air time."""
+    radio_joules: float | None = None
+    """Of sending, at both ends, by the radio model."""
+
+
+@dataclass(frozen=True)
+class ProbeNote(JsonRecord):
+    """What the models of clusters were compared on."""
+
+    source: str
+    """``public``, ``client-rows`` and the like."""
+    rows: int
+    layer: str
+    """Whose activations were compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClustersFile(JsonRecord):
+    """``clusters.json``: who is grouped with whom, and how that came about."""
+
+    FILE = "clusters.json"
+
+    round: int = 0
+    """After which they were formed; 0: before the first."""
+    strategy: str = ""
+    metric: str | None = None
+    """Of the distances between sites."""
+    num_clusters: int | None = None
+    chosen_by: str = ""
+    """What set their number: ``num-clusters`` or the rule that did."""
+    score: str | None = null()
+    """What the scores are: ``silhouette`` in [-1, 1] or ``diversity`` in nats."""
+    scores: Mapping[str, float | None] = field(default_factory=dict)
+    """By number of clusters tried."""
+    drift: float | None = None
+    """Share of the sites that changed cluster, in [0, 1]; NaN: nobody was grouped anew."""
+    sites: Mapping[str, int] = field(default_factory=dict)
+    """Site -> cluster; those that joined late come last."""
+    probe: ProbeNote | None = None
+    disclosure: str | None = None
+    """What sites gave out for it, in words."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SiteEntry(JsonRecord):
+    """An entry of ``sites.json``: what a site said of itself, as ``messages.Introduction``."""
+
+    FILE = "sites.json"
+
+    site: str
+    num_examples: int | None = None
+    """Training rows."""
+    num_test_examples: int | None = None
+    """Held-out rows."""
+    num_classes: int | None = None
+    input_shape: tuple[int, ...] = ()
+    """Of one row."""
+    releases: tuple[str, ...] = ()
+    """What the site is willing to give out."""
+    schema: str = ""
+    """Digest of the names of its columns and classes."""
+    link_rate: float = 0.0
+    """In Mbit/s; 0: what the run's radio profile says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatusFile(JsonRecord):
+    """``status.json``: how far the run is."""
+
+    FILE = "status.json"
+
+    state: str = ""
+    """``running``, ``finished`` or ``failed``."""
+    round: int | None = None
+    """The last that ended."""
+    rounds: int | None = None
+    """Planned."""
+    error: str = ""
+    """Why it failed."""
+    updated: str = ""
+    """Time in UTC, ISO 8601."""
+
+
+@dataclass(frozen=True)
+class SiteCosts(JsonRecord):
+    """What one site cost in all; None: not known."""
+
+    joules: float | None = null()
+    """Of the site's machine."""
+    radio_joules: float | None = null()
+    radio_seconds: float | None = null()
+    bytes_down: int | None = null()
+    bytes_up: int | None = null()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResultsFile(JsonRecord):
+    """``results.json``: the figures of a finished run; those not named here are of its last round.
+
+    :class:`RoundLine` says what they are.
+    """
+
+    FILE = "results.json"
+
+    accuracy: float = math.nan
+    loss: float = math.nan
+    accuracy_std: float = math.nan
+    accuracy_worst_decile: float = math.nan
+    shared_loss: float | None = None
+    shared_accuracy: float | None = None
+    best_accuracy: float = math.nan
+    best_round: int | None = None
+    """The first with it."""
+    rounds: int | None = None
+    """Played."""
+    mean_clients_per_round: float = math.nan
+    bytes_down: int | None = None
+    """Of all rounds, as the other sums below."""
+    bytes_up: int | None = None
+    uplink_share: float = math.nan
+    seconds: float = math.nan
+    """Wall time of the whole run."""
+    selected: Mapping[str, int] | None = None
+    """Site -> rounds in which its update counted."""
+    joules: Mapping[str, float | None] | None = None
+    joules_source: Mapping[str, str | None] | None = None
+    joules_total: float = math.nan
+    """Without evaluation."""
+    kg_co2e: float = math.nan
+    """Greenhouse gases of ``joules_total``, where ``energy-country`` is set."""
+    sites: Mapping[str, SiteCosts] | None = None
+    sustained_rounds: int | None = None
+    """The window: rounds in a row that hold an accuracy."""
+    best_sustained_accuracy: float = math.nan
+    target_accuracy: float = math.nan
+    """NaN: none was set."""
+    target_first_round: int | None = null()
+    """With which the first window that held the target begins; None: not reached."""
+    target_round: int | None = null()
+    """With which it ends."""
+    target_joules: float = math.nan
+    """Spent until then, without evaluation."""
+    models: tuple[ModelScore, ...] = ()
+
+
+@dataclass(frozen=True)
+class SiteChangeEntry(JsonRecord):
+    """One site's accuracies in [0, 1] at the end of two runs."""
+
+    accuracy: float = math.nan
+    """In this run."""
+    local: float = math.nan
+    """Alone."""
+    change: float = math.nan
+    """In per cent of ``local``."""
+
+
+@dataclass(frozen=True)
+class ChangeToLocalFile(JsonRecord):
+    """``change-to-local.json``: what the run gave each site over training alone."""
+
+    FILE = "change-to-local.json"
+
+    local_run: str = ""
+    """Name of the folder of the run of ``objective=local``."""
+    mean_change: float = math.nan
+    """In per cent, each site counting once."""
+    sites: Mapping[str, SiteChangeEntry] = field(default_factory=dict)

@@ -1,0 +1,134 @@
+"""First screen: a run in a few sentences and figures."""
+
+import math
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+from server_app import masked_data
+from server_app.record.fairness import spread, worst_tenth
+from server_app.record.recorded_run import RecordedRun
+from server_app.report import energy, objective
+from server_app.report import words as say
+from server_app.report.template import Fact
+
+__all__ = ["LABELS", "facts", "lead", "no_clusters"]
+
+LABELS = "label-histogram"
+"""Kind of the descriptors that are shares of the classes."""
+
+
+def lead(run: RecordedRun) -> list[str]:
+    """Return the sentences at the top: what was run, how it went, what sites gave out for it."""
+    get = {"model": "", "dataset": "", "split": "", "strategy": ""} | dict(run.settings)
+    if not run.settings:
+        return [f"The settings of this run are not known. {_ending(run)}"]
+    split = f"split {get['split']}"
+    if str(get["split"]).startswith("dirichlet"):
+        split += f", dirichlet-alpha {get.get('dirichlet-alpha', 'not known')}"
+    model = "a model" if get["model"] == "auto" else f"the model {get['model']}"
+    what = (
+        f"{say.plural(len(run.ordered_sites.names), 'site')} "
+        f"{objective.doing(run.settings, model)} on "
+        f"the data set {Path(str(get['dataset'])).name} ({split}); "
+        f"the method {get['strategy']} decided who trained in each round."
+    )
+    disclosure = run.clusters.disclosure
+    told = [] if disclosure is None else [f"Disclosed: {disclosure}."]
+    if run.precheck is not None:
+        told.append("What the costs between the sites advise: precheck.html beside this page.")
+    return [what, f"{_grouped(run)} {_ending(run)}", *told]
+
+
+def _grouped(run: RecordedRun) -> str:
+    if not run.cluster_of:
+        return f"{no_clusters(run).capitalize()}."
+    labels = run.grouping is not None and run.grouping.kind == LABELS
+    alike = "with similar shares of the classes" if labels else "that resemble each other"
+    if run.clusters.score == "diversity":
+        alike = "that complement each other"
+    count = len(set(run.cluster_of.values()))
+    return f"It put sites {alike} into {say.plural(count, 'cluster')}."
+
+
+def no_clusters(run: RecordedRun) -> str:
+    """Return why there is nothing to say of clusters."""
+    done = run.state == "finished"
+    return "this method does not group sites" if done else "sites are not grouped (so far)"
+
+
+def _ending(run: RecordedRun) -> str:
+    done, planned = _rounds_done(run)
+    if run.state == "finished":
+        return f"The run finished after {say.plural(done, 'round')}."
+    if run.state == "failed":
+        return f"The run failed after {done} of {planned} rounds."
+    if run.state == "running":
+        seen = run.status.updated or "at an unknown time"
+        return f"The run is not over: {done} of {planned} rounds, last sign of life {seen}."
+    return "Nothing in the folder says how the run ended."
+
+
+def _rounds_done(run: RecordedRun) -> tuple[int, object]:
+    done, planned = run.status.round, run.status.rounds
+    return (
+        len(run.by_round) if done is None else done,
+        run.settings.get("num-server-rounds", "?") if planned is None else planned,
+    )
+
+
+def facts(run: RecordedRun) -> list[Fact]:
+    """Return the figures of the first screen."""
+    done, planned = _rounds_done(run)
+    clusters = Counter(run.cluster_of.values())
+    smallest, largest = min(clusters.values(), default=0), max(clusters.values(), default=0)
+    spread = f"{smallest} to {say.plural(largest, 'site')}" if clusters else no_clusters(run)
+    trained = [line.num_trained for line in run.rounds if line.trained is not None]
+    mean = run.results.mean_clients_per_round
+    mean = float(np.mean(trained)) if math.isnan(mean) and trained else mean
+    down = run.total(run.results.bytes_down, lambda line: line.bytes_down)
+    up = run.total(run.results.bytes_up, lambda line: line.bytes_up)
+    seconds, share = run.total(run.results.seconds, say.seconds), run.results.uplink_share
+    missing = sum(reason == "no reply" for *_, reason in run.refused)
+    rows = sum(site.num_examples or 0 for site in run.sites)
+    return [
+        *_accuracy_facts(run),
+        Fact("Rounds", f"{done} of {planned}", "one round: train, average, evaluate"),
+        Fact(
+            "Sites",
+            str(len(run.ordered_sites.names)),
+            f"with {rows:,.0f} training rows" if rows else "",
+        ),
+        Fact("Clusters", str(len(clusters) or "none"), spread),
+        Fact("Sites that trained per round", say.number_or_unknown(mean, "{:.3g}".format), "mean"),
+        Fact("Sent to the sites", say.size(down), "models and questions"),
+        Fact("Sent by the sites", say.size(up), "models and reports"),
+        *energy.facts(run),
+        Fact("Updates sent", say.percent(share), "of what everybody in every round would send"),
+        Fact("Time", say.number_or_unknown(seconds, say.duration), "of all rounds"),
+        Fact("Replies rejected", str(len(run.refused) - missing), "by the checks on updates"),
+        Fact("Replies missing", str(missing), "not there in time"),
+    ]
+
+
+def _accuracy_facts(run: RecordedRun) -> list[Fact]:
+    accuracy = run.column(lambda line: line.accuracy)
+    known = np.flatnonzero(np.isfinite(accuracy))
+    final, best = run.results.accuracy, run.results.best_accuracy
+    best_round: object = "?" if run.results.best_round is None else run.results.best_round
+    if math.isnan(final) and len(known):
+        final = float(accuracy[known[-1]])
+    if math.isnan(best) and len(known):
+        best, best_round = float(np.nanmax(accuracy)), run.numbers[np.nanargmax(accuracy)]
+    scores = np.array(list(run.evaluated.values()))
+    worst, deviation = (f(scores) if len(scores) else math.nan for f in (worst_tenth, spread))
+    last = "Accuracy at the end" if run.state == "finished" else "Accuracy, last round"
+    return [
+        Fact(last, say.percent(final), masked_data.accuracy_means(run.settings)),
+        Fact("Best accuracy", say.percent(best), f"in round {best_round}" if best >= 0 else ""),
+        Fact("Worst tenth of the sites", say.percent(worst), "their mean accuracy, last round"),
+        Fact(
+            "Spread over the sites", say.percent(deviation), "standard deviation of their accuracy"
+        ),
+    ]

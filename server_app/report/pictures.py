@@ -1,0 +1,211 @@
+"""Pictures of a report: each drawn from a run, or why it cannot be."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from server_app.record.format import ModelScore, RoundLine
+from server_app.record.recorded_run import FloatArray, RecordedRun, number
+from server_app.report import energy, objective, round_plots, site_plots
+from server_app.report import words as say
+from server_app.report.first_screen import LABELS, no_clusters
+from server_app.report.page import Picture
+from server_app.report.template import Absence
+
+__all__ = ["DRAWINGS"]
+
+
+def _draw_progress(run: RecordedRun) -> Picture | Absence:
+    title = "Accuracy and loss, round by round"
+    if not run.rounds:
+        return Absence(title, "no round has ended")
+    accuracy = _per_model(run, lambda scores: scores.accuracy)
+    loss = _per_model(run, lambda scores: scores.loss)
+    train_loss = run.column(lambda line: line.train_loss)
+    figure = round_plots.progress(run.numbers, accuracy, loss, train_loss)
+    caption = (
+        "Look for curves that level off: accuracy rising and loss falling means that the sites "
+        "still learn from each other; every site counts by its held-out rows."
+    )
+    return Picture.of("progress", title, caption, figure)
+
+
+def _per_model(run: RecordedRun, of: Callable[[RoundLine | ModelScore], float]) -> FloatArray:
+    """(1 + m, T): over all sites, then each model if there are several."""
+    known = {model.model for line in run.rounds for model in line.models}
+    rows = np.full((max(known, default=0) + 1, len(run.numbers)), np.nan)
+    for column, line in _columns(run):
+        for model in line.models:
+            rows[model.model, column] = of(model)
+    return np.vstack([run.column(of), rows if len(known) > 1 else rows[:0]])
+
+
+def _columns(run: RecordedRun) -> list[tuple[int, RoundLine]]:
+    first = int(run.numbers[0])
+    return [(round_number - first, line) for round_number, line in run.by_round.items()]
+
+
+def _draw_components(run: RecordedRun) -> Picture | Absence:
+    title = "Clusters in two dimensions"
+    if run.grouping is None:
+        return Absence(title, no_clusters(run))
+    points, shares = site_plots.principal_components(run.grouping.descriptors)
+    alike = run.grouping.kind.replace("-", " ")
+    caption = (
+        f"Look for clouds of one colour: near sites are alike in their {alike}; "
+        "overlap can also come from what two principal components leave out."
+    )
+    figure = site_plots.components(points, shares, run.grouping.sites)
+    return Picture.of("components", title, caption, figure)
+
+
+def _draw_silhouettes(run: RecordedRun) -> Picture | Absence:
+    title = "How many clusters"
+    scores = {int(k): number(score) for k, score in run.clusters.scores.items()}
+    numbers = np.array(sorted(k for k, score in scores.items() if math.isfinite(score)))
+    if not run.cluster_of or len(numbers) == 0:
+        set_by_hand = "no number of clusters was scored against another"
+        return Absence(title, set_by_hand if run.cluster_of else no_clusters(run))
+    chosen = run.clusters.num_clusters
+    chosen = len(set(run.cluster_of.values())) if chosen is None else chosen
+    hint, unit = _SCORES.get(str(run.clusters.score), _SCORES["silhouette"])
+    caption = f"{hint}; this run used {say.plural(chosen, 'cluster')}."
+    values = np.array([scores[k] for k in numbers.tolist()])
+    return Picture.of(
+        "silhouettes", title, caption, round_plots.silhouettes(numbers, values, chosen, unit)
+    )
+
+
+_SCORES = {
+    "silhouette": (
+        "Look for the peak: the silhouette is near 1 where sites are much closer to their own "
+        "cluster than to the next",
+        "mean silhouette (-1 to 1)",
+    ),
+    "diversity": (
+        "Look for little difference: the score is high where every cluster resembles the whole "
+        "federation; the clients per round set the number of clusters, not the score",
+        "diversity inside less between (nats)",
+    ),
+}
+
+
+def _draw_label_shares(run: RecordedRun) -> Picture | Absence:
+    title = "What each site's rows are labelled"
+    if run.grouping is None:
+        return Absence(title, no_clusters(run))
+    if run.grouping.kind != LABELS:
+        return Absence(title, f"sites were compared by {run.grouping.kind}, not by their labels")
+    caption = (
+        "Look for rows that resemble each other between two lines: those sites hold the same "
+        "classes, and that is why they share a cluster."
+    )
+    figure = site_plots.label_shares(run.grouping.descriptors, run.grouping.sites)
+    return Picture.of("label-shares", title, caption, figure)
+
+
+def _draw_dissimilarities(run: RecordedRun) -> Picture | Absence:
+    title = "How different the sites are"
+    if run.grouping is None:
+        return Absence(title, no_clusters(run))
+    caption = (
+        "Look for dark squares along the diagonal: the sites of a cluster are alike; bright "
+        "areas elsewhere mean that the clusters differ."
+    )
+    metric = run.grouping.kind if run.clusters.metric is None else run.clusters.metric
+    figure = site_plots.dissimilarities(run.grouping.distances, run.grouping.sites, metric)
+    return Picture.of("dissimilarities", title, caption, figure)
+
+
+def _draw_dendrogram(run: RecordedRun) -> Picture | Absence | None:
+    merges = run.grouping.linkage if run.grouping else None
+    if run.grouping is None or merges is None or len(merges) == 0:
+        return None  # most groupings have none: nothing is missing
+    title = "Which sites merge first"
+    if len(merges) >= site_plots.TREE_SITES:
+        return Absence(title, f"drawn for less than {site_plots.TREE_SITES} sites")
+    caption = (
+        "Look for long vertical lines: where they are cut, groups far from each other are kept "
+        "apart; a branch of one colour is one cluster."
+    )
+    figure = site_plots.dendrogram(merges, run.grouping.sites)
+    return Picture.of("dendrogram", title, caption, figure)
+
+
+def _draw_participation(run: RecordedRun) -> Picture | Absence:
+    title = "Who trained when"
+    if not run.rounds or not run.ordered_sites.names:
+        return Absence(title, "no round has ended")
+    caption = (
+        "Look for empty rows: those sites never trained; coloured cells are sites that trained "
+        "in a round, and the bars count them."
+    )
+    figure = site_plots.participation(_doings(run), run.numbers, run.ordered_sites)
+    return Picture.of("participation", title, caption, figure)
+
+
+def _doings(run: RecordedRun) -> np.ndarray:
+    """(n, T) what each site did in each round, by its last attempt."""
+    place = {site: row for row, site in enumerate(run.ordered_sites.names)}
+    doings = np.full((len(place), len(run.numbers)), site_plots.IDLE, dtype=np.int8)
+    for column, line in _columns(run):
+        rejected = (entry.site for entry in line.rejected)
+        # A site that trained and then failed to evaluate did train: the later entry counts.
+        groups = {
+            site_plots.MISSING: line.missing,
+            site_plots.REJECTED: rejected,
+            site_plots.TRAINED: line.trained or (),
+        }
+        for doing, sites in groups.items():
+            rows = [place[site] for site in sites if site in place]
+            doings[rows, column] = doing
+    return doings
+
+
+def _draw_accuracy_spread(run: RecordedRun) -> Picture | Absence:
+    title = "Accuracy of each site, last round"
+    if not run.evaluated:
+        return Absence(title, "no site's accuracy is recorded")
+    caption = (
+        "Look at the low end: a good mean can hide sites that the model does not serve; the "
+        "dashed line is the mean of the worst tenth."
+    )
+    names = sorted(run.evaluated)
+    accuracy = np.array([run.evaluated[name] for name in names])
+    figure = site_plots.accuracy_spread(accuracy, names, run.clusters_of(names))
+    return Picture.of("accuracy-spread", title, caption, figure)
+
+
+def _draw_traffic(run: RecordedRun) -> Picture | Absence:
+    title = "Bytes sent in each round"
+    down, up = run.column(lambda line: line.bytes_down), run.column(lambda line: line.bytes_up)
+    if not np.isfinite([down, up]).any():
+        return Absence(title, "no bytes are recorded")
+    caption = (
+        "Look for what a round costs the network: to the sites goes a model per site that trains "
+        "or evaluates, back come the trained models; headers and TLS are not counted."
+    )
+    return Picture.of("traffic", title, caption, round_plots.traffic(run.numbers, down, up))
+
+
+def _draw_energy(run: RecordedRun) -> Picture | Absence:
+    drawn = energy.figure(run)
+    if isinstance(drawn, Absence):
+        return drawn
+    return Picture.of(energy.NAME, energy.PICTURE, energy.CAPTION, drawn)
+
+
+DRAWINGS: Sequence[Callable[[RecordedRun], Picture | Absence | None]] = (
+    _draw_progress,
+    _draw_components,
+    _draw_silhouettes,
+    _draw_label_shares,
+    _draw_dissimilarities,
+    _draw_dendrogram,
+    _draw_participation,
+    _draw_accuracy_spread,
+    objective.draw,
+    _draw_traffic,
+    _draw_energy,
+)

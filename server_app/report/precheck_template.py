@@ -1,0 +1,140 @@
+"""Template of the precheck's page."""
+
+TEMPLATE = """\
+{% extends "frame" %}
+{% from "parts" import gallery, sections %}
+{% macro chip(mark) -%}
+<span class="chip {{ mark.kind }}">{{ mark.sign }} {{ mark.word }}</span>
+{%- endmacro %}
+{% block title %}{{ headline }}{% endblock %}
+{% block style %}
+:root {
+  --good: #14692d; --open: #7a5200; --bad: #a61b10; --none: #59616b;
+  --good-back: #dff3e4; --open-back: #fdf0cf; --bad-back: #fbe3e0; --none-back: #eceef1;
+}
+@media screen and (prefers-color-scheme: dark) {
+  :root {
+    --good: #7fdc9a; --open: #f0c95c; --bad: #ffa198; --none: #a3abb5;
+    --good-back: #16341f; --open-back: #3a2f10; --bad-back: #431d1a; --none-back: #2a2e34;
+  }
+}
+.asked { color: var(--quiet); margin: 0; font-size: 1rem; font-weight: 600; }
+.answer { font-size: 1.9rem; line-height: 1.25; margin: 2px 0 8px; }
+.good { color: var(--good); } .open { color: var(--open); }
+.bad { color: var(--bad); } .none { color: var(--none); }
+.chip {
+  border-radius: 999px; padding: 1px 10px; font-size: .82rem; font-weight: 600;
+  white-space: nowrap;
+}
+.chip.good, td.good { background: var(--good-back); }
+.chip.open, td.open { background: var(--open-back); }
+.chip.bad, td.bad { background: var(--bad-back); }
+.chip.none, td.none { background: var(--none-back); }
+.columns {
+  display: grid; grid-template-columns: minmax(0, 3fr) minmax(0, 2fr); gap: 16px; margin-top: 18px;
+}
+.columns h2, .columns h3 { margin: 0 0 8px; }
+.card {
+  background: var(--card); border: 1px solid var(--line); border-radius: 8px; padding: 12px 16px;
+}
+.card + .card { margin-top: 12px; }
+.group { border-left: 5px solid; padding: 2px 0 2px 12px; margin-top: 12px; }
+.group ul, .left { list-style: none; margin: 4px 0; padding: 0; }
+.group li {
+  display: grid; grid-template-columns: minmax(5em, 7.5em) 8.4em 1fr; gap: 2px 10px;
+  align-items: baseline; margin: 4px 0;
+}
+.group li b { overflow-wrap: anywhere; }
+.group .chip { justify-self: start; }
+.left li { margin: 0 0 9px; line-height: 1.4; }
+.left li::first-letter { text-transform: uppercase; }
+.dots { margin: 0; padding-left: 1.1em; font-size: .9rem; }
+.small { font-size: .85rem; color: var(--quiet); }
+.card p { margin: 4px 0; }
+.matrix td, .matrix th { padding: 6px 10px; border: 1px solid var(--line); text-align: center; }
+.matrix td b { display: block; font-size: 1rem; white-space: nowrap; }
+.matrix td { font-size: .78rem; }
+.matrix th { overflow-wrap: anywhere; min-width: 6em; }
+@media (max-width: 860px) { .columns { grid-template-columns: minmax(0, 1fr); } }
+@media print { .chip, td { print-color-adjust: exact; } }
+{% endblock %}
+{% block body %}
+<header>
+<p class="asked">Is it worth federating?</p>
+<h1 class="answer"><span class="{{ mark.kind }}">{{ mark.sign }}</span> {{ headline }}</h1>
+<p class="lead">{{ lead }}</p>
+</header>
+<main>
+<div class="columns">
+<div>
+<section class="card">
+<h2>For whom, and with whom: {{ counted }}</h2>
+{% for group in groups %}
+<div class="group" style="border-color:{{ group.color }}">
+<h3>{{ group.title }}</h3>
+<ul>
+{% for line in group.lines %}
+<li><b>{{ line.names }}</b> {{ chip(line.mark) }} <span class="small">{{ line.told }}</span></li>
+{% endfor %}
+</ul>
+<p class="small">To try: <b>{{ group.approach }}</b>. Why: {{ group.reason }}.</p>
+</div>
+{% endfor %}
+</section>
+<section class="card">
+<h2>How sure this is</h2>
+<ul class="dots">
+{% for sentence in sure %}
+<li>{{ sentence }}</li>
+{% endfor %}
+</ul>
+</section>
+</div>
+<section class="card">
+<h2>What left each site</h2>
+<ul class="left">
+{% for release in releases %}
+<li>{{ release.what }}<br><span class="chip {{ release.kind }}">{{ release.protection }}</span>
+<span class="small">{{ release.often }}</span></li>
+{% else %}
+<li class="small">Not known: privacy.json is missing.</li>
+{% endfor %}
+</ul>
+<p class="small"><b>In the clear</b>: whoever runs the server can read it. The rows themselves
+stayed, but a model, and above all what it makes of single rows, can tell much about them.</p>
+</section>
+</div>
+{% if order %}
+<h2>Cost of every pair</h2>
+<p class="quiet">✓ up to {{ limits.beneficial }}, ✗ from {{ limits.detrimental }}, ? between or
+within what chance alone would make; ○ nothing to compare. Below: the most that equal data would
+cost by chance (95 %), and the share of the row's site that was compared with the column's.</p>
+<div class="scroll">
+<table class="matrix">
+<thead><tr><td></td>{% for name in order %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
+<tbody>
+{% for one in order %}
+<tr><th scope="row">{{ one }}</th>
+{% for other in order %}
+{% if one == other %}
+<td class="small">itself</td>
+{% else %}
+{% set cell = cells[(one, other)] %}
+<td class="{{ cell.kind }}"><b>{{ cell.cost }}</b>{{ cell.note }}</td>
+{% endif %}
+{% endfor %}
+</tr>
+{% endfor %}
+</tbody>
+</table>
+</div>
+{% endif %}
+{% if pictures %}
+<h2>Pictures</h2>
+{{ gallery(pictures) }}
+{% endif %}
+{{ sections(tables) }}
+<p class="quiet">Run {{ name }}; report.html beside this page tells how the training went.</p>
+</main>
+{% endblock %}
+"""

@@ -1,0 +1,144 @@
+"""Tables of a report: who is in which cluster, what was refused, every site, every round."""
+
+import math
+from collections import Counter
+
+from server_app.record.format import RoundLine, SiteEntry
+from server_app.record.recorded_run import Json, RecordedRun
+from server_app.report import energy, objective, releases
+from server_app.report import words as say
+from server_app.report.drawing import cluster_color
+from server_app.report.first_screen import no_clusters
+from server_app.report.page import Table
+
+__all__ = ["tables"]
+
+_REFUSED_ROWS = 200
+
+
+def tables(run: RecordedRun) -> list[Table]:
+    """Return all tables, from top to bottom."""
+    return [
+        _cluster_table(run),
+        *objective.tables(run),
+        *energy.tables(run),
+        *releases.tables(run.privacy, run.central),
+        _refused_table(run),
+        _site_table(run),
+        _round_table(run),
+        _pair_table("Settings", run.settings, "config.toml"),
+        _pair_table("Environment", _flat(run.environment), "environment.json"),
+    ]
+
+
+def _cluster_table(run: RecordedRun) -> Table:
+    sites, title = run.ordered_sites, "Clusters and their members"
+    if not run.cluster_of:
+        return Table(title, note=f"{no_clusters(run).capitalize()}.")
+    rows, colors = [], []
+    for begin, end in zip(sites.starts[:-1], sites.starts[1:], strict=True):
+        cluster = int(sites.clusters[begin])
+        name = str(cluster) if cluster >= 0 else "none"
+        rows.append((name, str(end - begin), ", ".join(sites.names[begin:end])))
+        colors.append(cluster_color(cluster))
+    chosen = {
+        "silhouette": "the number with the best silhouette",
+        "clients-per-round": "each large enough for a round",
+        "num-clusters": "as was set",
+        "flis-threshold": "as the threshold on equal predictions gives",
+        "ot-detrimental": "as merge while their mean cost is below the detrimental threshold",
+    }
+    why = chosen.get(run.clusters.chosen_by, "as the method found them")
+    before = run.clusters.round
+    when = f"after round {before}" if before else "before round 1"
+    count = say.plural(len(set(run.cluster_of.values())), "cluster")
+    head = ("cluster", "sites", "members")
+    return Table(
+        title, head, rows, frozenset({0, 2}), f"{count}, {why}; formed {when}.", tuple(colors)
+    )
+
+
+def _refused_table(run: RecordedRun) -> Table:
+    title = "Replies that were rejected or missing"
+    if not run.refused:
+        return Table(title, note="None: every reply counted.")
+    shown = run.refused[-_REFUSED_ROWS:]
+    note = f"{len(run.refused)} replies did not count."
+    if len(shown) < len(run.refused):
+        note += f" The last {len(shown)} are shown; rounds.jsonl holds all of them."
+    rows = [
+        (str(attempt[0]), str(attempt[1]), site or "not known", phase or "not known", reason)
+        for attempt, site, phase, reason in shown
+    ]
+    head = ("round", "attempt", "site", "phase", "reason")
+    return Table(title, head, rows, frozenset({2, 3, 4}), note)
+
+
+def _site_table(run: RecordedRun) -> Table:
+    known = {site.site: site for site in run.sites}
+    trained = Counter(site for line in run.by_round.values() for site in line.trained or ())
+    selected = trained if run.results.selected is None else run.results.selected
+    rows = [
+        (
+            site,
+            str(cluster) if cluster >= 0 else "none",
+            *_rows_of(known.get(site)),
+            str(selected.get(site, 0)),
+            say.percent(run.evaluated.get(site, math.nan)),
+            ", ".join(known[site].releases if site in known else ()) or "not known",
+        )
+        for site, cluster in zip(
+            run.ordered_sites.names, run.ordered_sites.clusters.tolist(), strict=True
+        )
+    ]
+    head = ("site", "cluster", "training rows", "held-out rows", "selected", "accuracy")
+    note = "Releases: what a site is willing to give out beyond its own evaluation's figures."
+    clusters = run.ordered_sites.clusters.tolist() if run.cluster_of else ()
+    colors = tuple(map(cluster_color, clusters))
+    return Table("Sites", (*head, "releases"), rows, frozenset({0, 6}), note, colors)
+
+
+def _rows_of(site: SiteEntry | None) -> tuple[str, str]:
+    """Return a site's training and held-out rows."""
+    if site is None:
+        return _count(None), _count(None)
+    return _count(site.num_examples), _count(site.num_test_examples)
+
+
+def _count(rows: int | None) -> str:
+    return say.number_or_unknown(rows, "{:,.0f}".format)
+
+
+def _round_table(run: RecordedRun) -> Table:
+    if not run.rounds:
+        return Table("Rounds", note="No round has ended.")
+    rows = [_round_row(line) for line in run.rounds]
+    head = ("round", "attempt", "accuracy", "loss", "training loss", "trained", "rejected")
+    more = ("missing", "to the sites", "from the sites", "seconds")
+    note = "Losses are in nats; accuracy and loss are over all sites' held-out rows."
+    return Table("Rounds", head + more, rows, frozenset(), note)
+
+
+def _round_row(line: RoundLine) -> tuple[str, ...]:
+    return (
+        str(line.round),
+        str(line.attempt),
+        say.percent(line.accuracy),
+        say.loss(line.loss),
+        say.loss(line.train_loss),
+        *(str(len(sites)) for sites in (line.trained or (), line.rejected, line.missing)),
+        *(say.size(sent) for sent in (line.bytes_down, line.bytes_up)),
+        say.number_or_unknown(say.seconds(line), "{:.3g}".format),
+    )
+
+
+def _pair_table(title: str, pairs: Json, source: str) -> Table:
+    rows = [(str(key), str(value)) for key, value in pairs.items()]
+    note = "" if rows else f"Not known: {source} is missing."
+    return Table(title, ("name", "value"), rows, frozenset({0, 1}), note)
+
+
+def _flat(environment: Json) -> Json:
+    return {key: value for key, value in environment.items() if key != "packages"} | dict(
+        environment.get("packages", {})
+    )
