@@ -1,1 +1,1 @@
-"""What runs on a site: its data, its training, and what it answers."""
+"""Client side: what runs on a site, its data, its training, and what it answers."""

@@ -1,4 +1,4 @@
-"""The ClientApp: what a site answers to each kind of message."""
+"""ClientApp: what a site answers to each kind of message."""
 
 from collections.abc import Callable
 

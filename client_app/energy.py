@@ -1,4 +1,4 @@
-"""What a site uses while it answers a message: CPU and GPU time, and joules of its own machine.
+"""Energy of a site while it answers: CPU and GPU time, and joules of its own machine.
 
 A simulated site shares its machine with the server and the other sites; it reports the time it
 took, and the server divides one reading among all of them. A site with data of its own has a

@@ -1,4 +1,4 @@
-"""A site's own identity, and whom it trusts: its own files and node-config, never the run."""
+"""Peers: a site's identity and whom it trusts, by its own files and node-config, not the run's."""
 
 from collections.abc import Mapping
 

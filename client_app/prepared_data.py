@@ -1,4 +1,4 @@
-"""A site's own data, prepared once and opened instantly.
+"""Prepared data: a site's own rows, read once and opened instantly.
 
 Flower starts a new client process for every message. The site's file is therefore read, split and
 standardised once, and kept in ``state-dir`` as plain arrays that a process maps into its memory. A

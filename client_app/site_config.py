@@ -1,4 +1,4 @@
-"""What a site's owner says about it: the schema of a node's config and of the site's own file.
+"""Site config: what an owner says about a site, in a node's config or in the site's own file.
 
 None of these ever comes from a run. A node of a simulation has none of them but its position.
 """

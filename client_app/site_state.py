@@ -1,4 +1,4 @@
-"""What a site keeps between messages: personal models, its privacy ledger, its keys.
+"""Site state: what outlives a message, such as personal models, the privacy book and keys.
 
 Flower's ``Context.state`` lives in memory and as long as one run. That is enough in a simulation.
 A site of its own starts a new process for every message and outlives runs, so it names a folder in

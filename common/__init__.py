@@ -1,1 +1,1 @@
-"""What server and sites share: settings, messages, data, networks."""
+"""Common ground of server and sites: settings, messages, data, networks, arithmetic."""

@@ -1,4 +1,4 @@
-"""The networks of the papers, and one small default for images and one for rows of features.
+"""Networks of the papers, and one small default for images and one for rows of features.
 
 Every network is a ``torch.nn.Module`` whose last linear layer is its last child, named ``output``:
 what goes into it is the representation that probes compare, what comes out of it are the logits.

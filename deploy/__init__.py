@@ -1,1 +1,1 @@
-"""How a federation is started: in this process, or on separate machines."""
+"""Deployment: how a federation is started, in this process or on separate machines."""

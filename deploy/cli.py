@@ -1,4 +1,4 @@
-"""The ``coterie`` command."""
+"""Command line: ``coterie`` and what it can be told."""
 
 import importlib.metadata
 import json

@@ -1,4 +1,4 @@
-"""``coterie precheck``: one round, the costs between the sites, and what they advise.
+"""Precheck as a command: one round, the costs between the sites, and what they advise.
 
 It is ``strategy=ot-groups`` with one round: what a ServerApp runs on real sites as well.
 """

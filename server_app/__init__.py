@@ -1,1 +1,1 @@
-"""What runs on the server: methods, strategies, and the run folder."""
+"""Server side: methods, strategies, and the run folder."""

@@ -1,4 +1,4 @@
-"""The ServerApp: settings -> method -> strategy -> run folder."""
+"""ServerApp: settings -> method -> strategy -> run folder."""
 
 import logging
 import sys

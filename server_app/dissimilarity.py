@@ -1,4 +1,4 @@
-"""How different two clients are: label distributions, activations, weights and predictions.
+"""Dissimilarities of clients: by label distributions, activations, weights and predictions.
 
 Every dissimilarity takes one row per client and returns an (n, n) float64 matrix: exactly
 symmetric, exactly 0 on the diagonal, never negative, and permuted as its clients are. Memory grows

@@ -1,4 +1,4 @@
-"""FedCor's Gaussian process over the clients' loss changes, and the selection it gives.
+"""Gaussian process of FedCor over the clients' loss changes, and the selection it gives.
 
 Source: Tang et al., "FedCor: Correlation-Based Active Client Selection Strategy for Heterogeneous
 Federated Learning", CVPR 2022, sections 4 and 5. The covariance of n clients is

@@ -1,4 +1,4 @@
-"""Data sets of volumes and masks, and the methods that have nothing to compare on them."""
+"""Masked data: sets of volumes and masks, and the methods that have nothing to compare on them."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""What a reader wants to know of each method before choosing one.
+"""Method cards: what a reader wants to know of each method before choosing one.
 
 ``coterie methods`` prints these and the pages in ``docs/methods/`` are made from them, so that the
 catalogue and the documentation cannot differ; a test holds them against ``METHODS``.

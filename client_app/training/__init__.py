@@ -1,1 +1,1 @@
-"""What a site minimises, and the code that does it."""
+"""Training: what a site minimises, and the code that does it."""

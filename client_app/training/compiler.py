@@ -1,4 +1,4 @@
-"""Compiles C that stands as text in a module, once per machine, and keeps the library.
+"""Compiler of C that stands as text in a module: once per machine, the library is kept.
 
 The sources are texts in Python and no files beside it: Flower's app bundles carry Python files
 only. What is compiled is kept in the user's cache folder.

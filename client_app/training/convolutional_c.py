@@ -1,4 +1,4 @@
-"""The steps of :mod:`client_app.training.convolutional` in C: one call is an epoch of a client.
+"""Steps of :mod:`client_app.training.convolutional` in C: one call is an epoch of a client.
 
 A vector holds one number of each of 16 samples (8 where the processor's vectors are short), so that
 every sum is taken sample by sample in one order, wherever in an image it is: equal patches give

@@ -1,4 +1,4 @@
-"""How well a mask is met: Dice's coefficient, as a loss to train on and as a score to report."""
+"""Dice's coefficient, how well a mask is met: as a loss to train on and as a score to report."""
 
 import torch
 from torch import Tensor

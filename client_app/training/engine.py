@@ -1,4 +1,4 @@
-"""Which code trains and evaluates a network: hand-written steps where it is known, else the loop.
+"""Engine: the code that trains and evaluates a network, steps by hand where known, else the loop.
 
 All draw rows and dropout alike, so ``engine`` changes the time a run takes and its numbers by no
 more than 1e-5 per training, unless rounding decides a sign (:mod:`.dense`, :mod:`.convolutional`).

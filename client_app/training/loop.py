@@ -1,4 +1,4 @@
-"""One SGD loop, and the evaluation beside it."""
+"""Loop: one SGD for every network, and the evaluation beside it."""
 
 import time
 from collections.abc import Iterator, Sequence

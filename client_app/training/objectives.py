@@ -1,4 +1,4 @@
-"""Local objectives: what a site minimises on its own rows, and which of its models it sends.
+"""Objectives: what a site minimises on its own rows, and which of its models it sends.
 
 Every objective is the one SGD loop of :mod:`client_app.training.loop`; they differ in where it
 starts, what pulls it (:class:`client_app.training.pull.Pull`), and what becomes of the result.

@@ -1,4 +1,4 @@
-"""A site's personal models: kept by the site, never sent, there again after a restart."""
+"""Personal models: kept by the site, never sent, there again after a restart."""
 
 import functools
 import hashlib

@@ -1,4 +1,4 @@
-"""What a local objective adds to SGD: a pull towards an anchor."""
+"""Pull towards an anchor: what a local objective adds to SGD."""
 
 from dataclasses import dataclass
 

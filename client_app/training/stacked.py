@@ -1,4 +1,4 @@
-"""Clients trained side by side in one network: for a GPU, which small networks leave idle.
+"""Stacked clients: trained side by side in one network, for a GPU that small ones leave idle.
 
 Dense layers of n clients are one batched product, convolutions one convolution in n groups, and one
 call of autograd gives all gradients. Every step has the same shapes (short batches are filled up

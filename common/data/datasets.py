@@ -1,4 +1,4 @@
-"""The data sets: one `Dataset` in memory, ready to train on, from a name or from a user's files."""
+"""Data sets: one `Dataset` in memory, ready to train on, from a name or from a user's files."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Reads data sets in the folders that FLamby's own scripts make: several hospitals, one task.
+"""FLamby's data sets, in the folders that its own scripts make: several hospitals, one task.
 
 Ogier du Terrail et al., "FLamby: Datasets and Benchmarks for Cross-Silo Federated Learning in
 Realistic Healthcare Settings" (2022). Of FLamby's repository one table per data set is needed

@@ -1,4 +1,4 @@
-"""Reads a user's own data, an ``.npz``, a ``.csv`` or a folder of images, into `Rows`."""
+"""Own data of a user, an ``.npz``, a ``.csv`` or a folder of images, read into `Rows`."""
 
 import csv
 import math

@@ -1,4 +1,4 @@
-"""How far apart simulated sites stand, and what that does to their images.
+"""Shifts: how far apart simulated sites stand, and what that does to their images.
 
 A new shift of images is one function here and one line in `IMAGE_SHIFTS`. Kinds and sizes follow
 Elhussein & Gürsoy, "A Universal Metric of Dataset Similarity for Cross-silo Federated Learning";

@@ -1,4 +1,4 @@
-"""Many of Coterie's clients at once: one decoding, one network, one pass of evaluation.
+"""Batches of Coterie's clients: one decoding, one network, one pass of evaluation for many at once.
 
 What is answered here together equals what the ClientApp's handlers answer one by one: the same
 bits for training, and for evaluation the same accuracy and the loss within 1e-6 (a sum over rows

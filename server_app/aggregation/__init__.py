@@ -1,1 +1,1 @@
-"""How updates become a model."""
+"""Aggregation: how updates become a model."""

@@ -1,4 +1,4 @@
-"""What a round's updates make of the models."""
+"""Mean of a round's updates: what they make of the models."""
 
 from collections.abc import Callable, Sequence
 

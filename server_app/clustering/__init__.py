@@ -1,4 +1,4 @@
-"""Who belongs together: groups of sites, and what groups them."""
+"""Clustering: who belongs together, groups of sites and what groups them."""
 
 from server_app.clustering.algorithms import (
     k_center,

@@ -1,4 +1,4 @@
-"""Every way of grouping clients, each returning ``Clusters`` of labels (n,).
+"""Clustering algorithms: every way of grouping clients, each returning ``Clusters`` of labels (n,).
 
 k-medoids and RepClust have files of their own (``k_medoids``, ``repulsive``) and are named here as
 well; this file holds SimClust's k-means, Ward's linkage, greedy k-center and random groups.

@@ -1,4 +1,4 @@
-"""How sites are grouped by the models they return: what describes one, what compares, what groups.
+"""Groups by models: what describes the model that a site returns, what compares, what groups.
 
 Sources, named in the lines that implement them:
 

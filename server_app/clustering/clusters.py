@@ -1,4 +1,4 @@
-"""A grouping of clients, how well separated it is, and the checks every way of grouping shares."""
+"""Clusters: how well separated they are, and the checks that every way of grouping shares."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""k-medoids on a distance matrix, and the number of clusters by the mean silhouette.
+"""Partition by k-medoids on a distance matrix, its number of clusters by the mean silhouette.
 
 Sources:
 

@@ -1,4 +1,4 @@
-"""Where a newcomer belongs, and how far a new grouping is from the one before.
+"""Placement of a newcomer, and how far a new grouping is from the one before.
 
 The papers group once and assume that nobody joins, leaves or changes; these are ours. A placement
 keeps the clusters as they are; what it costs shows in the drift of the next grouping.

@@ -1,4 +1,4 @@
-"""RepClust: groups that are diverse inside and alike outside, in symmetrised KL divergence.
+"""Repulsion (RepClust): groups diverse inside and alike outside, in symmetrised KL divergence.
 
 Source: Pereira et al., "Energy-Efficient Federated Learning for AIoT using Clustering Methods",
 section III-B, eq. 3 and Algorithm 1.

@@ -1,1 +1,1 @@
-"""What messages and work cost."""
+"""Metering: what messages and work cost."""

@@ -1,4 +1,4 @@
-"""Who of those that worked on one machine caused which part of what it drew.
+"""Attribution: who of those that worked on one machine caused which part of what it drew.
 
 A machine's counters tell no programs apart. Its joules are divided by the CPU time that each took,
 those of its GPUs by the time that each kept one in use; nothing is counted twice and nothing that

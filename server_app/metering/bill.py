@@ -1,4 +1,4 @@
-"""What a round's messages and the server's own work cost, as the ledger writes it down."""
+"""Bill of a round: its messages and the server's own work, as the ledger writes it down."""
 
 import math
 from collections.abc import Iterator, Mapping

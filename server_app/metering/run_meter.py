@@ -1,4 +1,4 @@
-"""What every message of a round cost, and the server's own work between them.
+"""Run meter: the cost of every message of a round, and of the server's own work between them.
 
 The grid that sends the messages enters each of them, so that nothing is left out, whatever method
 or protocol asked. At the end of a round one reading of the server's machine is divided, by the time

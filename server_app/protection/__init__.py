@@ -1,1 +1,1 @@
-"""What may be seen of a site, and by whom."""
+"""Protection: what may be seen of a site, and by whom."""

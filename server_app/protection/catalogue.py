@@ -1,4 +1,4 @@
-"""What each protection hides, and which methods it therefore cannot be combined with.
+"""Catalogue of protections: what each hides, and which methods it cannot be combined with.
 
 A method says what the server must see of single sites (``Method.needs``), a protection what the
 server no longer sees. Where the two meet, the run is refused before the first message: it would

@@ -1,4 +1,4 @@
-"""Differential privacy of the models that leave the server, which itself sees every update.
+"""Central differential privacy: of models that leave the server, which itself sees every update.
 
 Every update is clipped, the weights are shares of all who were asked (whoever does not answer
 counts as no change), and the average gets Gaussian noise. Which sites are asked must not depend on

@@ -1,4 +1,4 @@
-"""What left each site: every reply that reached the server, with its protection and its cost.
+"""Disclosed replies: each that reached the server, with its protection and its cost.
 
 The grid that sends the messages keeps the list, so nothing that a site answers can be missing from
 it, whatever method or protocol asked: a reply that the guard refuses has left its site all the

@@ -1,4 +1,4 @@
-"""Which methods can do with secure sums, and which cohorts: refused before the first message."""
+"""Limits of secure sums: which methods and cohorts can do with them, before the first message."""
 
 import math
 from fractions import Fraction

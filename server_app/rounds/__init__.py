@@ -1,1 +1,1 @@
-"""A round's way through the server: who takes part, what is sent, what may count."""
+"""Rounds: a round's way through the server, who takes part, what is sent, what may count."""

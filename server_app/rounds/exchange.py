@@ -1,4 +1,4 @@
-"""One exchange with the sites: who was asked what, and what came of it."""
+"""Exchange with the sites: who was asked what, and what came of it."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which model each client gets, and the average that makes a model from its clients' updates."""
+"""Routing: the model that each client gets, and the average of its clients' updates."""
 
 from collections.abc import Callable, Sequence
 

@@ -1,1 +1,1 @@
-"""Who trains this round."""
+"""Selection: who trains this round."""

@@ -1,4 +1,4 @@
-"""Who trains inside a cluster: everybody, one at random, who is served worst or sends cheaply."""
+"""Selection in clusters: everybody, one at random, who is served worst or sends cheaply."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

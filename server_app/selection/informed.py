@@ -1,4 +1,4 @@
-"""Rules that look at single clients' losses or updates before they choose.
+"""Informed rules: they look at single clients' losses or updates before they choose.
 
 Sources: Cho et al., "Towards Understanding Biased Client Selection in Federated Learning", AISTATS
 2022 (power-of-choice); Wang et al., "DELTA: Diverse Client Sampling for Fasting Federated

@@ -1,4 +1,4 @@
-"""Who trains this round, and with which weight their update counts."""
+"""Rules of selection: who trains this round, and with which weight their update counts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

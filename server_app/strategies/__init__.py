@@ -1,1 +1,1 @@
-"""The custom Strategy classes, one file per message flow."""
+"""Strategies: classes of Flower's, one file per message flow."""

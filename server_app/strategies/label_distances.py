@@ -1,4 +1,4 @@
-"""Clustering of the sites by label distances that every two of them compute together."""
+"""Label distances: clustering of the sites by distances that every two of them compute together."""
 
 import logging
 

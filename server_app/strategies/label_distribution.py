@@ -1,4 +1,4 @@
-"""Clustering of the sites by their label distributions, before round 1 and, if asked, again."""
+"""Label distributions: clustering of the sites by them, before round 1 and, if asked, again."""
 
 import logging
 from typing import Any

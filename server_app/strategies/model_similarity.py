@@ -1,4 +1,4 @@
-"""FedAvg to a given round, then clusters of the models that the sites return, and a model each."""
+"""Model similarity: FedAvg to a given round, then clusters of the models returned, a model each."""
 
 import logging
 from dataclasses import replace

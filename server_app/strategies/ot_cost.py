@@ -1,4 +1,4 @@
-"""One FedAvg round whose model probes every site; then a model per group of sites of low cost."""
+"""OT-cost groups: a FedAvg round whose model probes every site, then a model per cheap group."""
 
 import logging
 from collections.abc import Sequence

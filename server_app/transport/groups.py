@@ -1,4 +1,4 @@
-"""Sites grouped by what it would cost to carry one's data onto another's: Elhussein & Gürsoy."""
+"""Groups by OT cost: sites whose data are cheap to carry onto each other (Elhussein & Gürsoy)."""
 
 from dataclasses import dataclass, replace
 
