@@ -49,7 +49,7 @@ def test_every_network_has_representations(monkeypatch):
     network = models.build("lenet", (1, 8, 8), 10)
     models.load_parameters(network, parameters)
     before = len(models.last_linear(network)._forward_pre_hooks)
-    rows = representations.Rows.on(
+    rows = representations.TensorRows.on(
         torch.device("cpu"), np.zeros((3, 1, 8, 8), np.float32), np.zeros(3)
     )
     assert representations.last_inputs(network, rows).shape == (3, 64)
