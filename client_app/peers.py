@@ -1,4 +1,4 @@
-"""Peers: a site's identity, and whom it trusts, by its own files and never by the run."""
+"""Peers: a site's identity and whom it trusts, by its own files and node-config, not the run's."""
 
 from collections.abc import Mapping
 
