@@ -85,7 +85,7 @@ def resume(
     go_on(settings)
 
 
-@app.command()
+@app.command("compare")
 def compared(
     words: Annotated[
         list[str] | None,
