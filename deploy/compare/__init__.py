@@ -1,1 +1,1 @@
-"""Many runs, one table."""
+"""Comparisons: many runs, one table."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import torch
@@ -81,6 +81,13 @@ class Prober:
         self._network = network.eval()
         self._layer = layer
         self._rows = torch.from_numpy(probe.rows)
+
+    @classmethod
+    def of_model(
+        cls, model: str, input_shape: tuple[int, ...], classes: int, layer: str, probe: ProbeRows
+    ) -> Self:
+        """Return the prober of a run's architecture, by the setting ``model``."""
+        return cls(models.build(model, input_shape, classes), layer, probe)
 
     def activations(self, parameters: Parameters) -> np.ndarray:
         """Return the layer's output on every probe row, (m, width) float32."""

@@ -8,26 +8,24 @@ import numpy as np
 import safetensors.numpy
 from flwr.serverapp import Grid
 
-from common import messages, models, seeds
+from common import seeds
 from common.config import Settings
 from common.messages import Parameters
 from server_app.clustering import placement, probe
-from server_app.clustering.algorithms import Clusters, ScoredClusters
 from server_app.clustering.by_models import (
     PROBABILITIES,
     ModelGroups,
     ProbeSettings,
     nearest_columns,
 )
-from server_app.clustering.clusters import check_num_clusters
+from server_app.clustering.clusters import Clusters, ScoredClusters, check_num_clusters
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.methods import Method
 from server_app.record.checkpoint import State
 from server_app.record.format import ClustersFile, ProbeNote
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.attempt import Attempt, Trained, Update
-from server_app.rounds.exchange import Answer, Exchange
-from server_app.rounds.guard import Template, inspect_training
+from server_app.rounds.attempt import Attempt, Update
+from server_app.rounds.first_training import first_trained
 from server_app.rounds.memory import flat
 from server_app.rounds.probe_inquiry import rows_of_sites
 from server_app.rounds.roster import Roster
@@ -64,9 +62,10 @@ class ModelSimilarityClustering(FederatedTraining):
         self._sites_at_start = len(self.roster)
         if self._group.probes:
             site = self.roster.sites[0]
-            network = models.build(self.settings.model, tuple(site.input_shape), site.num_classes)
-            rows = self._probe_rows(tuple(site.input_shape), grid, timeout)
-            self._prober = Prober(network, self._layer, rows)
+            shape = tuple(site.input_shape)
+            rows = self._probe_rows(shape, grid, timeout)
+            model = self.settings.model
+            self._prober = Prober.of_model(model, shape, site.num_classes, self._layer, rows)
 
     def state(self) -> State:
         """Return the clusters with the models that they were formed from."""
@@ -131,7 +130,7 @@ class ModelSimilarityClustering(FederatedTraining):
         if self._shared is None:
             return super().admit(newcomers, server_round, grid, timeout)
         known, kept = set(self.roster.names), []
-        for answer in self._first_models(newcomers, server_round, grid, timeout):
+        for answer in first_trained(newcomers, self._shared, server_round, grid, timeout):
             name = newcomers.names[answer.client]
             if answer.value is None:
                 log.warning("%s joined but is left out: %s", name, answer.verdict)
@@ -142,24 +141,6 @@ class ModelSimilarityClustering(FederatedTraining):
         if not kept:
             return None
         return newcomers.subset(kept)
-
-    def _first_models(
-        self, newcomers: Roster, server_round: int, grid: Grid, timeout: float
-    ) -> list[Answer[Trained]]:
-        assert self._shared is not None
-        template = Template.of(self._shared)
-        exchange = Exchange.with_models(
-            newcomers,
-            messages.TRAIN,
-            [self._shared],
-            dict.fromkeys(range(len(newcomers)), 0),
-            round_number=server_round,
-            attempt=1,
-        )
-        replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
-        return exchange.answers(
-            replies, lambda reply, asked: inspect_training(reply, asked, template)
-        )
 
     def _place(self, trained: Parameters) -> None:
         assert self._shared is not None

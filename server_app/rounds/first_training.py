@@ -1,0 +1,35 @@
+"""First training of sites that join late: outside any round, on a model that the others had."""
+
+from flwr.serverapp import Grid
+
+from common import messages
+from common.messages import Parameters
+from server_app.rounds.attempt import Trained
+from server_app.rounds.exchange import Answer, Exchange
+from server_app.rounds.guard import Template, inspect_training
+from server_app.rounds.roster import Roster
+
+
+def first_trained(
+    newcomers: Roster, model: Parameters, server_round: int, grid: Grid, timeout: float
+) -> list[Answer[Trained]]:
+    """Return what each newcomer makes of a model, or why nothing came of it.
+
+    Args:
+        newcomers: the sites.
+        model: that all of them train.
+        server_round: the round before which they joined.
+        grid: the connection to the sites.
+        timeout: seconds to wait for their answers.
+    """
+    template = Template.of(model)
+    exchange = Exchange.with_models(
+        newcomers,
+        messages.TRAIN,
+        [model],
+        dict.fromkeys(range(len(newcomers)), 0),
+        round_number=server_round,
+        attempt=1,
+    )
+    replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
+    return exchange.answers(replies, lambda reply, asked: inspect_training(reply, asked, template))
