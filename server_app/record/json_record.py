@@ -128,7 +128,7 @@ class _Plan:
     factories: Mapping[str, Callable[[], Any]]
     """Of the defaults that are made anew for each record."""
     renamed: Mapping[str, str]
-    """Field of each key that is called otherwise; it must be there."""
+    """Field of each key that is called otherwise."""
 
 
 _PLANS: dict[type, _Plan] = {}
@@ -157,9 +157,11 @@ def _planned(cls: type[JsonRecord]) -> _Plan:
             for entry in entries
             if entry.default is MISSING and entry.default_factory is MISSING
         ),
-        defaults={entry.name: entry.default for entry in entries if entry.default is not MISSING},
+        defaults={
+            _key(entry.name): entry.default for entry in entries if entry.default is not MISSING
+        },
         factories={
-            entry.name: entry.default_factory
+            _key(entry.name): entry.default_factory
             for entry in entries
             if entry.default_factory is not MISSING
         },
