@@ -1,8 +1,11 @@
 """Fixtures shared by the tests."""
 
 import os
+import random
+import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import HealthCheck, settings
@@ -14,6 +17,36 @@ _UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeatable", derandomize=True, **_UNHURRIED)
 settings.register_profile("search", **_UNHURRIED)
 settings.load_profile("repeatable")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup():
+    """Compute on one thread, whatever a run in this process has set before."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call():
+    """Fail a test that draws from a generator of the whole process.
+
+    Its numbers would depend on what was drawn before it. ``drawn.py`` has networks with the first
+    values of a seed.
+    """
+    before = _generators()
+    result = yield
+    used = [name for name, state in _generators().items() if before.get(name, state) != state]
+    assert not used, f"the test drew from the generator of {' and '.join(used)}"
+    return result
+
+
+def _generators():
+    """The states of the generators that all of this process shares."""
+    _, keys, *others = np.random.get_state()  # noqa: NPY002 - to see that nobody draws from it
+    states = {"random": random.getstate(), "numpy": (keys.tobytes(), others)}
+    if torch := sys.modules.get("torch"):
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return states
 
 
 @pytest.fixture(scope="session")

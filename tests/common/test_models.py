@@ -1,5 +1,6 @@
 import copy
 
+import drawn
 import numpy as np
 import pytest
 import torch
@@ -21,7 +22,7 @@ SHAPES = {
 
 
 def count(name):
-    return sum(p.numel() for p in models.build(name, *SHAPES[name]).parameters())
+    return sum(p.numel() for p in drawn.network(name, *SHAPES[name]).parameters())
 
 
 def test_parameter_counts_of_the_papers():
@@ -38,11 +39,11 @@ def test_fedsccs_mlp_by_hand():
 @pytest.mark.parametrize("name", SHAPES)
 def test_last_linear_layer_makes_the_logits_from_the_representation(name):
     shape, classes = SHAPES[name]
-    network = models.build(name, shape, classes).eval()
+    network = drawn.network(name, shape, classes).eval()
     seen = []
     layer = models.last_linear(network)
     layer.register_forward_hook(lambda _, inputs, output: seen.append((inputs[0], output)))
-    logits = network(torch.randn(3, *shape))
+    logits = network(drawn.normal(3, *shape))
     [(representation, output)] = seen
     assert logits.shape == (3, classes)
     assert output is logits
@@ -51,7 +52,7 @@ def test_last_linear_layer_makes_the_logits_from_the_representation(name):
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_parameters_round_trip(name):
-    first, second = (models.build(name, *SHAPES[name]) for _ in range(2))
+    first, second = (drawn.network(name, *SHAPES[name], seed) for seed in range(2))
     models.load_parameters(second, models.parameters_of(first))
     for key, value in first.state_dict().items():
         assert torch.equal(value, second.state_dict()[key])
@@ -59,42 +60,41 @@ def test_parameters_round_trip(name):
 
 def test_initial_model_depends_on_the_seed_alone():
     settings = Settings()
-    torch.manual_seed(1)
-    before = torch.get_rng_state()
-    first = models.initial_parameters(settings, (1, 8, 8), 10)
-    assert torch.equal(torch.get_rng_state(), before)
-    torch.manual_seed(2)
-    second = models.initial_parameters(settings, (1, 8, 8), 10)
+    with drawn.seeded(1):
+        before = torch.get_rng_state()
+        first = models.initial_parameters(settings, (1, 8, 8), 10)
+        assert torch.equal(torch.get_rng_state(), before)
+    with drawn.seeded(2):
+        second = models.initial_parameters(settings, (1, 8, 8), 10)
     other = models.initial_parameters(settings.replace(seed=1), (1, 8, 8), 10)
     assert all(np.array_equal(first[name], second[name]) for name in first)
     assert not np.array_equal(first["output.weight"], other["output.weight"])
 
 
 def test_auto_is_lenet_for_images_and_mlp_for_rows():
-    names = [name for name, _ in models.build("auto", (1, 8, 8), 10).named_children()]
+    names = [name for name, _ in drawn.network("auto", (1, 8, 8), 10).named_children()]
     assert "conv1" in names
-    assert "hidden3" in dict(models.build("auto", (10,), 2).named_children())
+    assert "hidden3" in dict(drawn.network("auto", (10,), 2).named_children())
 
 
 def test_impossible_networks_are_refused():
     with pytest.raises(ConfigError, match="needs images"):
-        models.build("lenet", (10,), 2)
+        drawn.network("lenet", (10,), 2)
     with pytest.raises(ConfigError, match="too small"):
-        models.build("fama-cnn", (1, 8, 8), 10)
+        drawn.network("fama-cnn", (1, 8, 8), 10)
     with pytest.raises(ConfigError, match="same version and model"):
-        models.load_parameters(models.build("mlp", (10,), 2), {"w": np.zeros(1)})
+        models.load_parameters(drawn.network("mlp", (10,), 2), {"w": np.zeros(1)})
 
 
 def test_pooling_before_relu_gives_the_bits_of_relu_before_pooling():
-    torch.manual_seed(0)
-    ours = models.build("lenet", (1, 8, 8), 10)
+    ours = drawn.network("lenet", (1, 8, 8), 10)
     layers = dict(ours.named_children())
     usual = list(layers)
     for number in "12":
         at = usual.index(f"pool{number}")
         usual[at : at + 2] = f"relu{number}", f"pool{number}"
     theirs = nn.Sequential(*(copy.deepcopy(layers[name]) for name in usual))
-    inputs = torch.randn(40, 1, 8, 8).clamp(-0.5, 1)  # with ties
+    inputs = drawn.normal(40, 1, 8, 8).clamp(-0.5, 1)  # with ties
     outputs = [network(inputs) for network in (ours, theirs)]
     assert torch.equal(*outputs)
     for out in outputs:

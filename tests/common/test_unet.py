@@ -1,5 +1,6 @@
 """The 3D UNet keeps its input's size, sees beyond a voxel, and learns."""
 
+import drawn
 import pytest
 import torch
 
@@ -14,7 +15,7 @@ from common.unet import UNet3d
     ("size", "classes"), [((48, 60, 48), 1), ((9, 6, 5), 1), ((9, 6, 5), 3), ((4, 4, 4), 1)]
 )
 def test_there_is_a_logit_for_every_voxel_and_class(size, classes):
-    network = models.build("auto", (1, *size), classes).eval()
+    network = drawn.network("auto", (1, *size), classes).eval()
     assert isinstance(network, UNet3d)
     with torch.inference_mode():
         assert network(torch.zeros(1, 1, *size)).shape == (1, classes, *size)
@@ -29,7 +30,7 @@ def test_parameters_by_hand():
 
 
 def test_a_logit_depends_on_voxels_around_it_through_all_resolutions():
-    network = UNet3d(1, 1).eval()
+    network = drawn.network("unet3d", (1, 16, 16, 16), 1).eval()
     volume = torch.zeros(1, 1, 16, 16, 16, requires_grad=True)
     network(volume)[0, 0, 8, 8, 8].backward()
     seen = volume.grad[0, 0] != 0
@@ -38,8 +39,8 @@ def test_a_logit_depends_on_voxels_around_it_through_all_resolutions():
 
 
 def test_the_representation_of_a_volume_is_the_mean_of_what_the_last_layer_gets():
-    network = models.build("unet3d", (1, 8, 8, 8), 1)
-    volumes = torch.randn(20, 1, 8, 8, 8)
+    network = drawn.network("unet3d", (1, 8, 8, 8), 1)
+    volumes = drawn.normal(20, 1, 8, 8, 8)
     rows = TensorRows(volumes, torch.zeros(20, 8, 8, 8, dtype=torch.bool))
     found = torch.from_numpy(representations.last_inputs(network, rows))
     assert found.shape == (20, 16)
@@ -55,4 +56,4 @@ def test_the_representation_of_a_volume_is_the_mean_of_what_the_last_layer_gets(
 )
 def test_volumes_and_the_unet_belong_together(name, shape):
     with pytest.raises(ConfigError, match=f"model = '{name}': rows have shape"):
-        models.build(name, shape, 1)
+        drawn.network(name, shape, 1)

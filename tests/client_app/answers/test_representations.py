@@ -1,5 +1,6 @@
 """What a site sends of its rows when it is asked for representations."""
 
+import drawn
 import numpy as np
 import pytest
 import torch
@@ -46,7 +47,7 @@ def test_every_network_has_representations(monkeypatch):
     parameters = models.initial_parameters(settings, (1, 8, 8), 10)
     seen = representations.represented(parameters, site_of(settings))
     assert seen.rows.shape == (sum(seen.counts.values()), 64)
-    network = models.build("lenet", (1, 8, 8), 10)
+    network = drawn.network("lenet", (1, 8, 8), 10)
     models.load_parameters(network, parameters)
     before = len(models.last_linear(network)._forward_pre_hooks)
     rows = representations.TensorRows.on(

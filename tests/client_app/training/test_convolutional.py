@@ -5,11 +5,13 @@ import json
 from collections import OrderedDict
 from dataclasses import replace
 
+import drawn
 import numpy as np
 import pytest
+import ties
 import torch
 from flwr.app import Context, RecordDict
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
@@ -43,7 +45,12 @@ def steps():
         pytest.skip("no C compiler here")
 
 
-def network_of(depth, channels, hidden, classes, kernel, padding, size):
+def network_of(depth, channels, hidden, classes, kernel, padding, size, seed=0):
+    with drawn.seeded(seed):
+        return _network_of(depth, channels, hidden, classes, kernel, padding, size)
+
+
+def _network_of(depth, channels, hidden, classes, kernel, padding, size):
     height, width = size
     layers = OrderedDict()
     for number, wide in enumerate(channels):
@@ -74,13 +81,12 @@ def trained(steps, network, shape, settings, x, y, rows, seed=1, pull=None):
 
 
 def check_a_step(steps, depth, channels, hidden, classes, kernel, padding, sides, batch, seed):
-    """Compare one step on one batch with autograd in float64."""
+    """Compare one step on one batch with autograd in float64; say whether no tie hindered that."""
     least = kernel - 2 * padding + 1
     for _ in channels[1:]:
         least = 2 * least + kernel - 2 * padding - 1
     size = tuple(least + more for more in sides)
-    torch.manual_seed(seed)
-    network = network_of(depth, channels, hidden, classes, kernel, padding, size)
+    network = network_of(depth, channels, hidden, classes, kernel, padding, size, seed)
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(batch + 3, depth, *size)).astype(np.float32)
     y = rng.integers(0, classes, batch + 3)
@@ -91,13 +97,17 @@ def check_a_step(steps, depth, channels, hidden, classes, kernel, padding, sides
     before = flat(network)
     after, loss, _ = trained(steps, network, (depth, *size), settings, x, y, rows)
     exact = network.double()
+    gaps = ties.watched(exact)
     expected = functional.cross_entropy(
         exact(torch.from_numpy(x[rows]).double()), torch.from_numpy(y[rows])
     )
+    if min(gaps) <= ties.NEAR:
+        return False
     expected.backward()
     gradients = torch.cat([p.grad.reshape(-1) for p in exact.parameters()]).numpy()
     assert loss == pytest.approx(expected.item(), abs=1e-5)
     np.testing.assert_allclose(before - after, gradients, atol=2e-6)
+    return True
 
 
 NETWORKS = {
@@ -116,7 +126,8 @@ NETWORKS = {
 @hypothesis_settings(max_examples=60, deadline=None)
 @given(**NETWORKS)
 def test_a_step_moves_against_the_gradient_in_float64(steps, **network):
-    check_a_step(steps, **(network | {"padding": min(network["padding"], network["kernel"] - 1)}))
+    network["padding"] = min(network["padding"], network["kernel"] - 1)
+    assume(check_a_step(steps, **network))
 
 
 @pytest.mark.parametrize("flags", [("-mno-avx512f",), ("-mno-avx512f", "-mno-avx2", "-mno-fma")])
@@ -129,10 +140,15 @@ def test_processors_with_shorter_vectors_take_the_same_steps(steps, flags, monke
     assert short.lanes == 8 < steps.lanes
     for channels in ((5,), (10, 20), (12, 16)):
         for kernel in (1, 3, 5):
-            check_a_step(short, 2, channels, (7,), 6, kernel, 0, (3, 4), 19, 0)
+            assert check_a_step(short, 2, channels, (7,), 6, kernel, 0, (3, 4), 19, 0)
 
 
-def lesson(shape, rows=60, seed=0):
+# Of first models whose trainings of 20 rows come near no tie, which rounding would decide: see
+# ties.py. Those of 60 rows do, and part on some processors.
+SEEDS = {"lenet": 0, "fama-cnn-small": 0, "fama-cnn": 0, "pereira-cnn": 4}
+
+
+def lesson(shape, rows=20, seed=0):
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(90, *shape)).astype(np.float32)
     labels = rng.integers(0, 10, 90)
@@ -142,12 +158,13 @@ def lesson(shape, rows=60, seed=0):
 @pytest.mark.usefixtures("steps")
 @pytest.mark.parametrize("name", CONVOLUTIONAL)
 @pytest.mark.parametrize(
-    "changes", [{"batch-size": 25}, {"momentum": 0.0, "weight-decay": 0.01, "batch-size": 7}]
+    "changes", [{"batch-size": 17}, {"momentum": 0.0, "weight-decay": 0.01, "batch-size": 7}]
 )
 def test_the_networks_of_the_papers_train_as_in_the_loop(name, changes):
     shape = CONVOLUTIONAL[name]
-    first = models.parameters_of(models.build(name, shape, 10))
-    values = {"model": name, "local-epochs": 2, "learning-rate": 0.02, **changes}
+    first = drawn.first_model(name, shape, 10, SEEDS[name])
+    values = {"model": name, "local-epochs": 1, "learning-rate": 0.02, **changes}
+    assert ties.nearest(first, lesson(shape), Settings(**values)) > ties.NEAR
     loop, ours = (
         engine.fit(first, lesson(shape), Settings(**values, engine=kind))
         for kind in ("loop", "compiled")
@@ -164,7 +181,7 @@ def test_the_networks_of_the_papers_train_as_in_the_loop(name, changes):
 @pytest.mark.parametrize("more", [(0.5,), (2.0, 3), (2.0, 2, 0.1), (0.0, 2)])
 def test_pulls_act_as_in_the_loop(more):
     shape = CONVOLUTIONAL["lenet"]
-    first, anchor = (models.parameters_of(models.build("lenet", shape, 10)) for _ in range(2))
+    first, anchor = (drawn.first_model("lenet", shape, 10, seed) for seed in range(2))
     loop, ours = (
         engine.fit(
             first,
@@ -213,7 +230,7 @@ def test_a_client_leaves_nothing_behind_for_the_next(steps):
 
 
 def test_numbers_that_diverge_stay_visible(steps):
-    network = network_of(1, (4,), (5,), 3, 2, 0, (5, 5))
+    network = network_of(1, (4,), (5,), 3, 2, 0, (5, 5), seed=2)  # not all units are dead
     x = np.full((20, 1, 5, 5), 1e20, np.float32)
     settings = Settings(**{"learning-rate": 1e9, "local-epochs": 3, "batch-size": 20})
     y = np.arange(20) % 3
@@ -224,7 +241,7 @@ def test_numbers_that_diverge_stay_visible(steps):
 @pytest.mark.parametrize("rows", [1, 16, 37])
 def test_logits_are_those_of_the_network(steps, rows):
     for name, shape in CONVOLUTIONAL.items():
-        network = models.build(name, shape, 62)
+        network = drawn.network(name, shape, 62)
         x = np.random.default_rng(0).normal(size=(rows, *shape)).astype(np.float32)
         settings = Settings(**{"batch-size": 5})
         sgd = ConvolutionalSgd(convolutional_shape(network, shape), settings, steps)
@@ -254,10 +271,11 @@ def test_evaluation_is_that_of_the_loop_and_refuses_sites_without_rows():
         )
 
 
+@drawn.seeded()
 def test_it_knows_which_networks_are_convolutions_and_dense_layers():
     for name, shape in CONVOLUTIONAL.items():
-        layers = convolutional_shape(models.build(name, shape, 10), shape)
-        network = models.build(name, shape, 10)
+        layers = convolutional_shape(drawn.network(name, shape, 10), shape)
+        network = drawn.network(name, shape, 10)
         assert sum(np.prod(layer.filters) + layer.out_channels for layer in layers) == sum(
             p.numel() for p in network.parameters()
         )
@@ -285,8 +303,8 @@ def test_it_knows_which_networks_are_convolutions_and_dense_layers():
         [],
     ):
         assert known(nn.Sequential(*others)) is None
-    assert convolutional_shape(models.build("resnet18", (3, 32, 32), 10), (3, 32, 32)) is None
-    assert convolutional_shape(models.build("mlp", (12,), 6), (12,)) is None
+    assert convolutional_shape(drawn.network("resnet18", (3, 32, 32), 10), (3, 32, 32)) is None
+    assert convolutional_shape(drawn.network("mlp", (12,), 6), (12,)) is None
 
 
 @pytest.mark.usefixtures("steps")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import drawn
 import numpy as np
 import pytest
 import torch
@@ -126,10 +127,11 @@ def test_compiled_steps_leave_the_processors_arithmetic_as_it_was():
         "t.trained(steps, t.DenseShape((3, 2), ()), t.Settings());"
         "print((tiny * np.float32(0.5))[0] > 0)"
     )
+    root = Path(__file__).parents[3]
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=Path(__file__).parent,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={**os.environ, "PYTHONPATH": f"{root}:{root / 'tests'}"},
         capture_output=True,
         text=True,
         check=True,
@@ -189,8 +191,8 @@ def test_arrays_of_another_type_are_refused():
         sgd.train(x, y, np.arange(4), np.random.default_rng(0), engine._dropout(0))
 
 
+@drawn.seeded()
 def test_dropout_keeps_as_many_units_as_it_says_and_scales_them():
-    torch.manual_seed(0)
     values = torch.ones(1000, 1000, requires_grad=True)
     for p in (0.5, 0.1, 0.9):
         dropped = Dropout(p)(values)

@@ -1,3 +1,4 @@
+import drawn
 import numpy as np
 import pytest
 import torch
@@ -13,8 +14,7 @@ SHAPE = (6,)
 
 @pytest.fixture
 def network():
-    torch.manual_seed(0)
-    return models.build("mlp", SHAPE, 3)
+    return drawn.network("mlp", SHAPE, 3)
 
 
 def test_noise_has_the_scale_of_standardised_rows_and_depends_on_the_seed():
@@ -30,7 +30,7 @@ def test_noise_has_the_scale_of_standardised_rows_and_depends_on_the_seed():
 def test_probabilities_and_predictions_are_those_of_the_network(network):
     rows = probe.noise(Settings(), SHAPE)
     parameters = models.parameters_of(network)
-    other = models.build("mlp", SHAPE, 3)
+    other = drawn.network("mlp", SHAPE, 3, seed=1)
     probabilities = Prober(other, "probabilities", rows).activations(parameters)
     with torch.no_grad():
         logits = network(torch.from_numpy(rows.rows))
@@ -43,17 +43,17 @@ def test_probabilities_and_predictions_are_those_of_the_network(network):
 def test_a_layer_is_a_child_of_the_network(network):
     rows = probe.noise(Settings(), SHAPE)
     parameters = models.parameters_of(network)
-    hidden = Prober(models.build("mlp", SHAPE, 3), "relu3", rows).activations(parameters)
+    hidden = Prober(drawn.network("mlp", SHAPE, 3, seed=1), "relu3", rows).activations(parameters)
     with torch.no_grad():
         logits = network.output(torch.from_numpy(hidden)).numpy()
-    direct = Prober(models.build("mlp", SHAPE, 3), "output", rows).activations(parameters)
+    direct = Prober(drawn.network("mlp", SHAPE, 3, seed=1), "output", rows).activations(parameters)
     np.testing.assert_allclose(logits, direct, atol=1e-6)
     with pytest.raises(ConfigError, match=r"unknown cka-layer 'relu4'; did you mean 'relu"):
         Prober(network, "relu4", rows)
 
 
 def test_feature_maps_become_one_row_per_probe_row():
-    lenet = models.build("lenet", (1, 8, 8), 10)
+    lenet = drawn.network("lenet", (1, 8, 8), 10)
     rows = probe.noise(Settings.parse({"cka-probe-size": 5}), (1, 8, 8))
     maps = Prober(lenet, "conv1", rows).activations(models.parameters_of(lenet))
     assert maps.shape == (5, 16 * 8 * 8)

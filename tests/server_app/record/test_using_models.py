@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import drawn
 import numpy as np
 import pytest
 import torch
@@ -33,7 +34,7 @@ def newcomer(run, settings, group):
     """What a site of a group, unknown to the run, would make of the shared model."""
     dataset = load_dataset(settings.dataset, seed=settings.seed)
     mine = dataset.train_owner == 4 * group + 1
-    network = models.build("auto", (1, 8, 8), 10)
+    network = drawn.network("auto", (1, 8, 8), 10)
     shared = using_models.read_model(run / "models" / "shared.safetensors")
     models.load_parameters(network, shared)
     rows = loop.TensorRows.on(torch.device("cpu"), dataset.train_x[mine], dataset.train_y[mine])
