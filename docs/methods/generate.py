@@ -1,4 +1,4 @@
-"""Writes the pages of docs/methods and the README's table from the catalogue.
+"""Writes the pages of docs/methods from the catalogue.
 
 python docs/methods/generate.py
 """
@@ -13,9 +13,27 @@ from common.config import Settings, allowed_values  # noqa: E402
 from server_app.methods import Card  # noqa: E402
 from server_app.methods.catalogue import CARDS  # noqa: E402
 
-README = FOLDER.parents[1] / "README.md"
-_BEGIN, _END = "<!-- methods, by docs/methods/generate.py -->", "<!-- end of methods -->"
 _MADE = "<!-- Made by docs/methods/generate.py from server_app/methods: change it there. -->\n"
+_CLOSING = """\
+M is `clients-per-round`, n the number of sites. In every run the server also sees each site's
+numbers of rows and its loss and accuracy on held-out rows. A method's page says what it assumes,
+what it costs, and its source with the equation. `coterie methods` prints this table, with the
+methods of other packages.
+
+## What goes with them
+
+- `metric` (of `similarity`) is one of `cosine`, `mse`, `euclidean`, `manhattan`, `chebyshev`,
+  `mmd`, `kl`, `js`, `wasserstein`, `hellinger`; and `wasserstein-values`, the form that the paper's
+  figures need, which is blind to a permutation of the labels.
+- `routing=per-cluster`: every cluster of a label method trains a model of its own. The methods that
+  compare models always do.
+- `selection` says who trains inside the clusters: `all`, one at `random`, the `worst` half, or one
+  of them with cheap uploads preferred ([`link-aware`](../energy.md#sending)).
+- [`objective`](../objectives.md) says what a site minimises, [protections](../protections.md) what
+  is kept from the server.
+
+[Add your own method](../add-your-own-method.md) in less than 50 lines.
+"""
 
 
 def pages() -> dict[str, str]:
@@ -31,24 +49,7 @@ def index() -> str:
         for name, card in CARDS.items()
     ]
     head = ["| `strategy` | paper | who trains | what the server sees |", "|---|---|---|---|"]
-    closing = (
-        "M is `clients-per-round`, n the number of sites. In every run the server also sees each "
-        "site's numbers of rows and its loss and accuracy on held-out rows.\n\n"
-        "[Add your own method](../add-your-own-method.md) in less than 50 lines."
-    )
-    return "\n".join([_MADE, "# Methods\n", *head, *rows, "", closing, ""])
-
-
-def readme() -> str:
-    """Return the project's README with its table of methods made anew."""
-    before, rest = README.read_text(encoding="utf-8").split(_BEGIN)
-    after = rest.split(_END)[1]
-    rows = [
-        f"| [`{name}`](docs/methods/{name}.md) | {card.trains} | {card.sees} | {card.paper} |"
-        for name, card in CARDS.items()
-    ]
-    head = ["| `strategy` | who trains | what the server sees | paper |", "|---|---|---|---|"]
-    return before + _BEGIN + "\n".join(["", *head, *rows, ""]) + _END + after
+    return "\n".join([_MADE, "# Methods\n", *head, *rows, "", _CLOSING])
 
 
 def page(name: str, card: Card) -> str:
@@ -79,4 +80,3 @@ def _settings(card: Card) -> str:
 if __name__ == "__main__":
     for name, text in pages().items():
         (FOLDER / name).write_text(text, encoding="utf-8")
-    README.write_text(readme(), encoding="utf-8")

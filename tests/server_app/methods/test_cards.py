@@ -12,8 +12,10 @@ import pytest
 
 from common.config import Settings, load
 from common.errors import ConfigError
+from server_app.dissimilarity import LABEL_METRICS
 from server_app.methods import METHODS, Card, build
 from server_app.methods.catalogue import CARDS
+from server_app.selection.in_clusters import IN_CLUSTERS
 
 ROOT = Path(__file__).parents[3]
 PAGES = ROOT / "docs" / "methods"
@@ -31,15 +33,15 @@ def test_every_method_has_a_card_and_every_card_a_method():
     assert list(CARDS) == list(METHODS)
 
 
-def test_readme_lists_the_catalogue():
-    made = generator()
-    assert made.README.read_text(encoding="utf-8") == made.readme(), "run docs/methods/generate.py"
-
-
 def test_committed_pages_are_the_generated_ones():
     pages = generator().pages()
     committed = {path.name: path.read_text(encoding="utf-8") for path in PAGES.glob("*.md")}
     assert committed == pages, "run python docs/methods/generate.py"
+
+
+def test_index_names_every_metric_and_every_rule_inside_clusters():
+    index = generator().index()
+    assert [name for name in (*LABEL_METRICS, *IN_CLUSTERS) if f"`{name}`" not in index] == []
 
 
 @pytest.mark.parametrize("name", CARDS)
