@@ -17,6 +17,8 @@ __all__ = ["KeyOf", "Scalar", "Schema", "allowed_values", "at_most", "kebab_case
 
 Scalar = bool | int | float | str
 
+_HERE = __name__.removesuffix("common.schema")  # empty, or the package that holds all of ours
+
 
 def kebab_case(name: str) -> str:
     """Return the name as people type it: ``num_clients`` -> ``num-clients``."""
@@ -61,7 +63,7 @@ class Schema(BaseModel):
 
 @dataclass(frozen=True)
 class KeyOf:
-    """Marks a text that must be a key of a table: ``Annotated[str, KeyOf("module:TABLE")]``.
+    """Marks a text that must be a key of a table of ours, as ``KeyOf("common.splits:SPLITS")``.
 
     The table is looked up when a value is checked: it may lie above the schema, and may grow.
     """
@@ -73,7 +75,7 @@ class KeyOf:
     @property
     def names(self) -> tuple[str, ...]:
         """All values."""
-        return (*self.besides, *resolve_name(self.table))
+        return (*self.besides, *resolve_name(_HERE + self.table))
 
     def __get_pydantic_core_schema__(
         self, source: type[str], handler: GetCoreSchemaHandler
@@ -81,7 +83,7 @@ class KeyOf:
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def _checked(self, name: str) -> str:
-        if name not in self.besides and name not in resolve_name(self.table):
+        if name not in self.besides and name not in resolve_name(_HERE + self.table):
             raise ValueError(name)
         return name
 

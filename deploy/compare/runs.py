@@ -157,7 +157,8 @@ class _Crew:
         # A server that has imported torch and Flower once forks a fresh process for each run: that
         # saves their seconds of importing, and this process stays free of them.
         self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["deploy.simulation.grid"])
+        deploy = __name__.removesuffix(".compare.runs")
+        self._context.set_forkserver_preload([f"{deploy}.simulation.grid"])
         self._busy: list[_Run] = []
 
     def play(self, cases: Sequence[Case], progress: Progress) -> None:

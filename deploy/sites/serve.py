@@ -70,7 +70,7 @@ class Server:
         """Return the command that starts the SuperLink behind the gate."""
         gate = [word for network in (*THIS_MACHINE, *admins) for word in ("--admin", network)]
         return [
-            *(sys.executable, "-m", "deploy.sites.gate", *gate, "--"),
+            *(sys.executable, "-m", f"{__package__}.gate", *gate, "--"),
             *("--host", host, "--port", str(self.port)),
             *("--ssl-certfile", str(self.folder / provision.CERTIFICATE)),
             *("--ssl-keyfile", str(self.folder / provision.KEY)),

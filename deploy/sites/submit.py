@@ -10,8 +10,9 @@ from common.errors import ConfigError
 from deploy.sites.flower import Connection
 from deploy.sites.secret_files import write_public
 
-APP = Path(__file__).parents[2]
-"""The Flower app: the checkout that this file lies in."""
+_ROOT = Path(__file__).parents[2]
+APP = _ROOT if (_ROOT / "pyproject.toml").is_file() else _ROOT / "flower-app"
+"""The Flower app: the checkout that this file lies in, or what an installed copy carries of it."""
 
 _POLL_SECONDS = 2.0
 _EXIT_CODES = {"finished:completed": 0, "finished:failed": 1, "finished:stopped": 3}
@@ -36,7 +37,7 @@ def start(settings: Settings, connection: Connection) -> str:
     if not (APP / "pyproject.toml").is_file():
         raise ConfigError(
             f"{APP} holds no pyproject.toml, which Flower needs to send the app: install Coterie "
-            "from a checkout (pip install -e .)"
+            "anew"
         )
     config = connection.home / "run-config.toml"
     write_public(config, settings.with_absolute_paths().to_toml().encode())

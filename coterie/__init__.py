@@ -1,0 +1,152 @@
+"""Public names of Coterie, each loaded when it is first asked for.
+
+``import coterie`` alone loads neither torch nor Flower. In an installed copy the packages
+``common``, ``client_app``, ``server_app`` and ``deploy`` lie inside this one. In a checkout they
+lie beside it, because Flower runs ``server_app.app:app`` there: then no other module may have taken
+their names.
+"""
+
+import sys
+from importlib import import_module, metadata
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # what _HOMES says, for those who check types
+    from common.config import Settings
+    from common.data.datasets import DATASETS, Dataset, NamedData, load_dataset
+    from common.data.rows import Rows
+    from common.errors import (
+        BudgetError,
+        ClusteringError,
+        ComparisonError,
+        ConfigError,
+        CoterieError,
+        DataError,
+        FlowerError,
+        MessageError,
+        RoundError,
+        SecaggError,
+        TrustError,
+    )
+    from common.networks import NETWORKS, Network
+    from common.objectives import OBJECTIVES, Learned, Objective, Pull
+    from common.plugins import PieceSettings
+    from common.splits import partition
+    from coterie import flower
+    from deploy.cli import main
+    from deploy.simulation.grid import simulate
+    from server_app.dissimilarity import LABEL_METRICS
+    from server_app.methods import METHODS, Card, Composition, Method
+    from server_app.record.using_models import assign, load_network
+    from server_app.selection.in_clusters import IN_CLUSTERS
+    from server_app.selection.rules import Cohort, Selection
+
+    __version__: str
+
+__all__ = [
+    "DATASETS",
+    "IN_CLUSTERS",
+    "LABEL_METRICS",
+    "METHODS",
+    "NETWORKS",
+    "OBJECTIVES",
+    "BudgetError",
+    "Card",
+    "ClusteringError",
+    "Cohort",
+    "ComparisonError",
+    "Composition",
+    "ConfigError",
+    "CoterieError",
+    "DataError",
+    "Dataset",
+    "FlowerError",
+    "Learned",
+    "MessageError",
+    "Method",
+    "NamedData",
+    "Network",
+    "Objective",
+    "PieceSettings",
+    "Pull",
+    "RoundError",
+    "Rows",
+    "SecaggError",
+    "Selection",
+    "Settings",
+    "TrustError",
+    "__version__",
+    "assign",
+    "flower",
+    "load_dataset",
+    "load_network",
+    "main",
+    "partition",
+    "simulate",
+]
+
+_HOMES = {
+    "common.config": "Settings",
+    "common.data.datasets": "DATASETS Dataset NamedData load_dataset",
+    "common.data.rows": "Rows",
+    "common.errors": "BudgetError ClusteringError ComparisonError ConfigError CoterieError "
+    "DataError FlowerError MessageError RoundError SecaggError TrustError",
+    "common.networks": "NETWORKS Network",
+    "common.objectives": "OBJECTIVES Learned Objective Pull",
+    "common.plugins": "PieceSettings",
+    "common.splits": "partition",
+    "deploy.cli": "main",
+    "deploy.simulation.grid": "simulate",
+    "server_app.dissimilarity": "LABEL_METRICS",
+    "server_app.methods": "METHODS Card Composition Method",
+    "server_app.record.using_models": "assign load_network",
+    "server_app.selection.in_clusters": "IN_CLUSTERS",
+    "server_app.selection.rules": "Cohort Selection",
+}
+"""Names by the module that holds them."""
+
+_FOLDER = Path(__file__).parent
+_PACKAGES = ("common", "client_app", "server_app", "deploy")
+_HERE = f"{__name__}." if (_FOLDER / "common").is_dir() else ""
+
+
+if not TYPE_CHECKING:  # else every misspelt name would have a type
+
+    def __getattr__(name: str) -> object:
+        if name == "flower":
+            return import_module("coterie.flower")
+        if name == "__version__":
+            return metadata.version("coterie")
+        for home, names in _HOMES.items():
+            if name in names.split():
+                return getattr(import_module(_HERE + home), name)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _refuse_strangers() -> None:
+    """Raise ImportError where another module has the name of one of ours, which it hides."""
+    for name in _PACKAGES:
+        ours = _FOLDER.parent / name
+        spec = find_spec(name)
+        if spec is None:
+            continue  # whatever imports it says so
+        found = Path(spec.origin or next(iter(spec.submodule_search_locations or ()), ""))
+        if found.resolve() != (ours / "__init__.py").resolve():
+            raise ImportError(
+                f"{found} hides {ours}, which is Coterie's: rename it, start in another folder, or "
+                f"pip install {_FOLDER.parent} (without -e) to have all of Coterie below one name"
+            )
+
+
+if not _HERE:
+    try:
+        _refuse_strangers()
+    except ImportError as error:
+        if sys.argv and Path(sys.argv[0]).stem == "coterie":  # the command: a line, no traceback
+            sys.exit(f"coterie: {error}")
+        raise
