@@ -21,8 +21,8 @@ def build(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
         num_classes: number of logits; for volumes, in every voxel.
     """
     kind = kind_of(input_shape)
-    if name == "auto":
-        name = next(name for name, network in NETWORKS.items() if network.auto_for == kind)
+    usual = next(name for name, network in NETWORKS.items() if network.auto_for == kind)
+    name = usual if name == "auto" else name
     network = NETWORKS.named(name)
     if kind in network.inputs:
         return network.build(input_shape, num_classes)
@@ -33,7 +33,8 @@ def build(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
             f"width) need model={' or '.join(fitting)}, and only they can use it"
         )
     raise ConfigError(
-        f"model = {name!r} needs images, but a row has shape {input_shape}; use model=mlp"
+        f"model = {name!r} needs {' or '.join(sorted(network.inputs))}, but a row has shape "
+        f"{input_shape}; use model={usual}"
     )
 
 

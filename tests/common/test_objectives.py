@@ -15,7 +15,7 @@ from client_app.training.dense import DenseSgd, DenseShape
 from client_app.training.engine import Lesson
 from client_app.training.loop import Anchored, TensorRows
 from common import models
-from common.config import Settings
+from common.config import Settings, kebab_case
 from common.objectives import OBJECTIVES, Pull, part_of_the_way
 
 SHAPES = {"mlp": (12,), "pereira-mlp": (12,), "lenet": (1, 8, 8)}
@@ -272,3 +272,17 @@ def test_pfedmes_server_goes_the_share_beta_of_the_way(beta, expected):
     result = part_of_the_way(before, after, configured)["w"]
     assert result.tolist() == expected
     assert result.dtype == np.float32
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_what_is_kept_and_sent_is_what_the_objective_says(objective):
+    said = OBJECTIVES[objective]
+    learned = learn(objective)
+    assert (learned.personal is not None) == said.is_personal
+    assert bool(learned.shared) == said.shares_model
+    if said.is_plain:
+        alone = fitting(lesson(), settings())(model(0))
+        assert same(learned.shared, alone.parameters)
+        assert learned.loss == alone.loss
+    if said.strength:
+        assert said.strength in {kebab_case(key) for s in said.settings for key in s.model_fields}

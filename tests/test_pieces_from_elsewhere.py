@@ -1,0 +1,139 @@
+"""Pieces that another package could bring: named by a setting, they take part in a whole run."""
+
+import json
+from collections import OrderedDict
+
+import numpy as np
+import pytest
+from pydantic import Field
+from safetensors.numpy import load_file
+from torch import nn
+
+from common import objectives
+from common.config import Settings, load
+from common.data.datasets import DATASETS, NamedData
+from common.data.readers import Rows
+from common.errors import ConfigError
+from common.networks import FEATURES, NETWORKS, Network
+from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings
+from deploy.simulation.grid import simulate
+
+TINY = {
+    "strategy": "fedavg",
+    "num-clients": 3,
+    "num-server-rounds": 1,
+    "local-epochs": 1,
+    "model": "mlp",
+    "device": "cpu",
+    "workers": 2,
+}
+
+
+class ShrinkingSettings(ObjectiveSettings):
+    shrink_by: float = Field(1.0, gt=0, le=1, description="shrinking: factor of what is sent")
+
+    def check_in_use(self, settings):
+        if self.shrink_by < settings.learning_rate:
+            raise ValueError(f"shrink-by = {self.shrink_by}: lower learning-rate")
+
+
+def shrinking(received, personal, fit, settings):
+    fitted = fit(received)
+    factor = np.float32(settings.of(ShrinkingSettings).shrink_by)
+    sent = {name: value * factor for name, value in fitted.parameters.items()}
+    return Learned(sent, None, fitted.loss, fitted.seconds)
+
+
+def twice(before, average, settings):
+    return {name: 2 * value for name, value in average.items()}
+
+
+def logistic(shape, classes):
+    [width] = shape
+    return nn.Sequential(OrderedDict(flatten=nn.Flatten(), output=nn.Linear(width, classes)))
+
+
+def stripes(folder):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(120, 4)).astype(np.float32)
+    owner = np.repeat(np.arange(3), 40)
+    return Rows(x, (x[:, 0] > 0).astype(np.int64), ("left", "right"), owner, ("a", "b", "c"))
+
+
+@pytest.fixture
+def added(request):
+    def add(table, name, piece):
+        before = list(table)
+        table.add(name, piece)
+        request.addfinalizer(lambda: removed(table, name, before))
+
+    return add
+
+
+def removed(table, name, before):
+    table.remove(name)
+    assert list(table) == before
+
+
+def model_of(folder):
+    return load_file(folder / "models" / "model-0.safetensors")
+
+
+def play(folder, **changes):
+    words = {key.replace("_", "-"): value for key, value in changes.items()}
+    return simulate(Settings.parse(TINY | {"output-dir": str(folder)} | words))
+
+
+def test_an_objective_with_a_setting_of_its_own(tmp_path, added):
+    added(OBJECTIVES, "shrinking", Objective(shrinking, "small", settings=(ShrinkingSettings,)))
+    added(OBJECTIVES, "doubled", Objective(objectives.fedavg, "large", step=twice))
+    whole = model_of(play(tmp_path / "fedavg"))
+    half = play(tmp_path / "half", objective="shrinking", shrink_by=0.5)
+    doubled = model_of(play(tmp_path / "doubled", objective="doubled"))
+    assert "shrink-by = 0.5" in (half / "config.toml").read_text()
+    for name, value in model_of(half).items():
+        assert np.array_equal(value, whole[name] / 2)
+        assert np.array_equal(doubled[name], whole[name] * 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("shrink-by=0.5", "fedavg does not use it; leave it out, or set objective=shrinking"),
+        ("shrink-by=0.01 objective=shrinking", "shrink-by = 0.01: lower learning-rate"),
+        ("shrink-by=2 objective=shrinking", "a number above 0 and at most 1"),
+        ("objective=shrinkin", "one of fedavg, fedprox, ditto, pfedme, local, shrinking"),
+    ],
+)
+def test_its_setting_is_checked_as_the_others_are(added, words, says):
+    added(OBJECTIVES, "shrinking", Objective(shrinking, "small", settings=(ShrinkingSettings,)))
+    with pytest.raises(ConfigError, match=says):
+        load(None, words.split())
+
+
+def test_a_network(tmp_path, added):
+    added(NETWORKS, "logistic", Network(logistic, frozenset({FEATURES})))
+    words = {"dataset": "synthetic", "synthetic-rows": 120, "model": "logistic"}
+    folder = play(tmp_path, **words)
+    assert {name: value.shape for name, value in model_of(folder).items()} == {
+        "output.weight": (2, 14),
+        "output.bias": (2,),
+    }
+    with pytest.raises(ConfigError, match=r"'logistic' needs features.*use model=lenet"):
+        play(tmp_path, model="logistic")
+
+
+def test_a_data_set_whose_centres_are_the_sites(tmp_path, added):
+    added(DATASETS, "stripes", NamedData(stripes, by_centre=True))
+    words = {key: value for key, value in TINY.items() if key != "num-clients"}
+    settings = Settings.parse(words | {"dataset": "stripes", "output-dir": str(tmp_path)})
+    assert (settings.split, settings.num_clients) == ("by-user", 0)
+    sites = json.loads((simulate(settings) / "sites.json").read_text())
+    assert [site["site"] for site in sites] == ["a", "b", "c"]
+
+
+def test_without_them_nothing_is_known_of_them():
+    assert "shrink-by" not in Settings().to_dict()
+    for words in ("objective=shrinking", "model=logistic"):
+        with pytest.raises(ConfigError, match="one of"):
+            load(None, [words])
