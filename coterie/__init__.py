@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.config import Settings
-    from common.data.datasets import DATASETS, Dataset, NamedData, load_dataset
+    from common.data.datasets import DATASETS, Dataset, load_dataset
+    from common.data.named import NamedData
     from common.data.rows import Rows
     from common.errors import (
         BudgetError,
@@ -88,7 +89,8 @@ __all__ = [
 
 _HOMES = {
     "common.config": "Settings",
-    "common.data.datasets": "DATASETS Dataset NamedData load_dataset",
+    "common.data.datasets": "DATASETS Dataset load_dataset",
+    "common.data.named": "NamedData",
     "common.data.rows": "Rows",
     "common.errors": "BudgetError ClusteringError ComparisonError ConfigError CoterieError "
     "DataError FlowerError MessageError RoundError SecaggError TrustError",
