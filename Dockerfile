@@ -15,13 +15,14 @@ RUN python -c "import importlib.metadata as m; print('torch==' + m.version('torc
     && pip install -c /tmp/torch.txt -r /tmp/requirements.txt \
     && rm /tmp/torch.txt /tmp/requirements.txt
 
-COPY README.md LICENSE ./
+COPY README.md LICENSE hatch_build.py ./
 COPY common ./common
 COPY client_app ./client_app
 COPY server_app ./server_app
 COPY deploy ./deploy
+COPY coterie ./coterie
 COPY docs/three-sites ./docs/three-sites
-RUN pip install --no-deps -e . && python -m compileall -q common client_app server_app deploy
+RUN pip install --no-deps -e . && python -m compileall -q common client_app server_app deploy coterie
 
 # Volumes take their owner from these folders, so that nothing has to run as root.
 ARG UID=10001

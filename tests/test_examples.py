@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("common", "client_app", "server_app", "deploy")
+PACKAGES = ("common", "client_app", "server_app", "deploy", "coterie")
 
 
 def modules_with_examples():
@@ -44,3 +44,5 @@ def test_python_in_the_documentation_parses_and_imports_what_there_is(code):
             for alias in node.names:
                 if alias.name.split(".")[0] in PACKAGES:
                     importlib.import_module(alias.name)
+        if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "coterie":
+            assert hasattr(importlib.import_module("coterie"), node.attr)

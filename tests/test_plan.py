@@ -139,7 +139,7 @@ def test_no_circle_of_modules():
 def test_imports_are_absolute_and_bind_a_name_of_their_own():
     # `import common.x` binds `common`, which an installed copy has under another name.
     wrong = []
-    for folder in (*PACKAGES, "tests", "benchmarks", "docs"):
+    for folder in (*PACKAGES, "coterie", "tests", "benchmarks", "docs"):
         for file in sorted((ROOT / folder).rglob("*.py")):
             path = file.relative_to(ROOT)
             for node in plan.import_nodes(plan.parsed(path)):

@@ -1,4 +1,7 @@
-"""The command as a person uses it, in a process of its own."""
+"""The command as a person uses it, in a process of its own.
+
+COTERIE_COMMAND names an installed one that is tested in place of the checkout's.
+"""
 
 import json
 import os
@@ -12,10 +15,14 @@ from safetensors.numpy import load_file
 ROOT = Path(__file__).parents[2]
 
 
+INSTALLED = os.environ.get("COTERIE_COMMAND")
+COMMAND = [INSTALLED] if INSTALLED else [sys.executable, "-m", "deploy.cli"]
+ENVIRONMENT = os.environ | ({} if INSTALLED else {"PYTHONPATH": str(ROOT)})
+
+
 def coterie(*words, cwd=ROOT):
-    command = [sys.executable, "-m", "deploy.cli", *map(str, words)]
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environment)
+    command = [*COMMAND, *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=ENVIRONMENT)
 
 
 def lines(folder, name):
