@@ -7,13 +7,16 @@ ARG TORCH=torch
 ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 
 WORKDIR /app
-RUN pip install "${TORCH}"
-COPY pyproject.toml ./
-# Held to that torch: the newest torchvision would bring another one along.
-RUN python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" > /tmp/torch.txt \
+COPY pyproject.toml requirements.lock ./
+# From the lock; with another torch, the lock's versions of everything else.
+RUN if [ "${TORCH}" = torch ]; then pip install --require-hashes -r requirements.lock; else \
+    pip install "${TORCH}" \
+    && sed -n 's/^\([a-z0-9][^ ]*==[^ ;]*\).*/\1/p' requirements.lock \
+        | grep -vE '^(torch|torchvision|triton|nvidia-|cuda-)' > /tmp/pins.txt \
+    && python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" >> /tmp/pins.txt \
     && python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))['project']['dependencies'], sep='\n')" > /tmp/requirements.txt \
-    && pip install -c /tmp/torch.txt -r /tmp/requirements.txt \
-    && rm /tmp/torch.txt /tmp/requirements.txt
+    && pip install -c /tmp/pins.txt -r /tmp/requirements.txt \
+    && rm /tmp/pins.txt /tmp/requirements.txt; fi
 
 COPY README.md LICENSE hatch_build.py ./
 COPY common ./common
