@@ -96,7 +96,7 @@ def _network(run: Path) -> nn.Module:
         site = json.loads((run / "sites.json").read_text(encoding="utf-8"))[0]
     except (OSError, ValueError, LookupError) as error:
         raise DataError(f"{run} is no run's folder: {error}") from None
-    return models.build(settings.model, tuple(site["input_shape"]), site["num_classes"])
+    return models.blank(settings.model, tuple(site["input_shape"]), site["num_classes"])
 
 
 def _check(parameters: Parameters, network: nn.Module) -> None:

@@ -59,7 +59,7 @@ class ModelSimilarityClustering(FederatedTraining):
         self._sites_at_start = len(self.roster)
         if self._group.probes:
             site = self.roster.sites[0]
-            network = models.build(self.settings.model, tuple(site.input_shape), site.num_classes)
+            network = models.blank(self.settings.model, tuple(site.input_shape), site.num_classes)
             rows = self._probe_rows(tuple(site.input_shape), grid, timeout)
             self._prober = Prober(network, self._layer, rows)
 
