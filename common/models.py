@@ -38,6 +38,12 @@ def build(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
     )
 
 
+def blank(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
+    """Return :func:`build`'s network for parameters to be loaded into; nobody's draws change."""
+    with torch.random.fork_rng(devices=[]):
+        return build(name, input_shape, num_classes)
+
+
 def initial_parameters(
     settings: Settings, input_shape: Shape, num_classes: int
 ) -> dict[str, np.ndarray]:

@@ -243,8 +243,7 @@ def network_with(
 def _network(
     name: str, input_shape: tuple[int, ...], num_classes: int, device: torch.device
 ) -> nn.Module:
-    with torch.random.fork_rng(devices=[]):  # its first values are drawn only to be overwritten
-        network = models.build(name, input_shape, num_classes).to(device)
+    network = models.blank(name, input_shape, num_classes).to(device)
     loop.flatten(network)
     return network
 

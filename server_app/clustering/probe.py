@@ -87,7 +87,7 @@ class Prober:
         cls, model: str, input_shape: tuple[int, ...], classes: int, layer: str, probe: ProbeRows
     ) -> Self:
         """Return the prober of a run's architecture, by the setting ``model``."""
-        return cls(models.build(model, input_shape, classes), layer, probe)
+        return cls(models.blank(model, input_shape, classes), layer, probe)
 
     def activations(self, parameters: Parameters) -> np.ndarray:
         """Return the layer's output on every probe row, (m, width) float32."""

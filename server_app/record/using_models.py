@@ -99,7 +99,7 @@ def _network(run: Path) -> nn.Module:
             raise ValueError(f"{SiteEntry.FILE} says no num_classes")
     except (OSError, ValueError, LookupError) as error:
         raise DataError(f"{run} is no run's folder: {error}") from None
-    return models.build(settings.model, site.input_shape, site.num_classes)
+    return models.blank(settings.model, site.input_shape, site.num_classes)
 
 
 def _check(parameters: Parameters, network: nn.Module) -> None:

@@ -71,6 +71,13 @@ def test_initial_model_depends_on_the_seed_alone():
     assert not np.array_equal(first["output.weight"], other["output.weight"])
 
 
+def test_a_network_to_be_filled_leaves_the_generator_as_it_was():
+    before = torch.get_rng_state()
+    network = models.blank("lenet", (1, 8, 8), 10)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert [*network.state_dict()] == [*models.initial_parameters(Settings(), (1, 8, 8), 10)]
+
+
 def test_auto_is_lenet_for_images_and_mlp_for_rows():
     names = [name for name, _ in drawn.network("auto", (1, 8, 8), 10).named_children()]
     assert "conv1" in names

@@ -26,7 +26,8 @@ def test_parameters_by_hand():
     pairs = [(1, 8), (8, 16), (16, 16), (16, 32), (32, 32), (32, 64)]
     pairs += [(96, 32), (32, 32), (48, 16), (16, 16)]
     expected = sum(27 * a * b + 2 * b + 1 for a, b in pairs) + 16 + 1
-    assert sum(p.numel() for p in UNet3d(1, 1).parameters()) == expected == 246_147
+    network = drawn.network("unet3d", (1, 8, 8, 8), 1)
+    assert sum(p.numel() for p in network.parameters()) == expected == 246_147
 
 
 def test_a_logit_depends_on_voxels_around_it_through_all_resolutions():

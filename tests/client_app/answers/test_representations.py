@@ -8,6 +8,7 @@ from flwr.app import Context, RecordDict
 
 from client_app.answers import representations
 from client_app.site import open_site
+from client_app.training.loop import TensorRows
 from common import models
 from common.config import Settings
 
@@ -50,9 +51,7 @@ def test_every_network_has_representations(monkeypatch):
     network = drawn.network("lenet", (1, 8, 8), 10)
     models.load_parameters(network, parameters)
     before = len(models.last_linear(network)._forward_pre_hooks)
-    rows = representations.TensorRows.on(
-        torch.device("cpu"), np.zeros((3, 1, 8, 8), np.float32), np.zeros(3)
-    )
+    rows = TensorRows.on(torch.device("cpu"), np.zeros((3, 1, 8, 8), np.float32), np.zeros(3))
     assert representations.last_inputs(network, rows).shape == (3, 64)
     assert len(models.last_linear(network)._forward_pre_hooks) == before
 
