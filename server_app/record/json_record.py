@@ -58,25 +58,12 @@ class JsonRecord:
         if not isinstance(value, dict):
             raise ValueError(f"expected an object with the keys {', '.join(cls.keys())}")
         plan = _plan(cls)
-        known = plan.defaults | {key: make() for key, make in plan.factories.items()}
-        scalars = plan.scalars
-        for key, entry in value.items():
-            accepted = scalars.get(key)
-            if accepted is not None and type(entry) in accepted:
-                known[key] = entry
-            elif entry is None and key in plan.nulls:
-                known[key] = plan.nulls[key]
-            elif key in plan.nested and (read := plan.nested[key](entry)) is not None:
-                known[key] = read
-        if not plan.required <= known.keys():
-            missing = sorted(plan.required - known.keys())
-            raise ValueError(f"no {missing[0]} among {', '.join(value)}")
-        for key, name in plan.renamed.items():
-            known[name] = known.pop(key)
-        # Not by __init__, which sets the fields of a frozen class one by one: a file may have
-        # millions of lines.
+        # A file may have millions of lines, of a few shapes: what was found of a shape once holds
+        # for all. And __init__ would set the fields of a frozen class one by one.
+        shape = (*value, *map(type, value.values()))
         record = object.__new__(cls)
-        record.__dict__.update(known)
+        record.__dict__.update(plan.defaults)
+        record.__dict__.update(value if shape in plan.whole else plan.read(value, shape))
         return record
 
     @classmethod
@@ -117,8 +104,8 @@ def _written(value: Any) -> Any:
 class _Plan:
     """How the values of a class of records are read."""
 
-    scalars: Mapping[str, frozenset[type]]
-    """The types that a number or text may have."""
+    scalars: frozenset[tuple[str, type]]
+    """Keys of numbers and texts, with each type that they may have."""
     nested: Mapping[str, Callable[[Any], Any]]
     """What reads anything else; None where that cannot be."""
     nulls: Mapping[str, Any]
@@ -129,6 +116,27 @@ class _Plan:
     """Of the defaults that are made anew for each record."""
     renamed: Mapping[str, str]
     """Field of each key that is called otherwise."""
+
+    whole: set[tuple[object, ...]] = field(default_factory=set)
+    """Keys and types of objects whose values are the fields' as they are."""
+
+    def read(self, value: dict[str, Any], shape: tuple[object, ...]) -> dict[str, Any]:
+        """Return the fields that an object of a shape has."""
+        known = {key: make() for key, make in self.factories.items()}
+        for key, entry in value.items():
+            if (key, type(entry)) in self.scalars:
+                known[key] = entry
+            elif entry is None and key in self.nulls:
+                known[key] = self.nulls[key]
+            elif key in self.nested and (read := self.nested[key](entry)) is not None:
+                known[key] = read
+        if not self.required <= known.keys():
+            missing = sorted(self.required - known.keys())
+            raise ValueError(f"no {missing[0]} among {', '.join(value)}")
+        types_of = zip(value, map(type, value.values()), strict=True)
+        if not self.factories and not self.renamed and self.scalars.issuperset(types_of):
+            self.whole.add(shape)
+        return {self.renamed.get(key, key): entry for key, entry in known.items()}
 
 
 _PLANS: dict[type, _Plan] = {}
@@ -145,7 +153,7 @@ def _planned(cls: type[JsonRecord]) -> _Plan:
     hints = {_key(entry.name): _not_none(types_of[entry.name]) for entry in entries}
     scalars = {name: _SCALARS[hint] for name, hint in hints.items() if hint in _SCALARS}
     return _Plan(
-        scalars=scalars,
+        scalars=frozenset((name, kind) for name, kinds in scalars.items() for kind in kinds),
         nested={name: _reader(hint) for name, hint in hints.items() if name not in scalars},
         nulls={
             _key(entry.name): entry.metadata.get(_NULL, math.nan)
@@ -157,9 +165,7 @@ def _planned(cls: type[JsonRecord]) -> _Plan:
             for entry in entries
             if entry.default is MISSING and entry.default_factory is MISSING
         ),
-        defaults={
-            _key(entry.name): entry.default for entry in entries if entry.default is not MISSING
-        },
+        defaults={entry.name: entry.default for entry in entries if entry.default is not MISSING},
         factories={
             _key(entry.name): entry.default_factory
             for entry in entries
