@@ -23,6 +23,7 @@ _SCALARS: Mapping[Any, frozenset[type]] = {
 }
 
 
+_AS_THEY_ARE = frozenset({int, str})
 _SAME = object()
 
 
@@ -75,14 +76,14 @@ class JsonRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object as the file has it: what ``json.dumps`` takes."""
-        nulls = _plan(type(self)).nulls
+        values = vars(self)
         written: dict[str, Any] = {}
-        for entry in fields(self):
-            key, value = _key(entry.name), getattr(self, entry.name)
-            if key in nulls and value == nulls[key]:
+        for name, key, unknown in _plan(type(self)).entries:
+            value = values[name]
+            if value == unknown:
                 written[key] = None
             elif value is not None:
-                written[key] = _written(value)
+                written[key] = value if type(value) in _AS_THEY_ARE else _written(value)
         return written
 
 
@@ -102,8 +103,10 @@ def _written(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the values of a class of records are read."""
+    """How the values of a class of records are written and read."""
 
+    entries: tuple[tuple[str, str, Any], ...]
+    """Of every field its name, its key, and what null stands for: NaN where nothing is named."""
     scalars: frozenset[tuple[str, type]]
     """Keys of numbers and texts, with each type that they may have."""
     nested: Mapping[str, Callable[[Any], Any]]
@@ -152,14 +155,18 @@ def _planned(cls: type[JsonRecord]) -> _Plan:
     entries, types_of = fields(cls), get_type_hints(cls)
     hints = {_key(entry.name): _not_none(types_of[entry.name]) for entry in entries}
     scalars = {name: _SCALARS[hint] for name, hint in hints.items() if hint in _SCALARS}
+    nulls = {
+        _key(entry.name): entry.metadata.get(_NULL, math.nan)
+        for entry in entries
+        if _NULL in entry.metadata or hints[_key(entry.name)] is float
+    }
     return _Plan(
+        entries=tuple(
+            (entry.name, _key(entry.name), entry.metadata.get(_NULL, math.nan)) for entry in entries
+        ),
         scalars=frozenset((name, kind) for name, kinds in scalars.items() for kind in kinds),
         nested={name: _reader(hint) for name, hint in hints.items() if name not in scalars},
-        nulls={
-            _key(entry.name): entry.metadata.get(_NULL, math.nan)
-            for entry in entries
-            if _NULL in entry.metadata or hints[_key(entry.name)] is float
-        },
+        nulls=nulls,
         required=frozenset(
             _key(entry.name)
             for entry in entries
