@@ -150,9 +150,10 @@ def costs_by_site(lines: Iterable[ClientLine]) -> dict[str, SiteCosts]:
     (10, 4.0, None)
     """
     found: dict[str, dict[str, float]] = {}
+    keys = SiteCosts.keys()
     for line in lines:
         costs = found.setdefault(line.site, {})
-        for key in SiteCosts.keys():  # noqa: SIM118 - a record is no mapping
+        for key in keys:
             value = getattr(line, key)
             if value is not None and value == value:
                 costs[key] = costs.get(key, 0) + value

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from server_app.record.json_record import JsonRecord, null
 
 __all__ = [
+    "REPORTED",
     "ChangeToLocalFile",
     "ClientLine",
     "ClustersFile",
@@ -189,6 +190,10 @@ class ClientLine(JsonRecord):
     """Air time."""
     radio_joules: float | None = None
     """Of sending, at both ends, by the radio model."""
+
+
+REPORTED = ("num_examples", "loss", "accuracy", "shared_loss", "shared_accuracy", "seconds")
+"""Keys of :class:`ClientLine` that a site's report on a model has too."""
 
 
 @dataclass(frozen=True)

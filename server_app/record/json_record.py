@@ -23,6 +23,7 @@ _SCALARS: Mapping[Any, frozenset[type]] = {
 }
 
 
+_AS_THEY_ARE = frozenset({int, str})
 _SAME = object()
 
 
@@ -58,25 +59,12 @@ class JsonRecord:
         if not isinstance(value, dict):
             raise ValueError(f"expected an object with the keys {', '.join(cls.keys())}")
         plan = _plan(cls)
-        known = plan.defaults | {key: make() for key, make in plan.factories.items()}
-        scalars = plan.scalars
-        for key, entry in value.items():
-            accepted = scalars.get(key)
-            if accepted is not None and type(entry) in accepted:
-                known[key] = entry
-            elif entry is None and key in plan.nulls:
-                known[key] = plan.nulls[key]
-            elif key in plan.nested and (read := plan.nested[key](entry)) is not None:
-                known[key] = read
-        if not plan.required <= known.keys():
-            missing = sorted(plan.required - known.keys())
-            raise ValueError(f"no {missing[0]} among {', '.join(value)}")
-        for key, name in plan.renamed.items():
-            known[name] = known.pop(key)
-        # Not by __init__, which sets the fields of a frozen class one by one: a file may have
-        # millions of lines.
+        # A file may have millions of lines, of a few shapes: what was found of a shape once holds
+        # for all. And __init__ would set the fields of a frozen class one by one.
+        shape = (*value, *map(type, value.values()))
         record = object.__new__(cls)
-        record.__dict__.update(known)
+        record.__dict__.update(plan.defaults)
+        record.__dict__.update(value if shape in plan.whole else plan.read(value, shape))
         return record
 
     @classmethod
@@ -88,14 +76,14 @@ class JsonRecord:
 
     def to_json(self) -> dict[str, Any]:
         """Return the object as the file has it: what ``json.dumps`` takes."""
-        nulls = _plan(type(self)).nulls
+        values = vars(self)
         written: dict[str, Any] = {}
-        for entry in fields(self):
-            key, value = _key(entry.name), getattr(self, entry.name)
-            if key in nulls and value == nulls[key]:
+        for name, key, unknown in _plan(type(self)).entries:
+            value = values[name]
+            if value == unknown:
                 written[key] = None
             elif value is not None:
-                written[key] = _written(value)
+                written[key] = value if type(value) in _AS_THEY_ARE else _written(value)
         return written
 
 
@@ -115,10 +103,12 @@ def _written(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Plan:
-    """How the values of a class of records are read."""
+    """How the values of a class of records are written and read."""
 
-    scalars: Mapping[str, frozenset[type]]
-    """The types that a number or text may have."""
+    entries: tuple[tuple[str, str, Any], ...]
+    """Of every field its name, its key, and what null stands for: NaN where nothing is named."""
+    scalars: frozenset[tuple[str, type]]
+    """Keys of numbers and texts, with each type that they may have."""
     nested: Mapping[str, Callable[[Any], Any]]
     """What reads anything else; None where that cannot be."""
     nulls: Mapping[str, Any]
@@ -129,6 +119,27 @@ class _Plan:
     """Of the defaults that are made anew for each record."""
     renamed: Mapping[str, str]
     """Field of each key that is called otherwise."""
+
+    whole: set[tuple[object, ...]] = field(default_factory=set)
+    """Keys and types of objects whose values are the fields' as they are."""
+
+    def read(self, value: dict[str, Any], shape: tuple[object, ...]) -> dict[str, Any]:
+        """Return the fields that an object of a shape has."""
+        known = {key: make() for key, make in self.factories.items()}
+        for key, entry in value.items():
+            if (key, type(entry)) in self.scalars:
+                known[key] = entry
+            elif entry is None and key in self.nulls:
+                known[key] = self.nulls[key]
+            elif key in self.nested and (read := self.nested[key](entry)) is not None:
+                known[key] = read
+        if not self.required <= known.keys():
+            missing = sorted(self.required - known.keys())
+            raise ValueError(f"no {missing[0]} among {', '.join(value)}")
+        types_of = zip(value, map(type, value.values()), strict=True)
+        if not self.factories and not self.renamed and self.scalars.issuperset(types_of):
+            self.whole.add(shape)
+        return {self.renamed.get(key, key): entry for key, entry in known.items()}
 
 
 _PLANS: dict[type, _Plan] = {}
@@ -144,22 +155,24 @@ def _planned(cls: type[JsonRecord]) -> _Plan:
     entries, types_of = fields(cls), get_type_hints(cls)
     hints = {_key(entry.name): _not_none(types_of[entry.name]) for entry in entries}
     scalars = {name: _SCALARS[hint] for name, hint in hints.items() if hint in _SCALARS}
+    nulls = {
+        _key(entry.name): entry.metadata.get(_NULL, math.nan)
+        for entry in entries
+        if _NULL in entry.metadata or hints[_key(entry.name)] is float
+    }
     return _Plan(
-        scalars=scalars,
+        entries=tuple(
+            (entry.name, _key(entry.name), entry.metadata.get(_NULL, math.nan)) for entry in entries
+        ),
+        scalars=frozenset((name, kind) for name, kinds in scalars.items() for kind in kinds),
         nested={name: _reader(hint) for name, hint in hints.items() if name not in scalars},
-        nulls={
-            _key(entry.name): entry.metadata.get(_NULL, math.nan)
-            for entry in entries
-            if _NULL in entry.metadata or hints[_key(entry.name)] is float
-        },
+        nulls=nulls,
         required=frozenset(
             _key(entry.name)
             for entry in entries
             if entry.default is MISSING and entry.default_factory is MISSING
         ),
-        defaults={
-            _key(entry.name): entry.default for entry in entries if entry.default is not MISSING
-        },
+        defaults={entry.name: entry.default for entry in entries if entry.default is not MISSING},
         factories={
             _key(entry.name): entry.default_factory
             for entry in entries

@@ -12,6 +12,7 @@ from server_app.metering.bill import Bill, Item
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.final_figures import final_figures, target_was_held, uplinks
 from server_app.record.format import (
+    REPORTED,
     ClientLine,
     ModelScore,
     Rejection,
@@ -140,17 +141,13 @@ class Ledger:
             phase=one.phase,
             site=self._roster.names[answer.client],
             model=answer.model,
-            **{key: getattr(report, key) for key in _TOLD if hasattr(report, key)},
+            **{key: getattr(report, key) for key in REPORTED if hasattr(report, key)},
             weight_divergence=divergence,
             bytes_down=item.bytes_down,
             bytes_up=item.bytes_up,
             verdict=answer.verdict,
         )
         return item.added_to(line)
-
-
-_TOLD = ("num_examples", "loss", "accuracy", "shared_loss", "shared_accuracy", "seconds")
-"""What the reports of the sites and the lines of ``clients.jsonl`` both have."""
 
 
 def _other_line(attempt: Attempt, item: Item) -> ClientLine:

@@ -15,6 +15,7 @@ from server_app.record import format as run_format
 from server_app.record import precheck_format, release_format
 from server_app.record.energy_figures import PHASES
 from server_app.record.format import (
+    REPORTED,
     ClientLine,
     ClustersFile,
     ResultsFile,
@@ -132,8 +133,7 @@ def test_a_round_nobody_metered_and_a_line_of_an_older_run_are_read():
 
 def test_what_sites_say_on_the_wire_has_the_same_names_in_the_files():
     assert SiteEntry.keys() == tuple(entry.name for entry in fields(Introduction))
-    told = {"num_examples", "loss", "accuracy", "shared_loss", "shared_accuracy", "seconds"}
-    addresses = {"site", "round", "attempt", "model"}
+    told, addresses = set(REPORTED), {"site", "round", "attempt", "model"}
     for report in (TrainReport, EvaluateReport, PersonalReport, LossReport):
         assert {entry.name for entry in fields(report)} <= told | addresses
     assert told | addresses <= set(ClientLine.keys())

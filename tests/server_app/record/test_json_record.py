@@ -109,3 +109,15 @@ def test_unknown_keys_are_passed_over():
 def test_a_list_is_expected_where_there_should_be_one():
     with pytest.raises(ValueError, match="expected a list"):
         Part.all_from_json({"name": "a"})
+
+
+@given(st.lists(st.builds(dict, name=st.text(max_size=3), share=st.none() | NUMBERS), max_size=9))
+def test_objects_of_a_shape_that_was_seen_before_are_read_as_the_first(values):
+    for value in [*values, {"name": "a", "more": 1}, {"name": "b", "more": 2}, {"name": "c"}]:
+        read = Part.from_json(value)
+        assert read.name == value["name"]
+        share = value.get("share")
+        assert read.share == share if share is not None else math.isnan(read.share)
+        assert vars(read).keys() == {"name", "share"}
+    for number in (1, 2):
+        assert Whole.from_json({"round": number, "loss": 0.5}).by_phase == {}
