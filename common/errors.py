@@ -6,7 +6,7 @@ CoterieError              exit code 1
 ├── MessageError          a message that does not hold what was agreed        1
 ├── TrustError            a peer, key or sealed message that cannot be trusted 1
 ├── BudgetError           a release that a site's privacy budget does not allow 1
-├── SumError              a secure sum that cannot be taken part in or ended  1
+├── SecaggError           a secure sum that cannot be taken part in or ended  1
 ├── ClusteringError       clients that cannot be grouped as asked             1
 ├── RoundError            a round without a usable result                     1
 ├── ComparisonError       runs of a comparison that failed                    1

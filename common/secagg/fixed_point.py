@@ -49,7 +49,7 @@ class Scale:
         max_weight: the largest weight that any of them may have, at least 1.
 
     Raises:
-        SumError: so many members or so large weights that values above 1 would not fit.
+        SecaggError: so many members or so large weights that values above 1 would not fit.
     """
 
     members: int
@@ -81,7 +81,7 @@ class Scale:
         """Return a member's vector: its arrays end to end, its metrics, and its weight.
 
         Raises:
-            SumError: a weight above ``max_weight``, or a value that is NaN or above the bound.
+            SecaggError: a weight above ``max_weight``, or a value that is NaN or above the bound.
         """
         if not 1 <= weight <= self.max_weight:
             raise SecaggError(f"weight = {weight}: must be 1 to {self.max_weight}, as was agreed")
@@ -105,7 +105,7 @@ class Scale:
             weights: smallest and largest sum of weights that the cohort can have.
 
         Raises:
-            SumError: a sum that no cohort of these members can have: another length, a weight
+            SecaggError: a sum that no cohort of these members can have: another length, a weight
                 outside the range, or an entry beyond the bound.
         """
         size = sum(value.size for value in like.values()) + num_metrics + 1

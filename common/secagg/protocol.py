@@ -102,7 +102,7 @@ class Circle:
         threshold: how many shares give a secret back.
 
     Raises:
-        SumError: positions that are not those of these members, or too few members.
+        SecaggError: positions that are not those of these members, or too few members.
         TrustError: a key that two of them use.
     """
 
@@ -133,7 +133,7 @@ class Disclosure:
     """One share of a secret of each neighbour in U2, by the neighbour's id.
 
     Raises:
-        SumError: shares of both secrets of one member, which together would bare its vector.
+        SecaggError: shares of both secrets of one member, which together would bare its vector.
     """
 
     seeds: Mapping[str, bytes]
@@ -175,7 +175,7 @@ class Member:
         """Return the shares that neighbours dealt to this member.
 
         Raises:
-            SumError: shares of somebody who is no neighbour, or of too few.
+            SecaggError: shares of somebody who is no neighbour, or of too few.
             TrustError: shares that were not sealed for this member, step and sum.
         """
         strangers = sealed.keys() - self.circle.peers.keys()
@@ -233,7 +233,7 @@ def disclose(
         fewest: how many survivors there must be: the threshold, or a larger smallest cohort.
 
     Raises:
-        SumError: survivors that dealt no share, that lack this member, or that are too few.
+        SecaggError: survivors that dealt no share, that lack this member, or that are too few.
     """
     alive = list(survivors)
     unknown = set(alive) - shares.keys()
@@ -316,7 +316,7 @@ class Relay:
             told: what some of the survivors disclosed.
 
         Raises:
-            SumError: fewer shares of a secret than the threshold, or shares of another secret.
+            SecaggError: fewer shares of a secret than the threshold, or shares of another secret.
         """
         survivors = frozenset(masked)
         total = np.zeros_like(next(iter(masked.values())))

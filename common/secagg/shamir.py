@@ -53,7 +53,8 @@ def join(shares: Mapping[int, bytes], threshold: int) -> bytes:
     True
 
     Raises:
-        SumError: too few shares, one of another length, or shares that are not of one secret of 32
+        SecaggError: too few shares, one of another length, or shares that are not of one secret of
+        32
             bytes (most wrong shares give another secret, which the caller must notice).
     """
     if len(shares) < threshold:
