@@ -216,6 +216,17 @@ def test_a_module_begins_with_the_noun_that_it_holds():
     assert wrong == set()
 
 
+def test_no_definition_bears_its_modules_name_and_no_two_classes_bear_one():
+    owners = {}
+    for path in SOURCES:
+        for node in plan.parsed(path).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef):
+                assert node.name != path.stem, path
+            if isinstance(node, ast.ClassDef):
+                owners.setdefault(node.name, []).append(str(path))
+    assert {name: paths for name, paths in owners.items() if len(paths) > 1} == {}
+
+
 # Pages -----------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from deploy.compare.grid import Grid, identity
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import columns_of, head_and_cells, legend, scenarios
 from server_app.report import drawing
-from server_app.report.page import Picture, Table, render
+from server_app.report.page import PageTable, Picture, render
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Section:
     """What the page shows of one scenario."""
 
     title: str
-    table: Table
+    table: PageTable
     pictures: list[Picture]
     absences: list[str]
     """Which pictures cannot be drawn, and why."""
@@ -65,7 +65,7 @@ def _section(number: int, scenario: str, rows: Sequence[Row], grid: Grid) -> Sec
     drawn = _pictures(rows, grid, metered=metered)
     return Section(
         title=scenario or "All runs",
-        table=Table("", tuple(head), [tuple(line) for line in cells], frozenset({0})),
+        table=PageTable("", tuple(head), [tuple(line) for line in cells], frozenset({0})),
         pictures=[_picture(number, *entry) for entry in drawn],
         absences=[] if metered else ["Energy: not metered in every run (energy=codecarbon)"],
     )

@@ -69,7 +69,7 @@ class SecaggAverages:
     @property
     def roster(self) -> Roster:
         """The sites."""
-        return self.attempt.channel.roster
+        return self.attempt.federation.roster
 
     def averaged(
         self,
@@ -313,7 +313,7 @@ class SecaggAverages:
         return self.attempt.round, self.attempt.attempt, one.model
 
     def _occasion(self, one: ModelSum) -> Any:
-        return occasion_of(self.attempt.channel.grid.run.run_id, *self._order(one))
+        return occasion_of(self.attempt.federation.grid.run.run_id, *self._order(one))
 
 
 def _inspected(

@@ -18,10 +18,10 @@ from server_app.record.energy_figures import (
 )
 from server_app.record.format import ClientLine, ResultsFile, RoundLine
 
-__all__ = ["final_figures", "target_was_held", "uplinks"]
+__all__ = ["figures_of_run", "target_was_held", "uplinks"]
 
 
-def final_figures(
+def figures_of_run(
     attempts: Sequence[RoundLine],
     clients: Iterable[ClientLine],
     sites: Sequence[str],

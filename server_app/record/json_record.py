@@ -102,7 +102,7 @@ def _written(value: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _RecordPlan:
     """How the values of a class of records are written and read."""
 
     entries: tuple[tuple[str, str, Any], ...]
@@ -142,16 +142,16 @@ class _Plan:
         return {self.renamed.get(key, key): entry for key, entry in known.items()}
 
 
-_PLANS: dict[type, _Plan] = {}
+_PLANS: dict[type, _RecordPlan] = {}
 
 
-def _plan(cls: type[JsonRecord]) -> _Plan:
+def _plan(cls: type[JsonRecord]) -> _RecordPlan:
     if cls not in _PLANS:
         _PLANS[cls] = _planned(cls)
     return _PLANS[cls]
 
 
-def _planned(cls: type[JsonRecord]) -> _Plan:
+def _planned(cls: type[JsonRecord]) -> _RecordPlan:
     entries, types_of = fields(cls), get_type_hints(cls)
     hints = {_key(entry.name): _not_none(types_of[entry.name]) for entry in entries}
     scalars = {name: _SCALARS[hint] for name, hint in hints.items() if hint in _SCALARS}
@@ -160,7 +160,7 @@ def _planned(cls: type[JsonRecord]) -> _Plan:
         for entry in entries
         if _NULL in entry.metadata or hints[_key(entry.name)] is float
     }
-    return _Plan(
+    return _RecordPlan(
         entries=tuple(
             (entry.name, _key(entry.name), entry.metadata.get(_NULL, math.nan)) for entry in entries
         ),

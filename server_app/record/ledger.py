@@ -10,7 +10,7 @@ from common.config import Settings
 from common.messages import EvaluateReport, PersonalReport
 from server_app.metering.bill import Bill, Item
 from server_app.record.fairness import spread, worst_tenth
-from server_app.record.final_figures import final_figures, target_was_held, uplinks
+from server_app.record.final_figures import figures_of_run, target_was_held, uplinks
 from server_app.record.format import (
     REPORTED,
     ClientLine,
@@ -80,7 +80,7 @@ class Ledger:
     def results(self, seconds: float, settings: Settings) -> ResultsFile:
         """Return the final figures, from the lines alone."""
         attempts, clients = list(self._folder.each(RoundLine)), self._folder.each(ClientLine)
-        return final_figures(attempts, clients, self._roster.names, settings, seconds)
+        return figures_of_run(attempts, clients, self._roster.names, settings, seconds)
 
     def _round_line(self, attempt: Attempt) -> RoundLine:
         """Return the line of an attempt but for what its messages cost."""

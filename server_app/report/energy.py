@@ -16,7 +16,7 @@ from server_app.record.recorded_run import RecordedRun, number
 from server_app.report import energy_plots
 from server_app.report import words as say
 from server_app.report.energy_plots import WORDS
-from server_app.report.page import Table
+from server_app.report.page import PageTable
 from server_app.report.template import Absence, Fact
 from server_app.report.words import joules_in_words
 
@@ -68,10 +68,10 @@ def figure(run: RecordedRun) -> Figure | Absence:
     return energy_plots.joules_plot(joules, _of_server(run), curve, target, reached)
 
 
-def tables(run: RecordedRun) -> list[Table]:
+def tables(run: RecordedRun) -> list[PageTable]:
     """Return the run's costs by phase, and each site's."""
     if not run.rounds:
-        return [Table(_TITLE, note="No round has ended.")]
+        return [PageTable(_TITLE, note="No round has ended.")]
     joules, sources = joules_by_phase(run.rounds), sources_by_phase(run.rounds)
     server = _of_server(run)
     rows = [
@@ -85,7 +85,7 @@ def tables(run: RecordedRun) -> list[Table]:
     ]
     rows.append(("total without evaluation", _joules(sum(joules[p] for p in COUNTED)), "", ""))
     head = ("phase", "joules", "of which the server", "source")
-    by_phase = Table(_TITLE, head, rows, frozenset({0, 3}), _note(run))
+    by_phase = PageTable(_TITLE, head, rows, frozenset({0, 3}), _note(run))
     return [by_phase, *_by_site(run.results)]
 
 
@@ -94,7 +94,7 @@ def _note(run: RecordedRun) -> str:
     return f"{_NOTE} The server's machine: {metered}." if metered else _NOTE
 
 
-def _by_site(results: ResultsFile) -> list[Table]:
+def _by_site(results: ResultsFile) -> list[PageTable]:
     if not results.sites:
         return []
     rows = [
@@ -110,7 +110,7 @@ def _by_site(results: ResultsFile) -> list[Table]:
     ]
     head = ("site", "joules", "of sending", "air time", "sent to it", "sent by it")
     note = "Evaluation included. Joules: of the site's machine; of sending: by the radio model."
-    return [Table(f"{_TITLE}, site by site", head, rows, frozenset({0}), note)]
+    return [PageTable(f"{_TITLE}, site by site", head, rows, frozenset({0}), note)]
 
 
 def _of_server(run: RecordedRun) -> dict[str, float]:

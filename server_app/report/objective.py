@@ -7,7 +7,7 @@ from common.objectives import OBJECTIVES
 from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun
 from server_app.report import drawing
 from server_app.report import words as say
-from server_app.report.page import Picture, Table
+from server_app.report.page import PageTable, Picture
 from server_app.report.template import Absence
 
 _ALONE = "Against training alone"
@@ -69,7 +69,7 @@ def _figure(
     return figure
 
 
-def tables(run: RecordedRun) -> list[Table]:
+def tables(run: RecordedRun) -> list[PageTable]:
     """Return the table of changes against a run of ``objective=local``, if they were computed."""
     changes = run.change_to_local
     if changes is None:
@@ -88,7 +88,7 @@ def tables(run: RecordedRun) -> list[Table]:
         f"Alone: the run {changes.local_run} of objective=local, same data and settings."
     )
     head = ("site", "accuracy alone", "accuracy in this run", "change")
-    return [Table(_ALONE, head, rows, frozenset({0}), note)]
+    return [PageTable(_ALONE, head, rows, frozenset({0}), note)]
 
 
 def _change(value: float) -> str:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from server_app.report import drawing
 
-__all__ = ["Picture", "Table", "render"]
+__all__ = ["PageTable", "Picture", "render"]
 
 _UNFOLDED_ROWS = 25
 
@@ -42,7 +42,7 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Table:
+class PageTable:
     """Rows of text under a head; columns in ``words`` are aligned left, the others as numbers."""
 
     title: str

@@ -16,7 +16,7 @@ from server_app.record.run_folder import RunFolder
 from server_app.report import drawing, site_plots
 from server_app.report import releases as report_releases
 from server_app.report.drawing import cluster_color
-from server_app.report.page import Picture, Table, render
+from server_app.report.page import PageTable, Picture, render
 from server_app.report.precheck_template import TEMPLATE
 from server_app.report.precheck_words import SIGNS, approach, cost, counted, headline, told
 from server_app.report.words import byte_size, percent, plural
@@ -241,7 +241,7 @@ def _pictures(run: RecordedRun) -> list[Picture]:
     return found
 
 
-def _site_table(record: PrecheckFile) -> Table:
+def _site_table(record: PrecheckFile) -> PageTable:
     rows = [
         (
             site.site,
@@ -262,10 +262,10 @@ def _site_table(record: PrecheckFile) -> Table:
         f"{record.min_rows} rows or more."
     )
     colors = tuple(cluster_color(site.group) for site in record.sites)
-    return Table("Site by site", head, rows, frozenset({0, 1, 5, 7}), note, colors)
+    return PageTable("Site by site", head, rows, frozenset({0, 1, 5, 7}), note, colors)
 
 
-def _pair_table(record: PrecheckFile) -> Table:
+def _pair_table(record: PrecheckFile) -> PageTable:
     rows = [
         (
             " and ".join(pair.sites),
@@ -280,10 +280,10 @@ def _pair_table(record: PrecheckFile) -> Table:
     ]
     head = ("pair", "verdict", "cost", "chance, mean", "chance, 95 %", "rows compared", "remarks")
     note = "The nearest first. Uncertain: between the thresholds, or within what chance would make."
-    return Table("Pair by pair", head, rows, frozenset({0, 1, 5, 6}), note)
+    return PageTable("Pair by pair", head, rows, frozenset({0, 1, 5, 6}), note)
 
 
-def _class_table(record: PrecheckFile) -> Table:
+def _class_table(record: PrecheckFile) -> PageTable:
     rows = [
         (
             " and ".join(pair.sites),
@@ -301,9 +301,9 @@ def _class_table(record: PrecheckFile) -> Table:
         f"{weights.label:g}."
     )
     head = ("pair", "class", "rows", "feature cost", "label cost", "cost")
-    return Table("Class by class", head, rows, frozenset({0}), note)
+    return PageTable("Class by class", head, rows, frozenset({0}), note)
 
 
-def _settings_table(run: RecordedRun) -> Table:
+def _settings_table(run: RecordedRun) -> PageTable:
     rows = [(key, str(value)) for key, value in run.settings.items()]
-    return Table("Settings", ("name", "value"), rows, frozenset({0, 1}))
+    return PageTable("Settings", ("name", "value"), rows, frozenset({0, 1}))

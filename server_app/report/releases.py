@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from server_app.record.release_format import CentralDpFile, PrivacyFile, ReleaseEntry
-from server_app.report.page import Table
+from server_app.report.page import PageTable
 from server_app.report.words import byte_size
 
 _TITLE = "What left each site"
@@ -14,23 +14,23 @@ _NOTE = (
 )
 
 
-def tables(privacy: PrivacyFile, central: CentralDpFile | None) -> list[Table]:
+def tables(privacy: PrivacyFile, central: CentralDpFile | None) -> list[PageTable]:
     """Return what left the sites by kind, and site by site; and the server, if that had noise."""
     entries = privacy.releases
     if not entries:
-        return [Table(_TITLE, note="Not known: privacy.json is missing.")]
+        return [PageTable(_TITLE, note="Not known: privacy.json is missing.")]
     return [_by_kind(entries), *([_central(central)] if central else []), _by_site(entries)]
 
 
-def _central(central: CentralDpFile) -> Table:
+def _central(central: CentralDpFile) -> PageTable:
     cost = f"epsilon {central.epsilon:.3g} at delta {central.delta:g}"
     row = (central.mechanism, str(central.releases), cost, central.unit)
     head = ("protection", "models", "cost of all", "unit")
     note = "The server saw every update; this holds against everybody else who gets the models."
-    return Table("What left the server with noise", head, [row], frozenset({0, 2, 3}), note)
+    return PageTable("What left the server with noise", head, [row], frozenset({0, 2, 3}), note)
 
 
-def _by_kind(entries: Sequence[ReleaseEntry]) -> Table:
+def _by_kind(entries: Sequence[ReleaseEntry]) -> PageTable:
     rows = []
     for entry in entries:
         tallies = entry.sites.values()
@@ -40,10 +40,10 @@ def _by_kind(entries: Sequence[ReleaseEntry]) -> Table:
         cost = _cost(entry)
         rows.append((entry.what, shape, mechanism, cost, unit, str(len(tallies)), str(times), size))
     head = ("what", "shape of one", "protection", "cost of one", "unit", "sites", "times", "bytes")
-    return Table(_TITLE, head, rows, frozenset({0, 1, 2, 3, 4}), _NOTE)
+    return PageTable(_TITLE, head, rows, frozenset({0, 1, 2, 3, 4}), _NOTE)
 
 
-def _by_site(entries: Sequence[ReleaseEntry]) -> Table:
+def _by_site(entries: Sequence[ReleaseEntry]) -> PageTable:
     rows = [
         (
             site,
@@ -58,7 +58,7 @@ def _by_site(entries: Sequence[ReleaseEntry]) -> Table:
     ]
     head = ("site", "what", "protection", "times", "bytes", "epsilon in the site's ledger")
     note = "The last column is the site's own count over all runs that it took part in."
-    return Table(f"{_TITLE}, site by site", head, sorted(rows), frozenset({0, 1, 2, 5}), note)
+    return PageTable(f"{_TITLE}, site by site", head, sorted(rows), frozenset({0, 1, 2, 5}), note)
 
 
 def _cost(entry: ReleaseEntry) -> str:

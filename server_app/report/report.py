@@ -12,7 +12,7 @@ from server_app.report import drawing, precheck_page
 from server_app.report.first_screen import facts, lead
 from server_app.report.page import Picture
 from server_app.report.pictures import DRAWINGS
-from server_app.report.tables import tables
+from server_app.report.tables import tables_of_run
 from server_app.report.template import Absence, Page
 
 
@@ -34,7 +34,7 @@ def write_report(folder: RunFolder) -> Path:
         facts=facts(run),
         pictures=pictures,
         absences=absences,
-        tables=tables(run),
+        tables=tables_of_run(run),
     )
     folder.write("report.html", page.render())
     if run.precheck is not None:

@@ -9,14 +9,14 @@ from server_app.report import energy, objective, releases
 from server_app.report import words as say
 from server_app.report.drawing import cluster_color
 from server_app.report.first_screen import no_clusters
-from server_app.report.page import Table
+from server_app.report.page import PageTable
 
-__all__ = ["tables"]
+__all__ = ["tables_of_run"]
 
 _REFUSED_ROWS = 200
 
 
-def tables(run: RecordedRun) -> list[Table]:
+def tables_of_run(run: RecordedRun) -> list[PageTable]:
     """Return all tables, from top to bottom."""
     return [
         _cluster_table(run),
@@ -31,10 +31,10 @@ def tables(run: RecordedRun) -> list[Table]:
     ]
 
 
-def _cluster_table(run: RecordedRun) -> Table:
+def _cluster_table(run: RecordedRun) -> PageTable:
     sites, title = run.ordered_sites, "Clusters and their members"
     if not run.cluster_of:
-        return Table(title, note=f"{no_clusters(run).capitalize()}.")
+        return PageTable(title, note=f"{no_clusters(run).capitalize()}.")
     rows, colors = [], []
     for begin, end in zip(sites.starts[:-1], sites.starts[1:], strict=True):
         cluster = int(sites.clusters[begin])
@@ -53,15 +53,15 @@ def _cluster_table(run: RecordedRun) -> Table:
     when = f"after round {before}" if before else "before round 1"
     count = say.plural(len(set(run.cluster_of.values())), "cluster")
     head = ("cluster", "sites", "members")
-    return Table(
+    return PageTable(
         title, head, rows, frozenset({0, 2}), f"{count}, {why}; formed {when}.", tuple(colors)
     )
 
 
-def _refused_table(run: RecordedRun) -> Table:
+def _refused_table(run: RecordedRun) -> PageTable:
     title = "Replies that were rejected or missing"
     if not run.refused:
-        return Table(title, note="None: every reply counted.")
+        return PageTable(title, note="None: every reply counted.")
     shown = run.refused[-_REFUSED_ROWS:]
     note = f"{len(run.refused)} replies did not count."
     if len(shown) < len(run.refused):
@@ -71,10 +71,10 @@ def _refused_table(run: RecordedRun) -> Table:
         for attempt, site, phase, reason in shown
     ]
     head = ("round", "attempt", "site", "phase", "reason")
-    return Table(title, head, rows, frozenset({2, 3, 4}), note)
+    return PageTable(title, head, rows, frozenset({2, 3, 4}), note)
 
 
-def _site_table(run: RecordedRun) -> Table:
+def _site_table(run: RecordedRun) -> PageTable:
     known = {site.site: site for site in run.sites}
     trained = Counter(site for line in run.by_round.values() for site in line.trained or ())
     selected = trained if run.results.selected is None else run.results.selected
@@ -95,7 +95,7 @@ def _site_table(run: RecordedRun) -> Table:
     note = "Releases: what a site is willing to give out beyond its own evaluation's figures."
     clusters = run.ordered_sites.clusters.tolist() if run.cluster_of else ()
     colors = tuple(map(cluster_color, clusters))
-    return Table("Sites", (*head, "releases"), rows, frozenset({0, 6}), note, colors)
+    return PageTable("Sites", (*head, "releases"), rows, frozenset({0, 6}), note, colors)
 
 
 def _rows_of(site: SiteEntry | None) -> tuple[str, str]:
@@ -109,14 +109,14 @@ def _count(rows: int | None) -> str:
     return say.number_or_unknown(rows, "{:,.0f}".format)
 
 
-def _round_table(run: RecordedRun) -> Table:
+def _round_table(run: RecordedRun) -> PageTable:
     if not run.rounds:
-        return Table("Rounds", note="No round has ended.")
+        return PageTable("Rounds", note="No round has ended.")
     rows = [_round_row(line) for line in run.rounds]
     head = ("round", "attempt", "accuracy", "loss", "training loss", "trained", "rejected")
     more = ("missing", "to the sites", "from the sites", "seconds")
     note = "Losses are in nats; accuracy and loss are over all sites' held-out rows."
-    return Table("Rounds", head + more, rows, frozenset(), note)
+    return PageTable("Rounds", head + more, rows, frozenset(), note)
 
 
 def _round_row(line: RoundLine) -> tuple[str, ...]:
@@ -132,10 +132,10 @@ def _round_row(line: RoundLine) -> tuple[str, ...]:
     )
 
 
-def _pair_table(title: str, pairs: Json, source: str) -> Table:
+def _pair_table(title: str, pairs: Json, source: str) -> PageTable:
     rows = [(str(key), str(value)) for key, value in pairs.items()]
     note = "" if rows else f"Not known: {source} is missing."
-    return Table(title, ("name", "value"), rows, frozenset({0, 1}), note)
+    return PageTable(title, ("name", "value"), rows, frozenset({0, 1}), note)
 
 
 def _flat(environment: Json) -> Json:

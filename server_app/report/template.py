@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from server_app.report.page import Picture, Table, render
+from server_app.report.page import PageTable, Picture, render
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Page:
     facts: list[Fact]
     pictures: list[Picture]
     absences: list[Absence]
-    tables: list[Table]
+    tables: list[PageTable]
 
     def render(self) -> str:
         """Return the page; every text is escaped, only the pictures' elements are markup."""

@@ -29,8 +29,8 @@ _LAST = "evaluate"
 
 
 @dataclass(frozen=True)
-class Channel:
-    """How a round reaches the sites."""
+class Federation:
+    """The sites of a run, and how a round reaches them."""
 
     roster: Roster
     grid: Grid
@@ -62,7 +62,7 @@ class Attempt:
 
     round: int
     attempt: int
-    channel: Channel
+    federation: Federation
     drift: float | None = None
     """Share of the sites that changed cluster before this round; None: nobody was grouped anew."""
     trained: list[Update] = field(default_factory=list)
@@ -93,11 +93,13 @@ class Attempt:
             inspect: as :meth:`Exchange.answers` has it.
             models: of each client asked, in order; None: those of the exchange.
         """
-        first = len(self.channel.meter.sent)
+        first = len(self.federation.meter.sent)
         with self.timed("server"):
             outgoing = exchange.outgoing()
         with self.timed(phase):
-            replies = self.channel.grid.send_and_receive(outgoing, timeout=self.channel.timeout)
+            replies = self.federation.grid.send_and_receive(
+                outgoing, timeout=self.federation.timeout
+            )
         with self.timed("server"):
             answers = exchange.answers(replies, inspect)
         if models is not None:
@@ -134,7 +136,7 @@ class Attempt:
 
     def first_reason(self) -> str:
         """Return why the attempt has no result, or the first thing that went wrong in it."""
-        names = self.channel.roster.names
+        names = self.federation.roster.names
         given_up = [f"model {one.model}: {one.reason}" for one in self.sums if one.reason]
         answers = [one.answer for one in self.answers]
         bad = [f"{names[a.client]}: {a.verdict}" for a in answers if a.verdict != OK]

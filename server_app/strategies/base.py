@@ -19,7 +19,7 @@ from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
 from server_app.record.ledger import Ledger, progress
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.attempt import Attempt, Channel
+from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.attendance import Attendance
 from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.roster import Roster
@@ -119,8 +119,8 @@ class FederatedTraining(OneRound):
         for server_round in range(done + 1, num_rounds + 1):
             self._greet(server_round, grid, timeout)
             drift = self.before_round(server_round, grid, timeout)
-            channel = Channel(self.roster, grid, self.meter, timeout)
-            train_loss, accuracy = self._play(server_round, channel, drift)
+            federation = Federation(self.roster, grid, self.meter, timeout)
+            train_loss, accuracy = self._play(server_round, federation, drift)
             result.train_metrics_clientapp[server_round] = MetricRecord({"train_loss": train_loss})
             result.evaluate_metrics_clientapp[server_round] = MetricRecord({"accuracy": accuracy})
             self._checkpoint(server_round, time.perf_counter() - began, grid)
@@ -185,12 +185,12 @@ class FederatedTraining(OneRound):
         self._attendance.say_who_left(self.roster, self.clusters, self.roster.available(grid))
 
     def _play(
-        self, server_round: int, channel: Channel, drift: float | None
+        self, server_round: int, federation: Federation, drift: float | None
     ) -> tuple[float, float]:
         """Return a round's training loss in nats and its accuracy, once an attempt has both."""
         before = list(self.models), self.clusters
         for number in range(1, _ATTEMPTS + 1):
-            attempt = Attempt(server_round, number, channel, drift)
+            attempt = Attempt(server_round, number, federation, drift)
             train_loss = self.train(attempt)
             with self.meter.phase("evaluate"):
                 accuracy = None if train_loss is None else self.evaluate(attempt)

@@ -101,7 +101,7 @@ class OneRound(OwnRounds):
 
         Returns the accuracy over all sites' rows; None if no site's answer is usable.
         """
-        able = self.roster.available(attempt.channel.grid) & (self.roster.num_test_examples > 0)
+        able = self.roster.available(attempt.federation.grid) & (self.roster.num_test_examples > 0)
         objective = objective_of(self.settings)
         two = objective.is_personal and objective.shares_model
         inspect = guard.inspect_personal if two else guard.inspect_evaluation
@@ -168,7 +168,7 @@ class OneRound(OwnRounds):
         select = self.method.select
         view = View(
             round=attempt.round,
-            available=self.roster.available(attempt.channel.grid),
+            available=self.roster.available(attempt.federation.grid),
             num_examples=self.roster.num_examples,
             clusters=self.clusters,
             accuracies=self._memory.accuracies(len(self.roster)),

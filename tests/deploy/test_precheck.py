@@ -14,7 +14,14 @@ from made_clients import client
 
 from common.errors import ConfigError, DataError
 from deploy import precheck
-from server_app.record.precheck_format import PrecheckThresholds
+from server_app.record.precheck_format import (
+    PrecheckAdvice,
+    PrecheckFile,
+    PrecheckGroup,
+    PrecheckSite,
+    PrecheckThresholds,
+    PrecheckWeights,
+)
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.report import precheck_page
@@ -80,10 +87,10 @@ def test_with_few_rows_nothing_is_promised():
 
 def test_the_advice_of_a_group_speaks_of_the_thresholds_in_force():
     method = OtGroups(SETTINGS, Thresholds(0.01, 0.9), num_clusters=0)
-    [group] = comparison_of([0, 0], method=method).record()["groups"]
-    assert 0.01 < group["cost"] < 0.2
-    assert group["advice"]["settings"]["objective"] == "ditto"
-    assert group["advice"]["reason"].startswith("a cost above 0.01:")
+    [group] = comparison_of([0, 0], method=method).record().groups
+    assert 0.01 < group.cost < 0.2
+    assert group.advice.settings["objective"] == "ditto"
+    assert group.advice.reason.startswith("a cost above 0.01:")
 
 
 def test_sites_without_a_common_class_have_nothing_to_compare():
@@ -135,8 +142,21 @@ def test_a_newcomer_goes_to_the_group_of_least_mean_cost():
 # Words -----------------------------------------------------------------------------------------
 
 
-def told_of(verdict, *sites):
-    return {"verdict": verdict, "sites": [{"verdict": site} for site in sites]}
+def told_of(verdict, *sites, groups=()):
+    """A precheck's file of which the verdicts, and the groups' sites, are said."""
+    return PrecheckFile(
+        verdict,
+        "paper",
+        PrecheckWeights(1.0, 1.0),
+        20,
+        PrecheckThresholds(0.2, 0.3),
+        "clear",
+        sites=tuple(PrecheckSite(f"site-{i}", 50, {}, 0, one) for i, one in enumerate(sites)),
+        groups=tuple(
+            PrecheckGroup(sites=("a",) * size, advice=PrecheckAdvice({"objective": "fedavg"}, ""))
+            for size in groups
+        ),
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +180,7 @@ def test_the_headline_answers_and_counts_every_site(record, line):
 
 def test_groups_are_counted_apart_from_sites_alone():
     def of(*sizes):
-        return counted({"groups": [{"sites": list(range(size))} for size in sizes]})
+        return counted(told_of("beneficial", groups=sizes))
 
     assert of(3) == "1 group"
     assert of(3, 1, 2, 1) == "2 groups and 2 sites alone"
@@ -168,7 +188,8 @@ def test_groups_are_counted_apart_from_sites_alone():
 
 
 def test_advice_names_what_to_set():
-    group = {"advice": {"settings": {"objective": "ditto", "personal-lambda": 0.5}}}
+    advice = PrecheckAdvice({"objective": "ditto", "personal-lambda": 0.5}, "measured")
+    group = PrecheckGroup(sites=("a", "b"), advice=advice)
     assert approach(group).endswith("(Ditto); personal-lambda 0.5")
 
 
@@ -343,7 +364,8 @@ def test_the_command_ends_with_the_verdict_and_prints_it_for_machines(files, tmp
     assert "round   1/1" in done.stderr
     folder = Path(record["run"])
     page = Text(Path(record["report"]).read_text(encoding="utf-8"))
-    assert headline(record) in page.text
+    found = headline(PrecheckFile.from_json(record))
+    assert found in page.text
     stored = json.loads((folder / "precheck.json").read_text())
     assert stored == {key: value for key, value in record.items() if key not in ("report", "run")}
     assert {site["site"] for site in json.loads((folder / "sites.json").read_text())} == {
@@ -352,7 +374,7 @@ def test_the_command_ends_with_the_verdict_and_prints_it_for_machines(files, tmp
         "south",
     }
     lines = precheck.summary(record)
-    assert lines[0] == headline(record)
+    assert lines[0] == found
     assert lines[-1] == f"run: {folder}"
     assert sum("chance" in line for line in lines) == 3
     left = json.loads((folder / "privacy.json").read_text())["releases"]

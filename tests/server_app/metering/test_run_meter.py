@@ -17,6 +17,7 @@ from common.messages import Introduction, Usage
 from deploy.simulation import grid as simulation
 from server_app.metering import run_meter
 from server_app.metering.run_meter import RunMeter
+from server_app.record.format import RoundLine
 from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import Roster
 
@@ -210,7 +211,7 @@ def test_a_site_with_a_machine_of_its_own_is_billed_what_it_says(pushed):
     assert math.isnan(of_b.joules)
     # nothing of the server's own machine falls to them
     assert bill.server_source == "measured"
-    assert bill.line()["joules"]["pre"] is None
+    assert bill.added_to(RoundLine(round=1)).joules["pre"] is None
     assert not meter.close(SITES.links).items
 
 

@@ -12,7 +12,7 @@ from server_app.metering.bill import Bill, Item
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.ledger import Ledger
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.attempt import Attempt, Channel, Recorded
+from server_app.rounds.attempt import Attempt, Federation, Recorded
 from server_app.rounds.exchange import NO_REPLY, OK, Answer
 from server_app.rounds.roster import Roster
 
@@ -57,7 +57,7 @@ def attempt(number, verdicts, accuracies, names=NAMES):
         Answer(client, 0, EvaluateReport(names[client], number, 1, 0, 2, 0.5, accuracy, 0.1), OK)
         for client, accuracy in enumerate(accuracies)
     ]
-    played = Attempt(number, 1, Channel(None, None, None, 0.0))
+    played = Attempt(number, 1, Federation(None, None, None, 0.0))
     played.trained += [(answer, *answer.value) for answer in trained if answer.value]
     played.evaluated += [answer.value for answer in evaluated]
     phases = ["train"] * len(trained) + ["evaluate"] * len(evaluated)

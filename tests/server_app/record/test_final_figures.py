@@ -4,7 +4,7 @@ import pytest
 
 from common import power
 from common.config import Settings
-from server_app.record.final_figures import final_figures, target_was_held, uplinks
+from server_app.record.final_figures import figures_of_run, target_was_held, uplinks
 from server_app.record.format import ClientLine, ModelScore, Rejection, RoundLine, SecaggRecord
 
 
@@ -32,7 +32,7 @@ LINES = [
 def test_by_hand():
     clients = [ClientLine(round=1, site="a", bytes_up=4), ClientLine(round=2, site="a", bytes_up=6)]
     settings = Settings().replace(energy_country="DEU", target_accuracy=0.7, sustained_rounds=2)
-    found = final_figures(LINES, clients, ["a", "b", "c"], settings, 9.5)
+    found = figures_of_run(LINES, clients, ["a", "b", "c"], settings, 9.5)
     assert (found.accuracy, found.best_accuracy, found.best_round) == (0.75, 0.75, 2)
     assert (found.rounds, found.seconds, found.uplink_share) == (3, 9.5, 0.5)
     assert found.mean_clients_per_round == pytest.approx(4 / 3)
@@ -47,7 +47,7 @@ def test_by_hand():
 
 
 def test_what_was_not_asked_for_is_null():
-    written = final_figures(LINES, [], ["a"], Settings(), 1.0).to_json()
+    written = figures_of_run(LINES, [], ["a"], Settings(), 1.0).to_json()
     for key in ("kg_co2e", "target_accuracy", "target_round", "target_joules"):
         assert written[key] is None
     assert "shared_accuracy" not in written
