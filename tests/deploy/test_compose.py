@@ -75,20 +75,30 @@ def lines(folder, name):
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
+def at(compose, site, *words):
+    """What a command prints at a site, which ends and is started again until its server is there."""
+    said = []
+
+    def answered():
+        said[:] = [compose("exec", "-T", site, *words, check=False)]
+        return said[0]
+
+    wait_for(f"{site}: {' '.join(words)}", answered)
+    return said[0]
+
+
 def test_each_site_holds_only_its_own_key_and_data(compose):
     found = {}
     for site in ("north", "east", "south"):
-        listing = compose(
-            "exec", "-T", site, "find", "/site", "/data", "/provisioned", "-type", "f"
-        )
+        listing = at(compose, site, "find", "/site", "/data", "/provisioned", "-type", "f")
         found[site] = listing.split()
         assert f"/data/{site}.csv" in listing
         assert "/site/supernode" in listing
         assert "ca.key" not in listing
-        assert compose("exec", "-T", site, "id", "-u").strip() != "0"
+        assert at(compose, site, "id", "-u").strip() != "0"
         for other in {"north", "east", "south"} - {site}:
             assert f"{other}.csv" not in listing
-    keys = {compose("exec", "-T", site, "cat", "/site/supernode") for site in found}
+    keys = {at(compose, site, "cat", "/site/supernode") for site in found}
     assert len(keys) == 3
     listing = compose("exec", "-T", "superlink", "find", "/server", "-type", "f")
     assert "ca.key" not in listing
