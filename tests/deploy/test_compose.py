@@ -76,7 +76,7 @@ def lines(folder, name):
 
 
 def at(compose, site, *words):
-    """What a command prints at a site, which ends and is started again until its server is there."""
+    """What a command prints at a site; one without its server yet ends and is started again."""
     said = []
 
     def answered():
