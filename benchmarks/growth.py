@@ -1,4 +1,4 @@
-"""What the clusterings take as the federation grows: ``python benchmarks/growth.py``.
+"""Growth: what the clusterings take as the federation grows, ``python benchmarks/growth.py``.
 
 Sites have label distributions of 10 classes, Dirichlet(0.3). Each clustering runs in a process of
 its own, so that its peak memory can be read and one that takes too long can be stopped. Joules are

@@ -1,4 +1,4 @@
-"""What noise on label histograms costs SimClust: clusters and accuracy, on digits.
+"""Label privacy: what noise on histograms costs SimClust, clusters and accuracy, on digits.
 
     python benchmarks/label_privacy.py
 

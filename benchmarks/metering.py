@@ -1,4 +1,4 @@
-"""What metering costs: the same run with ``energy=codecarbon`` and with ``energy=off``, in turns.
+"""Metering: its cost, by the same run with ``energy=codecarbon`` and with ``energy=off``, in turns.
 
     python benchmarks/metering.py --pairs 10
     python benchmarks/metering.py --pairs 5 dataset=fashion-mnist data-dir=DATA num-clients=100 \

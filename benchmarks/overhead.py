@@ -1,4 +1,4 @@
-"""What a client costs that trains nothing: this project's Grid against Flower's Ray simulation.
+"""Overhead: a client that trains nothing, in this project's Grid and in Flower's Ray simulation.
 
 The same ServerApp, Flower's FedAvg and ClientApp run on both: 52k parameters go to 10 of 100
 clients, which send them back. Two figures, both without the first round and per client: the time

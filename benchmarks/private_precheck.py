@@ -1,4 +1,4 @@
-"""How many verdicts of the precheck change when the label cost comes from noisy class statistics.
+"""Private precheck: verdicts that change when the label cost comes from noisy class statistics.
 
     python benchmarks/private_precheck.py --data-dir DATA
 

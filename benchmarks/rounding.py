@@ -1,4 +1,4 @@
-"""How far two ways to take the same training in float32 come apart, as a table in Markdown.
+"""Rounding: how far two ways to take the same training in float32 come apart, in Markdown.
 
 The same client trains in the ordinary loop, in compiled steps, and in the loop in float64.
 Parameters differ by the rounding of their sums, about 1e-7, until two numbers in a window of

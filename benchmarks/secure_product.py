@@ -1,4 +1,4 @@
-"""What a product of two sites' rows costs: bytes and processor time, per pair and per site.
+"""Two-party products: bytes and processor time of two sites' rows, per pair and per site.
 
     python -m benchmarks.secure_product
 

@@ -1,4 +1,4 @@
-"""Where the wall time of a run goes: imports, data, training, evaluation, report and the rest.
+"""Wall time of a run, by part: imports, data, training, evaluation, report and the rest.
 
     OMP_NUM_THREADS=1 python -m benchmarks.where_time_goes
     OMP_NUM_THREADS=1 python -m benchmarks.where_time_goes dataset=mnist data-dir=DATA \

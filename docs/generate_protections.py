@@ -1,4 +1,4 @@
-"""Writes docs/protections.md from the catalogue and the list of protections.
+"""Page of protections: docs/protections.md from the catalogue and the list of protections.
 
 python docs/generate_protections.py
 """

@@ -1,4 +1,4 @@
-"""What selection that sees the links saves, from the runs of a comparison.
+"""Link-aware selection: what it saves, from the runs of a comparison.
 
     python benchmarks/link_aware/table.py runs/digits
 

@@ -1,4 +1,4 @@
-"""Writes the pages of docs/methods from the catalogue.
+"""Pages of docs/methods, from the catalogue.
 
 python docs/methods/generate.py
 """
