@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from pydantic import Field
 from safetensors.numpy import load_file
 
 from client_app.app import app
@@ -13,9 +14,11 @@ from client_app.site_state import ContextKeeper, FolderKeeper
 from client_app.training import engine
 from client_app.training.engine import Lesson
 from client_app.training.personal import PersonalModels
-from common import config, messages, models
+from common import config, messages, models, objectives
 from common.config import Settings
 from common.messages import EvaluateReport, Order, PersonalReport, TrainReport
+from common.objectives import OBJECTIVES, Objective
+from common.plugins import PieceSettings
 from deploy.simulation.grid import simulate
 from server_app.record.ledger import Ledger
 
@@ -112,6 +115,23 @@ def test_another_runs_personal_model_is_not_taken_for_this_ones(tmp_path):
     assert first_figures(SETTINGS.replace(personal_lambda=0.5)) == untrained
     assert first_figures(SETTINGS.replace(round_timeout=9, device="cpu")) != untrained
     assert first_figures(SETTINGS) != untrained
+
+
+class TiltSettings(PieceSettings):
+    tilt: float = Field(0.0, description="tilted: how much")
+
+
+def test_a_setting_that_came_later_tells_runs_apart_only_where_it_is_set():
+    def name(values):
+        return PersonalModels.of(open_site(context(SETTINGS.replace(**values)))).name
+
+    before = name({})
+    OBJECTIVES.add("tilted", Objective(objectives.ditto, "own models", settings=(TiltSettings,)))
+    try:
+        assert name({}) == name({"tilt": 0.0}) == before
+        assert name({"tilt": 0.5}) != before
+    finally:
+        OBJECTIVES.remove("tilted")
 
 
 @pytest.mark.usefixtures("task_identity")
