@@ -59,6 +59,12 @@ def parameters_of(network: nn.Module) -> dict[str, np.ndarray]:
     return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
 
 
+def buffer_names(name: str, input_shape: Shape, num_classes: int) -> frozenset[str]:
+    """Return the names of a network's arrays that are no parameters, as batch norm's statistics."""
+    network = blank(name, input_shape, num_classes)
+    return frozenset(network.state_dict().keys() - dict(network.named_parameters()).keys())
+
+
 def load_parameters(network: nn.Module, parameters: Parameters) -> None:
     """Copy parameters and buffers into a network; names and shapes must match."""
     state = network.state_dict()

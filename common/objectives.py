@@ -14,7 +14,6 @@ import numpy as np
 from pydantic import Field
 
 from common.plugins import PieceSettings, Table
-from common.schema import kebab_case
 
 if TYPE_CHECKING:
     from common.config import Settings
@@ -125,17 +124,8 @@ class ObjectiveSettings(PieceSettings):
 
     def check(self, settings: "Settings") -> None:
         """Refuse values that nobody reads, and those that do not go with others."""
-        users = [name for name, one in OBJECTIVES.items() if type(self) in one.settings]
-        if settings.objective in users:
+        if self.refuse_unused(settings, OBJECTIVES):
             self.check_in_use(settings)
-            return
-        for name, field in type(self).model_fields.items():
-            value = getattr(self, name)
-            if value != field.default:
-                raise ValueError(
-                    f"{kebab_case(name)} = {value}: objective = {settings.objective} does not use "
-                    f"it; leave it out, or set objective={' or '.join(users)}"
-                )
 
     def check_in_use(self, settings: "Settings") -> None:
         """Raise ValueError where the run's objective cannot work with these values."""
@@ -164,7 +154,12 @@ class PFedMeSettings(ObjectiveSettings):
     )
 
     def check_in_use(self, settings: "Settings") -> None:
-        """Refuse a model that would move further than to the personal one."""
+        """Refuse two steps of the server, and a model that would move beyond the personal one."""
+        if settings.server_optimizer != "none" and self.pfedme_beta != 1:
+            raise ValueError(
+                f"pfedme-beta = {self.pfedme_beta} and server-optimizer = "
+                f"{settings.server_optimizer} both say how far the server goes; leave one out"
+            )
         strength = settings.of(PersonalSettings).personal_lambda
         if settings.learning_rate * strength > 1:
             raise ValueError(

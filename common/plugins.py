@@ -12,7 +12,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from common.errors import ConfigError
-from common.schema import Schema, unknown_name
+from common.schema import Schema, kebab_case, unknown_name
 
 if TYPE_CHECKING:
     from common.config import Settings
@@ -27,6 +27,8 @@ TABLES = (
     f"{_HERE}common.objectives:OBJECTIVES",
     f"{_HERE}server_app.methods:METHODS",
     f"{_HERE}server_app.selection.in_clusters:IN_CLUSTERS",
+    f"{_HERE}server_app.aggregation.rules:AGGREGATIONS",
+    f"{_HERE}server_app.aggregation.server_optimizers:SERVER_OPTIMIZERS",
 )
 """Tables whose pieces may have settings of their own; by name, as they lie above this file."""
 
@@ -46,6 +48,24 @@ class PieceSettings(Schema):
 
     def check(self, settings: "Settings") -> None:
         """Raise ValueError with one line where these values do not go with a run's others."""
+
+    def refuse_unused(self, settings: "Settings", table: "Table[Any]") -> bool:
+        """Return whether the run's piece of a table uses these settings.
+
+        Raises:
+            ValueError: it does not, and a value was given.
+        """
+        users = [name for name, piece in table.items() if type(self) in settings_of(piece)]
+        used = getattr(settings, table.attribute)
+        if used in users:
+            return True
+        for name, field in type(self).model_fields.items():
+            if getattr(self, name) != field.default:
+                raise ValueError(
+                    f"{kebab_case(name)} = {getattr(self, name)}: {table.kind} = {used} does not "
+                    f"use it; leave it out, or set {table.kind}={' or '.join(users)}"
+                )
+        return False
 
     def discloses(self, settings: "Settings") -> frozenset[str]:
         """Return what of ``messages.DISCLOSURES`` a run of the piece needs of every site."""
@@ -71,6 +91,11 @@ class Table(Mapping[str, T], Generic[T]):
         self._of = of
         self._built_in = dict(pieces)
         self._added: dict[str, T] = {}
+
+    @property
+    def attribute(self) -> str:
+        """The name of the setting among the attributes of ``Settings``."""
+        return self.kind.replace("-", "_")
 
     def __getitem__(self, name: str) -> T:
         if name in self._built_in:
@@ -163,5 +188,5 @@ def all_piece_settings() -> tuple[type[PieceSettings], ...]:
 def used_piece_settings(settings: "Settings") -> tuple[type[PieceSettings], ...]:
     """Return what the pieces declare that a run's settings name."""
     tables = (resolve_name(table) for table in TABLES)
-    used = (table.get(getattr(settings, table.kind.replace("-", "_"))) for table in tables)
+    used = (table.get(getattr(settings, table.attribute)) for table in tables)
     return tuple(dict.fromkeys(schema for piece in used for schema in settings_of(piece)))

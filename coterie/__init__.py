@@ -37,6 +37,8 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from coterie import flower
     from deploy.cli import main
     from deploy.simulation.grid import simulate
+    from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
+    from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
     from server_app.dissimilarity import LABEL_METRICS
     from server_app.methods import METHODS, Card, Composition, Method
     from server_app.record.using_models import assign, load_network
@@ -46,16 +48,20 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     __version__: str
 
 __all__ = [
+    "AGGREGATIONS",
     "DATASETS",
     "IN_CLUSTERS",
     "LABEL_METRICS",
     "METHODS",
     "NETWORKS",
     "OBJECTIVES",
+    "SERVER_OPTIMIZERS",
+    "Aggregation",
     "BudgetError",
     "Card",
     "ClusteringError",
     "Cohort",
+    "Combined",
     "ComparisonError",
     "Composition",
     "ConfigError",
@@ -66,6 +72,7 @@ __all__ = [
     "Learned",
     "MessageError",
     "Method",
+    "MomentRule",
     "NamedData",
     "Network",
     "Objective",
@@ -100,6 +107,8 @@ _HOMES = {
     "common.splits": "partition",
     "deploy.cli": "main",
     "deploy.simulation.grid": "simulate",
+    "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
+    "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",
     "server_app.dissimilarity": "LABEL_METRICS",
     "server_app.methods": "METHODS Card Composition Method",
     "server_app.record.using_models": "assign load_network",

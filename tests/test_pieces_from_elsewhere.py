@@ -9,7 +9,7 @@ from pydantic import Field
 from safetensors.numpy import load_file
 from torch import nn
 
-from common import objectives
+from common import models, objectives
 from common.config import Settings, load
 from common.data.datasets import DATASETS
 from common.data.named import NamedData
@@ -17,7 +17,11 @@ from common.data.readers import Rows
 from common.errors import ConfigError
 from common.networks import FEATURES, NETWORKS, Network
 from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings
+from common.plugins import PieceSettings
 from deploy.simulation.grid import simulate
+from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
+from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
+from server_app.rounds.routing import average
 
 TINY = {
     "strategy": "fedavg",
@@ -28,6 +32,7 @@ TINY = {
     "device": "cpu",
     "workers": 2,
 }
+FIRST = models.initial_parameters(Settings.parse(TINY), (1, 8, 8), 10)
 
 
 class ShrinkingSettings(ObjectiveSettings):
@@ -110,6 +115,38 @@ def test_its_setting_is_checked_as_the_others_are(added, words, says):
     added(OBJECTIVES, "shrinking", Objective(shrinking, "small", settings=(ShrinkingSettings,)))
     with pytest.raises(ConfigError, match=says):
         load(None, words.split())
+
+
+class CautiousSettings(PieceSettings):
+    caution: float = Field(0.5, ge=0, le=1, description="cautious: share of the way not gone")
+
+
+def cautious(before, trained, weights, settings):
+    share = np.float32(1 - settings.of(CautiousSettings).caution)
+    mean = average(trained, weights)
+    return Combined({name: old + share * (mean[name] - old) for name, old in before.items()})
+
+
+def test_an_aggregation_with_a_setting_of_its_own(tmp_path, added):
+    settings = (CautiousSettings,)
+    added(AGGREGATIONS, "cautious", Aggregation(cautious, "goes half", settings=settings))
+    whole, first = model_of(play(tmp_path / "mean")), FIRST
+    still = play(tmp_path / "still", aggregation="cautious", caution=1.0)
+    half = model_of(play(tmp_path / "half", aggregation="cautious"))
+    assert "caution = 1.0" in (still / "config.toml").read_text()
+    for name, value in model_of(still).items():
+        assert np.array_equal(value, first[name])
+        np.testing.assert_allclose(half[name], (first[name] + whole[name]) / 2, atol=1e-6)
+    with pytest.raises(ConfigError, match="keeps from the server what aggregation=cautious needs"):
+        play(tmp_path, aggregation="cautious", secagg="true")
+
+
+def test_a_server_optimiser(tmp_path, added):
+    there = MomentRule(lambda m, v, u, rates: (u, v), is_scaled=False, learning_rate=2.0)
+    added(SERVER_OPTIMIZERS, "twice-as-far", there)
+    whole, far = model_of(play(tmp_path)), play(tmp_path, server_optimizer="twice-as-far")
+    for name, value in model_of(far).items():
+        np.testing.assert_allclose(value - FIRST[name], 2 * (whole[name] - FIRST[name]), atol=1e-6)
 
 
 def test_a_network(tmp_path, added):

@@ -10,6 +10,7 @@ from pydantic import create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from common import plugins
+from common.config.aggregation import AggregationSettings
 from common.config.cohorts import CohortSettings
 from common.config.data import DataSettings
 from common.config.energy import EnergySettings
@@ -25,7 +26,8 @@ P = TypeVar("P", bound=PieceSettings)
 
 
 class Settings(
-    ExecutionSettings,  # pydantic puts the last one's keys first
+    AggregationSettings,  # pydantic puts the last one's keys first
+    ExecutionSettings,
     EnergySettings,
     PrivacySettings,
     RoundSettings,

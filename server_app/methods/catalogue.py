@@ -8,6 +8,7 @@ from common.errors import ConfigError
 from common.objectives import objective_of
 from common.plugins import Table
 from server_app import masked_data
+from server_app.aggregation import aggregator
 from server_app.methods import baselines, elhussein, fama, morafah, pereira, talasso
 from server_app.methods.method import Card, Composition, Method
 from server_app.protection import catalogue, secagg_limits
@@ -50,6 +51,7 @@ def build(settings: Settings) -> Method:
     method = compose(settings)
     catalogue.check(method.needs, settings)
     per_cluster = method.route.model_per_cluster
+    aggregator.check(settings, method.select)
     secagg_limits.check(settings, method.select, model_per_cluster=per_cluster)
     return method
 

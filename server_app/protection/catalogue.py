@@ -260,15 +260,21 @@ def known_without_model(needs: frozenset[str]) -> bool:
     return all(need in WORDS and WORDS[need].without_model for need in needs)
 
 
-def check(needs: frozenset[str], settings: Settings) -> None:
-    """Raise :class:`ConfigError` if a protection that was chosen hides what the method needs.
+def check(needs: frozenset[str], settings: Settings, *, of: str = "") -> None:
+    """Raise :class:`ConfigError` if a protection that was chosen hides what a piece needs.
 
     Its needs must be words, too, or no protection could ever hide them.
+
+    Args:
+        needs: of the piece.
+        settings: of the run.
+        of: the words that choose the piece; empty: it is the method.
     """
+    named = of or f"strategy={settings.strategy}"
     unknown = sorted(needs - WORDS.keys())
     if unknown:
         raise ConfigError(
-            f"strategy={settings.strategy} needs {unknown[0]!r}, which is no word that protections "
+            f"{named} needs {unknown[0]!r}, which is no word that protections "
             "know; add it to server_app.protection.catalogue.WORDS with those that hide it"
         )
     for protection in PROTECTIONS:
@@ -279,6 +285,7 @@ def check(needs: frozenset[str], settings: Settings) -> None:
         denied = sorted(protection.denied(needs))
         if denied:
             raise ConfigError(
-                f"{protection.setting} keeps from the server what strategy={settings.strategy} "
-                f"needs ({WORDS[denied[0]].means}); {protection.instead}"
+                f"{protection.setting} keeps from the server what {named} needs "
+                f"({WORDS[denied[0]].means}); "
+                f"{'leave one of them out' if of else protection.instead}"
             )

@@ -40,13 +40,13 @@ from common.secagg.messages import (
 )
 from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Disclosure, Relay, occasion_of
-from server_app.aggregation.mean import Models
 from server_app.protection import secagg_limits
 from server_app.protection.model_sum import ModelSum
 from server_app.rounds.attempt import Attempt
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
+from server_app.rounds.routing import Models
 from server_app.selection.rules import Cohort
 
 log = logging.getLogger("coterie")
@@ -76,7 +76,7 @@ class SecaggAverages:
         models: Models,
         cohort: Cohort,
         routes: np.ndarray,
-        mix: Callable[[dict[str, np.ndarray], dict[str, np.ndarray]], dict[str, np.ndarray]],
+        step: Callable[[int, Parameters, dict[str, np.ndarray]], dict[str, np.ndarray]],
     ) -> tuple[Models, list[float]]:
         """Return the models after the round, and the mean training loss of each that changed.
 
@@ -86,7 +86,7 @@ class SecaggAverages:
             models: before; one whose sum fails stays as it is.
             cohort: who trains.
             routes: (n,) model that each client trains.
-            mix: (model before, average) -> model after.
+            step: (model, its arrays before, average) -> model after.
 
         Raises:
             RoundError: a model that too few sites have to be averaged over.
@@ -95,7 +95,7 @@ class SecaggAverages:
         sent = {int(client): int(routes[client]) for client in cohort.clients}
         means = self.means(models, sent, secagg_limits.whole_weights(cohort))
         after = [
-            mix(model, means[index].parameters) if index in means else model
+            step(index, model, means[index].parameters) if index in means else model
             for index, model in enumerate(models)
         ]
         return after, [mean.metrics[0] if mean.metrics else math.nan for mean in means.values()]

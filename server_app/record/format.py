@@ -175,6 +175,8 @@ class ClientLine(JsonRecord):
     """Wall time on the site."""
     weight_divergence: float | None = None
     """Distance of its update from the model, relative to it; >= 0."""
+    aggregation: str | None = None
+    """What became of its update where it was not just taken: clipped, or left out by which rule."""
     bytes_down: int | None = None
     """To the site."""
     bytes_up: int | None = None

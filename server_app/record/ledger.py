@@ -134,7 +134,8 @@ class Ledger:
         answer = one.answer
         # A training's value is its report and its arrays.
         report = answer.value[0] if isinstance(answer.value, tuple) else answer.value
-        divergence = attempt.divergence.get(answer.client) if one.phase == "train" else None
+        trained = one.phase == "train"
+        divergence = attempt.divergence.get(answer.client) if trained else None
         line = ClientLine(
             round=attempt.round,
             attempt=attempt.attempt,
@@ -143,6 +144,7 @@ class Ledger:
             model=answer.model,
             **{key: getattr(report, key) for key in REPORTED if hasattr(report, key)},
             weight_divergence=divergence,
+            aggregation=attempt.treated.get(answer.client) if trained else None,
             bytes_down=item.bytes_down,
             bytes_up=item.bytes_up,
             verdict=answer.verdict,

@@ -71,6 +71,8 @@ class Attempt:
     """Where the server saw sums of updates only."""
     divergence: dict[int, float] = field(default_factory=dict)
     """Client -> weight divergence of its update, where that can be seen."""
+    treated: dict[int, str] = field(default_factory=dict)
+    """Client -> what aggregation did with its update, where it was not just taken."""
     evaluated: list[EvaluateReport] = field(default_factory=list)
     """The usable evaluations."""
     seconds: dict[str, float] = field(default_factory=dict)

@@ -43,6 +43,8 @@ class PerCluster(Routing):
         return clusters.labels
 
 
+Models = list[dict[str, np.ndarray]]
+
 ROUTINGS: Mapping[str, Routing] = {"one-model": OneModel(), "per-cluster": PerCluster()}
 """Values of the setting ``routing``."""
 
@@ -60,6 +62,26 @@ def average(models: Sequence[Parameters], weights: np.ndarray) -> dict[str, np.n
     assert len(models) == len(weights) > 0
     shares = weights / weights.sum(dtype=np.float64)
     return {name: _mean([model[name] for model in models], shares) for name in models[0]}
+
+
+def regrouped(
+    models: Sequence[Parameters], before: np.ndarray, after: np.ndarray, rows: np.ndarray
+) -> Models:
+    """Return a model for each route of ``after``: the mean, by rows, of those its sites had.
+
+    Args:
+        models: by the routes of ``before``.
+        before: (n,) model that each client had.
+        after: (n,) model that each client gets, 0..m-1 without gaps.
+        rows: (n,) training rows.
+    """
+    result = []
+    for index in range(int(after.max()) + 1):
+        mine = after == index
+        held = np.bincount(before[mine], rows[mine], minlength=len(models))
+        sources = np.flatnonzero(held)
+        result.append(average([models[int(source)] for source in sources], held[sources]))
+    return result
 
 
 def _mean(values: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:

@@ -128,6 +128,7 @@ class ClusteredBySize(Selection):
     """``size`` urns filled by the sites' sizes; a site drawn from several trains once."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes"})
+    weighs: ClassVar[bool] = True
     size: int
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
@@ -140,6 +141,7 @@ class ClusteredBySimilarity(Selection):
     """``size`` urns filled with sites whose last updates point the same way."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes", "updates"})
+    weighs: ClassVar[bool] = True
     size: int
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:

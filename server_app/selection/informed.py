@@ -82,6 +82,7 @@ class Delta(Selection):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes", "updates"})
+    weighs: ClassVar[bool] = True
     size: int
     full: bool = False
 

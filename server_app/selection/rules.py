@@ -76,6 +76,8 @@ class Selection(Protocol):
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``accuracies``,
     ``links``."""
+    weighs: ClassVar[bool] = False
+    """Whether its cohorts carry weights of their own."""
 
     def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return who is asked for the loss of the present model first, (m,) available clients."""

@@ -12,7 +12,6 @@ from flwr.serverapp.strategy import Result
 from common import logs, messages
 from common.config import Settings
 from common.errors import RoundError
-from server_app.aggregation.mean import regrouped
 from server_app.clustering.algorithms import Clusters
 from server_app.methods import Method
 from server_app.record import audit, checkpoint
@@ -23,6 +22,7 @@ from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.attendance import Attendance
 from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.roster import Roster
+from server_app.rounds.routing import regrouped
 from server_app.strategies.one_round import OneRound
 
 log = logging.getLogger("coterie")
@@ -77,6 +77,7 @@ class FederatedTraining(OneRound):
             "clusters": self.clusters.labels,
             "models": {str(index): model for index, model in enumerate(self.models)},
             "selection": self.method.select.state(),
+            "aggregation": self.aggregator.state(),
             **self._memory.state(),
         }
 
@@ -85,6 +86,7 @@ class FederatedTraining(OneRound):
         self.clusters = Clusters(state["clusters"])
         self.models = [dict(model) for model in state["models"].values()]
         self.method.select.restore(state["selection"])
+        self.aggregator.restore(state.get("aggregation", {}))
         self._memory.restore(state)
 
     def resume(self, done: int, state: State) -> None:
@@ -165,7 +167,9 @@ class FederatedTraining(OneRound):
         """Put the sites into other clusters; each model starts anew from those its sites had."""
         before = self.routes
         self.clusters = clusters
-        self.models = regrouped(self.models, before, self.routes, self.roster.num_examples)
+        rows = self.roster.num_examples
+        self.models = regrouped(self.models, before, self.routes, rows)
+        self.aggregator.regroup(before, self.routes, rows)
 
     def _greet(self, server_round: int, grid: Grid, timeout: float) -> None:
         """Let in who connected since the last round, and say who left."""
@@ -188,7 +192,7 @@ class FederatedTraining(OneRound):
         self, server_round: int, federation: Federation, drift: float | None
     ) -> tuple[float, float]:
         """Return a round's training loss in nats and its accuracy, once an attempt has both."""
-        before = list(self.models), self.clusters
+        before, remembered = (list(self.models), self.clusters), self.aggregator.state()
         for number in range(1, _ATTEMPTS + 1):
             attempt = Attempt(server_round, number, federation, drift)
             train_loss = self.train(attempt)
@@ -199,6 +203,7 @@ class FederatedTraining(OneRound):
                 self.after_round(server_round)
                 return train_loss, accuracy
             self.models, self.clusters = before
+            self.aggregator.restore(remembered)
         raise RoundError(
             f"round {server_round}: no usable {'update' if train_loss is None else 'evaluation'} "
             f"in {_ATTEMPTS} attempts; {attempt.first_reason()}"

@@ -10,7 +10,7 @@ import numpy as np
 from common import messages, seeds
 from common.config import Settings
 from common.objectives import objective_of
-from server_app.aggregation.mean import averaged, divergences
+from server_app.aggregation.aggregator import Aggregator, divergences
 from server_app.clustering.algorithms import Clusters
 from server_app.metering.run_meter import RunMeter
 from server_app.methods import Method
@@ -43,6 +43,7 @@ class OneRound(OwnRounds):
         self.meter = RunMeter()
         """Where the grid enters messages and this class its work; the app opens another."""
         self._memory = Memory()
+        self.aggregator = Aggregator(settings, roster)
         self._central = CentralDp.chosen(settings, folder)
 
     def before_average(self, attempt: Attempt) -> None:
@@ -72,7 +73,7 @@ class OneRound(OwnRounds):
             if self.settings.secagg and not self.needs_updates(attempt.round):
                 # Of what each model's members train, only the mean is seen.
                 sums = SecaggAverages(attempt, self.settings)
-                found = sums.averaged(self.models, cohort, self.routes, self._mixed)
+                found = sums.averaged(self.models, cohort, self.routes, self.aggregator.step)
                 self.models, losses = found
                 return float(np.mean(losses)) if losses else None
             asked = self._ask_to_train(attempt, "train", cohort.clients, attempt.trained)
@@ -92,7 +93,7 @@ class OneRound(OwnRounds):
         self._remember(updates)
         with self.meter.phase("pre"):
             self.before_average(attempt)
-        self.models = self._after(updates, cohort_weights, asked)
+        self.models, attempt.treated = self._after(updates, cohort_weights, asked)
         attempt.divergence = divergences(updates, self.models, self.routes)
         return float(np.mean([report.loss for _, report, _ in updates]))
 
@@ -145,21 +146,16 @@ class OneRound(OwnRounds):
 
     def _after(
         self, updates: list[Update], cohort_weights: np.ndarray | None, asked: Sequence[int]
-    ) -> list[dict[str, np.ndarray]]:
-        """Return the models after the updates; one that nobody trained stays as it is."""
+    ) -> tuple[list[dict[str, np.ndarray]], dict[int, str]]:
+        """Return the models after the updates, and what was done to single ones, by client."""
         if self._central is not None:
             weights = self.roster.num_examples if cohort_weights is None else cohort_weights
             shares = {client: float(weights[client]) for client in asked}
             noisy = self._central.average(self.models[0], updates, shares)
-            return [self._mixed(self.models[0], noisy)]
+            return [self.aggregator.step(0, self.models[0], noisy)], {}
         # Not by the models that were sent: the clusters may have been formed since.
-        return averaged(self.models, updates, self.routes, cohort_weights, self._mixed)
-
-    def _mixed(
-        self, before: dict[str, np.ndarray], after: dict[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """Return what the server makes of a model and the average of its cohort's."""
-        return objective_of(self.settings).step(before, after, self.settings)
+        names = self.roster.names
+        return self.aggregator.after(self.models, updates, self.routes, cohort_weights, names)
 
     # What a selection sees before it chooses ---------------------------------------------------
 
@@ -204,7 +200,12 @@ class OneRound(OwnRounds):
         updates: list[Update] = []
         asked = self._ask_to_train(attempt, "rehearse", clients, updates)
         self._remember(updates)
-        return self._after(updates, None, asked) if updates else None
+        if not updates:
+            return None
+        remembered = self.aggregator.state()
+        copies, _ = self._after(updates, None, asked)
+        self.aggregator.restore(remembered)  # they are tried, not taken
+        return copies
 
     def _remember(self, updates: list[Update]) -> np.ndarray | None:
         """Keep what each client's last training added, and return it, if the selection needs it."""

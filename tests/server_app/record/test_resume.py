@@ -38,6 +38,13 @@ METHODS = {
     "ditto": {"strategy": "random", "objective": "ditto", "clients-per-round": 3},
     "pfedme": {"strategy": "random", "objective": "pfedme", "clients-per-round": 3},
     "local": {"strategy": "fedavg", "objective": "local"},
+    "adam": {
+        "strategy": "similarity",
+        "routing": "per-cluster",
+        "num-clusters": 2,
+        "recluster-every": 2,
+        "server-optimizer": "adam",
+    },
 }
 KILLS = 60
 _FORK = multiprocessing.get_context("fork")  # of a process that has imported torch and the data

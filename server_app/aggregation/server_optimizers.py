@@ -1,0 +1,215 @@
+"""Server optimisers: steps with a memory, for which a round's average is a gradient.
+
+Hsu et al. 2019 (momentum) and Reddi et al. 2021, Algorithm 2 (the adaptive ones). With x the model
+before a round and u the change that the average makes, elementwise and in float64: the first moment
+m and the second moment v follow u, and x moves by the step they give. v starts at tau^2; there is
+no correction of a bias. Every model has moments of its own, and they are not touched where nobody
+trained it.
+
+Running statistics of batch norm are no parameters: they become the average itself.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from common.config import Settings
+from common.messages import Parameters
+from common.plugins import PieceSettings, Table
+from server_app.rounds.routing import regrouped
+
+__all__ = ["SERVER_OPTIMIZERS", "MomentRule", "Rates", "ServerOptimizer", "server_optimizer"]
+
+Model = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class ServerMoments:
+    """What follows the changes of a model, by array, float64."""
+
+    first: Model
+    second: Model
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Numbers of a rule: eta > 0, b1 and b2 in [0, 1), tau > 0."""
+
+    learning_rate: float
+    beta1: float
+    beta2: float
+    tau: float
+
+
+@dataclass(frozen=True)
+class MomentRule:
+    """How moments follow a change, and what step they give."""
+
+    follow: Callable[[np.ndarray, np.ndarray, np.ndarray, Rates], tuple[np.ndarray, np.ndarray]]
+    """(m, v, change of an array, numbers) -> (m, v)."""
+    is_scaled: bool
+    """Whether each coordinate's step is divided by sqrt(v) + tau."""
+    learning_rate: float
+    """Where ``server-learning-rate`` is 0."""
+    settings: tuple[type[PieceSettings], ...] = ()
+
+    def step(self, first: np.ndarray, second: np.ndarray, rates: Rates) -> np.ndarray:
+        """Return by how much the array moves."""
+        scale = np.sqrt(second) + rates.tau if self.is_scaled else 1.0
+        return rates.learning_rate * first / scale
+
+
+class ServerOptimizerSettings(PieceSettings):
+    """Numbers of the server's optimiser."""
+
+    server_learning_rate: float = Field(
+        0.0, ge=0, description="of the server's optimiser; 0: 1 for momentum, 0.01 for the others"
+    )
+    server_beta1: float = Field(
+        0.9, ge=0, lt=1, description="momentum, adam, yogi: share of the first moment that is kept"
+    )
+    server_beta2: float = Field(
+        0.99, ge=0, lt=1, description="adam, yogi: share of the second moment that is kept"
+    )
+    server_tau: float = Field(
+        1e-3, gt=0, description="adam, yogi, adagrad: what keeps a step small where nothing changes"
+    )
+
+    def check(self, settings: Settings) -> None:
+        """Refuse values that nobody reads."""
+        self.refuse_unused(settings, SERVER_OPTIMIZERS)
+
+
+class ServerOptimizer:
+    """A rule at work on the models of a run, by their index, and the moments of each."""
+
+    def __init__(self, rule: MomentRule, rates: Rates, buffers: frozenset[str]) -> None:
+        self._rule = rule
+        self._rates = rates
+        self._buffers = buffers
+        self._moments: Mapping[int, ServerMoments] = {}
+
+    def step(self, model: int, before: Parameters, average: Parameters) -> Model:
+        """Return a model after a round, and remember the change.
+
+        Args:
+            model: its index.
+            before: what its sites were sent.
+            average: of what they trained; buffers and whole numbers are taken from it.
+        """
+        known = self._moments.get(model) or self._first(before)
+        after, first, second = dict(average), dict(known.first), dict(known.second)
+        for name in first:
+            change = average[name].astype(np.float64) - before[name]
+            first[name], second[name] = self._rule.follow(
+                first[name], second[name], change, self._rates
+            )
+            # From the average on: where the step is the change, the average is met to the bit.
+            beyond = self._rule.step(first[name], second[name], self._rates) - change
+            after[name] = np.asarray(average[name] + beyond, before[name].dtype)
+        self._moments = {**self._moments, model: ServerMoments(first, second)}
+        return after
+
+    def regroup(self, before: np.ndarray, after: np.ndarray, rows: np.ndarray) -> None:
+        """Mix the moments as :func:`~server_app.rounds.routing.regrouped` does the models."""
+        if not self._moments:
+            return
+        unused = self._first(next(iter(self._moments.values())).first)
+        all_of = [self._moments.get(model, unused) for model in range(int(before.max()) + 1)]
+        first = regrouped([moments.first for moments in all_of], before, after, rows)
+        second = regrouped([moments.second for moments in all_of], before, after, rows)
+        self._moments = dict(enumerate(map(ServerMoments, first, second)))
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps of it; the arrays are never changed afterwards."""
+        return {str(model): dict(vars(moments)) for model, moments in self._moments.items()}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._moments = {int(model): ServerMoments(**moments) for model, moments in state.items()}
+
+    def _first(self, model: Parameters) -> ServerMoments:
+        stepped = {
+            name: value.shape
+            for name, value in model.items()
+            if value.dtype.kind == "f" and name not in self._buffers
+        }
+        return ServerMoments(
+            {name: np.zeros(shape) for name, shape in stepped.items()},
+            {name: np.full(shape, self._rates.tau**2) for name, shape in stepped.items()},
+        )
+
+
+Followed = tuple[np.ndarray, np.ndarray]
+
+
+def _momentum(m: np.ndarray, v: np.ndarray, u: np.ndarray, rates: Rates) -> Followed:
+    """Momentum, m <- b1 m + u: Hsu et al. 2019, section 4.3."""
+    return rates.beta1 * m + u, v
+
+
+def _adam(m: np.ndarray, v: np.ndarray, u: np.ndarray, rates: Rates) -> Followed:
+    """Adam, v <- b2 v + (1 - b2) u^2: Reddi et al. 2021, Algorithm 2."""
+    return _first_moment(m, u, rates), rates.beta2 * v + (1 - rates.beta2) * u**2
+
+
+def _yogi(m: np.ndarray, v: np.ndarray, u: np.ndarray, rates: Rates) -> Followed:
+    """Yogi, v <- v - (1 - b2) u^2 sign(v - u^2): Reddi et al. 2021, Algorithm 2."""
+    square = u**2
+    return (
+        _first_moment(m, u, rates),
+        v - (1 - rates.beta2) * square * np.sign(v - square),
+    )
+
+
+def _adagrad(m: np.ndarray, v: np.ndarray, u: np.ndarray, rates: Rates) -> Followed:
+    """Adagrad, m <- u, v <- v + u^2: Reddi et al. 2021, Algorithm 2 with b1 = 0."""
+    return u, v + u**2
+
+
+def _first_moment(m: np.ndarray, u: np.ndarray, rates: Rates) -> np.ndarray:
+    """Return b1 m + (1 - b1) u."""
+    return rates.beta1 * m + (1 - rates.beta1) * u
+
+
+_SETTINGS = (ServerOptimizerSettings,)
+
+SERVER_OPTIMIZERS: Table[MomentRule] = Table(
+    "server-optimizer",
+    "coterie.server-optimizers",
+    {
+        "momentum": MomentRule(_momentum, False, 1.0, _SETTINGS),
+        "adam": MomentRule(_adam, True, 0.01, _SETTINGS),
+        "yogi": MomentRule(_yogi, True, 0.01, _SETTINGS),
+        "adagrad": MomentRule(_adagrad, True, 0.01, _SETTINGS),
+    },
+    of=MomentRule,
+)
+"""What ``server-optimizer`` can name beside ``none``."""
+
+
+def server_optimizer(
+    name: str,
+    *,
+    learning_rate: float = 0.0,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+    buffers: frozenset[str] = frozenset(),
+) -> ServerOptimizer:
+    """Return an optimiser that has seen nothing yet.
+
+    Args:
+        name: of :data:`SERVER_OPTIMIZERS`.
+        learning_rate: eta; 0: the rule's own.
+        beta1: b1, in [0, 1).
+        beta2: b2, in [0, 1).
+        tau: > 0.
+        buffers: names of arrays that are no parameters.
+    """
+    rule = SERVER_OPTIMIZERS.named(name)
+    rates = Rates(learning_rate or rule.learning_rate, beta1, beta2, tau)
+    return ServerOptimizer(rule, rates, buffers)
