@@ -104,7 +104,8 @@ def clipped(updates: np.ndarray, length: float) -> np.ndarray:
     """
     exact = np.asarray(updates, np.float64)
     norms = np.linalg.norm(exact, axis=1, keepdims=True)
-    return np.asarray(exact * (length / np.maximum(norms, length)))
+    factors = np.divide(length, norms, out=np.ones_like(norms), where=norms > length)
+    return np.asarray(exact * factors)
 
 
 def _distances(updates: np.ndarray, point: np.ndarray) -> np.ndarray:
