@@ -15,6 +15,7 @@ from client_app.answers import (
 )
 from client_app.answers import (
     secagg,
+    task_figures,
     two_party,
     with_noise,
 )
@@ -184,21 +185,32 @@ def evaluate(message: Message, site: Site) -> Message:
     watch = Stopwatch()
     order, parameters = _task(message)
     if objective_of(site.settings).is_personal:
-        own, shared = personal.evaluate(parameters, site, order)
-        return evaluate_reply(message, site, order, own, watch.seconds, shared)
+        used, own, shared = personal.evaluate(parameters, site, order)
+        return evaluate_reply(message, site, order, used, own, watch.seconds, shared)
     [result] = engine.evaluate(parameters, [site])
-    return evaluate_reply(message, site, order, result, watch.seconds)
+    return evaluate_reply(message, site, order, parameters, result, watch.seconds)
 
 
 def evaluate_reply(
     message: Message,
     site: Site,
     order: Order,
+    used: Parameters,
     result: Evaluation,
     seconds: float,
     shared: Evaluation | None = None,
 ) -> Message:
-    """Return the answer to an order to evaluate; ``shared`` is what the common model gave."""
+    """Return the answer to an order to evaluate.
+
+    Args:
+        message: the order.
+        site: that evaluated.
+        order: what the message says.
+        used: the model that the site uses.
+        result: what that gave.
+        seconds: that it took.
+        shared: what the common model gave, where the site has one of its own.
+    """
     report = EvaluateReport(
         site=site.name,
         round=order.round,
@@ -213,7 +225,9 @@ def evaluate_reply(
         report = PersonalReport(
             **vars(report), shared_loss=shared.loss, shared_accuracy=shared.accuracy
         )
-    return messages.reply(message, report)
+    answer = messages.reply(message, report)
+    figures = task_figures.figures(used, site)
+    return answer if figures is None else messages.with_figures(answer, figures)
 
 
 @app.query("loss")

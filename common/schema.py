@@ -71,6 +71,8 @@ class KeyOf:
     table: str
     besides: tuple[str, ...] = ()
     """Further values."""
+    several: bool = False
+    """Whether the text holds several keys, with commas between."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,10 +84,12 @@ class KeyOf:
     ) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
-    def _checked(self, name: str) -> str:
-        if name not in self.besides and name not in resolve_name(_HERE + self.table):
-            raise ValueError(name)
-        return name
+    def _checked(self, text: str) -> str:
+        names = [word.strip() for word in text.split(",")] if self.several else [text]
+        for name in names:
+            if name not in self.besides and name not in resolve_name(_HERE + self.table):
+                raise ValueError(name)
+        return text
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> str:
@@ -116,7 +120,8 @@ def allowed_values(field: FieldInfo) -> str:
         return "one of " + ", ".join(map(str, get_args(annotation)))
     tables = [entry for entry in field.metadata if isinstance(entry, KeyOf)]
     if tables:
-        return "one of " + ", ".join(tables[0].names)
+        names = ", ".join(tables[0].names)
+        return f"some of {names}, with commas between" if tables[0].several else f"one of {names}"
     assert isinstance(annotation, type)
     assert not isinstance(annotation, UnionType)
     kinds = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}

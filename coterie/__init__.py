@@ -34,6 +34,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.objectives import OBJECTIVES, Learned, Objective, Pull
     from common.plugins import PieceSettings
     from common.splits import partition
+    from common.task_metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
     from deploy.simulation.grid import simulate
@@ -56,6 +57,7 @@ __all__ = [
     "NETWORKS",
     "OBJECTIVES",
     "SERVER_OPTIMIZERS",
+    "TASK_METRICS",
     "Aggregation",
     "BudgetError",
     "Card",
@@ -76,9 +78,12 @@ __all__ = [
     "NamedData",
     "Network",
     "Objective",
+    "OfCounts",
+    "PerSite",
     "PieceSettings",
     "Pull",
     "RoundError",
+    "RowMean",
     "Rows",
     "SecaggError",
     "Selection",
@@ -105,6 +110,7 @@ _HOMES = {
     "common.objectives": "OBJECTIVES Learned Objective Pull",
     "common.plugins": "PieceSettings",
     "common.splits": "partition",
+    "common.task_metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
     "deploy.simulation.grid": "simulate",
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",

@@ -43,6 +43,7 @@ ORDER = (
     "server_app/aggregation",
     "server_app/transport",
     "server_app/masked_data",
+    "server_app/task_figures",
     "server_app/methods",
     "server_app/report",
     "server_app/strategies",

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from pydantic import Field
 from safetensors.numpy import load_file
+from small_runs import lines
 from torch import nn
 
 from common import models, objectives
@@ -18,6 +19,7 @@ from common.errors import ConfigError
 from common.networks import FEATURES, NETWORKS, Network
 from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings
 from common.plugins import PieceSettings
+from common.task_metrics import TASK_METRICS, RowMean
 from deploy.simulation.grid import simulate
 from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
 from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
@@ -147,6 +149,20 @@ def test_a_server_optimiser(tmp_path, added):
     whole, far = model_of(play(tmp_path)), play(tmp_path, server_optimizer="twice-as-far")
     for name, value in model_of(far).items():
         np.testing.assert_allclose(value - FIRST[name], 2 * (whole[name] - FIRST[name]), atol=1e-6)
+
+
+def test_a_metric_of_the_task(tmp_path, added):
+    sure = RowMean(lambda p, y: p.max(axis=1), "how sure the model is")
+    added(TASK_METRICS, "sureness", sure)
+    folder = play(tmp_path, metrics="sureness,auroc", target_metric="sureness")
+    [line] = lines(folder, "rounds.jsonl")
+    told = [own for own in lines(folder, "clients.jsonl") if own["phase"] == "evaluate"]
+    rows = [own["num_examples"] for own in told]
+    for name in ("sureness", "auroc"):
+        assert line[name] == pytest.approx(np.average([own[name] for own in told], weights=rows))
+    assert 0.1 < line["sureness"] < 1
+    best = load_file(folder / "best-models" / "model-0.safetensors")
+    assert all(np.array_equal(best[name], value) for name, value in model_of(folder).items())
 
 
 def test_a_network(tmp_path, added):

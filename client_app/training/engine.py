@@ -11,6 +11,7 @@ from typing import Self
 
 import numpy as np
 import torch
+from scipy.special import softmax
 from torch import nn
 
 from client_app.site import Site
@@ -254,6 +255,17 @@ def evaluate(parameters: Parameters, sites: Sequence[Site]) -> list[Evaluation]:
     dataset = sites[0].dataset
     parts = [len(site.rows.test) for site in sites]
     return _evaluate(parameters, sites[0], dataset.test_x[rows], dataset.test_targets[rows], parts)
+
+
+def probabilities(parameters: Parameters, site: Site) -> np.ndarray:
+    """Return a model's probabilities of each held-out row of a site, (n, classes) float64."""
+    rows, settings, dataset = site.rows.test, site.settings, site.dataset
+    device = loop.choose_device(settings.device)
+    name = (settings.model, dataset.input_shape, dataset.num_classes, device)
+    network = network_with(parameters, *name)
+    with loop.one_thread(device):
+        logits = loop.outputs(network, dataset.test_x[rows])
+    return np.asarray(softmax(logits.astype(np.float64), axis=1))
 
 
 def training_loss(parameters: Parameters, site: Site) -> float:

@@ -245,6 +245,17 @@ def evaluate_parts(network: nn.Module, rows: TensorRows, sizes: Sequence[int]) -
     return _by_part(torch.cat(losses), torch.cat(scores), sizes)
 
 
+def outputs(network: nn.Module, inputs: np.ndarray) -> np.ndarray:
+    """Return what a network makes of rows, (n, classes), in evaluation mode."""
+    device = next(network.parameters()).device
+    rows = TensorRows.on(device, inputs, np.zeros(len(inputs), np.int64))
+    network.eval()
+    with torch.inference_mode():
+        made = [network(part) for part in torch.split(rows.inputs, rows_at_once(rows))]
+    found: np.ndarray = torch.cat(made).cpu().numpy()
+    return found
+
+
 def evaluate_outputs(outputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Evaluation]:
     """Return the same of outputs (n, classes) that a network gave already."""
     _refuse_empty(sizes)

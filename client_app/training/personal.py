@@ -121,18 +121,18 @@ def train(received: Parameters, site: Site, order: Order) -> Learned:
 
 def evaluate(
     received: Parameters, site: Site, order: Order
-) -> tuple[Evaluation, Evaluation | None]:
-    """Return how the site's own model does on its held-out rows, and the common one if there is.
+) -> tuple[Parameters, Evaluation, Evaluation | None]:
+    """Return a site's own model, how it does on held-out rows, and the common one if there is.
 
     A site that has not trained yet has no other model than the one received.
     """
     first = _first(received, site)
-    own = PersonalModels.of(site).up_to(order.round, first)
-    [result] = engine.evaluate(own or first, [site])
+    used = PersonalModels.of(site).up_to(order.round, first) or first
+    [result] = engine.evaluate(used, [site])
     if not objective_of(site.settings).shares_model:
-        return result, None
+        return used, result, None
     [shared] = engine.evaluate(first, [site])
-    return result, shared
+    return used, result, shared
 
 
 def _first(received: Parameters, site: Site) -> Parameters:

@@ -1,16 +1,22 @@
 """Settings of the rounds: how many, how long they wait, and when a run ends or goes on."""
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from common.schema import Schema
+from common.schema import KeyOf, Schema
 
 
 class RoundSettings(Schema):
     """How many rounds there are, and what ends one."""
 
     num_server_rounds: int = Field(20, ge=1, description="rounds of training")
+    metrics: Annotated[str, KeyOf("common.task_metrics:TASK_METRICS", several=True)] = Field(
+        "accuracy", description="of the task on held-out rows; several with commas between"
+    )
+    target_metric: str = Field(
+        "accuracy", description="one of metrics: target-accuracy is of it, and so is the best model"
+    )
     target_accuracy: float = Field(
         0.0, ge=0, le=1, description="whose rounds and joules are reported; 0: none"
     )
@@ -36,6 +42,23 @@ class RoundSettings(Schema):
     resume: str = Field(
         "", description="run folder to go on with, under its own settings; see coterie resume"
     )
+
+    @property
+    def more_metrics(self) -> tuple[str, ...]:
+        """The metrics beside accuracy, which every run has."""
+        names = (word.strip() for word in self.metrics.split(","))
+        return tuple(name for name in names if name != "accuracy")
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> Self:
+        names = self.more_metrics
+        if len(set(names)) < len(names):
+            raise ValueError(f"metrics = {self.metrics!r}: name each once")
+        if self.target_metric not in ("accuracy", *names):
+            raise ValueError(
+                f"target-metric = {self.target_metric!r}: must be one of metrics = {self.metrics!r}"
+            )
+        return self
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:

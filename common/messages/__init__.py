@@ -2,7 +2,8 @@
 
 A message's content holds at most one ``ArrayRecord`` (``arrays``: a model) and one ``ConfigRecord``
 (``record``: a dataclass of :mod:`common.messages.records`, field by field). A reply that a site
-protected also says how (``release-note``), and where energy is metered, what it took (``usage``).
+protected also says how (``release-note``), where energy is metered, what it took (``usage``), and
+one on a model beside it what the run's metrics are there (``task-figures``).
 Nothing outside of this package spells a wire key.
 """
 
@@ -17,12 +18,14 @@ from common.messages.contents import (
     payload_bytes,
     payload_numbers,
     reply,
+    with_figures,
     with_usage,
 )
 from common.messages.keys import (
     ARRAYS,
     CLASS_STATISTICS,
     EVALUATE,
+    FIGURES,
     INTRODUCE,
     LABEL_HISTOGRAM,
     LOSS,
@@ -53,6 +56,7 @@ from common.messages.records import (
     Record,
     ReleaseNote,
     RepresentationReport,
+    TaskFigures,
     TrainReport,
     Usage,
 )
@@ -62,6 +66,7 @@ __all__ = [
     "CLASS_STATISTICS",
     "DISCLOSURES",
     "EVALUATE",
+    "FIGURES",
     "INTRODUCE",
     "LABEL_HISTOGRAM",
     "LOSS",
@@ -90,6 +95,7 @@ __all__ = [
     "Record",
     "ReleaseNote",
     "RepresentationReport",
+    "TaskFigures",
     "TrainReport",
     "Usage",
     "arrays_of",
@@ -99,5 +105,6 @@ __all__ = [
     "payload_bytes",
     "payload_numbers",
     "reply",
+    "with_figures",
     "with_usage",
 ]

@@ -7,8 +7,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 
 from common.errors import MessageError
 from common.messages.arrays import Parameters, encode_arrays
-from common.messages.keys import ARRAYS, NOTE, RECORD, USAGE
-from common.messages.records import Record, ReleaseNote, Usage
+from common.messages.keys import ARRAYS, FIGURES, NOTE, RECORD, USAGE
+from common.messages.records import Record, ReleaseNote, TaskFigures, Usage
 
 
 def content(record: Record | None = None, arrays: ArrayRecord | None = None) -> RecordDict:
@@ -39,6 +39,12 @@ def with_usage(answer: Message, usage: Usage) -> Message:
     """Put what a reply took beside it; an error reply holds nothing and stays as it is."""
     if answer.has_content():
         answer.content[USAGE] = usage.encode()
+    return answer
+
+
+def with_figures(answer: Message, figures: TaskFigures) -> Message:
+    """Put what a site's metrics are beside its report."""
+    answer.content[FIGURES] = figures.encode()
     return answer
 
 

@@ -6,6 +6,7 @@ ARRAYS = "arrays"
 RECORD = "record"
 NOTE = "release-note"
 USAGE = "usage"
+FIGURES = "task-figures"
 
 TRAIN = MessageType.TRAIN
 EVALUATE = MessageType.EVALUATE

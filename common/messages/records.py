@@ -7,7 +7,7 @@ from typing import Any, Self, get_args, get_origin
 from flwr.app import ConfigRecord, RecordDict
 
 from common.errors import MessageError
-from common.messages.keys import NOTE, RECORD, USAGE
+from common.messages.keys import FIGURES, NOTE, RECORD, USAGE
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,29 @@ class PersonalReport(EvaluateReport):
 
     shared_loss: float
     shared_accuracy: float
+
+
+@dataclass(frozen=True)
+class TaskFigures(Record):
+    """What a site sends of a run's metrics, beside its report on the model that it uses."""
+
+    metrics: list[str]
+    """Names, in the run's order."""
+    widths: list[int]
+    """How many of the sums belong to each."""
+    sums: list[float]
+    """Of all of them, one after the other."""
+
+    @classmethod
+    def beside(cls, content: RecordDict) -> Self:
+        """Return what a reply's content says; :class:`MessageError` if it is not as agreed."""
+        record = _config(content, FIGURES)
+        if record is None:
+            raise MessageError("the message holds no figures of the run's metrics")
+        figures = cls._in(record)
+        if len(figures.widths) != len(figures.metrics) or sum(figures.widths) != len(figures.sums):
+            raise MessageError("the figures of the run's metrics have other lengths than they say")
+        return figures
 
 
 @dataclass(frozen=True)

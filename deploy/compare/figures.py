@@ -54,7 +54,7 @@ class RunFigures:
         return cls(
             case=case,
             folder=folder,
-            curve=Curve.of(attempts),
+            curve=Curve.of(attempts, metric=case.settings.target_metric),
             joules=joules_by_phase(attempts),
             sources=results.joules_source or {},
             clients_per_round=float(np.mean([line.num_trained for line in lines])),

@@ -176,10 +176,11 @@ def _train(arrivals: Sequence[Arrival]) -> _Answers:
 def _evaluate(arrivals: Sequence[Arrival]) -> _Answers:
     watch = Stopwatch()
     orders = [Order.decode(message.content) for message, _ in arrivals]
-    results = engine.evaluate(_parameters(arrivals), [site for _, site in arrivals])
+    parameters = _parameters(arrivals)
+    results = engine.evaluate(parameters, [site for _, site in arrivals])
     seconds = watch.seconds / len(arrivals)
     replies = [
-        evaluate_reply(message, site, order, result, seconds)
+        evaluate_reply(message, site, order, parameters, result, seconds)
         for (message, site), order, result in zip(arrivals, orders, results, strict=True)
     ]
     return _Answers(replies, [float(len(site.rows.test)) for _, site in arrivals])

@@ -7,7 +7,7 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.objectives import objective_of
 from common.plugins import Table
-from server_app import masked_data
+from server_app import masked_data, task_figures
 from server_app.aggregation import aggregator
 from server_app.methods import baselines, elhussein, fama, morafah, pereira, talasso
 from server_app.methods.method import Card, Composition, Method
@@ -52,6 +52,7 @@ def build(settings: Settings) -> Method:
     catalogue.check(method.needs, settings)
     per_cluster = method.route.model_per_cluster
     aggregator.check(settings, method.select)
+    task_figures.check(settings)
     secagg_limits.check(settings, method.select, model_per_cluster=per_cluster)
     return method
 

@@ -64,9 +64,11 @@ class Curve:
     rounds: NDArray[np.int64]
     """(T,) consecutive round numbers."""
     accuracy: FloatArray
-    """(T,) in [0, 1]."""
+    """(T,) in [0, 1], or the metric that takes its place; NaN where that is not defined."""
     joules: FloatArray
     """(T,) spent from the start of the run to the round's end; NaN where not metered."""
+    metric: str = "accuracy"
+    """What stands in the place of accuracy."""
 
     def __post_init__(self) -> None:
         """Refuse arrays that are not of the same rounds."""
@@ -79,27 +81,34 @@ class Curve:
             raise ValueError("rounds are missing: a curve needs consecutive ones")
 
     @classmethod
-    def of(cls, lines: Iterable[RoundLine], phases: Sequence[str] = COUNTED) -> Self:
+    def of(
+        cls,
+        lines: Iterable[RoundLine],
+        phases: Sequence[str] = COUNTED,
+        *,
+        metric: str = "accuracy",
+    ) -> Self:
         """Return the curve of a run's lines, in their order, over the joules of some phases.
 
         A round that was retried spent what all its attempts did; its accuracy is the last one's.
         """
         known = list(lines)
-        accuracies = {line.round: line.accuracy for line in known}
-        rounds = sorted(number for number, value in accuracies.items() if not math.isnan(value))
+        ended = {line.round: line for line in known}
+        rounds = sorted(number for number, line in ended.items() if line.has_result)
         spent = dict.fromkeys(rounds, 0.0)
         for line in known:
             if line.round in spent:
                 spent[line.round] += _spent(line, phases)
         return cls(
             np.array(rounds, dtype=np.int64),
-            np.array([accuracies[number] for number in rounds], dtype=np.float64),
+            np.array([ended[number].metric(metric) for number in rounds], dtype=np.float64),
             np.cumsum([spent[number] for number in rounds]).astype(np.float64),
+            metric,
         )
 
     def reached(self, target: float, window: int) -> Reached | None:
         """Return the first ``window`` consecutive rounds never below ``target``; None if none."""
-        last = rounds_to_sustain(self.accuracy, target, window)
+        last = rounds_to_sustain(self._known, target, window)
         if last is None:
             return None
         first, end = int(self.rounds[last - window]), int(self.rounds[last - 1])
@@ -111,7 +120,13 @@ class Curve:
         None where no window does. Without a budget, energy need not have been metered.
         """
         within = slice(None) if math.isinf(budget) else self.joules <= budget
-        return sustained_accuracy(self.accuracy[within], window)
+        held = sustained_accuracy(self._known[within], window)
+        return None if held is None or math.isinf(held) else held
+
+    @property
+    def _known(self) -> FloatArray:
+        """The accuracies; below all where one is not defined."""
+        return np.where(np.isnan(self.accuracy), -np.inf, self.accuracy)
 
 
 def joules_by_phase(lines: Iterable[RoundLine]) -> dict[str, float]:

@@ -38,8 +38,8 @@ def figures_of_run(
         seconds: that it took.
     """
     lines = [line for line in attempts if line.models]
-    last, best = lines[-1], max(lines, key=lambda line: (line.accuracy, -line.round))
-    curve, window = Curve.of(attempts), settings.sustained_rounds
+    last, best = lines[-1], _best(lines, settings.target_metric)
+    curve, window = Curve.of(attempts, metric=settings.target_metric), settings.sustained_rounds
     target = settings.target_accuracy
     reached = curve.reached(target, window) if target else None
     held = curve.best_sustained(window)
@@ -48,6 +48,7 @@ def figures_of_run(
     return ResultsFile(
         accuracy=last.accuracy,
         loss=last.loss,
+        metrics=last.metrics,
         accuracy_std=last.accuracy_std,
         accuracy_worst_decile=last.accuracy_worst_decile,
         shared_loss=last.shared_loss,
@@ -76,6 +77,12 @@ def figures_of_run(
     )
 
 
+def _best(lines: Sequence[RoundLine], metric: str) -> RoundLine:
+    """Return the first line with the largest value of a metric."""
+    known = [line for line in lines if not math.isnan(line.metric(metric))]
+    return max(known or lines, key=lambda line: (line.metric(metric), -line.round))
+
+
 def _kg_co2e(joules: float, country: str) -> float:
     """Return the greenhouse gases of an energy; NaN where it or the country is not known."""
     if not country or not math.isfinite(joules):
@@ -85,7 +92,7 @@ def _kg_co2e(joules: float, country: str) -> float:
 
 def target_was_held(attempts: Iterable[RoundLine], settings: Settings) -> bool:
     """Whether the rounds so far held the target accuracy for the window."""
-    curve = Curve.of(attempts)
+    curve = Curve.of(attempts, metric=settings.target_metric)
     return curve.reached(settings.target_accuracy, settings.sustained_rounds) is not None
 
 

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from server_app.record.json_record import JsonRecord, null
+from server_app.record.json_record import JsonRecord, null, rest
 
 __all__ = [
     "REPORTED",
@@ -43,6 +43,8 @@ class ModelScore(JsonRecord):
     """In [0, 1]."""
     loss: float = math.nan
     """Mean cross-entropy in nats."""
+    metrics: Mapping[str, float] | None = rest()
+    """Further metrics of the run, each under its own name."""
     num_sites: int | None = None
     num_examples: int | None = None
     """Held-out rows."""
@@ -93,6 +95,8 @@ class RoundLine(JsonRecord):
     """In [0, 1], over all sites' held-out rows, each site under its model; NaN: no result."""
     loss: float = math.nan
     """Mean cross-entropy in nats over the same rows."""
+    metrics: Mapping[str, float] | None = rest()
+    """Further metrics of the run over the same rows, each under its own name."""
     accuracy_std: float = math.nan
     """Standard deviation of the sites' accuracies, every site counting once; in [0, 0.5]."""
     accuracy_worst_decile: float = math.nan
@@ -137,6 +141,10 @@ class RoundLine(JsonRecord):
         """Whether sites were evaluated."""
         return not math.isnan(self.accuracy)
 
+    def metric(self, name: str) -> float:
+        """Return a metric of the run by its name; NaN where it is not known."""
+        return self.accuracy if name == "accuracy" else (self.metrics or {}).get(name, math.nan)
+
     @property
     def num_trained(self) -> int:
         """Sites whose update counted."""
@@ -167,6 +175,8 @@ class ClientLine(JsonRecord):
     """In nats; NaN where the site keeps it to itself."""
     accuracy: float | None = None
     """In [0, 1], on the site's held-out rows."""
+    metrics: Mapping[str, float] | None = rest()
+    """Further metrics of the run on the same rows, each under its own name."""
     shared_loss: float | None = None
     """Of the common model, where the site has one of its own; nats."""
     shared_accuracy: float | None = None
@@ -299,13 +309,15 @@ class ResultsFile(JsonRecord):
 
     accuracy: float = math.nan
     loss: float = math.nan
+    metrics: Mapping[str, float] | None = rest()
     accuracy_std: float = math.nan
     accuracy_worst_decile: float = math.nan
     shared_loss: float | None = None
     shared_accuracy: float | None = None
     best_accuracy: float = math.nan
+    """Of the best round."""
     best_round: int | None = None
-    """The first with it."""
+    """The first in which the target metric was largest."""
     rounds: int | None = None
     """Played."""
     mean_clients_per_round: float = math.nan

@@ -93,13 +93,17 @@ class Ledger:
             attempt=attempt.attempt,
             accuracy=overall.accuracy if overall else math.nan,
             loss=overall.loss if overall else math.nan,
+            metrics=attempt.metrics.overall,
             accuracy_std=spread(accuracies) if scores else math.nan,
             accuracy_worst_decile=worst_tenth(accuracies) if scores else math.nan,
             train_loss=_train_loss(attempt),
             weight_divergence=_divergence(attempt),
             shared_loss=_of_common_model(attempt, lambda report: report.shared_loss),
             shared_accuracy=_of_common_model(attempt, lambda report: report.shared_accuracy),
-            models=tuple(ModelScore(model, **vars(score)) for model, score in scores.items()),
+            models=tuple(
+                ModelScore(model, metrics=attempt.metrics.of_models.get(model), **vars(score))
+                for model, score in scores.items()
+            ),
             trained=(
                 *(self._roster.names[answer.client] for answer, _, _ in attempt.trained),
                 *sorted(site for one in attempt.sums for site in one.sites),
@@ -134,7 +138,7 @@ class Ledger:
         answer = one.answer
         # A training's value is its report and its arrays.
         report = answer.value[0] if isinstance(answer.value, tuple) else answer.value
-        trained = one.phase == "train"
+        trained, evaluated = one.phase == "train", one.phase == "evaluate"
         divergence = attempt.divergence.get(answer.client) if trained else None
         line = ClientLine(
             round=attempt.round,
@@ -143,6 +147,7 @@ class Ledger:
             site=self._roster.names[answer.client],
             model=answer.model,
             **{key: getattr(report, key) for key in REPORTED if hasattr(report, key)},
+            metrics=attempt.metrics.of_clients.get(answer.client) if evaluated else None,
             weight_divergence=divergence,
             aggregation=attempt.treated.get(answer.client) if trained else None,
             bytes_down=item.bytes_down,
@@ -170,8 +175,9 @@ def progress(line: RoundLine, rounds: int, attempts: int) -> str:
     position = f"round {line.round:>3}/{rounds}"
     if not line.has_result:
         return f"{position}  failed, attempt {line.attempt} of {attempts}"
+    more = "".join(f"{name} {value:.4f}  " for name, value in (line.metrics or {}).items())
     return (
-        f"{position}  accuracy {line.accuracy:.4f}  loss {line.loss:.4f}  "
+        f"{position}  accuracy {line.accuracy:.4f}  {more}loss {line.loss:.4f}  "
         f"{line.num_trained} trained  {sum(line.seconds.values()):.2f} s"
     )
 

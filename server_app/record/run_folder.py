@@ -171,10 +171,10 @@ class RunFolder:
         np.savez_compressed(temporary, allow_pickle=False, **arrays)
         temporary.replace(self.path / name)
 
-    def write_model(self, name: str, parameters: Parameters) -> None:
+    def write_model(self, name: str, parameters: Parameters, *, where: str = "models") -> None:
         """Write a model that ``safetensors.numpy.load_file`` and torch's twin read."""
         arrays = {name: np.asarray(value, order="C") for name, value in parameters.items()}
-        self.write(f"models/{name}.safetensors", safetensors.numpy.save(arrays))
+        self.write(f"{where}/{name}.safetensors", safetensors.numpy.save(arrays))
 
 
 def environment() -> dict[str, object]:

@@ -58,8 +58,9 @@ def figure(run: RecordedRun) -> Figure | Absence:
     if not energy_plots.finite(joules):
         off = run.settings.get("energy") == "off"
         return Absence(PICTURE, "energy=off" if off else "not everything was metered")
+    metric = str(run.settings.get("target-metric", "accuracy"))
     try:
-        curve = Curve.of(run.rounds)
+        curve = Curve.of(run.rounds, metric=metric)
     except ValueError as error:  # lines that were lost
         return Absence(PICTURE, str(error))
     target = number(run.settings.get("target-accuracy"))

@@ -81,7 +81,7 @@ def _bought(axes: "Axes", curve: Curve, target: float, reached: Reached | None) 
         axes.legend(loc="lower right")
     axes.set_xlim(left=0)
     axes.set_xlabel("joules so far, without evaluation")
-    axes.set_ylabel("accuracy (%)")
+    axes.set_ylabel(f"{curve.metric} (%)")
     axes.grid(visible=True)
     _joule_axis(axes.xaxis)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 
 from server_app.record.format import RoundLine, SiteEntry
 from server_app.record.recorded_run import Json, RecordedRun
@@ -112,18 +113,20 @@ def _count(rows: int | None) -> str:
 def _round_table(run: RecordedRun) -> PageTable:
     if not run.rounds:
         return PageTable("Rounds", note="No round has ended.")
-    rows = [_round_row(line) for line in run.rounds]
-    head = ("round", "attempt", "accuracy", "loss", "training loss", "trained", "rejected")
-    more = ("missing", "to the sites", "from the sites", "seconds")
+    metrics = tuple(dict.fromkeys(name for line in run.rounds for name in line.metrics or ()))
+    rows = [_round_row(line, metrics) for line in run.rounds]
+    head = ("round", "attempt", "accuracy", *metrics, "loss", "training loss", "trained")
+    more = ("rejected", "missing", "to the sites", "from the sites", "seconds")
     note = "Losses are in nats; accuracy and loss are over all sites' held-out rows."
     return PageTable("Rounds", head + more, rows, frozenset(), note)
 
 
-def _round_row(line: RoundLine) -> tuple[str, ...]:
+def _round_row(line: RoundLine, metrics: Sequence[str]) -> tuple[str, ...]:
     return (
         str(line.round),
         str(line.attempt),
         say.percent(line.accuracy),
+        *(say.number_or_unknown(line.metric(name), "{:.4f}".format) for name in metrics),
         say.loss(line.loss),
         say.loss(line.train_loss),
         *(str(len(sites)) for sites in (line.trained or (), line.rejected, line.missing)),

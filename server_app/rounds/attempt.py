@@ -1,7 +1,7 @@
 """Attempt at a round: whom it asked what, what came of it, and how long that took."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -41,6 +41,18 @@ class Federation:
 
 
 @dataclass(frozen=True)
+class Metrics:
+    """The run's metrics beside accuracy, by name."""
+
+    overall: Mapping[str, float] | None = None
+    """Over the rows of all sites."""
+    of_models: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """Over the rows of the sites that use a model."""
+    of_clients: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """On a client's rows."""
+
+
+@dataclass(frozen=True)
 class Recorded:
     """An answer as it goes on record."""
 
@@ -75,6 +87,8 @@ class Attempt:
     """Client -> what aggregation did with its update, where it was not just taken."""
     evaluated: list[EvaluateReport] = field(default_factory=list)
     """The usable evaluations."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """The run's metrics beside accuracy, of those who were evaluated."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall seconds of the server by phase; ``server`` is its own work."""
     _recorded: list[Recorded] = field(default_factory=list)

@@ -7,7 +7,6 @@ import numpy as np
 
 from common.messages import EvaluateReport, Parameters
 from server_app.rounds.attempt import Update
-from server_app.rounds.exchange import Answer
 
 
 class Memory:
@@ -21,10 +20,9 @@ class Memory:
         """Return the last accuracy of each client, (n,) in [0, 1]; NaN: none yet."""
         return np.array([self._accuracies.get(client, np.nan) for client in range(num_clients)])
 
-    def evaluated(self, answer: Answer[EvaluateReport]) -> None:
+    def evaluated(self, client: int, report: EvaluateReport) -> None:
         """Remember what a client's evaluation said."""
-        if answer.value is not None:
-            self._accuracies[answer.client] = answer.value.accuracy
+        self._accuracies[client] = report.accuracy
 
     def trained(
         self, updates: Sequence[Update], models: Sequence[Parameters], num_clients: int

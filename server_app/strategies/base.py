@@ -1,6 +1,7 @@
 """Federated training: a whole run, from the first exchange to the last line on disk."""
 
 import logging
+import math
 import time
 from collections.abc import Callable
 
@@ -24,6 +25,7 @@ from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.roster import Roster
 from server_app.rounds.routing import regrouped
 from server_app.strategies.one_round import OneRound
+from server_app.task_figures import tells_classes
 
 log = logging.getLogger("coterie")
 
@@ -45,6 +47,8 @@ class FederatedTraining(OneRound):
         self._ledger = Ledger(folder, roster)
         self._resumed: tuple[int, State] = 0, {}
         self._attendance = Attendance()
+        self._best = -math.inf
+        """The largest value of the target metric so far."""
 
     def prepare(self, grid: Grid, timeout: float) -> None:
         """Exchange what a method needs before round 1; this one needs nothing."""
@@ -78,6 +82,7 @@ class FederatedTraining(OneRound):
             "models": {str(index): model for index, model in enumerate(self.models)},
             "selection": self.method.select.state(),
             "aggregation": self.aggregator.state(),
+            "best": self._best,
             **self._memory.state(),
         }
 
@@ -87,6 +92,7 @@ class FederatedTraining(OneRound):
         self.models = [dict(model) for model in state["models"].values()]
         self.method.select.restore(state["selection"])
         self.aggregator.restore(state.get("aggregation", {}))
+        self._best = float(state.get("best", -math.inf))
         self._memory.restore(state)
 
     def resume(self, done: int, state: State) -> None:
@@ -110,6 +116,8 @@ class FederatedTraining(OneRound):
         self.summary()
         if "losses" in self.method.select.needs:
             self.roster.require("loss", why=f"strategy={self.settings.strategy}")
+        if tells_classes(self.settings):
+            self.roster.require("label-histogram", why=f"metrics={self.settings.metrics}")
         if self.settings.secagg:
             self.roster.require("masked-model", why="secagg=true")
         if self.settings.secagg and "models" in self.method.needs:
@@ -214,14 +222,21 @@ class FederatedTraining(OneRound):
         line = self._ledger.record(attempt, self.meter.close(self.roster.links))
         audit.say_what_did_not_count(line)
         log.info("%s", progress(line, self.settings.num_server_rounds, _ATTEMPTS))
+        value = line.metric(self.settings.target_metric)
+        if value > self._best:
+            self._best = value
+            self._write_models("best-models")
         if self.settings.on_bad_update == "fail" and (line.rejected or line.missing):
             raise RoundError(f"round {line.round}: {attempt.first_reason()} (on-bad-update=fail)")
 
     def _finish(self, seconds: float) -> None:
+        self._write_models()
+        self.folder.store(self._ledger.results(seconds, self.settings))
+
+    def _write_models(self, where: str = "models") -> None:
         kind = "cluster" if self.method.route.model_per_cluster else "model"
         for index, parameters in enumerate(filter(None, self.models)):
-            self.folder.write_model(f"{kind}-{index}", parameters)
-        self.folder.store(self._ledger.results(seconds, self.settings))
+            self.folder.write_model(f"{kind}-{index}", parameters, where=where)
 
     def summary(self) -> None:
         """Log what is about to run."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from common import messages, seeds
 from common.config import Settings
-from common.objectives import objective_of
+from server_app import task_figures
 from server_app.aggregation.aggregator import Aggregator, divergences
 from server_app.clustering.algorithms import Clusters
 from server_app.metering.run_meter import RunMeter
@@ -103,13 +103,14 @@ class OneRound(OwnRounds):
         Returns the accuracy over all sites' rows; None if no site's answer is usable.
         """
         able = self.roster.available(attempt.federation.grid) & (self.roster.num_test_examples > 0)
-        objective = objective_of(self.settings)
-        two = objective.is_personal and objective.shares_model
-        inspect = guard.inspect_personal if two else guard.inspect_evaluation
         exchange = self._with_models(attempt, messages.EVALUATE, self.models, np.flatnonzero(able))
-        for answer in attempt.ask("evaluate", exchange, inspect):
-            self._memory.evaluated(answer)
-            attempt.evaluated += [] if answer.value is None else [answer.value]
+        inspect = task_figures.inspection(self.settings)
+        answers = attempt.ask("evaluate", exchange, inspect)
+        told = {answer.client: answer.value for answer in answers if answer.value is not None}
+        for client, (report, _) in told.items():
+            self._memory.evaluated(client, report)
+        attempt.evaluated += [report for report, _ in told.values()]
+        attempt.metrics = task_figures.metrics_of(told)
         return attempt.accuracy
 
     def _ask_to_train(

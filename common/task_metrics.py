@@ -1,0 +1,204 @@
+"""Metrics of a task: what a model's probabilities are worth, beside accuracy and loss.
+
+A site computes them on its held-out rows. What it sends are sums: of some metrics the sums of all
+sites added are those of all rows together, so that a federation's figure is what one table would
+give. Of the others (those that rank rows) only each site's own figure can be had, and the
+federation's is their mean by rows.
+
+Definitions are scikit-learn's; a test holds them to it. Probabilities are (n, K), labels (n,).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from common.plugins import Table
+
+__all__ = ["TASK_METRICS", "OfCounts", "PerSite", "RowMean", "TaskMetric"]
+
+
+class TaskMetric(ABC):
+    """What sites send of a metric, and what it becomes."""
+
+    words: str
+    """What it is, as a phrase."""
+    greater_is_better: bool
+    tells_classes: bool = False
+    """Whether what a site sends tells its held-out rows of each class."""
+    adds: bool = True
+    """Whether sums of sites can be added; else a federation has a mean over its sites."""
+
+    @abstractmethod
+    def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return what a site sends, (w,) float64."""
+
+    @abstractmethod
+    def could_be(self, sums: np.ndarray, rows: int, num_classes: int) -> bool:
+        """Return whether a site with so many held-out rows can have sent these sums."""
+
+    @abstractmethod
+    def value(self, sums: np.ndarray) -> float:
+        """Return the metric; NaN where it is not defined."""
+
+    def pooled(self, sums: Sequence[np.ndarray], rows: Sequence[int]) -> float:
+        """Return the metric over several sites with so many held-out rows each."""
+        if self.adds:
+            return self.value(np.sum(sums, axis=0))
+        values = np.array([self.value(own) for own in sums])
+        known = np.isfinite(values)
+        if not known.any():
+            return float("nan")
+        return float(np.average(values[known], weights=np.asarray(rows, np.float64)[known]))
+
+
+@dataclass(frozen=True)
+class RowMean(TaskMetric):
+    """The mean of a score over rows."""
+
+    score: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    """(probabilities, labels) -> (n,)."""
+    words: str
+    greater_is_better: bool = True
+
+    def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the scores' sum and their number."""
+        return np.array([self.score(probabilities, labels).sum(), len(labels)], np.float64)
+
+    def could_be(self, sums: np.ndarray, rows: int, num_classes: int) -> bool:
+        """Return whether these are a finite sum and the number of rows."""
+        return sums.shape == (2,) and bool(np.isfinite(sums).all()) and sums[1] == rows
+
+    def value(self, sums: np.ndarray) -> float:
+        """Return the mean."""
+        return float(sums[0] / sums[1])
+
+
+@dataclass(frozen=True)
+class OfCounts(TaskMetric):
+    """A function of the confusion counts."""
+
+    of: Callable[[np.ndarray], float]
+    """(K, K) rows by class and predicted class -> the metric."""
+    words: str
+    greater_is_better: bool = True
+    tells_classes: bool = True
+
+    def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the confusion counts, row after row."""
+        classes = probabilities.shape[1]
+        cells = labels * classes + probabilities.argmax(axis=1)
+        return np.bincount(cells, minlength=classes**2).astype(np.float64)
+
+    def could_be(self, sums: np.ndarray, rows: int, num_classes: int) -> bool:
+        """Return whether these are whole numbers that add up to the rows."""
+        whole = sums.shape == (num_classes**2,) and bool((sums == np.floor(sums)).all())
+        return whole and bool(sums.min() >= 0) and sums.sum() == rows
+
+    def value(self, sums: np.ndarray) -> float:
+        """Return the metric of the counts."""
+        classes = int(np.sqrt(len(sums)))
+        return self.of(sums.reshape(classes, classes))
+
+
+@dataclass(frozen=True)
+class PerSite(TaskMetric):
+    """A metric that cannot be put together from sums."""
+
+    of: Callable[[np.ndarray, np.ndarray], float]
+    """(probabilities, labels) -> the metric; NaN where it is not defined."""
+    words: str
+    greater_is_better: bool = True
+    adds: bool = False
+
+    def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return the metric itself."""
+        return np.array([self.of(probabilities, labels)], np.float64)
+
+    def could_be(self, sums: np.ndarray, rows: int, num_classes: int) -> bool:
+        """Return whether it is one number, or not defined."""
+        return sums.shape == (1,) and not np.isinf(sums[0])
+
+    def value(self, sums: np.ndarray) -> float:
+        """Return the metric itself."""
+        return float(sums[0])
+
+
+def _is_right(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return np.asarray(probabilities.argmax(axis=1) == labels)
+
+
+def _recall(counts: np.ndarray) -> float:
+    """Return the mean over the classes that there are of the share found."""
+    there = counts.sum(axis=1) > 0
+    return float((np.diag(counts)[there] / counts.sum(axis=1)[there]).mean())
+
+
+def _macro_f1(counts: np.ndarray) -> float:
+    """Return the mean of 2 tp / (rows of the class + predicted) over classes met or predicted.
+
+    >>> _macro_f1(np.array([[2, 0, 0], [1, 1, 0], [0, 0, 0]]))  # (4/5 + 2/3) / 2
+    0.7333333333333334
+    """
+    both = counts.sum(axis=0) + counts.sum(axis=1)
+    met = both > 0
+    return float((2 * np.diag(counts)[met] / both[met]).mean())
+
+
+def _squares(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the Brier score of each row: halved for two classes, as is usual."""
+    target = np.eye(probabilities.shape[1])[labels]
+    total = ((probabilities - target) ** 2).sum(axis=1)
+    return np.asarray(total / 2 if probabilities.shape[1] == 2 else total)
+
+
+def _surprise(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    own = probabilities[np.arange(len(labels)), labels].astype(np.float64)
+    return np.asarray(-np.log(np.maximum(own, np.finfo(np.float64).tiny)))
+
+
+def _one_against_rest(
+    score: Callable[[np.ndarray, np.ndarray], float],
+) -> Callable[[np.ndarray, np.ndarray], float]:
+    """Return the mean over classes of a score of (is it the class, its probability).
+
+    Of two classes the second is the one to be found. Classes that all or none of the rows have are
+    left out; NaN if no other is left.
+    """
+
+    def mean(probabilities: np.ndarray, labels: np.ndarray) -> float:
+        classes = [1] if probabilities.shape[1] == 2 else range(probabilities.shape[1])
+        shares = {k: (labels == k).mean() for k in classes}
+        told = [score(labels == k, probabilities[:, k]) for k, s in shares.items() if 0 < s < 1]
+        return float(np.mean(told)) if told else float("nan")
+
+    return mean
+
+
+def _auroc(found: np.ndarray, score: np.ndarray) -> float:
+    from sklearn.metrics import roc_auc_score  # takes half a second to load
+
+    return float(roc_auc_score(found, score))
+
+
+def _average_precision(found: np.ndarray, score: np.ndarray) -> float:
+    from sklearn.metrics import average_precision_score
+
+    return float(average_precision_score(found, score))
+
+
+_BUILT_IN: Mapping[str, TaskMetric] = {
+    "accuracy": RowMean(_is_right, "share of the rows classified right"),
+    "balanced-accuracy": OfCounts(_recall, "mean over classes of the share found"),
+    "macro-f1": OfCounts(_macro_f1, "mean over classes of F1"),
+    "auroc": PerSite(_one_against_rest(_auroc), "area under the ROC curve"),
+    "average-precision": PerSite(
+        _one_against_rest(_average_precision), "area under the precision-recall curve"
+    ),
+    "brier": RowMean(_squares, "squared error of the probabilities", greater_is_better=False),
+    "log-loss": RowMean(_surprise, "cross-entropy in nats", greater_is_better=False),
+}
+
+TASK_METRICS: Table[TaskMetric] = Table("metrics", "coterie.metrics", _BUILT_IN, of=TaskMetric)
+"""What ``metrics`` can name."""
