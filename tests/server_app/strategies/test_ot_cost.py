@@ -276,8 +276,7 @@ def test_thresholds_and_weights_reach_the_groups():
 # Sites that come late --------------------------------------------------------------------------
 
 
-def test_a_late_site_joins_the_group_of_least_cost(planted, monkeypatch, caplog):
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+def test_a_late_site_joins_the_group_of_least_cost(planted, no_report, caplog):
     settings = settings_of(planted, num_server_rounds=4)
     names = [part.name for part in simulated_federation(settings)[1]]
     late = 2 + names.index(names[5])
