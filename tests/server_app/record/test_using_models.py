@@ -10,6 +10,7 @@ import pytest
 import torch
 from planted import PLANTED, settings_in, write_planted
 from safetensors.numpy import save_file
+from small_runs import without_report
 
 from client_app.training import loop
 from common import models, seeds
@@ -27,7 +28,8 @@ def planted_run(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("planted")
     data = write_planted(tmp_path / "planted.npz")
     settings = settings_in(tmp_path, **PLANTED | {"dataset": str(data), "num_server_rounds": 3})
-    return simulate(settings), settings
+    with without_report():
+        return simulate(settings), settings
 
 
 def newcomer(run, settings, group):
