@@ -1,13 +1,12 @@
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import drawn
 import numpy as np
 import pytest
 import torch
+from commands import coterie
 from planted import PLANTED, settings_in, write_planted
 from safetensors.numpy import save_file
 from small_runs import without_report
@@ -54,10 +53,7 @@ def test_a_new_site_gets_the_model_of_those_it_resembles(planted_run, tmp_path):
         assert int(np.argmax(found.similarities)) == found.cluster
 
     save_file(newcomer(run, settings, 1), tmp_path / "new.safetensors")
-    done = subprocess.run(
-        [sys.executable, "-m", "deploy.cli", "assign", run, tmp_path / "new.safetensors"],
-        capture_output=True, text=True, cwd=ROOT, check=True,
-    )  # fmt: skip
+    done = coterie("assign", run, tmp_path / "new.safetensors", cwd=tmp_path)
     cluster = clusters["site-05"]
     assert done.stdout.splitlines()[-1] == f"model: {run}/models/cluster-{cluster}.safetensors"
     assert len(done.stdout.splitlines()) == 4

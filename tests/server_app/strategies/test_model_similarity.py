@@ -289,10 +289,15 @@ def test_label_clusters_can_drive_a_model_each_too(tmp_path, no_report, selectio
     assert {len(line["trained"]) for line in lines(folder, "rounds.jsonl")} == {expected or worst}
 
 
-def test_a_site_that_joins_late_goes_to_the_cluster_it_resembles(tmp_path):
+def test_a_site_that_joins_late_goes_to_the_cluster_it_resembles(tmp_path, no_report):
     """Site 01 of planted groups is let in only after the round of the clustering."""
     data = write_planted(tmp_path / "planted.npz")
-    words = PLANTED | {"dataset": str(data), "num_server_rounds": 4, "num_clients": 0}
+    words = PLANTED | {
+        "dataset": str(data),
+        "num_server_rounds": 4,
+        "num_clients": 0,
+        "local_epochs": 3,
+    }
     settings = settings_in(tmp_path, **words).with_absolute_paths()
     simulated_federation(settings)
     trainings = []
