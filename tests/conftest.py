@@ -63,3 +63,12 @@ def task_identity(monkeypatch):
     """What Flower's Message needs to know of the process it is made in."""
     for name in ("_run_id", "_node_id", "_task_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+@pytest.fixture
+def no_report():
+    """Let runs leave no report: for tests that do not look at it."""
+    from small_runs import without_report
+
+    with without_report():
+        yield

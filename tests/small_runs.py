@@ -1,7 +1,9 @@
 """Small runs of five clients, and their folders' lines."""
 
 import json
+from contextlib import contextmanager
 
+import pytest
 from flwr.app import Context, RecordDict
 
 from client_app.simulated_sites import simulated_federation
@@ -15,6 +17,14 @@ FIVE = {"num-clients": 5, "strategy": "random", "num-server-rounds": 2, "local-e
 def settings_in(folder, *words):
     values = FIVE | {"output-dir": str(folder)} | dict(word.split("=") for word in words)
     return Settings.parse(values)
+
+
+@contextmanager
+def without_report():
+    """Let runs leave no report, which takes longer to draw than a small run to play."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server.report, "write_report", lambda folder: None)
+        yield
 
 
 def run(settings, load=load_client_app, workers=2):

@@ -177,7 +177,7 @@ def test_a_network(tmp_path, added):
         play(tmp_path, model="logistic")
 
 
-def test_a_data_set_whose_centres_are_the_sites(tmp_path, added):
+def test_a_data_set_whose_centres_are_the_sites(tmp_path, no_report, added):
     added(DATASETS, "stripes", NamedData(stripes, by_centre=True))
     words = {key: value for key, value in TINY.items() if key != "num-clients"}
     settings = Settings.parse(words | {"dataset": "stripes", "output-dir": str(tmp_path)})

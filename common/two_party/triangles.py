@@ -4,6 +4,7 @@ The products of three sites with each other give X X' of each; with those of two
 nobody has that.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from itertools import combinations
 
@@ -18,12 +19,12 @@ def has_triangle(pairs: Iterable[tuple[str, str]] | Iterable[tuple[int, int]]) -
     >>> has_triangle([(0, 1), (1, 2)]), has_triangle([(0, 1), (1, 2), (0, 2)])
     (False, True)
     """
-    edges = {frozenset(pair) for pair in pairs}
-    sites = sorted({site for edge in edges for site in edge}, key=str)
-    return any(
-        all(frozenset(side) in edges for side in combinations(three, 2))
-        for three in combinations(sites, 3)
-    )
+    beside: defaultdict[object, set[object]] = defaultdict(set)
+    for first, second in pairs:
+        if first != second:
+            beside[first].add(second)
+            beside[second].add(first)
+    return any(beside[first] & beside[second] for first in beside for second in beside[first])
 
 
 def third_sites(count: int) -> dict[tuple[int, int], int]:

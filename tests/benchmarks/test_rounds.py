@@ -12,7 +12,7 @@ from deploy.simulation.grid import simulate
 
 
 @pytest.mark.parametrize("objective", sorted(OBJECTIVES))
-def test_sweeps_play_the_rounds_of_a_simulation_bit_for_bit(objective, tmp_path):
+def test_sweeps_play_the_rounds_of_a_simulation_bit_for_bit(objective, tmp_path, no_report):
     settings = Settings.parse(
         {
             "dataset": "synthetic",

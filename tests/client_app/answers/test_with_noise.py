@@ -195,7 +195,7 @@ def test_methods_run_on_noisy_histograms_and_nobody_sends_an_exact_one(tmp_path,
     assert "What left each site" in (folder / "report.html").read_text()
 
 
-def test_a_site_whose_budget_forbids_it_stops_the_run_before_round_1(tmp_path):
+def test_a_site_whose_budget_forbids_it_stops_the_run_before_round_1(tmp_path, no_report):
     settings = settings_in(tmp_path, "strategy=simclust", "label-privacy=gaussian", "epsilon=2")
     settings = settings.with_absolute_paths()
     config = {"privacy-epsilon": 1.0}
@@ -210,7 +210,7 @@ def test_a_site_whose_budget_forbids_it_stops_the_run_before_round_1(tmp_path):
     assert not (folder / "rounds.jsonl").exists()
 
 
-def test_noise_is_not_drawn_from_the_seed(tmp_path):
+def test_noise_is_not_drawn_from_the_seed(tmp_path, no_report):
     words = ("strategy=simclust", "label-privacy=gaussian", "epsilon=1", "num-server-rounds=1")
     shares = []
     for _ in range(2):

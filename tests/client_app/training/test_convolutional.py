@@ -308,7 +308,7 @@ def test_it_knows_which_networks_are_convolutions_and_dense_layers():
 
 
 @pytest.mark.usefixtures("steps")
-def test_a_run_learns_the_same_with_either_engine(tmp_path):
+def test_a_run_learns_the_same_with_either_engine(tmp_path, no_report):
     values = {"num-clients": 5, "clients-per-round": 3, "num-server-rounds": 4, "model": "lenet"}
     values |= {"strategy": "random", "output-dir": str(tmp_path)}
     runs = [simulate(Settings(**values, engine=kind)) for kind in ("loop", "compiled")]
@@ -323,7 +323,7 @@ def test_a_run_learns_the_same_with_either_engine(tmp_path):
     assert loop[-1]["accuracy"] > loop[0]["accuracy"] + 0.1
 
 
-def test_without_a_compiler_the_run_is_refused_before_it_starts(monkeypatch, tmp_path):
+def test_without_a_compiler_the_run_is_refused_before_it_starts(monkeypatch, tmp_path, no_report):
     monkeypatch.setenv("CC", "no-such-compiler")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(convolutional_c, "load", convolutional_c.load.__wrapped__)

@@ -170,9 +170,8 @@ def test_local_training_sends_nothing_and_needs_no_leave_to_send():
 
 
 @pytest.fixture
-def play(tmp_path, monkeypatch):
-    """Run a small federation and return its folder; without the report, which takes longest."""
-    monkeypatch.setattr("server_app.report.report.write_report", lambda _: None)
+def play(tmp_path, no_report):
+    """Run a small federation and return its folder."""
 
     def run(objective, **changes):
         values = {"num-clients": 4, "num-server-rounds": 2, "local-epochs": 1, "model": "mlp"}

@@ -119,7 +119,7 @@ def test_networks_with_dropout_or_batch_norm_are_left_to_the_loop():
 
 
 def test_what_torch_refuses_is_said_and_the_sites_are_trained_one_by_one(
-    monkeypatch, caplog, tmp_path
+    monkeypatch, caplog, tmp_path, no_report
 ):
     def refuse(*_):
         raise RuntimeError("CUDA out of memory")
@@ -153,7 +153,7 @@ def test_a_step_reads_nothing_that_changes_its_place():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_run_learns_as_with_the_loop(workers, tmp_path):
+def test_a_run_learns_as_with_the_loop(workers, tmp_path, no_report):
     values = {"num-clients": 5, "num-server-rounds": 3, "model": "mlp", "strategy": "fedavg"}
     values |= {"output-dir": str(tmp_path), "workers": workers, "device": "cpu"}
     loop, ours = (

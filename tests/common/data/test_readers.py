@@ -460,6 +460,7 @@ class TestRealFiles:
         assert len(np.unique(rows.owner[rows.test])) == 30
         assert rows.x.shape == (10299, 561)
 
+    @pytest.mark.slow
     def test_cifar10_jpeg_shape(self, shared_data):
         rows = readers.cifar10_jpeg(folder(shared_data))
         assert rows.x.shape == (60_000, 3, 32, 32)

@@ -4,6 +4,8 @@ from collections import Counter
 from itertools import combinations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.errors import ConfigError
 from common.two_party.triangles import has_triangle, third_sites
@@ -22,6 +24,18 @@ def test_nobody_reads_its_own_products_or_a_triangle(count):
     assert max(sizes) - min(sizes) <= 1
     for pairs in read.values():
         assert max(Counter(site for pair in pairs for site in pair).values(), default=0) <= 3
+
+
+SITE = st.integers(0, 6)
+
+
+@given(st.lists(st.tuples(SITE, SITE), max_size=12))
+def test_a_triangle_is_three_sites_all_of_whose_pairs_are_there(pairs):
+    edges = {frozenset(pair) for pair in pairs}
+    assert has_triangle(pairs) == any(
+        all(frozenset(side) in edges for side in combinations(three, 2))
+        for three in combinations(range(7), 3)
+    )
 
 
 def test_a_triangle_is_found_whatever_the_order():

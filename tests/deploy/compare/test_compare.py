@@ -13,6 +13,7 @@ from html.parser import HTMLParser
 from multiprocessing import active_children
 from pathlib import Path
 
+import commands
 import numpy as np
 import pytest
 
@@ -113,6 +114,7 @@ def test_second_call_runs_nothing(compared):
     assert table(again.stdout) == table(first.stdout)
 
 
+@pytest.mark.slow
 def test_more_seeds_and_another_target_run_only_what_is_new(compared):
     folder, _ = compared
     before = snapshot(folder)
@@ -177,7 +179,8 @@ def test_failing_runs_are_told_at_the_end_and_the_others_go_on(tmp_path):
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_starts(tmp_path, words, said):
-    done = coterie(tmp_path, "strategy=similarity", *words)
+    given = ("compare", f"output-dir={tmp_path}", "strategy=similarity", *words)
+    done = commands.coterie(*given, cwd=tmp_path)
     assert done.returncode == 2
     assert re.search(said, done.stderr)
     assert len(done.stderr.splitlines()) == 1

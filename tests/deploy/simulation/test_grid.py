@@ -20,7 +20,7 @@ from server_app import app as server
 from server_app.rounds.routing import average
 
 
-def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path):
+def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path, no_report):
     words = ["strategy=similarity", "routing=per-cluster", "num-clusters=2"]
     runs = [simulate(settings_in(tmp_path, *words, f"workers={n}")) for n in (1, 2)]
     first, second = map(without_times, runs)
@@ -39,7 +39,7 @@ def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path):
     ],
 )
 def test_one_bad_site_of_five_changes_nothing_for_the_others_and_is_named(
-    tmp_path, caplog, misbehaviour, said
+    tmp_path, no_report, caplog, misbehaviour, said
 ):
     settings = settings_in(tmp_path, "num-server-rounds=1")
     folder = run(settings, federations.load(misbehaviour))
@@ -82,7 +82,7 @@ def test_bad_update_stops_the_run_if_asked_to(tmp_path):
     assert (folder / "report.html").exists()
 
 
-def test_site_that_hangs_is_given_up_at_the_deadline_and_replaced(tmp_path):
+def test_site_that_hangs_is_given_up_at_the_deadline_and_replaced(tmp_path, no_report):
     settings = settings_in(tmp_path, "round-timeout=10")
     folder = run(settings, federations.load(federations.hangs))
     for line in lines(folder, "rounds.jsonl"):
@@ -101,7 +101,7 @@ def load_all_fail():
     return app
 
 
-def test_round_without_a_usable_reply_is_retried_once_and_then_stops_the_run(tmp_path):
+def test_round_without_a_usable_reply_is_retried_once_and_then_stops_the_run(tmp_path, no_report):
     with pytest.raises(
         RoundError, match=r"round 1: no usable update in 2 attempts; site-0: .*no power"
     ):
@@ -111,7 +111,7 @@ def test_round_without_a_usable_reply_is_retried_once_and_then_stops_the_run(tmp
     assert json.loads((folder / "status.json").read_text())["state"] == "failed"
 
 
-def test_retry_starts_from_the_models_before_the_round(tmp_path):
+def test_retry_starts_from_the_models_before_the_round(tmp_path, no_report):
     settings = settings_in(tmp_path, "num-server-rounds=1")
     folder = run(settings, federations.load_evaluating_at_the_second_attempt)
     assert [line["accuracy"] is None for line in lines(folder, "rounds.jsonl")] == [True, False]
@@ -198,7 +198,9 @@ def test_flowers_private_names_are_where_we_expect_them():
     ("strategy", "query"),
     [("similarity", "query.label_histogram"), ("power-of-choice", "query.loss")],
 )
-def test_every_kind_of_message_survives_flowers_real_serialisation(tmp_path, strategy, query):
+def test_every_kind_of_message_survives_flowers_real_serialisation(
+    tmp_path, no_report, strategy, query
+):
     """The grid bypasses protobuf, so each exchange of a run is sent through it here."""
     settings = settings_in(
         tmp_path, "num-server-rounds=1", f"strategy={strategy}", "clients-per-round=2"
@@ -243,7 +245,7 @@ def test_orphaned_workers_leave():
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
 
 
-def test_round_below_the_quorum_does_not_count(tmp_path, caplog):
+def test_round_below_the_quorum_does_not_count(tmp_path, no_report, caplog):
     settings = settings_in(tmp_path, "num-server-rounds=1", "quorum=0.8")
     assert lines(run(settings, federations.load(federations.raises)), "rounds.jsonl")[0]["models"]
     with pytest.raises(RoundError, match="full"):
@@ -251,7 +253,7 @@ def test_round_below_the_quorum_does_not_count(tmp_path, caplog):
     assert "4 of 5 updates are usable, quorum 5" in caplog.text
 
 
-def test_run_stops_once_its_target_was_held(tmp_path):
+def test_run_stops_once_its_target_was_held(tmp_path, no_report):
     words = ["num-server-rounds=9", "target-accuracy=0.05", "sustained-rounds=2"]
     stopped = simulate(settings_in(tmp_path, *words, "stop-at-target=true", "workers=1"))
     held = [line["accuracy"] >= 0.05 for line in lines(stopped, "rounds.jsonl")]

@@ -14,6 +14,8 @@ from common.errors import RoundError
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
 HEADER = "age,pulse,sick"
 
 

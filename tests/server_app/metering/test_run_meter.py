@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 from flwr.app import Message
+from small_runs import without_report
 from watts import Watts
 
 from common import messages, power, radio
@@ -29,17 +30,26 @@ def lines(folder, name):
     return [json.loads(text) for text in (folder / name).read_text().splitlines()]
 
 
-def run_with(source, monkeypatch, tmp_path, **changes):
-    monkeypatch.setattr(power, "open_source", lambda settings: source)
-    changes = {"output_dir": str(tmp_path), "energy": "codecarbon", **changes}
-    return simulation.simulate(QUICK.replace(**changes))
+def run_with(source, folder, **changes):
+    changes = {"output_dir": str(folder), "energy": "codecarbon", **changes}
+    with without_report(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(power, "open_source", lambda settings: source)
+        return simulation.simulate(QUICK.replace(**changes))
 
 
-@pytest.fixture(params=[1, 2], ids=["one process", "two workers"])
-def metered(request, tmp_path, monkeypatch):
+@pytest.fixture(scope="module", params=[1, 2], ids=["one process", "two workers"])
+def metered(request, tmp_path_factory):
     source = Watts(10.0)
-    folder = run_with(source, monkeypatch, tmp_path, workers=request.param)
+    folder = run_with(source, tmp_path_factory.mktemp("metered"), workers=request.param)
     return source, folder
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The folder of the same run without a meter."""
+    settings = QUICK.replace(output_dir=str(tmp_path_factory.mktemp("plain")), workers=1)
+    with without_report():
+        return simulation.simulate(settings)
 
 
 def test_sites_and_phases_add_up_to_what_the_source_gave(metered):
@@ -108,43 +118,41 @@ def test_results_hold_the_totals(metered):
     assert results["kg_co2e"] is None
 
 
-def test_without_metering_joules_are_unknown_and_sending_is_not(tmp_path):
-    folder = simulation.simulate(QUICK.replace(output_dir=str(tmp_path), workers=1))
-    line = lines(folder, "rounds.jsonl")[1]
+def test_without_metering_joules_are_unknown_and_sending_is_not(plain):
+    line = lines(plain, "rounds.jsonl")[1]
     assert [line["joules"][phase] for phase in HARDWARE] == [None] * 3
     # two sites: a model each down and up, and the paper's formula knows its parameters alone
-    clients = [c for c in lines(folder, "clients.jsonl") if c["round"] == 2]
+    clients = [c for c in lines(plain, "clients.jsonl") if c["round"] == 2]
     trained = [client for client in clients if client["phase"] == "train"]
-    model = safetensors.numpy.load_file(folder / "models" / "model-0.safetensors")
+    model = safetensors.numpy.load_file(plain / "models" / "model-0.safetensors")
     parameters = sum(array.size for array in model.values())
     sent = radio.transmission_joules(parameters) + radio.transmission_joules(parameters, False)
     assert [client["radio_joules"] for client in trained] == pytest.approx([sent] * 2)
     assert line["joules"]["comm"] == pytest.approx(2 * sent)
     assert {client["joules"] for client in clients} == {None}
-    results = json.loads((folder / "results.json").read_text())
+    results = json.loads((plain / "results.json").read_text())
     assert results["joules_total"] is None
     assert results["joules"]["comm"] > 0
 
 
-def test_a_meter_that_fails_leaves_joules_unknown(tmp_path, monkeypatch):
-    folder = run_with(Watts(math.nan), monkeypatch, tmp_path, workers=1, energy_country="DEU")
+def test_a_meter_that_fails_leaves_joules_unknown(tmp_path):
+    folder = run_with(Watts(math.nan), tmp_path, workers=1, energy_country="DEU")
     line = lines(folder, "rounds.jsonl")[0]
     assert line["joules"]["train"] is line["joules_source"]["train"] is None
     assert json.loads((folder / "results.json").read_text())["kg_co2e"] is None
 
 
-def test_greenhouse_gases_follow_from_the_countrys_factor(tmp_path, monkeypatch):
-    folder = run_with(Watts(10.0), monkeypatch, tmp_path, workers=1, energy_country="NOR")
+def test_greenhouse_gases_follow_from_the_countrys_factor(tmp_path):
+    folder = run_with(Watts(10.0), tmp_path, workers=1, energy_country="NOR")
     results = json.loads((folder / "results.json").read_text())
     hours = results["joules_total"] / 3.6e6
     assert results["kg_co2e"] == pytest.approx(hours * power.kg_co2e_per_kwh("NOR"))
 
 
-def test_metering_changes_no_number(tmp_path, monkeypatch):
-    metered = run_with(Watts(10.0), monkeypatch, tmp_path, workers=1)
-    plain = simulation.simulate(QUICK.replace(output_dir=str(tmp_path), workers=1))
+def test_metering_changes_no_number(metered, plain):
+    _, folder = metered
     for name in ("accuracy", "loss", "train_loss", "trained"):
-        assert [line[name] for line in lines(metered, "rounds.jsonl")] == [
+        assert [line[name] for line in lines(folder, "rounds.jsonl")] == [
             line[name] for line in lines(plain, "rounds.jsonl")
         ]
 
@@ -249,7 +257,7 @@ def test_links_decide_how_long_an_upload_takes(caplog):
     assert caplog.text.count("all links are alike") == 1
 
 
-def test_sites_tell_the_links_that_were_drawn_and_the_cheap_ones_train_more(tmp_path):
+def test_sites_tell_the_links_that_were_drawn_and_the_cheap_ones_train_more(tmp_path, no_report):
     changes = {"link_rate": "6-54", "selection": "link-aware", "num_server_rounds": 12}
     settings = QUICK.replace(output_dir=str(tmp_path), workers=1, local_epochs=1, **changes)
     folder = simulation.simulate(settings.replace(num_clusters=1))

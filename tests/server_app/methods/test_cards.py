@@ -103,9 +103,11 @@ def installed(folder):
     (info / "entry_points.txt").write_text("\n".join(lines))
 
 
-def coterie(folder, *words):
+def coterie(folder, *commands):
+    """What commands print, all in one process, which imports everything once."""
+    code = f"from deploy.cli import app\nfor words in {commands}: app(words, standalone_mode=False)"
     done = subprocess.run(
-        [sys.executable, "-m", "deploy.cli", *words],
+        [sys.executable, "-c", code],
         cwd=folder,
         env={"PYTHONPATH": f"{ROOT}:{folder}", "PATH": "", "OMP_NUM_THREADS": "1"},
         capture_output=True,
@@ -118,9 +120,10 @@ def coterie(folder, *words):
 def test_method_of_the_guide_takes_less_than_50_lines_and_runs_as_a_package(tmp_path):
     assert len(block_of_the_guide("python").splitlines()) < 50
     installed(tmp_path)
-    assert re.search(r"^middle-loss +-", coterie(tmp_path, "methods"), re.MULTILINE)
     [command, _] = block_of_the_guide("console").splitlines()
-    told = coterie(tmp_path, *command.split()[1:], "num-clients=9", "num-server-rounds=2")
+    run = (*command.split()[1:], "num-clients=9", "num-server-rounds=2")
+    told = coterie(tmp_path, ("methods",), run)
+    assert re.search(r"^middle-loss +-", told, re.MULTILINE)
     folder = Path(told.splitlines()[-1].removeprefix("run: "))
     assert tomllib.loads((folder / "config.toml").read_text())["middle-loss-asked"] == 8
     lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]

@@ -111,12 +111,6 @@ RUN = {
 }
 
 
-@pytest.fixture
-def no_report(monkeypatch):
-    """Runs without a report, which takes longer to draw than a small run to play."""
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
-
-
 def played(folder, **words):
     """What a run computed: its lines without the clock's, and the bytes of its models."""
     path = simulate(Settings.parse(RUN | {"output-dir": str(folder)} | words))
@@ -128,7 +122,22 @@ def played(folder, **words):
     return lines, models
 
 
-@pytest.mark.parametrize("name", METHODS)
+def flow(name):
+    """Which messages a method exchanges: what it needs to see, and by what it groups."""
+    method = build(Settings.parse(COMMON | {"strategy": name}))
+    return method.needs, type(method.group)
+
+
+FIRST_OF_ITS_FLOW = {flow(name): name for name in reversed(list(METHODS))}.values()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in FIRST_OF_ITS_FLOW else pytest.param(name, marks=pytest.mark.slow)
+        for name in METHODS
+    ],
+)
 def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path, no_report, name):
     model_clusters = {"num-clusters": 2, "cluster-at-round": 2}
     words = model_clusters if isinstance(group_of(name), ModelGroups) else {}

@@ -15,7 +15,6 @@ from common.messages import DISCLOSURES
 from common.plugins import PieceSettings
 from common.privacy import disclosures
 from deploy.simulation.grid import simulate
-from server_app import app as server
 from server_app.clustering.clusters import Clusters
 from server_app.clustering.grouping import Grouping
 from server_app.dissimilarity import LABEL_METRICS
@@ -96,12 +95,6 @@ def played(folder, **words):
     path = simulate(Settings.parse(TINY | {"output-dir": str(folder)} | values))
     rounds = [json.loads(line) for line in (path / "rounds.jsonl").read_text().splitlines()]
     return path, [line["trained"] for line in rounds]
-
-
-@pytest.fixture
-def no_report(monkeypatch):
-    """Pictures take longer than the rounds."""
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
 
 
 def test_a_method_whose_selection_has_a_setting(tmp_path, outside):

@@ -44,7 +44,9 @@ def total(folder, kind):
 
 
 @pytest.mark.parametrize("strategy", ["similarity", "power-of-choice"])
-def test_list_holds_as_many_answers_and_bytes_as_the_lines_of_the_clients(tmp_path, strategy):
+def test_list_holds_as_many_answers_and_bytes_as_the_lines_of_the_clients(
+    tmp_path, no_report, strategy
+):
     words = (f"strategy={strategy}", "clients-per-round=2", "power-of-choice-candidates=3")
     folder = simulate(settings_in(tmp_path, *words))
     by_phase = {"train": messages.TRAIN, "evaluate": messages.EVALUATE, "loss": messages.LOSS}
@@ -55,7 +57,7 @@ def test_list_holds_as_many_answers_and_bytes_as_the_lines_of_the_clients(tmp_pa
     assert total(folder, messages.LABEL_HISTOGRAM)[0] == (5 if strategy == "similarity" else 0)
 
 
-def test_a_refused_reply_and_an_error_have_left_their_site(tmp_path):
+def test_a_refused_reply_and_an_error_have_left_their_site(tmp_path, no_report):
     folder = run(settings_in(tmp_path, "num-server-rounds=1"), federations.load(federations.raises))
     [failed] = [e for e in privacy_of(folder)["releases"] if e["what"] == "error message"]
     assert list(failed["sites"]) == ["site-2"]

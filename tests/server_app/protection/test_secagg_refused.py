@@ -31,18 +31,13 @@ from common.secagg.messages import (
     SecaggDisclosure,
     SecaggKeys,
 )
-from server_app import app as server
 from server_app import methods
 from server_app.protection import secagg_limits
 from server_app.protection.catalogue import PROTECTIONS
 from server_app.rounds.routing import average
 from server_app.selection.rules import Everybody
 
-
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    """Pictures take longer than the rounds."""
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 # What is refused before it starts ----------------------------------------------------------------

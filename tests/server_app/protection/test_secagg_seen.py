@@ -19,13 +19,8 @@ from common.secagg.messages import (
     SECAGG_MASK,
     SECAGG_SHARE,
 )
-from server_app import app as server
 
-
-@pytest.fixture(autouse=True)
-def no_report(monkeypatch):
-    """Pictures take longer than the rounds."""
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def chi_square(vector):

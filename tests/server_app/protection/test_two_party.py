@@ -69,7 +69,7 @@ def test_distances_are_those_in_the_clear(metric):
 
 
 @pytest.mark.parametrize("metric", LABEL_PRODUCTS)
-def test_clusters_are_those_in_the_clear(tmp_path, metric):
+def test_clusters_are_those_in_the_clear(tmp_path, no_report, metric):
     words = (*WORDS[:1], f"metric={metric}", "num-clients=8", "num-server-rounds=1")
     folders = {
         privacy: simulate(settings_in(tmp_path, *words, f"label-privacy={privacy}"))

@@ -22,7 +22,7 @@ def events(folder):
     return [json.loads(line) for line in (folder / audit.FILE).read_text().splitlines()]
 
 
-def test_a_run_leaves_who_joined_what_left_and_how_it_ended(tmp_path):
+def test_a_run_leaves_who_joined_what_left_and_how_it_ended(tmp_path, no_report):
     path = simulate(Settings.parse(SMALL | {"output-dir": str(tmp_path)}))
     trail = events(path)
     assert trail[0]["event"] == "started"
@@ -47,14 +47,14 @@ def run_with(misbehaviour, tmp_path, **changes):
     return server.run_folder_of(context)
 
 
-def test_rejected_updates_are_told_with_site_and_reason(tmp_path):
+def test_rejected_updates_are_told_with_site_and_reason(tmp_path, no_report):
     trail = events(run_with(federations.sends_nan, tmp_path))
     rejected = [entry for entry in trail if entry["event"] == "rejected"]
     assert [(entry["round"], entry["site"]) for entry in rejected] == [(1, "site-2"), (2, "site-2")]
     assert all("NaN" in entry["reason"] for entry in rejected)
 
 
-def test_a_failed_run_says_why_and_stays_readable(tmp_path):
+def test_a_failed_run_says_why_and_stays_readable(tmp_path, no_report):
     with pytest.raises(RoundError):
         run_with(federations.sends_nan, tmp_path, **{"on-bad-update": "fail"})
     [path] = tmp_path.iterdir()

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from small_runs import without_report
 
 from common.config import Settings
 from common.messages import EvaluateReport, Introduction, LossReport, PersonalReport, TrainReport
@@ -75,8 +76,7 @@ def folder(tmp_path_factory):
     values = {"num-clients": 4, "num-server-rounds": 1, "local-epochs": 1, "model": "mlp"}
     values |= {"objective": "ditto", "workers": 1, "checkpoint-every": 0}
     values |= {"output-dir": str(tmp_path_factory.mktemp("runs"))}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("server_app.report.report.write_report", lambda _: None)
+    with without_report():
         return RunFolder(simulate(Settings.parse(values)))
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,6 @@ from common import config
 from common.config import Settings
 from common.errors import ConfigError
 from deploy.simulation.grid import simulate
-from server_app import app as server
 from server_app.record.run_folder import RunFolder
 
 SMALL = {
@@ -55,9 +55,7 @@ def settings_of(method, folder):
     return Settings.parse(words)
 
 
-@pytest.fixture(autouse=True)
-def _without_reports(monkeypatch):
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 COSTS = ("seconds", "bytes", "joules", "kg_co2e")
@@ -123,15 +121,14 @@ def resumed(run: Path, **words) -> Settings:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Each method's uninterrupted run: what it computed, and its number of durable operations."""
-    found = {}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server.report, "write_report", lambda folder: None)
-        for method in METHODS:
-            folder = tmp_path_factory.mktemp(method)
-            assert in_a_process(_die_at, -1, settings_of(method, folder)) == 0
-            operations = int((folder / "operations").read_text())
-            found[method] = computed(the_run_in(folder)), operations
+    """A method's uninterrupted run: what it computed, and its number of durable operations."""
+
+    @cache
+    def found(method):
+        folder = tmp_path_factory.mktemp(method)
+        assert in_a_process(_die_at, -1, settings_of(method, folder)) == 0
+        return computed(the_run_in(folder)), int((folder / "operations").read_text())
+
     return found
 
 
@@ -143,7 +140,7 @@ def test_killed_at_60_random_points_a_run_ends_with_the_same_numbers(whole, tmp_
     began = 0
     for number in range(KILLS):
         method = methods[number % len(methods)]
-        expected, operations = whole[method]
+        expected, operations = whole(method)
         folder = tmp_path / str(number)
         folder.mkdir()
         point = int(rng.integers(1, operations + 1))
@@ -187,7 +184,7 @@ def test_two_newest_checkpoints_are_kept_and_a_damaged_one_is_said(tmp_path, cap
     simulate(resumed(run))
     assert f"{newest}/arrays.safetensors is damaged" in caplog.text
     assert f"going on after round {int(older[-4:])}" in caplog.text
-    assert computed(run) == whole["random"][0]
+    assert computed(run) == whole("random")[0]
 
 
 def test_line_that_a_crash_left_unfinished_is_dropped(tmp_path, whole):
@@ -195,7 +192,7 @@ def test_line_that_a_crash_left_unfinished_is_dropped(tmp_path, whole):
     with (run / "clients.jsonl").open("a") as file:
         file.write('{"round": 99, "att')
     simulate(resumed(run))
-    assert computed(run) == whole["random"][0]
+    assert computed(run) == whole("random")[0]
 
 
 def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):
@@ -211,7 +208,7 @@ def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):
 def test_the_number_of_workers_may_change(tmp_path, whole, method):
     run = interrupted(tmp_path, method)
     simulate(resumed(run, workers=2))
-    assert computed(run) == whole[method][0]
+    assert computed(run) == whole(method)[0]
 
 
 def test_other_settings_a_finished_run_and_no_run_are_refused(tmp_path):

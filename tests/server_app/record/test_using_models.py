@@ -1,15 +1,15 @@
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import drawn
 import numpy as np
 import pytest
 import torch
+from commands import coterie
 from planted import PLANTED, settings_in, write_planted
 from safetensors.numpy import save_file
+from small_runs import without_report
 
 from client_app.training import loop
 from common import models, seeds
@@ -27,7 +27,8 @@ def planted_run(tmp_path_factory):
     tmp_path = tmp_path_factory.mktemp("planted")
     data = write_planted(tmp_path / "planted.npz")
     settings = settings_in(tmp_path, **PLANTED | {"dataset": str(data), "num_server_rounds": 3})
-    return simulate(settings), settings
+    with without_report():
+        return simulate(settings), settings
 
 
 def newcomer(run, settings, group):
@@ -52,10 +53,7 @@ def test_a_new_site_gets_the_model_of_those_it_resembles(planted_run, tmp_path):
         assert int(np.argmax(found.similarities)) == found.cluster
 
     save_file(newcomer(run, settings, 1), tmp_path / "new.safetensors")
-    done = subprocess.run(
-        [sys.executable, "-m", "deploy.cli", "assign", run, tmp_path / "new.safetensors"],
-        capture_output=True, text=True, cwd=ROOT, check=True,
-    )  # fmt: skip
+    done = coterie("assign", run, tmp_path / "new.safetensors", cwd=tmp_path)
     cluster = clusters["site-05"]
     assert done.stdout.splitlines()[-1] == f"model: {run}/models/cluster-{cluster}.safetensors"
     assert len(done.stdout.splitlines()) == 4

@@ -21,6 +21,9 @@ KINDS = {"a": (0, 1, 2, 3, 4), "b": (5, 6, 7, 8, 9)}
 """Sites a0, a1, ... hold the small digits, b0, b1, ... the large ones."""
 
 
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
 @pytest.fixture
 def digits(tmp_path):
     """A file of digits at sites a0..a3 and b0..b3, in this order of partitions."""
@@ -31,8 +34,7 @@ def digits(tmp_path):
     return tmp_path / "digits.npz"
 
 
-def run(digits, tmp_path, monkeypatch, present, load=load_client_app, hook=None, **words):
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+def run(digits, tmp_path, present, load=load_client_app, hook=None, **words):
     settings = Settings.parse(
         {
             "dataset": str(digits),
@@ -66,13 +68,9 @@ FIRST_A, LATE, FIRST_B = 2, 4, 6  # nodes 2..9 are sites 0..7: a0, a2 and b0
 
 
 @pytest.mark.parametrize("strategy", ["similarity", "simclust"])
-def test_late_site_is_described_placed_with_its_kind_and_trains(
-    digits, tmp_path, monkeypatch, strategy
-):
+def test_late_site_is_described_placed_with_its_kind_and_trains(digits, tmp_path, strategy):
     present = {LATE: range(3, 99)}
-    folder, names = run(
-        digits, tmp_path, monkeypatch, present, strategy=strategy, **{"clients-per-round": 8}
-    )
+    folder, names = run(digits, tmp_path, present, strategy=strategy, **{"clients-per-round": 8})
     late = names[LATE - 2]
     assert late.endswith("a2")
     assert [late in line["trained"] for line in lines(folder)] == [False, False, True, True]
@@ -87,32 +85,30 @@ def test_late_site_is_described_placed_with_its_kind_and_trains(
         assert arrays["descriptors"].shape == (8, 10)
 
 
-def test_late_site_of_repclust_goes_where_its_classes_are_missing(digits, tmp_path, monkeypatch):
+def test_late_site_of_repclust_goes_where_its_classes_are_missing(digits, tmp_path):
     present = {LATE: range(2, 99), FIRST_B: range(2, 99)}
     words = {"strategy": "repclust", "num-clusters": 3, "clients-per-round": 2}
-    folder, names = run(digits, tmp_path, monkeypatch, present, **words)
+    folder, names = run(digits, tmp_path, present, **words)
     sites = read(folder, "clusters.json")["sites"]
     for cluster in range(3):
         kinds = {name[-2] for name in names if sites[name] == cluster}
         assert kinds == {"a", "b"}
 
 
-def test_late_site_takes_part_in_methods_without_clusters(digits, tmp_path, monkeypatch):
+def test_late_site_takes_part_in_methods_without_clusters(digits, tmp_path):
     for strategy in ("fedcor", "delta", "clustered-sampling-similarity", "random"):
         words = {"clients-per-round": 8, "fedcor-warmup": 2, "strategy": strategy, "name": strategy}
-        folder, names = run(digits, tmp_path, monkeypatch, {LATE: range(2, 99)}, **words)
+        folder, names = run(digits, tmp_path, {LATE: range(2, 99)}, **words)
         trained = [line["trained"] for line in lines(folder)]
         assert names[LATE - 2] not in trained[0]
         if strategy != "clustered-sampling-similarity":
             assert all(len(line) == 8 for line in trained[1:])
 
 
-def test_site_that_left_is_not_selected_and_an_empty_cluster_is_said(
-    digits, tmp_path, monkeypatch, caplog
-):
+def test_site_that_left_is_not_selected_and_an_empty_cluster_is_said(digits, tmp_path, caplog):
     present = {node: range(1, 3) for node in range(FIRST_B, FIRST_B + 4)}
     with caplog.at_level(logging.INFO, "coterie"):
-        folder, _ = run(digits, tmp_path, monkeypatch, present)
+        folder, _ = run(digits, tmp_path, present)
     kinds = [sorted(name[-2] for name in line["trained"]) for line in lines(folder)]
     assert kinds == [["a", "b"], ["a", "b"], ["a"], ["a"]]
     said = [record.message for record in caplog.records]
@@ -121,9 +117,7 @@ def test_site_that_left_is_not_selected_and_an_empty_cluster_is_said(
 
 
 @pytest.mark.parametrize("strategy", ["random", "similarity"])
-def test_site_that_comes_back_as_another_node_keeps_its_place(
-    digits, tmp_path, monkeypatch, strategy
-):
+def test_site_that_comes_back_as_another_node_keeps_its_place(digits, tmp_path, strategy):
     """One site, two nodes: node 2 in round 1, node 3 from round 2 on."""
     names = {}
 
@@ -136,7 +130,7 @@ def test_site_that_comes_back_as_another_node_keeps_its_place(
 
     present = {2: range(1, 2), 3: range(2, 99)}
     words = {"strategy": strategy, "num-server-rounds": 3, "clients-per-round": 7}
-    folder, _ = run(digits, tmp_path, monkeypatch, present, hook=hook, **words)
+    folder, _ = run(digits, tmp_path, present, hook=hook, **words)
     introduced = [site["site"] for site in read(folder, "sites.json")]
     assert introduced.count("came-back") == 1
     assert len(introduced) == 7
@@ -144,9 +138,7 @@ def test_site_that_comes_back_as_another_node_keeps_its_place(
     assert all("came-back" in line["trained"] for line in lines(folder))
 
 
-def test_newcomer_that_cannot_share_a_model_is_left_out_and_asked_once(
-    digits, tmp_path, monkeypatch, caplog
-):
+def test_newcomer_that_cannot_share_a_model_is_left_out_and_asked_once(digits, tmp_path, caplog):
     asked = []
 
     def hook(grid, reply):
@@ -155,7 +147,7 @@ def test_newcomer_that_cannot_share_a_model_is_left_out_and_asked_once(
             reply.content[messages.RECORD]["num_classes"] = 3
         return reply
 
-    folder, names = run(digits, tmp_path, monkeypatch, {LATE: range(2, 99)}, hook=hook)
+    folder, names = run(digits, tmp_path, {LATE: range(2, 99)}, hook=hook)
     assert asked == [messages.INTRODUCE]
     assert len(read(folder, "sites.json")) == 7
     assert any("one model cannot serve both" in record.message for record in caplog.records)
@@ -173,11 +165,9 @@ def swaps_its_classes(grid, reply):
 
 
 @pytest.mark.parametrize("routing", ["one-model", "per-cluster"])
-def test_regrouping_moves_the_sites_that_changed_and_records_the_drift(
-    digits, tmp_path, monkeypatch, routing
-):
+def test_regrouping_moves_the_sites_that_changed_and_records_the_drift(digits, tmp_path, routing):
     words = {"recluster-every": 1, "routing": routing}
-    folder, names = run(digits, tmp_path, monkeypatch, {}, hook=swaps_its_classes, **words)
+    folder, names = run(digits, tmp_path, {}, hook=swaps_its_classes, **words)
     assert [line["drift"] for line in lines(folder)] == [None, 0.0, 0.25, 0.0]
     record = read(folder, "clusters.json")
     assert record["round"] == 3
@@ -189,12 +179,12 @@ def test_regrouping_moves_the_sites_that_changed_and_records_the_drift(
     assert record["sites"][names[1]] == 0
 
 
-def test_without_change_regrouping_changes_nothing(digits, tmp_path, monkeypatch):
+def test_without_change_regrouping_changes_nothing(digits, tmp_path):
     words = {"routing": "per-cluster", "num-server-rounds": 3}
     models = []
     for every in (0, 1):
         words["recluster-every"] = every
-        folder, _ = run(digits, tmp_path, monkeypatch, {}, **words)
+        folder, _ = run(digits, tmp_path, {}, **words)
         models.append([load_file(path) for path in sorted((folder / "models").iterdir())])
     for once, again in zip(*models, strict=True):
         assert all(np.array_equal(once[name], again[name]) for name in once)

@@ -80,7 +80,9 @@ ROUND_ONE = {"cluster_at_round": 1, "num_server_rounds": 1}
 
 
 @pytest.mark.parametrize("strategy", ["fedsccs", "wc", "wc-updates", "kcenter", "random-clusters"])
-def test_the_round_of_the_clustering_is_averaged_within_the_new_clusters(tmp_path, strategy):
+def test_the_round_of_the_clustering_is_averaged_within_the_new_clusters(
+    tmp_path, no_report, strategy
+):
     settings = settings_in(tmp_path, strategy=strategy, **ROUND_ONE)
     folder = run(settings)
     assert_each_model_is_its_clusters_average(folder, settings)
@@ -89,7 +91,7 @@ def test_the_round_of_the_clustering_is_averaged_within_the_new_clusters(tmp_pat
     assert all(np.array_equal(shared[name], initial[name]) for name in initial)
 
 
-def test_a_retry_of_that_round_starts_over_without_clusters(tmp_path):
+def test_a_retry_of_that_round_starts_over_without_clusters(tmp_path, no_report):
     settings = settings_in(tmp_path, **ROUND_ONE)
     folder = run(settings, federations.load_evaluating_at_the_second_attempt)
     assert [line["attempt"] for line in lines(folder, "rounds.jsonl")] == [1, 2]
@@ -113,14 +115,16 @@ def test_everybody_trains_one_model_first_and_then_each_cluster_its_own(tmp_path
     assert "Which sites merge first" in (folder / "report.html").read_text()
 
 
-def test_a_model_that_does_not_arrive_is_described_by_the_one_that_was_sent(tmp_path, caplog):
+def test_a_model_that_does_not_arrive_is_described_by_the_one_that_was_sent(
+    tmp_path, no_report, caplog
+):
     settings = settings_in(tmp_path, **ROUND_ONE)
     folder = run(settings, federations.load(federations.sends_nan))
     assert sorted(clusters_of(folder)["sites"]) == [f"site-{i}" for i in range(5)]
     assert any("site-2 returned no model yet" in record.message for record in caplog.records)
 
 
-def test_flis_groups_anew_in_every_round_and_one_of_each_group_trains(tmp_path):
+def test_flis_groups_anew_in_every_round_and_one_of_each_group_trains(tmp_path, no_report):
     words = {"strategy": "flis", "num_clusters": 0, "flis_threshold": 0.7}
     folder = simulate(settings_in(tmp_path, **words))
     rounds = lines(folder, "rounds.jsonl")
@@ -149,7 +153,7 @@ def test_a_new_cluster_starts_from_the_models_that_its_sites_had_by_rows(tmp_pat
     assert [value["w"].tolist() for value in strategy.models] == [[6.0], [6.0], [8.0]]
 
 
-def test_more_clusters_than_sites_are_refused_before_the_first_round(tmp_path):
+def test_more_clusters_than_sites_are_refused_before_the_first_round(tmp_path, no_report):
     data = write_planted(tmp_path / "planted.npz", sites=1)
     settings = settings_in(
         tmp_path, dataset=str(data), split="by-user", num_clients=0, num_clusters=9
@@ -160,7 +164,7 @@ def test_more_clusters_than_sites_are_refused_before_the_first_round(tmp_path):
     assert not (folder / "rounds.jsonl").exists()
 
 
-def test_an_unknown_layer_is_refused_before_the_first_round(tmp_path):
+def test_an_unknown_layer_is_refused_before_the_first_round(tmp_path, no_report):
     with pytest.raises(ConfigError, match="unknown cka-layer 'softmax'"):
         simulate(settings_in(tmp_path, cka_layer="softmax"))
     [folder] = tmp_path.iterdir()
@@ -170,7 +174,7 @@ def test_an_unknown_layer_is_refused_before_the_first_round(tmp_path):
 # Rows of the sites as the probe ----------------------------------------------------------------
 
 
-def test_rows_of_the_sites_need_their_own_opt_in(tmp_path):
+def test_rows_of_the_sites_need_their_own_opt_in(tmp_path, no_report):
     settings = settings_in(tmp_path, cka_probe="client-rows")
     with pytest.raises(RoundError, match=r"'probe-rows', which site-0, .*site-4 did not opt in"):
         run(settings)
@@ -196,7 +200,7 @@ def test_rows_of_the_sites_are_named_as_a_disclosure_and_not_kept(tmp_path):
         (np.zeros((20, 1, 8, 8)), "no float32 rows of shape"),
     ],
 )
-def test_bad_probe_rows_are_refused_with_the_site(tmp_path, rows, said):
+def test_bad_probe_rows_are_refused_with_the_site(tmp_path, no_report, rows, said):
     def answer(message, context):
         reply = real(message, context)
         report = ProbeReport.decode(reply.content)
@@ -236,7 +240,9 @@ def accuracy_by_group(folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
-def test_planted_groups_are_found_and_each_is_served_better_than_by_fedavg(tmp_path, seed):
+def test_planted_groups_are_found_and_each_is_served_better_than_by_fedavg(
+    tmp_path, no_report, seed
+):
     data = write_planted(tmp_path / "planted.npz")
     words = PLANTED | {"dataset": str(data), "seed": seed}
     clustered = simulate(settings_in(tmp_path, **words))
@@ -247,7 +253,7 @@ def test_planted_groups_are_found_and_each_is_served_better_than_by_fedavg(tmp_p
         assert own > shared
 
 
-def test_identical_clients_do_not_split_where_the_silhouette_chooses(tmp_path):
+def test_identical_clients_do_not_split_where_the_silhouette_chooses(tmp_path, no_report):
     digits = load_digits()
     rows = np.tile(np.arange(60), 5)
     np.savez(
@@ -265,7 +271,7 @@ def test_identical_clients_do_not_split_where_the_silhouette_chooses(tmp_path):
 
 
 @pytest.mark.parametrize("selection", ["all", "random", "worst"])
-def test_label_clusters_can_drive_a_model_each_too(tmp_path, selection):
+def test_label_clusters_can_drive_a_model_each_too(tmp_path, no_report, selection):
     data = write_planted(tmp_path / "planted.npz", sites=2)
     words = {"dataset": str(data), "split": "by-user", "num_clients": 6, "strategy": "similarity"}
     settings = settings_in(
@@ -283,10 +289,15 @@ def test_label_clusters_can_drive_a_model_each_too(tmp_path, selection):
     assert {len(line["trained"]) for line in lines(folder, "rounds.jsonl")} == {expected or worst}
 
 
-def test_a_site_that_joins_late_goes_to_the_cluster_it_resembles(tmp_path):
+def test_a_site_that_joins_late_goes_to_the_cluster_it_resembles(tmp_path, no_report):
     """Site 01 of planted groups is let in only after the round of the clustering."""
     data = write_planted(tmp_path / "planted.npz")
-    words = PLANTED | {"dataset": str(data), "num_server_rounds": 4, "num_clients": 0}
+    words = PLANTED | {
+        "dataset": str(data),
+        "num_server_rounds": 4,
+        "num_clients": 0,
+        "local_epochs": 3,
+    }
     settings = settings_in(tmp_path, **words).with_absolute_paths()
     simulated_federation(settings)
     trainings = []

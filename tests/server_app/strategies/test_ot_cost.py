@@ -83,7 +83,7 @@ def equal(one, other):
     return one.keys() == other.keys() and all(np.array_equal(one[k], other[k]) for k in one)
 
 
-def test_planted_groups_are_found_and_trained_apart(planted):
+def test_planted_groups_are_found_and_trained_apart(planted, no_report):
     folder = simulate(settings_of(planted, num_server_rounds=6))
     sites = read(folder, "clusters.json")["sites"]
     first = next(iter(sites))
@@ -117,7 +117,7 @@ def train_directly(settings, parameters, round_number):
     return np.array(rows, dtype=float), arrays
 
 
-def test_the_probe_is_the_average_of_round_one_and_not_the_final_model(planted):
+def test_the_probe_is_the_average_of_round_one_and_not_the_final_model(planted, no_report):
     settings = settings_of(planted, num_server_rounds=3)
     folder = run(settings)
     initial = networks.initial_parameters(settings, (4,), 2)
@@ -127,7 +127,7 @@ def test_the_probe_is_the_average_of_round_one_and_not_the_final_model(planted):
         assert not equal(model(folder, "shared"), model(folder, f"cluster-{k}"))
 
 
-def test_costs_are_those_of_every_pair_of_sites_on_the_probe(planted):
+def test_costs_are_those_of_every_pair_of_sites_on_the_probe(planted, no_report):
     settings = settings_of(planted, min_rows=25)
     folder = run(settings)
     probe = model(folder, "shared")
@@ -149,7 +149,7 @@ def test_costs_are_those_of_every_pair_of_sites_on_the_probe(planted):
         assert 0 < pair["null_mean"] <= pair["null"] < 0.3
 
 
-def test_one_round_is_the_precheck_costs_and_groups_without_more_training(planted):
+def test_one_round_is_the_precheck_costs_and_groups_without_more_training(planted, no_report):
     folder = run(settings_of(planted))
     assert len(lines(folder)) == 1
     assert read(folder, "clusters.json")["num_clusters"] == 2
@@ -161,7 +161,7 @@ def test_one_round_is_the_precheck_costs_and_groups_without_more_training(plante
     assert asked[0]["what"].startswith("what the shared model makes of each training row")
 
 
-def test_the_number_of_groups_can_be_set_and_a_group_of_one_trains_alone(planted):
+def test_the_number_of_groups_can_be_set_and_a_group_of_one_trains_alone(planted, no_report):
     settings = settings_of(planted, num_clients=6, num_clusters=6, num_server_rounds=2)
     folder = run(settings)
     assert read(folder, "clusters.json")["chosen_by"] == "num-clusters"
@@ -171,12 +171,12 @@ def test_the_number_of_groups_can_be_set_and_a_group_of_one_trains_alone(planted
         assert equal(model(folder, f"cluster-{k}"), updates[k])
 
 
-def test_who_trains_inside_the_groups_can_be_chosen(planted):
+def test_who_trains_inside_the_groups_can_be_chosen(planted, no_report):
     folder = run(settings_of(planted, selection="random", num_server_rounds=3))
     assert [len(line["trained"]) for line in lines(folder)] == [6, 2, 2]
 
 
-def test_rows_of_a_class_that_is_too_small_stay_at_the_site(planted):
+def test_rows_of_a_class_that_is_too_small_stay_at_the_site(planted, no_report):
     folder = run(settings_of(planted, min_rows=1000))
     record = read(folder, "precheck.json")
     assert record["verdict"] == "uncertain"
@@ -194,7 +194,7 @@ def test_rows_of_a_class_that_is_too_small_stay_at_the_site(planted):
 # Refusals --------------------------------------------------------------------------------------
 
 
-def test_a_site_that_did_not_opt_in_is_named_before_round_one(planted):
+def test_a_site_that_did_not_opt_in_is_named_before_round_one(planted, no_report):
     settings = settings_of(planted)
     _, parts = simulated_federation(settings)
     with pytest.raises(RoundError) as refused:
@@ -242,7 +242,9 @@ def answering(change):
         (lambda report, rows: (report | {"counts": [40, 400]}, rows), "counts"),
     ],
 )
-def test_unusable_representations_stop_the_run_with_the_site_named(planted, change, said):
+def test_unusable_representations_stop_the_run_with_the_site_named(
+    planted, no_report, change, said
+):
     settings = settings_of(planted)
     name = simulated_federation(settings)[1][2].name
     with pytest.raises(RoundError, match=f"no representations from {name}: .*{said}"):
@@ -276,8 +278,7 @@ def test_thresholds_and_weights_reach_the_groups():
 # Sites that come late --------------------------------------------------------------------------
 
 
-def test_a_late_site_joins_the_group_of_least_cost(planted, monkeypatch, caplog):
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+def test_a_late_site_joins_the_group_of_least_cost(planted, no_report, caplog):
     settings = settings_of(planted, num_server_rounds=4)
     names = [part.name for part in simulated_federation(settings)[1]]
     late = 2 + names.index(names[5])

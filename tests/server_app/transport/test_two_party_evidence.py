@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from flwr.app import RecordDict
-from small_runs import settings_in
+from small_runs import settings_in, without_report
 from wires import SITES, Wire, on, redealt, with_arrays
 
 from client_app.answers.two_party_rows import _with_direction
@@ -48,7 +48,8 @@ def prechecks(tmp_path_factory):
     """Three small sites compared in every way: the run folders."""
     folder = tmp_path_factory.mktemp("runs")
     own = ("num-clients=3", "dirichlet-alpha=5", *OT)
-    return {way: simulate(settings_in(folder, *own, *words)) for way, words in WORDS.items()}
+    with without_report():
+        return {way: simulate(settings_in(folder, *own, *words)) for way, words in WORDS.items()}
 
 
 def precheck_of(folder):
