@@ -75,6 +75,8 @@ ARITHMETIC = (
     "server_app/record/energy_figures.py",
     "server_app/record/fairness.py",
     "server_app/rounds/divergence.py",
+    "server_app/rounds/turns.py",
+    "server_app/selection/balanced.py",
     "server_app/selection/in_clusters.py",
     "server_app/selection/rules.py",
     "server_app/transport/advice.py",

@@ -32,6 +32,12 @@ class View:
     """(n,) in [0, 1]: last accuracy of each client on its held-out rows; NaN where not known."""
     upload_seconds: np.ndarray | None = None
     """(n,) air time of each client's model at its link's rate, by the radio model; 0 on a wire."""
+    turns: np.ndarray | None = None
+    """(n,) int: times each client was asked to train, made up for rounds that it was away."""
+    label_counts: np.ndarray | None = None
+    """(n, K) rows of each class, exact or as far as noise lets the server know them."""
+    label_products: np.ndarray | None = None
+    """(n, n) inner products of label counts; known also where the counts are not."""
 
     @property
     def candidates(self) -> np.ndarray:
