@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -216,7 +217,9 @@ class FederatedTraining(OneRound):
         kind = "cluster" if self.method.route.model_per_cluster else "model"
         for index, parameters in enumerate(filter(None, self.models)):
             self.folder.write_model(f"{kind}-{index}", parameters)
-        self.folder.store(self._ledger.results(seconds, self.settings))
+        results = self._ledger.results(seconds, self.settings)
+        num_parameters = sum(value.size for value in self.models[0].values())
+        self.folder.store(replace(results, num_parameters=num_parameters))
 
     def summary(self) -> None:
         """Log what is about to run."""
