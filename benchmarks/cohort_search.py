@@ -41,12 +41,12 @@ def row(sites: int, m: int, alpha: float, rounds: int) -> str:
     times, balanced, drawn, rows = [], [], [], []
     for number in range(rounds):
         rng = np.random.default_rng(number)
-        began = time.perf_counter()
+        began = time.process_time()
         cohort = balanced_cohort(
             gram, sizes, turns, there, m, rng, penalty=_PENALTY, spread=_SPREAD
         )
         label_weights(gram / np.outer(sizes, sizes), sizes, cohort)
-        times.append(time.perf_counter() - began)
+        times.append(time.process_time() - began)
         turns[cohort] += 1
         balanced.append(imbalance(gram, sizes, cohort))
         drawn.append(imbalance(gram, sizes, rng.choice(sites, m, replace=False)))
@@ -65,7 +65,7 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     print(f"`{shlex.join(['python', 'benchmarks/cohort_search.py', *sys.argv[1:]])}`\n")
     print(
-        "| sites | M | alpha | rounds | s a round | at most | D of random ones | D | turns apart "
+        "| sites | M | alpha | rounds | CPU s a round | at most | D of random ones | D | turns apart "
         "| never trained | rows, % of average |"
     )
     print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")

@@ -6,7 +6,7 @@ together without showing their counts to anybody.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.linalg
@@ -29,6 +29,7 @@ __all__ = [
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 Target: TypeAlias = Literal["federation", "uniform"]
+N = TypeVar("N", float, FloatArray)
 
 _FEWEST_STARTS, _MOST_STARTS = 3, 20  # at random, beside the greedy one
 _SWAPS = 20_000  # looked at in one pass from all starts together, which bounds the starts
@@ -187,9 +188,7 @@ class _Search:
         # min keeps the first of equals.
         return min(found, key=lambda one: one[0])[1]
 
-    def _value(
-        self, total: FloatArray, rows: FloatArray, like: FloatArray, cost: FloatArray, size: int
-    ) -> FloatArray:
+    def _value(self, total: N, rows: N, like: N, cost: N, size: int) -> N:
         """Return the objective, but for a constant, of cohorts described by their sums."""
         return total / rows**2 - 2 * like / rows + cost / size
 
@@ -219,7 +218,7 @@ class _Search:
         total, rows, like, cost = (
             float(array[everybody].sum()) for array in (inner, self._sizes, self._like, self._cost)
         )
-        value = float(self._value(total, rows, like, cost, self._size))
+        value = self._value(total, rows, like, cost, self._size)
         while True:
             # Of all cohorts with a member (row) swapped for another site (column).
             totals = np.add.outer(
