@@ -65,8 +65,8 @@ def main() -> None:
     rounds = parser.parse_args().rounds
     print(f"`{shlex.join(['python', 'benchmarks/cohort_search.py', *sys.argv[1:]])}`\n")
     print(
-        "| sites | M | alpha | rounds | CPU s a round | at most | D of random ones | D | turns apart "
-        "| never trained | rows, % of average |"
+        "| sites | M | alpha | rounds | CPU s a round | at most | D of random ones | D | turns "
+        "apart | never trained | rows, % of average |"
     )
     print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for sites, m, alpha in (

@@ -77,6 +77,7 @@ ARITHMETIC = (
     "server_app/rounds/divergence.py",
     "server_app/rounds/turns.py",
     "server_app/selection/balanced.py",
+    "server_app/selection/class_cover.py",
     "server_app/selection/in_clusters.py",
     "server_app/selection/rules.py",
     "server_app/transport/advice.py",

@@ -8,7 +8,15 @@ from common.errors import ConfigError
 from common.objectives import objective_of
 from common.plugins import Table
 from server_app import masked_data
-from server_app.methods import balanced, baselines, elhussein, fama, morafah, pereira, talasso
+from server_app.methods import (
+    balanced,
+    baselines,
+    elhussein,
+    fama,
+    morafah,
+    pereira,
+    talasso,
+)
 from server_app.methods.method import Card, Composition, Method
 from server_app.protection import catalogue, secagg_limits
 from server_app.rounds.routing import ROUTINGS

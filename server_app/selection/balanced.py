@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from common.plugins import PieceSettings
+from server_app.selection.class_cover import fed_ent_opt_cohort
 from server_app.selection.rules import NOBODY, Cohort, Selection, View
 
 __all__ = [
     "BalanceSettings",
     "BalancedCohort",
     "balanced_cohort",
+    "fed_ent_opt_cohort",
     "imbalance",
     "label_weights",
     "qcid",

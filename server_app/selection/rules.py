@@ -38,6 +38,8 @@ class View:
     """(n, K) rows of each class, exact or as far as noise lets the server know them."""
     label_products: np.ndarray | None = None
     """(n, n) inner products of label counts; known also where the counts are not."""
+    num_classes: int = 1
+    """K."""
 
     @property
     def candidates(self) -> np.ndarray:

@@ -179,6 +179,7 @@ class OneRound(OwnRounds):
             clusters=self.clusters,
             accuracies=self._memory.accuracies(len(self.roster)),
             turns=self._memory.turns.seen(available),
+            num_classes=self.roster.sites[0].num_classes,
         )
         view = self.shown(view)
         asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)

@@ -74,6 +74,7 @@ def cohorts(name, availability, seed):
             turns=turns.seen(available),
             label_counts=counts.astype(float),
             label_products=(counts @ counts.T).astype(float),
+            num_classes=4,
         )
         asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
         assert available[asked].all()
@@ -216,6 +217,10 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
         ({"strategy": "delta"}, "set clients-per-round"),
         ({"strategy": "balanced-cohort"}, "set clients-per-round"),
         (
+            {"strategy": "fed-ent-opt", "clients-per-round": 15, "entropy-buffer": 6},
+            "at most 5 can be left alone",
+        ),
+        (
             {"strategy": "balanced-cohort", "clients-per-round": 2, "routing": "per-cluster"},
             "strategy=balanced-cohort groups nobody",
         ),
@@ -239,7 +244,7 @@ def test_methods_say_what_they_see():
     needs = {name: build(Settings.parse(COMMON | {"strategy": name})).needs for name in METHODS}
     assert needs["random"] == set()
     assert needs["repclust"] == {"labels"}
-    assert needs["balanced-cohort"] == {"sizes", "labels"}
+    assert needs["balanced-cohort"] == needs["fed-cbs"] == {"sizes", "labels"}
     assert needs["fedsccs"] == {"models"}
     assert needs["flis"] == {"models", "every-model"}
     assert needs["fedcor"] == {"sizes", "losses", "rehearsals"}
