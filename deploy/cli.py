@@ -100,13 +100,17 @@ def compare(
         str, typer.Option(help="the row that the others are held against; else the first")
     ] = "",
     jobs: Annotated[int, typer.Option(min=0, help="runs at a time; 0: one per core")] = 0,
+    recorded: Annotated[
+        Path | None,
+        typer.Option(help="folder of recorded runs, which are not played; new ones are added"),
+    ] = None,
 ) -> None:
     """Run many federations, skip those that are done, and write one table."""
     from deploy.compare.compare import compared as play
     from deploy.compare.grid import read_grid
 
     file, settings = _file_first(words or [])
-    play(read_grid(file, settings, quick=quick, reference=reference), jobs)
+    play(read_grid(file, settings, quick=quick, reference=reference), jobs, recorded)
 
 
 def _file_first(words: list[str]) -> tuple[Path | None, list[str]]:

@@ -136,5 +136,5 @@ def _first_model(settings: Settings, roster: Roster) -> dict[str, np.ndarray]:
 def _strategy(
     method: Method, settings: Settings, roster: Roster, folder: RunFolder
 ) -> FederatedTraining:
-    kind = FederatedTraining if method.group is None else method.group.strategy()
+    kind = FederatedTraining if method.asked is None else method.asked.strategy()
     return kind(method, settings, roster, folder)

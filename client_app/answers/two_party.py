@@ -101,6 +101,7 @@ def _offer(party: Party, content: RecordDict) -> RecordDict:
         width=held.width,
         numbers=list(held.left),
         rows=[len(rows) for rows in held.left.values()],
+        own=list(held.own),
     )
     party.keep(OFFER, ConfigRecord({"private": key.private, **asdict(offer)}))
     party.keep(ROWS, messages.encode_arrays(held.as_arrays()))

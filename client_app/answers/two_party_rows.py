@@ -1,7 +1,7 @@
 """Factors of secure products in fixed point: label distributions, or what a model makes of rows."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -13,8 +13,8 @@ from client_app.site import Site
 from common import messages
 from common.errors import MessageError
 from common.projection import unit_rows
-from common.two_party.label_products import LABEL_PRODUCTS
-from common.two_party.messages import LABELS, ROWS
+from common.two_party.label_products import INNER_PRODUCT, LABEL_PRODUCTS, LabelProduct
+from common.two_party.messages import LABEL_SHARES, LABELS, ROWS
 from common.two_party.protocol import fixed_rows
 from common.two_party.ring import Words
 
@@ -28,6 +28,8 @@ class Material:
     left: Mapping[int, Words]
     right: Mapping[int, Words]
     width: int
+    own: tuple[float, ...] = ()
+    """The product with itself where the site tells it."""
 
     def as_arrays(self) -> dict[str, Words]:
         """Return all rows under names that :meth:`of_arrays` understands."""
@@ -60,18 +62,25 @@ def material(purpose: str, content: RecordDict, site: Site) -> Material:
         MessageError: a purpose, or a metric, that cannot be had from products.
     """
     if purpose == LABELS and site.settings.metric in LABEL_PRODUCTS:
-        return _label_vectors(site)
+        return _label_vectors(site, LABEL_PRODUCTS[site.settings.metric])
+    if purpose == LABEL_SHARES:
+        inner = _label_vectors(site, LABEL_PRODUCTS[INNER_PRODUCT])
+        shares = _label_shares(site)
+        return replace(inner, own=(float(shares @ shares),))
     if purpose == ROWS:
         return _directions(content, site)
     raise MessageError(f"{purpose} with metric={site.settings.metric} is no two-party product")
 
 
-def _label_vectors(site: Site) -> Material:
+def _label_shares(site: Site) -> NDArray[np.float64]:
     counts = label_histogram.histogram(
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
-    shares = np.array(counts) / sum(counts)
-    how = LABEL_PRODUCTS[site.settings.metric]
+    return np.array(counts) / sum(counts)
+
+
+def _label_vectors(site: Site, how: LabelProduct) -> Material:
+    shares = _label_shares(site)
     left, right = fixed_rows(how.left(shares)[None]), fixed_rows(how.right(shares)[None])
     return Material({0: left}, {0: right}, left.shape[1])
 

@@ -77,7 +77,10 @@ class Introduction(Record):
     """Of its link, in Mbit/s; 0: what the run's radio profile says."""
 
 
-RELEASES = ("label-histogram", "label-distances", "model", "masked-model", "loss")
+RELEASES = (
+    *("label-histogram", "label-distances", "label-products"),
+    *("model", "masked-model", "loss"),
+)
 """What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
 
 DISCLOSURES = ("probe-rows", "representations", "class-statistics", "representation-products")

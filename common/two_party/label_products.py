@@ -1,7 +1,8 @@
-"""Label products: distances from one product of two vectors, so that no site shows its histogram.
+"""Label products: what one product of two vectors tells, so that no site shows its histogram.
 
 A site makes a left and a right vector of its label distribution p; the product of one site's left
-with another's right is all that the distance of the two needs.
+with another's right is all that the distance of the two needs. The product of the distributions
+themselves is one of them.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,9 +12,11 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["LABEL_PRODUCTS", "LabelProduct"]
+__all__ = ["INNER_PRODUCT", "LABEL_PRODUCTS", "LabelProduct"]
 
 FloatArray: TypeAlias = NDArray[np.float64]
+
+INNER_PRODUCT = "inner-product"
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class LabelProduct:
     Attributes:
         left: p -> the left vector (d,).
         right: q -> the right vector (d,).
-        distance: products of left and right vectors, and K -> distances, never negative.
+        distance: products of left and right vectors, and K -> what they tell, never negative.
     """
 
     left: Callable[[FloatArray], FloatArray]
@@ -70,5 +73,8 @@ LABEL_PRODUCTS: Mapping[str, LabelProduct] = {
     "hellinger": LabelProduct(
         np.sqrt, np.sqrt, lambda products, _: np.sqrt(np.maximum(1.0 - products, 0.0))
     ),
+    INNER_PRODUCT: LabelProduct(
+        lambda p: p, lambda q: q, lambda products, _: np.maximum(products, 0.0)
+    ),
 }
-"""By the name that the metric has in ``dissimilarity.LABEL_METRICS``."""
+"""By the name that the metric has in ``dissimilarity.LABEL_METRICS``; and <p, q>, no metric."""

@@ -21,12 +21,13 @@ TWO_PARTY_SHARE = f"{MessageType.QUERY}.product_share"
 TWO_PARTY_COST = f"{MessageType.QUERY}.product_cost"
 
 LABELS = "label-distances"
+LABEL_SHARES = "label-products"
 ROWS = "representation-products"
 PRODUCTS, COST = "products", "cost"
 REVEAL = (PRODUCTS, COST)
 """What the server learns: the products, or what a third site works out from them."""
 
-PURPOSES = (LABELS, ROWS)
+PURPOSES = (LABELS, LABEL_SHARES, ROWS)
 """What products are taken of; a site takes part once per run for each, if it releases that name."""
 
 
@@ -72,6 +73,8 @@ class TwoPartyOffer(Record):
     """Ascending: the classes, or 0 where there is one thing only."""
     rows: list[int]
     """Rows of each number that are multiplied."""
+    own: list[float]
+    """The product with itself, which takes no other site: of :data:`LABEL_SHARES` alone."""
 
     def __post_init__(self) -> None:
         """Refuse lists that do not belong together."""

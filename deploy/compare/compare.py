@@ -11,12 +11,13 @@ from common.errors import ComparisonError, ConfigError, CoterieError
 from deploy.compare import page, tables
 from deploy.compare.figures import Row, RunFigures, rows_of
 from deploy.compare.grid import Case, Grid
+from deploy.compare.recorded import lay_out, record
 from deploy.compare.runs import Outcome, Progress, alone, play
 from server_app import methods
 from server_app.record.run_folder import RunFolder
 
 
-def compared(grid: Grid, jobs: int = 0) -> Path:
+def compared(grid: Grid, jobs: int = 0, records: Path | None = None) -> Path:
     """Run what is missing, write the tables and the page, and return the comparison's folder.
 
     Every run is checked before the first one starts.
@@ -24,13 +25,25 @@ def compared(grid: Grid, jobs: int = 0) -> Path:
     Args:
         grid: the runs.
         jobs: processes; 0: one per core that this process may use.
+        records: a folder of recorded runs, which are not played, and to which those that are
+            played are added; None: none.
     """
     grid = replace(grid, cases=tuple(_checked(case) for case in grid.cases))
     folder = grid.output
     with alone(folder):
         show = _Line()
-        outcomes = play(grid.cases, folder, jobs or len(os.sched_getaffinity(0)), show)
+
+        def report(progress: Progress) -> None:
+            show(progress)
+            if records:
+                record(records, progress.ended)
+
+        if records:
+            lay_out(records, grid.cases, folder / "runs")
+        outcomes = play(grid.cases, folder, jobs or len(os.sched_getaffinity(0)), report)
         show.end()
+        if records:
+            record(records, outcomes)
         rows = _write(grid, outcomes, folder)
     if rows:
         print(_in_words(rows, grid))

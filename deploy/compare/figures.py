@@ -62,7 +62,7 @@ class RunFigures:
             uplink_share=lines[-1].uplink_share,
             worst_decile=lines[-1].accuracy_worst_decile,
             seconds=results.seconds,
-            num_parameters=_num_parameters(next((folder / "models").glob("*.safetensors"))),
+            num_parameters=_num_parameters(results, folder),
             trained=np.array(list(times_trained(lines, sites).values()), dtype=np.int64),
         )
 
@@ -91,7 +91,11 @@ class RunFigures:
         return math.nan if best is None else best
 
 
-def _num_parameters(path: Path) -> int:
+def _num_parameters(results: ResultsFile, folder: Path) -> int:
+    """Return the size of a site's model; a version that did not write it kept the model."""
+    if results.num_parameters is not None:
+        return results.num_parameters
+    path = next((folder / "models").glob("*.safetensors"))
     with safetensors.safe_open(path, framework="numpy") as file:
         return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - the file is no mapping
 

@@ -21,14 +21,16 @@ from common.plugins import PieceSettings
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app.clustering import algorithms, placement
 from server_app.clustering.algorithms import ScoredClusters
-from server_app.clustering.grouping import STRATEGIES, Grouping
+from server_app.clustering.grouping import STRATEGIES, Description, Grouping
 from server_app.clustering.placement import Placement
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, FloatArray, symmetric_kl
 
 __all__ = [
     "Clusterer",
+    "LabelCounts",
     "LabelDistances",
     "LabelGroups",
+    "LabelInnerProducts",
     "NormaliseSettings",
     "by_distances",
     "by_distances_of_pairs",
@@ -46,6 +48,24 @@ class NormaliseSettings(PieceSettings):
     normalise: Literal["client", "class"] = Field(
         "client", description="simclust, repclust: label counts per site, or first per class"
     )
+
+
+@dataclass(frozen=True)
+class LabelCounts(Description):
+    """The label histogram of every site, for a selection that looks at them."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"labels"})
+    needs_classes: ClassVar[str] = "label distributions"
+    played_by: ClassVar[str] = f"{STRATEGIES}.label_histograms:LabelHistograms"
+
+
+@dataclass(frozen=True)
+class LabelInnerProducts(Description):
+    """Inner products of label histograms, which every two sites compute together."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"label-products"})
+    needs_classes: ClassVar[str] = "label distributions"
+    played_by: ClassVar[str] = f"{STRATEGIES}.label_products:LabelProducts"
 
 
 @dataclass(frozen=True)
@@ -98,10 +118,11 @@ def by_distances_of_pairs(settings: Settings) -> LabelDistances:
         ConfigError: a metric that two sites cannot compute together, or more than one grouping.
     """
     LABEL_METRICS.named(settings.metric)
-    if settings.metric not in LABEL_PRODUCTS:
+    pairs = [name for name in LABEL_PRODUCTS if name in LABEL_METRICS]
+    if settings.metric not in pairs:
         raise ConfigError(
             f"metric = {settings.metric!r}: with label-privacy=two-party it must be one of "
-            f"{', '.join(LABEL_PRODUCTS)}; take one, or label-privacy=gaussian"
+            f"{', '.join(pairs)}; take one, or label-privacy=gaussian"
         )
     if settings.recluster_every:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Grouping: the promise that everything keeps that groups the sites of a run."""
+"""Grouping: the promises of what is asked of the sites of a run, and of what groups them."""
 
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, Protocol
@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 if TYPE_CHECKING:
     from server_app.strategies.base import FederatedTraining
 
-__all__ = ["STRATEGIES", "Grouping"]
+__all__ = ["STRATEGIES", "Description", "Grouping"]
 
 STRATEGIES = __name__.removesuffix("clustering.grouping") + "strategies"
 """The package of the built-in strategies, by its name where this package is installed."""
 
 
-class Grouping(Protocol):
-    """How a method groups the sites; groupings inherit from this class.
+class Description(Protocol):
+    """What a method asks of every site to describe it by; descriptions inherit from this class.
 
     Whoever composes a method or runs it asks these questions and never which kind it is.
     """
@@ -30,9 +30,13 @@ class Grouping(Protocol):
 
     played_by: ClassVar[str] = ""
     """Where its strategy stands, as an entry point has it: ``module:class``. A name and no class,
-    for strategies need Flower, and know the groupings that they play."""
+    for strategies need Flower, and know the descriptions that they play."""
 
     def strategy(self) -> "type[FederatedTraining]":
-        """Return who plays the rounds: a strategy that knows this kind of grouping."""
+        """Return who plays the rounds: a strategy that knows this kind of description."""
         kind: type[FederatedTraining] = resolve_name(self.played_by)
         return kind
+
+
+class Grouping(Description, Protocol):
+    """How a method groups the sites by what it asked of them; groupings inherit from this class."""

@@ -9,7 +9,15 @@ from common.objectives import objective_of
 from common.plugins import Table
 from server_app import masked_data, task_figures
 from server_app.aggregation import aggregator
-from server_app.methods import baselines, elhussein, fama, morafah, pereira, talasso
+from server_app.methods import (
+    balanced,
+    baselines,
+    elhussein,
+    fama,
+    morafah,
+    pereira,
+    talasso,
+)
 from server_app.methods.method import Card, Composition, Method
 from server_app.protection import catalogue, secagg_limits
 from server_app.rounds.routing import ROUTINGS
@@ -25,6 +33,7 @@ _BUILT_IN: Mapping[str, Composition] = {
     **talasso.METHODS,
     **morafah.METHODS,
     **elhussein.METHODS,
+    **balanced.METHODS,
 }
 
 
@@ -60,7 +69,7 @@ def build(settings: Settings) -> Method:
 def compose(settings: Settings) -> Method:
     """Return the method that the settings name, whatever their protections keep from it."""
     method = METHODS.named(settings.strategy)(settings)
-    masked_data.check(settings, method.group)
+    masked_data.check(settings, method.asked)
     if ROUTINGS[settings.routing].model_per_cluster and method.group is None:
         raise ConfigError(
             f"routing = {settings.routing!r}: strategy={settings.strategy} groups nobody; "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings
-from server_app.clustering.grouping import Grouping
+from server_app.clustering.grouping import Description, Grouping
 from server_app.rounds.routing import OneModel, PerCluster, Routing
 from server_app.selection import rules
 from server_app.selection.rules import Selection
@@ -21,13 +21,20 @@ class Method:
     select: Selection
     group: Grouping | None = None
     route: Routing = field(default_factory=OneModel)
+    describe: Description | None = None
+    """What the selection wants to know of every site before round 1, where nobody is grouped."""
+
+    @property
+    def asked(self) -> Description | None:
+        """What is asked of the sites: what groups them, or else describes them to the selection."""
+        return self.group or self.describe
 
     @property
     def needs(self) -> frozenset[str]:
-        """What the server must see of clients: what groups them and what selects them."""
-        grouping = self.group.needs if self.group else frozenset()
+        """What the server must see of clients: what is asked of them and what selects them."""
+        asked = self.asked.needs if self.asked else frozenset()
         rehearsals = {"rehearsals"} if self.select.rehearses else set()
-        return self.select.needs | grouping | rehearsals
+        return self.select.needs | asked | rehearsals
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,9 @@ WORDS: dict[str, Word] = {
     "label-distances": Word(
         "how far the label histograms of two sites are apart", without_model=True
     ),
+    "label-products": Word(
+        "the inner products of two sites' label shares, and each one's own", without_model=True
+    ),
     "class-counts": Word("each site's exact rows per class"),
     "losses": Word("each site's loss on its training rows"),
     "updates": Word("each site's last update"),
@@ -166,13 +169,15 @@ PROTECTIONS: list[Protection] = [
         setting="label-privacy=two-party",
         hides=_EXACT | _HISTOGRAM,
         whom="A site's label histogram, from the server and from the other sites, as long as the "
-        "server does not work together with a site: every two sites compute their distance "
-        "together, see two-party.md.",
+        "server does not work together with a site: every two sites compute their distance, or "
+        "their inner product, together, see two-party.md.",
         still="The distances, which the server sees and publishes as clusters: skewed histograms "
-        "can be found from them, and there is no differential privacy. " + _OTHER_RELEASES,
-        instead="use strategy=similarity, or label-privacy=gaussian or k-rr",
+        "can be found from them, and there is no differential privacy. Inner products, which "
+        "strategy=balanced-cohort asks for, give all histograms away up to a rotation, and small "
+        "ones exactly, up to the order of the classes. " + _OTHER_RELEASES,
+        instead="use strategy=similarity or balanced-cohort, or label-privacy=gaussian or k-rr",
         chosen=_label("two-party"),
-        covers=frozenset({"label-distances"}),
+        covers=frozenset({"label-distances", "label-products"}),
     ),
     Protection(
         setting="statistics-privacy=zcdp",

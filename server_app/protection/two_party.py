@@ -19,6 +19,7 @@ from common.errors import MessageError, RoundError
 from common.messages import Order, Parameters
 from common.two_party import protocol as secure
 from common.two_party.messages import (
+    LABEL_SHARES,
     TWO_PARTY_COST,
     TWO_PARTY_KEYS,
     TWO_PARTY_OPEN,
@@ -251,6 +252,9 @@ class _Play:
         offer = TwoPartyOffer.decode(content)
         if offer.site != self.roster.names[site]:
             raise MessageError(f"signed {offer.site!r}")
+        asked = self.order.purpose == LABEL_SHARES
+        if len(offer.own) != asked or not all(0.0 < own <= 1.0 for own in offer.own):
+            raise MessageError(f"products with itself {offer.own} for {self.order.purpose}")
         return offer
 
 

@@ -327,6 +327,8 @@ class ResultsFile(JsonRecord):
     uplink_share: float = math.nan
     seconds: float = math.nan
     """Wall time of the whole run."""
+    num_parameters: int | None = None
+    """Of a site's model."""
     selected: Mapping[str, int] | None = None
     """Site -> rounds in which its update counted."""
     joules: Mapping[str, float | None] | None = None

@@ -7,14 +7,16 @@ import numpy as np
 
 from common.messages import EvaluateReport, Parameters
 from server_app.rounds.attempt import Update
+from server_app.rounds.turns import Turns
 
 
 class Memory:
-    """Each client's last accuracy and, where it is told, what its last training added."""
+    """Each client's turns, last accuracy and, where it is told, what its last training added."""
 
     def __init__(self) -> None:
         self._updates = np.empty((0, 0), dtype=np.float32)
         self._accuracies: dict[int, float] = {}
+        self.turns = Turns()
 
     def accuracies(self, num_clients: int) -> np.ndarray:
         """Return the last accuracy of each client, (n,) in [0, 1]; NaN: none yet."""
@@ -37,12 +39,18 @@ class Memory:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of it."""
         accuracies = {str(client): value for client, value in self._accuracies.items()}
-        return {"updates": self._updates, "accuracies": accuracies}
+        return {
+            "updates": self._updates,
+            "accuracies": accuracies,
+            "turns": self.turns.state(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self._updates = state["updates"]
         self._accuracies = {int(client): value for client, value in state["accuracies"].items()}
+        if "turns" in state:  # a version that counted none had no rule that looks at them
+            self.turns.restore(state["turns"])
 
 
 def with_latest(

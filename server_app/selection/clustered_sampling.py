@@ -128,8 +128,12 @@ class ClusteredBySize(Selection):
     """``size`` urns filled by the sites' sizes; a site drawn from several trains once."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes"})
-    weighs: ClassVar[bool] = True
     size: int
+
+    @property
+    def weighs(self) -> bool:
+        """Return True."""
+        return True
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the draw; at most ``size`` clients, weighted by how many urns drew them."""
@@ -141,8 +145,12 @@ class ClusteredBySimilarity(Selection):
     """``size`` urns filled with sites whose last updates point the same way."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes", "updates"})
-    weighs: ClassVar[bool] = True
     size: int
+
+    @property
+    def weighs(self) -> bool:
+        """Return True."""
+        return True
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the draw; at most ``size`` clients, weighted by how many urns drew them."""

@@ -82,9 +82,13 @@ class Delta(Selection):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes", "updates"})
-    weighs: ClassVar[bool] = True
     size: int
     full: bool = False
+
+    @property
+    def weighs(self) -> bool:
+        """Return True."""
+        return True
 
     @property
     def rehearses(self) -> bool:

@@ -32,6 +32,14 @@ class View:
     """(n,) in [0, 1]: last accuracy of each client on its held-out rows; NaN where not known."""
     upload_seconds: np.ndarray | None = None
     """(n,) air time of each client's model at its link's rate, by the radio model; 0 on a wire."""
+    turns: np.ndarray | None = None
+    """(n,) int: times each client was asked to train, made up for rounds that it was away."""
+    label_counts: np.ndarray | None = None
+    """(n, K) rows of each class, exact or as far as noise lets the server know them."""
+    label_products: np.ndarray | None = None
+    """(n, n) inner products of label counts; known also where the counts are not."""
+    num_classes: int = 1
+    """K."""
 
     @property
     def candidates(self) -> np.ndarray:
@@ -76,8 +84,11 @@ class Selection(Protocol):
     needs: ClassVar[frozenset[str]] = frozenset()
     """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``accuracies``,
     ``links``."""
-    weighs: ClassVar[bool] = False
-    """Whether its cohorts carry weights of their own."""
+
+    @property
+    def weighs(self) -> bool:
+        """Whether its cohorts carry weights of their own."""
+        return False
 
     def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return who is asked for the loss of the present model first, (m,) available clients."""

@@ -4,6 +4,7 @@ import logging
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -231,7 +232,9 @@ class FederatedTraining(OneRound):
 
     def _finish(self, seconds: float) -> None:
         self._write_models()
-        self.folder.store(self._ledger.results(seconds, self.settings))
+        results = self._ledger.results(seconds, self.settings)
+        num_parameters = sum(value.size for value in self.models[0].values())
+        self.folder.store(replace(results, num_parameters=num_parameters))
 
     def _write_models(self, where: str = "models") -> None:
         kind = "cluster" if self.method.route.model_per_cluster else "model"

@@ -7,31 +7,26 @@ from dataclasses import replace
 import numpy as np
 from flwr.serverapp import Grid
 
-from common import messages, seeds
+from common import seeds
 from common.config import Settings
-from common.errors import RoundError
-from common.messages import Order
-from common.privacy.labels import label_mechanism
 from server_app.clustering import placement
-from server_app.clustering.algorithms import Clusters, ScoredClusters, normalise_counts
+from server_app.clustering.algorithms import ScoredClusters, normalise_counts
 from server_app.clustering.by_labels import LabelGroups
 from server_app.methods import Method
 from server_app.record.checkpoint import State
 from server_app.record.format import ClustersFile
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.exchange import OK, Answer, Exchange
-from server_app.rounds.guard import inspect_exact_histogram, inspect_noisy_histogram
 from server_app.rounds.roster import Roster
-from server_app.strategies.base import FederatedTraining
+from server_app.strategies.label_histograms import LabelHistograms
 
 log = logging.getLogger("coterie")
 
 
-class LabelDistributionClustering(FederatedTraining):
-    """Asks every site for its label histogram, groups the sites, then plays the rounds.
+class LabelDistributionClustering(LabelHistograms):
+    """Groups the sites by their label histograms, then plays the rounds.
 
-    A site that joins late is asked too and put where it fits; every ``recluster-every`` rounds all
-    are asked again and grouped anew.
+    A site that joins late is put where it fits; every ``recluster-every`` rounds all are asked
+    again and grouped anew.
     """
 
     def __init__(
@@ -40,21 +35,11 @@ class LabelDistributionClustering(FederatedTraining):
         super().__init__(method, settings, roster, folder)
         assert isinstance(method.group, LabelGroups)
         self._group: LabelGroups = method.group
-        self._counts = np.empty((0, 0), dtype=np.float64)
         self._formed = ClustersFile()
 
     def prepare(self, grid: Grid, timeout: float) -> None:
-        """Query the histograms and form the clusters; every site must answer."""
-        self.roster.require("label-histogram", why=f"strategy={self.settings.strategy}")
-        self._say_protection()
-        answers = self._histograms(self.roster, np.arange(len(self.roster)), grid, timeout)
-        bad = [answer for answer in answers if answer.verdict != OK]
-        if bad:
-            raise RoundError(
-                f"no label histogram from {self.roster.names[bad[0].client]}: {bad[0].verdict}; "
-                "clusters need every site's, so repair or leave out the site"
-            )
-        self._counts = np.array([answer.value for answer in answers], dtype=np.float64)
+        """Query the histograms and form the clusters."""
+        super().prepare(grid, timeout)
         grouping = self._grouped()
         self.clusters = grouping.clusters
         self._note(0, grouping, drift=None)
@@ -63,12 +48,11 @@ class LabelDistributionClustering(FederatedTraining):
 
     def state(self) -> State:
         """Return the clusters with what they were formed from."""
-        return {**super().state(), "counts": self._counts, "formed": self._formed.to_json()}
+        return {**super().state(), "formed": self._formed.to_json()}
 
     def restore(self, state: State, grid: Grid, timeout: float) -> None:
         """Go on with the clusters formed before; nobody is asked again."""
         super().restore(state, grid, timeout)
-        self._counts = state["counts"]
         self._formed = ClustersFile.from_json(state["formed"])
 
     def before_round(self, server_round: int, grid: Grid, timeout: float) -> float | None:
@@ -88,29 +72,15 @@ class LabelDistributionClustering(FederatedTraining):
         self, newcomers: Roster, server_round: int, grid: Grid, timeout: float
     ) -> Roster | None:
         """Put each newcomer into the cluster it is nearest to; leave out who does not answer."""
-        answers = self._histograms(newcomers, np.arange(len(newcomers)), grid, timeout)
-        kept = []
-        for answer in answers:
-            name = newcomers.names[answer.client]
-            if answer.value is None:
-                log.warning("%s joined but is left out: %s", name, answer.verdict)
-                continue
-            kept.append(answer.client)
-            if name in self.roster.names:
-                self._counts[self.roster.names.index(name)] = answer.value
-            else:
-                self._place(answer.value)
-        if not kept:
-            return None
-        admitted = newcomers.subset(kept)
-        self._write_clusters(self.roster.joined(admitted))
+        admitted = super().admit(newcomers, server_round, grid, timeout)
+        if admitted:
+            self._write_clusters(self.roster.joined(admitted))
         return admitted
 
-    def _place(self, counts: list[float]) -> None:
-        self._counts = np.vstack([self._counts, counts])
+    def cluster_of_newcomer(self) -> int:
+        """Return the nearest cluster."""
         shares = normalise_counts(self._counts, self._group.normalise)
-        cluster = self._group.place(shares[:-1], self.clusters, shares[-1])
-        self.clusters = Clusters(np.append(self.clusters.labels, cluster))
+        return self._group.place(shares[:-1], self.clusters, shares[-1])
 
     def _grouped(self) -> ScoredClusters:
         shares = normalise_counts(self._counts, self._group.normalise)
@@ -127,32 +97,6 @@ class LabelDistributionClustering(FederatedTraining):
                 log.warning("%s: its last label histogram is used: %s", name, answer.verdict)
             else:
                 self._counts[answer.client] = answer.value
-
-    def _histograms(
-        self, roster: Roster, clients: np.ndarray, grid: Grid, timeout: float
-    ) -> list[Answer[list[float]]]:
-        """Return the answers of some clients of a roster to the question for label counts (K,)."""
-        exchange = Exchange(
-            roster,
-            messages.LABEL_HISTOGRAM,
-            contents=[messages.content()],
-            orders=[Order(round=0, attempt=1, model=0)],
-            models=dict.fromkeys(clients.tolist(), 0),
-        )
-        replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
-        noisy = self.settings.label_privacy != "none"
-        inspect = inspect_noisy_histogram if noisy else inspect_exact_histogram
-        return exchange.answers(replies, inspect)
-
-    def _say_protection(self) -> None:
-        mechanism = label_mechanism(self.settings, self.roster.sites[0].num_classes)
-        if mechanism is not None:
-            log.info(
-                "label histograms: %s; epsilon %.3g at delta %.3g, to %s",
-                mechanism.name,
-                *mechanism.promise,
-                mechanism.unit,
-            )
 
     def _note(self, after_round: int, grouping: ScoredClusters, drift: float | None) -> None:
         """Write down how the clusters came about, and between whom they were formed."""

@@ -49,6 +49,10 @@ class OneRound(OwnRounds):
     def before_average(self, attempt: Attempt) -> None:
         """Do what must happen once a round's updates are there; this one needs nothing."""
 
+    def shown(self, view: View) -> View:
+        """Add to a view what was asked of the sites before round 1; this one asked nothing."""
+        return view
+
     def needs_updates(self, server_round: int) -> bool:
         """Return whether single updates must be seen in a round; averages will do for this one."""
         return False
@@ -69,6 +73,7 @@ class OneRound(OwnRounds):
         view = self._informed(attempt, rng)
         with attempt.timed("server"):
             cohort = self.method.select.choose(view, rng)
+            self._memory.turns.took(cohort.clients)
         with self.meter.phase("train"):
             if self.settings.secagg and not self.needs_updates(attempt.round):
                 # Of what each model's members train, only the mean is seen.
@@ -163,13 +168,17 @@ class OneRound(OwnRounds):
     def _informed(self, attempt: Attempt, rng: np.random.Generator) -> View:
         """Return what the selection is shown, some of which the sites must be asked for."""
         select = self.method.select
+        available = self.roster.available(attempt.federation.grid)
         view = View(
             round=attempt.round,
-            available=self.roster.available(attempt.federation.grid),
+            available=available,
             num_examples=self.roster.num_examples,
             clusters=self.clusters,
             accuracies=self._memory.accuracies(len(self.roster)),
+            turns=self._memory.turns.seen(available),
+            num_classes=self.roster.sites[0].num_classes,
         )
+        view = self.shown(view)
         asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
         if len(asked):
             view = replace(view, losses=self._losses(attempt, self.models, asked))

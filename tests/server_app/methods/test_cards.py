@@ -53,6 +53,7 @@ def test_example_is_a_command_that_would_start(name):
 WORDS = {
     "sizes": "",
     "labels": "label histograms",
+    "label-products": "inner products",
     "losses": "loss",
     "updates": "update",
     "models": "models",

@@ -22,6 +22,7 @@ from server_app.clustering.by_labels import LabelGroups
 from server_app.clustering.by_models import ModelGroups
 from server_app.clustering.clusters import Clusters
 from server_app.methods import METHODS, Method, build
+from server_app.rounds.turns import Turns
 from server_app.selection.rules import Cohort, Everybody, View
 
 SIZE = 3
@@ -55,14 +56,26 @@ def clusters_of(name, n):
 
 
 def cohorts(name, availability, seed):
-    """Four rounds as the strategy plays them, with losses and updates drawn from the seed."""
+    """Four rounds as the strategy plays them; losses, updates and labels drawn from the seed."""
     select = build(Settings.parse(COMMON | {"strategy": name})).select
     truth, n = np.random.default_rng(seed), availability.shape[1]
     updates = np.zeros((n, 5), dtype=np.float32)
+    rows = np.arange(1, n + 1) ** 2
+    counts = np.array([truth.multinomial(r, truth.dirichlet(np.ones(4))) for r in rows])
+    turns = Turns()
     for number, available in enumerate(availability, start=1):
         rng = np.random.default_rng([seed, number])
-        rows = np.arange(1, n + 1) ** 2
-        view = View(number, available, rows, clusters_of(name, n), updates=updates.copy())
+        view = View(
+            number,
+            available,
+            rows,
+            clusters_of(name, n),
+            updates=updates.copy(),
+            turns=turns.seen(available),
+            label_counts=counts.astype(float),
+            label_products=(counts @ counts.T).astype(float),
+            num_classes=4,
+        )
         asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
         assert available[asked].all()
         assert available[rehearsing].all()
@@ -73,6 +86,7 @@ def cohorts(name, availability, seed):
         if len(rehearsing):
             view = dataclasses.replace(view, losses_after=losses[1])
         cohort = select.choose(view, rng)
+        turns.took(cohort.clients)
         updates[cohort.clients] = truth.normal(size=(len(cohort.clients), 5))
         yield available, cohort
 
@@ -210,6 +224,15 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
     [
         ({"strategy": "fedcor"}, "set clients-per-round"),
         ({"strategy": "delta"}, "set clients-per-round"),
+        ({"strategy": "balanced-cohort"}, "set clients-per-round"),
+        (
+            {"strategy": "fed-ent-opt", "clients-per-round": 15, "entropy-buffer": 6},
+            "at most 5 can be left alone",
+        ),
+        (
+            {"strategy": "balanced-cohort", "clients-per-round": 2, "routing": "per-cluster"},
+            "strategy=balanced-cohort groups nobody",
+        ),
         ({"strategy": "repclust"}, "set clients-per-round, or num-clusters"),
         (
             {
@@ -230,6 +253,7 @@ def test_methods_say_what_they_see():
     needs = {name: build(Settings.parse(COMMON | {"strategy": name})).needs for name in METHODS}
     assert needs["random"] == set()
     assert needs["repclust"] == {"labels"}
+    assert needs["balanced-cohort"] == needs["fed-cbs"] == {"sizes", "labels"}
     assert needs["fedsccs"] == {"models"}
     assert needs["flis"] == {"models", "every-model"}
     assert needs["fedcor"] == {"sizes", "losses", "rehearsals"}

@@ -61,9 +61,9 @@ CLIENT = {
 }
 RESULTS = keys(
     "accuracy loss accuracy_std accuracy_worst_decile shared_loss shared_accuracy best_accuracy "
-    "best_round rounds mean_clients_per_round bytes_down bytes_up uplink_share seconds selected "
-    "joules joules_source joules_total kg_co2e sites sustained_rounds best_sustained_accuracy "
-    "target_accuracy target_first_round target_round target_joules models"
+    "best_round rounds mean_clients_per_round bytes_down bytes_up uplink_share seconds "
+    "num_parameters selected joules joules_source joules_total kg_co2e sites sustained_rounds "
+    "best_sustained_accuracy target_accuracy target_first_round target_round target_joules models"
 )
 CLUSTERS = keys("round strategy metric num_clusters chosen_by score scores drift sites")
 SITE = keys("site num_examples num_test_examples num_classes input_shape releases schema link_rate")

@@ -29,6 +29,8 @@ METHODS = {
     "random": {"clients-per-round": 2},
     "similarity": {"routing": "per-cluster", "num-clusters": 2, "recluster-every": 2},
     "simclust": {"clients-per-round": 2},
+    "balanced-cohort": {"clients-per-round": 2},
+    "fed-ent-opt": {"clients-per-round": 2},
     "fedcor": {"clients-per-round": 2, "fedcor-warmup": 2, "fedcor-interval": 1},
     "delta": {"clients-per-round": 2},
     "clustered-sampling-similarity": {"clients-per-round": 2},

@@ -96,7 +96,8 @@ def test_late_site_of_repclust_goes_where_its_classes_are_missing(digits, tmp_pa
 
 
 def test_late_site_takes_part_in_methods_without_clusters(digits, tmp_path):
-    for strategy in ("fedcor", "delta", "clustered-sampling-similarity", "random"):
+    strategies = "fedcor", "delta", "clustered-sampling-similarity", "random"
+    for strategy in (*strategies, "balanced-cohort", "fed-ent-opt"):
         words = {"clients-per-round": 8, "fedcor-warmup": 2, "strategy": strategy, "name": strategy}
         folder, names = run(digits, tmp_path, {LATE: range(2, 99)}, **words)
         trained = [line["trained"] for line in lines(folder)]

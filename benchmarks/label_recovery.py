@@ -1,0 +1,113 @@
+"""Label recovery: how much of the sites' histograms inner products give away.
+
+    python benchmarks/label_recovery.py
+
+With ``label-privacy=two-party`` a server that chooses balanced cohorts reads, within 2^-20, the
+inner products of the label shares of every two sites, and each site's own. It knows the sites'
+numbers of rows, which are public. Products of counts are then off by less than a half as long as
+the product of two sites' rows is below 2^19, and rounding gives them exactly. This script plays
+such a server: it lists the whole numbers that have a site's rows and square, keeps those that have
+the right products with the sites before it, and counts what is left, up to the order of the
+classes.
+"""
+
+import argparse
+import itertools
+import shlex
+import sys
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+Found = tuple[tuple[int, ...], ...]
+
+_OFF = 2.0**-20  # of a product of shares: what the sites add
+_ENOUGH = 2  # explanations: more tell no more, the server cannot choose between two
+
+
+def seen(counts: IntArray, rng: np.random.Generator) -> IntArray:
+    """Return the products of counts (n, n) that the server works out of what it reads."""
+    rows = counts.sum(axis=1)
+    shares = counts / rows[:, None]
+    noise = rng.uniform(-_OFF, _OFF, size=(len(counts), len(counts)))
+    noise = np.triu(noise, 1) + np.triu(noise, 1).T  # a site's own product has none
+    return np.rint((shares @ shares.T + noise) * np.outer(rows, rows)).astype(np.int64)
+
+
+def histograms(rows: int, square: int, classes: int) -> IntArray:
+    """Return every histogram (m, classes) of so many rows with this sum of squares."""
+    grid = np.indices((rows + 1,) * (classes - 1)).reshape(classes - 1, -1).T
+    last = rows - grid.sum(axis=1)
+    whole = np.column_stack([grid, last])[last >= 0]
+    return whole[(whole**2).sum(axis=1) == square]
+
+
+def explanations(products: IntArray, rows: Sequence[int], classes: int) -> set[Found]:
+    """Return the federations that have these products, up to the order of the classes.
+
+    It stops at two: the server then knows that it does not know.
+    """
+    possible = [histograms(n, int(products[site, site]), classes) for site, n in enumerate(rows)]
+    found: set[Found] = set()
+    for whole in _going_on(np.empty((0, classes), dtype=np.int64), possible, products):
+        found.add(canonical(whole))
+        if len(found) == _ENOUGH:
+            break
+    return found
+
+
+def _going_on(
+    before: IntArray, possible: Sequence[IntArray], products: IntArray
+) -> Iterable[IntArray]:
+    site = len(before)
+    if site == len(possible):
+        yield before
+        return
+    fits = (possible[site] @ before.T == products[site, :site]).all(axis=1)
+    for histogram in possible[site][fits]:
+        yield from _going_on(np.vstack([before, histogram]), possible, products)
+
+
+def canonical(counts: IntArray) -> Found:
+    """Return the histograms with their classes in the order of their columns."""
+    return tuple(sorted(map(tuple, counts.T.tolist())))
+
+
+def recovered(
+    sites: int, rows: tuple[int, int], classes: int, alpha: float, seeds: int
+) -> tuple[int, int]:
+    """Return in how many federations the server finds all histograms, and in how many others."""
+    exact = several = 0
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        numbers = rng.integers(rows[0], rows[1] + 1, size=sites)
+        shares = rng.dirichlet(np.full(classes, alpha), size=sites)
+        counts = np.array([rng.multinomial(n, p) for n, p in zip(numbers, shares, strict=True)])
+        found = explanations(seen(counts, rng), numbers.tolist(), classes)
+        exact += found == {canonical(counts)}
+        several += len(found) == _ENOUGH
+    return exact, several
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=200)
+    asked = parser.parse_args()
+    print(f"`{shlex.join(['python', 'benchmarks/label_recovery.py', *sys.argv[1:]])}`\n")
+    print("| sites | rows of each | classes | alpha | all found (%) | several explanations (%) |")
+    print("|---:|---:|---:|---:|---:|---:|")
+    cases = itertools.product((2, 3, 5, 8), ((30, 70), (100, 300)), (2, 3, 4), (0.1, 1.0))
+    for sites, rows, classes, alpha in cases:
+        if classes == 4 and rows[1] > 70:
+            continue  # too many histograms to list them all
+        exact, several = recovered(sites, rows, classes, alpha, asked.seeds)
+        shown = (100 * count / asked.seeds for count in (exact, several))
+        words = f"{rows[0]} to {rows[1]} | {classes} | {alpha:g}"
+        print("| {} | {} | {:.1f} | {:.1f} |".format(sites, words, *shown), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,157 @@
+"""Balanced cohorts: rules for who trains by pooled labels, this project's own and others'."""
+
+from collections.abc import Mapping
+
+from common.config import Settings
+from common.errors import ConfigError
+from server_app.clustering.by_labels import LabelCounts, LabelInnerProducts
+from server_app.clustering.grouping import Description
+from server_app.methods.method import Card, Composition, Method, cohort_size
+from server_app.selection.balanced import BalancedCohort, BalanceSettings
+from server_app.selection.class_cover import FedCbs, FedEntOpt, FedEntOptSettings
+
+
+def label_products(settings: Settings) -> Description:
+    """Return what gives inner products of label counts: histograms, or products of two sites."""
+    return LabelInnerProducts() if settings.label_privacy == "two-party" else LabelCounts()
+
+
+def balanced_cohort(settings: Settings) -> Method:
+    """M clients whose pooled labels look like the federation's, nobody left behind."""
+    asked = settings.of(BalanceSettings)
+    return Method(
+        select=BalancedCohort(
+            cohort_size(settings),
+            asked.balance_penalty,
+            asked.balance_spread,
+            asked.balance_target,
+            asked.balance_weights,
+        ),
+        describe=label_products(settings),
+    )
+
+
+BALANCED_COHORT = Composition(
+    balanced_cohort,
+    card=Card(
+        paper="Coterie",
+        source=(
+            "Coterie's own; the imbalance with balance-target=uniform is the QCID of Zhang et al., "
+            "“Fed-CBS”, ICML 2023"
+        ),
+        trains="M whose pooled labels look like everybody's",
+        sees=("label histograms, or with label-privacy=two-party their inner products; updates"),
+        rule=(
+            "D(S) is the squared distance between the pooled label shares of a cohort S and those "
+            "of all sites. Each round the M available sites train that minimise D(S) + "
+            "balance-penalty · mean over S of the turns a site had more than whoever had the "
+            "fewest, found greedily and by swaps. Only sites with fewer than the fewest turns + "
+            "balance-spread are chosen, if so many are there; so with everybody there turns never "
+            "differ by more than that. A site that was away or joins late counts at least as many "
+            "turns as the least of those that stayed. With balance-weights=labels the members' "
+            "weights in the average, each at least 0.001, minimise the squared distance of their "
+            "mixture of label shares to the federation's + 0.01 · that of the weights to the "
+            "shares of rows."
+        ),
+        assumes=(
+            "Labels are skewed, and what sets sites apart is their labels. A rare class that one "
+            "site holds alone comes with that site's turn only."
+        ),
+        costs=(
+            "Every site sends its label histogram once; with label-privacy=two-party every two "
+            "sites play three exchanges together before round 1. Choosing takes milliseconds for "
+            "100 sites."
+        ),
+        settings=(
+            "clients-per-round",
+            "balance-weights",
+            "balance-target",
+            "balance-penalty",
+            "balance-spread",
+            "label-privacy",
+        ),
+        example="clients-per-round=5",
+    ),
+    settings=(BalanceSettings,),
+)
+
+
+def fed_cbs(settings: Settings) -> Method:
+    """M clients drawn one by one, sooner those that balance the classes: Zhang et al. 2023."""
+    return Method(select=FedCbs(cohort_size(settings)), describe=label_products(settings))
+
+
+FED_CBS = Composition(
+    fed_cbs,
+    card=Card(
+        paper="Zhang et al. 2023",
+        source=(
+            "Zhang, Li, Tian, Wang, Chen, “Fed-CBS: A Heterogeneity-Aware Client Sampling "
+            "Mechanism for Federated Learning via Class-Imbalance Reduction”, ICML 2023, "
+            "arXiv 2209.15245"
+        ),
+        trains="M drawn so that their classes are balanced",
+        sees="label histograms, or with label-privacy=two-party their inner products; updates",
+        rule=(
+            "QCID(S) is the squared distance between the pooled label shares of clients S and "
+            "equal ones. The first is drawn with odds 1 / QCID + 10 sqrt(3 ln r / (2 (t + 1))), r "
+            "the round and t the times a client trained; the m-th with odds QCID(S with it)^-m. "
+            "Below 1e-6 a QCID counts as that. Published codes differ in the exponents and in "
+            "where t starts; here they are m and 0."
+        ),
+        assumes=(
+            "All classes should count alike. Its target is uniform even where the federation's "
+            "labels are not; balanced-cohort has the federation's, and with "
+            "balance-target=uniform this one."
+        ),
+        costs=(
+            "Every site sends its label histogram once; with label-privacy=two-party every two "
+            "sites play three exchanges together before round 1."
+        ),
+        settings=("clients-per-round", "label-privacy"),
+        example="clients-per-round=5",
+    ),
+)
+
+
+def fed_ent_opt(settings: Settings) -> Method:
+    """M clients whose pooled labels have a large entropy: Lutz et al. 2024."""
+    size, buffer = cohort_size(settings), settings.of(FedEntOptSettings).entropy_buffer
+    if settings.num_clients and buffer > settings.num_clients - size:
+        raise ConfigError(
+            f"entropy-buffer = {buffer}: with num-clients = {settings.num_clients} and "
+            f"clients-per-round = {size} at most {settings.num_clients - size} can be left alone; "
+            "set it lower, or 0"
+        )
+    return Method(select=FedEntOpt(size, buffer), describe=LabelCounts())
+
+
+FED_ENT_OPT = Composition(
+    fed_ent_opt,
+    card=Card(
+        paper="Lutz et al. 2024",
+        source="Lutz et al., FedEntOpt, arXiv 2411.01240, 2024",
+        trains="M whose pooled labels have a large entropy",
+        sees="label histograms, updates",
+        rule=(
+            "The first is drawn uniformly from those not in a buffer; then always the one is taken "
+            "with which the label counts of all taken so far have the largest entropy. The buffer "
+            "holds the last entropy-buffer picks, first in, first out, and keeps them from being "
+            "picked; a pick enters it at once, so the oldest can come free within a round. Where "
+            "it covers everybody available it is ignored for that pick. Whether the paper fills "
+            "it per pick or per round could not be read; it changes the choices."
+        ),
+        assumes="All classes should count alike, also where the federation's labels are not so.",
+        costs="Every site sends its label histogram once, a few numbers.",
+        settings=("clients-per-round", "entropy-buffer"),
+        example="clients-per-round=5",
+    ),
+    settings=(FedEntOptSettings,),
+)
+
+
+METHODS: Mapping[str, Composition] = {
+    "balanced-cohort": BALANCED_COHORT,
+    "fed-cbs": FED_CBS,
+    "fed-ent-opt": FED_ENT_OPT,
+}

@@ -1,0 +1,132 @@
+"""Recorded runs: they stand for the runs they were made of, on another machine too."""
+
+import json
+import lzma
+
+import pytest
+from typer.testing import CliRunner
+
+from common.errors import ConfigError
+from deploy.cli import app
+from deploy.compare.figures import RunFigures
+from deploy.compare.grid import read_grid
+from deploy.compare.recorded import lay_out, record
+from deploy.compare.runs import Outcome, finished, play
+
+WORDS = ("num-clients=4", "num-server-rounds=2", "local-epochs=1", "clients-per-round=2")
+GRID = (*WORDS, "strategy=random", "seed=0..1")
+
+
+def grid(folder, *words):
+    return read_grid(None, [*GRID, f"output-dir={folder}", *words])
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    """Two finished runs and the folder with their records."""
+    folder = tmp_path_factory.mktemp("played")
+    (folder / "runs").mkdir()
+    outcomes = play(grid(folder).cases, folder, 2, lambda progress: None)
+    record(folder / "records", outcomes)
+    return outcomes, folder / "records"
+
+
+def figures(case, folder):
+    values = vars(RunFigures.of(case, folder)) | {"case": None, "folder": None, "curve": None}
+    return {key: str(value) for key, value in values.items()}
+
+
+def test_figures_are_those_of_the_run_without_its_models(played, tmp_path):
+    outcomes, records = played
+    here = grid(tmp_path, f"data-dir={tmp_path}").cases
+    lay_out(records, here, tmp_path)
+    for outcome, case in zip(outcomes, here, strict=True):
+        folder = finished(case, tmp_path)
+        assert folder is not None
+        assert not (folder / "models").exists()
+        assert figures(case, folder) == figures(outcome.case, outcome.folder)
+
+
+def test_nothing_is_played_that_is_recorded(played, tmp_path):
+    _, records = played
+    before = {path: path.read_bytes() for path in records.iterdir()}
+    words = ["compare", *GRID, f"output-dir={tmp_path}", "--recorded", str(records)]
+    said = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert "2 were there already" in said.output
+    assert not list((tmp_path / "comparison" / "runs").glob("*.log"))
+    assert {path: path.read_bytes() for path in records.iterdir()} == before
+
+
+def test_what_is_played_is_added(tmp_path):
+    words = ["compare", *WORDS, "strategy=fedavg", "clients-per-round=0", f"output-dir={tmp_path}"]
+    words.remove("clients-per-round=2")
+    said = CliRunner().invoke(
+        app, [*words, "--recorded", str(tmp_path / "records")], catch_exceptions=False
+    )
+    assert said.exit_code == 0
+    [path] = (tmp_path / "records").iterdir()
+    content = json.loads(lzma.decompress(path.read_bytes()))
+    assert content["settings"]["strategy"] == "fedavg"
+    assert [line["round"] for line in content["rounds.jsonl"]] == [1, 2]
+
+
+def test_records_are_small_and_name_no_place(played):
+    _, records = played
+    for path in records.iterdir():
+        assert path.stat().st_size < 4000
+        text = lzma.decompress(path.read_bytes()).decode()
+        assert "data-dir" not in text
+        assert str(records.parent) not in text
+
+
+def test_another_target_is_a_figure_of_the_same_record_and_another_seed_is_not(played, tmp_path):
+    _, records = played
+    lay_out(records, grid(tmp_path, "target-accuracy=0.1").cases, tmp_path)
+    assert len(list(tmp_path.glob("*-recorded"))) == 2
+    with pytest.raises(ConfigError, match="given twice"):
+        grid(tmp_path, "seed=7")
+    other = read_grid(None, [*WORDS, "strategy=random", "seed=7", f"output-dir={tmp_path}"])
+    lay_out(records, other.cases, tmp_path)
+    assert finished(other.cases[0], tmp_path) is None
+
+
+def changed(content):
+    return content | {"settings": content["settings"] | {"seed": 99}}
+
+
+def without_rounds(content):
+    return {key: value for key, value in content.items() if key != "rounds.jsonl"}
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (lambda data, content: data[:50], "cannot be read"),
+        (lambda data, content: b"", "cannot be read"),
+        (lambda data, content: lzma.compress(b"[1, 2]"), "cannot be read"),
+        (lambda data, content: packed(without_rounds(content)), "cannot be read"),
+        (lambda data, content: packed(changed(content)), "its settings are not those of random"),
+    ],
+    ids=["cut", "empty", "list", "no rounds", "other settings"],
+)
+def test_damaged_record_is_named_and_nothing_is_laid_out(played, tmp_path, made, says):
+    outcomes, records = played
+    broken = tmp_path / "records"
+    broken.mkdir()
+    for path in records.iterdir():
+        data = path.read_bytes()
+        (broken / path.name).write_bytes(made(data, json.loads(lzma.decompress(data))))
+    with pytest.raises(ConfigError, match=says) as error:
+        lay_out(broken, [outcome.case for outcome in outcomes], tmp_path / "runs")
+    assert str(broken) in str(error.value)
+    assert not (tmp_path / "runs").exists()
+
+
+def packed(content):
+    return lzma.compress(json.dumps(content).encode())
+
+
+def test_run_that_failed_leaves_no_record(tmp_path):
+    [case, _] = grid(tmp_path).cases
+    record(tmp_path / "records", [Outcome(case, None, "no")])
+    assert not (tmp_path / "records").exists()

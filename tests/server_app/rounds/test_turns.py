@@ -1,0 +1,57 @@
+"""Turns: counted, made up for absences, and kept by a checkpoint."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from server_app.rounds.turns import Turns
+
+ALL = np.ones(3, dtype=bool)
+
+
+def test_turns_are_times_asked_to_train():
+    turns = Turns()
+    assert turns.seen(ALL).tolist() == [0, 0, 0]
+    for clients in ([0, 1], [1]):
+        turns.took(np.array(clients))
+    assert turns.seen(ALL).tolist() == [1, 2, 0]
+
+
+def test_who_was_away_or_comes_late_has_nothing_to_catch_up_on():
+    turns = Turns()
+    turns.seen(np.array([True, True, False]))
+    for _ in range(4):
+        turns.took(np.array([0, 1]))
+    turns.took(np.array([1]))
+    # Site 2 comes back and site 3 joins: sites 0 and 1 stayed, with 4 turns at least.
+    assert turns.seen(np.ones(4, dtype=bool)).tolist() == [4, 5, 4, 4]
+    turns.took(np.array([2]))
+    # Asked again in the same round, as for a second attempt, nothing is made up twice.
+    assert turns.seen(np.ones(4, dtype=bool)).tolist() == [4, 5, 5, 4]
+
+
+def test_absence_takes_no_turns_away():
+    turns = Turns()
+    turns.seen(ALL)
+    for _ in range(3):
+        turns.took(np.array([2]))
+    turns.seen(np.array([True, True, False]))
+    assert turns.seen(ALL).tolist() == [0, 0, 3]
+
+
+@given(
+    rounds=st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_size=20),
+    cut=st.integers(0, 19),
+)
+def test_resumed_turns_are_uninterrupted_turns(rounds, cut):
+    def play(turns, masks):
+        for mask in map(np.array, masks):
+            turns.seen(mask)
+            turns.took(np.flatnonzero(mask)[:2])
+        return turns
+
+    whole = play(Turns(), rounds)
+    first, second = play(Turns(), rounds[:cut]), Turns()
+    second.restore(first.state())
+    play(second, rounds[cut:])
+    assert second.seen(np.ones(4, dtype=bool)).tolist() == whole.seen(np.ones(4, bool)).tolist()
