@@ -43,7 +43,30 @@ class DataError(CoterieError):
 
 
 class MessageError(CoterieError):
-    """A message that does not hold what sender and receiver agreed on."""
+    """A message that does not hold what sender and receiver agreed on.
+
+    Its text may quote what the sender made up, so it is cut to :data:`MOST_QUOTED` characters and
+    holds nothing that a terminal acts on.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(quotable(text))
+
+
+MOST_QUOTED = 400
+
+
+def quotable(text: str) -> str:
+    r"""Return a text from elsewhere as it may stand on one line of a log.
+
+    >>> quotable("a\nb\x1b[31m")
+    'a b�[31m'
+    """
+    shown = " ".join(text[: 2 * MOST_QUOTED].split())
+    shown = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown
+    )
+    return shown if len(shown) <= MOST_QUOTED else shown[: MOST_QUOTED - 1] + "…"
 
 
 class TrustError(CoterieError):

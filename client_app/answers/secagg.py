@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app.answers import with_noise
 from client_app.peers import identity_of, trusted_by
+from client_app.received import received_model
 from client_app.site import Site, require
 from client_app.training import personal
 from common import messages
@@ -93,7 +94,7 @@ def train(message: Message, site: Site, context: Context) -> Message:
         raise SecaggError(f"a sum of {order.members} sites: at least {fewest} must be in one")
     _step(site, context, order, 0)
     _forget(context)
-    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    parameters = received_model(message.content, site)
     learned = personal.train(parameters, site, _fresh(order, site.settings))
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
     fitted, noise = with_noise.update_answer(message, site, fitted)

@@ -19,6 +19,7 @@ from common.messages.contents import (
     reply,
     with_usage,
 )
+from common.messages.form import check_form
 from common.messages.keys import (
     ARRAYS,
     CLASS_STATISTICS,
@@ -37,7 +38,9 @@ from common.messages.records import (
     DISCLOSURES,
     METERED,
     MOMENTS,
+    MOST_LOSS,
     MOST_ROWS_SEEN,
+    MOST_SECONDS,
     PROBE,
     RELEASES,
     ROWS_SEEN,
@@ -55,7 +58,9 @@ from common.messages.records import (
     RepresentationReport,
     TrainReport,
     Usage,
+    check_range,
 )
+from common.messages.template import Template, check_arrays
 
 __all__ = [
     "ARRAYS",
@@ -67,7 +72,9 @@ __all__ = [
     "LOSS",
     "METERED",
     "MOMENTS",
+    "MOST_LOSS",
     "MOST_ROWS_SEEN",
+    "MOST_SECONDS",
     "NOTE",
     "PROBE",
     "PROBE_ROWS",
@@ -90,9 +97,13 @@ __all__ = [
     "Record",
     "ReleaseNote",
     "RepresentationReport",
+    "Template",
     "TrainReport",
     "Usage",
     "arrays_of",
+    "check_arrays",
+    "check_form",
+    "check_range",
     "content",
     "decode_arrays",
     "encode_arrays",

@@ -157,8 +157,7 @@ class SecaggAverages:
 
         def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggKeys:
             report = _decoded(SecaggKeys, reply, asked, _SLACK_BYTES)
-            if not (np.isfinite(report.seconds) and report.seconds >= 0):
-                raise MessageError(f"seconds = {report.seconds}")
+            messages.check_range("seconds", report.seconds, 0, messages.MOST_SECONDS)
             signed = SignedKeys(
                 report.site, report.identity_key, tuple(report.keys), report.signature
             )

@@ -5,6 +5,7 @@ All pairs of sites play together in three exchanges; every site must answer each
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -44,6 +45,8 @@ __all__ = ["TwoPartyProducts", "two_party_products"]
 log = logging.getLogger("coterie")
 
 T = TypeVar("T")
+
+_MOST_COLUMNS = 1 << 20
 
 _Arrays = dict[str, np.ndarray]
 
@@ -157,9 +160,13 @@ class _Play:
         arrays = None if model is None else messages.encode_arrays(model)
         content = messages.content(self.order, arrays)
         offers = self._ask(TWO_PARTY_KEYS, [content] * len(self.roster), self._offer)
-        widths = {offer.width for offer in offers}
-        if len(widths) > 1:
-            raise RoundError(f"sites offer rows of {sorted(widths)} columns; one model gives one")
+        [(width, _)] = Counter(offer.width for offer in offers).most_common(1)
+        for offer in offers:
+            if offer.width != width:
+                raise RoundError(
+                    f"{offer.site} offers rows of {offer.width} columns, most sites of {width}: "
+                    "repair or leave out the site, and start a new run"
+                )
         return offers
 
     def openings(self, offers: Sequence[TwoPartyOffer], cases: Sequence[_Case]) -> list[_Arrays]:
@@ -251,6 +258,12 @@ class _Play:
         offer = TwoPartyOffer.decode(content)
         if offer.site != self.roster.names[site]:
             raise MessageError(f"signed {offer.site!r}")
+        told = self.roster.sites[site]
+        if offer.numbers and not 0 <= offer.numbers[0] <= offer.numbers[-1] < told.num_classes:
+            raise MessageError(f"numbers {offer.numbers}, introduced with {told.num_classes}")
+        if not (sum(offer.rows) <= told.num_examples and 1 <= offer.width <= _MOST_COLUMNS):
+            raise MessageError(f"{sum(offer.rows)} rows of {offer.width} columns")
+        offer.signed  # noqa: B018 - looks at the lengths of keys and signature
         return offer
 
 

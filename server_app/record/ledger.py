@@ -100,10 +100,7 @@ class Ledger:
             shared_loss=_of_common_model(attempt, lambda report: report.shared_loss),
             shared_accuracy=_of_common_model(attempt, lambda report: report.shared_accuracy),
             models=tuple(ModelScore(model, **vars(score)) for model, score in scores.items()),
-            trained=(
-                *(self._roster.names[answer.client] for answer, _, _ in attempt.trained),
-                *sorted(site for one in attempt.sums for site in one.sites),
-            ),
+            trained=attempt.cohort,
             rejected=self._rejected(attempt),
             missing=tuple(
                 sorted({self._roster.names[a.client] for a in answers if a.verdict == NO_REPLY})

@@ -5,15 +5,23 @@ from typing import Any
 
 import numpy as np
 
+from common.config import Settings
 from common.messages import EvaluateReport, Parameters
 from server_app.rounds.attempt import Update
 from server_app.rounds.exchange import Answer
+from server_app.rounds.update_norms import UpdateNorms
 
 
 class Memory:
-    """Each client's last accuracy and, where it is told, what its last training added."""
+    """Each client's last accuracy and, where it is told, what its last training added.
 
-    def __init__(self) -> None:
+    Args:
+        settings: of the run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.norms = UpdateNorms.of(settings)
+        """Of all updates."""
         self._updates = np.empty((0, 0), dtype=np.float32)
         self._accuracies: dict[int, float] = {}
 
@@ -39,12 +47,17 @@ class Memory:
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of it."""
         accuracies = {str(client): value for client, value in self._accuracies.items()}
-        return {"updates": self._updates, "accuracies": accuracies}
+        return {
+            "updates": self._updates,
+            "accuracies": accuracies,
+            "update-norms": self.norms.state(),
+        }
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self._updates = state["updates"]
         self._accuracies = {int(client): value for client, value in state["accuracies"].items()}
+        self.norms.restore(state.get("update-norms", ()))  # runs of old versions have none
 
 
 def with_latest(

@@ -199,9 +199,12 @@ class FederatedTraining(OneRound):
                 self.after_round(server_round)
                 return train_loss, accuracy
             self.models, self.clusters = before
+        missing = "update"
+        if train_loss is not None:
+            missing = f"evaluation of what {', '.join(attempt.cohort)} trained"
         raise RoundError(
-            f"round {server_round}: no usable {'update' if train_loss is None else 'evaluation'} "
-            f"in {_ATTEMPTS} attempts; {attempt.first_reason()}"
+            f"round {server_round}: no usable {missing} in {_ATTEMPTS} attempts; "
+            f"{attempt.first_reason()}"
         )
 
     def _record(self, attempt: Attempt) -> None:
