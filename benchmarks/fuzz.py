@@ -373,6 +373,8 @@ class Fuzzer:
 def sound(value: Any, like: Any) -> bool:
     """Whether what was accepted is as finite, as bounded and of the same shape as what was sent."""
     if isinstance(value, np.ndarray):
+        if value.ndim == 1 and value.dtype == like.dtype == np.uint8:
+            return value.size <= 2 * like.size + 1_024  # sealed: only its reader can tell more
         alike = value.shape == like.shape and value.dtype == like.dtype
         return bool(alike and np.isfinite(value).all())
     if isinstance(value, float):
@@ -400,8 +402,8 @@ def sound(value: Any, like: Any) -> bool:
 
 def _arrays_sound(content: RecordDict, was: RecordDict) -> bool:
     """Whether a question's model is finite and shaped as the one that was sent; others may be."""
-    if messages.ARRAYS not in was:
-        return True
+    if messages.ARRAYS not in was or messages.ARRAYS not in content:
+        return messages.ARRAYS not in was or "purpose" in content[messages.RECORD]
     try:
         arrays = messages.decode_arrays(messages.arrays_of(content))
     except CoterieError:

@@ -10,10 +10,13 @@ CoterieError              exit code 1
 ├── ClusteringError       clients that cannot be grouped as asked             1
 ├── RoundError            a round without a usable result                     1
 ├── ComparisonError       runs of a comparison that failed                    1
-└── FlowerError           a program of Flower's that refused or failed        1
+├── FlowerError           a program of Flower's that refused or failed        1
+├── WorkerError           a simulation whose workers die                      1
+└── StorageError          a disk that is full or cannot be written            1
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -95,3 +98,22 @@ class ComparisonError(CoterieError):
 
 class FlowerError(CoterieError):
     """A program of Flower's that refused what was asked of it, or failed."""
+
+
+class WorkerError(CoterieError):
+    """A simulation whose worker processes die, so that a client's work cannot be done."""
+
+
+class StorageError(CoterieError):
+    """A disk that is full, or that cannot be written any more."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> "StorageError | None":
+        """Return what an error says of a disk; None if it is about something else."""
+        if not isinstance(error, OSError) or error.errno not in _OF_A_DISK:
+            return None
+        where = f"{error.filename}: " if error.filename else ""
+        return cls(f"{where}{error.strerror}; make room there, and go on with coterie resume")
+
+
+_OF_A_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})
