@@ -6,6 +6,7 @@
 """
 
 import argparse
+import logging
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 
 from common.config import Settings
 from deploy.simulation.grid import simulate
-from server_app.rounds import update_norms
+from server_app.rounds import memory, update_norms
 
 ROUNDS = 10
 RUNS: Mapping[str, Mapping[str, Any]] = {
@@ -32,10 +33,15 @@ RUNS: Mapping[str, Mapping[str, Any]] = {
         "local-epochs": 1,
         "learning-rate": 0.1,
     },
-    "heart disease, 4 hospitals": {"dataset": "heart-disease", "split": "by-user"},
+    "heart disease, 4 hospitals": {
+        "dataset": "heart-disease",
+        "split": "by-user",
+        "num-clients": 4,
+    },
     "heart disease, 4 hospitals, 20 local epochs": {
         "dataset": "heart-disease",
         "split": "by-user",
+        "num-clients": 4,
         "local-epochs": 20,
     },
     "synthetic, 10 sites, feature shift": {
@@ -73,8 +79,6 @@ def ratios(words: Mapping[str, Any], folder: str, data_dir: str) -> list[float]:
     common = {"strategy": "fedavg", "num-server-rounds": ROUNDS, "data-dir": data_dir}
     settings = Settings.parse({**common, **words, "output-dir": folder, "workers": 1})
     _Watched.ratios = []
-    from server_app.rounds import memory
-
     memory.UpdateNorms = _Watched  # type: ignore[misc]
     try:
         simulate(settings)
@@ -88,15 +92,13 @@ def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data-dir", default="")
     asked = parser.parse_args(words)
-    rows = []
+    logging.getLogger("coterie").addHandler(logging.NullHandler())  # no progress between the rows
+    print("| run | longest in round 1 | longest in any round |")
+    print("|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for name, run in RUNS.items():
             found = ratios(run, folder, asked.data_dir)
-            rows.append((name, found[0], max(found)))
-    print("| run | longest in round 1 | longest in any round |")
-    print("|---|---|---|")
-    for name, first, most in rows:
-        print(f"| {name} | {first:.1f} | {most:.1f} |")
+            print(f"| {name} | {found[0]:.1f} | {max(found):.1f} |", flush=True)
     return 0
 
 

@@ -23,7 +23,6 @@ from server_app.protection.disclosed import DisclosureFile
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder, environment
-from server_app.record.run_status import beating
 from server_app.report import report
 from server_app.rounds.deadlines import Courier
 from server_app.rounds.delegating_grid import HoldsClients
@@ -63,7 +62,7 @@ def _record(
     metered = MeteredGrid(grid, meter, disclosures)
     courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
     try:
-        with beating(folder.path), folder.reserved(), meter:
+        with folder.at_work(), meter:
             folder.write_json("environment.json", environment() | {"metered": meter.description})
             _run(courier, settings, method, folder, meter)
     except BaseException as raised:

@@ -26,7 +26,7 @@ from common.errors import ConfigError, DataError
 from common.messages import Introduction, Parameters
 from server_app.record.format import ClientLine, RoundLine, SiteEntry, StatusFile
 from server_app.record.json_record import JsonRecord
-from server_app.record.run_status import read_status
+from server_app.record.run_status import beating, read_status
 
 Json = Mapping[str, Any]
 R = TypeVar("R", bound=JsonRecord)
@@ -107,12 +107,13 @@ class RunFolder:
             self.write(kind.FILE, b"".join(kept))
 
     @contextlib.contextmanager
-    def reserved(self) -> Iterator[None]:
-        """Keep a little room while the block runs, so that a full disk can be said on it."""
+    def at_work(self) -> Iterator[None]:
+        """Renew the status while the block runs, and keep room to say on a full disk that it is."""
         reserve = self.path / ".reserve"
         try:
             reserve.write_bytes(os.urandom(_RESERVED_BYTES))
-            yield
+            with beating(self.path):
+                yield
         finally:
             reserve.unlink(missing_ok=True)
 
