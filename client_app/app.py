@@ -21,6 +21,7 @@ from client_app.answers import (
 )
 from client_app.answers.class_statistics import class_moments
 from client_app.answers.representations import SeenRows
+from client_app.received import received_model
 from client_app.site import Site, open_site, require
 from client_app.training import engine, personal
 from client_app.training.loop import Evaluation, Stopwatch
@@ -59,6 +60,7 @@ def _of_node(handler: NodeHandler) -> Callable[[Message, Context], Message]:
         try:
             site = open_site(context)
             name = f"site {site.name}"
+            messages.check_form(message.content)
             return energy.metered(lambda m, s: handler(m, s, context), message, site)
         except CoterieError as error:
             raise type(error)(f"{name}: {error}") from error
@@ -68,10 +70,10 @@ def _of_node(handler: NodeHandler) -> Callable[[Message, Context], Message]:
     return answer
 
 
-def _task(message: Message) -> tuple[Order, Parameters]:
+def _task(message: Message, site: Site) -> tuple[Order, Parameters]:
     """Return what a message asks, and the model that it is about."""
     order = Order.decode(message.content)
-    return order, messages.decode_arrays(messages.arrays_of(message.content))
+    return order, received_model(message.content, site)
 
 
 @app.query("introduce")
@@ -120,7 +122,7 @@ def representations(message: Message, site: Site) -> Message:
     """Send what the model makes of this site's rows, if its own configuration releases that."""
     require(site, "representations")
     watch = Stopwatch()
-    order, parameters = _task(message)
+    order, parameters = _task(message, site)
     seen = probing.represented(parameters, site)
     report = _seen_report(site, order, seen, watch.seconds)
     return messages.reply(message, report, {messages.ROWS_SEEN: seen.rows})
@@ -144,7 +146,7 @@ def class_statistics(message: Message, site: Site) -> Message:
     """Send mean and second moment of every class, if the site's own configuration releases that."""
     require(site, "class-statistics")
     watch = Stopwatch()
-    order, parameters = _task(message)
+    order, parameters = _task(message, site)
     seen = probing.represented(parameters, site)
     moments, note = class_moments(parameters, seen, site)
     report = _seen_report(site, order, seen, watch.seconds)
@@ -157,7 +159,7 @@ def train(message: Message, site: Site) -> Message:
     """Train the model received on this site's rows and send it back, if anything is shared."""
     if objective_of(site.settings).shares_model:
         require(site, "model")
-    order, parameters = _task(message)
+    order, parameters = _task(message, site)
     learned = personal.train(parameters, site, order)
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
     return train_reply(message, site, order, fitted)
@@ -183,7 +185,7 @@ def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> M
 def evaluate(message: Message, site: Site) -> Message:
     """Evaluate the model that this site uses on its held-out rows: its own, or the one received."""
     watch = Stopwatch()
-    order, parameters = _task(message)
+    order, parameters = _task(message, site)
     if objective_of(site.settings).is_personal:
         used, own, shared = personal.evaluate(parameters, site, order)
         return evaluate_reply(message, site, order, used, own, watch.seconds, shared)
@@ -236,7 +238,7 @@ def loss(message: Message, site: Site) -> Message:
     """Measure the model received on this site's training rows, if the site releases that."""
     require(site, "loss")
     watch = Stopwatch()
-    order, parameters = _task(message)
+    order, parameters = _task(message, site)
     report = LossReport(
         site=site.name,
         round=order.round,

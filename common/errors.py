@@ -10,10 +10,13 @@ CoterieError              exit code 1
 ├── ClusteringError       clients that cannot be grouped as asked             1
 ├── RoundError            a round without a usable result                     1
 ├── ComparisonError       runs of a comparison that failed                    1
-└── FlowerError           a program of Flower's that refused or failed        1
+├── FlowerError           a program of Flower's that refused or failed        1
+├── WorkerError           a simulation whose workers die                      1
+└── StorageError          a disk that is full or cannot be written            1
 """
 
 import difflib
+import errno
 from collections.abc import Iterable
 
 
@@ -43,7 +46,30 @@ class DataError(CoterieError):
 
 
 class MessageError(CoterieError):
-    """A message that does not hold what sender and receiver agreed on."""
+    """A message that does not hold what sender and receiver agreed on.
+
+    Its text may quote what the sender made up, so it is cut to :data:`MOST_QUOTED` characters and
+    holds nothing that a terminal acts on.
+    """
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(quotable(text))
+
+
+MOST_QUOTED = 400
+
+
+def quotable(text: str) -> str:
+    r"""Return a text from elsewhere as it may stand on one line of a log.
+
+    >>> quotable("a\nb\x1b[31m")
+    'a b�[31m'
+    """
+    shown = " ".join(text[: 2 * MOST_QUOTED].split())
+    shown = "".join(
+        letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in shown
+    )
+    return shown if len(shown) <= MOST_QUOTED else shown[: MOST_QUOTED - 1] + "…"
 
 
 class TrustError(CoterieError):
@@ -72,3 +98,22 @@ class ComparisonError(CoterieError):
 
 class FlowerError(CoterieError):
     """A program of Flower's that refused what was asked of it, or failed."""
+
+
+class WorkerError(CoterieError):
+    """A simulation whose worker processes die, so that a client's work cannot be done."""
+
+
+class StorageError(CoterieError):
+    """A disk that is full, or that cannot be written any more."""
+
+    @classmethod
+    def of(cls, error: BaseException) -> "StorageError | None":
+        """Return what an error says of a disk; None if it is about something else."""
+        if not isinstance(error, OSError) or error.errno not in _OF_A_DISK:
+            return None
+        where = f"{error.filename}: " if error.filename else ""
+        return cls(f"{where}{error.strerror}; make room there, and go on with coterie resume")
+
+
+_OF_A_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO})

@@ -1,5 +1,6 @@
 """ServerApp: settings -> method -> strategy -> run folder."""
 
+import contextlib
 import logging
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from common import config, logs, messages, models
 from common.config import Settings
-from common.errors import CoterieError
+from common.errors import CoterieError, StorageError
 from common.logs import JsonFormatter
 from common.messages import Introduction
 from common.objectives import objective_of
@@ -56,26 +57,39 @@ def _record(
     event = "resumed" if settings.resume else "started"
     log.info("writing to %s", folder.path, extra=logs.fact(event, strategy=settings.strategy))
     meter = RunMeter.of(settings)
-    folder.write_json("environment.json", environment() | {"metered": meter.description})
     clients = grid if isinstance(grid, HoldsClients) else None
     disclosures = DisclosureFile(folder, real=clients is None)
     metered = MeteredGrid(grid, meter, disclosures)
     courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
     try:
-        with meter:
+        with folder.at_work(), meter:
+            folder.write_json("environment.json", environment() | {"metered": meter.description})
             _run(courier, settings, method, folder, meter)
-    except BaseException as error:
-        done = folder.rounds_done()
-        text = str(error) if isinstance(error, CoterieError) else repr(error)
-        folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
-        audit.append(folder, "failed", {"round": done, "error": text})
-        raise
-    finally:
+    except BaseException as raised:
+        error = StorageError.of(raised) or raised
+        _say_failed(folder, settings, error)
         courier.drain()
+        with contextlib.suppress(OSError):  # of a disk that is full already
+            disclosures.write()
+            report.write_report(folder)
+        raise error from raised.__cause__
+    courier.drain()
+    try:
         disclosures.write()
         report.write_report(folder)
+    except OSError as raised:
+        raise StorageError.of(raised) or raised from None
     log.info("report: %s", (folder.path / "report.html").as_uri())
     log.info("run: %s", folder.path)
+
+
+def _say_failed(folder: RunFolder, settings: Settings, error: BaseException) -> None:
+    """Put on disk why a run ended, as far as there is room."""
+    done = folder.rounds_done()
+    text = str(error) if isinstance(error, CoterieError) else repr(error)
+    with contextlib.suppress(OSError):
+        folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
+        audit.append(folder, "failed", {"round": done, "error": text})
 
 
 def show_progress(log_format: str) -> None:
@@ -109,7 +123,8 @@ def _run(
     else:
         roster = introduce(grid, expected=settings.num_clients, timeout=timeout)
     folder.write_sites(roster.sites)
-    audit.append(folder, "joined", *roster.facts(roster.names))
+    there = zip(roster.names, roster.available(grid), strict=True)
+    audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
     strategy = _strategy(method, settings, roster, folder)
     strategy.meter = meter
     strategy.resume(done, state)

@@ -27,7 +27,7 @@ class ProtocolSteps:
     Attributes:
         context: the node's.
         keeper: of the site; it outlives the context.
-        name: of the protocol and its occasion, the same in every step; 1 to 100 letters, digits,
+        name: of the protocol and its occasion, the same in every step; 1 to 90 letters, digits,
             dots, - or _.
     """
 
@@ -64,16 +64,16 @@ class ProtocolSteps:
 
         One that fails is not worked on again either: its answers would be of other draws.
         """
-        piece, run = f"{self.name}-step.json", str(self.context.run_id)
+        # A piece for each run: a site may be in several at once.
+        piece = f"{self.name}-step-{self.context.run_id}.json"
         with self.keeper.locked():
             kept = self.keeper.read(piece)
-            last_run, last = json.loads(kept) if kept else ("", 0)
-            if last_run == run and last >= step:
+            if kept and json.loads(kept) >= step:
                 raise TrustError(
                     f"step {step} of {self.name} was begun before in this run, and its answer was "
                     "lost as the site was restarted, or never came to be; start a new run"
                 )
-            self.keeper.write(piece, json.dumps([run, step]).encode())
+            self.keeper.write(piece, json.dumps(step).encode())
 
     def _key(self, step: int, part: str) -> str:
         return f"{self.name}/{step}/{part}"

@@ -17,6 +17,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app.answers import with_noise
 from client_app.peers import identity_of, trusted_by
+from client_app.received import received_model
 from client_app.site import Site, require
 from client_app.training import personal
 from common import messages
@@ -42,7 +43,7 @@ from common.secagg.protocol import SEED_BYTES, Circle, Keys, Member, disclose, o
 
 _SECRETS, _CIRCLE = "secure-sum", "secure-sum-circle"  # in Context.state
 _NOISE = "secure-sum-noise"
-_STEP = "secure-sum-step.json"  # kept
+_STEP = "secure-sum-step-{run}.json"  # kept
 _SEALED = ReleaseNote("sealed for other sites")
 
 
@@ -93,7 +94,7 @@ def train(message: Message, site: Site, context: Context) -> Message:
         raise SecaggError(f"a sum of {order.members} sites: at least {fewest} must be in one")
     _step(site, context, order, 0)
     _forget(context)
-    parameters = messages.decode_arrays(messages.arrays_of(message.content))
+    parameters = received_model(message.content, site)
     learned = personal.train(parameters, site, _fresh(order, site.settings))
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
     fitted, noise = with_noise.update_answer(message, site, fitted)
@@ -179,17 +180,19 @@ def _step(site: Site, context: Context, order: Order | SealedShares, step: int) 
 
     A step that fails is not answered again either: the sum goes on without the site.
     """
-    sum_of = [str(context.run_id), order.round, order.attempt, order.model]
+    sum_of = [order.round, order.attempt, order.model]
+    # A piece for each run, for good: a site may be in several at once, and in each but once.
+    piece = _STEP.format(run=context.run_id)
     with site.keeper.locked():
-        kept = site.keeper.read(_STEP)
-        before, last = json.loads(kept) if kept else (["", 0, 0, 0], 0)
-        first = step == 0 and (before[0] != sum_of[0] or before[1:3] < sum_of[1:3])
+        kept = site.keeper.read(piece)
+        before, last = json.loads(kept) if kept else ([0, 0, 0], 0)
+        first = step == 0 and before[:2] < sum_of[:2]
         if not (first or (step > 0 and before == sum_of and last == step - 1)):
             raise SecaggError(
                 f"step {step} of the sum of round {order.round}, attempt {order.attempt}, is out "
-                f"of turn: step {last} of round {before[1]}, attempt {before[2]}, came last"
+                f"of turn: step {last} of round {before[0]}, attempt {before[1]}, came last"
             )
-        site.keeper.write(_STEP, json.dumps([sum_of, step]).encode())
+        site.keeper.write(piece, json.dumps([sum_of, step]).encode())
 
 
 def _member(order: SecaggCircle, known: _Secrets, site: Site, context: Context) -> Member:

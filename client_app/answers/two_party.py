@@ -4,7 +4,7 @@ The protocol is that of :mod:`common.two_party.protocol`; all pairs of a run pla
 seeds and keys are forgotten as soon as no step needs them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict
 
 import numpy as np
@@ -113,6 +113,8 @@ def _openings(party: Party, content: RecordDict) -> RecordDict:
     party.check(deal)
     held = Material.of_arrays(party.kept_arrays(ROWS), party.offer.width)
     corrections = messages.decode_arrays(messages.arrays_of(content))
+    right = {place for place, product in deal.products.items() if not party.is_left(product)}
+    _check_arrays(corrections, right)
     kept: dict[str, Words] = {}
     found = {}
     for place, product in deal.products.items():
@@ -123,7 +125,10 @@ def _openings(party: Party, content: RecordDict) -> RecordDict:
         else:
             opening = secure.right_opening(own, product.seed, shape)
             kept[f"{place}.rows"] = own
-            kept[f"{place}.correction"] = corrections[place]
+            dealt = corrections[place]
+            if dealt.shape != shape.result or dealt.dtype != np.uint64:
+                raise MessageError(f"a correction {dealt.shape} {dealt.dtype} for {shape}")
+            kept[f"{place}.correction"] = dealt
         channel = party.channel(product.peer, deal)
         found[place] = sealed(channel, opening, _OPENING, product.number, shape)
     party.keep(DEAL, deal.encode())
@@ -134,9 +139,8 @@ def _openings(party: Party, content: RecordDict) -> RecordDict:
 def _shares(party: Party, content: RecordDict) -> RecordDict:
     kept, opened = party.kept_arrays(ROWS), messages.decode_arrays(messages.arrays_of(content))
     found: dict[str, np.ndarray] = {}
+    _check_arrays(opened, party.deal.products)
     for place, product in party.deal.products.items():
-        if place not in opened:
-            raise MessageError(f"{product.peer!r} sent no opening for {product.number}")
         own = kept.get(f"{place}.rows"), kept.get(f"{place}.correction")
         part = _share(party, product, opened[place], *own)
         found[place] = part
@@ -170,6 +174,7 @@ def _share(
 def _costs(party: Party, content: RecordDict) -> RecordDict:
     cases = TwoPartyCases.decode(content).cases
     data = messages.decode_arrays(messages.arrays_of(content))
+    _check_arrays(data, {f"{place}.{side}" for place in cases for side in ("left", "right")})
     pairs = {(case.left, case.right) for case in cases.values()}
     if has_triangle(pairs) or any(party.name in pair for pair in pairs):
         raise TrustError(
@@ -204,6 +209,11 @@ def _cost(party: Party, case: CostCase, left: np.ndarray, right: np.ndarray) -> 
 def _share_with(peer: str) -> str:
     """Return what a share for a third site is sealed as: one pair's, and nobody else's."""
     return f"share of the product with {peer}"
+
+
+def _check_arrays(arrays: Parameters, expected: Iterable[str]) -> None:
+    if arrays.keys() != set(expected):
+        raise MessageError(f"arrays {sorted(arrays)}, where {sorted(expected)} belong")
 
 
 def _content(record: Record, note: ReleaseNote, arrays: Parameters | None = None) -> RecordDict:

@@ -109,9 +109,9 @@ def update_answer(
         return fitted, None
     planned = UpdateNoise.of(settings)
     entry = Entry(planned.event, SITE, f"update in run {message.metadata.run_id}")
-    book = charge_update(site.keeper, site.budget, entry, planned)
     sent = messages.decode_arrays(messages.arrays_of(message.content))
-    change = clipped_update(fitted.parameters, sent, planned.clip)
+    change = clipped_update(fitted.parameters, sent, planned.clip)  # or nothing leaves, or counts
+    book = charge_update(site.keeper, site.budget, entry, planned)
     noisy = noisy_model(sent, change, planned.sigma)
     name = f"Gaussian, clipped to {planned.clip:g}, sigma {planned.sigma:.3g}"
     spent = book.spent(SITE, site.budget.delta)

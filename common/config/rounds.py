@@ -36,6 +36,12 @@ class RoundSettings(Schema):
     on_bad_update: Literal["drop", "fail"] = Field(
         "drop", description="what an unusable reply does: leave it out, or stop the run"
     )
+    max_update_norm: float = Field(
+        100,
+        ge=0,
+        description="times the median norm of this and past updates that an update may have, and "
+        "1e6 at most; 0: any",
+    )
     checkpoint_every: int = Field(
         1, ge=0, description="rounds between checkpoints; 0: none, and no coterie resume"
     )

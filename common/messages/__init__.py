@@ -21,6 +21,7 @@ from common.messages.contents import (
     with_figures,
     with_usage,
 )
+from common.messages.form import check_form
 from common.messages.keys import (
     ARRAYS,
     CLASS_STATISTICS,
@@ -40,7 +41,9 @@ from common.messages.records import (
     DISCLOSURES,
     METERED,
     MOMENTS,
+    MOST_LOSS,
     MOST_ROWS_SEEN,
+    MOST_SECONDS,
     PROBE,
     RELEASES,
     ROWS_SEEN,
@@ -59,7 +62,9 @@ from common.messages.records import (
     TaskFigures,
     TrainReport,
     Usage,
+    check_range,
 )
+from common.messages.template import Template, check_arrays
 
 __all__ = [
     "ARRAYS",
@@ -72,7 +77,9 @@ __all__ = [
     "LOSS",
     "METERED",
     "MOMENTS",
+    "MOST_LOSS",
     "MOST_ROWS_SEEN",
+    "MOST_SECONDS",
     "NOTE",
     "PROBE",
     "PROBE_ROWS",
@@ -96,9 +103,13 @@ __all__ = [
     "ReleaseNote",
     "RepresentationReport",
     "TaskFigures",
+    "Template",
     "TrainReport",
     "Usage",
     "arrays_of",
+    "check_arrays",
+    "check_form",
+    "check_range",
     "content",
     "decode_arrays",
     "encode_arrays",

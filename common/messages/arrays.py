@@ -2,6 +2,7 @@
 
 import functools
 import io
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -46,23 +47,54 @@ def _npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> tuple[str, byte
 _NPY_PREFIX = 10  # magic, version and header length of format 1.0
 
 
+_MOST_HEADER = 1024  # bytes; one with 32 dimensions takes fewer
+_KINDS = "biuf"  # truth values, whole and real numbers
+
+
 def _decode_array(name: str, array: Array) -> np.ndarray:
+    header, dtype, shape = check_array(name, array)
+    return np.frombuffer(array.data, dtype, offset=header).reshape(shape)
+
+
+def check_array(name: str, array: Array) -> tuple[int, np.dtype[Any], tuple[int, ...]]:
+    """Return the bytes of an array's header, its type and its shape.
+
+    Raises:
+        MessageError: the header is not the one that :func:`encode_arrays` writes for this type and
+            shape, Flower's own account of them is another, or the bytes behind it are not as many.
+    """
     data = array.data
     if array.stype != "numpy.ndarray" or data[:8] != b"\x93NUMPY\x01\x00":
         raise MessageError(f"array {name!r} is not in NumPy's format 1.0")
     start = _NPY_PREFIX + int.from_bytes(data[8:10], "little")
+    if start > _MOST_HEADER:
+        raise MessageError(f"array {name!r} has a header of {start} bytes")
     try:
         dtype, shape = _parse_npy_header(data[:start])
-        return np.frombuffer(data, dtype, offset=start).reshape(shape)
     except ValueError as error:
         raise MessageError(f"array {name!r} cannot be read: {error}") from None
+    if (array.dtype, array.shape) != (str(dtype), shape):
+        raise MessageError(
+            f"array {name!r} is {dtype} of shape {shape}, and said to be {array.dtype!r} of shape "
+            f"{array.shape!r}"
+        )
+    size = start + math.prod(shape) * dtype.itemsize
+    if len(data) != size:
+        raise MessageError(f"array {name!r} has {len(data)} bytes, where {size} are due")
+    return start, dtype, shape
 
 
 @functools.lru_cache(maxsize=4096)
 def _parse_npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(
-        io.BytesIO(header[8:]), max_header_size=10_000
-    )
-    if fortran_order or dtype.hasobject:
+    """Return what a header says; ``ValueError`` if it is not the usual one for that."""
+    try:
+        shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(
+            io.BytesIO(header[8:]), max_header_size=_MOST_HEADER
+        )
+    except Exception as error:  # it is read as Python's own literals: anything can be wrong
+        raise ValueError(f"its header is none: {error}") from None
+    if fortran_order or dtype.kind not in _KINDS or not dtype.isnative:
         raise ValueError(f"layout {dtype} (fortran_order={fortran_order}) is not accepted")
+    if any(length < 0 for length in shape) or header != _npy_header(dtype, shape)[1]:
+        raise ValueError("its header is not the usual one")
     return dtype, shape

@@ -45,6 +45,29 @@ def _config(content: RecordDict, key: str) -> ConfigRecord | None:
     return record if isinstance(record, ConfigRecord) else None
 
 
+MOST_SECONDS = 1e9
+"""That an answer can have taken: 30 years."""
+_MOST_JOULES = 1e15
+_MOST_ROWS = 10**12
+_MOST_CLASSES = 100_000
+_MOST_VALUES = 2**30  # of one row
+MOST_LOSS = 1e38  # what a float holds that networks compute in
+_LINK_RATES = 1e-3, 1e6
+_MOST_ID, _MOST_PHRASE, _MOST_RELEASES, _MOST_DIMENSIONS = 64, 300, 64, 8
+
+
+def check_range(name: str, value: float, least: float, most: float) -> None:
+    """Raise :class:`MessageError` for a number outside of a range, NaN included."""
+    if not least <= value <= most:
+        raise MessageError(f"{name} = {value}: must be {least:g} to {most:g}")
+
+
+def _check_words(name: str, value: str, most: int, *, least: int = 0) -> None:
+    """Refuse a text that is too long, or that a terminal or a page would act on."""
+    if not least <= len(value) <= most or not value.isprintable():
+        raise MessageError(f"{name} = {value!r}: must be {least} to {most} printable characters")
+
+
 def _is_of_type(value: object, expected: object) -> bool:
     if get_origin(expected) is list:
         [kind] = get_args(expected)
@@ -75,6 +98,22 @@ class Introduction(Record):
     """A digest of the names of its columns and classes."""
     link_rate: float = 0.0
     """Of its link, in Mbit/s; 0: what the run's radio profile says."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no site can be."""
+        _check_words("site", self.site, _MOST_ID, least=1)
+        _check_words("schema", self.schema, _MOST_PHRASE)
+        for name in ("num_examples", "num_test_examples"):
+            check_range(name, getattr(self, name), 0, _MOST_ROWS)
+        check_range("num_classes", self.num_classes, 1, _MOST_CLASSES)
+        check_range("dimensions of a row", len(self.input_shape), 1, _MOST_DIMENSIONS)
+        check_range("the shortest side of a row", min(self.input_shape), 1, _MOST_VALUES)
+        check_range("values in a row", math.prod(self.input_shape), 1, _MOST_VALUES)
+        check_range("number of releases", len(self.releases), 0, _MOST_RELEASES)
+        for name in self.releases:
+            _check_words("a release", name, _MOST_ID, least=1)
+        if self.link_rate:
+            check_range("link_rate", self.link_rate, *_LINK_RATES)
 
 
 RELEASES = (
@@ -113,6 +152,10 @@ class ProbeRequest(Record):
     rows: int
     """At most; a site with fewer sends all."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no number of rows."""
+        check_range("rows", self.rows, 1, _MOST_ROWS)
+
 
 @dataclass(frozen=True)
 class ProbeReport(Record):
@@ -141,6 +184,10 @@ class RepresentationReport(Record):
     counts: list[int]
     """Training rows of each of them."""
     seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse a time that nothing takes."""
+        check_range("seconds", self.seconds, 0, MOST_SECONDS)
 
 
 ROWS_SEEN = "representations"
@@ -181,6 +228,10 @@ class TrainReport(Record):
     seconds: float
     """Wall time on the site."""
 
+    def __post_init__(self) -> None:
+        """Refuse a time that nothing takes."""
+        check_range("seconds", self.seconds, 0, MOST_SECONDS)
+
 
 @dataclass(frozen=True)
 class EvaluateReport(Record):
@@ -196,6 +247,10 @@ class EvaluateReport(Record):
     accuracy: float
     """In [0, 1]."""
     seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse a time that nothing takes."""
+        check_range("seconds", self.seconds, 0, MOST_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -248,11 +303,21 @@ class ReleaseNote(Record):
     spent: float = math.inf
     """What the site's ledger counts after it, in this unit, as an epsilon at the site's delta."""
 
+    def __post_init__(self) -> None:
+        """Refuse what is no promise."""
+        _check_words("mechanism", self.mechanism, _MOST_PHRASE, least=1)
+        _check_words("unit", self.unit, _MOST_PHRASE)
+        for name in ("epsilon", "rho", "spent"):
+            check_range(name, getattr(self, name), 0, math.inf)
+        check_range("delta", self.delta, 0, 1)
+        if self.rho < math.inf and self.epsilon == math.inf:
+            raise MessageError(f"rho = {self.rho} beside an infinite epsilon: it implies a finite")
+
     @classmethod
     def beside(cls, content: RecordDict) -> Self | None:
         """Return the note in a reply's content; None if it is in the clear."""
         record = _config(content, NOTE)
-        return None if record is None else cls.decode(RecordDict({RECORD: record}))
+        return None if record is None else cls._in(record)
 
 
 @dataclass(frozen=True)
@@ -267,17 +332,19 @@ class Usage(Record):
     joules: float = 0.0
     """By the site's machine, where it metered itself."""
 
+    def __post_init__(self) -> None:
+        """Refuse what no site can have used."""
+        if self.energy not in METERED:
+            raise MessageError(f"energy = {self.energy!r}: must be one of {', '.join(METERED)}")
+        check_range("cpu_seconds", self.cpu_seconds, 0, MOST_SECONDS)
+        check_range("gpu_seconds", self.gpu_seconds, 0, MOST_SECONDS)
+        check_range("joules", self.joules, 0, _MOST_JOULES)
+
     @classmethod
     def beside(cls, content: RecordDict) -> Self | None:
         """Return what a reply's content says; :class:`MessageError` for what cannot be."""
         record = _config(content, USAGE)
-        if record is None:
-            return None
-        usage = cls._in(record)
-        amounts = (usage.cpu_seconds, usage.gpu_seconds, usage.joules)
-        if usage.energy not in METERED or not all(map(math.isfinite, amounts)) or min(amounts) < 0:
-            raise MessageError(f"{usage}: not what a site can have used")
-        return usage
+        return None if record is None else cls._in(record)
 
 
 METERED = ("shared", "measured", "estimated", "attributed", "no")
@@ -297,3 +364,7 @@ class LossReport(Record):
     loss: float
     """Mean cross-entropy in nats over the training rows, in evaluation mode."""
     seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse a time that nothing takes."""
+        check_range("seconds", self.seconds, 0, MOST_SECONDS)

@@ -130,7 +130,7 @@ def release_moments(rows: FloatArray, rho: float, entropy: Entropy = os.urandom)
     """
     if len(rows) < 2:
         raise DataError(f"{len(rows)} rows have no covariance: leave that class out")
-    if np.linalg.norm(rows, axis=1).max() > 1 + 1e-12:
+    if not np.linalg.norm(rows, axis=1).max() <= 1 + 1e-12:  # NaN is in no ball
         raise DataError("a row lies outside the unit ball: project it with ball_rows")
     point = Moments.of(rows).flat()
     step, sigma = _step(len(rows), len(point)), noise_sigma(rho, len(rows))

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.config import Settings
+from common.errors import DataError
 from common.messages import Parameters
 from common.privacy import noise
 from common.privacy.accounting import ContinuousGaussian, epsilon
@@ -73,6 +74,9 @@ def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[s
     """Return what training added to each floating point array, float64, at most ``norm`` long.
 
     Integers, such as a counter of batches, are left out: they stay what the server sent.
+
+    Raises:
+        DataError: NaN or an infinite value, whose length nothing bounds.
     """
     # Flower's name is private; tests/common/privacy/test_updates.py says if it moved.
     from flwr.supercore.differential_privacy import compute_clip_model_update
@@ -80,6 +84,12 @@ def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[s
     names = [name for name, value in sent.items() if np.issubdtype(value.dtype, np.floating)]
     before = [sent[name].astype(np.float64) for name in names]
     after = [trained[name].astype(np.float64) for name in names]
+    for name, value in zip(names, after, strict=True):
+        if not np.isfinite(value).all():
+            raise DataError(
+                f"array {name!r} of the trained model holds NaN or an infinite value, which no "
+                "clipping bounds: nothing of it leaves; train with a smaller learning-rate"
+            )
     if any(not np.array_equal(a, b) for a, b in zip(after, before, strict=True)):
         compute_clip_model_update(after, before, norm)  # divides by the length of the update
     return {name: a - b for name, a, b in zip(names, after, before, strict=True)}

@@ -15,6 +15,8 @@ from common.errors import MessageError
 from common.identity import Occasion, SignedKeys
 from common.messages import Record
 
+SEED_BYTES = 32
+
 TWO_PARTY_KEYS = f"{MessageType.QUERY}.product_keys"
 TWO_PARTY_OPEN = f"{MessageType.QUERY}.product_open"
 TWO_PARTY_SHARE = f"{MessageType.QUERY}.product_share"
@@ -124,6 +126,8 @@ class TwoPartyDeal(TwoPartyOrder):
         super().__post_init__()
         _check_columns(self.sites, self.identity_keys, self.keys, self.signatures)
         _check_columns(self.peers, self.numbers, self.rows, self.seeds, self.thirds)
+        if any(len(seed) != SEED_BYTES for seed in self.seeds):
+            raise MessageError(f"a seed of another length than {SEED_BYTES} bytes")
 
     @classmethod
     def of(

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from client_app.app import evaluate_reply, train_reply
 from client_app.energy import Meter, parted
+from client_app.received import received_model
 from client_app.site import Site, open_site, require
 from client_app.training import engine
 from client_app.training.engine import Lesson
@@ -186,5 +187,7 @@ def _evaluate(arrivals: Sequence[Arrival]) -> _Answers:
     return _Answers(replies, [float(len(site.rows.test)) for _, site in arrivals])
 
 
-def _parameters(arrivals: Sequence[Arrival]) -> dict[str, np.ndarray]:
-    return messages.decode_arrays(messages.arrays_of(arrivals[0][0].content))
+def _parameters(arrivals: Sequence[Arrival]) -> Parameters:
+    message, site = arrivals[0]
+    messages.check_form(message.content)
+    return received_model(message.content, site)

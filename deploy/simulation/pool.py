@@ -2,18 +2,16 @@
 
 Messages are handed over in chunks, the longest first, so that short ones do not wait for a round
 trip each. Large arrays come back through memory shared with the worker and not through its pipe.
-A chunk whose worker died or hangs is handed over again, message by message: the one that does it
-again is the one to blame, and the others lose nothing.
+What a worker that died was at is done again, in the same units and so with the same numbers; where
+that kills a second worker, the run ends: it would go on as another one. A chunk that hangs is
+handed over again message by message, so that nobody else waits for the one that does it again.
 """
 
 import contextlib
-import io
 import mmap
 import multiprocessing
 import os
-import pickle
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -23,21 +21,19 @@ from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 
+from common.errors import WorkerError
 from deploy.simulation import answering
+from deploy.simulation.shared_memory import FORKS, new_shared, pickled, unpickled
 
 _POLL_SECONDS = 2.0  # how often an idle worker looks whether its parent still lives
 _CHUNK_SECONDS = 0.05  # what a chunk may take; a round trip costs less than a hundredth of it
 _SMALL_SECONDS = 0.002  # below this, sharing work among the workers costs more than it saves
 _PATIENCE_SECONDS = 1.0  # how late a chunk may be before its messages are tried one by one
-_SHARED_BYTES = 64 << 20  # for contents, and per worker for replies; the pipe takes the rest
-_SHARED_FROM = 4096  # bytes from which sharing is cheaper than the pipe
-# Forked where that is safe, so that data loaded before is shared and not loaded again.
-_FORKS = sys.platform.startswith("linux")
+_DEATHS = 2  # of workers by one unit, which then is what they die of
 
 
 @dataclass
@@ -47,6 +43,8 @@ class Task:
     message: Message
     key: int
     """Number of its content in this exchange; equal contents are sent to a worker once."""
+    deaths: int = 0
+    """Of workers that had its unit and nothing else to do."""
 
 
 @dataclass
@@ -91,7 +89,7 @@ class Pool:
         self._contexts = contexts
         self._exchange = 0
         self._blobs: dict[int, bytes] = {}
-        self._sent = _shared()
+        self._sent = new_shared()
         self._sent_end = 0
         self._waiting: list[list[Task]] = []
         self._suspects: list[list[Task]] = []
@@ -119,7 +117,7 @@ class Pool:
                 break
             for worker in [w for w in self.workers if w.chunk and w.chunk.overdue < now]:
                 worker.process.kill()
-                replies += self._bury(worker)
+                self._suspects += [[task] for task in self._bury(worker).tasks]
         for worker in self.workers:
             worker.known.clear()
         return replies
@@ -188,7 +186,7 @@ class Pool:
 
     def _blob(self, key: int, content: RecordDict) -> bytes:
         if key not in self._blobs:
-            self._blobs[key], self._sent_end = _pickled(content, self._sent, self._sent_end)
+            self._blobs[key], self._sent_end = pickled(content, self._sent, self._sent_end)
         return self._blobs[key]
 
     def _state(self, task: Task) -> RecordDict | None:
@@ -208,9 +206,10 @@ class Pool:
         try:
             blob = worker.connection.recv_bytes()
         except (EOFError, ConnectionResetError):
-            return self._bury(worker)
+            self._do_again(worker)
+            return []
         worker.chunk = None
-        answers: list[_Answer] = _unpickled(blob, worker.shared)
+        answers: list[_Answer] = unpickled(blob, worker.shared)
         for task, answer in zip(chunk.tasks, answers, strict=True):
             metadata = task.message.metadata
             self._last[metadata.dst_node_id, metadata.message_type] = answer.seconds
@@ -219,20 +218,33 @@ class Pool:
                 self._contexts[metadata.dst_node_id].state = answer.state
         return [answer.reply for answer in answers]
 
-    def _bury(self, worker: Worker) -> list[Message]:
-        """Replace a worker that died; answer for the client it died with, if that is certain."""
+    def _do_again(self, worker: Worker) -> None:
+        """Have another worker do what one died of, or perhaps only with.
+
+        Raises:
+            WorkerError: workers die of it.
+        """
+        chunk = self._bury(worker)
+        if len(chunk.units) == 1:
+            [unit] = chunk.units
+            for task in unit:
+                task.deaths += 1
+            if unit[0].deaths == _DEATHS:
+                self._give_up([worker for worker in self.workers if worker.chunk is not None])
+                nodes = ", ".join(str(task.message.metadata.dst_node_id) for task in unit)
+                raise WorkerError(
+                    f"{_DEATHS} processes that worked for node {nodes} died, the last with exit "
+                    f"code {worker.process.exitcode}: where memory ran out set fewer workers, then "
+                    "coterie resume"
+                )
+        self._suspects += chunk.units
+
+    def _bury(self, worker: Worker) -> _Chunk:
+        """Replace a worker that died, and return what it was at."""
         worker.process.join()
-        code = worker.process.exitcode
-        tasks = worker.chunk.tasks if worker.chunk else []
+        assert worker.chunk is not None
         self._replace(worker)
-        if len(tasks) > 1:
-            self._suspects += [[task] for task in tasks]
-            return []
-        reason = f"the process that worked for this client ended with exit code {code}"
-        return [
-            Message(Error(ErrorCode.CLIENT_APP_CRASHED, reason), reply_to=task.message)
-            for task in tasks
-        ]
+        return worker.chunk
 
     def _give_up(self, late: Iterable[Worker]) -> None:
         """Stop clients that are over time: what they still do must not reach a later round."""
@@ -248,9 +260,9 @@ class Pool:
         self.workers[self.workers.index(worker)] = self._start()
 
     def _start(self) -> Worker:
-        processes: Any = multiprocessing.get_context("fork" if _FORKS else "spawn")
+        processes: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
         ours, theirs = processes.Pipe()
-        shared = _shared()
+        shared = new_shared()
         process = processes.Process(
             target=_work,
             args=(theirs, self._load, self._contexts, os.getpid(), self._sent, shared),
@@ -298,11 +310,11 @@ def _work(
             if exchange != current:  # what earlier exchanges sent is not needed again
                 contents, current = {}, exchange
             for key, blob in blobs.items():
-                contents[key] = _unpickled(blob, received)
+                contents[key] = unpickled(blob, received)
             answers = [
                 a for unit in _merged(units, contexts) for a in _unit(app, unit, contents, contexts)
             ]
-            connection.send_bytes(_pickled(answers, shared)[0])
+            connection.send_bytes(pickled(answers, shared)[0])
 
 
 def _merged(units: Iterable[list[_Arrival]], contexts: dict[int, Context]) -> list[list[_Arrival]]:
@@ -343,58 +355,3 @@ def _with_state(context: Context, state: RecordDict | None) -> Context:
         RecordDict() if state is None else state,
         context.run_config,
     )
-
-
-# Large arrays through shared memory -------------------------------------------------------------
-
-
-def _shared() -> mmap.mmap | None:
-    """Return memory that workers forked later share; none where processes are not forked."""
-    # Pages that nobody writes to cost nothing.
-    return mmap.mmap(-1, _SHARED_BYTES) if _FORKS else None
-
-
-def _pickled(value: object, shared: mmap.mmap | None, start: int = 0) -> tuple[bytes, int]:
-    """Return a pickle whose large parts lie in shared memory from ``start``, and where they end."""
-    buffer = io.BytesIO()
-    pickler = _SharedPickler(buffer, shared, start)
-    pickler.dump(value)
-    return buffer.getvalue(), pickler.end
-
-
-def _unpickled(blob: bytes, shared: mmap.mmap | None) -> Any:
-    return _SharedUnpickler(io.BytesIO(blob), shared).load()
-
-
-class _SharedPickler(pickle.Pickler):
-    """Writes large ``bytes`` one after the other into shared memory, as long as they fit."""
-
-    def __init__(self, file: io.BytesIO, shared: mmap.mmap | None, start: int) -> None:
-        super().__init__(file, protocol=5)
-        self._shared = shared
-        self.end = start
-
-    def persistent_id(self, obj: object) -> tuple[int, int] | None:
-        """Return where the bytes lie, or None for what stays in the pickle."""
-        if type(obj) is not bytes or len(obj) < _SHARED_FROM or self._shared is None:
-            return None
-        start = self.end
-        if start + len(obj) > len(self._shared):
-            return None
-        self.end = start + len(obj)
-        self._shared[start : self.end] = obj
-        return start, self.end
-
-
-class _SharedUnpickler(pickle.Unpickler):
-    """Copies those bytes out again, so that the other side may write over them."""
-
-    def __init__(self, file: io.BytesIO, shared: mmap.mmap | None) -> None:
-        super().__init__(file)
-        self._shared = shared
-
-    def persistent_load(self, pid: tuple[int, int]) -> bytes:
-        """Return the bytes that lie there."""
-        assert self._shared is not None
-        start, end = pid
-        return self._shared[start:end]

@@ -22,7 +22,6 @@ from flwr.app import Message, RecordDict
 
 from common import cpu_time, messages, power, radio
 from common.config import Settings
-from common.errors import MessageError
 from common.messages import Parameters, Usage
 from common.power import ATTRIBUTED, ESTIMATED, PowerSource, Reading
 from common.radio import RadioProfile
@@ -148,18 +147,13 @@ class RunMeter:
     def receive(self, reply: Message, asked: Sent | None) -> int:
         """Enter a reply to a message that was sent, and return its bytes.
 
-        What it says of its energy counts only if it can be. ``asked`` is None for what answers
-        nothing: one of several replies to one message.
+        ``asked`` is None for what answers nothing: one of several replies to one message.
         """
         if not reply.has_content():
-            return len((reply.error.reason or "").encode())
+            return len((reply.error.reason or "").encode(errors="replace"))
         size = Size.of(reply.content)
         if asked is not None:
-            asked.up = size
-            try:
-                asked.usage = Usage.beside(reply.content)
-            except MessageError as error:
-                log.warning("node %d: what it used is not known: %s", asked.node, error)
+            asked.up, asked.usage = size, Usage.beside(reply.content)
         return size.bytes
 
     def close(self, links: Iterable[Link]) -> Bill:

@@ -9,40 +9,20 @@ from common.objectives import objective_of
 from common.plugins import Table
 from server_app import masked_data, task_figures
 from server_app.aggregation import aggregator
-from server_app.methods import (
-    balanced,
-    baselines,
-    elhussein,
-    fama,
-    morafah,
-    pereira,
-    talasso,
-)
-from server_app.methods.method import Card, Composition, Method
+from server_app.methods.method import Card, Method
+from server_app.methods.sources import BUILT_IN
 from server_app.protection import catalogue, secagg_limits
 from server_app.rounds.routing import ROUTINGS
 from server_app.selection.in_clusters import IN_CLUSTERS
 
 __all__ = ["CARDS", "METHODS", "build", "compose", "listing"]
 
-_BUILT_IN: Mapping[str, Composition] = {
-    "random": baselines.RANDOM,  # first, for every paper compares with it
-    **fama.METHODS,
-    **pereira.METHODS,
-    **baselines.METHODS,
-    **talasso.METHODS,
-    **morafah.METHODS,
-    **elhussein.METHODS,
-    **balanced.METHODS,
-}
-
-
 METHODS: Table[Callable[[Settings], Method]] = Table(
-    "strategy", "coterie.methods", _BUILT_IN, of=Callable
+    "strategy", "coterie.methods", BUILT_IN, of=Callable
 )
 """What ``strategy`` can name: a :class:`Composition`, or a function from settings to a method."""
 
-CARDS: Mapping[str, Card] = {name: each.card for name, each in _BUILT_IN.items() if each.card}
+CARDS: Mapping[str, Card] = {name: each.card for name, each in BUILT_IN.items() if each.card}
 """Of the methods of this repository, which all have one."""
 
 

@@ -29,11 +29,13 @@ from common.two_party.messages import (
 from server_app.record import audit
 from server_app.record.release_format import PrivacyFile, ReleaseEntry, ReleaseTally
 from server_app.record.run_folder import RunFolder
+from server_app.rounds.intake import REFUSED
 
 __all__ = ["CLEAR", "WHAT", "Disclosed", "DisclosedReply", "DisclosureFile", "shape_of"]
 
 CLEAR = "in the clear"
 _ERROR = "error"
+_MALFORMED = "malformed"
 _SUPERLINK = 1  # the node id under which Flower answers for a node that is gone
 
 WHAT: Mapping[str, str] = {
@@ -55,6 +57,7 @@ WHAT: Mapping[str, str] = {
     SECAGG_UNMASK: "one share of one mask secret of each other site",
     messages.EVALUATE: "loss and accuracy on the held-out rows",
     _ERROR: "error message",
+    _MALFORMED: "reply that could not be read",
 }
 """Kinds of messages in words; a protocol adds its own. One that is not here goes by its name."""
 
@@ -76,9 +79,10 @@ class DisclosedReply:
     def of(cls, reply: Message) -> Self:
         """Describe a reply."""
         if reply.has_error():
-            return cls(_ERROR, "text", CLEAR)
+            refused = reply.error.code == REFUSED
+            return cls(*((_MALFORMED, "anything") if refused else (_ERROR, "text")), CLEAR)
         kind, shape = reply.metadata.message_type, shape_of(reply.content)
-        note = _note(reply.content)
+        note = ReleaseNote.beside(reply.content)
         if note is None:
             return cls(kind, shape, CLEAR)
         return cls(kind, shape, note.mechanism, note.unit, note.epsilon, note.delta, note.rho)
@@ -118,7 +122,7 @@ class Disclosed:
         tally.times += 1
         tally.bytes += num_bytes
         if not reply.has_error():
-            note = _note(reply.content)
+            note = ReleaseNote.beside(reply.content)
             tally.spent = math.inf if note is None else note.spent
         return released, site
 
@@ -224,10 +228,3 @@ def shape_of(content: RecordDict) -> str:
                 values += 1
     parts += [f"{values} values"] if values else []
     return "; ".join(parts) or "nothing"
-
-
-def _note(content: RecordDict) -> ReleaseNote | None:
-    try:
-        return ReleaseNote.beside(content)
-    except MessageError:
-        return None  # what cannot be read protects nothing: the reply counts as in the clear

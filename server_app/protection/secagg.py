@@ -17,7 +17,7 @@ from flwr.app import Message, RecordDict
 
 from common import messages
 from common.config import Settings
-from common.errors import CoterieError, MessageError, SecaggError
+from common.errors import MessageError, SecaggError
 from common.identity import Pins, SignedKeys
 from common.messages import Order, Parameters
 from common.privacy.updates import tells_loss
@@ -157,8 +157,7 @@ class SecaggAverages:
 
         def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggKeys:
             report = _decoded(SecaggKeys, reply, asked, _SLACK_BYTES)
-            if not (np.isfinite(report.seconds) and report.seconds >= 0):
-                raise MessageError(f"seconds = {report.seconds}")
+            messages.check_range("seconds", report.seconds, 0, messages.MOST_SECONDS)
             signed = SignedKeys(
                 report.site, report.identity_key, tuple(report.keys), report.signature
             )
@@ -290,7 +289,7 @@ class SecaggAverages:
         self.attempt.ask(
             phase,
             exchange,
-            lambda reply, told: _inspected(inspect, reply, told, asked[told.site.site]),
+            lambda reply, told: inspect(reply, told, asked[told.site.site]),
             models=[one.model for one in asked.values()],
         )
 
@@ -314,20 +313,6 @@ class SecaggAverages:
 
     def _occasion(self, one: ModelSum) -> Any:
         return occasion_of(self.attempt.federation.grid.run.run_id, *self._order(one))
-
-
-def _inspected(
-    inspect: Callable[[Message, Asked, ModelSum], SecaggReply],
-    reply: Message,
-    asked: Asked,
-    one: ModelSum,
-) -> SecaggReply:
-    try:
-        return inspect(reply, asked, one)
-    except MessageError:
-        raise
-    except CoterieError as error:  # of the protocol's own checks
-        raise MessageError(str(error)) from None
 
 
 def _decoded(kind: type[_Reply], reply: Message, asked: Asked, most_bytes: int) -> _Reply:

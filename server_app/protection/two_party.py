@@ -5,6 +5,7 @@ All pairs of sites play together in three exchanges; every site must answer each
 
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -46,7 +47,12 @@ log = logging.getLogger("coterie")
 
 T = TypeVar("T")
 
+_MOST_COLUMNS = 1 << 20
+
 _Arrays = dict[str, np.ndarray]
+_Due = tuple[int, int] | int
+"""The shape of an array of words, or how many bytes something sealed may have."""
+_SEAL_BYTES = 1_024  # around what is sealed, at most
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +128,12 @@ class _Case:
         """Sites and number."""
         return self.left, self.right, self.number
 
+    @property
+    def most_sealed(self) -> int:
+        """How many bytes a sealed factor or share may have."""
+        words = (self.shape.left, self.shape.right, self.shape.result)
+        return 8 * max(rows * columns for rows, columns in words) + _SEAL_BYTES
+
     def of_both(self, arrays: Sequence[_Arrays]) -> tuple[np.ndarray, np.ndarray]:
         """Return what the left and the right site sent for it, of what they all did."""
         return arrays[self.left][self.left_place], arrays[self.right][self.right_place]
@@ -158,9 +170,13 @@ class _Play:
         arrays = None if model is None else messages.encode_arrays(model)
         content = messages.content(self.order, arrays)
         offers = self._ask(TWO_PARTY_KEYS, [content] * len(self.roster), self._offer)
-        widths = {offer.width for offer in offers}
-        if len(widths) > 1:
-            raise RoundError(f"sites offer rows of {sorted(widths)} columns; one model gives one")
+        [(width, _)] = Counter(offer.width for offer in offers).most_common(1)
+        for offer in offers:
+            if offer.width != width:
+                raise RoundError(
+                    f"{offer.site} offers rows of {offer.width} columns, most sites of {width}: "
+                    "repair or leave out the site, and start a new run"
+                )
         return offers
 
     def openings(self, offers: Sequence[TwoPartyOffer], cases: Sequence[_Case]) -> list[_Arrays]:
@@ -183,19 +199,22 @@ class _Play:
         for site, own in enumerate(products):
             deal = TwoPartyDeal.of(self.order, signed[:site] + signed[site + 1 :], own)
             contents.append(messages.content(deal, messages.encode_arrays(corrections[site])))
-        expected = [{str(place): None for place in range(len(own))} for own in products]
+        expected: list[dict[str, _Due]] = [{} for _ in offers]
+        for case in cases:
+            expected[case.left][case.left_place] = case.most_sealed
+            expected[case.right][case.right_place] = case.most_sealed
         return self._ask(TWO_PARTY_OPEN, contents, _step_with(expected))
 
     def shares(self, openings: Sequence[_Arrays], cases: Sequence[_Case]) -> list[_Arrays]:
         """Relay the openings, and return by site its shares."""
         relayed: list[_Arrays] = [{} for _ in openings]
-        expected: list[dict[str, tuple[int, int] | None]] = [{} for _ in openings]
+        expected: list[dict[str, _Due]] = [{} for _ in openings]
         for case in cases:
             relayed[case.left][case.left_place] = openings[case.right][case.right_place]
             relayed[case.right][case.right_place] = openings[case.left][case.left_place]
-            read_here = case.shape.result if case.third is None else None
-            expected[case.left][case.left_place] = read_here
-            expected[case.right][case.right_place] = read_here
+            due = case.shape.result if case.third is None else case.most_sealed
+            expected[case.left][case.left_place] = due
+            expected[case.right][case.right_place] = due
         contents = [messages.content(self.order, messages.encode_arrays(own)) for own in relayed]
         return self._ask(TWO_PARTY_SHARE, contents, _step_with(expected))
 
@@ -255,16 +274,22 @@ class _Play:
         asked = self.order.purpose == LABEL_SHARES
         if len(offer.own) != asked or not all(0.0 < own <= 1.0 for own in offer.own):
             raise MessageError(f"products with itself {offer.own} for {self.order.purpose}")
+        told = self.roster.sites[site]
+        if offer.numbers and not 0 <= offer.numbers[0] <= offer.numbers[-1] < told.num_classes:
+            raise MessageError(f"numbers {offer.numbers}, introduced with {told.num_classes}")
+        if not (sum(offer.rows) <= told.num_examples and 1 <= offer.width <= _MOST_COLUMNS):
+            raise MessageError(f"{sum(offer.rows)} rows of {offer.width} columns")
+        offer.signed  # noqa: B018 - looks at the lengths of keys and signature
         return offer
 
 
 def _step_with(
-    expected: Sequence[Mapping[str, tuple[int, int] | None]],
+    expected: Sequence[Mapping[str, _Due]],
 ) -> Callable[[RecordDict, int], _Arrays]:
     """Return the reading of a step in which each site sends certain arrays.
 
     Args:
-        expected: by site, the names of its arrays with the shape of each; None: sealed bytes.
+        expected: by site, the names of its arrays with what each must be.
     """
 
     def inspect(content: RecordDict, site: int) -> _Arrays:
@@ -272,8 +297,8 @@ def _step_with(
         arrays = messages.decode_arrays(messages.arrays_of(content))
         if arrays.keys() != expected[site].keys():
             raise MessageError(f"{len(arrays)} arrays for {len(expected[site])} products")
-        for name, shape in expected[site].items():
-            _check(arrays[name], shape)
+        for name, due in expected[site].items():
+            _check(arrays[name], due)
         return arrays
 
     return inspect
@@ -291,9 +316,9 @@ def _costs_of(read: Sequence[Sequence[_Case]]) -> Callable[[RecordDict, int], li
     return inspect
 
 
-def _check(array: np.ndarray, shape: tuple[int, int] | None) -> None:
-    if shape is None:
-        if array.ndim != 1 or array.dtype != np.uint8:
+def _check(array: np.ndarray, due: _Due) -> None:
+    if isinstance(due, int):
+        if array.ndim != 1 or array.dtype != np.uint8 or array.size > due:
             raise MessageError(f"{array.dtype} of shape {array.shape} is nothing sealed")
-    elif array.shape != shape or array.dtype != np.uint64:
-        raise MessageError(f"a share of shape {array.shape} {array.dtype}, expected {shape}")
+    elif array.shape != due or array.dtype != np.uint64:
+        raise MessageError(f"a share of shape {array.shape} {array.dtype}, expected {due}")

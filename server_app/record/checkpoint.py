@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ _FOLDER = "checkpoints"
 _STATE, _ARRAYS, _SUMS = "state.json", "arrays.safetensors", "SHA256SUMS"
 _KEPT = 2  # a damaged newest one leaves the one before it
 _ARRAY = "$array"
+_NAME = re.compile(r"round-(\d{4,9})")
 
 
 def save(run: Path, server_round: int, state: State) -> None:
@@ -52,7 +54,8 @@ def save(run: Path, server_round: int, state: State) -> None:
     _sync(temporary)
     temporary.rename(target)
     _sync(parent)
-    for old in _found(run)[_KEPT:]:
+    found = _found(run)
+    for old in found[found.index(target) + _KEPT :]:
         shutil.rmtree(old)
 
 
@@ -62,11 +65,17 @@ def latest(run: Path) -> tuple[int, State]:
     Raises:
         DataError: there is none.
     """
+    damaged = False
     for folder in _found(run):
         try:
-            return _read(folder)
+            found = _read(folder)
         except DataError as error:
-            log.warning("%s; the one before it is used", error)
+            log.warning("%s; the one before it is used, if there is one", error)
+            damaged = True
+            continue
+        if damaged:
+            log.warning("the run goes on from %s", folder)
+        return found
     raise DataError(
         f"{run / _FOLDER} holds no whole checkpoint: the run ended before its first one, or ran "
         "with checkpoint-every = 0; start it anew with its config.toml"
@@ -75,22 +84,26 @@ def latest(run: Path) -> tuple[int, State]:
 
 def _found(run: Path) -> list[Path]:
     """Return the folders of checkpoints, the newest first."""
-    folders = (run / _FOLDER).glob("round-[0-9]*")
-    return sorted(folders, key=lambda folder: int(folder.name.removeprefix("round-")), reverse=True)
+    names = {path: _NAME.fullmatch(path.name) for path in (run / _FOLDER).glob("round-*")}
+    rounds = {path: int(name[1]) for path, name in names.items() if name}
+    return sorted(rounds, key=rounds.__getitem__, reverse=True)
 
 
 def _read(folder: Path) -> tuple[int, State]:
     try:
         lines = (folder / _SUMS).read_text(encoding="utf-8").splitlines()
         files = {name: (folder / name).read_bytes() for name in (_STATE, _ARRAYS)}
-    except OSError as error:
+    except (OSError, ValueError) as error:  # bytes that are no text, too
         raise DataError(f"{folder} is damaged: {error}") from None
     for name, data in files.items():
         if f"{hashlib.sha256(data).hexdigest()}  {name}" not in lines:
             raise DataError(f"{folder / name} is damaged: its SHA-256 is not the one in {_SUMS}")
-    content = json.loads(files[_STATE])
-    arrays = safetensors.numpy.load(files[_ARRAYS])
-    return int(content["round"]), _put_together(content["state"], arrays)
+    try:
+        content = json.loads(files[_STATE])
+        arrays = safetensors.numpy.load(files[_ARRAYS])
+        return int(content["round"]), _put_together(content["state"], arrays)
+    except Exception as error:  # written whole by something else; safetensors has its own errors
+        raise DataError(f"{folder} is no checkpoint: {error}") from None
 
 
 def _taken_apart(state: State) -> tuple[dict[str, Any], dict[str, np.ndarray]]:

@@ -275,7 +275,7 @@ class StatusFile(JsonRecord):
     FILE = "status.json"
 
     state: str = ""
-    """``running``, ``finished`` or ``failed``."""
+    """``running``, ``finished`` or ``failed``; ``running`` also where its process was killed."""
     round: int | None = None
     """The last that ended."""
     rounds: int | None = None
@@ -283,7 +283,11 @@ class StatusFile(JsonRecord):
     error: str = ""
     """Why it failed."""
     updated: str = ""
-    """Time in UTC, ISO 8601."""
+    """Time in UTC, ISO 8601; the file's own time of change is renewed every 30 s while it runs."""
+    pid: int | None = None
+    """Of the process that wrote this."""
+    host: str = ""
+    """Where that process runs."""
 
 
 @dataclass(frozen=True)

@@ -104,10 +104,7 @@ class Ledger:
                 ModelScore(model, metrics=attempt.metrics.of_models.get(model), **vars(score))
                 for model, score in scores.items()
             ),
-            trained=(
-                *(self._roster.names[answer.client] for answer, _, _ in attempt.trained),
-                *sorted(site for one in attempt.sums for site in one.sites),
-            ),
+            trained=attempt.cohort,
             rejected=self._rejected(attempt),
             missing=tuple(
                 sorted({self._roster.names[a.client] for a in answers if a.verdict == NO_REPLY})

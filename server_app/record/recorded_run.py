@@ -30,6 +30,7 @@ from server_app.record.format import (
 from server_app.record.json_record import JsonRecord
 from server_app.record.precheck_format import PrecheckFile
 from server_app.record.release_format import CentralDpFile, PrivacyFile
+from server_app.record.run_status import read_status
 
 FloatArray = npt.NDArray[np.float64]
 IntArray = npt.NDArray[np.int64]
@@ -134,6 +135,9 @@ def _renumbered(linkage: FloatArray, order: IntArray) -> FloatArray:
     return np.hstack([merged, linkage[:, 2:]]).astype(np.float64)
 
 
+STATES = ("running", "interrupted", "finished", "failed")
+
+
 @dataclass(frozen=True)
 class RecordedRun:
     """What a run's folder holds; empty where a file is missing or unreadable."""
@@ -169,7 +173,7 @@ class RecordedRun:
             name=path.resolve().name,
             settings=files.mapping("config.toml"),
             environment=files.mapping("environment.json"),
-            status=files.record(StatusFile, StatusFile()),
+            status=files.read(StatusFile.FILE, lambda path: read_status(path.parent), StatusFile()),
             clusters=files.record(ClustersFile, ClustersFile()),
             results=files.record(ResultsFile, ResultsFile()),
             privacy=files.record(PrivacyFile, PrivacyFile()),
@@ -185,9 +189,8 @@ class RecordedRun:
 
     @cached_property
     def state(self) -> str:
-        """``running``, ``finished``, ``failed`` or, where nothing says so, ``unknown``."""
-        state = self.status.state
-        return state if state in ("running", "finished", "failed") else "unknown"
+        """One of :data:`STATES`; ``unknown`` where nothing says."""
+        return self.status.state if self.status.state in STATES else "unknown"
 
     @cached_property
     def by_round(self) -> dict[int, RoundLine]:

@@ -10,24 +10,28 @@ import json
 import os
 import platform
 import secrets
+import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 import numpy as np
 import safetensors.numpy
 
 from common import config
 from common.config import MAY_CHANGE, Settings
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from common.messages import Introduction, Parameters
 from server_app.record.format import ClientLine, RoundLine, SiteEntry, StatusFile
 from server_app.record.json_record import JsonRecord
+from server_app.record.run_status import beating, read_status
 
 Json = Mapping[str, Any]
 R = TypeVar("R", bound=JsonRecord)
+
+_RESERVED_BYTES = 65_536  # for the last words of a run: status, audit trail, list of releases
 
 
 @dataclass(frozen=True)
@@ -43,16 +47,16 @@ class RunFolder:
         parent = Path(settings.output_dir)
         # The id only keeps two runs of one second apart; nothing is computed from it.
         path = parent / f"{settings.name}-{now}-{secrets.token_hex(3)}"
+        folder = cls(path)
         try:
             path.mkdir(parents=True)
+            folder.write("config.toml", settings.to_toml())
+            folder.write_json("environment.json", environment())
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigError(
                 f"output-dir = {str(parent)!r}: cannot write there: {reason}"
             ) from None
-        folder = cls(path)
-        folder.write("config.toml", settings.to_toml())
-        folder.write_json("environment.json", environment())
         return folder
 
     @classmethod
@@ -66,7 +70,7 @@ class RunFolder:
         where = f"resume = {settings.resume!r}"
         try:
             own = config.load(folder.path / "config.toml").to_dict()
-            status = folder.load(StatusFile)
+            status = read_status(folder.path)
         except (ConfigError, OSError) as error:
             raise ConfigError(f"{where}: not the folder of a run: {error}") from None
         if status.state == "finished":
@@ -95,14 +99,24 @@ class RunFolder:
 
     def forget_after(self, server_round: int) -> None:
         """Drop the lines of later rounds, and one that a crash left unfinished."""
-        for kind in (RoundLine, ClientLine):
+        kinds: tuple[type[RoundLine | ClientLine], ...] = RoundLine, ClientLine
+        for kind in kinds:
             path = self.path / kind.FILE
-            text = path.read_text(encoding="utf-8") if path.exists() else ""
-            whole = [line for line in text.splitlines(keepends=True) if line.endswith("\n")]
-            kept = [
-                line for line in whole if kind.from_json(json.loads(line)).round <= server_round
-            ]
-            self.write(kind.FILE, "".join(kept))
+            whole = path.read_bytes() if path.exists() else b""
+            lines = whole[: whole.rfind(b"\n") + 1].splitlines(keepends=True)
+            kept = [text for text, line in self._parsed(kind, lines) if line.round <= server_round]
+            self.write(kind.FILE, b"".join(kept))
+
+    @contextlib.contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Renew the status while the block runs, and keep room to say on a full disk that it is."""
+        reserve = self.path / ".reserve"
+        try:
+            reserve.write_bytes(os.urandom(_RESERVED_BYTES))
+            with beating(self.path):
+                yield
+        finally:
+            reserve.unlink(missing_ok=True)
 
     def write(self, name: str, data: str | bytes) -> None:
         """Replace a file: written under another name, synced, renamed."""
@@ -122,8 +136,10 @@ class RunFolder:
     def append(self, name: str, lines: Iterable[Json]) -> None:
         """Append JSON lines and sync them to disk."""
         text = "".join(json.dumps(line) + "\n" for line in lines)
-        with (self.path / name).open("a", encoding="utf-8") as file:
-            file.write(text)
+        with (self.path / name).open("ab+") as file:
+            if file.tell() and not _ends_a_line(file):  # cut off by a crash or a full disk
+                file.write(b"\n")
+            file.write(text.encode())
             file.flush()
             os.fsync(file.fileno())
 
@@ -135,8 +151,18 @@ class RunFolder:
         """Yield the lines of a kind, one by one, as there may be millions; none without a file."""
         path = self.path / kind.FILE
         if path.exists():
-            with path.open(encoding="utf-8") as file:
-                yield from (kind.from_json(json.loads(line)) for line in file)
+            with path.open("rb") as file:
+                yield from (line for _, line in self._parsed(kind, file))
+
+    def _parsed(self, kind: type[R], lines: Iterable[bytes]) -> Iterator[tuple[bytes, R]]:
+        """Yield lines of a kind, each with what it says; :class:`DataError` for a damaged one."""
+        for number, text in enumerate(lines, start=1):
+            try:
+                yield text, kind.from_json(json.loads(text))
+            except ValueError as error:
+                raise DataError(
+                    f"{self.path / kind.FILE}: line {number} is damaged: {error}"
+                ) from None
 
     def load(self, kind: type[R]) -> R:
         """Return what the file of a kind says."""
@@ -158,11 +184,24 @@ class RunFolder:
     def set_status(self, state: str, *, done: int, rounds: int, error: str = "") -> None:
         """Say how far the run is: ``running``, ``finished`` or ``failed``."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        self.store(StatusFile(state=state, round=done, rounds=rounds, error=error, updated=now))
+        self.store(
+            StatusFile(
+                state=state,
+                round=done,
+                rounds=rounds,
+                error=error,
+                updated=now,
+                pid=os.getpid(),
+                host=socket.gethostname(),
+            )
+        )
 
     def rounds_done(self) -> int:
         """Return the last round that ended, as the status says."""
-        return self.load(StatusFile).round or 0
+        try:
+            return read_status(self.path).round or 0
+        except OSError:  # before the first status
+            return 0
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Write arrays as a NumPy archive."""
@@ -175,6 +214,11 @@ class RunFolder:
         """Write a model that ``safetensors.numpy.load_file`` and torch's twin read."""
         arrays = {name: np.asarray(value, order="C") for name, value in parameters.items()}
         self.write(f"{where}/{name}.safetensors", safetensors.numpy.save(arrays))
+
+
+def _ends_a_line(file: BinaryIO) -> bool:
+    file.seek(-1, os.SEEK_END)
+    return file.read(1) == b"\n"
 
 
 def environment() -> dict[str, object]:

@@ -12,13 +12,12 @@ from torch import nn
 from common import models
 from common.config import Settings
 from common.errors import DataError, MessageError
-from common.messages import Parameters
+from common.messages import Parameters, Template, check_arrays
 from server_app.clustering.by_models import nearest_columns
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.dissimilarity import FloatArray, linear_cka
 from server_app.record.format import SiteEntry
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.guard import Template, check_arrays
 
 __all__ = ["Assignment", "assign", "load_network", "read_model"]
 

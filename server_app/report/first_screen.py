@@ -64,6 +64,8 @@ def _ending(run: RecordedRun) -> str:
         return f"The run finished after {say.plural(done, 'round')}."
     if run.state == "failed":
         return f"The run failed after {done} of {planned} rounds."
+    if run.state == "interrupted":
+        return f"The run was interrupted after {done} of {planned} rounds; coterie resume goes on."
     if run.state == "running":
         seen = run.status.updated or "at an unknown time"
         return f"The run is not over: {done} of {planned} rounds, last sign of life {seen}."

@@ -103,7 +103,7 @@ h3 { font-size: 1rem; margin: 0 0 6px; }
   font-weight: 600; vertical-align: 3px; white-space: nowrap;
 }
 .finished { color: var(--finished); } .failed { color: var(--failed); }
-.running { color: var(--running); } .unknown { color: var(--unknown); }
+.running, .interrupted { color: var(--running); } .unknown { color: var(--unknown); }
 .lead { max-width: 95ch; margin: 8px 0 0; }
 .error, .notes {
   background: var(--card); border: 1px solid var(--line); border-left: 4px solid var(--failed);

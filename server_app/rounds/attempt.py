@@ -100,6 +100,7 @@ class Attempt:
         inspect: Callable[[Message, Asked], T],
         *,
         models: Sequence[int] | None = None,
+        review: Callable[[list[Answer[T]]], list[Answer[T]]] | None = None,
     ) -> list[Answer[T]]:
         """Send an exchange's messages, and put on record what comes back.
 
@@ -108,6 +109,7 @@ class Attempt:
             exchange: whom to ask what.
             inspect: as :meth:`Exchange.answers` has it.
             models: of each client asked, in order; None: those of the exchange.
+            review: returns the answers as they look beside each other, in the same order.
         """
         first = len(self.federation.meter.sent)
         with self.timed("server"):
@@ -118,6 +120,8 @@ class Attempt:
             )
         with self.timed("server"):
             answers = exchange.answers(replies, inspect)
+            if review is not None:
+                answers = review(answers)
         if models is not None:
             answers = [replace(a, model=m) for a, m in zip(answers, models, strict=True)]
         self._recorded += [
@@ -149,6 +153,15 @@ class Attempt:
             return None
         rows = np.array([report.num_examples for report in self.evaluated])
         return float(np.average([report.accuracy for report in self.evaluated], weights=rows))
+
+    @property
+    def cohort(self) -> tuple[str, ...]:
+        """Sites whose updates count."""
+        names = self.federation.roster.names
+        return (
+            *(names[answer.client] for answer, _, _ in self.trained),
+            *sorted(site for one in self.sums for site in one.sites),
+        )
 
     def first_reason(self) -> str:
         """Return why the attempt has no result, or the first thing that went wrong in it."""

@@ -26,6 +26,12 @@ def enrolled_sites() -> Mapping[int, str]:
     return {int(entry["node-id"]): str(entry["site"]) for entry in entries}
 
 
+def name_of(node: int) -> str:
+    """Return what to call a node before it has introduced itself, or if that cannot be read."""
+    site = enrolled_sites().get(node)
+    return f"node {node}" if site is None else f"site {site}"
+
+
 def check(node: int, site: str) -> None:
     """Refuse a node that calls itself by an id which its key was not enrolled for.
 

@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from flwr.app import Message, RecordDict
 
 from common import messages
-from common.errors import MessageError
+from common.errors import CoterieError, quotable
 from common.messages import Order, Parameters
 from server_app.rounds.guard import Asked
 from server_app.rounds.roster import Roster
@@ -79,7 +79,7 @@ class Exchange:
 
         Args:
             replies: in any order; those of nobody who was asked are ignored.
-            inspect: returns a reply's value, or raises :class:`MessageError` with the reason.
+            inspect: returns a reply's value, or raises :class:`CoterieError` with the reason.
         """
         by_client = self._by_client(replies)
         return [self._answer(client, by_client.get(client, []), inspect) for client in self.models]
@@ -109,6 +109,6 @@ class Exchange:
             try:
                 value = inspect(replies[0], Asked(site, self.orders[model]))
                 verdict = OK
-            except MessageError as error:
-                verdict = str(error)
+            except CoterieError as error:  # a protocol's own checks raise others, too
+                verdict = quotable(str(error))
         return Answer(client, model, value, verdict)

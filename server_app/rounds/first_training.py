@@ -3,10 +3,10 @@
 from flwr.serverapp import Grid
 
 from common import messages
-from common.messages import Parameters
+from common.messages import Parameters, Template
 from server_app.rounds.attempt import Trained
 from server_app.rounds.exchange import Answer, Exchange
-from server_app.rounds.guard import Template, inspect_training
+from server_app.rounds.guard import inspect_training
 from server_app.rounds.roster import Roster
 
 

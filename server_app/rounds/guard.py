@@ -6,9 +6,8 @@ was; both are ordinary in a federation, so every reply is inspected before it is
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message
@@ -16,39 +15,26 @@ from flwr.app import Message
 from common import messages
 from common.errors import MessageError
 from common.messages import (
+    MOST_LOSS,
     EvaluateReport,
     Introduction,
     LabelHistogram,
     LossReport,
     NoisyHistogram,
     Order,
-    Parameters,
     PersonalReport,
     ReleaseNote,
+    Template,
     TrainReport,
 )
 from common.privacy.labels import plausible_counts
+from server_app.rounds.intake import REFUSED
 
 log = logging.getLogger("coterie")
 
+_MOST_ESTIMATED = 1e15  # rows of a class, noise included
+
 _Evaluation = TypeVar("_Evaluation", bound=EvaluateReport)
-
-_SLACK_BYTES = 65_536  # headers, names and scalars beside the arrays
-
-
-@dataclass(frozen=True)
-class Template:
-    """Names, shapes and types that a site's model must have."""
-
-    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
-    max_bytes: int
-
-    @classmethod
-    def of(cls, parameters: Parameters) -> "Template":
-        """Return the template that the server's own model sets."""
-        arrays = {name: (value.shape, value.dtype) for name, value in parameters.items()}
-        size = sum(value.nbytes + len(name) + 256 for name, value in parameters.items())
-        return cls(arrays, size + _SLACK_BYTES)
 
 
 @dataclass(frozen=True)
@@ -71,7 +57,7 @@ def inspect_training(
     withheld = np.isnan(report.loss) and ReleaseNote.beside(reply.content) is not None
     _compare(report, asked, asked.site.num_examples, loss_withheld=bool(withheld))
     parameters = messages.decode_arrays(messages.arrays_of(reply.content))
-    check_arrays(parameters, template)
+    messages.check_arrays(parameters, template)
     return report, parameters
 
 
@@ -85,8 +71,7 @@ def inspect_personal(reply: Message, asked: Asked) -> EvaluateReport:
     report = _evaluation(PersonalReport, reply, asked)
     if not 0 <= report.shared_accuracy <= 1:
         raise MessageError(f"shared_accuracy = {report.shared_accuracy} is outside [0, 1]")
-    if not np.isfinite(report.shared_loss):
-        raise MessageError(f"shared_loss = {report.shared_loss}")
+    messages.check_range("shared_loss", report.shared_loss, -MOST_LOSS, MOST_LOSS)
     return report
 
 
@@ -124,6 +109,7 @@ def inspect_noisy_histogram(reply: Message, asked: Asked) -> list[float]:
     _check_classes(histogram, histogram.estimates, asked)
     if not all(map(math.isfinite, histogram.estimates)):
         raise MessageError("the noisy histogram holds NaN or inf")
+    messages.check_range("an estimate", max(map(abs, histogram.estimates)), 0, _MOST_ESTIMATED)
     if max(histogram.estimates) <= 0:
         log.warning(
             "%s: nothing of its label histogram is above the noise; all classes count alike",
@@ -145,8 +131,9 @@ def _check_classes(
 def refuse_error(reply: Message) -> None:
     """Raise the reason of an error reply."""
     if reply.has_error():
-        reason = (reply.error.reason or "no reason given").strip().splitlines()
-        raise MessageError(f"the site failed: {reason[-1]}")
+        reason = (reply.error.reason or "").strip().splitlines() or ["no reason given"]
+        failed = "" if reply.error.code == REFUSED else "the site failed: "
+        raise MessageError(f"{failed}{reason[-1]}")
 
 
 def _compare(
@@ -171,27 +158,5 @@ def _compare(
             f"num_examples = {report.num_examples}: must be 1 to {rows}, "
             "the number it introduced itself with"
         )
-    if not (np.isfinite(report.loss) or loss_withheld):
-        raise MessageError(f"loss = {report.loss}")
-    if not (np.isfinite(report.seconds) and report.seconds >= 0):
-        raise MessageError(f"seconds = {report.seconds}")
-
-
-def check_arrays(parameters: Parameters, template: Template) -> None:
-    """Raise :class:`MessageError` for names, shapes or types that differ, and for NaN and inf."""
-    for kind, names in (
-        ("lacks", template.arrays.keys() - parameters.keys()),
-        ("has an unknown", parameters.keys() - template.arrays.keys()),
-    ):
-        if names:
-            raise MessageError(f"{kind} array {min(names)!r}")
-    for name, (shape, dtype) in template.arrays.items():
-        value = parameters[name]
-        if value.shape != shape:
-            raise MessageError(f"array {name!r} has shape {value.shape}, expected {shape}")
-        if value.dtype != dtype:
-            raise MessageError(f"array {name!r} is {value.dtype}, expected {dtype}")
-        # min and max are NaN or infinite if any entry is, and need no temporary array
-        if value.size and not (np.isfinite(value.min()) and np.isfinite(value.max())):
-            kind = "NaN" if np.isnan(value).any() else "an infinite value"
-            raise MessageError(f"array {name!r} holds {kind}")
+    if not loss_withheld:
+        messages.check_range("loss", report.loss, -MOST_LOSS, MOST_LOSS)

@@ -5,15 +5,23 @@ from typing import Any
 
 import numpy as np
 
+from common.config import Settings
 from common.messages import EvaluateReport, Parameters
 from server_app.rounds.attempt import Update
 from server_app.rounds.turns import Turns
+from server_app.rounds.update_norms import UpdateNorms
 
 
 class Memory:
-    """Each client's turns, last accuracy and, where it is told, what its last training added."""
+    """Each client's turns, last accuracy and, where it is told, what its last training added.
 
-    def __init__(self) -> None:
+    Args:
+        settings: of the run.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.norms = UpdateNorms.of(settings)
+        """Of all updates."""
         self._updates = np.empty((0, 0), dtype=np.float32)
         self._accuracies: dict[int, float] = {}
         self.turns = Turns()
@@ -43,6 +51,7 @@ class Memory:
             "updates": self._updates,
             "accuracies": accuracies,
             "turns": self.turns.state(),
+            "update-norms": self.norms.state(),
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
@@ -51,6 +60,7 @@ class Memory:
         self._accuracies = {int(client): value for client, value in state["accuracies"].items()}
         if "turns" in state:  # a version that counted none had no rule that looks at them
             self.turns.restore(state["turns"])
+        self.norms.restore(state.get("update-norms", ()))  # runs of old versions have none
 
 
 def with_latest(

@@ -9,6 +9,7 @@ from flwr.serverapp import Grid
 
 from server_app.metering.run_meter import RunMeter, Sent, Size
 from server_app.rounds.delegating_grid import DelegatingGrid
+from server_app.rounds.intake import IntakeGrid
 
 __all__ = ["MeteredGrid", "Received", "Watcher"]
 
@@ -27,7 +28,7 @@ class Watcher(Protocol):
 
 
 class MeteredGrid(DelegatingGrid):
-    """A grid that enters every message and its reply into a meter.
+    """A grid that enters every message and its reply into a meter, if the reply can be read.
 
     Args:
         grid: what sends and receives.
@@ -36,7 +37,7 @@ class MeteredGrid(DelegatingGrid):
     """
 
     def __init__(self, grid: Grid, meter: RunMeter, watcher: Watcher | None = None) -> None:
-        super().__init__(grid)
+        super().__init__(IntakeGrid(grid))
         self._meter = meter
         self._watcher = watcher
         self._pushed: dict[str, Sent] = {}

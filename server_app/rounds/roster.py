@@ -18,6 +18,7 @@ from common.logs import Fact
 from common.messages import Introduction
 from server_app.metering.bill import Link
 from server_app.rounds import enrolment
+from server_app.rounds.guard import refuse_error
 
 log = logging.getLogger("coterie")
 
@@ -46,7 +47,9 @@ class Roster:
             raise RoundError(
                 f"two nodes call themselves {twice[0]!r}; give each site an id of its own"
             )
-        first = self.sites[0]
+        # Who differs from most is named, not whoever differs from the first by name.
+        [(usual, _)] = Counter(map(_kind, self.sites)).most_common(1)
+        first = next(site for site in self.sites if _kind(site) == usual)
         for site in self.sites:
             if (site.num_classes, site.input_shape) != (first.num_classes, first.input_shape):
                 raise RoundError(
@@ -154,6 +157,11 @@ class Roster:
             )
 
 
+def _kind(site: Introduction) -> tuple[object, ...]:
+    """Return what all sites of a run have in common."""
+    return site.num_classes, tuple(site.input_shape), site.schema
+
+
 def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
     """Ask every connected node who it is.
 
@@ -241,14 +249,13 @@ def introduce_late(
 
 
 def _introduction(reply: Message) -> Introduction:
-    if reply.has_error():
-        reason = (reply.error.reason or "no reason given").strip().splitlines()[-1]
-        raise RoundError(f"a site cannot take part: {reason}")
     node = reply.metadata.src_node_id
+    name = enrolment.name_of(node)
     try:
+        refuse_error(reply)
         introduction = Introduction.decode(reply.content)
     except MessageError as error:
-        raise RoundError(f"node {node} introduced itself badly: {error}") from None
+        raise RoundError(f"{name} cannot take part: {error}") from None
     enrolment.check(node, introduction.site)
     return introduction
 

@@ -213,9 +213,12 @@ class FederatedTraining(OneRound):
                 return train_loss, accuracy
             self.models, self.clusters = before
             self.aggregator.restore(remembered)
+        missing = "update"
+        if train_loss is not None:
+            missing = f"evaluation of what {', '.join(attempt.cohort)} trained"
         raise RoundError(
-            f"round {server_round}: no usable {'update' if train_loss is None else 'evaluation'} "
-            f"in {_ATTEMPTS} attempts; {attempt.first_reason()}"
+            f"round {server_round}: no usable {missing} in {_ATTEMPTS} attempts; "
+            f"{attempt.first_reason()}"
         )
 
     def _record(self, attempt: Attempt) -> None:

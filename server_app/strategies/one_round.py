@@ -20,7 +20,6 @@ from server_app.record.run_folder import RunFolder
 from server_app.rounds import guard
 from server_app.rounds.attempt import Attempt, Update
 from server_app.rounds.exchange import Exchange
-from server_app.rounds.guard import Template
 from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
 from server_app.selection.rules import View
@@ -42,7 +41,7 @@ class OneRound(OwnRounds):
         self.models: list[dict[str, np.ndarray]] = []
         self.meter = RunMeter()
         """Where the grid enters messages and this class its work; the app opens another."""
-        self._memory = Memory()
+        self._memory = Memory(settings)
         self.aggregator = Aggregator(settings, roster)
         self._central = CentralDp.chosen(settings, folder)
 
@@ -98,7 +97,12 @@ class OneRound(OwnRounds):
         self._remember(updates)
         with self.meter.phase("pre"):
             self.before_average(attempt)
-        self.models, attempt.treated = self._after(updates, cohort_weights, asked)
+        after, treated = self._after(updates, cohort_weights, asked)
+        if not all(map(_is_finite, after)):
+            names = ", ".join(self.roster.names[answer.client] for answer, _, _ in updates)
+            log.warning("the models before are kept: what %s trained made one that is none", names)
+            return None
+        self.models, attempt.treated = after, treated
         attempt.divergence = divergences(updates, self.models, self.routes)
         return float(np.mean([report.loss for _, report, _ in updates]))
 
@@ -122,10 +126,13 @@ class OneRound(OwnRounds):
         self, attempt: Attempt, phase: str, clients: np.ndarray, usable: list[Update]
     ) -> list[int]:
         """Have clients train their models, and add what may count; return whom that was asked."""
-        template = Template.of(self.models[0])
+        template = messages.Template.of(self.models[0])
         exchange = self._with_models(attempt, messages.TRAIN, self.models, clients)
         answers = attempt.ask(
-            phase, exchange, lambda reply, asked: guard.inspect_training(reply, asked, template)
+            phase,
+            exchange,
+            lambda reply, asked: guard.inspect_training(reply, asked, template),
+            review=lambda answers: self._memory.norms.judged(answers, self.models),
         )
         usable += [(answer, *answer.value) for answer in answers if answer.value is not None]
         return [answer.client for answer in answers]
@@ -222,3 +229,7 @@ class OneRound(OwnRounds):
         if "updates" not in self.method.select.needs:
             return None
         return self._memory.trained(updates, self.models, len(self.roster))
+
+
+def _is_finite(model: messages.Parameters) -> bool:
+    return all(bool(np.isfinite(value).all()) for value in model.values())

@@ -61,6 +61,15 @@ def test_after_a_restart_no_step_of_the_run_is_answered_again(site, done):
     assert site.answer(1) == done
 
 
+def test_a_run_in_between_changes_nothing_for_another(site):
+    assert site.answer(1) == 0
+    site.restart(run=2)
+    assert site.answer(1) == 1
+    site.restart(run=1)
+    with pytest.raises(TrustError, match="step 1 of cosines was begun before"):
+        site.answer(1)
+
+
 def test_a_step_that_failed_is_not_worked_on_again(site):
     def fails():
         raise TrustError("no such key")

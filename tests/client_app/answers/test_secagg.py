@@ -5,7 +5,7 @@ import os
 from dataclasses import replace
 
 import pytest
-from flwr.app import RecordDict
+from flwr.app import Context, RecordDict
 from masked_sums import (
     Play,
     said,
@@ -86,7 +86,38 @@ def test_of_two_processes_with_the_same_state_one_answers(tmp_path):
     assert "secure-sum" in state
     assert "kept" not in state
     assert "out of turn" in said(play.train(0))
-    assert json.loads((tmp_path / "state" / "secure-sum-step.json").read_bytes())[1] == 0
+    assert json.loads((tmp_path / "state" / "secure-sum-step-1.json").read_bytes())[1] == 0
+
+
+def test_sums_of_two_runs_at_once_do_not_disturb_each_other(tmp_path):
+    """Nor does one that was begun in between make an earlier one's step answerable again."""
+    play = Play(tmp_path)
+    contexts = play.grid._contexts
+    for place, node in enumerate(play.nodes):
+        contexts[node].node_config = contexts[node].node_config | {
+            "state-dir": str(tmp_path / f"state-{place}")
+        }
+    first = dict(contexts)
+    second = {
+        node: Context(2, node, known.node_config, RecordDict(), known.run_config)
+        for node, known in first.items()
+    }
+
+    def in_run(contexts, act):
+        play.grid._contexts = contexts
+        return act()
+
+    circles = [in_run(run, play.circle) for run in (first, second)]
+    dealt = [
+        in_run(run, lambda circle=circle: play.dealt(circle))
+        for run, circle in zip((first, second), circles, strict=True)
+    ]
+    for run, shares in zip((first, second), dealt, strict=True):
+        delivery = play.delivery(shares, 0)
+        reply = in_run(run, lambda delivery=delivery: play.ask(SECAGG_MASK, 0, delivery))
+        assert not reply.has_error()
+    for run in (first, second):
+        assert "out of turn" in said(in_run(run, lambda: play.train(0)))
 
 
 def swapped(values):

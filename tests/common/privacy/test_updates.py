@@ -20,7 +20,7 @@ from client_app.site_state import ContextKeeper
 from common import messages
 from common import models as networks
 from common.config import Settings
-from common.errors import BudgetError, ConfigError, MessageError
+from common.errors import BudgetError, ConfigError, DataError, MessageError
 from common.messages import Order, ReleaseNote, TrainReport
 from common.privacy.book import SITE
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
@@ -141,6 +141,25 @@ def test_sites_own_budget_goes_before_the_runs(settings):
     _, _, context = trained_by_site(settings, **{"privacy-epsilon": 5.0})
     with pytest.raises(BudgetError, match=r"update in run .* privacy-epsilon = 5"):
         trained_by_site(settings, context, 2)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_clipping_cannot_bound_does_not_leave(value):
+    sent = model(np.zeros(4))
+    with pytest.raises(DataError, match="array 'w' of the trained model holds NaN"):
+        clipped_update(model(np.array([1e6, 1e6, 1e6, value])), sent, 1.0)
+    change = clipped_update(model(np.full(4, 1e6)), sent, 1.0)
+    assert np.linalg.norm(change["w"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("engine", ["loop", "batched"])
+def test_a_training_that_diverged_sends_and_costs_nothing(settings, engine):
+    config = {"partition-id": 2, "num-partitions": 5}
+    wild = settings.replace(engine=engine, learning_rate=1e30)
+    context = Context(1, 4, config, RecordDict(), wild.to_dict())
+    with pytest.raises(DataError, match="site site-2: array"), np.errstate(all="ignore"):
+        trained_by_site(wild, context)
+    assert not with_noise.book_of(ContextKeeper(context.state)).entries
 
 
 def test_a_loss_may_be_missing_only_beside_a_protected_update(settings):

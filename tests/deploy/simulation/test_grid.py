@@ -13,9 +13,10 @@ from small_runs import lines, run, settings_in, without_times
 
 from common import messages
 from common import models as networks
-from common.errors import RoundError
+from common.errors import RoundError, WorkerError
 from common.messages import Order, TrainReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
+from deploy.simulation.pool import Pool
 from server_app import app as server
 from server_app.rounds.routing import average
 
@@ -35,7 +36,6 @@ def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path, no_report):
         (federations.sends_nan, "holds NaN"),
         (federations.sends_wrong_shape, "has shape"),
         (federations.raises, "the disk of site-2 is full"),
-        (federations.dies, "ended with exit code -9"),
     ],
 )
 def test_one_bad_site_of_five_changes_nothing_for_the_others_and_is_named(
@@ -54,6 +54,36 @@ def test_one_bad_site_of_five_changes_nothing_for_the_others_and_is_named(
     expected = average(models, np.array([report.num_examples for report in reports]))
     written = load_file(folder / "models" / "model-0.safetensors")
     assert all(np.array_equal(written[name], expected[name]) for name in expected)
+
+
+def test_a_site_that_kills_its_workers_ends_the_run_and_is_named(tmp_path):
+    with pytest.raises(WorkerError, match="worked for node 4 died, the last with exit code -9"):
+        run(settings_in(tmp_path, "num-server-rounds=1"), federations.load(federations.dies))
+    [folder] = tmp_path.iterdir()
+    status = json.loads((folder / "status.json").read_text())
+    assert status["state"] == "failed"
+    assert "node 4" in status["error"]
+
+
+@pytest.mark.parametrize("engine", ["batched", "stacked"])
+def test_work_that_a_killed_worker_was_at_is_done_again_with_the_same_numbers(
+    tmp_path, monkeypatch, engine
+):
+    words = ("strategy=fedavg", f"engine={engine}", "model=mlp")
+    whole = without_times(run(settings_in(tmp_path / "whole", *words)))
+    send, killed = Pool._send, []
+
+    def killing(self, worker, chunk):
+        send(self, worker, chunk)
+        kind = chunk.units[0][0].message.metadata.message_type
+        if kind not in killed:
+            killed.append(kind)
+            worker.process.kill()
+
+    monkeypatch.setattr(Pool, "_send", killing)
+    folder = run(settings_in(tmp_path / "killed", *words))
+    assert {messages.TRAIN, messages.EVALUATE} <= set(killed)
+    assert without_times(folder) == whole
 
 
 def train_directly(settings, sites, attempt=1):

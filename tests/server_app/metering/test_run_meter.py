@@ -223,15 +223,6 @@ def test_a_site_with_a_machine_of_its_own_is_billed_what_it_says(pushed):
     assert not meter.close(SITES.links).items
 
 
-def test_joules_that_cannot_be_are_not_believed(caplog):
-    meter = RunMeter(Watts(10.0))
-    lies = [Usage(-1.0, 0.0, "shared"), Usage(1.0, 0.0, "perhaps")]
-    for usage in lies:
-        Echo(meter, {7: usage}).send_and_receive([question(7)])
-    assert [math.isnan(item.joules) for item in meter.close(SITES.links).items] == [True, True]
-    assert "what it used is not known" in caplog.text
-
-
 def test_faster_links_are_cheaper_and_a_wire_is_free():
     seconds, joules = [], []
     for profile in (radio.WIFI6, radio.WIRED):

@@ -118,13 +118,6 @@ def test_protection_and_cost_are_what_the_site_says(task_identity):
     assert "counts (3); 1 values" in text
 
 
-def test_a_note_that_cannot_be_read_protects_nothing(task_identity):
-    message = Message(RecordDict(), 7, messages.LABEL_HISTOGRAM)
-    reply = messages.reply(message, LabelHistogram("site-7", [1]), note=NOISY)
-    reply.content[messages.NOTE]["epsilon"] = "small"
-    assert DisclosedReply.of(reply).mechanism == CLEAR
-
-
 def test_error_reply_of_a_node_that_never_introduced_itself(task_identity):
     releases = Disclosed()
     message = Message(RecordDict(), 9, messages.TRAIN)

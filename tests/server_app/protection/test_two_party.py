@@ -169,7 +169,7 @@ def test_openings_in_another_order_are_refused(wire):
 
 def test_a_missing_opening_is_refused(wire):
     wire.change = on(TWO_PARTY_SHARE, "down", lambda c: with_arrays(c, lambda a: {"0": a["0"]}))
-    refused(wire, "sent no opening")
+    refused(wire, r"arrays \['0'\], where .* belong")
 
 
 def test_an_opening_of_another_run_is_refused(wire, tmp_path):

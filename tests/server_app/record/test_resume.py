@@ -1,8 +1,10 @@
 """A run that was killed goes on, and ends with the numbers it would have had."""
 
+import hashlib
 import json
 import multiprocessing
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -14,7 +16,7 @@ import pytest
 
 from common import config
 from common.config import Settings
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError, StorageError
 from deploy.simulation.grid import simulate
 from server_app.record.run_folder import RunFolder
 
@@ -195,6 +197,87 @@ def test_line_that_a_crash_left_unfinished_is_dropped(tmp_path, whole):
         file.write('{"round": 99, "att')
     simulate(resumed(run))
     assert computed(run) == whole("random")[0]
+
+
+def with_sums_that_are_no_text(run, newest):
+    (newest / "SHA256SUMS").write_bytes(b"\xff" + (newest / "SHA256SUMS").read_bytes()[1:])
+
+
+def with_a_stray_folder(run, newest):
+    (run / "checkpoints" / "round-9x").mkdir()
+    (run / "checkpoints" / "round-9999").mkdir()
+
+
+def with_half_a_status(run, newest):
+    (run / "status.json").write_text('{"state": "run')
+
+
+def with_a_state_that_is_none(run, newest):
+    files = {"state.json": b"{}", "arrays.safetensors": b"nothing"}
+    sums = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()]
+    for name, data in {**files, "SHA256SUMS": "".join(sums).encode()}.items():
+        (newest / name).write_bytes(data)
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (with_sums_that_are_no_text, "{newest} is damaged"),
+        (with_a_stray_folder, "round-9999 is damaged"),
+        (with_a_state_that_is_none, "{newest} is no checkpoint"),
+        (with_half_a_status, "going on after round {last}"),
+    ],
+)
+def test_damaged_files_are_said_and_the_run_ends_as_it_would_have(
+    tmp_path, caplog, whole, damage, said
+):
+    run = interrupted(tmp_path)
+    older, newest = _checkpoints(run)
+    damage(run, run / "checkpoints" / newest)
+    simulate(resumed(run))
+    assert said.format(newest=newest, last=int(newest[-4:])) in caplog.text
+    taken = newest if "9999" in said else older
+    assert said.startswith("going on") or f"goes on from {run}/checkpoints/{taken}" in caplog.text
+    assert computed(run) == whole["random"][0]
+
+
+def test_a_damaged_line_of_the_record_is_named(tmp_path):
+    run = interrupted(tmp_path)
+    lines = (run / "rounds.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "rounds.jsonl").write_bytes(b"\xff" + lines[0][1:] + b"".join(lines[1:]))
+    with pytest.raises(DataError, match=r"rounds\.jsonl: line 1 is damaged"):
+        simulate(resumed(run))
+
+
+def _with_a_full_disk(rounds, settings):
+    """Run, and from the given round on let no file grow beyond 64 bytes more than it has."""
+    append = RunFolder.append
+
+    def full(self, name, lines):
+        path = self.path / name
+        if name == "rounds.jsonl" and path.exists():
+            size = path.stat().st_size
+            if path.read_bytes().count(b"\n") == rounds:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (size + 64, resource.RLIM_INFINITY))
+        append(self, name, lines)
+
+    RunFolder.append = full
+    try:
+        simulate(settings)
+    except StorageError as error:
+        os._exit(7 if len(str(error).splitlines()) == 1 else 8)
+
+
+def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(tmp_path, whole):
+    assert in_a_process(_with_a_full_disk, 3, settings_of("random", tmp_path)) == 7
+    run = the_run_in(tmp_path)
+    status = json.loads((run / "status.json").read_text())
+    assert (status["state"], status["round"]) == ("failed", 3)
+    assert "File too large; make room there" in status["error"]
+    simulate(resumed(run))
+    assert computed(run) == whole["random"][0]
+    trail = [json.loads(text) for text in (run / "audit.jsonl").read_text().splitlines()]
+    assert trail[-1]["event"] == "finished"
 
 
 def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):

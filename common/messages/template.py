@@ -1,0 +1,49 @@
+"""Template of a model: what the arrays must be that come in the place of one."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from common.errors import MessageError
+from common.messages.arrays import Parameters
+
+__all__ = ["Template", "check_arrays"]
+
+_SLACK_BYTES = 65_536  # headers, names and scalars beside the arrays
+
+
+@dataclass(frozen=True)
+class Template:
+    """Names, shapes and types that a model must have."""
+
+    arrays: Mapping[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    max_bytes: int
+
+    @classmethod
+    def of(cls, parameters: Parameters) -> "Template":
+        """Return the template that a model sets."""
+        arrays = {name: (value.shape, value.dtype) for name, value in parameters.items()}
+        size = sum(value.nbytes + len(name) + 256 for name, value in parameters.items())
+        return cls(arrays, size + _SLACK_BYTES)
+
+
+def check_arrays(parameters: Parameters, template: Template) -> None:
+    """Raise :class:`MessageError` for names, shapes or types that differ, and for NaN and inf."""
+    for kind, names in (
+        ("lacks", template.arrays.keys() - parameters.keys()),
+        ("has an unknown", parameters.keys() - template.arrays.keys()),
+    ):
+        if names:
+            raise MessageError(f"{kind} array {min(names)!r}")
+    for name, (shape, dtype) in template.arrays.items():
+        value = parameters[name]
+        if value.shape != shape:
+            raise MessageError(f"array {name!r} has shape {value.shape}, expected {shape}")
+        if value.dtype != dtype:
+            raise MessageError(f"array {name!r} is {value.dtype}, expected {dtype}")
+        # min and max are NaN or infinite if any entry is, and need no temporary array
+        if value.size and not (np.isfinite(value.min()) and np.isfinite(value.max())):
+            kind = "NaN" if np.isnan(value).any() else "an infinite value"
+            raise MessageError(f"array {name!r} holds {kind}")

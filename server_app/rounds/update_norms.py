@@ -1,0 +1,116 @@
+"""Update norms: how far trainings move a model, and those refused because they move it too far.
+
+A finite update can be as bad as NaN: one of 1e10 makes an average that no site can train. Honest
+ones of a run are within a few orders of magnitude of each other (docs/results/robustness.md), so
+what is many times as long as their median is refused before it is averaged.
+"""
+
+import logging
+import math
+import statistics
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Self
+
+import numpy as np
+
+from common.config import Settings
+from common.messages import Parameters
+from server_app.rounds.attempt import Trained
+from server_app.rounds.exchange import Answer
+
+__all__ = ["UpdateNorms"]
+
+log = logging.getLogger("coterie")
+
+_REMEMBERED = 1_000  # norms of past rounds
+_LONGEST = 1e6
+"""L2 norm that no update may have, whatever the others': no network here survives more."""
+
+
+class UpdateNorms:
+    """The norms of a run's updates so far, against which new ones are held.
+
+    Args:
+        factor: times the median that a norm may be; 0: any.
+    """
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        self._past: deque[float] = deque(maxlen=_REMEMBERED)
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return a run's; where it cannot be in force, that is said."""
+        asked = settings.max_update_norm
+        why = ""
+        if settings.secagg:
+            why = "secagg=true: the server sees no single update"
+        elif settings.update_privacy == "central-dp":
+            why = "update-privacy=central-dp: every update is clipped to clip-norm"
+        if asked and why:
+            log.info("max-update-norm = %g is not in force: %s", asked, why)
+        return cls(0 if why else asked)
+
+    def judged(
+        self, answers: Sequence[Answer[Trained]], models: Sequence[Parameters]
+    ) -> list[Answer[Trained]]:
+        """Return the answers to one exchange, without the updates that are too long.
+
+        Args:
+            answers: of the sites.
+            models: that they were sent, by index.
+        """
+        if not self._factor:
+            return list(answers)
+        norms = {
+            answer.client: update_norm(answer.value[1], models[answer.model])
+            for answer in answers
+            if answer.value is not None
+        }
+        # Also of those to be refused: who is in the majority cannot be told otherwise.
+        usual = _median([*self._past, *norms.values()])
+        limit = min(self._factor * usual, _LONGEST)
+        self._past.extend(norm for norm in norms.values() if norm <= limit)
+        return [
+            _refused(answer, norm, usual)
+            if (norm := norms.get(answer.client, 0.0)) > limit
+            else answer
+            for answer in answers
+        ]
+
+    def state(self) -> list[float]:
+        """Return what a checkpoint keeps."""
+        return list(self._past)
+
+    def restore(self, state: Iterable[float]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._past.extend(state)
+
+
+def update_norm(trained: Parameters, sent: Parameters) -> float:
+    """Return ||w_i - w||, L2 over all arrays of floating type; infinite where that overflows.
+
+    >>> update_norm({"w": np.array([3.0, 5.0])}, {"w": np.array([0.0, 1.0])})
+    5.0
+    """
+    total = 0.0
+    with np.errstate(over="ignore"):
+        for name, value in sent.items():
+            if value.dtype.kind == "f":
+                change = (trained[name] - value).reshape(-1)
+                total += float(np.dot(change, change))
+    return math.sqrt(total)
+
+
+def _median(norms: Iterable[float]) -> float:
+    """Return the lower median of those that are not 0; infinite without any."""
+    positive = [norm for norm in norms if norm]
+    return statistics.median_low(positive) if positive else math.inf
+
+
+def _refused(answer: Answer[Trained], norm: float, usual: float) -> Answer[Trained]:
+    times = f", {norm / usual:.3g} times the median" if usual < math.inf else ""
+    reason = f"its update has norm {norm:.3g}{times}: more than max-update-norm lets pass"
+    return replace(answer, value=None, verdict=reason)

@@ -1,0 +1,19 @@
+"""Damaged messages of every kind, both ways, end in one refusal that names who sent them."""
+
+import pytest
+
+from benchmarks import fuzz
+from server_app.protection.disclosed import WHAT
+
+
+@pytest.mark.slow
+def test_two_thousand_mutations_break_nothing(tmp_path):
+    fuzzer = fuzz.fuzzed(2_000, 0, tmp_path)
+    assert not fuzzer.examples
+    assert all(tally.bad == 0 for tally in fuzzer.tallies.values())
+    assert fuzzer.growth <= fuzz.MOST_GROWTH
+    # Every kind of message that there is was damaged on both ways, and much of that was refused.
+    kinds = {kind for kind in WHAT if "." in kind or kind in ("train", "evaluate")}
+    assert {kind for way, kind in fuzzer.tallies if way == "up"} == kinds
+    assert {kind for way, kind in fuzzer.tallies if way == "down"} == kinds
+    assert all(tally.refused for tally in fuzzer.tallies.values())

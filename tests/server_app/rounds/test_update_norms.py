@@ -1,0 +1,111 @@
+"""Updates that move a model much farther than others do are refused, and nothing else is."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from common.config import Settings
+from common.messages import TrainReport
+from server_app.rounds.exchange import NO_REPLY, OK, Answer
+from server_app.rounds.update_norms import UpdateNorms, update_norm
+
+SENT = {"w": np.zeros((2, 2), np.float32), "steps": np.array(3)}
+
+
+def answers(*norms):
+    """Answers whose updates have these norms; None: no reply."""
+    return [
+        Answer(client, 0, None, NO_REPLY) if norm is None else Answer(client, 0, trained(norm), OK)
+        for client, norm in enumerate(norms)
+    ]
+
+
+def trained(norm):
+    weights = np.zeros((2, 2), np.float32)
+    weights[1, 0] = norm
+    report = TrainReport("a", 1, 1, 0, 5, 0.5, 1.0)
+    return report, {"w": weights, "steps": np.array(2**60)}
+
+
+def refused(norms, *updates):
+    judged = norms.judged(answers(*updates), [SENT])
+    assert [answer.client for answer in judged] == list(range(len(updates)))
+    return [answer.client for answer in judged if answer.verdict not in (OK, NO_REPLY)]
+
+
+def test_one_that_is_far_too_long_is_refused_with_both_numbers():
+    judged = UpdateNorms(100).judged(answers(1.0, 2.0, 1e10, None), [SENT])
+    assert [answer.value is not None for answer in judged] == [True, True, False, False]
+    assert "norm 1e+10, 5e+09 times the median" in judged[2].verdict
+    assert judged[3].verdict == NO_REPLY
+
+
+@given(
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=9),
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=9),
+)
+def test_norms_within_the_factor_of_each_other_always_pass(first, second):
+    norms = UpdateNorms(100.001)  # as float32 they are not quite 0.01 and 1
+    assert refused(norms, *first) == []
+    assert refused(norms, *second) == []
+
+
+def test_past_rounds_count_so_that_a_lone_site_is_held_against_itself():
+    norms = UpdateNorms(10)
+    assert refused(norms, 1.0) == []
+    assert refused(norms, 9.0) == []
+    assert refused(norms, 95.0) == [0]
+    assert refused(norms, 9.0) == []
+    # what was refused is not remembered
+    again = UpdateNorms(10)
+    again.restore(norms.state())
+    assert norms.state() == [1.0, 9.0, 9.0]
+    assert refused(again, 91.0) == [0]
+
+
+def test_an_absolute_bound_holds_where_there_is_nobody_to_compare_with():
+    assert refused(UpdateNorms(100), 1e10) == [0]
+    assert refused(UpdateNorms(1e300), 1e10, 2e10, 3e10) == [0, 1, 2]
+    assert refused(UpdateNorms(100), 999.0) == []
+
+
+def test_sites_that_did_not_move_are_no_measure():
+    assert refused(UpdateNorms(2), 0.0, 0.0, 0.0, 1.0) == []
+    assert refused(UpdateNorms(2), 0.0, 0.0) == []
+
+
+def test_zero_turns_it_off():
+    assert refused(UpdateNorms(0), 1.0, 1e30) == []
+
+
+def test_the_norm_is_over_all_real_numbers_and_never_nan():
+    rng = np.random.default_rng(0)
+    a = {name: rng.normal(size=(3, 4)).astype(np.float32) for name in "xy"}
+    b = {name: rng.normal(size=(3, 4)).astype(np.float32) for name in "xy"}
+    both = np.concatenate([(a[name] - b[name]).ravel() for name in "xy"])
+    assert update_norm(a, b) == pytest.approx(np.linalg.norm(both), rel=1e-6)
+    huge = {"w": np.full(2, 3e38, np.float32)}
+    assert update_norm(huge, {"w": -huge["w"]}) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"secagg": True}, "the server sees no single update"),
+        ({"update_privacy": "central-dp"}, "every update is clipped"),
+        ({}, None),
+    ],
+)
+def test_where_it_is_not_in_force_that_is_said(changes, reason, caplog):
+    caplog.set_level("INFO", "coterie")
+    norms = UpdateNorms.of(Settings().replace(strategy="fedavg", **changes))
+    if reason is None:
+        assert not caplog.records
+        assert refused(norms, 1.0, 1.0, 1e10) == [2]
+    else:
+        assert "max-update-norm = 100 is not in force: " in caplog.text
+        assert reason in caplog.text
+        assert refused(norms, 1.0, 1.0, 1e10) == []
