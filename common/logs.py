@@ -9,6 +9,9 @@ FACTS = "audit"
 """Attribute of a log record that holds facts (a list of mappings) beside its text."""
 
 
+ROUND = "round_line"
+"""Attribute of a log record that holds the line of an attempt at a round beside its text."""
+
 EVENTS = (
     "started",
     "resumed",

@@ -34,6 +34,8 @@ class Schema(BaseModel):
         alias_generator=kebab_case,
         allow_inf_nan=False,
         validate_default=True,
+        validate_by_name=True,  # in Python; files and words have the kebab-case keys
+        validate_by_alias=True,
         defer_build=True,  # many a schema is only the base of another
     )
 
@@ -50,6 +52,12 @@ class Schema(BaseModel):
         except ValidationError as error:
             lines = [_one_line(problem, cls) for problem in error.errors()]
             raise ConfigError("\n".join(prefix + line for line in lines)) from None
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        """Yield what is not at its default, by its name in Python: enough to make it again."""
+        fields = type(self).model_fields.items()
+        values = ((name, getattr(self, name), field.default) for name, field in fields)
+        return [(name, value) for name, value, default in values if value != default]
 
     def to_dict(self) -> dict[str, Scalar]:
         """Return all values with kebab-case keys, in the schema's order."""

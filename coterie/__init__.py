@@ -39,7 +39,8 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.task_metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
-    from deploy.simulation.grid import simulate
+    from deploy.interface import compare, precheck, simulate
+    from deploy.played_run import PlayedRun, load_run
     from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
     from server_app.dissimilarity import LABEL_METRICS
@@ -83,6 +84,7 @@ __all__ = [
     "OfCounts",
     "PerSite",
     "PieceSettings",
+    "PlayedRun",
     "Pull",
     "RoundError",
     "RowMean",
@@ -95,11 +97,14 @@ __all__ = [
     "WorkerError",
     "__version__",
     "assign",
+    "compare",
     "flower",
     "load_dataset",
     "load_network",
+    "load_run",
     "main",
     "partition",
+    "precheck",
     "simulate",
 ]
 
@@ -117,7 +122,8 @@ _HOMES = {
     "common.splits": "partition",
     "common.task_metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
-    "deploy.simulation.grid": "simulate",
+    "deploy.interface": "compare precheck simulate",
+    "deploy.played_run": "PlayedRun load_run",
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",
     "server_app.dissimilarity": "LABEL_METRICS",

@@ -225,7 +225,8 @@ class FederatedTraining(OneRound):
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
         line = self._ledger.record(attempt, self.meter.close(self.roster.links))
         audit.say_what_did_not_count(line)
-        log.info("%s", progress(line, self.settings.num_server_rounds, _ATTEMPTS))
+        words = progress(line, self.settings.num_server_rounds, _ATTEMPTS)
+        log.info("%s", words, extra={logs.ROUND: line})
         value = line.metric(self.settings.target_metric)
         if value > self._best:
             self._best = value

@@ -1,0 +1,140 @@
+"""The Python interface: what it returns, what it leaves as it was, and how it refuses."""
+
+import json
+import logging
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie import ConfigError, DataError, PlayedRun, Settings
+
+WORDS = {"num_clients": 4, "num_server_rounds": 2, "local_epochs": 1, "model": "mlp", "workers": 1}
+
+
+class State:
+    """What a notebook would notice."""
+
+    def __init__(self):
+        log = logging.getLogger("coterie")
+        self.logging = log.level, list(log.handlers), log.propagate
+        self.threads = torch.get_num_threads()
+        self.filters = list(warnings.filters)
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    torch.set_num_threads(2)
+    before, seen = State(), []
+    folder = tmp_path_factory.mktemp("runs")
+    run = coterie.simulate(output_dir=folder, on_round=seen.append, quiet=True, **WORDS)
+    return run, seen, vars(before), vars(State())
+
+
+def test_a_run_is_its_files(played):
+    run, seen, _, _ = played
+    assert run.state == "finished"
+    assert run.folder.is_absolute()
+    for table, name in ((run.rounds, "rounds.jsonl"), (run.clients, "clients.jsonl")):
+        written = [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
+        assert list(table.columns) == list(dict.fromkeys(key for line in written for key in line))
+        assert len(table) == len(written)
+    assert run.results["accuracy"] == run.rounds["accuracy"].iloc[-1]
+    assert run.clusters == json.loads((run.folder / "clusters.json").read_text())["sites"]
+    assert run.report.exists()
+    written = (run.folder / "rounds.jsonl").read_text().splitlines()
+    assert seen == [json.loads(line) for line in written]
+    assert Path(run) == run.folder
+    assert "round 2 of 2" in repr(run)
+    assert "data:image/png" in run._repr_html_()
+
+
+def test_it_leaves_the_callers_logging_warnings_and_threads_as_they_were(played):
+    _, _, before, after = played
+    assert before == after
+    torch.set_num_threads(1)
+
+
+def test_predictions_are_those_of_the_saved_network(played):
+    run = played[0]
+    rows = np.random.default_rng(0).normal(size=(5, 1, 8, 8))
+    with torch.inference_mode():
+        logits = run.network()(torch.from_numpy(rows.astype(np.float32)))
+    found = run.predict(rows)
+    assert found["prediction"].tolist() == logits.argmax(1).tolist()
+    probabilities = found[[f"probability-{label}" for label in range(10)]].to_numpy()
+    np.testing.assert_allclose(probabilities, torch.softmax(logits, 1), atol=1e-6)
+
+
+def test_a_folder_is_a_run_again_also_while_it_is_written(played, tmp_path):
+    assert coterie.load_run(played[0].folder) == played[0]
+    (tmp_path / "status.json").write_text('{"state": "running", "round": 1, "rounds": 9}')
+    running = coterie.load_run(tmp_path)
+    assert (running.rounds.empty, running.clusters) == (True, {})
+    (tmp_path / "rounds.jsonl").write_text('{"round": 1, "accuracy": 0.5}\n{"round": 2, "accu')
+    assert running.rounds["accuracy"].tolist() == [0.5]
+    with pytest.raises(DataError, match=r"has no results\.json: the run is running"):
+        print(running.results)
+    with pytest.raises(DataError, match="is no run's folder"):
+        coterie.load_run(tmp_path / "elsewhere")
+
+
+def test_settings_are_made_by_their_python_names_and_say_how_to_make_them_again():
+    settings = Settings(num_clients=8, strategy="simclust", secagg=True)
+    assert repr(settings) == "Settings(num_clients=8, strategy='simclust', secagg=True)"
+    assert eval(repr(settings)) == settings == Settings.parse(settings.to_dict())
+
+
+def test_bad_words_are_one_line_before_anything_starts(tmp_path):
+    with pytest.raises(ConfigError, match="unknown setting 'num-clinets'; did you mean"):
+        coterie.simulate(num_clinets=3)
+    with pytest.raises(ConfigError, match="settings and seed both say what to run"):
+        coterie.simulate(Settings(), seed=3)
+    with pytest.raises(ConfigError, match="aggregation = 'krumm': must be one of"):
+        coterie.simulate(aggregation="krumm", output_dir=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_a_callback_raises_ends_the_run(tmp_path):
+    class EnoughError(Exception):
+        pass
+
+    def stop(line):
+        raise EnoughError
+
+    with pytest.raises(EnoughError):
+        coterie.simulate(output_dir=tmp_path, on_round=stop, quiet=True, **WORDS)
+    [folder] = tmp_path.iterdir()
+    assert coterie.load_run(folder).state == "failed"
+
+
+def test_progress_is_printed_unless_it_is_to_be_quiet(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own listen, too
+    words = WORDS | {"num_server_rounds": 1}
+    run = coterie.simulate(output_dir=tmp_path, **words)
+    assert f"run: {run.folder}" in capsys.readouterr().out
+    coterie.simulate(output_dir=tmp_path, quiet=True, **words)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.slow
+def test_a_comparison_and_a_precheck_from_python(tmp_path, capsys):
+    folder = coterie.compare(
+        strategy=["random", "simclust"],
+        clients_per_round=2,
+        output_dir=tmp_path,
+        quiet=True,
+        **WORDS,
+    )
+    assert (folder / "table.csv").read_text().count("\n") == 3
+    words = {"num_clients": 3, "workers": 1, "output_dir": tmp_path, "quiet": True}
+    found = coterie.precheck(dataset="digits", **words)
+    assert found["verdict"] in ("beneficial", "uncertain", "detrimental")
+    assert Path(found["report"]).exists()
+    assert capsys.readouterr().out == ""
+    assert isinstance(coterie.load_run(found["run"]), PlayedRun)
+    assert sys.stdout is not None
