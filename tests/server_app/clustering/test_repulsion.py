@@ -134,7 +134,7 @@ def test_with_sampled_partners_groups_are_still_far_above_random_and_the_generat
     assert set(groups.sizes.tolist()) == {10}
     rng = np.random.default_rng(9)
     random = [diversity(rows, rng.permutation(np.arange(120) % 12)) for _ in range(50)]
-    assert diversity(rows, groups.labels) > max(random) + 0.3
+    assert diversity(rows, groups.labels) > max(random) + 0.4  # of two partners each it is not
 
 
 def test_clients_that_are_all_alike_are_split_evenly():
