@@ -38,6 +38,7 @@ METHODS = {
     "clustered-sampling-similarity": {"clients-per-round": 2},
     "fedsccs": {"cluster-at-round": 2, "num-clusters": 2, "selection": "worst"},
     "flis": {"flis-threshold": 0.5},
+    "flis-sampling": {"flis-threshold": 0.5, "clients-per-round": 2},
     "ot-groups": {"num-clusters": 2, "selection": "worst"},
     "ditto": {"strategy": "random", "objective": "ditto", "clients-per-round": 3},
     "pfedme": {"strategy": "random", "objective": "pfedme", "clients-per-round": 3},
