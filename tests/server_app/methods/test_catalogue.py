@@ -266,6 +266,7 @@ def test_methods_say_what_they_see():
     assert needs["balanced-cohort"] == needs["fed-cbs"] == {"sizes", "labels"}
     assert needs["fedsccs"] == {"models"}
     assert needs["flis"] == needs["flis-sampling"] == {"models", "every-model"}
+    assert needs["afl"] == {"sizes", "losses"}
     assert needs["fed-lecc"] == {"labels", "losses"}
     pairs = COMMON | {"label-privacy": "two-party", "metric": "hellinger"}
     hidden = {name: build(Settings.parse(pairs | {"strategy": name})).needs for name in PAIRS}
