@@ -37,7 +37,7 @@ def page() -> str:
 
 
 CHANGING = {
-    "label-privacy=two-party": {"metric": "euclidean", "label-privacy": "two-party"},
+    "label-privacy=two-party": {"metric": "hellinger", "label-privacy": "two-party"},
     "two-party=true": {"two-party": True},
     "reveal=cost": {"two-party": True, "reveal": "cost"},
 }

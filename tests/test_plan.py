@@ -76,6 +76,7 @@ ARITHMETIC = (
     "server_app/record/fairness.py",
     "server_app/rounds/divergence.py",
     "server_app/rounds/turns.py",
+    "server_app/selection/active.py",
     "server_app/selection/balanced.py",
     "server_app/selection/class_cover.py",
     "server_app/selection/in_clusters.py",

@@ -4,11 +4,13 @@ from collections.abc import Mapping
 
 from common.config import Settings
 from common.errors import ConfigError
+from server_app.clustering import by_labels
 from server_app.clustering.by_labels import LabelCounts, LabelInnerProducts
 from server_app.clustering.grouping import Description
 from server_app.methods.method import Card, Composition, Method, cohort_size
 from server_app.selection.balanced import BalancedCohort, BalanceSettings
 from server_app.selection.class_cover import FedCbs, FedEntOpt, FedEntOptSettings
+from server_app.selection.informed import FedLecc
 
 
 def label_products(settings: Settings) -> Description:
@@ -150,8 +152,54 @@ FED_ENT_OPT = Composition(
 )
 
 
+def fed_lecc(settings: Settings) -> Method:
+    """The largest losses of the clusters with the largest mean loss: FedLECC 2026.
+
+    Clusters are those of strategy=similarity with metric=hellinger.
+    """
+    pairs = settings.label_privacy == "two-party"
+    if pairs and settings.metric != "hellinger":
+        raise ConfigError(
+            f"metric = {settings.metric!r}: strategy=fed-lecc compares sites by hellinger, and "
+            "with label-privacy=two-party they read the setting themselves; set metric=hellinger"
+        )
+    grouped = by_labels.by_distances_of_pairs if pairs else by_labels.by_distances
+    return Method(
+        group=grouped(settings.replace(metric="hellinger")), select=FedLecc(cohort_size(settings))
+    )
+
+
+FED_LECC = Composition(
+    fed_lecc,
+    card=Card(
+        paper="FedLECC 2026",
+        source="FedLECC, arXiv 2603.08911, 2026",
+        trains="M with the largest losses, of the clusters with the largest",
+        sees="label histograms, or with label-privacy=two-party distances; losses of all, updates",
+        rule=(
+            "Sites are grouped by the Hellinger distance of their label shares. In every round all "
+            "tell the loss of the present model. Of k clusters the J = max(1, ceil(k/2)) with the "
+            "largest mean loss give their ceil(M/J) sites with the largest loss, in this order "
+            "until there are M; the next clusters fill up. Grouping by k-medoids and the "
+            "silhouette, J and the number of each are ours: the paper's could not be read."
+        ),
+        assumes=(
+            "Where the loss is large there is most to learn, and sites of one kind need not all "
+            "be heard. Noisy labels break that."
+        ),
+        costs=(
+            "Every site sends its label histogram once. In every round a model goes down to each "
+            "site, a loss up, and each passes over its rows."
+        ),
+        settings=("clients-per-round", "num-clusters", "max-clusters", "label-privacy"),
+        example="clients-per-round=5",
+    ),
+)
+
+
 METHODS: Mapping[str, Composition] = {
     "balanced-cohort": BALANCED_COHORT,
     "fed-cbs": FED_CBS,
     "fed-ent-opt": FED_ENT_OPT,
+    "fed-lecc": FED_LECC,
 }

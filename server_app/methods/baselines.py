@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from common.config import Settings
 from common.errors import ConfigError
 from server_app.methods.method import Card, Composition, Method, cohort_size
+from server_app.selection.active import Active
 from server_app.selection.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
 from server_app.selection.informed import (
     Delta,
@@ -116,6 +117,36 @@ FEDCOR = Composition(
         example="clients-per-round=5 fedcor-warmup=5 fedcor-interval=5",
     ),
     settings=(FedCorSettings,),
+)
+
+
+def afl(settings: Settings) -> Method:
+    """Active federated learning, sooner sites of a large last loss: Goetz et al. 2019."""
+    return Method(select=Active(cohort_size(settings)))
+
+
+AFL = Composition(
+    afl,
+    card=Card(
+        paper="Goetz et al. 2019",
+        source="Goetz, Malik, Bui, Moon, Liu, Kumar, “Active Federated Learning”, 2019",
+        trains="M, most of them by their loss when they last trained",
+        sees="losses of those who train, updates",
+        rule=(
+            "A site's value is the root of its rows times the loss, on these, of the model that it "
+            "was last sent to train; who never trained has the largest value known. The lowest "
+            "75 % are left out; of the others floor(0.9 M + 0.5) are drawn with odds exp(0.01 "
+            "value), the rest uniformly from all that remain. The paper divides a loss by the root "
+            "of the rows; read as the sum over rows that is the value here."
+        ),
+        assumes="A loss that was large is large still, and there is most to learn where it is.",
+        costs=(
+            "In every round the cohort is sent the model twice: to tell its loss, a pass over its "
+            "rows, and to train it."
+        ),
+        settings=("clients-per-round",),
+        example="clients-per-round=5",
+    ),
 )
 
 
@@ -232,6 +263,7 @@ METHODS: Mapping[str, Composition] = {
     "random": RANDOM,
     "power-of-choice": POWER_OF_CHOICE,
     "fedcor": FEDCOR,
+    "afl": AFL,
     "clustered-sampling-size": CLUSTERED_SAMPLING_SIZE,
     "clustered-sampling-similarity": CLUSTERED_SAMPLING_SIMILARITY,
     "delta": DELTA,

@@ -173,9 +173,10 @@ PROTECTIONS: list[Protection] = [
         "their inner product, together, see two-party.md.",
         still="The distances, which the server sees and publishes as clusters: skewed histograms "
         "can be found from them, and there is no differential privacy. Inner products, which "
-        "strategy=balanced-cohort asks for, give all histograms away up to a rotation, and small "
+        "balanced-cohort and fed-cbs ask for, give all histograms away up to a rotation, and small "
         "ones exactly, up to the order of the classes. " + _OTHER_RELEASES,
-        instead="use strategy=similarity or balanced-cohort, or label-privacy=gaussian or k-rr",
+        instead="use strategy=similarity, balanced-cohort, fed-cbs or fed-lecc, or "
+        "label-privacy=gaussian or k-rr",
         chosen=_label("two-party"),
         covers=frozenset({"label-distances", "label-products"}),
     ),

@@ -2,7 +2,7 @@
 
 Sources: Cho et al., "Towards Understanding Biased Client Selection in Federated Learning", AISTATS
 2022 (power-of-choice); Wang et al., "DELTA: Diverse Client Sampling for Fasting Federated
-Learning", NeurIPS 2023; Tang et al., "FedCor", CVPR 2022.
+Learning", NeurIPS 2023; Tang et al., "FedCor", CVPR 2022; FedLECC, arXiv 2603.08911.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,22 @@ from pydantic import Field
 
 from common.plugins import PieceSettings
 from server_app import gaussian_process
-from server_app.selection.rules import NOBODY, Cohort, Selection, Uniform, View
+from server_app.selection.rules import (
+    NOBODY,
+    Cohort,
+    Selection,
+    Uniform,
+    View,
+    available_groups,
+    cohort_of,
+)
 
 __all__ = [
     "Delta",
     "DeltaSettings",
     "FedCor",
     "FedCorSettings",
+    "FedLecc",
     "PowerOfChoice",
     "PowerOfChoiceSettings",
     "sampling_odds",
@@ -63,6 +72,35 @@ class PowerOfChoice(Selection):
         told = np.flatnonzero(np.isfinite(view.losses))
         order = told[np.argsort(-view.losses[told], kind="stable")]
         return Cohort(np.sort(order[: self.size]))
+
+
+@dataclass(frozen=True)
+class FedLecc(Selection):
+    """The ``size`` clients with the largest losses of the clusters with the largest mean loss.
+
+    Of k clusters the J = max(1, ceil(k/2)) with the largest mean loss give ceil(size/J) each, in
+    this order until there are enough; then the other clusters, and what those have left, fill up.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"losses"})
+    size: int
+
+    def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return everybody there."""
+        return view.candidates
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the cohort; draws nothing. Who told no loss is not in it; ties: the earlier."""
+        losses = view.losses
+        assert losses is not None
+        told = [group[np.isfinite(losses[group])] for group in available_groups(view)]
+        groups = [group[np.argsort(-losses[group], kind="stable")] for group in told if len(group)]
+        groups.sort(key=lambda group: -float(losses[group].mean()))  # stable, too
+        hard = max(1, -(-view.clusters.k // 2))
+        each = -(-self.size // hard)
+        in_turn = [group[:each] for group in groups[:hard]] + groups[hard:]
+        left = [group[each:] for group in groups[:hard]]
+        return cohort_of(np.concatenate([NOBODY, *in_turn, *left])[: self.size])
 
 
 class DeltaSettings(PieceSettings):

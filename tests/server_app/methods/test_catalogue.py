@@ -26,6 +26,7 @@ from server_app.rounds.turns import Turns
 from server_app.selection.rules import Cohort, Everybody, View
 
 SIZE = 3
+PAIRS = ("fed-lecc", "fed-cbs", "balanced-cohort")
 URNS = ("clustered-sampling-size", "clustered-sampling-similarity")
 COMMON = {
     "clients-per-round": SIZE,
@@ -226,6 +227,15 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
         ({"strategy": "delta"}, "set clients-per-round"),
         ({"strategy": "balanced-cohort"}, "set clients-per-round"),
         (
+            {"strategy": "fed-lecc", "clients-per-round": 2, "label-privacy": "two-party"},
+            "set metric=hellinger",
+        ),
+        (
+            {"strategy": "fed-ent-opt", "clients-per-round": 2, "label-privacy": "two-party"},
+            "each site's label histogram",
+        ),
+        ({"strategy": "flis-sampling", "routing": "per-cluster"}, "use strategy=flis"),
+        (
             {"strategy": "fed-ent-opt", "clients-per-round": 15, "entropy-buffer": 6},
             "at most 5 can be left alone",
         ),
@@ -255,7 +265,13 @@ def test_methods_say_what_they_see():
     assert needs["repclust"] == {"labels"}
     assert needs["balanced-cohort"] == needs["fed-cbs"] == {"sizes", "labels"}
     assert needs["fedsccs"] == {"models"}
-    assert needs["flis"] == {"models", "every-model"}
+    assert needs["flis"] == needs["flis-sampling"] == {"models", "every-model"}
+    assert needs["afl"] == {"sizes", "losses"}
+    assert needs["fed-lecc"] == {"labels", "losses"}
+    pairs = COMMON | {"label-privacy": "two-party", "metric": "hellinger"}
+    hidden = {name: build(Settings.parse(pairs | {"strategy": name})).needs for name in PAIRS}
+    assert hidden["fed-lecc"] == {"label-distances", "losses"}
+    assert hidden["fed-cbs"] == hidden["balanced-cohort"] == {"label-products", "sizes"}
     assert needs["fedcor"] == {"sizes", "losses", "rehearsals"}
     assert needs["delta"] == {"sizes", "updates"}
 

@@ -7,7 +7,7 @@ import pytest
 
 from server_app import gaussian_process
 from server_app.clustering.clusters import Clusters
-from server_app.selection.informed import Delta, FedCor, PowerOfChoice, sampling_odds
+from server_app.selection.informed import Delta, FedCor, FedLecc, PowerOfChoice, sampling_odds
 from server_app.selection.rules import View
 
 
@@ -32,6 +32,32 @@ def test_power_of_choice_goes_on_with_who_answered():
     losses = np.array([np.nan, np.nan, 1.0, np.nan, np.nan, np.nan])
     cohort = PowerOfChoice(2, 4).choose(view(losses=losses), np.random.default_rng(0))
     assert cohort.clients.tolist() == [2]
+
+
+def lecc(losses, labels, m):
+    seen = dataclasses.replace(
+        view(len(losses), losses=np.array(losses)), clusters=Clusters(np.array(labels))
+    )
+    return FedLecc(m).choose(seen, np.random.default_rng(0)).clients.tolist()
+
+
+def test_fed_lecc_takes_the_largest_losses_of_the_clusters_with_the_largest():
+    """Four clusters of mean losses 2, 4, 1 and 3: clusters 1 and 3 give two sites each."""
+    losses = [1, 3, 4, 5, 3, 1, 1, 3, 4, 2]
+    labels = [0, 0, 1, 1, 1, 2, 2, 3, 3, 3]
+    assert lecc(losses, labels, 4) == [2, 3, 7, 8]
+    assert lecc(losses, labels, 3) == [2, 3, 8]
+    # 3 + 3 of the first two clusters, then cluster 0 by its losses.
+    assert lecc(losses, labels, 7) == [1, 2, 3, 4, 7, 8, 9]
+    assert lecc(losses, labels, 10) == list(range(10))
+
+
+def test_fed_lecc_fills_up_breaks_ties_by_place_and_leaves_out_who_told_nothing():
+    nan = float("nan")
+    assert lecc([5, 1, 1, 1, 1, 1], [0, 1, 1, 2, 2, 2], 4) == [0, 1, 2, 3]
+    assert lecc([2, 2, 2, 2], [0, 0, 1, 1], 1) == [0]
+    assert lecc([nan, 1, 2, nan], [0, 0, 1, 1], 4) == [1, 2]
+    assert FedLecc(2).ask(view(), np.random.default_rng(0)).tolist() == list(range(6))
 
 
 def test_delta_odds_by_hand():

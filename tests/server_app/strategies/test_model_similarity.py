@@ -124,6 +124,21 @@ def test_a_model_that_does_not_arrive_is_described_by_the_one_that_was_sent(
     assert any("site-2 returned no model yet" in record.message for record in caplog.records)
 
 
+def test_flis_sampling_with_one_group_is_one_site_and_with_a_group_each_is_fedavg(
+    tmp_path, no_report
+):
+    words = {"strategy": "flis-sampling", "num_clusters": 0, "num_server_rounds": 3}
+    # Nobody moves its model, so all predict the same.
+    alike = simulate(settings_in(tmp_path, learning_rate=1e-9, **words))
+    assert [len(line["trained"]) for line in lines(alike, "rounds.jsonl")] == [5, 1, 1]
+    words |= {"cka_probe": "client-rows", "cka_probe_size": 300, "local_epochs": 3}
+    different = simulate(settings_in(tmp_path, flis_threshold=1, **words))
+    assert [len(line["trained"]) for line in lines(different, "rounds.jsonl")] == [5, 5, 5]
+    everybody = simulate(settings_in(tmp_path, **words | {"strategy": "fedavg"}))
+    here, there = (model(folder, "model-0") for folder in (different, everybody))
+    assert all(np.array_equal(here[name], there[name]) for name in there)
+
+
 def test_flis_groups_anew_in_every_round_and_one_of_each_group_trains(tmp_path, no_report):
     words = {"strategy": "flis", "num_clusters": 0, "flis_threshold": 0.7}
     folder = simulate(settings_in(tmp_path, **words))

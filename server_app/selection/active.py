@@ -1,0 +1,94 @@
+"""Active sampling: sooner sites whose loss was large when they last trained.
+
+Source: Goetz et al., "Active Federated Learning", 2019.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server_app.selection.rules import Cohort, Selection, View
+
+__all__ = ["Active", "ActiveOdds", "active_draw"]
+
+FloatArray = NDArray[np.float64]
+
+_LEAST = 1e-300  # of the largest odds: whatever is left can be drawn
+
+
+@dataclass(frozen=True)
+class ActiveOdds:
+    """What Goetz et al. call alpha 1, 2 and 3."""
+
+    left_out: float = 0.75
+    """Share of the sites, those of the lowest values, that are not drawn by value."""
+    steepness: float = 0.01
+    """Odds are exp(steepness · value)."""
+    uniform: float = 0.1
+    """Share of the cohort that is drawn uniformly."""
+
+
+def active_draw(
+    values: FloatArray, m: int, rng: np.random.Generator, odds: ActiveOdds
+) -> NDArray[np.int64]:
+    """Return m of n sites, ascending: most of them by their values, the rest uniformly.
+
+    Args:
+        values: (n,) finite.
+        m: at most n.
+        rng: for the draws.
+        odds: the three numbers of the method.
+    """
+    n = len(values)
+    kept = np.argsort(values, kind="stable")[math.floor(odds.left_out * n) :]
+    steps = odds.steepness * (values[kept] - values[kept].max(initial=-np.inf))
+    weights = np.maximum(np.exp(steps), _LEAST)
+    count = min(math.floor((1 - odds.uniform) * m + 0.5), len(kept))
+    drawn = rng.choice(kept, count, replace=False, p=weights / weights.sum())
+    rest = np.setdiff1d(np.arange(n), drawn)
+    return np.sort(np.append(drawn, rng.choice(rest, m - count, replace=False)))
+
+
+class Active(Selection):
+    """``size`` clients, sooner those of a large value: sqrt(rows) · loss when they last trained.
+
+    Who never told a loss has the largest value known. The cohort is drawn before it is asked for
+    its losses, so that nobody else is.
+    """
+
+    needs: ClassVar[frozenset[str]] = frozenset({"sizes", "losses"})
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._values = np.empty(0)
+        self._drawn = np.empty(0, dtype=np.int64)
+
+    def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
+        """Return this round's cohort, which alone tells its losses of the model it will train."""
+        present = view.candidates
+        unknown = np.full(len(view.available) - len(self._values), np.nan)
+        self._values = np.append(self._values, unknown)
+        known = self._values[np.isfinite(self._values)]
+        values = np.where(np.isnan(self._values), known.max(initial=0.0), self._values)
+        m = min(self._size, len(present))
+        self._drawn = present[active_draw(values[present], m, rng, ActiveOdds())] if m else present
+        return self._drawn
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the cohort that was drawn, and remember what it told."""
+        if view.losses is not None:
+            told = np.isfinite(view.losses)
+            self._values[told] = np.sqrt(view.num_examples[told]) * view.losses[told]
+        return Cohort(self._drawn)
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return the values."""
+        return {"values": self._values}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Go on from what :meth:`state` returned."""
+        self._values = state["values"].copy()
