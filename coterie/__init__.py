@@ -28,7 +28,9 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
         MessageError,
         RoundError,
         SecaggError,
+        StorageError,
         TrustError,
+        WorkerError,
     )
     from common.networks import NETWORKS, Network
     from common.objectives import OBJECTIVES, Learned, Objective, Pull
@@ -76,7 +78,9 @@ __all__ = [
     "SecaggError",
     "Selection",
     "Settings",
+    "StorageError",
     "TrustError",
+    "WorkerError",
     "__version__",
     "assign",
     "flower",
@@ -93,7 +97,8 @@ _HOMES = {
     "common.data.named": "NamedData",
     "common.data.rows": "Rows",
     "common.errors": "BudgetError ClusteringError ComparisonError ConfigError CoterieError "
-    "DataError FlowerError MessageError RoundError SecaggError TrustError",
+    "DataError FlowerError MessageError RoundError SecaggError StorageError TrustError "
+    "WorkerError",
     "common.networks": "NETWORKS Network",
     "common.objectives": "OBJECTIVES Learned Objective Pull",
     "common.plugins": "PieceSettings",
