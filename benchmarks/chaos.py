@@ -161,7 +161,8 @@ def _models(run: Path) -> dict[str, bytes]:
 
 def _damage(run: Path, rng: np.random.Generator) -> None:
     """Break a file that the run left, as disks and people do."""
-    found = sorted((run / "checkpoints").glob("round-*"))
+    folders = sorted((run / "checkpoints").glob("round-*"))
+    found = [folder for folder in folders if any(folder.iterdir())]
     kind = int(rng.integers(5))
     if kind == 0:
         (run / "checkpoints" / "round-9x").mkdir(parents=True, exist_ok=True)

@@ -59,7 +59,7 @@ TINY = {
     "local-epochs": 1,
     "workers": 1,
     "device": "cpu",
-    "ot-min-rows": 5,
+    "min-rows": 5,
 }
 PLAYS: Mapping[str, Mapping[str, Any]] = {
     "losses": {"strategy": "power-of-choice", "clients-per-round": 2},

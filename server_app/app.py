@@ -114,7 +114,10 @@ def _run(
     state: State = {}
     timeout = settings.round_timeout
     if settings.resume:
-        done, state = checkpoint.latest(folder.path)
+        if checkpoint.any_in(folder.path):
+            done, state = checkpoint.latest(folder.path)
+        else:
+            log.info("the run came to no checkpoint: it begins anew")
         folder.forget_after(done)
     folder.set_status("running", done=done, rounds=settings.num_server_rounds)
     if state:

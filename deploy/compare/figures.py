@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
+from common.errors import DataError
 from deploy.compare.grid import Case
 from server_app.record.energy_figures import COUNTED, Curve, joules_by_phase, times_trained
 from server_app.record.format import ResultsFile, RoundLine
@@ -45,7 +46,17 @@ class RunFigures:
 
     @classmethod
     def of(cls, case: Case, folder: Path) -> "RunFigures":
-        """Read a finished run's folder."""
+        """Read a finished run's folder; :class:`DataError` if its files are damaged."""
+        try:
+            return cls._read(case, folder)
+        except Exception as error:  # the files may hold anything
+            raise DataError(
+                f"{folder}: the record of this run is damaged ({error}); remove the folder, and "
+                "the same command does the run again"
+            ) from error
+
+    @classmethod
+    def _read(cls, case: Case, folder: Path) -> "RunFigures":
         files = RunFolder(folder)
         results = files.load(ResultsFile)
         attempts = list(files.each(RoundLine))

@@ -24,8 +24,7 @@ from common import config
 from common.config import Settings, read_toml
 from common.errors import ConfigError, CoterieError
 from deploy.compare.grid import Case, identity
-from server_app.record.format import StatusFile
-from server_app.record.run_folder import RunFolder
+from server_app.record.run_status import read_status
 
 _TICK_SECONDS = 1.0
 
@@ -102,14 +101,14 @@ def finished(case: Case, runs: Path) -> Path | None:
 
 def _state(folder: Path) -> str:
     try:
-        return RunFolder(folder).load(StatusFile).state or "unknown"
-    except (OSError, ValueError):
+        return read_status(folder).state or "unknown"
+    except OSError:
         return "unknown"
 
 
 def _can_go_on(folder: Path) -> bool:
     """Whether a run was interrupted after its first checkpoint; one that failed starts anew."""
-    return _state(folder) == "running" and any((folder / "checkpoints").glob("round-*"))
+    return _state(folder) in ("running", "interrupted") and any((folder / "checkpoints").glob("round-*"))
 
 
 def _settings(folder: Path) -> object:

@@ -20,7 +20,7 @@ import safetensors.numpy
 
 from common.errors import DataError
 
-__all__ = ["State", "latest", "save"]
+__all__ = ["State", "any_in", "latest", "save"]
 
 log = logging.getLogger("coterie")
 
@@ -59,6 +59,11 @@ def save(run: Path, server_round: int, state: State) -> None:
         shutil.rmtree(old)
 
 
+def any_in(run: Path) -> bool:
+    """Return whether a run came to its first checkpoint."""
+    return bool(_found(run))
+
+
 def latest(run: Path) -> tuple[int, State]:
     """Return the newest whole checkpoint's round and state; a damaged one is said and passed over.
 
@@ -77,8 +82,7 @@ def latest(run: Path) -> tuple[int, State]:
             log.warning("the run goes on from %s", folder)
         return found
     raise DataError(
-        f"{run / _FOLDER} holds no whole checkpoint: the run ended before its first one, or ran "
-        "with checkpoint-every = 0; start it anew with its config.toml"
+        f"{run / _FOLDER} holds no whole checkpoint: start the run anew with its config.toml"
     )
 
 

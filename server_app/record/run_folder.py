@@ -22,7 +22,7 @@ import safetensors.numpy
 
 from common import config
 from common.config import MAY_CHANGE, Settings
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, quotable
 from common.messages import Introduction, Parameters
 from server_app.record.format import ClientLine, RoundLine, SiteEntry, StatusFile
 from server_app.record.json_record import JsonRecord
@@ -52,6 +52,7 @@ class RunFolder:
             path.mkdir(parents=True)
             folder.write("config.toml", settings.to_toml())
             folder.write_json("environment.json", environment())
+            folder.set_status("running", done=0, rounds=settings.num_server_rounds)
         except OSError as error:
             reason = error.strerror or str(error)
             raise ConfigError(
@@ -144,8 +145,12 @@ class RunFolder:
             os.fsync(file.fileno())
 
     def read_json(self, name: str) -> Any:
-        """Return a JSON file's value."""
-        return json.loads((self.path / name).read_text(encoding="utf-8"))
+        """Return a JSON file's value; :class:`DataError` if it is damaged."""
+        path = self.path / name
+        try:
+            return json.loads(path.read_bytes())
+        except ValueError as error:
+            raise _damaged(path, error) from None
 
     def each(self, kind: type[R]) -> Iterator[R]:
         """Yield the lines of a kind, one by one, as there may be millions; none without a file."""
@@ -160,13 +165,14 @@ class RunFolder:
             try:
                 yield text, kind.from_json(json.loads(text))
             except ValueError as error:
-                raise DataError(
-                    f"{self.path / kind.FILE}: line {number} is damaged: {error}"
-                ) from None
+                raise _damaged(self.path / kind.FILE, error, f": line {number}") from None
 
     def load(self, kind: type[R]) -> R:
-        """Return what the file of a kind says."""
-        return kind.from_json(self.read_json(kind.FILE))
+        """Return what the file of a kind says; :class:`DataError` if it is damaged."""
+        try:
+            return kind.from_json(self.read_json(kind.FILE))
+        except ValueError as error:
+            raise _damaged(self.path / kind.FILE, error) from None
 
     def store(self, content: JsonRecord) -> None:
         """Replace the file of a kind."""
@@ -214,6 +220,14 @@ class RunFolder:
         """Write a model that ``safetensors.numpy.load_file`` and torch's twin read."""
         arrays = {name: np.asarray(value, order="C") for name, value in parameters.items()}
         self.write(f"{where}/{name}.safetensors", safetensors.numpy.save(arrays))
+
+
+def _damaged(path: Path, error: ValueError, where: str = "") -> DataError:
+    # What was read is part of some errors' texts.
+    return DataError(
+        f"{path}{where} is damaged: {quotable(str(error))}; put back a copy, or take the file away "
+        "if the run may go on without what it says"
+    )
 
 
 def _ends_a_line(file: BinaryIO) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from common.errors import quotable
 from server_app.record.format import ResultsFile, RoundLine, StatusFile
 
 __all__ = ["beating", "read_status"]
@@ -58,7 +59,7 @@ def read_status(folder: Path) -> StatusFile:
         return StatusFile(
             state=FINISHED if ended else INTERRUPTED,
             round=_last_round(folder),
-            error=f"{StatusFile.FILE} is damaged: {error}",
+            error=f"{StatusFile.FILE} is damaged: {quotable(str(error))}",
         )
     if found.state == RUNNING and _is_gone(found, path):
         return replace(found, state=INTERRUPTED)

@@ -1,6 +1,8 @@
 """Finished models: to load one, and to find the one that a new site fits."""
 
 import tomllib
+import zipfile
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -112,9 +114,9 @@ def _check(parameters: Parameters, network: nn.Module) -> None:
 
 def _arrays(path: Path, *names: str) -> dict[str, Any]:
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
             return {name: archive[name] for name in names}
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise DataError(
             f"{path}: {error}; a new site can be assigned where strategy=fedsccs has formed its "
             "clusters, unless its probe was rows of the sites, which are not kept"

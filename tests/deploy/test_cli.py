@@ -153,3 +153,24 @@ def test_own_table_with_natural_clients(tmp_path):
         "south",
     ]
     assert json.loads((folder / "results.json").read_text())["accuracy"] > 0.8
+
+
+PROBE = """
+import sys
+from typer.testing import CliRunner
+from deploy.cli import app
+CliRunner().invoke(app, ["methods"])
+from flwr.supercore import telemetry
+print(telemetry.FLWR_TELEMETRY_ENABLED)
+"""
+
+
+@pytest.mark.parametrize(("said", "found"), [(None, "0"), ("1", "1")])
+def test_no_command_reports_to_flower_unless_told_to(said, found):
+    known = {key: value for key, value in ENVIRONMENT.items() if key != "FLWR_TELEMETRY_ENABLED"}
+    if said is not None:
+        known["FLWR_TELEMETRY_ENABLED"] = said
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], capture_output=True, text=True, cwd=ROOT, env=known
+    )
+    assert done.stdout.strip() == found, done.stderr

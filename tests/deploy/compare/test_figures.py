@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from common.errors import DataError
 from deploy.compare import page
 from deploy.compare import plots as compare_plots
 from deploy.compare.figures import (
@@ -56,6 +57,30 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1):
     arrays = {"w": np.zeros((size, 2), np.float32), "b": np.zeros(3, np.float32)}
     save_file(arrays, path / "models" / "model-0.safetensors")
     return path
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("results.json", b"{"),
+        ("results.json", b"\xff"),
+        ("sites.json", b"{}"),
+        ("rounds.jsonl", b""),
+        ("rounds.jsonl", b"[]\n"),
+        ("models/model-0.safetensors", b"nothing"),
+        ("models/model-0.safetensors", None),
+    ],
+)
+def test_a_damaged_record_is_named_with_its_folder(tmp_path, name, data):
+    folder = folder_of(tmp_path / "run", [0.5, 0.6])
+    [case] = read_grid(None, ["strategy=fedavg"]).cases
+    RunFigures.of(case, folder)
+    (folder / name).unlink()
+    if data is not None:
+        (folder / name).write_bytes(data)
+    with pytest.raises(DataError, match=f"{folder}: the record of this run is damaged") as refused:
+        RunFigures.of(case, folder)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 SLOW = [0.1, 0.5, 0.4, 0.6, 0.7, 0.8, 0.8, 0.9]

@@ -85,6 +85,10 @@ def test_what_cannot_be_assigned_says_why(planted_run, tmp_path):
     np.savez(copy / "probe.npz", **archive, rows=np.zeros((5, 1, 8, 8), np.float32))
     with pytest.raises(DataError, match="compared predictions"):
         using_models.assign(copy, model)
+    for data in (b"", (run / "probe.npz").read_bytes()[:500], b"PK\x05\x06 and no more"):
+        (copy / "probe.npz").write_bytes(data)
+        with pytest.raises(DataError, match=r"probe\.npz: "):
+            using_models.assign(copy, model)
     with pytest.raises(DataError, match="no run's folder"):
         using_models.load_network(tmp_path, 0)
     with pytest.raises(DataError, match="no safetensors file"):
