@@ -92,7 +92,7 @@ def play(folder, **changes):
     return simulate(Settings.parse(TINY | {"output-dir": str(folder)} | words))
 
 
-def test_an_objective_with_a_setting_of_its_own(tmp_path, added):
+def test_an_objective_with_a_setting_of_its_own(tmp_path, no_report, added):
     added(OBJECTIVES, "shrinking", Objective(shrinking, "small", settings=(ShrinkingSettings,)))
     added(OBJECTIVES, "doubled", Objective(objectives.fedavg, "large", step=twice))
     whole = model_of(play(tmp_path / "fedavg"))
@@ -129,7 +129,7 @@ def cautious(before, trained, weights, settings):
     return Combined({name: old + share * (mean[name] - old) for name, old in before.items()})
 
 
-def test_an_aggregation_with_a_setting_of_its_own(tmp_path, added):
+def test_an_aggregation_with_a_setting_of_its_own(tmp_path, no_report, added):
     settings = (CautiousSettings,)
     added(AGGREGATIONS, "cautious", Aggregation(cautious, "goes half", settings=settings))
     whole, first = model_of(play(tmp_path / "mean")), FIRST
@@ -143,7 +143,7 @@ def test_an_aggregation_with_a_setting_of_its_own(tmp_path, added):
         play(tmp_path, aggregation="cautious", secagg="true")
 
 
-def test_a_server_optimiser(tmp_path, added):
+def test_a_server_optimiser(tmp_path, no_report, added):
     there = MomentRule(lambda m, v, u, rates: (u, v), is_scaled=False, learning_rate=2.0)
     added(SERVER_OPTIMIZERS, "twice-as-far", there)
     whole, far = model_of(play(tmp_path)), play(tmp_path, server_optimizer="twice-as-far")
@@ -151,7 +151,7 @@ def test_a_server_optimiser(tmp_path, added):
         np.testing.assert_allclose(value - FIRST[name], 2 * (whole[name] - FIRST[name]), atol=1e-6)
 
 
-def test_a_metric_of_the_task(tmp_path, added):
+def test_a_metric_of_the_task(tmp_path, no_report, added):
     sure = RowMean(lambda p, y: p.max(axis=1), "how sure the model is")
     added(TASK_METRICS, "sureness", sure)
     folder = play(tmp_path, metrics="sureness,auroc", target_metric="sureness")
@@ -165,7 +165,7 @@ def test_a_metric_of_the_task(tmp_path, added):
     assert all(np.array_equal(best[name], value) for name, value in model_of(folder).items())
 
 
-def test_a_network(tmp_path, added):
+def test_a_network(tmp_path, no_report, added):
     added(NETWORKS, "logistic", Network(logistic, frozenset({FEATURES})))
     words = {"dataset": "synthetic", "synthetic-rows": 120, "model": "logistic"}
     folder = play(tmp_path, **words)

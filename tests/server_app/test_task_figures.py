@@ -68,7 +68,7 @@ def test_models_have_the_metrics_of_the_sites_that_use_them():
     assert found.overall == {"macro-f1": pytest.approx(2 / 3)}
 
 
-def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path):
+def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_report):
     names = [name for name in TASK_METRICS if name != "accuracy"]
     settings = settings_in(
         tmp_path, f"metrics={','.join(names)}", "target-metric=macro-f1", "target-accuracy=0.05"

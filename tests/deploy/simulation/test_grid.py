@@ -67,7 +67,7 @@ def test_a_site_that_kills_its_workers_ends_the_run_and_is_named(tmp_path):
 
 @pytest.mark.parametrize("engine", ["batched", "stacked"])
 def test_work_that_a_killed_worker_was_at_is_done_again_with_the_same_numbers(
-    tmp_path, monkeypatch, engine
+    tmp_path, no_report, monkeypatch, engine
 ):
     words = ("strategy=fedavg", f"engine={engine}", "model=mlp")
     whole = without_times(run(settings_in(tmp_path / "whole", *words)))

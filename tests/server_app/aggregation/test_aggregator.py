@@ -135,7 +135,7 @@ def test_under_local_dp_krum_runs_and_warns(caplog):
     assert "decided by the noise" in caplog.text
 
 
-def test_a_run_says_in_its_record_whose_updates_were_left_out(tmp_path):
+def test_a_run_says_in_its_record_whose_updates_were_left_out(tmp_path, no_report):
     folder = run(settings_in(tmp_path, "aggregation=multi-krum", "strategy=fedavg"))
     trained = [line for line in lines(folder, "clients.jsonl") if line["phase"] == "train"]
     said = [line["aggregation"] for line in trained if "aggregation" in line]

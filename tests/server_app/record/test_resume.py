@@ -240,7 +240,7 @@ def test_damaged_files_are_said_and_the_run_ends_as_it_would_have(
     assert said.format(newest=newest, last=int(newest[-4:])) in caplog.text
     taken = newest if "9999" in said else older
     assert said.startswith("going on") or f"goes on from {run}/checkpoints/{taken}" in caplog.text
-    assert computed(run) == whole["random"][0]
+    assert computed(run) == whole("random")[0]
 
 
 def test_a_damaged_line_of_the_record_is_named(tmp_path):
@@ -277,7 +277,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_once_there_is_room(tmp_path, wh
     assert (status["state"], status["round"]) == ("failed", 3)
     assert "File too large; make room there" in status["error"]
     simulate(resumed(run))
-    assert computed(run) == whole["random"][0]
+    assert computed(run) == whole("random")[0]
     trail = [json.loads(text) for text in (run / "audit.jsonl").read_text().splitlines()]
     assert trail[-1]["event"] == "finished"
 

@@ -19,7 +19,6 @@ from common.two_party.messages import (
     TwoPartyOrder,
 )
 from deploy.simulation.grid import simulate
-from server_app import app as server
 from server_app.protection.two_party import two_party_products
 from server_app.record import checkpoint
 from server_app.rounds.roster import introduce
@@ -31,9 +30,7 @@ WORDS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _without_reports(monkeypatch):
-    monkeypatch.setattr(server.report, "write_report", lambda folder: None)
+pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def learnt(folder):
