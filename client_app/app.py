@@ -239,13 +239,15 @@ def loss(message: Message, site: Site) -> Message:
     require(site, "loss")
     watch = Stopwatch()
     order, parameters = _task(message, site)
+    found = engine.evaluate_on_training_rows(parameters, site)
     report = LossReport(
         site=site.name,
         round=order.round,
         attempt=order.attempt,
         model=order.model,
         num_examples=len(site.rows.train),
-        loss=engine.training_loss(parameters, site),
+        loss=found.loss,
+        rms_loss=found.rms_loss,
         seconds=watch.seconds,
     )
     return messages.reply(message, report)

@@ -80,6 +80,7 @@ ARITHMETIC = (
     "server_app/selection/balanced.py",
     "server_app/selection/class_cover.py",
     "server_app/selection/in_clusters.py",
+    "server_app/selection/oort.py",
     "server_app/selection/rules.py",
     "server_app/transport/advice.py",
     "server_app/transport/class_cost.py",

@@ -268,9 +268,9 @@ def probabilities(parameters: Parameters, site: Site) -> np.ndarray:
     return np.asarray(softmax(logits.astype(np.float64), axis=1))
 
 
-def training_loss(parameters: Parameters, site: Site) -> float:
-    """Return a model's mean loss on a site's training rows, in nats."""
-    return _evaluate(parameters, site, *site.train, [len(site.rows.train)])[0].loss
+def evaluate_on_training_rows(parameters: Parameters, site: Site) -> Evaluation:
+    """Return how a model does on a site's training rows."""
+    return _evaluate(parameters, site, *site.train, [len(site.rows.train)])[0]
 
 
 def _evaluate(

@@ -1,5 +1,6 @@
 """Loop: one SGD for every network, and the evaluation beside it."""
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -224,6 +225,8 @@ class Evaluation:
 
     loss: float
     accuracy: float
+    rms_loss: float
+    """Root of the mean of the rows' squared losses."""
 
 
 def evaluate(network: nn.Module, rows: TensorRows) -> Evaluation:
@@ -268,8 +271,11 @@ def _refuse_empty(sizes: Sequence[int]) -> None:
 
 
 def _by_part(losses: Tensor, scores: Tensor, sizes: Sequence[int]) -> list[Evaluation]:
-    means = (_means(values, sizes) for values in (losses, scores))
-    return [Evaluation(*pair) for pair in zip(*means, strict=True)]
+    means = (_means(values, sizes) for values in (losses, scores, losses.double() ** 2))
+    return [
+        Evaluation(loss, score, math.sqrt(square))
+        for loss, score, square in zip(*means, strict=True)
+    ]
 
 
 def _each(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

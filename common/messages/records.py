@@ -363,6 +363,8 @@ class LossReport(Record):
     num_examples: int
     loss: float
     """Mean cross-entropy in nats over the training rows, in evaluation mode."""
+    rms_loss: float
+    """Root of the mean of the rows' squared losses."""
     seconds: float
 
     def __post_init__(self) -> None:

@@ -189,7 +189,7 @@ class RunMeter:
             for rate in set(link_rates.tolist())
         }
         if len(times) == 1 and not self._warned:
-            log.warning("all links are alike: selection=link-aware chooses as selection=random")
+            log.warning("all links are alike: who trains does not depend on them")
             self._warned = True
         return np.array([times[rate] for rate in link_rates.tolist()])
 

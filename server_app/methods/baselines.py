@@ -15,6 +15,7 @@ from server_app.selection.informed import (
     PowerOfChoice,
     PowerOfChoiceSettings,
 )
+from server_app.selection.oort import Oort, OortSettings
 from server_app.selection.rules import Everybody, Uniform
 
 _FRABONI = (
@@ -150,6 +151,44 @@ AFL = Composition(
 )
 
 
+def oort(settings: Settings) -> Method:
+    """Oort, sooner sites that fit badly and are quick: Lai et al. 2021."""
+    seconds = settings.of(OortSettings).oort_row_seconds * settings.local_epochs
+    return Method(select=Oort(cohort_size(settings), seconds))
+
+
+OORT = Composition(
+    oort,
+    card=Card(
+        paper="Lai et al. 2021",
+        source=(
+            "Lai, Zhu, Madhyastha, Chowdhury, “Oort: Efficient Federated Learning via Guided "
+            "Participant Selection”, OSDI 2021"
+        ),
+        trains="M, some never tried, the others by how badly they fit and how quick they are",
+        sees="losses of those who train, their links, updates",
+        rule=(
+            "A share of the cohort, 0.9 in round 1 and 0.98 of the last round's later, at least "
+            "0.2, goes to sites never tried, drawn sooner the quicker they are. The utility of the "
+            "others is rows times the root of the mean squared loss when they last trained, cut "
+            "off at its 95 % quantile, plus sqrt(0.1 ln r / L), r the round and L the one in which "
+            "the site last trained; times (T/t)² where its duration t is above T. Who reaches 0.95 "
+            "of the last utility that would be taken is drawn by utility. Durations are modelled "
+            "(rows, epochs, air time), so that a seed decides the run. T begins with the median "
+            "duration and grows by a tenth of that where 20 rounds gained less than the 20 before."
+        ),
+        assumes="A loss that was large is large still; and sites differ in how long they take.",
+        costs=(
+            "In every round the cohort is sent the model twice: to tell its losses, a pass over "
+            "its rows, and to train it."
+        ),
+        settings=("clients-per-round", "oort-row-seconds", "local-epochs", "link-rate"),
+        example="clients-per-round=5",
+    ),
+    settings=(OortSettings,),
+)
+
+
 def clustered_sampling_size(settings: Settings) -> Method:
     """Clustered sampling by size: Fraboni et al. 2021, Algorithm 1."""
     return Method(select=ClusteredBySize(cohort_size(settings)))
@@ -264,6 +303,7 @@ METHODS: Mapping[str, Composition] = {
     "power-of-choice": POWER_OF_CHOICE,
     "fedcor": FEDCOR,
     "afl": AFL,
+    "oort": OORT,
     "clustered-sampling-size": CLUSTERED_SAMPLING_SIZE,
     "clustered-sampling-similarity": CLUSTERED_SAMPLING_SIMILARITY,
     "delta": DELTA,

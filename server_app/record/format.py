@@ -173,6 +173,8 @@ class ClientLine(JsonRecord):
     """Rows that the report speaks of."""
     loss: float | None = None
     """In nats; NaN where the site keeps it to itself."""
+    rms_loss: float | None = None
+    """Root of the mean of the rows' squared losses, where a loss was asked for."""
     accuracy: float | None = None
     """In [0, 1], on the site's held-out rows."""
     metrics: Mapping[str, float] | None = rest()
@@ -204,7 +206,10 @@ class ClientLine(JsonRecord):
     """Of sending, at both ends, by the radio model."""
 
 
-REPORTED = ("num_examples", "loss", "accuracy", "shared_loss", "shared_accuracy", "seconds")
+REPORTED = (
+    *("num_examples", "loss", "rms_loss", "accuracy"),
+    *("shared_loss", "shared_accuracy", "seconds"),
+)
 """Keys of :class:`ClientLine` that a site's report on a model has too."""
 
 

@@ -24,6 +24,8 @@ class View:
     clusters: Clusters
     losses: np.ndarray | None = None
     """(n,) nats: of the model each client has now, on its training rows; NaN where not known."""
+    rms_losses: np.ndarray | None = None
+    """(n,) nats: the root of the mean of the rows' squared losses, where ``losses`` are known."""
     losses_after: np.ndarray | None = None
     """(n,) nats: of the copy of the model that the rehearsal trained."""
     updates: np.ndarray | None = None

@@ -186,29 +186,34 @@ class OneRound(OwnRounds):
             num_classes=self.roster.sites[0].num_classes,
         )
         view = self.shown(view)
-        asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
-        if len(asked):
-            view = replace(view, losses=self._losses(attempt, self.models, asked))
-        if len(rehearsing):
-            copies = self._rehearsed(attempt, rehearsing)
-            if copies and len(asked):
-                view = replace(view, losses_after=self._losses(attempt, copies, asked))
-        view = replace(view, updates=self._remember([]))
         if "links" in select.needs:
             seconds = self.meter.upload_seconds(self.roster.link_rates, self.models[0])
             view = replace(view, upload_seconds=seconds)
+        asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
+        if len(asked):
+            losses, rms_losses = self._losses(attempt, self.models, asked)
+            view = replace(view, losses=losses, rms_losses=rms_losses)
+        if len(rehearsing):
+            copies = self._rehearsed(attempt, rehearsing)
+            if copies and len(asked):
+                view = replace(view, losses_after=self._losses(attempt, copies, asked)[0])
+        view = replace(view, updates=self._remember([]))
         return view
 
     def _losses(
         self, attempt: Attempt, models: list[dict[str, np.ndarray]], clients: np.ndarray
-    ) -> np.ndarray:
-        """Return the loss of each client under its model, (n,), NaN where not known."""
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return each client's loss under its model, mean and root mean square, (n,) each.
+
+        NaN where not known.
+        """
         exchange = self._with_models(attempt, messages.LOSS, models, clients)
-        losses = np.full(len(self.roster), np.nan)
+        losses, rms_losses = np.full((2, len(self.roster)), np.nan)
         for answer in attempt.ask("loss", exchange, guard.inspect_loss):
             if answer.value is not None:
                 losses[answer.client] = answer.value.loss
-        return losses
+                rms_losses[answer.client] = answer.value.rms_loss
+        return losses, rms_losses
 
     def _rehearsed(
         self, attempt: Attempt, clients: np.ndarray

@@ -61,6 +61,7 @@ WORDS = {
     "representations": "representations of single rows",
     "rehearsals": "",
     "accuracies": "",
+    "links": "links",
 }
 
 

@@ -76,6 +76,7 @@ def cohorts(name, availability, seed):
             label_counts=counts.astype(float),
             label_products=(counts @ counts.T).astype(float),
             num_classes=4,
+            upload_seconds=np.linspace(0.1, 2, n),
         )
         asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
         assert available[asked].all()
@@ -83,7 +84,7 @@ def cohorts(name, availability, seed):
         losses = np.full((2, n), np.nan)
         losses[:, asked] = truth.normal(size=(2, len(asked)))
         if len(asked):
-            view = dataclasses.replace(view, losses=losses[0])
+            view = dataclasses.replace(view, losses=losses[0], rms_losses=abs(losses[0]))
         if len(rehearsing):
             view = dataclasses.replace(view, losses_after=losses[1])
         cohort = select.choose(view, rng)
@@ -267,6 +268,7 @@ def test_methods_say_what_they_see():
     assert needs["fedsccs"] == {"models"}
     assert needs["flis"] == needs["flis-sampling"] == {"models", "every-model"}
     assert needs["afl"] == {"sizes", "losses"}
+    assert needs["oort"] == {"sizes", "losses", "links"}
     assert needs["fed-lecc"] == {"labels", "losses"}
     pairs = COMMON | {"label-privacy": "two-party", "metric": "hellinger"}
     hidden = {name: build(Settings.parse(pairs | {"strategy": name})).needs for name in PAIRS}

@@ -34,6 +34,7 @@ METHODS = {
     "balanced-cohort": {"clients-per-round": 2},
     "fed-ent-opt": {"clients-per-round": 2},
     "afl": {"clients-per-round": 2},
+    "oort": {"clients-per-round": 2},
     "fedcor": {"clients-per-round": 2, "fedcor-warmup": 2, "fedcor-interval": 1},
     "delta": {"clients-per-round": 2},
     "clustered-sampling-similarity": {"clients-per-round": 2},

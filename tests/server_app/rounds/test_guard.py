@@ -140,10 +140,12 @@ def test_evaluations(order, changes, reason):
         ({"loss": float("nan")}, "loss = nan"),
         ({"round": 4}, "stale: of round 4"),
         ({"site": "site-04"}, "signed 'site-04'"),
+        ({"rms_loss": float("inf")}, "rms_loss = inf"),
+        ({"rms_loss": -0.1}, "rms_loss = -0.1"),
     ],
 )
 def test_losses(order, changes, reason):
-    report = LossReport(**(GOOD | changes))
+    report = LossReport(**(GOOD | {"rms_loss": 0.7} | changes))
     reply = messages.reply(order, report)
     if reason is None:
         assert guard.inspect_loss(reply, ASKED) == report
