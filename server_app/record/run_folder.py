@@ -100,7 +100,8 @@ class RunFolder:
 
     def forget_after(self, server_round: int) -> None:
         """Drop the lines of later rounds, and one that a crash left unfinished."""
-        for kind in (RoundLine, ClientLine):
+        kinds: tuple[type[RoundLine] | type[ClientLine], ...] = RoundLine, ClientLine
+        for kind in kinds:
             path = self.path / kind.FILE
             whole = path.read_bytes() if path.exists() else b""
             lines = whole[: whole.rfind(b"\n") + 1].splitlines(keepends=True)
