@@ -1,12 +1,13 @@
 """ClientApps for tests: Coterie's own, with one site that misbehaves."""
 
 import functools
+import math
 import os
 import signal
 import time
 
 import numpy as np
-from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.app import app as real
@@ -52,6 +53,41 @@ def sends_nan(message, context):
 
 def sends_wrong_shape(message, context):
     return _resend(message, context, lambda a: {k: v.reshape(-1) for k, v in a.items()})
+
+
+def sends_far(message, context, value=1e10):
+    return _resend(message, context, lambda a: {k: v + np.float32(value) for k, v in a.items()})
+
+
+def sends_as_far_as_floats_go(message, context):
+    return sends_far(message, context, 3e38)
+
+
+def sends_an_unknown_type(message, context):
+    reply = real(message, context)
+    arrays = reply.content[messages.ARRAYS]
+    reply.content[messages.ARRAYS] = ArrayRecord(
+        {k: Array("float33", v.shape, v.stype, v.data) for k, v in arrays.items()}
+    )
+    return reply
+
+
+def sends_absurd_seconds(message, context):
+    reply = real(message, context)
+    values = {"cpu_seconds": 1.7e308, "gpu_seconds": 1.7e308, "energy": "shared", "joules": 0.0}
+    reply.content[messages.USAGE] = ConfigRecord(values)
+    return reply
+
+
+def sends_half_a_promise(message, context):
+    reply = real(message, context)
+    values = {"mechanism": "noise", "unit": "rows", "epsilon": math.inf, "delta": 0.0, "rho": 0.5}
+    reply.content[messages.NOTE] = ConfigRecord(values | {"spent": 1.0})
+    return reply
+
+
+def raises_without_words(message, context):
+    raise RuntimeError(" ")
 
 
 def raises(message, context):

@@ -43,7 +43,14 @@ def check_arrays(parameters: Parameters, template: Template) -> None:
             raise MessageError(f"array {name!r} has shape {value.shape}, expected {shape}")
         if value.dtype != dtype:
             raise MessageError(f"array {name!r} is {value.dtype}, expected {dtype}")
-        # min and max are NaN or infinite if any entry is, and need no temporary array
-        if value.size and not (np.isfinite(value.min()) and np.isfinite(value.max())):
+        if not _is_finite(value):
             kind = "NaN" if np.isnan(value).any() else "an infinite value"
             raise MessageError(f"array {name!r} holds {kind}")
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    if value.dtype.kind != "f":
+        return True
+    flat = value.reshape(-1)
+    # One pass, and no temporary array: a sum of squares is finite only if every entry is.
+    return bool(np.isfinite(np.dot(flat, flat)) or np.isfinite(flat).all())

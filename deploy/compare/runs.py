@@ -108,9 +108,8 @@ def _state(folder: Path) -> str:
 
 def _can_go_on(folder: Path) -> bool:
     """Whether a run was interrupted after its first checkpoint; one that failed starts anew."""
-    return _state(folder) in ("running", "interrupted") and any(
-        (folder / "checkpoints").glob("round-*")
-    )
+    alive = _state(folder) in ("running", "interrupted")
+    return alive and any((folder / "checkpoints").glob("round-*"))
 
 
 def _settings(folder: Path) -> object:

@@ -173,7 +173,7 @@ class RecordedRun:
             name=path.resolve().name,
             settings=files.mapping("config.toml"),
             environment=files.mapping("environment.json"),
-            status=files.read(StatusFile.FILE, lambda path: read_status(path.parent), StatusFile()),
+            status=files.status(),
             clusters=files.record(ClustersFile, ClustersFile()),
             results=files.record(ResultsFile, ResultsFile()),
             privacy=files.record(PrivacyFile, PrivacyFile()),
@@ -279,6 +279,14 @@ class _Files:
     def record(self, kind: type[R], empty: E) -> R | E:
         result: R | E = self.read(kind.FILE, lambda path: kind.from_json(_json(path)), empty)
         return result
+
+    def status(self) -> StatusFile:
+        found: StatusFile = self.read(
+            StatusFile.FILE, lambda path: read_status(path.parent), StatusFile()
+        )
+        if found.error.startswith(StatusFile.FILE):  # and so made out from the other files
+            self.notes.append(found.error)
+        return found
 
     def rounds(self) -> list[RoundLine]:
         texts = self.read(RoundLine.FILE, lambda path: path.read_bytes().splitlines(), [])

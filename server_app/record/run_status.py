@@ -59,7 +59,7 @@ def read_status(folder: Path) -> StatusFile:
         return StatusFile(
             state=FINISHED if ended else INTERRUPTED,
             round=_last_round(folder),
-            error=f"{StatusFile.FILE} is damaged: {quotable(str(error))}",
+            error=f"{StatusFile.FILE}: damaged: {quotable(str(error))}",
         )
     if found.state == RUNNING and _is_gone(found, path):
         return replace(found, state=INTERRUPTED)

@@ -85,6 +85,8 @@ class Attempt:
     """Client -> weight divergence of its update, where that can be seen."""
     treated: dict[int, str] = field(default_factory=dict)
     """Client -> what aggregation did with its update, where it was not just taken."""
+    spoilt: str = ""
+    """Why the models that the updates make are not taken."""
     evaluated: list[EvaluateReport] = field(default_factory=list)
     """The usable evaluations."""
     metrics: Metrics = field(default_factory=Metrics)
@@ -166,7 +168,8 @@ class Attempt:
     def first_reason(self) -> str:
         """Return why the attempt has no result, or the first thing that went wrong in it."""
         names = self.federation.roster.names
-        given_up = [f"model {one.model}: {one.reason}" for one in self.sums if one.reason]
+        given_up = [self.spoilt] if self.spoilt else []
+        given_up += [f"model {one.model}: {one.reason}" for one in self.sums if one.reason]
         answers = [one.answer for one in self.answers]
         bad = [f"{names[a.client]}: {a.verdict}" for a in answers if a.verdict != OK]
         return (given_up + bad + ["nobody was asked"])[0]

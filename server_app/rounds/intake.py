@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
+import httpx
 from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
-from common.errors import MessageError
+from common.errors import MessageError, quotable
 from common.messages import ReleaseNote, Usage, check_form, payload_bytes
 from server_app.rounds.delegating_grid import DelegatingGrid
 
@@ -45,24 +46,40 @@ class IntakeGrid(DelegatingGrid):
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        """Return the replies that are there."""
-        replies = []
-        for reply in self.inner.pull_messages(message_ids):
-            asked = self._pushed.pop(reply.metadata.reply_to_message_id, None)
-            replies.append(reply if asked is None else _taken_in(reply, asked))
-        return replies
+        """Return the replies that are there.
+
+        Pulled one by one: what Flower cannot put together would take the others of its pull along.
+        """
+        return [reply for key in list(message_ids) for reply in self._pulled(key)]
+
+    def _pulled(self, key: str) -> list[Message]:
+        asked = self._pushed.get(key)
+        try:
+            replies = list(self.inner.pull_messages([key]))
+        except httpx.HTTPError:  # the SuperLink's, and no site's
+            raise
+        except Exception as error:
+            if asked is None:
+                raise
+            replies = [_refusal(asked, f"Flower cannot read it: {error}")]
+        if replies:
+            self._pushed.pop(key, None)
+        return replies if asked is None else [_taken_in(reply, asked) for reply in replies]
 
 
 def _taken_in(reply: Message, asked: Message) -> Message:
     if reply.has_error():
         return reply
     if not reply.has_content():
-        return Message(Error(REFUSED, "malformed reply: it holds nothing"), reply_to=asked)
+        return _refusal(asked, "it holds nothing")
     try:
         check_form(reply.content)
         ReleaseNote.beside(reply.content)
         Usage.beside(reply.content)
     except MessageError as error:
-        size = payload_bytes(reply.content)
-        return Message(Error(REFUSED, f"malformed reply of {size} bytes: {error}"), reply_to=asked)
+        return _refusal(asked, f"{error} ({payload_bytes(reply.content)} bytes in all)")
     return reply
+
+
+def _refusal(asked: Message, reason: str) -> Message:
+    return Message(Error(REFUSED, f"malformed reply: {quotable(reason)}"), reply_to=asked)

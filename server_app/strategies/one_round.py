@@ -99,8 +99,9 @@ class OneRound(OwnRounds):
             self.before_average(attempt)
         after, treated = self._after(updates, cohort_weights, asked)
         if not all(map(_is_finite, after)):
-            names = ", ".join(self.roster.names[answer.client] for answer, _, _ in updates)
-            log.warning("the models before are kept: what %s trained made one that is none", names)
+            names = ", ".join(attempt.cohort)
+            attempt.spoilt = f"what {names} trained makes a model that holds NaN or infinity"
+            log.warning("the models before are kept: %s", attempt.spoilt)
             return None
         self.models, attempt.treated = after, treated
         attempt.divergence = divergences(updates, self.models, self.routes)

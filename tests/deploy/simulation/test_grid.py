@@ -36,6 +36,11 @@ def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path, no_report):
         (federations.sends_nan, "holds NaN"),
         (federations.sends_wrong_shape, "has shape"),
         (federations.raises, "the disk of site-2 is full"),
+        (federations.sends_far, "times the median: more than max-update-norm lets pass"),
+        (federations.sends_an_unknown_type, "malformed reply"),
+        (federations.sends_absurd_seconds, "cpu_seconds = 1.7e+308"),
+        (federations.sends_half_a_promise, "rho = 0.5 beside an infinite epsilon"),
+        (federations.raises_without_words, "the site failed"),
     ],
 )
 def test_one_bad_site_of_five_changes_nothing_for_the_others_and_is_named(
@@ -54,6 +59,25 @@ def test_one_bad_site_of_five_changes_nothing_for_the_others_and_is_named(
     expected = average(models, np.array([report.num_examples for report in reports]))
     written = load_file(folder / "models" / "model-0.safetensors")
     assert all(np.array_equal(written[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["strategy=fedavg"], "no usable evaluation of what site-0, .*, site-4 trained"),
+        (
+            ["strategy=fedavg", "objective=pfedme", "pfedme-beta=9"],
+            "what site-0, .*, site-4 trained makes a model that holds NaN or infinity",
+        ),
+    ],
+)
+def test_a_model_that_went_bad_is_rolled_back_and_its_cohort_named(tmp_path, words, said):
+    settings = settings_in(tmp_path, "max-update-norm=0", *words)
+    with pytest.raises(RoundError, match=said), np.errstate(over="ignore"):
+        run(settings, federations.load(federations.sends_as_far_as_floats_go), workers=1)
+    [folder] = tmp_path.iterdir()
+    attempts = lines(folder, "rounds.jsonl")
+    assert [(line["attempt"], line["accuracy"]) for line in attempts] == [(1, None), (2, None)]
 
 
 def test_a_site_that_kills_its_workers_ends_the_run_and_is_named(tmp_path):

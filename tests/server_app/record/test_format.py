@@ -95,7 +95,9 @@ def test_files_hold_these_keys_in_this_order(folder):
     assert list(folder.read_json("results.json")) == RESULTS
     assert list(folder.read_json("clusters.json")) == CLUSTERS
     assert list(folder.read_json("sites.json")[0]) == SITE
-    assert list(folder.read_json("status.json")) == keys("state round rounds error updated")
+    assert list(folder.read_json("status.json")) == keys(
+        "state round rounds error updated pid host"
+    )
     release = folder.read_json("privacy.json")["releases"][0]
     assert list(release) == RELEASE
     assert list(release["sites"]["site-0"]) == ["times", "bytes", "spent"]

@@ -79,7 +79,7 @@ def test_a_damaged_status_is_made_out_from_the_other_files(folder, text):
     (folder.path / "status.json").write_bytes(text)
     found = read_status(folder.path)
     assert (found.state, found.round) == ("interrupted", 2)
-    assert "status.json is damaged" in found.error
+    assert "status.json: damaged" in found.error
     (folder.path / "results.json").write_text("{}")
     assert read_status(folder.path).state == "finished"
 

@@ -1,5 +1,6 @@
 """A malformed reply is an error of its site, before it is measured or listed."""
 
+import httpx
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -125,6 +126,27 @@ def test_a_malformed_reply_is_its_sites_error_and_nobody_elses(task_identity, ca
     assert [item.answered for item in bill.items] == [True, False, True]
     [mine] = [kind for kind, tallies in listed.by_kind.items() if "node 8" in tallies]
     assert mine.what == "reply that could not be read"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_a_sites"), [(ValueError("no such child"), True), (httpx.ConnectError("x"), False)]
+)
+def test_what_flower_cannot_read_is_its_sites_error(task_identity, error, is_a_sites):
+    def raising(reply):
+        raise error
+
+    grid = IntakeGrid(Nodes({8: raising}))
+    asked = [Message(messages.content(Order(1, 1, 0)), node, messages.TRAIN) for node in (7, 8, 9)]
+    keys = grid.push_messages(asked)
+    if not is_a_sites:
+        with pytest.raises(httpx.ConnectError):
+            grid.pull_messages(keys)
+        return
+    replies = grid.pull_messages(keys)
+    assert [reply.metadata.src_node_id for reply in replies] == [7, 8, 9]
+    assert [reply.has_error() for reply in replies] == [False, True, False]
+    assert replies[1].error.reason == "malformed reply: Flower cannot read it: no such child"
+    assert replies[1].metadata.reply_to_message_id == keys[1]
 
 
 def test_who_was_not_asked_is_not_heard(task_identity):

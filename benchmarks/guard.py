@@ -1,0 +1,103 @@
+"""Guard: time and memory from a round's replies to updates that count, for small and large models.
+
+    python -m benchmarks.guard
+
+Intake, metering, inspection and, where there is one, the comparison of the updates' norms.
+docs/results/robustness.md has the table, before and after these were built.
+"""
+
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+from flwr.supercore.task_identity import TaskIdentity
+
+from common import messages
+from common.config import Settings
+from common.messages import Introduction, TrainReport, Usage
+from server_app.metering.run_meter import RunMeter
+from server_app.rounds import guard
+from server_app.rounds.delegating_grid import DelegatingGrid
+from server_app.rounds.exchange import Exchange
+from server_app.rounds.metered_grid import MeteredGrid
+from server_app.rounds.roster import Roster
+
+SIZES = {"100 sites, 20 thousand numbers": (100, 20_000), "10 sites, 11 million": (10, 11_000_000)}
+_TURNS = 15
+
+
+class _Canned(DelegatingGrid):
+    def __init__(self, replies: Sequence[Message]) -> None:
+        self._replies = list(replies)
+
+    def send_and_receive(self, outgoing: Any, *, timeout: float | None = None) -> list[Message]:
+        """Return the replies."""
+        list(outgoing)
+        return self._replies
+
+
+def _judge() -> Callable[..., Any]:
+    try:
+        from server_app.rounds.update_norms import UpdateNorms
+    except ImportError:  # an older tree
+        return lambda answers, models: answers
+    return UpdateNorms.of(Settings()).judged
+
+
+def measured(sites: int, numbers: int) -> tuple[float, float]:
+    """Return the median seconds of one exchange, and the MiB that it adds at most."""
+    rng = np.random.default_rng(0)
+    model = {f"w{i}": rng.normal(size=numbers // 10).astype(np.float32) for i in range(10)}
+    names = tuple(f"site-{number:03d}" for number in range(sites))
+    told = tuple(Introduction(name, 70, 18, 10, [4], ["model"]) for name in names)
+    roster = Roster(told, tuple(range(2, 2 + sites)))
+    sent = dict.fromkeys(range(sites), 0)
+    exchange = Exchange.with_models(
+        roster, messages.TRAIN, [model], sent, round_number=1, attempt=1
+    )
+    replies = []
+    for message, name in zip(exchange.outgoing(), names, strict=True):
+        noise = np.float32(1e-3) * rng.normal(size=numbers // 10).astype(np.float32)
+        trained = {key: value + noise for key, value in model.items()}
+        report = TrainReport(name, 1, 1, 0, 70, 0.5, 1.0)
+        reply = messages.reply(message, report, trained)
+        replies.append(messages.with_usage(reply, Usage(0.1, 0.0, "shared")))
+    template, judge = guard.Template.of(model), _judge()
+    canned: Grid = _Canned(replies)
+
+    def once() -> None:
+        grid = MeteredGrid(canned, RunMeter())
+        came = grid.send_and_receive(exchange.outgoing())
+        answers = exchange.answers(came, lambda r, a: guard.inspect_training(r, a, template))
+        judged = judge(answers, [model])
+        assert all(answer.value is not None for answer in judged)
+
+    seconds = []
+    for _ in range(_TURNS):
+        began = time.perf_counter()
+        once()
+        seconds.append(time.perf_counter() - began)
+    tracemalloc.start()
+    once()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return float(np.median(seconds)), peak / 2**20
+
+
+def main() -> int:
+    """Measure and print a table."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 0
+    print("| exchange | ms | MiB |\n|---|---|---|")
+    for name, size in SIZES.items():
+        seconds, peak = measured(*size)
+        print(f"| {name} | {1000 * seconds:.1f} | {peak:.1f} |")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
