@@ -43,6 +43,8 @@ class RunFigures:
     """Of a site's model."""
     trained: npt.NDArray[np.int64]
     """(n,) rounds in which each site's update counted."""
+    rows: float
+    """On which these updates were trained, each round's counted anew; NaN where not known."""
 
     @classmethod
     def of(cls, case: Case, folder: Path) -> "RunFigures":
@@ -61,7 +63,8 @@ class RunFigures:
         results = files.load(ResultsFile)
         attempts = list(files.each(RoundLine))
         lines = [line for line in attempts if line.has_result]
-        sites = [entry.site for entry in files.sites()]
+        sites = {entry.site: entry.num_examples for entry in files.sites()}
+        times = times_trained(lines, list(sites))
         return cls(
             case=case,
             folder=folder,
@@ -74,7 +77,8 @@ class RunFigures:
             worst_decile=lines[-1].accuracy_worst_decile,
             seconds=results.seconds,
             num_parameters=_num_parameters(results, folder),
-            trained=np.array(list(times_trained(lines, sites).values()), dtype=np.int64),
+            trained=np.array(list(times.values()), dtype=np.int64),
+            rows=sum(times[name] * (rows or math.nan) for name, rows in sites.items()),
         )
 
     @cached_property
@@ -295,6 +299,13 @@ COLUMNS = (
         lambda row: row.over_seeds(communication_share),
         1,
         "share of communication in the joules of the whole run",
+    ),
+    Column(
+        "rows",
+        "1000 rows",
+        lambda row: row.over_seeds(lambda run: run.rows / 1000),
+        0,
+        "training rows of the sites whose update counted, over all rounds",
     ),
     Column(
         "uplink_share",

@@ -12,7 +12,10 @@ from common.errors import ConfigError
 from deploy.simulation.grid import simulate
 from server_app import methods
 
-COMPARES_CLASSES = ("similarity", "simclust", "repclust", "fedsccs", "flis")
+COMPARES_CLASSES = (
+    *("similarity", "simclust", "repclust", "fedsccs", "flis", "flis-sampling"),
+    *("balanced-cohort", "fed-cbs", "fed-ent-opt", "fed-lecc"),
+)
 WORDS = ["clients-per-round=2", "num-clients=3", "split=by-user"]
 
 

@@ -49,7 +49,9 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1):
             }
         )
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (path / "sites.json").write_text(json.dumps([{"site": name} for name in "abcd"]))
+    (path / "sites.json").write_text(
+        json.dumps([{"site": name, "num_examples": 500} for name in "abcd"])
+    )
     (path / "results.json").write_text(
         json.dumps({"seconds": 7.0, "joules_source": {"pre": "attributed", "comm": "estimated"}})
     )
@@ -132,6 +134,7 @@ def test_figures_by_hand(tmp_path):
     assert value["worst_decile"] == pytest.approx(45)
     assert value["clients_per_round"] == 2
     assert value["uplink_share"] == 25
+    assert value["rows"] == 8 * 2 * 500 / 1000
     assert value["seconds"] == 7
 
 
