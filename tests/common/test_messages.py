@@ -51,7 +51,9 @@ RECORDS = [
     ReleaseNote("noise", "rows", 1.0, 1e-5, 0.5, 2.0),
     ReleaseNote("masked"),
     PRODUCTS,
-    TwoPartyOffer("é", SIGNED.identity_key, SIGNED.keys[0], SIGNED.signature, 12, [0, 3], [1, 40]),
+    TwoPartyOffer(
+        "é", SIGNED.identity_key, SIGNED.keys[0], SIGNED.signature, 12, [0, 3], [1, 40], [0.5]
+    ),
     TwoPartyDeal.of(PRODUCTS, [SIGNED], [Product("é", 3, 40, b"\x00" * 32, "")]),
     TwoPartyDeal.of(PRODUCTS, [], []),
     TwoPartyStep("é"),

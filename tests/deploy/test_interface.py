@@ -99,7 +99,7 @@ def test_bad_words_are_one_line_before_anything_starts(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_a_callback_raises_ends_the_run(tmp_path):
+def test_what_a_callback_raises_ends_the_run(tmp_path, no_report):
     class EnoughError(Exception):
         pass
 
@@ -112,7 +112,7 @@ def test_what_a_callback_raises_ends_the_run(tmp_path):
     assert coterie.load_run(folder).state == "failed"
 
 
-def test_progress_is_printed_unless_it_is_to_be_quiet(tmp_path, capsys, monkeypatch):
+def test_progress_is_printed_unless_it_is_to_be_quiet(tmp_path, capsys, monkeypatch, no_report):
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # pytest's own listen, too
     words = WORDS | {"num_server_rounds": 1}
     run = coterie.simulate(output_dir=tmp_path, **words)

@@ -114,7 +114,7 @@ def test_turns_of_those_always_there_differ_by_the_spread_at_most(seed, n, m, sp
     always = rng.random(n) < 0.5
     always[:2] = True
     turns, times = Turns(), np.zeros(n, int)
-    for _ in range(500 if n * m < 12 else 60):
+    for _ in range(500 if n * m < 6 else 60):
         available = always | (rng.random(n) < 0.6)
         seen = turns.seen(available)
         cohort = balanced_cohort(gram, sizes, seen, available, m, rng, penalty=0.0, spread=spread)
