@@ -36,6 +36,7 @@ from common import messages
 from common.config import Settings
 from common.errors import CoterieError
 from common.messages import Usage
+from common.two_party.messages import LABELS
 from deploy.simulation import answering
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
@@ -402,8 +403,8 @@ def sound(value: Any, like: Any) -> bool:
 
 def _arrays_sound(content: RecordDict, was: RecordDict) -> bool:
     """Whether a question's model is finite and shaped as the one that was sent; others may be."""
-    if messages.ARRAYS not in was or messages.ARRAYS not in content:
-        return messages.ARRAYS not in was or "purpose" in content[messages.RECORD]
+    if messages.ARRAYS not in was or _purpose(content) == LABELS:
+        return True  # a question that brings no model, or is now one
     try:
         arrays = messages.decode_arrays(messages.arrays_of(content))
     except CoterieError:
@@ -416,6 +417,11 @@ def _arrays_sound(content: RecordDict, was: RecordDict) -> bool:
     return not models or {k: v.shape for k, v in arrays.items()} == {
         k: v.shape for k, v in sent.items()
     }
+
+
+def _purpose(content: RecordDict) -> object:
+    record = content.get(messages.RECORD)
+    return record.get("purpose") if isinstance(record, Mapping) else None
 
 
 def _site_said(reply: Message) -> str:

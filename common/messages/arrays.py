@@ -4,7 +4,7 @@ import functools
 import io
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
@@ -52,12 +52,24 @@ _KINDS = "biuf"  # truth values, whole and real numbers
 
 
 def _decode_array(name: str, array: Array) -> np.ndarray:
-    header, dtype, shape = check_array(name, array)
-    return np.frombuffer(array.data, dtype, offset=header).reshape(shape)
+    header = check_array(name, array)
+    return np.frombuffer(array.data, header.dtype, offset=header.length).reshape(header.shape)
 
 
-def check_array(name: str, array: Array) -> tuple[int, np.dtype[Any], tuple[int, ...]]:
-    """Return the bytes of an array's header, its type and its shape.
+class _Header(NamedTuple):
+    """What the header of an array says."""
+
+    length: int
+    """In bytes."""
+    dtype: np.dtype[Any]
+    dtype_name: str
+    shape: tuple[int, ...]
+    size: int
+    """Bytes of header and numbers."""
+
+
+def check_array(name: str, array: Array) -> _Header:
+    """Return what an array's header says.
 
     Raises:
         MessageError: the header is not the one that :func:`encode_arrays` writes for this type and
@@ -66,26 +78,25 @@ def check_array(name: str, array: Array) -> tuple[int, np.dtype[Any], tuple[int,
     data = array.data
     if array.stype != "numpy.ndarray" or data[:8] != b"\x93NUMPY\x01\x00":
         raise MessageError(f"array {name!r} is not in NumPy's format 1.0")
-    start = _NPY_PREFIX + int.from_bytes(data[8:10], "little")
-    if start > _MOST_HEADER:
-        raise MessageError(f"array {name!r} has a header of {start} bytes")
+    length = _NPY_PREFIX + int.from_bytes(data[8:10], "little")
+    if length > _MOST_HEADER:
+        raise MessageError(f"array {name!r} has a header of {length} bytes")
     try:
-        dtype, shape = _parse_npy_header(data[:start])
+        header = _parse_npy_header(data[:length])
     except ValueError as error:
         raise MessageError(f"array {name!r} cannot be read: {error}") from None
-    if (array.dtype, array.shape) != (str(dtype), shape):
+    if array.dtype != header.dtype_name or array.shape != header.shape:
         raise MessageError(
-            f"array {name!r} is {dtype} of shape {shape}, and said to be {array.dtype!r} of shape "
-            f"{array.shape!r}"
+            f"array {name!r} is {header.dtype_name} of shape {header.shape}, and said to be "
+            f"{array.dtype!r} of shape {array.shape!r}"
         )
-    size = start + math.prod(shape) * dtype.itemsize
-    if len(data) != size:
-        raise MessageError(f"array {name!r} has {len(data)} bytes, where {size} are due")
-    return start, dtype, shape
+    if len(data) != header.size:
+        raise MessageError(f"array {name!r} has {len(data)} bytes, where {header.size} are due")
+    return header
 
 
 @functools.lru_cache(maxsize=4096)
-def _parse_npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+def _parse_npy_header(header: bytes) -> _Header:
     """Return what a header says; ``ValueError`` if it is not the usual one for that."""
     try:
         shape, fortran_order, dtype = np.lib.format.read_array_header_1_0(
@@ -95,6 +106,8 @@ def _parse_npy_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
         raise ValueError(f"its header is none: {error}") from None
     if fortran_order or dtype.kind not in _KINDS or not dtype.isnative:
         raise ValueError(f"layout {dtype} (fortran_order={fortran_order}) is not accepted")
-    if any(length < 0 for length in shape) or header != _npy_header(dtype, shape)[1]:
+    name, usual = _npy_header(dtype, shape)
+    if any(length < 0 for length in shape) or header != usual:
         raise ValueError("its header is not the usual one")
-    return dtype, shape
+    size = len(header) + math.prod(shape) * dtype.itemsize
+    return _Header(len(header), dtype, name, shape, size)

@@ -46,16 +46,20 @@ class Asked:
 
 
 def inspect_training(
-    reply: Message, asked: Asked, template: Template
+    reply: Message, asked: Asked, template: Template, *, may_withhold_loss: bool = True
 ) -> tuple[TrainReport, dict[str, np.ndarray]]:
-    """Return a reply's report and arrays; :class:`MessageError` with the reason if unusable."""
+    """Return a reply's report and arrays; :class:`MessageError` with the reason if unusable.
+
+    ``may_withhold_loss``: whether sites that protect their updates keep their loss to themselves.
+    """
     refuse_error(reply)
     size = messages.payload_bytes(reply.content)
     if size > template.max_bytes:
         raise MessageError(f"{size} bytes, at most {template.max_bytes} expected")
     report = TrainReport.decode(reply.content)
-    withheld = np.isnan(report.loss) and ReleaseNote.beside(reply.content) is not None
-    _compare(report, asked, asked.site.num_examples, loss_withheld=bool(withheld))
+    noted = may_withhold_loss and ReleaseNote.beside(reply.content) is not None
+    withheld = noted and math.isnan(report.loss)
+    _compare(report, asked, asked.site.num_examples, loss_withheld=withheld)
     parameters = messages.decode_arrays(messages.arrays_of(reply.content))
     messages.check_arrays(parameters, template)
     return report, parameters

@@ -128,11 +128,14 @@ class OneRound(OwnRounds):
     ) -> list[int]:
         """Have clients train their models, and add what may count; return whom that was asked."""
         template = messages.Template.of(self.models[0])
+        noisy = self.settings.update_privacy == "local-dp"
         exchange = self._with_models(attempt, messages.TRAIN, self.models, clients)
         answers = attempt.ask(
             phase,
             exchange,
-            lambda reply, asked: guard.inspect_training(reply, asked, template),
+            lambda reply, asked: guard.inspect_training(
+                reply, asked, template, may_withhold_loss=noisy
+            ),
             review=lambda answers: self._memory.norms.judged(answers, self.models),
         )
         usable += [(answer, *answer.value) for answer in answers if answer.value is not None]
