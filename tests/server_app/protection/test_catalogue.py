@@ -75,6 +75,7 @@ def test_a_run_is_refused_exactly_where_something_needed_is_hidden(name, each):
 # drowned in it can rightly be warned about. That it has its scale is tested where it is drawn.
 NEEDED = {
     "reveal=cost": {"two-party": True},
+    "label-privacy=two-party": {"metric": "hellinger"},
     "label-privacy=gaussian": {"epsilon": 100},
     "label-privacy=k-rr": {"epsilon": 20},
     "label-privacy=paper": {"clients-per-round": 3, "label-gamma": 1e-6},

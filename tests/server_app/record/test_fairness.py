@@ -40,10 +40,14 @@ def folder(tmp_path):
     return RunFolder.create(Settings.parse(values))
 
 
+def roster_of(names):
+    sites = tuple(Introduction(name, 5, 2, 3, [4], ["model"]) for name in names)
+    return Roster(sites, nodes=tuple(range(1, len(names) + 1)))
+
+
 @pytest.fixture
 def roster():
-    sites = tuple(Introduction(name, 5, 2, 3, [4], ["model"]) for name in NAMES)
-    return Roster(sites, nodes=(1, 2, 3, 4))
+    return roster_of(NAMES)
 
 
 def attempt(number, verdicts, accuracies, names=NAMES):
@@ -57,7 +61,7 @@ def attempt(number, verdicts, accuracies, names=NAMES):
         Answer(client, 0, EvaluateReport(names[client], number, 1, 0, 2, 0.5, accuracy, 0.1), OK)
         for client, accuracy in enumerate(accuracies)
     ]
-    played = Attempt(number, 1, Federation(None, None, None, 0.0))
+    played = Attempt(number, 1, Federation(roster_of(names), None, None, 0.0))
     played.trained += [(answer, *answer.value) for answer in trained if answer.value]
     played.evaluated += [answer.value for answer in evaluated]
     phases = ["train"] * len(trained) + ["evaluate"] * len(evaluated)
