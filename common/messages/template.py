@@ -53,4 +53,6 @@ def _is_finite(value: np.ndarray) -> bool:
         return True
     flat = value.reshape(-1)
     # One pass, and no temporary array: a sum of squares is finite only if every entry is.
-    return bool(np.isfinite(np.dot(flat, flat)) or np.isfinite(flat).all())
+    with np.errstate(over="ignore"):
+        squares = np.dot(flat, flat)
+    return bool(np.isfinite(squares) or np.isfinite(flat).all())
