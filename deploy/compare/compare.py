@@ -69,6 +69,7 @@ def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
     sections = page.sections(rows, grid)
     files = RunFolder(folder)
     files.write("table.csv", tables.table_csv(rows, grid) if rows else "")
+    files.write("differences.csv", tables.differences_csv(rows, grid) if rows else "")
     files.write("runs.csv", tables.runs_csv(outcomes, runs))
     files.write("table.md", f"# {grid.title}\n\n{_in_words(rows, grid)}\n" if rows else "")
     for section in sections:

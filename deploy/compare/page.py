@@ -9,7 +9,7 @@ from deploy.compare import plots as compare_plots
 from deploy.compare.figures import COLUMNS, Column, Row, common_joules
 from deploy.compare.grid import Grid, identity
 from deploy.compare.runs import Outcome
-from deploy.compare.tables import columns_of, head_and_cells, legend, scenarios
+from deploy.compare.tables import columns_of, differences, head_and_cells, legend, scenarios
 from server_app.report import drawing
 from server_app.report.page import PageTable, Picture, render
 
@@ -20,6 +20,8 @@ class Section:
 
     title: str
     table: PageTable
+    differences: PageTable | None
+    """To the reference; None without one."""
     pictures: list[Picture]
     absences: list[str]
     """Which pictures cannot be drawn, and why."""
@@ -61,14 +63,20 @@ def _shared_settings(grid: Grid) -> str:
 
 def _section(number: int, scenario: str, rows: Sequence[Row], grid: Grid) -> Section:
     head, cells = head_and_cells(rows, grid)
+    beside, others = differences(rows, grid)
     metered = all(common_joules(row.runs)[0].size for row in rows)
     drawn = _pictures(rows, grid, metered=metered)
     return Section(
         title=scenario or "All runs",
-        table=PageTable("", tuple(head), [tuple(line) for line in cells], frozenset({0})),
+        table=_table(head, cells),
+        differences=_table(beside, others) if others else None,
         pictures=[_picture(number, *entry) for entry in drawn],
         absences=[] if metered else ["Energy: not metered in every run (energy=codecarbon)"],
     )
+
+
+def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> PageTable:
+    return PageTable("", tuple(head), [tuple(line) for line in cells], frozenset({0}))
 
 
 def _pictures(
@@ -176,6 +184,11 @@ body { max-width: 1500px; }
 <div class="scroll">
 {{ table(section.table) }}
 </div>
+{% if section.differences %}
+<div class="scroll">
+{{ table(section.differences) }}
+</div>
+{% endif %}
 {{ gallery(section.pictures) }}
 {% for absence in section.absences %}
 <p class="absent">Not shown: {{ absence }}.</p>

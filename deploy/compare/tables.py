@@ -8,6 +8,7 @@ from itertools import groupby
 
 from deploy.compare.figures import COLUMNS, Column, Row, RunFigures, Spread
 from deploy.compare.grid import PAPER_FIGURES, Grid
+from deploy.compare.paired import COMPARED, difference
 from deploy.compare.runs import Outcome
 from server_app.record.energy_figures import COUNTED
 
@@ -85,6 +86,24 @@ def head_and_cells(rows: Sequence[Row], grid: Grid) -> tuple[list[str], list[lis
     return head, cells
 
 
+def differences(rows: Sequence[Row], grid: Grid) -> tuple[list[str], list[list[str]]]:
+    """Return a table's head and rows: each method against the reference; no row without one."""
+    others = [row for row in rows if row.reference and row.method != grid.reference]
+    columns = _compared(others, grid)
+    head = ["method", "pairs", *(f"{column.title}, difference" for column in columns)]
+    cells = []
+    for row in others:
+        found = [difference(row, column) for column in columns]
+        most = max((each.pairs for each in found), default=0)
+        texts = [each.text(column.digits) for each, column in zip(found, columns, strict=True)]
+        cells.append([row.method, str(most), *texts])
+    return head, cells if columns else []
+
+
+def _compared(rows: Sequence[Row], grid: Grid) -> list[Column]:
+    return [column for column in columns_of(rows, grid) if column.key in COMPARED] if rows else []
+
+
 def _paper(row: Row, grid: Grid) -> dict[str, float]:
     found: dict[str, float] = {}
     for figures in grid.paper:
@@ -94,13 +113,13 @@ def _paper(row: Row, grid: Grid) -> dict[str, float]:
 
 
 def markdown(rows: Sequence[Row], grid: Grid) -> str:
-    """Return a table per scenario, with the columns' meanings below."""
-    parts = [
-        f"{scenario}\n\n{_aligned(*head_and_cells(group, grid))}"
-        if scenario
-        else _aligned(*head_and_cells(group, grid))
-        for scenario, group in scenarios(rows)
-    ]
+    """Return a table per scenario, and one of the differences to the reference."""
+    parts = []
+    for scenario, group in scenarios(rows):
+        head, cells = differences(group, grid)
+        parts += [scenario] if scenario else []
+        parts.append(_aligned(*head_and_cells(group, grid)))
+        parts += [_aligned(head, cells)] if cells else []
     return "\n\n".join(parts)
 
 
@@ -131,6 +150,11 @@ def legend(rows: Sequence[Row], grid: Grid) -> list[str]:
     if settings.stop_at_target:
         first += " Runs stop once the target was held."
     meanings = [f"{column.title}: {column.meaning}." for column in columns_of(rows, grid)]
+    if differences(rows, grid)[1]:
+        meanings.append(
+            "difference: to the reference's run of the same seed, mean and 95 % interval "
+            "(Student); p: Wilcoxon's signed-rank test, from five pairs on."
+        )
     if sources := _sources(rows):
         meanings.append(f"J: {sources}.")
     if grid.source and grid.paper:
@@ -160,6 +184,22 @@ def table_csv(rows: Sequence[Row], grid: Grid) -> str:
             line += [_number(spread.mean), _number(spread.deviation), spread.known]
         paper = _paper(row, grid)
         lines.append(line + [paper.get(name, "") for name in PAPER_FIGURES])
+    return _csv(lines)
+
+
+def differences_csv(rows: Sequence[Row], grid: Grid) -> str:
+    """Return a line per scenario, method and figure that is compared with the reference."""
+    lines: list[list[object]] = [
+        ["scenario", "method", "figure", "difference", "low", "high", "wilcoxon_p", "pairs"]
+    ]
+    for row in rows:
+        if not row.reference or row.method == grid.reference:
+            continue
+        for column in _compared([row], grid):
+            found = difference(row, column)
+            numbers = (found.mean, found.low, found.high, found.p)
+            named = [row.scenario, row.method, column.key]
+            lines.append([*named, *map(_number, numbers), found.pairs])
     return _csv(lines)
 
 

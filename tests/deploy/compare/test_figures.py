@@ -22,7 +22,15 @@ from deploy.compare.figures import (
 )
 from deploy.compare.grid import read_grid
 from deploy.compare.runs import Outcome
-from deploy.compare.tables import cell, columns_of, legend, markdown, runs_csv, table_csv
+from deploy.compare.tables import (
+    cell,
+    columns_of,
+    differences_csv,
+    legend,
+    markdown,
+    runs_csv,
+    table_csv,
+)
 from server_app.report import drawing, words
 
 BY_KEY = {column.key: column for column in COLUMNS}
@@ -206,7 +214,8 @@ def test_selection_is_ranked_within_runs(tmp_path):
 def test_table_says_the_same_in_every_form(tmp_path):
     grid, runs = compared(tmp_path)
     rows = rows_of(runs, "random")
-    lines = markdown(rows, grid).splitlines()
+    main, differences = markdown(rows, grid).split("\n\n")
+    lines = main.splitlines()
     assert len({len(line) for line in lines}) == 1
     head = [cell.strip() for cell in lines[0].strip("|").split("|")]
     assert head[:3] == ["method", "seeds", "rounds to target"]
@@ -214,6 +223,10 @@ def test_table_says_the_same_in_every_form(tmp_path):
     assert float(simclust["rounds_to_target_mean"]) == 3
     assert float(simclust["rounds_to_target_sd"]) == 0
     assert simclust["rounds_to_target_seeds"] == "2"
+    [only] = differences.splitlines()[2:]
+    assert [cell.strip() for cell in only.split("|")][1:4] == ["simclust", "2", "-2.0 [-2.0, -2.0]"]
+    [first, *_] = csv.DictReader(io.StringIO(differences_csv(rows, grid)))
+    assert (first["figure"], first["difference"], first["pairs"]) == ("rounds_to_target", "-2", "2")
     assert legend(rows, grid)[-1] == "J: pre attributed; comm estimated."
     failed = Outcome(runs[1].case, None, "broke, badly")
     outcomes = [Outcome(runs[0].case, runs[0].folder), failed]
@@ -235,7 +248,7 @@ def test_papers_figures_stand_beside_ours(tmp_path):
     rows = rows_of(runs, "random")
     head, _, random, simclust = (
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in markdown(rows, grid).splitlines()
+        for line in markdown(rows, grid).split("\n\n")[0].splitlines()
     )
     place = head.index("paper: rounds")
     assert head[place - 1] == "rounds to target"

@@ -1,0 +1,39 @@
+"""Paired differences against SciPy's paired tests, and by hand."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from deploy.compare.paired import Difference
+
+numbers = st.floats(-100, 100).map(lambda value: round(value, 4))
+
+
+@given(st.lists(st.tuples(numbers, numbers), min_size=5, max_size=12))
+def test_interval_and_p_are_scipys_of_the_pairs(pairs):
+    one, other = np.array(pairs).T
+    found = Difference.of(one - other)
+    assert found.pairs == len(pairs)
+    assert found.mean == pytest.approx(np.mean(one) - np.mean(other), abs=1e-9)
+    if np.ptp(one - other) > 1e-9:
+        interval = stats.ttest_1samp(one - other, 0).confidence_interval(0.95)
+        assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=1e-9)
+    if (one != other).any():
+        assert found.p == pytest.approx(stats.wilcoxon(one - other).pvalue)
+    else:
+        assert found.p == 1
+
+
+def test_fewer_pairs_say_less():
+    assert Difference.of([]).text(1) == "-"
+    assert Difference.of([3.0]).text(1) == "+3.0"
+    # Student's 97.5 % quantile of two degrees of freedom is 4.303; the standard error 1/sqrt(3).
+    three = Difference.of([1.0, 2.0, 3.0])
+    assert three.text(2) == "+2.00 [-0.48, +4.48]"
+    assert math.isnan(three.p)
+    # All five of one sign: 2 of the 32 ways in which signs can fall.
+    assert Difference.of([-1.0, -2.0, -3.0, -4.0, -5.0]).text(0) == "-3 [-5, -1] p 0.062"
