@@ -53,8 +53,8 @@ def snapshot(folder):
 
 
 def table(text):
-    """The rows of a Markdown table as dictionaries."""
-    lines = [line for line in text.splitlines() if line.startswith("|")]
+    """The rows of a text's first Markdown table as dictionaries."""
+    lines = re.search(r"(^\|.*\n?)+", text, re.MULTILINE)[0].splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
 
