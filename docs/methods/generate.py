@@ -29,6 +29,8 @@ methods of other packages.
   compare models always do.
 - `selection` says who trains inside the clusters: `all`, one at `random`, the `worst` half, or one
   of them with cheap uploads preferred ([`link-aware`](../energy.md#sending)).
+- [`aggregation`, `clip-updates` and `server-optimizer`](../aggregation.md) say how updates become a
+  model: robust averages, steps with a memory.
 - [`objective`](../objectives.md) says what a site minimises, [protections](../protections.md) what
   is kept from the server.
 
