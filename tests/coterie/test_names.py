@@ -125,11 +125,12 @@ from flwr.serverapp import ServerApp
 from torch import nn
 
 import coterie
-from coterie import CoterieError, Method, Settings
+from coterie import CoterieError, Method, PlayedRun, Settings
 
 settings = Settings.parse({"dataset": "digits"})
 try:
-    assert_type(coterie.simulate(settings), Path)
+    assert_type(coterie.simulate(settings), PlayedRun)
+    assert_type(coterie.simulate(dataset="digits", num_clients=8).folder, Path)
 except CoterieError as error:
     assert_type(error.exit_code, int)
 assert_type(coterie.load_network(Path("run"), 0), nn.Module)
