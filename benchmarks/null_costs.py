@@ -1,4 +1,4 @@
-r"""What the nulls of all pairs of many sites cost, in seconds of processor time.
+r"""Null costs: processor seconds for the nulls of all pairs of many sites.
 
     python -m benchmarks.null_costs --sites 50 --classes 2 --rows 120
 

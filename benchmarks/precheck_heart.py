@@ -1,4 +1,4 @@
-r"""What the precheck says of the four hospitals of heart-disease, over several seeds, in Markdown.
+r"""Verdicts of the precheck on the four hospitals of heart-disease, over seeds, in Markdown.
 
     python -m benchmarks.precheck_heart --data-dir ~/data
 

@@ -1,4 +1,4 @@
-r"""How strong a pull is best at which OT cost: FedProx, Ditto and pFedMe over pairs of sites.
+r"""Regularisation: the best strength of a pull by OT cost, FedProx, Ditto and pFedMe over pairs.
 
     python -m benchmarks.regularisation --data-dir ~/data --work-dir ~/sweep \
         --page docs/results/regularisation.md --picture docs/images/regularisation.svg

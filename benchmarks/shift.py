@@ -1,4 +1,4 @@
-r"""What the OT cost after one round says of a whole training: two synthetic sites pulled apart.
+r"""Shift: the OT cost after one round beside a whole training, of two synthetic sites pulled apart.
 
     python -m benchmarks.shift --work-dir ~/sweep --page docs/results/shift.md \
         --picture docs/images/shift.svg

@@ -1,4 +1,4 @@
-r"""Which OT cost separates pairs that gain by FedAvg from pairs that lose, and how sure that is.
+r"""Thresholds: OT costs that separate pairs that gain by FedAvg from pairs that lose, and how sure.
 
     python -m benchmarks.thresholds --data-dir ~/data --work-dir ~/sweep \
         --page docs/results/thresholds.md --picture docs/images/thresholds.svg

@@ -151,11 +151,15 @@ class Row:
 
     def beside_reference(self, figure: Callable[[RunFigures, RunFigures], float]) -> Spread:
         """Return the spread of a figure of two runs of the same seed: this one, the reference's."""
-        others = {run.case.settings.seed: run for run in self.reference}
-        pairs = [(run, others.get(run.case.settings.seed)) for run in self.runs]
         return Spread.of(
-            [math.nan if other is None else figure(run, other) for run, other in pairs]
+            [math.nan if other is None else figure(run, other) for run, other in self.pairs]
         )
+
+    @property
+    def pairs(self) -> list[tuple[RunFigures, RunFigures | None]]:
+        """Each run beside the reference's of the same seed; None: that has none."""
+        others = {run.case.settings.seed: run for run in self.reference}
+        return [(run, others.get(run.case.settings.seed)) for run in self.runs]
 
 
 @dataclass(frozen=True)

@@ -68,9 +68,7 @@ class Difference:
 
 def difference(row: Row, column: Column) -> Difference:
     """Return by how much a row's runs lie above the reference's, over the seeds that both have."""
-    others = {run.case.settings.seed: run for run in row.reference}
-    pairs = [(run, others.get(run.case.settings.seed)) for run in row.runs]
-    values = [_of(row, column, run) - _of(row, column, other) for run, other in pairs if other]
+    values = [_of(row, column, run) - _of(row, column, other) for run, other in row.pairs if other]
     return Difference.of([value for value in values if not math.isnan(value)])
 
 

@@ -142,6 +142,8 @@ def legend(rows: Sequence[Row], grid: Grid) -> list[str]:
     """Return a sentence on the figures and a line per column."""
     settings = grid.cases[0].settings
     first = "Mean ± standard deviation (n - 1) over seeds."
+    if settings.target_metric != "accuracy":
+        first += f" Accuracy stands for {settings.target_metric}, the target metric."
     if grid.target:
         first += f" Target: accuracy {grid.target:g}."
     first += f" An accuracy counts as held after {settings.sustained_rounds} rounds in a row."

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from common import models
-from common.config import Settings
+from common.config import Settings, kebab_case
+from common.config.aggregation import AggregationSettings
 from common.errors import ConfigError
 from common.messages import Parameters
 from common.objectives import objective_of
@@ -38,7 +39,7 @@ class Aggregator:
         self._settings = settings
         self._rule = AGGREGATIONS.named(settings.aggregation)
         self._optimizer = _optimizer(settings, roster)
-        if settings.update_privacy == "local-dp" and self._rule.fewest(settings) > 1:
+        if settings.update_privacy == "local-dp" and self._rule.picks:
             log.warning(
                 "aggregation=%s under update-privacy=local-dp: which updates lie close together "
                 "is mostly decided by the noise",
@@ -51,7 +52,6 @@ class Aggregator:
         updates: Sequence[Update],
         routes: np.ndarray,
         cohort_weights: np.ndarray | None,
-        names: Sequence[str],
     ) -> tuple[list[Model], dict[int, str]]:
         """Return the models after the updates, and what was done to single ones, by client.
 
@@ -63,35 +63,37 @@ class Aggregator:
             updates: usable ones.
             routes: (n,) model that each client's update goes into.
             cohort_weights: (n,) weight of each client; None: its number of examples.
-            names: of the clients.
         """
         after, treated = list(models), dict[int, str]()
-        for index, before in enumerate(models):
+        for index in range(len(models)):
             mine = [update for update in updates if routes[update[0].client] == index]
-            if not mine:
-                continue
-            clients = [answer.client for answer, _, _ in mine]
-            least = self._rule.fewest(self._settings)
-            if len(mine) < least:
-                words = f"{len(mine)} updates of model {index}, {self._rule_name} needs {least}"
-                log.warning("%s: the model stays as it is", words)
-                treated |= dict.fromkeys(clients, f"not used: {words}")
-                continue
-            weights = [
-                float(report.num_examples if cohort_weights is None else cohort_weights[a.client])
-                for a, report, _ in mine
-            ]
-            trained, clipped = self._clipped(before, [parameters for _, _, parameters in mine])
-            combined = self._rule.combine(before, trained, np.array(weights), self._settings)
-            after[index] = self.step(index, before, combined.model)
-            notes = [[text] if text else [] for text in clipped]
-            for place in combined.left_out:
-                notes[place].append(f"left out by {self._rule_name}")
-            for client, said in zip(clients, notes, strict=True):
-                if said:
-                    treated[client] = ", ".join(said)
-                    log.info("%s: its update was %s", names[client], treated[client])
+            if mine:
+                after[index], said = self._after_one(index, models[index], mine, cohort_weights)
+                treated |= said
         return after, treated
+
+    def _after_one(
+        self,
+        index: int,
+        before: Model,
+        updates: Sequence[Update],
+        cohort_weights: np.ndarray | None,
+    ) -> tuple[Model, dict[int, str]]:
+        """Return one model after its updates, at least one, and what was done to them."""
+        clients = [answer.client for answer, _, _ in updates]
+        least = self._rule.fewest(self._settings)
+        if len(updates) < least:
+            words = f"{len(updates)} updates of model {index}, {self._rule_name} needs {least}"
+            log.warning("%s: the model stays as it is", words)
+            return before, dict.fromkeys(clients, f"not used: {words}")
+        rows = [float(report.num_examples) for _, report, _ in updates]
+        weights = np.array(rows) if cohort_weights is None else cohort_weights[clients]
+        trained, notes = self._clipped(before, [parameters for _, _, parameters in updates])
+        combined = self._rule.combine(before, trained, weights, self._settings)
+        for place in combined.left_out:
+            notes[place] += [f"left out by {self._rule_name}"]
+        treated = {c: ", ".join(said) for c, said in zip(clients, notes, strict=True) if said}
+        return self.step(index, before, combined.model), treated
 
     def step(self, index: int, before: Parameters, average: Model) -> Model:
         """Return what the server makes of a model and the average of its cohort's."""
@@ -118,11 +120,11 @@ class Aggregator:
 
     def _clipped(
         self, before: Parameters, trained: Sequence[Model]
-    ) -> tuple[Sequence[Model], list[str]]:
+    ) -> tuple[Sequence[Model], list[list[str]]]:
         """Return the trained models with shortened updates, and of each what was done."""
         said = self._settings.clip_updates
         if not _clips(self._settings):
-            return trained, [""] * len(trained)
+            return trained, [[] for _ in trained]
         updates = flat_updates(before, trained)
         norms = np.linalg.norm(updates, axis=1)
         length = float(np.median(norms)) if said == "median" else float(said)
@@ -131,22 +133,21 @@ class Aggregator:
             model | changed(before, update) if norm > length else model
             for model, update, norm in zip(trained, shortened, norms, strict=True)
         ]
-        notes = [f"clipped from {n:.6g} to {length:.6g}" if n > length else "" for n in norms]
+        notes = [[f"clipped from {n:.6g} to {length:.6g}"] if n > length else [] for n in norms]
         return models, notes
 
 
 def check(settings: Settings, select: Selection) -> None:
     """Raise :class:`ConfigError` if a run's aggregation cannot be had or would have no point."""
     rule, named = AGGREGATIONS.named(settings.aggregation), f"aggregation={settings.aggregation}"
-    chosen = {
-        named: settings.aggregation != "mean",
-        f"clip-updates={settings.clip_updates}": _clips(settings),
-        f"server-optimizer={settings.server_optimizer}": settings.server_optimizer != "none",
-    }
-    if any(chosen.values()) and not objective_of(settings).shares_model:
-        word = next(word for word, is_chosen in chosen.items() if is_chosen)
+    chosen = [
+        f"{kebab_case(name)}={getattr(settings, name)}"
+        for name, field in AggregationSettings.model_fields.items()
+        if getattr(settings, name) != field.default
+    ]
+    if chosen and not objective_of(settings).shares_model:
         raise ConfigError(
-            f"{word}: with objective={settings.objective} no model leaves a site; "
+            f"{chosen[0]}: with objective={settings.objective} no model leaves a site; "
             "leave one of them out"
         )
     for word, needs_updates in ((named, rule.needs_updates), ("clip-updates", _clips(settings))):
@@ -162,8 +163,8 @@ def check(settings: Settings, select: Selection) -> None:
         value = getattr(settings, key)
         if 0 < value < least:
             raise ConfigError(
-                f"{named}: needs at least {least} updates, and {key.replace('_', '-')} = {value}; "
-                "raise it, or lower assumed-malicious"
+                f"{named}: needs at least {least} updates, and {kebab_case(key)} = {value}; "
+                "raise it, or use another aggregation"
             )
 
 

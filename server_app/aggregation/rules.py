@@ -46,6 +46,8 @@ class Aggregation:
     """Whether the server must see every update; False: their weighted sum is enough."""
     weighs: bool = False
     """Whether it uses the weights."""
+    picks: bool = False
+    """Whether it leaves updates out by how they lie to each other, which noise decides."""
     fewest: Callable[[Settings], int] = lambda settings: 1
     """The smallest number of updates that it can tell anything from."""
     settings: tuple[type[PieceSettings], ...] = ()
@@ -181,12 +183,14 @@ AGGREGATIONS: Table[Aggregation] = Table(
         "krum": Aggregation(
             on_updates(_krum),
             "the one update that lies closest to its neighbours",
+            picks=True,
             fewest=_enough_for_krum,
             settings=(KrumSettings,),
         ),
         "multi-krum": Aggregation(
             on_updates(_multi_krum),
             "the mean of the updates that lie close to their neighbours",
+            picks=True,
             fewest=_enough_for_krum,
             settings=(KrumSettings,),
         ),

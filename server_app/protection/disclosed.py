@@ -36,6 +36,7 @@ __all__ = ["CLEAR", "WHAT", "Disclosed", "DisclosedReply", "DisclosureFile", "sh
 CLEAR = "in the clear"
 _ERROR = "error"
 _MALFORMED = "malformed"
+_METRICS = "sums for the run's metrics"
 _SUPERLINK = 1  # the node id under which Flower answers for a node that is gone
 
 WHAT: Mapping[str, str] = {
@@ -92,7 +93,8 @@ class DisclosedReply:
         """The kind in words."""
         if self.kind == messages.TRAIN and "array" not in self.shape:
             return "rows, training loss"  # objective=local
-        return WHAT.get(self.kind, self.kind)
+        what = WHAT.get(self.kind, self.kind)
+        return f"{what}, {_METRICS}" if _METRICS in self.shape else what
 
 
 @dataclass
@@ -218,6 +220,9 @@ def shape_of(content: RecordDict) -> str:
             continue
         if key == messages.USAGE:
             parts.append("time and joules it took")
+            continue
+        if key == messages.FIGURES:
+            parts.append(_METRICS)
             continue
         for name, value in record.items():
             if isinstance(value, list):

@@ -171,8 +171,7 @@ class OneRound(OwnRounds):
             noisy = self._central.average(self.models[0], updates, shares)
             return [self.aggregator.step(0, self.models[0], noisy)], {}
         # Not by the models that were sent: the clusters may have been formed since.
-        names = self.roster.names
-        return self.aggregator.after(self.models, updates, self.routes, cohort_weights, names)
+        return self.aggregator.after(self.models, updates, self.routes, cohort_weights)
 
     # What a selection sees before it chooses ---------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Task figures: what sites may say of a run's metrics, and what is made of that."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -76,6 +78,10 @@ def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_re
     folder = run(settings)
     data, sites = simulated_federation(settings.with_absolute_paths())
     network = load_network(folder, 0)
+    left = {
+        entry["what"] for entry in json.loads((folder / "privacy.json").read_text())["releases"]
+    }
+    assert "loss and accuracy on the held-out rows, sums for the run's metrics" in left
     last = lines(folder, "rounds.jsonl")[-1]
     told = [line for line in lines(folder, "clients.jsonl") if line["phase"] == "evaluate"][-5:]
     parts = []
