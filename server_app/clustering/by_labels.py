@@ -8,7 +8,6 @@ Sources, named in the lines that implement them:
   (Pereira, Famá, Kalalas, Dini), section III.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -20,13 +19,12 @@ from common.errors import ConfigError
 from common.plugins import PieceSettings
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app.clustering import algorithms, placement
-from server_app.clustering.algorithms import ScoredClusters
+from server_app.clustering.clusters import Clusterer, ScoredClusters
 from server_app.clustering.grouping import STRATEGIES, Description, Grouping
 from server_app.clustering.placement import Placement
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, FloatArray, symmetric_kl
 
 __all__ = [
-    "Clusterer",
     "LabelCounts",
     "LabelDistances",
     "LabelGroups",
@@ -37,9 +35,6 @@ __all__ = [
     "by_k_means",
     "by_repulsion",
 ]
-
-Clusterer = Callable[[FloatArray, FloatArray, np.random.Generator], ScoredClusters]
-"""(descriptors (n, d), distances (n, n), generator) -> clusters and how each number scored."""
 
 
 class NormaliseSettings(PieceSettings):

@@ -15,15 +15,16 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
-from scipy.cluster.hierarchy import linkage as scipy_linkage
 from scipy.spatial.distance import pdist, squareform
 
 from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings
 from server_app.clustering import algorithms
-from server_app.clustering.algorithms import Clusters, ScoredClusters
+from server_app.clustering.clusters import Clusterer, Clusters, ScoredClusters
 from server_app.clustering.grouping import STRATEGIES, Grouping
+from server_app.clustering.hierarchy import Hierarchy
+from server_app.clustering.placement import Placement
 from server_app.dissimilarity import (
     Dissimilarity,
     FloatArray,
@@ -43,7 +44,9 @@ __all__ = [
     "by_weights",
     "by_weights_around_centres",
     "cka_dissimilarity",
+    "model_groups",
     "nearest_columns",
+    "number_of_clusters",
     "randomly",
 ]
 
@@ -109,8 +112,7 @@ class ModelGroups(Grouping):
     """Name of ``compare``."""
     compare: Callable[[NDArray[Any]], FloatArray]
     """Descriptors (n, ...) -> distances (n, n)."""
-    cluster: Callable[[FloatArray, np.random.Generator], ScoredClusters]
-    """(distances (n, n), generator) -> clusters and how each number of them scored."""
+    cluster: Clusterer
     at_round: int
     """The first grouping takes place in this round, before its updates are averaged."""
     every: int
@@ -119,6 +121,9 @@ class ModelGroups(Grouping):
     """What set the number of clusters."""
     linkage: Callable[[FloatArray], FloatArray] | None = None
     """distances (n, n) -> merges (n-1, 4) as SciPy's; None where the grouping has no dendrogram."""
+    place: Placement | None = None
+    """Where a site that joins late belongs; None: in the cluster of the nearest columns of
+    distances, Talasso eq. 6."""
 
     @property
     def needs(self) -> frozenset[str]:
@@ -166,22 +171,22 @@ def by_updates(settings: Settings) -> ModelGroups:
 
 def by_weights_around_centres(settings: Settings) -> ModelGroups:
     """Greedy k-center on the last layer's weights: Talasso's baseline KCenter."""
-    k = _number(settings)
+    k = number_of_clusters(settings)
 
-    def cluster(distances: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+    def cluster(_: FloatArray, distances: FloatArray, rng: np.random.Generator) -> ScoredClusters:
         return ScoredClusters(algorithms.k_center(distances, k, rng), scores={})
 
-    return _grouping(settings, "weights", "euclidean", _euclidean, cluster)
+    return model_groups(settings, "weights", "euclidean", _euclidean, cluster)
 
 
 def randomly(settings: Settings) -> ModelGroups:
     """Random clusters, all numbers used: Talasso's baseline RC. Weights are compared for show."""
-    k = _number(settings)
+    k = number_of_clusters(settings)
 
-    def cluster(distances: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+    def cluster(_: FloatArray, distances: FloatArray, rng: np.random.Generator) -> ScoredClusters:
         return ScoredClusters(algorithms.random_clusters(len(distances), k, rng), scores={})
 
-    return _grouping(settings, "weights", "cosine", cosine_dissimilarity, cluster)
+    return model_groups(settings, "weights", "cosine", cosine_dissimilarity, cluster)
 
 
 def by_predictions(settings: Settings) -> ModelGroups:
@@ -191,13 +196,10 @@ def by_predictions(settings: Settings) -> ModelGroups:
     ``flis-threshold``; the paper leaves the linkage open. Everybody trains in round 1; later a
     site that did not train is described by the last model that it returned.
     """
-    height = 1 - settings.of(FlisSettings).flis_threshold
+    hierarchy = Hierarchy("average", threshold=1 - settings.of(FlisSettings).flis_threshold)
 
-    def cluster(distances: FloatArray, _: np.random.Generator) -> ScoredClusters:
-        merges = _average_linkage(distances)
-        # A little room: 1 - 0.9 is below 0.1, and so would be a share that meets the threshold.
-        k = len(distances) - int(np.count_nonzero(merges[:, 2] <= height + 1e-9))
-        return ScoredClusters(algorithms.cut_linkage(merges, k), scores={})
+    def cluster(_: FloatArray, distances: FloatArray, __: np.random.Generator) -> ScoredClusters:
+        return hierarchy.cut(distances)
 
     return ModelGroups(
         describe="predictions",
@@ -207,7 +209,7 @@ def by_predictions(settings: Settings) -> ModelGroups:
         at_round=1,
         every=settings.recluster_every or 1,
         chosen_by="flis-threshold",
-        linkage=_average_linkage,
+        linkage=hierarchy.merges,
     )
 
 
@@ -233,7 +235,7 @@ def _by_ward(
 ) -> ModelGroups:
     k, most = settings.num_clusters, settings.max_clusters
 
-    def cluster(distances: FloatArray, _: np.random.Generator) -> ScoredClusters:
+    def cluster(_: FloatArray, distances: FloatArray, __: np.random.Generator) -> ScoredClusters:
         similarities = 1.0 - distances
         if k:
             return ScoredClusters(algorithms.ward(similarities, k), scores={})
@@ -241,17 +243,18 @@ def _by_ward(
             return ScoredClusters(Clusters.single(len(distances)), scores={})
         return _one_unless_structured(algorithms.ward_by_silhouette(similarities, most))
 
-    return _grouping(settings, describe, metric, compare, cluster, _ward_linkage)
+    return model_groups(settings, describe, metric, compare, cluster, _ward_linkage)
 
 
-def _grouping(
+def model_groups(
     settings: Settings,
     describe: Describe,
     metric: str,
     compare: Dissimilarity,
-    cluster: Callable[[FloatArray, np.random.Generator], ScoredClusters],
+    cluster: Clusterer,
     linkage: Callable[[FloatArray], FloatArray] | None = None,
 ) -> ModelGroups:
+    """Return the grouping in round ``cluster-at-round``, and anew as the settings say."""
     return ModelGroups(
         describe=describe,
         metric=metric,
@@ -276,17 +279,12 @@ def _ward_linkage(distances: FloatArray) -> FloatArray:
     return algorithms.ward_linkage(1.0 - distances)
 
 
-def _average_linkage(distances: FloatArray) -> FloatArray:
-    if len(distances) == 1:
-        return np.empty((0, 4))
-    return np.asarray(scipy_linkage(squareform(distances), "average"), dtype=np.float64)
-
-
 def _euclidean(vectors: FloatArray) -> FloatArray:
     return squareform(pdist(np.asarray(vectors, dtype=np.float64)))
 
 
-def _number(settings: Settings) -> int:
+def number_of_clusters(settings: Settings) -> int:
+    """Return ``num-clusters`` for a method that cannot choose it; :class:`ConfigError` for 0."""
     if not settings.num_clusters:
         raise ConfigError(
             f"num-clusters = 0: strategy={settings.strategy} cannot choose the number of clusters; "

@@ -1,6 +1,6 @@
 """Clusters: how well separated they are, and the checks that every way of grouping shares."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,6 +11,7 @@ from common.errors import ClusteringError
 from server_app.dissimilarity import FloatArray
 
 __all__ = [
+    "Clusterer",
     "Clusters",
     "ScoredClusters",
     "check_distances",
@@ -115,6 +116,10 @@ class ScoredClusters:
             if self.score == "silhouette" and not -1.0 <= score <= 1.0:
                 raise ClusteringError(f"mean silhouette {score} of {k} clusters is not in [-1, 1]")
         object.__setattr__(self, "scores", dict(self.scores))
+
+
+Clusterer = Callable[[FloatArray, FloatArray, np.random.Generator], ScoredClusters]
+"""(descriptors (n, d), distances (n, n), generator) -> clusters and how each number scored."""
 
 
 def mean_silhouette(distances: FloatArray, labels: NDArray[np.integer[Any]]) -> float:

@@ -2,7 +2,16 @@
 
 from collections.abc import Mapping
 
-from server_app.methods import balanced, baselines, elhussein, fama, morafah, pereira, talasso
+from server_app.methods import (
+    balanced,
+    baselines,
+    clustered,
+    elhussein,
+    fama,
+    morafah,
+    pereira,
+    talasso,
+)
 from server_app.methods.method import Composition
 
 __all__ = ["BUILT_IN"]
@@ -15,5 +24,6 @@ BUILT_IN: Mapping[str, Composition] = {
     **talasso.METHODS,
     **morafah.METHODS,
     **elhussein.METHODS,
+    **clustered.METHODS,
     **balanced.METHODS,
 }

@@ -34,6 +34,8 @@ from server_app.strategies.base import FederatedTraining
 
 log = logging.getLogger("coterie")
 
+_SHOWN_MERGES = 10
+
 
 class ModelSimilarityClustering(FederatedTraining):
     """Everybody trains one model up to a round, whose updates then decide the clusters.
@@ -103,11 +105,13 @@ class ModelSimilarityClustering(FederatedTraining):
         descriptors = self._described(len(self.roster))
         distances = self._group.compare(descriptors)
         rng = seeds.generator(self.settings.seed, "clustering", server_round)
-        grouping = self._group.cluster(distances, rng)
+        grouping = self._group.cluster(descriptors, distances, rng)
         if server_round > self._group.at_round:
             clusters = placement.matched(self.clusters, grouping.clusters)
             attempt.drift = placement.share_moved(self.clusters, clusters)
             grouping = replace(grouping, clusters=clusters)
+        if self._group.linkage is not None:
+            _say_heights(self._group.linkage(distances))
         self._write(server_round, grouping, distances, descriptors)
         self.regroup(grouping.clusters)
         sizes = sorted(self.clusters.sizes.tolist(), reverse=True)
@@ -145,10 +149,13 @@ class ModelSimilarityClustering(FederatedTraining):
     def _place(self, trained: Parameters) -> None:
         assert self._shared is not None
         labels = self.clusters.labels
-        self._descriptors[len(labels)] = self._descriptor(trained, self._shared)
-        # By columns, whatever grouped the others: Talasso eq. 6.
-        distances = self._group.compare(self._described(len(labels) + 1))
-        self.clusters = Clusters(np.append(labels, nearest_columns(distances, labels)))
+        own = self._descriptors[len(labels)] = self._descriptor(trained, self._shared)
+        if self._group.place is not None:
+            cluster = self._group.place(self._described(len(labels)), self.clusters, own)
+        else:
+            distances = self._group.compare(self._described(len(labels) + 1))
+            cluster = nearest_columns(distances, labels)
+        self.clusters = Clusters(np.append(labels, cluster))
 
     def _described(self, n: int) -> np.ndarray:
         return np.array([self._descriptors[client] for client in range(n)])
@@ -246,3 +253,9 @@ class ModelSimilarityClustering(FederatedTraining):
         self.folder.write_arrays("probe.npz", arrays)
         probe = ProbeNote(used.source, len(used.rows), self._layer)
         return replace(record, probe=probe, disclosure=disclosure)
+
+
+def _say_heights(merges: np.ndarray) -> None:
+    """Log what a threshold is set by: the distances of the last merges."""
+    heights = ", ".join(f"{height:.3g}" for height in merges[-_SHOWN_MERGES:, 2])
+    log.info("the last merges are at distances %s", heights or "of nobody")

@@ -21,6 +21,12 @@ def group_of(strategy, **settings):
     return method.group
 
 
+def clustered(group, descriptors, seed=0):
+    """The clusters of what describes some clients."""
+    rng = np.random.default_rng(seed)
+    return group.cluster(descriptors, group.compare(descriptors), rng).clusters
+
+
 def descriptors(group, labels, noise=0.02, seed=0):
     """What clients of planted groups (n,) would be described by."""
     rng = np.random.default_rng(seed)
@@ -41,12 +47,13 @@ def test_distances_are_what_a_grouping_relies_on_and_every_client_gets_one_clust
     strategy, n, seed
 ):
     group = group_of(strategy)
-    distances = group.compare(descriptors(group, np.arange(n) % 3, seed=seed))
+    described = descriptors(group, np.arange(n) % 3, seed=seed)
+    distances = group.compare(described)
     assert distances.shape == (n, n)
     assert (distances >= 0).all()
     assert (np.diag(distances) == 0).all()
     np.testing.assert_allclose(distances, distances.T, atol=1e-12)
-    clusters = group.cluster(distances, np.random.default_rng(seed)).clusters
+    clusters = clustered(group, described, seed)
     assert len(clusters.labels) == n
     assert clusters.k == 3 or strategy == "flis"
 
@@ -56,8 +63,7 @@ def test_distances_are_what_a_grouping_relies_on_and_every_client_gets_one_clust
 def test_planted_groups_are_found(strategy, seed):
     planted = np.random.default_rng(seed).permutation(np.arange(15) % 3)
     group = group_of(strategy)
-    distances = group.compare(descriptors(group, planted, seed=seed))
-    found = group.cluster(distances, np.random.default_rng(seed)).clusters
+    found = clustered(group, descriptors(group, planted, seed=seed), seed)
     assert adjusted_rand_score(planted, found.labels) == 1
 
 
@@ -66,20 +72,19 @@ def test_the_silhouette_chooses_the_planted_number_and_one_for_identical_clients
     group = group_of(strategy, num_clusters=0)
     rng = np.random.default_rng(0)
     planted = descriptors(group, np.arange(16) % 4)
-    assert group.cluster(group.compare(planted), rng).clusters.k == 4
+    assert clustered(group, planted).k == 4
     identical = np.repeat(planted[:1], 8, axis=0)
-    assert group.cluster(group.compare(identical), rng).clusters.k == 1
+    assert clustered(group, identical).k == 1
     # float32 models that differ by rounding only
     rounding = identical * (1 + 1e-6 * rng.standard_normal(identical.shape))
-    assert group.cluster(group.compare(rounding), rng).clusters.k == 1
+    assert clustered(group, rounding).k == 1
 
 
 def test_models_of_the_same_data_do_not_split_by_what_the_silhouette_of_noise_is():
     group = group_of("fedsccs", num_clusters=0)
-    rng = np.random.default_rng(1)
     for seed in range(5):
         alike = descriptors(group, np.zeros(12, int), noise=0.3, seed=seed)
-        assert group.cluster(group.compare(alike), rng).clusters.k == 1
+        assert clustered(group, alike).k == 1
 
 
 @given(seed=st.integers(0, 1000), k=st.integers(1, 9))
@@ -87,7 +92,7 @@ def test_fedsccs_cuts_where_scipy_cuts_the_tree_of_the_columns(seed, k):
     group = group_of("fedsccs", num_clusters=k)
     activations = np.random.default_rng(seed).normal(size=(9, ROWS, WIDTH))
     distances = group.compare(activations)
-    found = group.cluster(distances, np.random.default_rng(0)).clusters
+    found = clustered(group, activations)
     expected = cut_tree(group.linkage(distances), n_clusters=k)[:, 0]
     assert adjusted_rand_score(expected, found.labels) == 1
 
@@ -100,7 +105,7 @@ def test_flis_merges_up_to_and_including_the_threshold():
     predictions = np.stack([first, second, third])
     for threshold, k in ((0.95, 3), (0.9, 2), (0.66, 2), (0.65, 1)):  # average linkage: 0.65
         group = group_of("flis", flis_threshold=threshold)
-        found = group.cluster(group.compare(predictions), np.random.default_rng(0)).clusters
+        found = clustered(group, predictions)
         assert found.k == k, threshold
 
 
@@ -117,7 +122,7 @@ def test_when_sites_are_grouped():
 def test_random_clusters_do_not_look_at_the_models():
     group = group_of("random-clusters")
     results = [
-        group.cluster(group.compare(descriptors(group, labels)), np.random.default_rng(5)).clusters
+        clustered(group, descriptors(group, labels), seed=5)
         for labels in (np.arange(8) % 3, np.arange(8) % 2)
     ]
     assert results[0] == results[1]

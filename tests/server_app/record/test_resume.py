@@ -39,6 +39,8 @@ METHODS = {
     "delta": {"clients-per-round": 2},
     "clustered-sampling-similarity": {"clients-per-round": 2},
     "fedsccs": {"cluster-at-round": 2, "num-clusters": 2, "selection": "worst"},
+    "fl-hc": {"cluster-at-round": 2, "num-clusters": 2, "selection": "worst"},
+    "fed-group": {"num-clusters": 2, "selection": "random"},
     "flis": {"flis-threshold": 0.5},
     "flis-sampling": {"flis-threshold": 0.5, "clients-per-round": 2},
     "ot-groups": {"num-clusters": 2, "selection": "worst"},
@@ -168,6 +170,20 @@ def test_killed_at_60_random_points_a_run_ends_with_the_same_numbers(whole, tmp_
         assert in_a_process(simulate, again) == 0, (method, point)
         assert computed(runs[0]) == expected, (method, point)
     assert began >= 0.6 * KILLS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fl-hc", "fed-group"])
+@pytest.mark.parametrize("share", [0.3, 0.7])
+def test_clustered_training_goes_on_before_and_after_its_groups_are_formed(
+    whole, tmp_path, method, share
+):
+    expected, operations = whole(method)
+    point = int(share * operations)
+    assert in_a_process(_die_at, point, settings_of(method, tmp_path)) == -signal.SIGKILL
+    run = the_run_in(tmp_path)
+    assert in_a_process(simulate, resumed(run)) == 0
+    assert computed(run) == expected
 
 
 def _checkpoints(run: Path):

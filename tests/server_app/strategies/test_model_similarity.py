@@ -79,7 +79,10 @@ def assert_each_model_is_its_clusters_average(folder, settings, attempt=1):
 ROUND_ONE = {"cluster_at_round": 1, "num_server_rounds": 1}
 
 
-@pytest.mark.parametrize("strategy", ["fedsccs", "wc", "wc-updates", "kcenter", "random-clusters"])
+@pytest.mark.parametrize(
+    "strategy",
+    ["fedsccs", "wc", "wc-updates", "kcenter", "random-clusters", "fl-hc", "fed-group"],
+)
 def test_the_round_of_the_clustering_is_averaged_within_the_new_clusters(
     tmp_path, no_report, strategy
 ):
@@ -253,6 +256,16 @@ def accuracy_by_group(folder):
     return means
 
 
+def test_the_heights_of_the_merges_are_told_for_whoever_sets_a_threshold(
+    tmp_path, no_report, caplog
+):
+    with caplog.at_level("INFO"):
+        folder = simulate(settings_in(tmp_path, strategy="fl-hc", **ROUND_ONE))
+    heights = np.load(folder / "dissimilarity.npz")["linkage"][:, 2]
+    [said] = [r.message for r in caplog.records if "last merges are at" in r.message]
+    assert said.endswith(", ".join(f"{height:.3g}" for height in heights))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_planted_groups_are_found_and_each_is_served_better_than_by_fedavg(
@@ -285,6 +298,16 @@ def test_identical_clients_do_not_split_where_the_silhouette_chooses(tmp_path, n
     assert [len(line["models"]) for line in lines(folder, "rounds.jsonl")] == [1, 1, 1]
 
 
+def test_fed_group_places_who_joins_late_by_its_update_of_the_first_model(tmp_path, no_report):
+    data = write_planted(tmp_path / "planted.npz")
+    words = PLANTED | {"dataset": str(data), "strategy": "fed-group", "num_clients": 0}
+    words |= {"num_server_rounds": 3, "local_epochs": 3}
+    folder = run_with_a_late_site(settings_in(tmp_path, **words), after=2)
+    assert "site-01" not in clusters_of(folder)["sites"]
+    routed = {line["site"]: line["model"] for line in with_models(folder)}
+    assert routed["site-01"] == routed["site-00"] == routed["site-02"]
+
+
 @pytest.mark.parametrize("selection", ["all", "random", "worst"])
 def test_label_clusters_can_drive_a_model_each_too(tmp_path, no_report, selection):
     data = write_planted(tmp_path / "planted.npz", sites=2)
@@ -313,25 +336,7 @@ def test_a_site_that_joins_late_goes_to_the_cluster_it_resembles(tmp_path, no_re
         "num_clients": 0,
         "local_epochs": 3,
     }
-    settings = settings_in(tmp_path, **words).with_absolute_paths()
-    simulated_federation(settings)
-    trainings = []
-
-    class Late(InProcessGrid):
-        def get_node_ids(self):
-            nodes = list(super().get_node_ids())
-            return nodes if len(trainings) >= 3 else [node for node in nodes if node != LATE]
-
-        def send_and_receive(self, messages, *, timeout=None):
-            asked = list(messages)
-            # An evaluation ends a round.
-            trainings.extend(asked[:1] if asked[0].metadata.message_type == "evaluate" else [])
-            return super().send_and_receive(asked, timeout=timeout)
-
-    with Late(load_client_app, settings.to_dict(), num_nodes=12, workers=1) as grid:
-        context = Context(1, 1, {}, RecordDict(), settings.to_dict())
-        server.app(grid, context)
-    folder = server.run_folder_of(context)
+    folder = run_with_a_late_site(settings_in(tmp_path, **words), after=3)
     assert "site-01" not in clusters_of(folder)["sites"]
     routed = {line["site"]: line["model"] for line in with_models(folder)}
     assert routed["site-01"] == routed["site-00"] == routed["site-02"]
@@ -339,3 +344,26 @@ def test_a_site_that_joins_late_goes_to_the_cluster_it_resembles(tmp_path, no_re
 
 
 LATE = 3  # the node of site-01: 2 is the first
+
+
+def run_with_a_late_site(settings, after):
+    """A run of twelve sites that site-01 joins after some rounds."""
+    settings = settings.with_absolute_paths()
+    simulated_federation(settings)
+    evaluations = []
+
+    class Late(InProcessGrid):
+        def get_node_ids(self):
+            nodes = list(super().get_node_ids())
+            return nodes if len(evaluations) >= after else [n for n in nodes if n != LATE]
+
+        def send_and_receive(self, messages, *, timeout=None):
+            asked = list(messages)
+            # An evaluation ends a round.
+            evaluations.extend(asked[:1] if asked[0].metadata.message_type == "evaluate" else [])
+            return super().send_and_receive(asked, timeout=timeout)
+
+    with Late(load_client_app, settings.to_dict(), num_nodes=12, workers=1) as grid:
+        context = Context(1, 1, {}, RecordDict(), settings.to_dict())
+        server.app(grid, context)
+    return server.run_folder_of(context)

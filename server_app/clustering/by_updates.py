@@ -1,0 +1,295 @@
+"""Groups by updates: how far apart what sites trained is, and the one grouping made of it.
+
+Sources, named in the lines that implement them:
+
+- Briggs: "Federated learning with hierarchical clustering of local updates to improve training on
+  non-IID data" (Briggs, Fan, Andras, 2020), FL+HC.
+- Duan: "FedGroup: Efficient Clustered Federated Learning via Decomposed Data-Driven Measure"
+  (Duan et al., 2021), arXiv 2010.06870.
+- Sattler: "Clustered Federated Learning: Model-Agnostic Distributed Multitask Optimization under
+  Privacy Constraints" (Sattler, Müller, Samek, 2020), CFL.
+- Vahidian: "Efficient Distribution Similarity Identification in Clustered Federated Learning via
+  Principal Angles Between Client Data Subspaces" (Vahidian et al., 2023), PACFL.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+from scipy.linalg import orth, svdvals
+from scipy.spatial.distance import pdist, squareform
+
+from common.config import Settings
+from common.errors import ClusteringError, ConfigError
+from common.plugins import PieceSettings
+from server_app.clustering.by_models import ModelGroups, model_groups, number_of_clusters
+from server_app.clustering.clusters import Clusters, ScoredClusters
+from server_app.clustering.hierarchy import Hierarchy, Linkage, merges
+from server_app.dissimilarity import Dissimilarity, FloatArray, cosine_dissimilarity
+
+__all__ = [
+    "FedGroupSettings",
+    "FlHcSettings",
+    "bipartition",
+    "by_decomposition",
+    "by_hierarchy",
+    "cosines",
+    "decomposed_cosines",
+    "edc",
+    "fl_hc",
+    "madc",
+    "principal_angles",
+]
+
+IntArray = NDArray[np.int64]
+UpdateMetric = Literal["l1", "l2", "cosine"]
+
+_STARTS = 10  # of k-means: Duan asks for more than one
+
+UPDATE_METRICS: Mapping[UpdateMetric, Dissimilarity] = {
+    "l1": lambda updates: _pairwise(updates, "cityblock"),
+    "l2": lambda updates: _pairwise(updates, "euclidean"),
+    "cosine": cosine_dissimilarity,
+}
+"""Distances between updates (n, d), by name."""
+
+
+class FlHcSettings(PieceSettings):
+    """How FL+HC merges updates, and where it ends."""
+
+    flhc_metric: UpdateMetric = Field("cosine", description="fl-hc: distance between two updates")
+    flhc_linkage: Linkage = Field(
+        "average", description="fl-hc: distance between two groups; ward: with flhc-metric=l2 only"
+    )
+    flhc_threshold: float = Field(
+        0,
+        ge=0,
+        description="fl-hc: distance up to which groups merge; 0: num-clusters, or the silhouette",
+    )
+
+    def check(self, settings: Settings) -> None:
+        """Refuse a linkage without meaning, and two ways to end."""
+        if self.flhc_linkage == "ward" and self.flhc_metric != "l2":
+            raise ValueError(
+                f"flhc-linkage = ward: it adds squared Euclidean distances, and flhc-metric = "
+                f"{self.flhc_metric}; use flhc-metric=l2, or another linkage"
+            )
+        if self.flhc_threshold and settings.strategy == "fl-hc" and settings.num_clusters:
+            raise ValueError(
+                f"flhc-threshold = {self.flhc_threshold:g} and num-clusters = "
+                f"{settings.num_clusters} both end the merging; leave one of them out"
+            )
+
+
+class FedGroupSettings(PieceSettings):
+    """How FedGroup compares first updates."""
+
+    fedgroup_measure: Literal["edc", "madc"] = Field(
+        "edc",
+        description="fed-group: edc, k-means on cosines with the leading directions of all "
+        "updates; or madc, complete linkage on how two sites' cosines with the others differ",
+    )
+
+
+def by_hierarchy(settings: Settings) -> ModelGroups:
+    """Merge what sites added to one model in a round, once, by a plain distance: FL+HC, Briggs."""
+    own = settings.of(FlHcSettings)
+    hierarchy = Hierarchy(
+        own.flhc_linkage,
+        own.flhc_threshold or None,
+        settings.num_clusters,
+        settings.max_clusters,
+    )
+
+    def cluster(_: FloatArray, distances: FloatArray, __: np.random.Generator) -> ScoredClusters:
+        return hierarchy.cut(distances)
+
+    metric = own.flhc_metric
+    made = model_groups(settings, "update", metric, UPDATE_METRICS[metric], cluster)
+    return replace(made, linkage=hierarchy.merges, chosen_by=hierarchy.chosen_by)
+
+
+def by_decomposition(settings: Settings) -> ModelGroups:
+    """Group first updates by cosines with directions that all have in common: FedGroup, Duan.
+
+    Raises:
+        ConfigError: no number of clusters, or more than one grouping.
+    """
+    k = number_of_clusters(settings)
+    if settings.recluster_every:
+        raise ConfigError(
+            f"recluster-every = {settings.recluster_every}: strategy={settings.strategy} groups by "
+            "first updates, once; set it to 0"
+        )
+    by_edc = settings.of(FedGroupSettings).fedgroup_measure == "edc"
+
+    def by_k_means(updates: FloatArray, _: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+        return ScoredClusters(_k_means(decomposed_cosines(updates, k), k, rng), scores={})
+
+    def by_linkage(_: FloatArray, distances: FloatArray, __: np.random.Generator) -> ScoredClusters:
+        return Hierarchy("complete", num_clusters=k).cut(distances)
+
+    return ModelGroups(
+        describe="update",
+        metric="edc" if by_edc else "madc",
+        compare=(lambda updates: edc(decomposed_cosines(updates, k))) if by_edc else madc,
+        cluster=by_k_means if by_edc else by_linkage,
+        at_round=1,
+        every=0,
+        chosen_by="num-clusters",
+        linkage=None if by_edc else lambda distances: merges(distances, "complete"),
+        place=_nearest_mean_update,
+    )
+
+
+def fl_hc(
+    updates: FloatArray, metric: UpdateMetric, linkage: Linkage, threshold: float
+) -> Clusters:
+    """Return FL+HC's clusters of updates (n, d): merged while groups are within the threshold.
+
+    >>> fl_hc(np.array([[0.0], [1.0], [5.0]]), "l1", "single", threshold=1).labels.tolist()
+    [0, 0, 1]
+
+    Args:
+        updates: what each site's training added.
+        metric: ``l1``, ``l2``, or ``cosine`` (0 to 2; a zero update is 1 from all others).
+        linkage: ``ward`` with ``l2`` only.
+        threshold: in the metric's unit; it grows with the learning rate but for cosines.
+
+    Raises:
+        ConfigError: ``ward`` with another metric.
+        ClusteringError: values that are not finite.
+    """
+    if linkage == "ward" and metric != "l2":
+        raise ConfigError(f"ward's linkage needs Euclidean distances, l2, not {metric}")
+    return Hierarchy(linkage, threshold).cut(UPDATE_METRICS[metric](updates)).clusters
+
+
+def bipartition(updates: FloatArray) -> IntArray:
+    """Return the two parts of updates (n, d), 0 and 1, of smallest largest cosine across.
+
+    Sattler, the optimal bipartition. That is single linkage on 1 - cosine, cut at two:
+    the last merge is the weakest edge of the maximum spanning tree of the cosines. (The authors'
+    code takes complete linkage, which is another split where groups are drawn out.) The first
+    update is in part 0. An update of zeros has cosine 0 with all others.
+
+    >>> bipartition(np.array([[1.0, 0.0], [-1.0, 0.1], [1.0, 0.1]])).tolist()
+    [0, 1, 0]
+
+    Raises:
+        ClusteringError: fewer than two updates.
+    """
+    if len(updates) < 2:
+        raise ClusteringError(f"{len(updates)} update cannot be split in two: give at least two")
+    distances = 1.0 - cosines(updates)
+    np.fill_diagonal(distances, 0.0)
+    return Hierarchy("single", num_clusters=2).cut(distances).clusters.labels
+
+
+def cosines(updates: FloatArray) -> FloatArray:
+    """Return the cosines of updates (n, d), (n, n) in [-1, 1], 0 with an update of zeros."""
+    rows = np.asarray(updates, dtype=np.float64)
+    lengths = np.linalg.norm(rows, axis=1)
+    units = rows / np.where(lengths > 0, lengths, 1.0)[:, None]
+    products = units @ units.T
+    found: FloatArray = np.clip((products + products.T) / 2, -1.0, 1.0)
+    return found
+
+
+def decomposed_cosines(updates: FloatArray, m: int) -> FloatArray:
+    """Return each update's cosines with the m leading right singular vectors of all, (n, m).
+
+    Duan, decomposed directions. The sign of a column is arbitrary.
+
+    Args:
+        updates: (n, d); one of zeros has cosine 0.
+        m: 1 to the rank of the updates.
+
+    Raises:
+        ClusteringError: m above the rank, where directions would be noise.
+    """
+    rows = np.asarray(updates, dtype=np.float64)
+    left, values, _ = np.linalg.svd(rows, full_matrices=False)
+    rank = int(np.count_nonzero(values > values[0] * max(rows.shape) * np.finfo(float).eps))
+    if not 1 <= m <= rank:
+        raise ClusteringError(
+            f"num-clusters={m} asks for as many directions, and {len(rows)} updates have rank "
+            f"{rank}: use a smaller num-clusters"
+        )
+    lengths = np.linalg.norm(rows, axis=1)
+    found: FloatArray = left[:, :m] * values[:m] / np.where(lengths > 0, lengths, 1.0)[:, None]
+    return found
+
+
+def edc(decomposed: FloatArray) -> FloatArray:
+    """Return the Euclidean distance of decomposed cosines (n, m) over m, (n, n): Duan, EDC."""
+    distances: FloatArray = _pairwise(decomposed, "euclidean") / decomposed.shape[1]
+    return distances
+
+
+def madc(updates: FloatArray) -> FloatArray:
+    """Return the mean difference of two sites' cosines with each third one, (n, n) in [0, 2].
+
+    Duan, MADC: mean over z other than i and j of |cos(i, z) - cos(j, z)|.
+
+    Raises:
+        ClusteringError: fewer than three updates (n, d), where there is no third.
+    """
+    n = len(updates)
+    if n < 3:
+        raise ClusteringError(
+            f"fedgroup-measure=madc compares two sites by the others, and there are {n}; "
+            "use fedgroup-measure=edc"
+        )
+    between = cosines(updates)
+    differences = np.abs(between[:, None, :] - between[None, :, :])
+    own = np.arange(n)
+    differences[own, :, own] = 0.0
+    differences[:, own, own] = 0.0
+    found: FloatArray = differences.sum(axis=2) / (n - 2)
+    return found
+
+
+def principal_angles(
+    bases: Sequence[FloatArray], angles: Literal["smallest", "sum"] = "smallest"
+) -> FloatArray:
+    """Return the angle between every two sites' subspaces, (n, n) degrees >= 0: Vahidian, PACFL.
+
+    Angles are arccos of the singular values of U'V, U and V orthonormal bases of what the columns
+    span. (The published code takes entries of U'V, without making them orthonormal, where the
+    arbitrary sign of a singular vector counts.)
+
+    Args:
+        bases: of each site (features, p), p >= 1; their columns need not be orthogonal.
+        angles: ``smallest``, or the ``sum`` over the smaller subspace's dimensions.
+    """
+    reduce: Callable[[FloatArray], float] = np.min if angles == "smallest" else np.sum
+    orthonormal = [orth(np.asarray(basis, dtype=np.float64)) for basis in bases]
+    found = np.zeros((len(bases), len(bases)))
+    for i, one in enumerate(orthonormal):
+        for j, other in enumerate(orthonormal[:i]):
+            between = np.arccos(np.clip(svdvals(one.T @ other), 0.0, 1.0))
+            found[i, j] = found[j, i] = np.degrees(reduce(between))
+    return found
+
+
+def _k_means(points: FloatArray, k: int, rng: np.random.Generator) -> Clusters:
+    from sklearn.cluster import KMeans  # takes half a second to load
+
+    seed = int(rng.integers(2**31))
+    return Clusters.from_labels(KMeans(k, n_init=_STARTS, random_state=seed).fit_predict(points))
+
+
+def _nearest_mean_update(updates: FloatArray, clusters: Clusters, newcomer: FloatArray) -> int:
+    """Return the group of the smallest (1 - cosine) / 2 to its mean first update: Duan."""
+    means = [updates[clusters.members(group)].mean(axis=0) for group in range(clusters.k)]
+    between = cosine_dissimilarity(np.vstack([*means, newcomer]))
+    return int(np.argmin(between[-1, :-1] / 2))
+
+
+def _pairwise(vectors: FloatArray, metric: Literal["cityblock", "euclidean"]) -> FloatArray:
+    distances: FloatArray = squareform(pdist(np.asarray(vectors, dtype=np.float64), metric))
+    return distances

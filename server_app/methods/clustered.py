@@ -1,0 +1,87 @@
+"""Clustered training: methods of several papers, each a model for every group of sites."""
+
+from collections.abc import Mapping
+
+from common.config import Settings
+from server_app.clustering import by_updates
+from server_app.clustering.by_updates import FedGroupSettings, FlHcSettings
+from server_app.methods.method import Card, Composition, Method, model_per_cluster
+
+_CLUSTERED = ("selection", "clients-per-round")
+_EVERYBODY = "everybody, then all, one or the worst half of every cluster"
+
+
+def fl_hc(settings: Settings) -> Method:
+    """FedAvg to a round, updates merged by a plain distance, a model per group: Briggs et al."""
+    return model_per_cluster(by_updates.by_hierarchy(settings), settings)
+
+
+FL_HC = Composition(
+    fl_hc,
+    card=Card(
+        paper="Briggs et al. 2020",
+        source=(
+            "Briggs, Fan, Andras, “Federated learning with hierarchical clustering of local "
+            "updates to improve training on non-IID data”, IJCNN 2020"
+        ),
+        trains=_EVERYBODY,
+        sees="models of single sites, their update",
+        rule=(
+            "Everybody trains one model up to round cluster-at-round. What training added to it "
+            "at each site is compared (l1, l2 or cosine), and groups merge by flhc-linkage up to "
+            "flhc-threshold, or until num-clusters are left, or where the silhouette is largest. "
+            "That round is averaged within the groups already, and each has a model of its own "
+            "from then on. The log tells the heights of the last merges: l1 and l2 grow with the "
+            "learning rate, and a threshold is set by these heights."
+        ),
+        assumes="Sites of a kind move the common model to the same place.",
+        costs=(
+            "Everybody's training up to the grouping. The server holds all updates of a round at "
+            "once."
+        ),
+        settings=(
+            *("flhc-metric", "flhc-linkage", "flhc-threshold", "num-clusters", "max-clusters"),
+            *("cluster-at-round", "recluster-every", *_CLUSTERED),
+        ),
+        example="flhc-metric=l2 flhc-linkage=ward num-clusters=3 cluster-at-round=5",
+    ),
+    settings=(FlHcSettings,),
+)
+
+
+def fed_group(settings: Settings) -> Method:
+    """First updates by decomposed cosines, a model per group from round 1 on: Duan et al."""
+    return model_per_cluster(by_updates.by_decomposition(settings), settings)
+
+
+FED_GROUP = Composition(
+    fed_group,
+    card=Card(
+        paper="Duan et al. 2021",
+        source=(
+            "Duan, Liu, Ji, Wu, Liang, Chen, Tan, “FedGroup: Efficient Clustered Federated "
+            "Learning via Decomposed Data-Driven Measure”, arXiv 2010.06870"
+        ),
+        trains=_EVERYBODY,
+        sees="models of single sites, their update",
+        rule=(
+            "Everybody trains the first model in round 1. The num-clusters leading right singular "
+            "vectors of all updates are directions that they have in common; each site is "
+            "described by the cosines of its update with them, and k-means with ten starts groups "
+            "these (fedgroup-measure=edc). With madc two sites are as far apart as their cosines "
+            "with all others differ on average, under complete linkage. Round 1 is averaged "
+            "within the groups already, and they stay. A site that joins late trains the first "
+            "model too and goes to the group whose mean first update has the smallest "
+            "(1 - cosine)/2 to its own. The paper trains some sites for a few batches first; here "
+            "one ordinary round does."
+        ),
+        assumes="The first round shows what kind a site is; later nothing is put right.",
+        costs="Everybody's training in round 1, and a singular value decomposition of all updates.",
+        settings=("fedgroup-measure", "num-clusters", *_CLUSTERED),
+        example="num-clusters=3",
+    ),
+    settings=(FedGroupSettings,),
+)
+
+
+METHODS: Mapping[str, Composition] = {"fl-hc": FL_HC, "fed-group": FED_GROUP}
