@@ -23,7 +23,7 @@ from common import models
 from common.config import Settings
 from common.data.datasets import Dataset
 from common.messages import Order, Parameters
-from common.objectives import Fitted, Pull, objective_of
+from common.objectives import USUAL, Fitted, Phase, Pull, objective_of
 from common.privacy.book import Budget
 from common.splits import SiteRows
 from server_app.rounds.divergence import weight_divergences
@@ -87,5 +87,7 @@ class Federation:
         return Site(part.name, settings, self.dataset, part, (), keeper, Budget())
 
 
-def _fit(site: Site, order: Order, start: Parameters, pull: Pull | None = None) -> Fitted:
-    return engine.fit(start, Lesson.of(site, order), site.settings, pull)
+def _fit(
+    site: Site, order: Order, start: Parameters, pull: Pull | None = None, phase: Phase = USUAL
+) -> Fitted:
+    return engine.fit(start, Lesson.of(site, order), site.settings, pull, phase)

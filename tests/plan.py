@@ -17,6 +17,7 @@ ORDER = (
     "common/seeds",
     "common/schema",
     "common/plugins",
+    "common/objectives",
     "common/messages",
     "common/data",
     "common/config",

@@ -40,7 +40,7 @@ NO_NOUNS = (
 ARITHMETIC = (
     "common/identity.py",
     "common/networks.py",
-    "common/objectives.py",
+    "common/objectives/*.py",
     "common/plugins.py",
     "common/power.py",
     "common/projection.py",

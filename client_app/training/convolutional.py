@@ -13,6 +13,7 @@ from torch import nn
 
 from client_app.training import compiler
 from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
+from client_app.training.dense import Frozen
 from common.config import Settings
 from common.objectives import Pull
 
@@ -145,8 +146,10 @@ class ConvolutionalSgd:
         rows: NDArray[np.int64],
         rng: np.random.Generator,
         pull: Pull | None = None,
+        epochs: int = 0,
+        frozen: Frozen | None = None,
     ) -> float:
-        """Run ``local-epochs`` of SGD on ``values``; return the last epoch's mean loss in nats.
+        """Run SGD on ``values``; return the last epoch's mean loss in nats.
 
         Args:
             inputs: (n, channels, height, width), of which ``rows`` are the client's.
@@ -154,6 +157,8 @@ class ConvolutionalSgd:
             rows: (m,) the client's rows.
             rng: decides the row order of each epoch, as in :func:`client_app.training.loop.train`.
             pull: what pulls the parameters, if anything does.
+            epochs: passes over the rows; 0: ``local-epochs``.
+            frozen: for each array, whether it stands still; None: none does.
         """
         settings = self._settings
         self._momenta.fill(0)
@@ -162,7 +167,9 @@ class ConvolutionalSgd:
             np.concatenate([value.reshape(-1) for value in pull.anchor.values()], out=self.anchor)
             self._anchor[self._places] = self.anchor
         total = 0.0
-        for _ in range(settings.local_epochs):
+        if frozen is None:
+            frozen = np.zeros(2 * len(self._layers), np.int32)
+        for _ in range(epochs or settings.local_epochs):
             total = self._steps.convolve(
                 len(self._layers),
                 self._layers,
@@ -183,6 +190,8 @@ class ConvolutionalSgd:
                 0.0 if pull is None else pull.strength,
                 1 if pull is None else pull.steps,
                 0.0 if pull is None else pull.follow,
+                0.0 if pull is None else pull.push,
+                frozen,
             )
         np.take(self._values, self._places, out=self.values)
         np.take(self._anchor, self._places, out=self.anchor)

@@ -457,14 +457,16 @@ static char *furnish(int layers, const layer *l, int groups, char *space, float 
     return take(space, groups * out_size(l - 1), &r->in);
 }
 
-/* A step of SGD: `strength` times the way from the anchor is added to each gradient, and the anchor
-   moves the share `follow` of its way to the new values. */
+/* A step of SGD: `strength` times the way from the anchor and `push` times the anchor are added to
+   each gradient, and the anchor moves the share `follow` of its way to the new values. */
 static void move(int64_t parameters, float *values, float *gradients, float *momenta,
                  float learning_rate, float momentum, float decay, float *anchor, float strength,
-                 float follow) {
+                 float push, float follow) {
     if (strength > 0)
         for (int64_t i = 0; i < parameters; i++)
             gradients[i] += strength * (values[i] - anchor[i]);
+    if (push != 0)
+        for (int64_t i = 0; i < parameters; i++) gradients[i] += push * anchor[i];
     for (int64_t i = 0; i < parameters; i++) {
         momenta[i] = momentum * momenta[i] + gradients[i] + decay * values[i];
         values[i] -= learning_rate * momenta[i];
@@ -502,12 +504,14 @@ void coterie_logits(int layers, const layer *l, const float *inputs, const int64
 
 /* Passes once over `rows` rows in the order given; returns their summed loss. `space` is 0 at first
    and begins at a multiple of a vector's size. After `repeats` steps on a batch, of which the first
-   gives the loss, the anchor moves. */
+   gives the loss, the anchor moves. `frozen` says of each layer's weights and biases whether they
+   stand still. */
 double coterie_convolve(int layers, const layer *l, const float *inputs, const int64_t *labels,
                         const int64_t *order, int64_t rows, int most, int64_t parameters,
                         float *values, float *gradients, float *momenta, char *space,
                         float learning_rate, float momentum, float decay, float *anchor,
-                        float strength, int repeats, float follow) {
+                        float strength, int repeats, float follow, float push,
+                        const int32_t *frozen) {
     room r[MOST_LAYERS + 1];
     double total_loss = 0;
     unsigned before = flush_to_zero();
@@ -534,8 +538,15 @@ double coterie_convolve(int layers, const layer *l, const float *inputs, const i
             turn(l + i, r + i);
             backward(l + i, r + i, groups);
         }
-        move(parameters, values, gradients, momenta, learning_rate, momentum, decay, anchor,
-             strength, step % repeats == repeats - 1 ? follow : 0);
+        for (int64_t i = 0, from = 0; from < parameters; i++) {
+            const layer *own = l + i / 2; /* its weights, then its biases */
+            int64_t size = i % 2 ? own->out_blocks * own->out_block : weights_of(own);
+            if (!frozen[i])
+                move(size, values + from, gradients + from, momenta + from, learning_rate, momentum,
+                     decay, anchor + from, strength, push,
+                     step % repeats == repeats - 1 ? follow : 0);
+            from += size;
+        }
     }
     restore(before);
     return total_loss;
@@ -547,7 +558,7 @@ _CONVOLVE = [
     *(ctypes.c_int64, ctypes.c_int, ctypes.c_int64),
     *(_FLOATS, _FLOATS, _FLOATS, array_of(np.uint8)),
     *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
-    *(_FLOATS, ctypes.c_float, ctypes.c_int, ctypes.c_float),
+    *(_FLOATS, ctypes.c_float, ctypes.c_int, ctypes.c_float, ctypes.c_float, array_of(np.int32)),
 ]
 _LOGITS = [
     *(ctypes.c_int, _LAYERS, _FLOATS, _INTS, ctypes.c_int64, ctypes.c_int),

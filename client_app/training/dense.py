@@ -24,6 +24,8 @@ from common.objectives import Pull
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Bits = NDArray[np.int16]
+Frozen = NDArray[np.int32]
+"""(arrays,) 0 or 1: whether each of the parameters' arrays, in their order, stands still."""
 Draw = Callable[[int], Bits]
 """Number of units -> random bits for each; :func:`common.dropout.dropout_threshold` decides."""
 
@@ -67,6 +69,7 @@ class DenseSgd:
         self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
         self._epochs = settings.local_epochs
+        self._moving: Frozen = np.zeros(2 * (len(shape.widths) - 1), np.int32)
         self._steps: _Compiled | _InNumpy
         if compiled is not None and len(shape.widths) <= dense_c.MOST_LAYERS:
             self._steps = _Compiled(shape, settings, self.values, self.anchor, compiled)
@@ -81,8 +84,10 @@ class DenseSgd:
         rng: np.random.Generator,
         draw: Draw,
         pull: Pull | None = None,
+        epochs: int = 0,
+        frozen: Frozen | None = None,
     ) -> float:
-        """Run ``local-epochs`` of SGD on ``values``; return the last epoch's mean loss in nats.
+        """Run SGD on ``values``; return the last epoch's mean loss in nats.
 
         Args:
             inputs: (n, inputs), of which ``rows`` are the client's.
@@ -91,11 +96,15 @@ class DenseSgd:
             rng: decides the row order of each epoch, as in :func:`client_app.training.loop.train`.
             draw: gives the dropout bits of one layer and batch.
             pull: what pulls the parameters, if anything does.
+            epochs: passes over the rows; 0: ``local-epochs``.
+            frozen: for each array, whether it stands still; None: none does.
         """
         if pull is not None:
             np.concatenate([value.reshape(-1) for value in pull.anchor.values()], out=self.anchor)
-        orders = (rows[rng.permutation(len(rows))] for _ in range(self._epochs))
-        return self._steps.train(inputs, labels, orders, draw, pull) / len(rows)
+        if frozen is None:
+            frozen = self._moving
+        orders = (rows[rng.permutation(len(rows))] for _ in range(epochs or self._epochs))
+        return self._steps.train(inputs, labels, orders, draw, pull, frozen) / len(rows)
 
 
 class _Compiled:
@@ -130,18 +139,25 @@ class _Compiled:
         orders: Iterable[Ints],
         draw: Draw,
         pull: Pull | None,
+        frozen: Frozen,
     ) -> float:
         """Take the steps of all epochs; return the last one's summed loss."""
         pulled, total = pull is not None, 0.0
         own = (*self._network, self._space, self._values, self._anchor)
         self._compiled.exchange(*own, pulled, True)
         for order in orders:
-            total = self._epoch(inputs, labels, order, draw, pull)
+            total = self._epoch(inputs, labels, order, draw, pull, frozen)
         self._compiled.exchange(*own, pulled, False)
         return total
 
     def _epoch(
-        self, inputs: Floats, labels: Ints, order: Ints, draw: Draw, pull: Pull | None
+        self,
+        inputs: Floats,
+        labels: Ints,
+        order: Ints,
+        draw: Draw,
+        pull: Pull | None,
+        frozen: Frozen,
     ) -> float:
         """Take all steps of an epoch at once; return its summed loss."""
         settings, size = self._settings, self._settings.batch_size
@@ -165,6 +181,8 @@ class _Compiled:
             0.0 if pull is None else pull.strength,
             repeats,
             0.0 if pull is None else pull.follow,
+            0.0 if pull is None else pull.push,
+            frozen,
         )
 
 
@@ -182,6 +200,9 @@ class _InNumpy:
         self._scratch = np.empty_like(values)
         self._weights, self._biases = _layers(values, shape.widths)
         self._weight_gradients, self._bias_gradients = _layers(self._gradients, shape.widths)
+        both = zip(self._weight_gradients, self._bias_gradients, strict=True)
+        self._arrays_of_gradients = [gradients for layer in both for gradients in layer]
+        self._frozen_gradients: list[Floats] = []
         self._scales, self._thresholds = _scales(shape), _thresholds(shape)
         rows = settings.batch_size
         self._ones = np.ones(rows, np.float32)
@@ -198,10 +219,13 @@ class _InNumpy:
         orders: Iterable[Ints],
         draw: Draw,
         pull: Pull | None,
+        frozen: Frozen,
     ) -> float:
         """Take the steps of all epochs; return the last one's summed loss."""
         size, total = self._settings.batch_size, 0.0
         self._momentum.fill(0)
+        still = zip(self._arrays_of_gradients, frozen, strict=True)
+        self._frozen_gradients = [gradients for gradients, stands in still if stands]
         # What diverges becomes inf or NaN without a word, as in torch; the guard names the site.
         with np.errstate(all="ignore"), _blas().limit(limits=1, user_api="blas"):
             for order in orders:
@@ -309,6 +333,11 @@ class _InNumpy:
             np.subtract(self._values, self._anchor, out=self._scratch)
             np.multiply(self._scratch, np.float32(pull.strength), out=self._scratch)
             np.add(self._gradients, self._scratch, out=self._gradients)
+        if pull is not None and pull.push:
+            np.multiply(self._anchor, np.float32(pull.push), out=self._scratch)
+            np.add(self._gradients, self._scratch, out=self._gradients)
+        for gradients in self._frozen_gradients:
+            gradients.fill(0)
         direction = self._gradients
         if settings.momentum:
             direction = self._momentum

@@ -65,10 +65,10 @@ typedef struct {
     int64_t apart;
 } matrix;
 
-/* How SGD moves: `strength` times the way from the anchor is added to each gradient, and the anchor
-   moves the share `follow` of its way to the new values. */
+/* How SGD moves: `strength` times the way from the anchor and `push` times the anchor are added to
+   each gradient, and the anchor moves the share `follow` of its way to the new values. */
 typedef struct {
-    float learning_rate, momentum, decay, strength, follow;
+    float learning_rate, momentum, decay, strength, push, follow;
 } rule;
 
 /* A layer's weights are panels of PANEL outputs, the last of fewer, and in a panel [in][output];
@@ -86,6 +86,7 @@ static void move(const rule *by, int count, const vec *gradients, vec *values, v
     for (int i = 0; i < count; i++) {
         vec gradient = gradients[i] + by->decay * values[i];
         if (by->strength > 0) gradient += by->strength * (values[i] - anchor[i]);
+        if (by->push != 0) gradient += by->push * anchor[i];
         if (by->momentum > 0) momenta[i] = gradient += by->momentum * momenta[i];
         values[i] -= by->learning_rate * gradient;
         if (by->follow > 0) anchor[i] += by->follow * (values[i] - anchor[i]);
@@ -147,9 +148,17 @@ INLINE void learn_tile(const int TAPS, const int PARTS, const rule *by, const ma
     move(by, TAPS * PARTS, gradients, weights, momenta, anchor);
 }
 
-/* Moves a layer by its gradients. */
-static void learn(const layer *l, const rule *by, const matrix *in, int rows) {
-    int64_t apart = padded(l->out), at = 0;
+/* Moves a layer by its gradients; its weights or its biases stand still where they are frozen. */
+static void learn(const layer *l, const rule *by, const matrix *in, int rows,
+                  const int32_t *frozen) {
+    int64_t apart = padded(l->out), at = l->in * apart / LANES;
+    for (int64_t p = 0; p < apart / LANES && !frozen[1]; p++) {
+        vec sum = {};
+        for (int row = 0; row < rows; row++) sum += ((const vec *)(l->deltas + row * apart))[p];
+        move(by, 1, &sum, l->weights + at + p, l->momenta + at + p, l->anchor + at + p);
+    }
+    if (frozen[0]) return;
+    at = 0;
     for (int64_t output = 0; output < l->out; output += PANEL) {
         int parts = parts_at(output, l->out), tall;
         for (int64_t tap = 0; tap < l->in; tap += tall, at += tall * parts) {
@@ -160,11 +169,6 @@ static void learn(const layer *l, const rule *by, const matrix *in, int rows) {
             OF_TILE(tall, parts, CALL)
 #undef CALL
         }
-    }
-    for (int64_t p = 0; p < apart / LANES; p++) {
-        vec sum = {};
-        for (int row = 0; row < rows; row++) sum += ((const vec *)(l->deltas + row * apart))[p];
-        move(by, 1, &sum, l->weights + at + p, l->momenta + at + p, l->anchor + at + p);
     }
 }
 
@@ -295,12 +299,12 @@ void coterie_exchange(int layers, const int *widths, int most, char *space, floa
 /* Passes once over `rows` rows in the order given; returns their summed loss. `bits` are the
    dropout draws of all steps end to end, 15 per unit; a unit is kept where they are at least its
    layer's threshold. After `repeats` steps on a batch, of which the first gives the loss, the
-   anchor moves. */
+   anchor moves. `frozen` says of each layer's weights and biases whether they stand still. */
 double coterie_train(int layers, const int *widths, int most, char *space, const float *inputs,
                      const int64_t *labels, const int64_t *order, int64_t rows,
                      const int16_t *bits, const float *scales, const int16_t *thresholds,
                      float learning_rate, float momentum, float decay, float strength, int repeats,
-                     float follow) {
+                     float follow, float push, const int32_t *frozen) {
     room r;
     double total = 0;
     unsigned before = flush_to_zero();
@@ -309,7 +313,7 @@ double coterie_train(int layers, const int *widths, int most, char *space, const
     for (int64_t step = 0, at = 0; at < rows; at = ++step / repeats * most) {
         int size = rows - at < most ? (int)(rows - at) : most;
         float moved = step % repeats == repeats - 1 ? follow : 0;
-        rule by = {learning_rate, momentum, decay, strength, moved};
+        rule by = {learning_rate, momentum, decay, strength, push, moved};
         matrix in[MOST_LAYERS + 1] = {{inputs, order + at, widths[0]}};
         for (int i = 0; i < layers; i++) {
             layer *l = r.layers + i;
@@ -334,7 +338,7 @@ double coterie_train(int layers, const int *widths, int most, char *space, const
                          below->deltas);
                 pass_back(below, size, scales[i - 1]);
             }
-            learn(l, &by, in + i, size);
+            learn(l, &by, in + i, size, frozen + 2 * i);
         }
     }
     restore(before);
@@ -350,7 +354,7 @@ _TRAIN = [
     *(*_NETWORK, _SPACE, _FLOATS, _INTS, _INTS, ctypes.c_int64),
     *(_BITS, _FLOATS, _BITS),
     *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
-    *(ctypes.c_float, ctypes.c_int, ctypes.c_float),
+    *(ctypes.c_float, ctypes.c_int, ctypes.c_float, ctypes.c_float, array_of(np.int32)),
 ]
 
 

@@ -25,7 +25,7 @@ from common.config import Settings
 from common.dropout import Dropout, dropout_bits
 from common.errors import ConfigError
 from common.messages import Order, Parameters
-from common.objectives import Fitted, Pull
+from common.objectives import USUAL, Fitted, Phase, Pull
 
 _Name = tuple[str, tuple[int, ...], int, torch.device]
 """A network's name, the shape of its inputs, its classes, and where it computes."""
@@ -66,9 +66,13 @@ class Lesson:
 
 
 def fit(
-    parameters: Parameters, lesson: Lesson, settings: Settings, pull: Pull | None = None
+    parameters: Parameters,
+    lesson: Lesson,
+    settings: Settings,
+    pull: Pull | None = None,
+    phase: Phase = USUAL,
 ) -> Fitted:
-    """Return a client's model after ``local-epochs`` from the parameters given."""
+    """Return a client's model after the epochs of a phase from the parameters given."""
     watch = Stopwatch()
     if pull is not None and not pull.acts:
         pull = None  # the same code, and so the same bits, as without
@@ -76,9 +80,13 @@ def fit(
     name = (settings.model, lesson.input_shape, lesson.num_classes, device)
     sgd = _by_hand(parameters, name, settings)
     if sgd is None:
-        fitted = _fit_by_loop(network_with(parameters, *name), lesson, settings, pull)
+        network = network_with(parameters, *name)
+        fitted = _fit_by_loop(network, lesson, settings, pull, phase)
+        # Parameters that stand still do so in the steps; of buffers nothing else takes care.
+        for still in phase.frozen:
+            fitted.parameters[still] = parameters[still].copy()
     else:
-        fitted = _fit_by_hand(sgd, parameters, lesson, pull)
+        fitted = _fit_by_hand(sgd, parameters, lesson, pull, phase)
     return replace(fitted, seconds=watch.seconds)
 
 
@@ -105,13 +113,13 @@ def fit_together(
 
 
 def _fit_by_loop(
-    network: nn.Module, lesson: Lesson, settings: Settings, pull: Pull | None
+    network: nn.Module, lesson: Lesson, settings: Settings, pull: Pull | None, phase: Phase
 ) -> Fitted:
     device = next(network.parameters()).device
     towards = None if pull is None else Anchored(network, pull)
     with loop.repeatable(device, lesson.dropout_seed):
         rows = TensorRows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
-        loss = loop.train(network, rows, settings, lesson.order, towards)
+        loss = loop.train(network, rows, settings, lesson.order, towards, phase)
     fitted = models.parameters_of(network)
     if towards is None:
         return Fitted(fitted, loss)
@@ -120,16 +128,22 @@ def _fit_by_loop(
 
 
 def _fit_by_hand(
-    sgd: DenseSgd | ConvolutionalSgd, parameters: Parameters, lesson: Lesson, pull: Pull | None
+    sgd: DenseSgd | ConvolutionalSgd,
+    parameters: Parameters,
+    lesson: Lesson,
+    pull: Pull | None,
+    phase: Phase,
 ) -> Fitted:
     np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)
     inputs, labels, rows, order = lesson.inputs, lesson.labels, lesson.rows, lesson.order
+    epochs = phase.epochs or 0
+    frozen = np.array([name in phase.frozen for name in parameters], np.int32)
     if isinstance(sgd, DenseSgd):
         inputs = inputs.reshape(len(inputs), -1)
         draw = _dropout(lesson.dropout_seed)
-        loss = sgd.train(inputs, labels, rows, order, draw, pull)
+        loss = sgd.train(inputs, labels, rows, order, draw, pull, epochs, frozen)
     else:
-        loss = sgd.train(inputs, labels, rows, order, pull)
+        loss = sgd.train(inputs, labels, rows, order, pull, epochs, frozen)
     fitted = unflatten(sgd.values.copy(), parameters)
     anchor = None if pull is None else unflatten(sgd.anchor.copy(), parameters)
     return Fitted(fitted, loss, anchor=anchor)

@@ -14,7 +14,7 @@ from torch.nn import functional
 from client_app.training import dice
 from common.config import Settings
 from common.errors import ConfigError, DataError
-from common.objectives import Pull
+from common.objectives import USUAL, Phase, Pull
 
 _EVALUATION_VOLUMES = 16
 _EVALUATION_BATCH = 1024  # rows per forward pass; bounds memory, changes no figure
@@ -122,15 +122,21 @@ class Sgd:
     pay every time.
     """
 
-    def __init__(self, network: nn.Module, settings: Settings) -> None:
+    def __init__(
+        self, network: nn.Module, settings: Settings, frozen: frozenset[str] = frozenset()
+    ) -> None:
+        """Take over a network's parameters, of which those named as frozen keep their values."""
         self._settings = settings
         self.values = flatten(network)
         self.gradients = torch.zeros_like(self.values)
         self._momentum = torch.zeros_like(self.values)
+        self._still: list[Tensor] = []
         start = 0
-        for parameter in network.parameters():
+        for name, parameter in network.named_parameters():
             view = slice(start, start + parameter.numel())
             parameter.grad = _shaped(self.gradients[view], parameter.shape)
+            if name in frozen:
+                self._still.append(self.gradients[view])
             start = view.stop
 
     def step(self, towards: "Anchored | None" = None) -> None:
@@ -140,6 +146,10 @@ class Sgd:
             self.gradients.add_(self.values, alpha=settings.weight_decay)
         if towards is not None:
             self.gradients.add_(self.values - towards.anchor, alpha=towards.pull.strength)
+            if towards.pull.push:
+                self.gradients.add_(towards.anchor, alpha=towards.pull.push)
+        for gradients in self._still:
+            gradients.zero_()
         self._momentum.mul_(settings.momentum).add_(self.gradients)
         self.values.add_(self._momentum, alpha=-settings.learning_rate)
         self.gradients.zero_()
@@ -176,8 +186,9 @@ def train(
     settings: Settings,
     rng: np.random.Generator,
     towards: Anchored | None = None,
+    phase: Phase = USUAL,
 ) -> float:
-    """Run ``local-epochs`` of SGD in place; return the last epoch's mean loss in nats.
+    """Run the epochs of a phase in place; return the last one's mean loss in nats.
 
     The row order of each epoch comes from ``rng``; the last batch may be short. The loss is the
     cross-entropy alone (of masks, Dice's), before the (first) step on each batch.
@@ -188,12 +199,13 @@ def train(
         settings: epochs, batches and SGD's own.
         rng: decides the row order.
         towards: what pulls the parameters, if anything does; its anchor may move.
+        phase: which parameters stand still, and how many epochs there are.
     """
-    sgd = Sgd(network, settings)
+    sgd = Sgd(network, settings, phase.frozen)
     steps = 1 if towards is None else towards.pull.steps
     network.train()
     total = torch.zeros((), device=rows.labels.device)
-    for _ in range(settings.local_epochs):
+    for _ in range(phase.epochs or settings.local_epochs):
         order = torch.from_numpy(rng.permutation(len(rows))).to(rows.labels.device)
         total.zero_()
         for batch in torch.split(order, settings.batch_size):

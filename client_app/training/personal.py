@@ -16,7 +16,7 @@ from client_app.training.loop import Evaluation
 from common import models
 from common.config import MAY_CHANGE, Settings, kebab_case
 from common.messages import Order, Parameters
-from common.objectives import Fitted, Learned, Pull, objective_of
+from common.objectives import USUAL, Fitted, Learned, Phase, Pull, objective_of
 
 _NOT_THE_RUNS = MAY_CHANGE | {"device"}
 """Settings that may change while a run goes on, and one that a site decides itself."""
@@ -106,8 +106,8 @@ def train(received: Parameters, site: Site, order: Order) -> Learned:
     settings = site.settings
     objective = objective_of(settings)
 
-    def fit(start: Parameters, pull: Pull | None = None) -> Fitted:
-        return engine.fit(start, Lesson.of(site, order), settings, pull)
+    def fit(start: Parameters, pull: Pull | None = None, phase: Phase = USUAL) -> Fitted:
+        return engine.fit(start, Lesson.of(site, order), settings, pull, phase)
 
     if not objective.is_personal:
         return objective.learn(received, None, fit, settings)

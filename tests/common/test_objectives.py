@@ -17,7 +17,7 @@ from client_app.training.engine import Lesson
 from client_app.training.loop import Anchored, TensorRows
 from common import models
 from common.config import Settings, kebab_case
-from common.objectives import OBJECTIVES, Pull, part_of_the_way
+from common.objectives import OBJECTIVES, USUAL, Phase, Pull, part_of_the_way
 
 SHAPES = {"mlp": (12,), "pereira-mlp": (12,), "lenet": (1, 8, 8)}
 ENGINES = ("loop", "batched")
@@ -35,9 +35,9 @@ def lesson(name="mlp"):
 
 
 def fitting(task, configured):
-    def fit(start, pull=None):
+    def fit(start, pull=None, phase=USUAL):
         again = replace(task, order=np.random.default_rng(3))
-        return engine.fit(start, again, configured, pull)
+        return engine.fit(start, again, configured, pull, phase)
 
     return fit
 
@@ -179,6 +179,46 @@ def test_every_objective_is_what_its_formula_says(name, momentum, kind):
     theta, moved = by_autograd(v, w, 4.0, plain, name, steps=3, rate=0.05 * 4.0)
     close(pfedme.personal, theta)
     close(pfedme.shared, moved)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("mlp", "loop"), ("mlp", "batched"), ("lenet", "loop"), ("lenet", "compiled")],
+)
+def test_a_constant_term_is_added_to_every_gradient_and_what_is_frozen_keeps_its_bits(name, kind):
+    plain = settings(name, engine=kind, momentum=0.5, weight_decay=0.01)
+    w, term = model(0, name), {key: value / 8 for key, value in model(1, name).items()}
+    frozen = frozenset({"output.weight", next(iter(w))})
+    phase = Phase(frozen, epochs=3)
+    found = fitting(lesson(name), plain)(w, Pull(term, 0.0, push=1.0), phase).parameters
+
+    network = drawn.network(name, SHAPES[name], 4)
+    models.load_parameters(network, w)
+    trained = {k: p for k, p in network.named_parameters() if k not in frozen}
+    optimiser = torch.optim.SGD(trained.values(), lr=0.05, momentum=0.5, weight_decay=0.01)
+    task = lesson(name)
+    x, y = (torch.from_numpy(part[task.rows]) for part in (task.inputs, task.labels))
+    for _ in range(3):
+        for batch in torch.split(torch.from_numpy(task.order.permutation(len(y))), 16):
+            optimiser.zero_grad()
+            linear_term = sum((p * torch.from_numpy(term[k])).sum() for k, p in trained.items())
+            (functional.cross_entropy(network(x[batch]), y[batch]) + linear_term).backward()
+            optimiser.step()
+    close(found, models.parameters_of(network))
+    assert all(np.array_equal(found[key], w[key]) for key in frozen)
+    assert not any(np.array_equal(found[key], w[key]) for key in trained)
+
+
+def test_statistics_of_batch_norm_that_are_frozen_keep_their_bits():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(8, 3, 32, 32)).astype(np.float32), rng.integers(0, 4, 8)
+    task = Lesson(x, y, np.arange(8), np.random.default_rng(3), 7, 4)
+    configured = settings("resnet18", local_epochs=1)
+    first = models.initial_parameters(configured, (3, 32, 32), 4)
+    body = frozenset(name for name in first if not name.startswith("output."))
+    found = fitting(task, configured)(first, None, Phase(body)).parameters
+    assert same({k: found[k] for k in body}, {k: first[k] for k in body})
+    assert not np.array_equal(found["output.weight"], first["output.weight"])
 
 
 # Limiting cases --------------------------------------------------------------------------------

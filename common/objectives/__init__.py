@@ -1,0 +1,104 @@
+"""Local objectives: what a site minimises, which arrays it keeps and sends, and the server's step.
+
+Every objective is the one SGD loop of the sites, handed in as a :class:`Fit`. They differ in where
+it starts, what is added to its gradients (:class:`Pull`), and what becomes of the result. All that
+is known of one stands in its :class:`Objective`; nobody else asks for its name. A new one is a
+function, its settings if it has any, and a row of :data:`OBJECTIVES`.
+"""
+
+from typing import TYPE_CHECKING
+
+from common.objectives.contract import (
+    BODY,
+    HEAD,
+    USUAL,
+    Fit,
+    Fitted,
+    Learned,
+    Model,
+    Objective,
+    ObjectiveSettings,
+    Parameters,
+    Parts,
+    Phase,
+    Pull,
+    Sharing,
+    head_of,
+)
+from common.objectives.whole_models import (
+    FedProxSettings,
+    PersonalSettings,
+    PFedMeSettings,
+    ditto,
+    fedavg,
+    fedprox,
+    local,
+    part_of_the_way,
+    pfedme,
+)
+from common.plugins import Table
+
+if TYPE_CHECKING:
+    from common.config import Settings
+
+__all__ = [
+    "OBJECTIVES",
+    "USUAL",
+    "Fit",
+    "Fitted",
+    "Learned",
+    "Model",
+    "Objective",
+    "ObjectiveSettings",
+    "Parameters",
+    "Parts",
+    "Phase",
+    "Pull",
+    "Sharing",
+    "ditto",
+    "fedavg",
+    "fedprox",
+    "head_of",
+    "local",
+    "objective_of",
+    "part_of_the_way",
+    "pfedme",
+]
+
+OBJECTIVES: Table[Objective] = Table(
+    "objective",
+    "coterie.objectives",
+    {
+        "fedavg": Objective(fedavg, "one common model (FedAvg)", is_plain=True),
+        "fedprox": Objective(
+            fedprox,
+            "one common model, each site held near it while it trains (FedProx)",
+            settings=(FedProxSettings,),
+            strength="proximal-mu",
+        ),
+        "ditto": Objective(
+            ditto,
+            "a model for each site, held near a common one (Ditto)",
+            is_personal=True,
+            settings=(PersonalSettings,),
+            strength="personal-lambda",
+        ),
+        "pfedme": Objective(
+            pfedme,
+            "a model for each site, drawn to a common one (pFedMe)",
+            is_personal=True,
+            step=part_of_the_way,
+            settings=(PersonalSettings, PFedMeSettings),
+            strength="personal-lambda",
+        ),
+        "local": Objective(
+            local, "trains alone", is_personal=True, sharing=Sharing(kept=frozenset({HEAD, BODY}))
+        ),
+    },
+    of=Objective,
+)
+
+
+def objective_of(settings: "Settings") -> Objective:
+    """Return a run's local objective."""
+    return OBJECTIVES.named(settings.objective)

@@ -1,0 +1,212 @@
+"""Contract of a local objective: what it is handed, what it gives, and what it says of itself."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Final, Protocol
+
+import numpy as np
+
+from common.errors import ConfigError
+from common.plugins import PieceSettings
+
+if TYPE_CHECKING:
+    from common.config import Settings
+
+Model = dict[str, np.ndarray]
+Parameters = Mapping[str, np.ndarray]  # as common.messages has it, which loads Flower
+
+
+@dataclass(frozen=True)
+class Pull:
+    """The terms strength/2 ||w - anchor||^2 + push <w, anchor> beside the loss.
+
+    The squared norm: the gradient is strength (w - anchor) + push anchor, so that a vector that is
+    only to be added to every gradient is an anchor with strength 0 and push 1. Batch norm's buffers
+    are not pulled.
+    """
+
+    anchor: Parameters
+    strength: float
+    """>= 0."""
+    steps: int = 1
+    """SGD steps on every batch."""
+    follow: float = 0.0
+    """Share of its way to w that the anchor moves after every batch, in [0, 1]."""
+    push: float = 0.0
+    """Times the anchor that is added to every gradient."""
+
+    def __post_init__(self) -> None:
+        assert self.strength >= 0
+        assert self.steps >= 1
+        assert 0 <= self.follow <= 1
+
+    @property
+    def acts(self) -> bool:
+        """Whether training differs from that without a pull."""
+        return self.strength > 0 or self.steps > 1 or self.push != 0
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A part of a training: what stands still in it, and how long it is."""
+
+    frozen: frozenset[str] = frozenset()
+    """Names of arrays that keep their bits; they have neither momentum nor weight decay."""
+    epochs: int | None = None
+    """Passes over the rows, >= 1; None: ``local-epochs``."""
+
+
+USUAL: Final = Phase()
+"""``local-epochs`` of everything."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What some epochs of SGD gave."""
+
+    parameters: Model
+    loss: float
+    """Mean over the last local epoch, in nats."""
+    seconds: float = 0.0
+    anchor: Model | None = None
+    """Where the pull's anchor moved to; None where nothing pulled."""
+
+
+class Fit(Protocol):
+    """SGD on a site's rows; the same rows and draws at every call."""
+
+    def __call__(self, start: Parameters, pull: Pull | None = None, phase: Phase = USUAL) -> Fitted:
+        """Return what the epochs of a phase make of the parameters given; momentum starts at 0."""
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What one training on a site gave."""
+
+    shared: Model
+    """What is sent to the server; without arrays if nothing is."""
+    personal: Model | None
+    """What the site keeps for itself; None if it keeps nothing."""
+    loss: float
+    """Of the model that is sent, or of the personal one if none is: as :class:`Fitted`'s."""
+    seconds: float
+
+
+Learn = Callable[[Parameters, Parameters | None, Fit, "Settings"], Learned]
+"""(model received, personal model so far or None, SGD, settings) -> what was learned."""
+
+ServerStep = Callable[[Model, Model, "Settings"], Model]
+"""(model before the round, average of the cohort's, settings) -> model after it."""
+
+
+def to_the_average(before: Model, average: Model, settings: "Settings") -> Model:
+    """Return the average: McMahan et al. 2017, Algorithm 1."""
+    return average
+
+
+HEAD: Final = "head"
+"""The arrays of a network's last child, ``output``."""
+BODY: Final = "body"
+"""All others."""
+BATCH_NORM: Final = "batch norm"
+"""Weights, biases and running statistics of its layers, wherever they are."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Names of a model's arrays by what becomes of them; together they are all of them."""
+
+    shared: frozenset[str]
+    """Sent, both ways, and averaged."""
+    kept: frozenset[str]
+    """Each site's own, never sent."""
+    frozen: frozenset[str]
+    """The run's first ones for ever, and so nothing to send."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Which arrays of a model a site keeps to itself or never trains; all others are shared."""
+
+    kept: frozenset[str] = frozenset()
+    """Of :data:`HEAD`, :data:`BODY` and :data:`BATCH_NORM`."""
+    frozen: frozenset[str] = frozenset()
+    """Likewise, and none that is kept."""
+
+    def parts(self, names: frozenset[str], batch_norm: frozenset[str]) -> Parts:
+        """Return the parts of a model whose arrays, and those of its batch norm, are named.
+
+        Raises:
+            ConfigError: batch norm is to be kept, and there is none.
+        """
+        if BATCH_NORM in self.kept and not batch_norm:
+            raise ConfigError(
+                "the network has no batch norm that a site could keep; choose another model, as "
+                "model=resnet18, or another objective"
+            )
+        head = head_of(names)
+        of = {HEAD: head, BODY: names - head, BATCH_NORM: batch_norm}
+        kept, frozen = (
+            frozenset().union(*(of[part] for part in part_names))
+            for part_names in (self.kept, self.frozen)
+        )
+        return Parts(names - kept - frozen, kept, frozen)
+
+
+def head_of(names: Iterable[str]) -> frozenset[str]:
+    """Return those names of a model's arrays that belong to its last child, ``output``."""
+    return frozenset(name for name in names if name.partition(".")[0] == "output")
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A local objective: how a site trains, and what that means for everybody else.
+
+    One that keeps a personal model returns it from every training, and one that shares a model
+    sends it; a test holds that for all of the table.
+    """
+
+    learn: Learn
+    words: str
+    """What a federation gets by it, as a report says it."""
+    is_personal: bool = False
+    """Whether sites keep whole models of their own, which are then what a site uses."""
+    sharing: Sharing = Sharing()
+    """Which arrays of the model that a site trains are sent; the others it keeps or never trains.
+
+    ``learn`` is handed a whole model, and what it calls shared is whole, too.
+    """
+    is_plain: bool = False
+    """Whether it is SGD on the loss, from the model received, and that is what is sent.
+
+    Sites can then be trained side by side.
+    """
+    step: ServerStep = to_the_average
+    """What the server makes of a model and the average of its cohort's."""
+    settings: tuple[type[PieceSettings], ...] = ()
+    strength: str = ""
+    """The key of the setting that says how strongly it pulls; empty where nothing pulls."""
+
+    @property
+    def shares_model(self) -> bool:
+        """Whether there are arrays that sites train together."""
+        return not {HEAD, BODY} <= self.sharing.kept
+
+    @property
+    def uses_received(self) -> bool:
+        """Whether the model that a site receives is, as it is, the one that it uses."""
+        return not self.is_personal and self.sharing == Sharing()
+
+
+class ObjectiveSettings(PieceSettings):
+    """Settings of local objectives, refused where the run's objective does not use them."""
+
+    def check(self, settings: "Settings") -> None:
+        """Refuse values that nobody reads, and those that do not go with others."""
+        # By name, as the table is made of what rests on this class.
+        if self.refuse_unused(settings, resolve_name(f"{__package__}:OBJECTIVES")):
+            self.check_in_use(settings)
+
+    def check_in_use(self, settings: "Settings") -> None:
+        """Raise ValueError where the run's objective cannot work with these values."""
