@@ -19,11 +19,13 @@ import numpy as np
 from client_app.site_config import SiteConfig
 from client_app.site_state import FolderKeeper
 from common.data.datasets import Dataset, load_site_file
+from common.data.preprocessing import Preprocessing
 
 _POINTER = "prepared.json"  # which folder holds the data, and of which words it was made
 _FACTS = "facts.json"
+_PREPROCESSING = "preprocessing.json"
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y", "train_masks", "test_masks")
-_FORMAT = 1  # raised when the same file would be prepared differently
+_FORMAT = 2  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:
@@ -108,6 +110,9 @@ def _write(dataset: Dataset, folder: Path) -> None:
     facts = {"name": dataset.name, "classes": dataset.class_names, "columns": dataset.columns}
     with _synced(part / _FACTS) as file:
         file.write(json.dumps(facts).encode())
+    assert dataset.preprocessing is not None  # what is read from a site's file has one
+    with _synced(part / _PREPROCESSING) as file:
+        file.write(dataset.preprocessing.to_json().encode())
     part.rename(folder)
 
 
@@ -127,10 +132,12 @@ def _opened(folder: Path) -> Dataset:
         for name in _ARRAYS
         if (folder / f"{name}.npy").exists()
     }
+    made = folder / _PREPROCESSING
     return Dataset(
         name=facts["name"],
         num_classes=len(facts["classes"]),
         class_names=tuple(facts["classes"]),
         columns=tuple(facts["columns"]),
+        preprocessing=Preprocessing.parse(made.read_bytes(), source=str(made)),
         **arrays,
     )

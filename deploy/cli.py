@@ -188,9 +188,58 @@ def assign(
     typer.echo(f"model: {found.model}")
 
 
+RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run")]
+ModelOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="number of the model, where each cluster has one of its own"),
+]
+
+
+SiteOption = Annotated[
+    Path | None,
+    typer.Option(help="of a real site: its site.toml; its own scaling, its cluster's model"),
+]
+
+
+@app.command()
+def predict(
+    run: RunArgument,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="new rows, raw: a .csv, or an .npz with X")
+    ],
+    output: Annotated[Path, typer.Option(help="the .csv to be written")],
+    model: ModelOption = None,
+    site: SiteOption = None,
+) -> None:
+    """Say what a run's model makes of new rows, scaled as the training rows were."""
+    from deploy.predictions import ModelInUse
+
+    using = ModelInUse(run.absolute(), model, site)
+    table, others = using.of_file(file)
+    table.to_csv(output, index=False)
+    if others:
+        typer.echo(f"no columns of the training, and passed over: {', '.join(others)}", err=True)
+    typer.echo(f"{len(table)} rows by model {using.number}: {output.absolute()}")
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    output: Annotated[Path | None, typer.Option(help="a folder; else export/ in the run's")] = None,
+    model: ModelOption = None,
+    site: SiteOption = None,
+) -> None:
+    """Write a run's model as ONNX, and how to prepare rows for it; needs coterie[export]."""
+    from deploy.onnx_export import export_model
+    from deploy.predictions import ModelInUse
+
+    using = ModelInUse(run.absolute(), model, site)
+    typer.echo(export_model(run, using, (output or run / "export").absolute()))
+
+
 @app.command("against-local")
 def against_local(
-    run: Annotated[Path, typer.Argument(help="folder of a run")],
+    run: RunArgument,
     local: Annotated[
         Path, typer.Argument(help="folder of a run of objective=local, else of equal settings")
     ],

@@ -78,27 +78,25 @@ class PlayedRun:
         return self.folder / "report.html"
 
     def network(self, k: int = 0) -> "nn.Module":
-        """Return the network of a final model: of cluster ``k``, or of all where there is one."""
+        """Return the network of cluster ``k``, or of all where there is one.
+
+        While the run goes on, it is that of the last checkpoint.
+        """
         from server_app.record.using_models import load_network
 
         return load_network(self.folder, k)
 
-    def predict(self, rows: np.ndarray, k: int = 0) -> "DataFrame":
-        """Return what a final model makes of rows: ``prediction`` and a probability per class.
+    def predict(self, rows: "DataFrame | np.ndarray", k: int | None = None) -> "DataFrame":
+        """Return what a model makes of raw rows: ``prediction`` and a probability per class.
 
         Args:
-            rows: (n, *input shape), prepared as those the sites trained on.
-            k: the cluster whose model it is; 0 where there is one for all.
+            rows: (n, *input shape), or a table with the columns of the training. They are scaled
+                here, as the training rows were.
+            k: the cluster whose model it is; None where there is one for all.
         """
-        import torch
-        from pandas import DataFrame
+        from deploy.predictions import ModelInUse
 
-        inputs = torch.from_numpy(np.ascontiguousarray(rows, np.float32))
-        with torch.inference_mode():
-            found = torch.softmax(self.network(k)(inputs).double(), dim=1).numpy()
-        table = DataFrame({f"probability-{label}": own for label, own in enumerate(found.T)})
-        table.insert(0, "prediction", found.argmax(axis=1))
-        return table
+        return ModelInUse(self.folder, k).of_rows(rows)
 
     def _repr_html_(self) -> str:
         from server_app.report.round_plots import progress

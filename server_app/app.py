@@ -126,6 +126,7 @@ def _run(
     else:
         roster = introduce(grid, expected=settings.num_clients, timeout=timeout)
     folder.write_sites(roster.sites)
+    folder.write_preprocessing(grid.preprocessing(), roster.sites[0])
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
     strategy = _strategy(method, settings, roster, folder)

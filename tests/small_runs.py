@@ -52,5 +52,5 @@ def without_times(folder):
     clients = [
         {k: v for k, v in line.items() if k != "seconds"} for line in lines(folder, "clients.jsonl")
     ]
-    models = [path.read_bytes() for path in sorted((folder / "models").iterdir())]
+    models = [path.read_bytes() for path in sorted((folder / "models").glob("*.safetensors"))]
     return rounds, clients, models

@@ -14,6 +14,7 @@ from common.data import flamby, readers
 from common.data.data_folder import DataFolder
 from common.data.named import NamedData
 from common.data.own_data import read_csv, read_image_folder, read_npz
+from common.data.preprocessing import Preprocessing
 from common.data.rows import Array, IntArray, Rows, require_finite
 from common.data.standardising import mean_and_scale, scaled
 from common.data.synthetic import SyntheticSites, synthetic_rows
@@ -70,6 +71,8 @@ class Dataset:
     train_masks: NDArray[np.bool_] | None = None
     """(n, depth, height, width): what is to be found in volumes, where that is the task."""
     test_masks: NDArray[np.bool_] | None = None
+    preprocessing: Preprocessing | None = None
+    """How the features were made of raw rows; None where there is no one way."""
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.num_classes:
@@ -317,15 +320,27 @@ def _standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         columns=rows.columns,
         train_masks=None if masks is None else masks[~test],
         test_masks=None if masks is None else masks[test],
+        preprocessing=Preprocessing(
+            scaling="common",
+            input_shape=rows.x.shape[1:],
+            classes=rows.class_names,
+            columns=rows.columns,
+            mean=tuple(mean.ravel().tolist()),
+            scale=tuple(scale.ravel().tolist()),
+        ),
     )
 
 
 def standardised_again(dataset: Dataset, train_x: Array, test_x: Array) -> Dataset:
-    """Return a data set with other features in the place of its own, standardised like them."""
+    """Return a data set with other features in the place of its own, standardised like them.
+
+    What was done to raw rows before is not known here, and so no preprocessing of the result.
+    """
     train, test = (np.arange(len(x)) for x in (train_x, test_x))
     mean, scale = mean_and_scale(train_x, train)
     return replace(
         dataset,
         train_x=scaled(train_x, train, mean, scale),
         test_x=scaled(test_x, test, mean, scale),
+        preprocessing=None,
     )

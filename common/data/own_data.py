@@ -90,6 +90,29 @@ def read_csv(path: Path, label_column: str, client_column: str) -> Rows:
     return Rows(x, y, class_names, owner, owner_names, columns=names)
 
 
+def read_new_rows(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+    """Return the features of an ``.npz`` or a ``.csv`` without labels, and what was passed over.
+
+    Of an ``.npz`` that is X. Of a ``.csv`` it is the columns of these names, wherever they stand;
+    the names of all others come second.
+
+    Raises:
+        DataError: a file that is missing, damaged or unfit, or lacks a column.
+    """
+    if path.suffix.lower() == ".npz":
+        return _channels_first(read_arrays(path, "X")["X"], path), ()
+    if path.suffix.lower() != ".csv":
+        raise DataError(f"{path} is no .csv or .npz")
+    if not columns:
+        raise DataError(
+            f"{path.name}: the run's columns have no known names; bring an .npz with its rows as X"
+        )
+    header, lines, cells = _csv_columns(path)
+    numbers = [_column(path, header, "column", name) for name in columns]
+    x = [_csv_numbers(cells[c], lines, f"{path.name}: column {header[c]!r}") for c in numbers]
+    return np.stack(x, axis=1), tuple(name for name in header if name not in columns)
+
+
 def _csv_columns(path: Path) -> tuple[list[str], list[int], list[tuple[str, ...]]]:
     """Return the header, each row's line number in the file, and the cells of each column."""
     try:

@@ -29,6 +29,7 @@ from client_app.simulated_sites import simulated_federation
 from client_app.training.engine import require_compiler
 from client_app.training.loop import choose_device
 from common.config import Scalar, Settings
+from common.data.preprocessing import Preprocessing
 from common.messages import RELEASES
 from common.privacy import disclosures
 from deploy.simulation import answering
@@ -64,7 +65,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)
     require_compiler(settings)
-    num_nodes = len(own) or len(simulated_federation(settings)[1])
+    dataset, parts = (None, own) if own else simulated_federation(settings)
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.
     torch.set_num_threads(1)
@@ -72,10 +73,11 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     with InProcessGrid(
         load_client_app,
         run_config,
-        num_nodes=num_nodes,
+        num_nodes=len(parts),
         workers=settings.workers,
         node_config=_node_config(settings),
         own=own,
+        preprocessing=dataset.preprocessing if dataset else None,
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
@@ -102,6 +104,7 @@ class InProcessGrid(Grid):
         workers: processes; 0: one per core that this process may use; 1: none but this one.
         node_config: more entries for every node's config.
         own: configs of nodes that have data of their own, one for each, instead of a partition id.
+        preprocessing: of all nodes' rows, where it is one.
     """
 
     def __init__(
@@ -113,10 +116,12 @@ class InProcessGrid(Grid):
         workers: int = 0,
         node_config: dict[str, Scalar] | None = None,
         own: Sequence[Mapping[str, Scalar]] = (),
+        preprocessing: Preprocessing | None = None,
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN_ID, _SERVER_NODE, 0
         self._run = Run.create_empty(_RUN_ID)
         self._load = load
+        self._preprocessing = preprocessing
         self._contexts = {
             _SERVER_NODE + 1 + index: Context(
                 run_id=_RUN_ID,
@@ -215,6 +220,10 @@ class InProcessGrid(Grid):
         for node, context in self._contexts.items():
             state = states.get(str(node))
             context.state = RecordDict() if state is None else answering.unpacked(state)
+
+    def preprocessing(self) -> Preprocessing | None:
+        """Return how all clients' rows were prepared; None where that is not known."""
+        return self._preprocessing
 
     # Execution ---------------------------------------------------------------------------------
 

@@ -22,6 +22,7 @@ import safetensors.numpy
 
 from common import config
 from common.config import MAY_CHANGE, Settings
+from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, quotable
 from common.messages import Introduction, Parameters
 from server_app.record.format import ClientLine, RoundLine, SiteEntry, StatusFile
@@ -30,6 +31,8 @@ from server_app.record.run_status import beating, read_status
 
 Json = Mapping[str, Any]
 R = TypeVar("R", bound=JsonRecord)
+
+PREPROCESSING = "models/preprocessing.json"
 
 _RESERVED_BYTES = 65_536  # for the last words of a run: status, audit trail, list of releases
 
@@ -186,6 +189,12 @@ class RunFolder:
         """Say who takes part."""
         entries = (SiteEntry.from_json(vars(site)) for site in sites)
         self.write_json(SiteEntry.FILE, [entry.to_json() for entry in entries])
+
+    def write_preprocessing(self, known: Preprocessing | None, site: Introduction) -> None:
+        """Say how rows were prepared; what is known of that where each site does so itself."""
+        shape = tuple(site.input_shape)
+        made = known or Preprocessing(scaling="site", input_shape=shape)
+        self.write(PREPROCESSING, made.to_json())
 
     def set_status(self, state: str, *, done: int, rounds: int, error: str = "") -> None:
         """Say how far the run is: ``running``, ``finished`` or ``failed``."""

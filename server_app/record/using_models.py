@@ -3,9 +3,10 @@
 import tomllib
 import zipfile
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from safetensors.numpy import load_file
@@ -13,15 +14,27 @@ from torch import nn
 
 from common import models
 from common.config import Settings
+from common.data.preprocessing import Preprocessing
 from common.errors import DataError, MessageError
 from common.messages import Parameters, Template, check_arrays
 from server_app.clustering.by_models import nearest_columns
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.dissimilarity import FloatArray, linear_cka
+from server_app.record import checkpoint
 from server_app.record.format import SiteEntry
-from server_app.record.run_folder import RunFolder
+from server_app.record.run_folder import PREPROCESSING, RunFolder
 
-__all__ = ["Assignment", "assign", "load_network", "read_model"]
+__all__ = [
+    "Assignment",
+    "assign",
+    "load_network",
+    "model_files",
+    "model_numbers",
+    "preprocessing_of",
+    "read_model",
+]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -36,17 +49,61 @@ class Assignment:
 
 
 def load_network(run: Path, model: int) -> nn.Module:
-    """Return the network of a run's final model, ready to predict: logits for rows (n, ...).
+    """Return the network of a run's newest model, ready to predict: logits for rows (n, ...).
 
     Args:
-        run: the run's folder.
+        run: the run's folder. Before its end, the models are those of its last checkpoint.
         model: the cluster whose model it is; 0 where there is one model for all.
     """
     network = _network(run)
-    of_cluster = _cluster_model(run, model)
-    shared = run / "models" / f"model-{model}.safetensors"
-    models.load_parameters(network, read_model(of_cluster if of_cluster.exists() else shared))
+    found = model_files(run)
+    models.load_parameters(
+        network, read_model(_one(run, found, model)) if found else _one(run, _newest(run), model)
+    )
     return network.eval()
+
+
+def model_numbers(run: Path) -> tuple[int, ...]:
+    """Return the numbers of a run's models, those of its last checkpoint before its end."""
+    return tuple(model_files(run) or _newest(run))
+
+
+def model_files(run: Path) -> dict[int, Path]:
+    """Return the files of a run's final models by their number; none before its end."""
+    found = {}
+    for path in (run / "models").glob("*-*.safetensors"):
+        kind, _, number = path.stem.partition("-")
+        if kind in ("model", "cluster") and number.isdecimal():
+            found[int(number)] = path
+    return dict(sorted(found.items()))
+
+
+def preprocessing_of(run: Path) -> Preprocessing:
+    """Return how a run's rows were prepared; :class:`DataError` if nothing says."""
+    path = run / PREPROCESSING
+    try:
+        return Preprocessing.parse(path.read_bytes(), source=str(path))
+    except FileNotFoundError:
+        raise DataError(
+            f"{run} has no {PREPROCESSING}: an older version wrote it; use coterie.load_network "
+            "on rows that you prepare yourself"
+        ) from None
+
+
+def _newest(run: Path) -> dict[int, Parameters]:
+    """Return the models of a run's last checkpoint by their number."""
+    if not checkpoint.any_in(run):
+        raise DataError(f"{run} has no model yet: neither a final one nor a checkpoint")
+    _, state = checkpoint.latest(run)
+    return {int(index): model for index, model in state["strategy"]["models"].items()}
+
+
+def _one(run: Path, found: Mapping[int, T], model: int) -> T:
+    if model not in found:
+        raise DataError(f"{run} has no model {model}; it has {', '.join(map(str, found))}")
+    if not found[model]:
+        raise DataError(f"{run}: its sites shared no model; each keeps its own")
+    return found[model]
 
 
 def _cluster_model(run: Path, cluster: int) -> Path:

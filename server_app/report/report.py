@@ -10,6 +10,7 @@ from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.report import drawing, precheck_page
 from server_app.report.first_screen import facts, lead
+from server_app.report.model_card import write_model_card
 from server_app.report.page import Picture
 from server_app.report.pictures import DRAWINGS
 from server_app.report.tables import tables_of_run
@@ -17,7 +18,10 @@ from server_app.report.template import Absence, Page
 
 
 def write_report(folder: RunFolder) -> Path:
-    """Write ``report.html`` and ``plots/*.svg`` of a run in any state; return the page's path."""
+    """Write ``report.html`` and ``plots/*.svg`` of a run in any state; return the page's path.
+
+    Beside final models it writes their card.
+    """
     run = RecordedRun.read(folder.path)
     with drawing.style():
         drawn = [draw(run) for draw in DRAWINGS]
@@ -37,6 +41,7 @@ def write_report(folder: RunFolder) -> Path:
         tables=tables_of_run(run),
     )
     folder.write("report.html", page.render())
+    write_model_card(folder, run)
     if run.precheck is not None:
         precheck_page.write_page(folder, run, run.precheck)
     return folder.path / "report.html"

@@ -15,6 +15,7 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from common.data.preprocessing import Preprocessing
 from server_app.rounds.delegating_grid import DelegatingGrid, HoldsClients
 
 log = logging.getLogger("coterie")
@@ -93,6 +94,10 @@ class Courier(DelegatingGrid):
         """Let simulated clients go on from what :meth:`client_states` returned."""
         if self._clients is not None:
             self._clients.restore_clients(states)
+
+    def preprocessing(self) -> Preprocessing | None:
+        """Return how simulated clients' rows were prepared; None of real ones, who tell nobody."""
+        return None if self._clients is None else self._clients.preprocessing()
 
     def drain(self) -> None:
         """Wait for what is still outstanding, so that no reply outlives the run."""

@@ -7,6 +7,8 @@ import numpy as np
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from common.data.preprocessing import Preprocessing
+
 
 @runtime_checkable
 class HoldsClients(Protocol):
@@ -21,6 +23,10 @@ class HoldsClients(Protocol):
 
     def restore_clients(self, states: Mapping[str, np.ndarray]) -> None:
         """Let the clients go on from what :meth:`client_states` returned."""
+        ...
+
+    def preprocessing(self) -> Preprocessing | None:
+        """Return how all clients' rows were prepared; None where each has figures of its own."""
         ...
 
 

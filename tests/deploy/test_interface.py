@@ -6,7 +6,6 @@ import sys
 import warnings
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
@@ -57,17 +56,6 @@ def test_it_leaves_the_callers_logging_warnings_and_threads_as_they_were(played)
     _, _, before, after = played
     assert before == after
     torch.set_num_threads(1)
-
-
-def test_predictions_are_those_of_the_saved_network(played):
-    run = played[0]
-    rows = np.random.default_rng(0).normal(size=(5, 1, 8, 8))
-    with torch.inference_mode():
-        logits = run.network()(torch.from_numpy(rows.astype(np.float32)))
-    found = run.predict(rows)
-    assert found["prediction"].tolist() == logits.argmax(1).tolist()
-    probabilities = found[[f"probability-{label}" for label in range(10)]].to_numpy()
-    np.testing.assert_allclose(probabilities, torch.softmax(logits, 1), atol=1e-6)
 
 
 def test_a_folder_is_a_run_again_also_while_it_is_written(played, tmp_path):

@@ -1,0 +1,112 @@
+"""Preprocessing: what turns raw rows into a network's input, and its outputs into classes.
+
+A run keeps it beside its models, as JSON: whoever has both can predict.
+"""
+
+from functools import cached_property
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError, model_validator
+
+from common.data.rows import Array, require_finite
+from common.data.standardising import scaled
+from common.errors import DataError, quotable
+from common.schema import kebab_case
+
+__all__ = ["Preprocessing"]
+
+
+class Preprocessing(BaseModel):
+    """How rows were made ready for training; new ones are made ready in the same way."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        alias_generator=kebab_case,
+        validate_by_name=True,
+        validate_by_alias=True,
+        serialize_by_alias=True,
+    )
+
+    scaling: Literal["common", "site"]
+    """``site``: each site scales by its own training rows, and tells nobody the figures."""
+    input_shape: tuple[PositiveInt, ...]
+    """Of one row: (features,), or channels first."""
+    classes: tuple[str, ...] = ()
+    """Their names, in the order of the network's outputs; none where only the sites know."""
+    columns: tuple[str, ...] = ()
+    """Names of the features, in their order, where they have any."""
+    mean: tuple[float, ...] = ()
+    """Of the training rows, for each feature or channel; with ``scaling`` common."""
+    scale: tuple[float, ...] = ()
+    """1 / standard deviation of each; 0: constant in training, and so of no meaning."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if not self.input_shape:
+            raise ValueError("input-shape is empty")
+        wanted = self.input_shape[0] if self.scaling == "common" else 0
+        for name in ("mean", "scale"):
+            if len(getattr(self, name)) != wanted:
+                raise ValueError(f"{name} has {len(getattr(self, name))} values, not {wanted}")
+        if self.scaling == "common" and not self.classes:
+            raise ValueError("classes are missing")
+        if self.columns and self.input_shape != (len(self.columns),):
+            raise ValueError(f"{len(self.columns)} columns for rows of shape {self.input_shape}")
+        return self
+
+    @classmethod
+    def parse(cls, text: str | bytes, *, source: str) -> Self:
+        """Return what JSON says; a :class:`DataError` that names the source if it cannot be."""
+        try:
+            return cls.model_validate_json(text, by_name=False)
+        except ValidationError as error:
+            first = error.errors()[0]
+            says = f"{'.'.join(map(str, first['loc']))} {first['msg']}".strip()
+            raise DataError(f"{source} is damaged: {quotable(says)}") from None
+
+    def to_json(self) -> str:
+        """Return the JSON that :meth:`parse` reads; every number comes back as it was."""
+        return self.model_dump_json(indent=1) + "\n"
+
+    @cached_property
+    def labels(self) -> NDArray[np.int64] | NDArray[np.str_]:
+        """The classes as they stood in the data, (classes,): numbers where all are whole ones."""
+        whole = [name for name in self.classes if name.removeprefix("-").isdecimal()]
+        numbers = list(map(int, whole))
+        if [*map(str, numbers)] == [*self.classes]:
+            return np.array(numbers, np.int64)
+        return np.array(self.classes)
+
+    def prepared(self, raw: Array) -> NDArray[np.float32]:
+        """Return raw rows (n, ...) as the network takes them, (n, *input_shape).
+
+        Raises:
+            DataError: rows of another shape, values that are no finite numbers, or figures that
+                only a site knows.
+        """
+        if self.scaling != "common":
+            raise DataError(
+                "the run's sites prepared their rows by figures of their own; name the site's file "
+                "by --site, or use coterie.load_network on rows that you prepare yourself"
+            )
+        x = self._shaped(np.asarray(raw))
+        require_finite(x, "the rows")
+        along = (1, -1, *(1 for _ in self.input_shape[1:]))
+        mean, scale = (np.reshape(figures, along) for figures in (self.mean, self.scale))
+        return scaled(x, np.arange(len(x)), mean, scale)
+
+    def _shaped(self, x: Array) -> Array:
+        """Return rows in the shape they must have; images of one channel may lack its axis."""
+        if x.dtype.kind not in "buif":
+            raise DataError(f"the rows hold {x.dtype}; expected numbers")
+        if x.ndim and x.shape[1:] == self.input_shape:
+            return x
+        if x.ndim and self.input_shape[0] == 1 and x.shape[1:] == self.input_shape[1:]:
+            return x[:, None]
+        raise DataError(
+            f"rows of shape {x.shape[1:]}; the model takes rows of shape {self.input_shape}"
+        )

@@ -1,0 +1,120 @@
+"""Predictions: what a run's models make of new, raw rows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pandas import DataFrame
+from torch import nn
+
+from client_app import prepared_data
+from common.data.own_data import read_new_rows
+from common.data.preprocessing import Preprocessing
+from common.errors import ConfigError, DataError, did_you_mean
+from deploy.sites.site import SiteFile
+from server_app.record.format import ClustersFile
+from server_app.record.run_folder import RunFolder
+from server_app.record.using_models import load_network, model_numbers, preprocessing_of
+
+__all__ = ["ModelInUse"]
+
+_ROWS_AT_A_TIME = 1024
+
+
+class ModelInUse:
+    """One of a run's models, and how rows are prepared for it.
+
+    Args:
+        run: the run's folder.
+        model: the number of the model; None: the only one, or that of the site's cluster.
+        site: the site's own ``site.toml``, where it was a real one that scaled by its own rows.
+
+    Raises:
+        ConfigError: there are several models, and nothing says which.
+        DataError: a folder without what is needed.
+    """
+
+    def __init__(self, run: Path, model: int | None = None, site: Path | None = None) -> None:
+        own = None if site is None else SiteFile.read(site)
+        self.number = _chosen(run, None if own is None else own.site) if model is None else model
+        self.network: nn.Module = load_network(run, self.number)
+        self.preprocessing = preprocessing_of(run)
+        if own is not None:
+            self.preprocessing = _of_site(own, run)
+
+    def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
+        """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
+        rows, others = read_new_rows(path, self.preprocessing.columns)
+        return self.of_rows(rows), others
+
+    def of_rows(self, rows: DataFrame | NDArray[Any]) -> DataFrame:
+        """Return a row for each one given: ``prediction`` and a ``probability-<class>`` for each.
+
+        Args:
+            rows: raw; an array (n, *input shape), or a table with the columns of the training.
+        """
+        if len(self.preprocessing.input_shape) == 4:
+            raise DataError(
+                "the run's rows are volumes, in which a model finds masks: use coterie.load_network"
+            )
+        inputs = self.preprocessing.prepared(_array(rows, self.preprocessing))
+        found = np.concatenate(list(self._probabilities(inputs)))
+        labels = self.preprocessing.labels
+        table = DataFrame(found, columns=[f"probability-{name}" for name in labels])
+        table.insert(0, "prediction", labels[found.argmax(axis=1)])
+        return table
+
+    def _probabilities(self, inputs: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
+        with torch.inference_mode():
+            for start in range(0, max(len(inputs), 1), _ROWS_AT_A_TIME):
+                logits = self.network(torch.from_numpy(inputs[start : start + _ROWS_AT_A_TIME]))
+                yield torch.softmax(logits.double(), dim=1).numpy()
+
+
+def _chosen(run: Path, site: str | None) -> int:
+    """Return the number of the only model, or of that which a site has got."""
+    numbers = model_numbers(run)
+    if len(numbers) == 1:
+        return numbers[0]
+    clusters = dict(RunFolder(run).load(ClustersFile).sites)
+    if site is not None and site in clusters:
+        return clusters[site]
+    if site is not None:
+        raise ConfigError(f"{run} knows no site {site!r}: say by --model which model it is to use")
+    members = {number: [name for name, k in clusters.items() if k == number] for number in numbers}
+    listed = "; ".join(f"{number} (sites {_listed(names)})" for number, names in members.items())
+    raise ConfigError(f"{run} has {len(numbers)} models; set --model (in Python: k) to {listed}")
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
+
+
+def _of_site(own: SiteFile, run: Path) -> Preprocessing:
+    """Return how a site prepared its own rows, if they mean what those of the run's sites do."""
+    dataset = prepared_data.open_dataset(own)
+    meant = {(site.schema, site.input_shape) for site in RunFolder(run).sites()}
+    if (dataset.schema, dataset.input_shape) not in meant:
+        raise DataError(f"site {own.site}: {run} is of other columns, classes or shapes of rows")
+    assert dataset.preprocessing is not None  # what is read from a site's file has one
+    return dataset.preprocessing
+
+
+def _array(rows: DataFrame | NDArray[Any], made: Preprocessing) -> NDArray[Any]:
+    if not isinstance(rows, DataFrame):
+        return np.asarray(rows)
+    if not made.columns:
+        raise DataError("the run's columns have no known names: give an array, not a table")
+    missing = [name for name in made.columns if name not in rows.columns]
+    if missing:
+        near = did_you_mean(missing[0], map(str, rows.columns))
+        raise DataError(f"column {missing[0]!r} is missing{near}")
+    try:
+        numbers: NDArray[Any] = rows[list(made.columns)].to_numpy(np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"the table has a value that is no number: {error}") from None
+    return numbers

@@ -1,0 +1,199 @@
+"""Predictions from raw rows: those of the run's own evaluation, and by the right model."""
+
+import csv
+import json
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import coterie
+from planted import write_planted
+from small_runs import without_report
+
+import coterie as package
+from client_app import prepared_data
+from common.config import Settings
+from common.errors import ConfigError, DataError
+from deploy.simulation.grid import simulate
+from deploy.sites.site import SiteFile
+
+WORDS = {"num-server-rounds": 2, "local-epochs": 1, "workers": 1, "split": "by-user"}
+
+
+def played(tmp_path, data, **words):
+    values = WORDS | {"dataset": str(data), "num-clients": 0, "output-dir": str(tmp_path)}
+    with without_report():
+        return package.load_run(simulate(Settings.parse(values | words)))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("predictions")
+
+
+@pytest.fixture(scope="module")
+def archive(folder):
+    path = write_planted(folder / "planted.npz", sites=2)
+    with np.load(path) as arrays:
+        return path, dict(arrays)
+
+
+@pytest.fixture(scope="module")
+def together(folder, archive):
+    return played(folder, archive[0], strategy="random")
+
+
+@pytest.fixture(scope="module")
+def clustered(folder, archive):
+    own = {"strategy": "similarity", "routing": "per-cluster", "num-clusters": "2"}
+    return played(folder, archive[0], **own)
+
+
+def last_evaluation(run):
+    clients = run.clients
+    last = clients[(clients["phase"] == "evaluate") & (clients["round"] == 2)]
+    return last.set_index("site")
+
+
+def test_on_the_evaluations_rows_they_are_the_evaluation(together, archive):
+    _, arrays = archive
+    test = arrays["test"] == 1
+    found = together.predict(arrays["X"][test])
+    y = arrays["y"][test]
+    assert (found["prediction"] == y).mean() == pytest.approx(together.results["accuracy"], abs=0)
+    own = found[[f"probability-{label}" for label in range(10)]].to_numpy()
+    np.testing.assert_allclose(own.sum(axis=1), 1)
+    loss = -np.log(own[np.arange(len(y)), y]).mean()
+    assert loss == pytest.approx(together.results["loss"], rel=1e-6)
+    images = together.predict(arrays["X"][test][:, 0])  # one channel may go without its axis
+    pd.testing.assert_frame_equal(images, found)
+
+
+def test_each_cluster_has_its_own_model_and_it_must_be_named(clustered, archive, folder):
+    _, arrays = archive
+    assert sorted(set(clustered.clusters.values())) == [0, 1]
+    for site, line in last_evaluation(clustered).iterrows():
+        mine = (arrays["client"] == site) & (arrays["test"] == 1)
+        found = clustered.predict(arrays["X"][mine], clustered.clusters[site])
+        accuracy = (found["prediction"] == arrays["y"][mine]).mean()
+        assert accuracy == pytest.approx(line["accuracy"], abs=0)
+        assert line["model"] == clustered.clusters[site]
+    with pytest.raises(ConfigError, match=r"has 2 models; set --model \(in Python: k\) to 0 \(sit"):
+        clustered.predict(arrays["X"])
+    with pytest.raises(DataError, match="has no model 7; it has 0, 1"):
+        clustered.predict(arrays["X"], 7)
+    np.savez(folder / "new.npz", X=arrays["X"][:3])
+    words = ("predict", clustered.folder, folder / "new.npz", "--output", folder / "o.csv")
+    assert coterie(*words, cwd=folder).returncode == 2
+    assert coterie(*words, "--model", 1, cwd=folder).stdout.startswith("3 rows by model 1: /")
+    written = pd.read_csv(folder / "o.csv")
+    pd.testing.assert_frame_equal(written, clustered.predict(arrays["X"][:3], 1))
+
+
+def test_a_run_that_goes_on_predicts_by_its_last_checkpoint(together, archive, tmp_path):
+    _, arrays = archive
+    copy = shutil.copytree(together.folder, tmp_path / "copy")
+    (copy / "models" / "model-0.safetensors").unlink()
+    running = package.load_run(copy)
+    rows = arrays["X"][:9]
+    pd.testing.assert_frame_equal(running.predict(rows), together.predict(rows))
+    shutil.rmtree(copy / "checkpoints")
+    with pytest.raises(DataError, match="no model yet: neither a final one nor a checkpoint"):
+        running.network()
+
+
+def test_sites_that_share_nothing_leave_no_model_to_predict_by(archive, folder):
+    run = played(folder, archive[0], strategy="random", objective="local")
+    with pytest.raises(DataError, match="its sites shared no model; each keeps its own"):
+        run.predict(archive[1]["X"])
+
+
+# Tables ----------------------------------------------------------------------------------------
+
+
+def patients(seed, count=60):
+    rng = np.random.default_rng(seed)
+    sick = rng.integers(0, 2, count)
+    return pd.DataFrame(
+        {
+            "age": rng.normal(40 + 20 * sick + 5 * seed, 10).round(1),
+            "pulse": rng.normal(70, 8, count).round(1),
+            "sick": np.where(sick, "yes", "no"),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def wards(folder):
+    """Two tables with a site's file each, and a run in which each site scaled by itself."""
+    files = []
+    for seed, name in enumerate(("north", "south")):
+        (folder / name).mkdir()
+        patients(seed).to_csv(folder / name / "beds.csv", index=False)
+        config = folder / name / "site.toml"
+        config.write_text(
+            f'site = "{name}"\ndataset = "beds"\ndata-path = "beds.csv"\nlabel-column = "sick"\n'
+            'classes = "no,yes"\nstate-dir = "state"\nsuperlink = "localhost:9092"\n'
+            'root-certificates = "ca.crt"\n'
+        )
+        files.append(config)
+    words = {"strategy": "random", "dataset": "beds", "num-clients": 2, "output-dir": str(folder)}
+    settings = Settings.parse(WORDS | words)
+    with without_report():
+        own = [SiteFile.read(file).node_config for file in files]
+        return files, package.load_run(simulate(settings, own))
+
+
+def test_a_real_sites_rows_are_scaled_by_its_own_figures(wards, folder):
+    files, run = wards
+    for file in files:
+        own = SiteFile.read(file)
+        dataset = prepared_data.open_dataset(own)
+        raw = pd.read_csv(own.data_path)
+        out = folder / f"{own.site}.csv"
+        words = ("predict", run.folder, own.data_path, "--output", out, "--site", file)
+        done = coterie(*words, cwd=folder)
+        assert done.stderr == "no columns of the training, and passed over: sick\n"
+        found = pd.read_csv(out)
+        assert len(found) == len(raw)
+        prepared = dataset.preprocessing.prepared(raw[["age", "pulse"]].to_numpy())
+        held_out = (prepared[:, None] == dataset.test_x).all(axis=2).any(axis=1)
+        right = (found["prediction"] == raw["sick"])[held_out].mean()
+        assert right == pytest.approx(last_evaluation(run).loc[own.site, "accuracy"], abs=0)
+    assert json.loads((run.folder / "models/preprocessing.json").read_text()) == {
+        "scaling": "site",
+        "input-shape": [2],
+        "classes": [],
+        "columns": [],
+        "mean": [],
+        "scale": [],
+    }
+    with pytest.raises(DataError, match="prepared their rows by figures of their own"):
+        run.predict(np.zeros((1, 2)))
+
+
+def test_a_site_of_another_kind_is_refused(together, wards, folder):
+    words = ("predict", together.folder, folder / "north/beds.csv", "--output", folder / "o.csv")
+    done = coterie(*words, "--site", wards[0][0], cwd=folder)
+    assert done.returncode == 2
+    assert "site north: " in done.stderr
+    assert "is of other columns, classes or shapes of rows" in done.stderr
+
+
+def test_a_table_is_taken_by_its_columns(folder):
+    everybody = pd.concat([patients(seed).assign(ward=f"ward-{seed}") for seed in range(3)])
+    everybody.to_csv(folder / "all.csv", index=False)
+    columns = {"label-column": "sick", "client-column": "ward"}
+    run = played(folder, folder / "all.csv", strategy="random", **columns)
+    table = patients(9)[["sick", "pulse", "age"]]
+    found = run.predict(table)
+    assert set(found["prediction"]) <= {"no", "yes"}
+    assert list(found.columns) == ["prediction", "probability-no", "probability-yes"]
+    pd.testing.assert_frame_equal(run.predict(table[["age", "pulse"]].to_numpy()), found)
+    with pytest.raises(DataError, match="column 'age' is missing; did you mean 'Age'"):
+        run.predict(table.rename(columns={"age": "Age"}))
+    with pytest.raises(DataError, match="a value that is no number: could not convert"):
+        run.predict(table.assign(age="old"))
+    with (folder / "all.csv").open() as file:
+        assert len(list(csv.reader(file))) == 181
