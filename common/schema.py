@@ -63,7 +63,7 @@ class Schema(BaseModel):
         """Return all values with kebab-case keys, in the schema's order."""
         return self.model_dump(by_alias=True)
 
-    def replace(self, **changes: Scalar) -> Self:
+    def replace(self, **changes: object) -> Self:
         """Return a checked copy with some fields (snake_case) changed."""
         values = self.to_dict() | {kebab_case(name): value for name, value in changes.items()}
         return self.parse(values)
@@ -130,6 +130,8 @@ def allowed_values(field: FieldInfo) -> str:
     if tables:
         names = ", ".join(tables[0].names)
         return f"some of {names}, with commas between" if tables[0].several else f"one of {names}"
+    if get_origin(annotation) in (tuple, Mapping):
+        return f"{'a list' if get_origin(annotation) is tuple else 'a table'} of texts"
     assert isinstance(annotation, type)
     assert not isinstance(annotation, UnionType)
     kinds = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}

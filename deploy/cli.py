@@ -13,6 +13,7 @@ from common.config import Settings, allowed_values, kebab_case
 from common.errors import ConfigError, CoterieError
 from deploy.sites import commands
 from deploy.sites.commands import ConfigFile, Words
+from deploy.tables import data_app
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -29,6 +30,7 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(commands.site_app, name="site")
+app.add_typer(data_app, name="data")
 
 
 def _show_version(asked: bool) -> None:

@@ -19,6 +19,7 @@ ORDER = (
     "common/plugins",
     "common/objectives",
     "common/messages",
+    "common/tables",
     "common/data",
     "common/config",
     "common",

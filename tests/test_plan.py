@@ -49,6 +49,7 @@ ARITHMETIC = (
     "common/splits.py",
     "common/transport_plan.py",
     "common/data/*.py",
+    "common/tables/*.py",
     "common/privacy/accounting.py",
     "common/privacy/book.py",
     "common/privacy/closed_form.py",

@@ -1,0 +1,1 @@
+"""Tables of a hospital's kind: read, checked, described and made into numbers."""

@@ -1,0 +1,201 @@
+"""Decoded tables: what a file's columns mean by the federation's schema, a number for each cell.
+
+Columns are found by name, in whatever order. What the schema has no answer for is a problem, and
+all of them are found before anybody gives up.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from common.errors import DataError, quotable
+from common.tables import cells
+from common.tables.problems import Problem
+from common.tables.profiles import YES_NO
+from common.tables.reading import RawTable
+from common.tables.table_schema import TableColumn, TableSchema
+
+__all__ = ["DecodedTable", "decoded", "problems_against"]
+
+Floats = NDArray[np.float64]
+
+_QUOTED = 5
+
+
+@dataclass(frozen=True, eq=False)
+class DecodedTable:
+    """Rows as numbers: nothing filled, scaled or spread over several features yet."""
+
+    features: Floats
+    """(n, columns) in the schema's order; a category is its place in the schema, NaN is missing."""
+    label: Floats | None
+    """(n,): the place of each row's class, or its quantity; None where the file has none."""
+    group: tuple[str, ...] | None
+    """(n,): what each row belongs to."""
+    weight: Floats | None
+    """(n,), above 0."""
+    rows: NDArray[np.int64]
+    """(n,): which of the rows that were read these are."""
+
+
+def problems_against(raw: RawTable, schema: TableSchema) -> list[Problem]:
+    """Return what a file holds that the schema has no answer for."""
+    found: list[Problem] = []
+    _decode(raw, schema, found, with_label=True)
+    return found
+
+
+def decoded(raw: RawTable, schema: TableSchema, *, with_label: bool = True) -> DecodedTable:
+    """Return a file's rows by the schema; without its label, which need not be there then.
+
+    Raises:
+        DataError: a line for each problem.
+    """
+    found: list[Problem] = []
+    table = _decode(raw, schema, found, with_label=with_label)
+    if found:
+        raise DataError("\n".join(map(str, found)))
+    if not len(table.rows):
+        raise DataError(f"{raw.path}: no row is left: all lack a value that they need")
+    return table
+
+
+def _decode(
+    raw: RawTable, schema: TableSchema, found: list[Problem], *, with_label: bool
+) -> DecodedTable:
+    file = str(raw.path)
+    if raw.ragged and schema.ragged_rows == "refuse":
+        row, count = raw.ragged[0]
+        says = (
+            f"{len(raw.ragged)} rows have more or fewer cells than the {len(raw.names)} of the "
+            f"header; row {row} has {count}; mend them, or set ragged-rows = 'drop' in the schema"
+        )
+        found.append(Problem(file, None, "ragged", says))
+    keep = np.ones(raw.rows, np.bool_)
+
+    def column(wanted: TableColumn | None) -> Floats | None:
+        if wanted is None:
+            return None
+        if wanted.name not in raw.names:
+            says = "the schema needs it; add it, or drop it in the schema for all sites"
+            found.append(Problem(file, wanted.name, "missing-column", says))
+            return None
+        values, wrong = _numbers(raw.column(wanted.name), wanted, schema)
+        found.extend(Problem(file, wanted.name, kind, says) for kind, says in wrong)
+        if wanted.fill == "drop-row":
+            keep[np.isnan(values)] = False
+        return values
+
+    parts = [column(wanted) for wanted in schema.features]
+    label = column(schema.label) if with_label else None
+    weight = column(schema.role("weight"))
+    group = schema.role("group")
+    belongs = None if group is None else _groups(raw, group, found)
+    rows = np.flatnonzero(keep)
+    there = [part[rows] for part in parts if part is not None]
+    return DecodedTable(
+        np.stack(there, axis=1) if there else np.empty((len(rows), 0)),
+        None if label is None else label[rows],
+        None if belongs is None else tuple(belongs[row] for row in rows),
+        None if weight is None else weight[rows],
+        rows,
+    )
+
+
+def _groups(raw: RawTable, group: TableColumn, found: list[Problem]) -> list[str] | None:
+    if group.name not in raw.names:
+        says = "the schema needs it: it says which rows belong together"
+        found.append(Problem(str(raw.path), group.name, "missing-column", says))
+        return None
+    known = cells.without(cells.values(raw.column(group.name)), group.missing)
+    if known.null_count:
+        says = f"{known.null_count} rows belong to nothing; fill it in, or drop the rows"
+        found.append(Problem(str(raw.path), group.name, "missing", says))
+    texts: list[str] = pc.fill_null(known, "").to_pylist()
+    return texts
+
+
+Wrong = Iterator[tuple[str, str]]
+
+
+def _numbers(column: Any, wanted: TableColumn, schema: TableSchema) -> tuple[Floats, list[Any]]:
+    """Return a column's cells as numbers (n,), NaN where missing, and what is wrong with them."""
+    wrong: list[tuple[str, str]] = []
+    # An empty cell is a missing value whatever else stands for one.
+    column = cells.without(column, {"", *wanted.missing})
+    missing = column.null_count
+    if wanted.kind == "category" or (wanted.kind == "label" and schema.task == "classification"):
+        values = _places(column, wanted, wrong)
+    elif wanted.kind == "yes/no":
+        values = _answers(column, wrong)
+    elif wanted.kind == "date":
+        values = _dates(column, wanted.date, wrong)
+    else:
+        values = _quantities(column, wanted, wrong)
+        missing += int(np.isnan(values).sum()) - missing if not cells.is_text(column) else 0
+    if missing and wanted.fill == "refuse":
+        says = f"{missing} of {len(column)} rows have no value; say in the schema how to fill it"
+        wrong.append(("missing", says))
+    return values, wrong
+
+
+def _places(column: Any, wanted: TableColumn, wrong: list[tuple[str, str]]) -> Floats:
+    texts = cells.meant(cells.values(column), wanted.same)
+    places = pc.index_in(texts, value_set=pa.array(wanted.categories, pa.string()))
+    unknown = pc.and_(pc.is_null(places), pc.is_valid(texts))
+    _refuse(pc.filter(texts, unknown), "category", "not in the schema's categories", wrong)
+    return cells.array_of(pc.cast(places, pa.float64()))
+
+
+def _answers(column: Any, wrong: list[tuple[str, str]]) -> Floats:
+    small = pc.utf8_lower(cells.values(column))
+    yes = pc.is_in(small, value_set=pa.array(sorted(YES_NO.values()), pa.string()))
+    no = pc.is_in(small, value_set=pa.array(sorted(YES_NO), pa.string()))
+    unknown = pc.and_(pc.invert(pc.or_(yes, no)), pc.is_valid(small))
+    _refuse(pc.filter(column, unknown), "category", "neither yes nor no", wrong)
+    values = cells.array_of(pc.cast(yes, pa.float64()))
+    known = cells.array_of(pc.cast(pc.or_(yes, no), pa.float64())) > 0
+    return np.where(known, values, np.nan)
+
+
+def _dates(column: Any, formats: tuple[str, ...], wrong: list[tuple[str, str]]) -> Floats:
+    """Return days since 1970; a file writes all its dates alike, in one of the formats."""
+    found = [cells.dates(column, written) for written in formats]
+    values = max(found, key=lambda days: int(np.isfinite(days).sum()))
+    lost = np.isnan(values) & cells.array_of(pc.cast(pc.is_valid(column), pa.float64())).astype(
+        bool
+    )
+    _refuse(pc.filter(column, pa.array(lost)), "date", f"no date as {' or '.join(formats)}", wrong)
+    return values
+
+
+def _quantities(column: Any, wanted: TableColumn, wrong: list[tuple[str, str]]) -> Floats:
+    if cells.is_text(column):
+        comma = pc.any(pc.match_substring(column, ",")).as_py()
+        decimal = "," if comma else "."
+        values = cells.numbers(column, decimal)
+        lost = pc.and_(pc.is_valid(column), pa.array(np.isnan(values)))
+        _refuse(pc.filter(column, lost), "text", "no number", wrong)
+    else:
+        values = cells.numbers(column)
+    infinite = np.isinf(values)
+    if infinite.any():
+        wrong.append(("infinite", f"{int(infinite.sum())} rows hold an infinite number"))
+    if wanted.kind == "weight" and (values <= 0).any():
+        wrong.append(("text", "a weight must be above 0"))
+    return np.clip(values, wanted.clip_low, wanted.clip_high)
+
+
+def _refuse(lost: Any, kind: str, why: str, wrong: list[tuple[str, str]]) -> None:
+    """Note cells that the schema has no answer for, the first few of them by what they hold."""
+    if not len(lost):
+        return
+    distinct = pc.unique(lost).to_pylist()
+    shown = ", ".join(repr(quotable(str(value))) for value in distinct[:_QUOTED])
+    more = f" and {len(distinct) - _QUOTED} others" if len(distinct) > _QUOTED else ""
+    wrong.append((kind, f"{shown}{more} in {len(lost)} rows: {why}"))

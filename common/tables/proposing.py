@@ -1,0 +1,247 @@
+"""Proposals: a table schema guessed from what a file holds, and one made of several sites' guesses.
+
+A guess is for people to read. What it leaves out, it says why; what it cannot decide, it asks.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+
+from common.tables.profiles import YES_NO, ColumnProfile
+from common.tables.table_schema import (
+    MOST_CLASSES,
+    TableColumn,
+    TableProposal,
+    sorted_values,
+)
+
+__all__ = ["guess_label", "joined", "proposed", "usual_columns"]
+
+_LABEL_NAMES = (
+    *("label", "target", "class", "outcome", "diagnosis", "y", "num", "status"),
+    *("disease", "sick", "died", "death", "survived", "response", "result"),
+)
+_FILLS = {"number": "median", "date": "median", "yes/no": "most-frequent", "category": "category"}
+_OF_VALUES = ("category", "yes/no")
+_MOST_SLIPS = 5  # different cells of a column of numbers that are none
+_NO_VALUE = "no row has a value"
+_ONE_VALUE = "all rows have one value"
+_ROWS_PER_CATEGORY = 3  # fewer, and the values tell rows apart
+
+
+def guess_label(headers: Sequence[Sequence[str]]) -> str:
+    """Return the usual name of a label that most headers have; empty if there is none."""
+    by_small = {name.lower(): name for name in usual_columns(headers)}
+    return next((by_small[name] for name in _LABEL_NAMES if name in by_small), "")
+
+
+def usual_columns(headers: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the columns of more than half of the files, in the order that most of them have."""
+    counts = Counter(name for header in headers for name in dict.fromkeys(header))
+    usual = {name for name, count in counts.items() if 2 * count > len(headers)}
+    orders = Counter(
+        tuple(name for name in dict.fromkeys(header) if name in usual)
+        for header in headers
+        if usual <= set(header)
+    )
+    if not orders:  # no file has them all
+        return tuple(name for name in counts if name in usual)
+    return max(orders, key=lambda order: orders[order])
+
+
+def proposed(profiles: Sequence[ColumnProfile], label: str, *, ragged: bool) -> TableProposal:
+    """Return what one file would need; of two columns of one name the first is described."""
+    by_name = {profile.name: profile for profile in reversed(profiles)}
+    columns = [by_name[name] for name in dict.fromkeys(profile.name for profile in profiles)]
+    return TableProposal(
+        task="regression"
+        if label in by_name and is_continuous(by_name[label])
+        else "classification",
+        ragged_rows="drop" if ragged else "refuse",
+        columns=tuple(
+            _label(found) if found.name == label else _feature(found) for found in columns
+        ),
+    )
+
+
+def is_continuous(found: ColumnProfile) -> bool:
+    """Return whether a label's numbers are quantities, and no classes."""
+    return found.is_numeric and (found.distinct == 0 or found.distinct > MOST_CLASSES)
+
+
+def _label(found: ColumnProfile) -> TableColumn:
+    return TableColumn(
+        name=found.name,
+        kind="label",
+        categories=() if is_continuous(found) else sorted_values(found.values),
+        missing=_missing(found),
+        fill="drop-row" if _missing(found) else "refuse",
+    )
+
+
+def _missing(found: ColumnProfile) -> tuple[str, ...]:
+    return tuple(sorted({*found.missing, *found.infinite, *found.others}))
+
+
+def _feature(found: ColumnProfile) -> TableColumn:
+    kind, drop = _kind(found)
+    used = not drop
+    missing = _missing(found) if used else ()
+    return TableColumn(
+        name=found.name,
+        kind=kind,  # type: ignore[arg-type]
+        drop=drop,
+        missing=missing,
+        fill=_FILLS.get(kind, "refuse") if missing else "refuse",  # type: ignore[arg-type]
+        categories=sorted_values(found.values) if used and kind in _OF_VALUES else (),
+        date=(found.date,) if kind == "date" else (),
+    )
+
+
+def _kind(found: ColumnProfile) -> tuple[str, str]:
+    """Return a column's kind, and why it is not used, if it is not."""
+    if not found.known:
+        return "number", _NO_VALUE
+    if found.date:
+        return "date", ""
+    if found.is_constant and not found.others:
+        return "number" if found.is_numeric else "category", _ONE_VALUE
+    if found.is_numeric:
+        return _kind_of_numbers(found)
+    if found.is_yes_no:
+        return "yes/no", ""
+    few = len(found.values) * _ROWS_PER_CATEGORY <= found.known or len(found.values) == 2
+    if found.values and few:
+        return "category", ""
+    if found.is_named_id or (found.all_differ and not found.has_words):
+        return _id(found)
+    if found.distinct * _ROWS_PER_CATEGORY <= found.known:
+        return "category", f"{found.distinct} values are more than {MOST_CLASSES}"
+    return "text", "free text"
+
+
+def _kind_of_numbers(found: ColumnProfile) -> tuple[str, str]:
+    if len(found.others) > _MOST_SLIPS:
+        return "text", f"numbers and {len(found.others)} other texts"
+    if set(found.values) == {"0", "1"}:
+        return "yes/no", ""
+    # Numbers from 0 or 1 on without a gap count rows.
+    counts = found.low in (0, 1) and found.high - found.low + 1 == found.known
+    named = found.is_named_id and found.distinct > 0
+    if found.all_differ and (named or counts):
+        return "id", "it tells single rows apart"
+    return _id(found) if named and found.distinct > MOST_CLASSES else ("number", "")
+
+
+def _id(found: ColumnProfile) -> tuple[str, str]:
+    if found.distinct < found.known and found.is_named_id:
+        return "group", ""
+    return "id", "it tells single rows apart"
+
+
+def joined(proposals: Sequence[TableProposal]) -> TableProposal:
+    """Return what holds for all files, each of which has its proposal."""
+    headers = [[column.name for column in own.columns] for own in proposals]
+    names = dict.fromkeys((*usual_columns(headers), *(n for header in headers for n in header)))
+    regression = any(own.task == "regression" for own in proposals)
+    columns = []
+    for name in names:
+        at = [column for own in proposals for column in own.columns if column.name == name]
+        column = _merged_column(at, len(proposals) - len(at), len(proposals))
+        is_quantity = regression and column.kind == "label"
+        columns.append(column.replace(categories=(), same={}) if is_quantity else column)
+    return TableProposal(
+        task="regression" if regression else "classification",
+        ragged_rows="drop" if any(own.ragged_rows == "drop" for own in proposals) else "refuse",
+        columns=tuple(_one_group(columns)),
+    )
+
+
+def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> TableColumn:
+    # Where one file holds one value or none, others may differ: it is used all the same.
+    used = [column for column in at if column.drop not in (_NO_VALUE, _ONE_VALUE)] or list(at)
+    kinds = {column.kind for column in used}
+    kind = used[0].kind if len(kinds) == 1 else _common_kind(kinds)
+    drops = [column.drop for column in used if column.drop]
+    if without:
+        drop = f"not in {without} of {files} files"
+    elif kind is None:
+        drop = f"kinds differ: {', '.join(sorted(kinds))}"
+    else:
+        drop = drops[0] if drops else ""
+    kind = kind or used[0].kind
+    categories: tuple[str, ...] = ()
+    same: dict[str, str] = {}
+    if kind in ("category", "label") and not drop:
+        categories, same = _common_values([c.categories for c in used if c.categories])
+        for column in used:
+            same |= {value: same.get(meant, meant) for value, meant in column.same.items()}
+    missing = {mark for column in at for mark in column.missing}
+    fills = [column.fill for column in at if column.fill != "refuse"]
+    return TableColumn(
+        name=at[0].name,
+        kind=kind,  # type: ignore[arg-type]
+        drop=drop,
+        missing=tuple(sorted(missing)) if not drop else (),
+        fill=(_FILLS.get(kind) or fills[0]) if fills and not drop else "refuse",  # type: ignore[arg-type]
+        categories=categories,
+        same=same,
+        date=tuple(dict.fromkeys(written for column in used for written in column.date)),
+    )
+
+
+def _common_kind(kinds: AbstractSet[str]) -> str | None:
+    """Return the kind of a column that is of one kind here and of another there, if one fits."""
+    if "category" in kinds and kinds <= {"category", "yes/no"}:
+        return "category"
+    return "number" if kinds == {"number", "yes/no"} else None
+
+
+def _common_values(found: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], dict[str, str]]:
+    """Return the values of all sites as most of them write them, and what else is written.
+
+    >>> _common_values([("female", "male"), ("female", "male"), ("F", "M")])
+    (('female', 'male'), {'F': 'female', 'M': 'male'})
+    """
+    counts = Counter(found)
+    usual = max(counts, key=lambda values: counts[values], default=())
+    categories, same = list(usual), {}
+    for value in dict.fromkeys(value for values in found for value in values):
+        if value in categories:
+            continue
+        meant = _meant(value, usual)
+        if meant is None:
+            categories.append(value)
+        else:
+            same[value] = meant
+    return sorted_values(categories), same
+
+
+def _meant(value: str, usual: Sequence[str]) -> str | None:
+    """Return the one usual value that is written so elsewhere: in other letters, by its initial."""
+    small = value.casefold()
+    alike = [known for known in usual if known.casefold() == small]
+    if not alike and len(value) == 1 and value.isalpha():
+        alike = [known for known in usual if known.casefold().startswith(small)]
+    if not alike and len(usual) == 2:
+        alike = _same_answer(small, usual)
+    return alike[0] if len(alike) == 1 else None
+
+
+def _same_answer(small: str, usual: Sequence[str]) -> list[str]:
+    """Return which of two values answers yes or no as another word does."""
+    no_words, yes_words = set(YES_NO), set(YES_NO.values())
+    return [
+        known
+        for known in usual
+        if any(small in words and known.casefold() in words for words in (no_words, yes_words))
+    ]
+
+
+def _one_group(columns: list[TableColumn]) -> list[TableColumn]:
+    """Return the columns with one group at most: the first; the others tell rows apart no more."""
+    groups = [column for column in columns if column.kind == "group" and not column.drop]
+    return [
+        column.replace(drop=f"{groups[0].name!r} is the group") if column in groups[1:] else column
+        for column in columns
+    ]

@@ -1,0 +1,195 @@
+"""Raw tables: the cells of a .csv, .tsv or .parquet, plain or gzipped, as they stand in the file.
+
+Nothing is guessed of what a cell means, only how the file is written: its encoding and what stands
+between two cells. A parquet file knows what its columns hold, and they keep that.
+"""
+
+import csv
+import gzip
+import io
+import itertools
+import zlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+import pyarrow.parquet
+
+from common.errors import DataError
+
+__all__ = ["TABLE_SUFFIXES", "RawTable", "is_table", "line_of", "read_raw"]
+
+TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
+
+SEPARATORS = (",", ";", "\t", "|")
+_HEAD_BYTES = 2**16  # of which the encoding's mark and the separator are told
+_HEAD_RECORDS = 50
+_BLOCK = 2**24  # bytes parsed at once, and so the longest row
+_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+_OTHERS = (
+    *(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean),
+    *(pa.types.is_timestamp, pa.types.is_date),
+)
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+
+
+@dataclass(frozen=True, eq=False)
+class RawTable:
+    """The cells of one file: columns of texts without spaces around them, or of a parquet's types.
+
+    An empty cell is the empty text; only a parquet file has nulls.
+    """
+
+    path: Path
+    names: tuple[str, ...]
+    columns: tuple[Any, ...]
+    """One Arrow array per name, equally long and at least one row."""
+    separator: str = ","
+    encoding: str = "utf-8"
+    ragged: tuple[tuple[int, int], ...] = ()
+    """(row of the file, its cells) of rows that have another number of cells than the header.
+
+    The header is row 1, and lines without anything do not count. These rows are in no column.
+    """
+
+    @property
+    def rows(self) -> int:
+        """How many rows were read."""
+        return len(self.columns[0])
+
+    def column(self, name: str) -> Any:
+        """Return the first column of that name."""
+        return self.columns[self.names.index(name)]
+
+
+def is_table(path: Path) -> bool:
+    """Return whether a file's name says that it is a table."""
+    return path.name.lower().endswith(TABLE_SUFFIXES)
+
+
+def read_raw(path: Path) -> RawTable:
+    """Return what a file holds.
+
+    Raises:
+        DataError: one line, for a file that is missing, empty, damaged or no table.
+    """
+    try:
+        if path.name.lower().endswith(".parquet"):
+            return _parquet(path)
+        return _texts(path, *_written(path))
+    # Arrow's errors are ValueErrors and OSErrors; a damaged .gz shows in three ways.
+    except (OSError, ValueError, EOFError, zlib.error, pa.ArrowException) as error:
+        why = " ".join(str(error).split())[:200]
+        raise DataError(f"{path.absolute()} cannot be read as a table: {why}") from error
+
+
+def _opened(path: Path) -> Any:
+    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+
+
+def _written(path: Path) -> tuple[str, str]:
+    """Return (encoding, separator) of a file of texts; the encoding may yet turn out another."""
+    with _opened(path) as file:
+        head = file.read(_HEAD_BYTES)
+    encoding = "utf-16" if head.startswith(_UTF16_MARKS) else "utf-8"
+    if encoding == "utf-8" and b"\0" in head:
+        raise ValueError("it holds bytes that are no text")
+    text = head.decode(encoding, errors="replace")
+    return encoding, _separator(text, "\t" if ".tsv" in path.name.lower() else ",")
+
+
+def _separator(text: str, usual: str) -> str:
+    r"""Return what stands between the cells: of what splits most records alike, the usual one.
+
+    >>> _separator("a;b;c\n1,5;2;3\n2,5;4;3\n", ",")
+    ';'
+    """
+
+    def records_alike(separator: str) -> tuple[int, int, bool]:
+        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+        counts = [len(cells) for cells in itertools.islice(reader, _HEAD_RECORDS) if cells]
+        if not counts or counts[0] < 2:
+            return (0, 0, separator == usual)
+        return (Counter(counts)[counts[0]], counts[0], separator == usual)
+
+    return max(SEPARATORS, key=records_alike)
+
+
+def _texts(path: Path, encoding: str, separator: str) -> RawTable:
+    names = _header(path, encoding, separator)
+    ragged: list[tuple[int, int]] = []
+
+    def skip(row: Any) -> str:
+        ragged.append((row.number, row.actual_columns))
+        return "skip"
+
+    # Columns go by their place: two may have one name.
+    places = [str(place) for place in range(len(names))]
+    try:
+        with pa.input_stream(path, compression="detect") as stream:
+            table = pa.csv.read_csv(
+                stream,
+                # Rows have numbers only where one thread reads them, which is no slower.
+                pa.csv.ReadOptions(
+                    use_threads=False, block_size=_BLOCK, encoding=encoding, column_names=places
+                ),
+                pa.csv.ParseOptions(
+                    delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
+                ),
+                pa.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string())),
+            )
+    except pa.ArrowInvalid as error:
+        if encoding != "utf-8" or "UTF8" not in str(error):
+            raise
+        # What office programs of western Europe write where it is not UTF-8.
+        return _texts(path, "cp1252", separator)
+    table = table.slice(1)  # the header, read as a row, so that places could name the columns
+    if not table.num_rows:
+        raise ValueError("no row follows the header")
+    columns = tuple(_trimmed(column) for column in table.columns)
+    return RawTable(path, names, columns, separator, encoding, tuple(ragged))
+
+
+def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
+    marked = "utf-8-sig" if encoding == "utf-8" else encoding
+    with io.TextIOWrapper(_opened(path), marked, errors="replace", newline="") as file:
+        cells = next((cells for cells in csv.reader(file, delimiter=separator) if cells), [])
+    if not any(cell.strip() for cell in cells):
+        raise ValueError("it is empty")
+    return tuple(cell.strip() for cell in cells)
+
+
+def _trimmed(column: Any) -> Any:
+    """Return a column without spaces around its cells; one without any is not copied."""
+    spaces = pc.any(pc.match_substring(column, " ")).as_py()
+    return pc.utf8_trim_whitespace(column) if spaces else column
+
+
+def _parquet(path: Path) -> RawTable:
+    table = pa.parquet.read_table(path)
+    if not table.num_rows or not table.num_columns:
+        raise ValueError("it has no rows")
+    columns = []
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        kind = column.type
+        if pa.types.is_dictionary(kind):
+            column = column.cast(kind.value_type)
+        if not any(is_kind(column.type) for is_kind in (*_TEXTS, *_OTHERS)):
+            raise ValueError(f"column {name!r} holds {kind}; expected numbers, texts or dates")
+        text = any(is_kind(column.type) for is_kind in _TEXTS)
+        columns.append(_trimmed(column.cast(pa.string())) if text else column)
+    return RawTable(path, tuple(str(name).strip() for name in table.column_names), tuple(columns))
+
+
+def line_of(raw: RawTable, row: int) -> int:
+    """Return the line of a row (0: the first below the header) in its file; for messages only."""
+    if raw.path.name.lower().endswith(".parquet"):
+        return row + 1
+    with io.TextIOWrapper(_opened(raw.path), encoding=raw.encoding, newline="") as file:
+        reader = csv.reader(file, delimiter=raw.separator)
+        regular = (reader.line_num for cells in reader if len(cells) == len(raw.names))
+        return next(itertools.islice(regular, row + 1, None))

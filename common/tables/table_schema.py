@@ -1,0 +1,217 @@
+"""Table schemas: what the columns of a federation's tables mean, as ``schema.toml`` says it.
+
+One file is made of what the sites propose and holds for all of them: names, kinds, categories and
+what stands for a missing value, and no rows. Columns are found by their names, in whatever order.
+"""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Literal, Self
+
+import tomli_w
+from pydantic import Field, model_validator
+
+from common.errors import ConfigError, DataError
+from common.schema import Schema
+
+__all__ = [
+    "MOST_CLASSES",
+    "NUMERIC",
+    "TableColumn",
+    "TableProposal",
+    "TableSchema",
+    "sorted_values",
+]
+
+MOST_CLASSES = 50
+"""More values than this are no classes, and no categories either."""
+
+NUMERIC = ("number", "yes/no", "date")
+"""Kinds of columns that are one number each."""
+
+_FEATURES = (*NUMERIC, "category")
+_HEAD = """\
+# What the columns of this federation's tables mean. Every site reads its table by this file.
+# Read it, change what is wrong, and check again: coterie data check FILES... --against THIS FILE
+# A column with a text under "drop" is left out for that reason; take the line away to use it.
+
+"""
+
+
+class TableColumn(Schema):
+    """What one column means, and what becomes of it."""
+
+    name: str = Field(min_length=1, description="as the header has it")
+    kind: Literal["number", "category", "yes/no", "date", "id", "text", "label", "group", "weight"]
+    drop: str = Field(default="", description="why the column is not used; empty: it is")
+    missing: tuple[str, ...] = Field(default=(), description="texts that stand for a missing value")
+    fill: Literal["refuse", "drop-row", "median", "most-frequent", "constant", "category"] = Field(
+        default="refuse", description="what becomes of a missing value"
+    )
+    fill_value: str = Field(default="", description="fill=constant: the value")
+    categories: tuple[str, ...] = Field(
+        default=(), description="all values, in one order for all sites"
+    )
+    same: Mapping[str, str] = Field(
+        default={}, description="what is written, and the value it means"
+    )
+    encode: Literal["one-hot", "ordinal"] = Field(
+        default="one-hot", description="kind=category: how"
+    )
+    date: tuple[str, ...] = Field(
+        default=(), description="kind=date: ways to write one, as %d.%m.%Y"
+    )
+    clip_low: float = Field(default=-1e30, description="smaller numbers become this")
+    clip_high: float = Field(default=1e30, description="larger numbers become this")
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        if len(set(self.categories)) < len(self.categories):
+            raise ValueError(f"column {self.name!r}: categories name a value twice")
+        if self.clip_low >= self.clip_high:
+            raise ValueError(f"column {self.name!r}: clip-low must be below clip-high")
+        if self.is_feature and self.kind == "category" and len(self.categories) < 2:
+            raise ValueError(f"column {self.name!r}: a category needs two values or more")
+        if self.fill == "category" and self.kind != "category":
+            raise ValueError(f"column {self.name!r}: fill = 'category' is for kind = 'category'")
+        if self.fill == "constant":
+            self._check_constant()
+        elif self.fill_value:
+            raise ValueError(f"column {self.name!r}: fill-value is for fill = 'constant'")
+        if self.kind == "date" and not self.drop and not self.date:
+            raise ValueError(f"column {self.name!r}: date must say how, as ['%d.%m.%Y']")
+        return self
+
+    def _check_constant(self) -> None:
+        if self.kind == "category":
+            fits = self.fill_value in self.categories
+        else:
+            try:
+                fits = abs(float(self.fill_value)) <= 1e30
+            except ValueError:
+                fits = False
+        if not fits:
+            raise ValueError(
+                f"column {self.name!r}: fill-value = {self.fill_value!r} is no value of its own"
+            )
+
+    @property
+    def is_feature(self) -> bool:
+        """Whether a model sees it."""
+        return self.kind in _FEATURES and not self.drop
+
+
+class TableProposal(Schema):
+    """What one site's file, or several, would need; it may yet lack a class or a feature."""
+
+    task: Literal["classification", "regression"] = Field(
+        default="classification", description="what the label is"
+    )
+    scaling: Literal["site", "none"] = Field(
+        default="site",
+        description="each feature to mean 0 and deviation 1 over a site's training rows",
+    )
+    ragged_rows: Literal["refuse", "drop"] = Field(
+        default="refuse", description="rows with more or fewer cells than the header"
+    )
+    columns: tuple[TableColumn, ...] = Field(description="[[columns]], one for each")
+
+    @model_validator(mode="after")
+    def _each_once(self) -> Self:
+        names = [column.name for column in self.columns]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"column {twice!r} stands here twice; keep one")
+        return self
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Return what a file says.
+
+        Raises:
+            ConfigError: a line per mistake, each with the file's name.
+            DataError: no such file.
+        """
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise DataError(f"schema {path}: {error.strerror}") from error
+        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"schema {path} is no TOML file: {error}") from error
+        return cls.of(values, source=str(path))
+
+    @classmethod
+    def of(cls, values: Mapping[str, object], *, source: str) -> Self:
+        """Return what a table of values says, checked."""
+        own = dict(values)
+        columns = own.get("columns")
+        if not isinstance(columns, list) or not all(isinstance(c, dict) for c in columns):
+            raise ConfigError(f"{source}: it needs [[columns]] with a name and a kind each")
+        named = [(f"{source}: column {c.get('name', n)!r}", c) for n, c in enumerate(columns, 1)]
+        own["columns"] = [TableColumn.parse(c, source=where) for where, c in named]
+        return cls.parse(own, source=source)
+
+    def complete(self) -> "TableSchema":
+        """Return the schema that this is; :class:`ConfigError` with a line per thing it lacks."""
+        return TableSchema.of(self.to_values(), source="the proposal")
+
+    def to_values(self) -> dict[str, object]:
+        """Return what :meth:`of` takes, without what is at its default."""
+        return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+
+    def to_toml(self) -> str:
+        """Return the file's text."""
+        return _HEAD + tomli_w.dumps(self.to_values())
+
+
+class TableSchema(TableProposal):
+    """All columns, and what is to be learned of them: enough to read a table by."""
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        for kind, least in (("label", 1), ("group", 0), ("weight", 0)):
+            found = [c.name for c in self.columns if c.kind == kind and not c.drop]
+            if not least <= len(found) <= 1:
+                raise ValueError(
+                    f"{len(found)} columns of kind {kind!r} ({', '.join(found) or 'none'}); "
+                    f"expected {'one' if least else 'one at most'}"
+                )
+        if not self.features:
+            raise ValueError("no column is left to learn from: every one is dropped")
+        if self.task == "classification":
+            self._check_classes()
+        return self
+
+    def _check_classes(self) -> None:
+        classes = len(self.label.categories)
+        if not 2 <= classes <= MOST_CLASSES:
+            raise ValueError(
+                f"column {self.label.name!r}: {classes} classes; expected 2 to {MOST_CLASSES} "
+                "under categories, or task = 'regression'"
+            )
+
+    @property
+    def label(self) -> TableColumn:
+        """What is to be learned."""
+        return next(c for c in self.columns if c.kind == "label" and not c.drop)
+
+    @property
+    def features(self) -> tuple[TableColumn, ...]:
+        """What it is learned from, in the order of all sites."""
+        return tuple(column for column in self.columns if column.is_feature)
+
+    def role(self, kind: str) -> TableColumn | None:
+        """Return the column that is of a kind of which there is one at most."""
+        return next((c for c in self.columns if c.kind == kind and not c.drop), None)
+
+
+def sorted_values(values: Iterable[str]) -> tuple[str, ...]:
+    """Return values in their order: as numbers if all are whole numbers, else as texts.
+
+    >>> sorted_values({"10", "9"}), sorted_values({"b", "10"})
+    (('9', '10'), ('10', 'b'))
+    """
+    distinct = set(values)
+    whole = all(value.removeprefix("-").isdecimal() for value in distinct)
+    return tuple(sorted(distinct, key=int) if whole else sorted(distinct))

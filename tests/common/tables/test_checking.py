@@ -1,0 +1,202 @@
+"""Checks of tables: every planted problem is told at once, and the proposal settles them all."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.errors import ConfigError, DataError
+from common.tables.checking import check_against, check_files
+from common.tables.problems import KINDS
+from common.tables.table_schema import TableSchema
+
+HEADER = "id,age,sex,pressure,visit,score,note,site,code,gone,stage,label"
+
+
+def row(n, **changed):
+    cells = {
+        "id": f"P{n:03}",
+        "age": 40 + n % 30,
+        "sex": "male" if n % 3 else "female",
+        "pressure": 110 + n % 7,
+        "visit": f"2019-01-{1 + n % 28:02}",
+        "score": n / 8,
+        "note": f"free words of the ward and the {n}th",
+        "site": "north",
+        "code": f"c{n % 60}",
+        "gone": "",
+        "stage": n % 4,
+        "label": "yes" if n % 2 else "no",
+    }
+    return cells | changed
+
+
+def table(tmp_path, name, rows, separator=",", encoding="utf-8", header=HEADER):
+    path = tmp_path / name
+    names = header.split(",")
+    lines = [header, *(",".join(str(r[c]) for c in names) for r in rows)]
+    path.write_text("\n".join(lines).replace(",", separator), encoding=encoding)
+    return path
+
+
+def told(checked):
+    return {(p.file.rpartition("/")[2], p.column, p.kind) for p in checked.problems}
+
+
+def test_every_planted_problem_is_told_in_one_call(tmp_path):
+    rows = [row(n) for n in range(200)]
+    turned = ",".join(reversed(HEADER.split(",")))
+    files = [
+        table(tmp_path, "plain.csv", rows),
+        table(tmp_path, "order.csv", rows, header=turned),
+        table(tmp_path, "extra.csv", [r | {"new": 1} for r in rows], header=f"{HEADER},new"),
+        table(tmp_path, "lacks.csv", rows, header=HEADER.replace("pressure,", "")),
+        table(tmp_path, "twice.csv", rows, header=f"{HEADER},age"),
+        table(tmp_path, "one.csv", [r | {"label": "no"} for r in rows]),
+        table(
+            tmp_path, "rare.csv", [r | {"label": "no" if r["age"] > 40 else "yes"} for r in rows]
+        ),
+        table(tmp_path, "slips.csv", [row(n, age="1_0" if n == 3 else n % 30) for n in range(200)]),
+        table(tmp_path, "inf.csv", [row(n, age="inf" if n == 3 else n % 30) for n in range(200)]),
+        table(tmp_path, "marks.csv", [row(n, age="NA" if n % 9 else 50) for n in range(200)]),
+        table(tmp_path, "lost.csv", [row(n, label="nan" if n == 7 else "no") for n in range(200)]),
+    ]
+    comma = table(tmp_path, "comma.csv", [r | {"sex": "män"} for r in rows], ";", "cp1252")
+    comma.write_bytes(comma.read_bytes().replace(b".", b","))
+    ragged = table(tmp_path, "ragged.csv", rows)
+    ragged.write_text(ragged.read_text() + "\n1,2,3\n")
+    found = told(check_files([*files, comma, ragged]))
+    expected = {
+        ("plain.csv", "id", "id"),
+        ("plain.csv", "sex", "category"),
+        ("plain.csv", "visit", "date"),
+        ("plain.csv", "note", "text"),
+        ("plain.csv", "site", "constant"),
+        ("plain.csv", "code", "many-categories"),
+        ("plain.csv", "gone", "all-missing"),
+        ("order.csv", None, "order"),
+        ("extra.csv", "new", "extra-column"),
+        ("lacks.csv", "pressure", "missing-column"),
+        ("twice.csv", "age", "duplicate-column"),
+        ("one.csv", "label", "one-class"),
+        ("rare.csv", "label", "imbalance"),
+        ("slips.csv", "age", "text"),
+        ("inf.csv", "age", "infinite"),
+        ("marks.csv", "age", "missing"),
+        ("lost.csv", "label", "missing"),
+        ("comma.csv", None, "separator"),
+        ("comma.csv", None, "encoding"),
+        ("comma.csv", "score", "decimal"),
+        ("ragged.csv", None, "ragged"),
+    }
+    assert expected <= found
+    # Nothing is told of columns that are in order.
+    assert not {p for p in found if p[1] in ("stage", "pressure")} - expected
+    assert {kind for _, _, kind in found} == set(KINDS) - {"continuous-label"}
+
+
+def test_a_continuous_label_is_told_and_proposed_as_a_quantity(tmp_path):
+    file = table(tmp_path, "own.csv", [row(n, label=n * 1.5) for n in range(80)])
+    checked = check_files([file])
+    assert ("own.csv", "label", "continuous-label") in told(checked)
+    assert checked.proposal.complete().task == "regression"
+
+
+def test_what_is_in_order_has_no_problem(tmp_path):
+    file = table(tmp_path, "own.csv", [row(n) for n in range(60)], header="age,stage,label")
+    checked = check_files([file])
+    assert checked.problems == ()
+    schema = checked.proposal.complete()
+    assert schema.label.categories == ("no", "yes")
+    assert [column.name for column in schema.features] == ["age", "stage"]
+
+
+def test_a_label_is_asked_for_where_no_usual_name_is_there(tmp_path):
+    file = table(tmp_path, "own.csv", [row(n) for n in range(60)], header="age,stage")
+    checked = check_files([file])
+    [problem] = checked.problems
+    assert problem.kind == "missing-column"
+    assert "--label-column" in problem.says
+    with pytest.raises(ConfigError, match="0 columns of kind 'label'"):
+        checked.proposal.complete()
+    assert check_files([file], "stage").proposal.complete().label.name == "stage"
+
+
+def test_many_classes_are_no_schema(tmp_path):
+    file = table(tmp_path, "own.csv", [row(n, label=f"c{n % 60}") for n in range(300)])
+    checked = check_files([file])
+    assert ("own.csv", "label", "many-categories") in told(checked)
+    with pytest.raises(ConfigError, match="0 classes; expected 2 to 50"):
+        checked.proposal.complete()
+
+
+def test_each_unreadable_file_has_a_line(tmp_path):
+    good = table(tmp_path, "good.csv", [row(n) for n in range(20)])
+    bad = [tmp_path / f"bad-{n}.csv" for n in range(200)]
+    for n, file in enumerate(bad):
+        file.write_bytes(b"" if n % 2 else b"\0\0")
+    with pytest.raises(DataError) as refused:
+        check_files([good, *bad])
+    lines = str(refused.value).splitlines()
+    assert [str(file) in line for file, line in zip(bad, lines, strict=True)] == [True] * 200
+
+
+def test_against_a_schema_only_what_it_does_not_settle_is_told(tmp_path):
+    names = "age,sex,visit,label"
+    file = table(tmp_path, "own.csv", [row(n) for n in range(60)], header=names)
+    schema = check_files([file]).proposal.complete()
+    assert check_against([file], schema) == ()
+    changes = {
+        "age": ("old", "text"),
+        "sex": ("other", "category"),
+        "visit": ("soon", "date"),
+        "label": ("maybe", "category"),
+    }
+    for column, (cell, kind) in changes.items():
+        rows = [row(n, **({column: cell} if n == 5 else {})) for n in range(60)]
+        [problem] = check_against([table(tmp_path, "new.csv", rows, header=names)], schema)
+        assert (problem.column, problem.kind) == (column, kind)
+        assert repr(cell) in problem.says
+    rows = [row(n, age="" if n == 5 else 30, sex="inf") for n in range(60)]
+    found = check_against([table(tmp_path, "new.csv", rows, header="sex,label,age")], schema)
+    assert [(p.column, p.kind) for p in found] == [
+        ("age", "missing"),
+        ("sex", "category"),
+        ("visit", "missing-column"),
+    ]
+
+
+_WORDS = st.sampled_from(["a", "b", "B", "yes", "no", "0", "1", "1.0", "NA", "", "?", "7,5", "1_0"])
+_CELLS = st.one_of(
+    _WORDS, st.integers(-3, 60).map(str), st.floats(-9, 9).map("{:.2f}".format), st.just("inf")
+)
+
+
+@settings(max_examples=40)
+@given(
+    columns=st.lists(
+        st.one_of(
+            st.lists(_CELLS, min_size=12, max_size=12),
+            st.lists(_WORDS, min_size=12, max_size=12),
+            st.lists(st.integers(0, 99).map(str), min_size=12, max_size=12),
+        ),
+        min_size=2,
+        max_size=5,
+    ),
+    split=st.integers(1, 11),
+)
+def test_a_schema_that_can_be_proposed_is_one_that_its_files_accept(
+    tmp_path_factory, columns, split
+):
+    folder = tmp_path_factory.mktemp("tables")
+    header = ";".join([*(f"c{n}" for n in range(len(columns) - 1)), "label"])
+    rows = [";".join(cells) for cells in zip(*columns, strict=True)]
+    files = [folder / "a.csv", folder / "b.csv"]
+    for file, part in zip(files, (rows[:split], rows[split:]), strict=True):
+        file.write_text("\n".join([header, *part]))
+    try:
+        checked = check_files(files)
+        schema = checked.proposal.complete()
+    except (ConfigError, DataError):
+        return
+    assert TableSchema.of(schema.to_values(), source="again") == schema
+    assert check_against(files, schema) == ()
