@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.errors import DataError
-from server_app.record.format import ClientLine, ClustersFile, ResultsFile, RoundLine, StatusFile
+from server_app.record.clusters_format import ClustersFile
+from server_app.record.format import ClientLine, ResultsFile, RoundLine, StatusFile
 from server_app.record.run_folder import RunFolder
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ ORDER = (
     "server_app/selection",
     "server_app/record/json_record",
     "server_app/record/format",
+    "server_app/record/clusters_format",
     "server_app/record/release_format",
     "server_app/record/precheck_format",
     "server_app/metering",

@@ -74,6 +74,7 @@ ARITHMETIC = (
     "server_app/clustering/hierarchy.py",
     "server_app/clustering/partition.py",
     "server_app/clustering/repulsion.py",
+    "server_app/clustering/splits.py",
     "server_app/metering/attribution.py",
     "server_app/record/energy_figures.py",
     "server_app/record/fairness.py",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from common.config import Settings
 from server_app.clustering import by_updates
 from server_app.clustering.by_updates import FedGroupSettings, FlHcSettings
+from server_app.clustering.splits import CflSettings, RecursiveSplits
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 
 _CLUSTERED = ("selection", "clients-per-round")
@@ -84,4 +85,51 @@ FED_GROUP = Composition(
 )
 
 
-METHODS: Mapping[str, Composition] = {"fl-hc": FL_HC, "fed-group": FED_GROUP}
+def cfl(settings: Settings) -> Method:
+    """FedAvg, and clusters split in two while their members pull apart: Sattler et al."""
+    return model_per_cluster(RecursiveSplits.of(settings), settings)
+
+
+CFL = Composition(
+    cfl,
+    card=Card(
+        paper="Sattler et al. 2020",
+        source=(
+            "Sattler, Müller, Samek, “Clustered Federated Learning: Model-Agnostic Distributed "
+            "Multitask Optimization under Privacy Constraints”, IEEE TNNLS 2021, Algorithm 2"
+        ),
+        trains="everybody, or M spread over the clusters",
+        sees="every update, in every round",
+        rule=(
+            "All sites begin in one cluster. After round cfl-first-round, a cluster of three or "
+            "more is split where its model rests and its members do not: where the mean update, by "
+            "rows, is shorter than cfl-mean-norm (or than a quarter of the longest) and the "
+            "longest is longer than cfl-longest-norm. The split is the one of smallest largest "
+            "cosine between members of different parts; both start from the model they had, and "
+            "that round is averaged within them already. Splits are never mended. A member that "
+            "did not answer goes with the part that its last update resembles; one that has never "
+            "trained postpones the split. A site that joins late trains the model of the first "
+            "split, and goes where others made the same of it. The log tells both lengths for "
+            "every cluster and round; absolute bounds are set by them. The authors' code splits by "
+            "complete linkage and averages without rows; here it is the paper."
+        ),
+        assumes=(
+            "Sites of different kinds pull the common model in opposite directions once it rests; "
+            "so it takes rounds before anything shows, and full participation."
+        ),
+        costs="Everybody's training in every round. The server keeps every site's last update.",
+        settings=(
+            *("cfl-first-round", "cfl-mean-norm", "cfl-longest-norm", "cfl-separation"),
+            *_CLUSTERED,
+        ),
+        example="cfl-first-round=5",
+    ),
+    settings=(CflSettings,),
+)
+
+
+METHODS: Mapping[str, Composition] = {
+    "cfl": CFL,
+    "fl-hc": FL_HC,
+    "fed-group": FED_GROUP,
+}

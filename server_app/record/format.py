@@ -1,9 +1,10 @@
 """Run-folder format: every key of the files that more than one module writes or reads.
 
-Lines of ``rounds.jsonl`` and ``clients.jsonl``, ``clusters.json``, ``sites.json``, ``status.json``,
-``results.json`` and ``change-to-local.json``; :mod:`server_app.record.release_format` has what left
-the sites, :mod:`server_app.record.precheck_format` what a precheck found. Nothing else spells a key
-of theirs. docs/run-folder.md lists the same keys for whoever reads the files without Coterie.
+Lines of ``rounds.jsonl`` and ``clients.jsonl``, ``sites.json``, ``status.json``, ``results.json``
+and ``change-to-local.json``; :mod:`server_app.record.clusters_format` has ``clusters.json``,
+:mod:`server_app.record.release_format` what left the sites,
+:mod:`server_app.record.precheck_format` what a precheck found. Nothing else spells a key of theirs.
+docs/run-folder.md lists the same keys for whoever reads the files without Coterie.
 
 NaN is null in a file: not known. None is a key that a file does not have: it does not apply, or an
 older version did not write it.
@@ -19,9 +20,7 @@ __all__ = [
     "REPORTED",
     "ChangeToLocalFile",
     "ClientLine",
-    "ClustersFile",
     "ModelScore",
-    "ProbeNote",
     "Rejection",
     "ResultsFile",
     "RoundLine",
@@ -211,44 +210,6 @@ REPORTED = (
     *("shared_loss", "shared_accuracy", "seconds"),
 )
 """Keys of :class:`ClientLine` that a site's report on a model has too."""
-
-
-@dataclass(frozen=True)
-class ProbeNote(JsonRecord):
-    """What the models of clusters were compared on."""
-
-    source: str
-    """``public``, ``client-rows`` and the like."""
-    rows: int
-    layer: str
-    """Whose activations were compared."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClustersFile(JsonRecord):
-    """``clusters.json``: who is grouped with whom, and how that came about."""
-
-    FILE = "clusters.json"
-
-    round: int = 0
-    """After which they were formed; 0: before the first."""
-    strategy: str = ""
-    metric: str | None = None
-    """Of the distances between sites."""
-    num_clusters: int | None = None
-    chosen_by: str = ""
-    """What set their number: ``num-clusters`` or the rule that did."""
-    score: str | None = null()
-    """What the scores are: ``silhouette`` in [-1, 1] or ``diversity`` in nats."""
-    scores: Mapping[str, float | None] = field(default_factory=dict)
-    """By number of clusters tried."""
-    drift: float | None = None
-    """Share of the sites that changed cluster, in [0, 1]; NaN: nobody was grouped anew."""
-    sites: Mapping[str, int] = field(default_factory=dict)
-    """Site -> cluster; those that joined late come last."""
-    probe: ProbeNote | None = None
-    disclosure: str | None = None
-    """What sites gave out for it, in words."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import (
     ChangeToLocalFile,
     ClientLine,
-    ClustersFile,
     ResultsFile,
     RoundLine,
     SiteEntry,

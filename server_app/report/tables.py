@@ -46,6 +46,7 @@ def _cluster_table(run: RecordedRun) -> PageTable:
         "silhouette": "the number with the best silhouette",
         "clients-per-round": "each large enough for a round",
         "num-clusters": "as was set",
+        "splits": "as splits left them",
         "threshold": "as merge up to the threshold",
         "flis-threshold": "as the threshold on equal predictions gives",
         "ot-detrimental": "as merge while their mean cost is below the detrimental threshold",

@@ -1,5 +1,8 @@
 """First training of sites that join late: outside any round, on a model that the others had."""
 
+import logging
+from collections.abc import Callable, Collection
+
 from flwr.serverapp import Grid
 
 from common import messages
@@ -8,6 +11,8 @@ from server_app.rounds.attempt import Trained
 from server_app.rounds.exchange import Answer, Exchange
 from server_app.rounds.guard import inspect_training
 from server_app.rounds.roster import Roster
+
+log = logging.getLogger("coterie")
 
 
 def first_trained(
@@ -33,3 +38,35 @@ def first_trained(
     )
     replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
     return exchange.answers(replies, lambda reply, asked: inspect_training(reply, asked, template))
+
+
+def admitted(
+    newcomers: Roster,
+    known: Collection[str],
+    model: Parameters,
+    server_round: int,
+    grid: Grid,
+    timeout: float,
+    place: Callable[[Parameters], None],
+) -> Roster | None:
+    """Return the newcomers that answered with what they make of a model; None: none did.
+
+    Args:
+        newcomers: the sites.
+        known: names of sites that have a place from before; they came back.
+        model: that all of them train.
+        server_round: the round before which they joined.
+        grid: the connection to the sites.
+        timeout: seconds to wait for their answers.
+        place: called with what each site trained that has no place yet, in order.
+    """
+    kept = []
+    for answer in first_trained(newcomers, model, server_round, grid, timeout):
+        name = newcomers.names[answer.client]
+        if answer.value is None:
+            log.warning("%s joined but is left out: %s", name, answer.verdict)
+            continue
+        kept.append(answer.client)
+        if name not in known:
+            place(answer.value[1])
+    return newcomers.subset(kept) if kept else None

@@ -68,13 +68,15 @@ def with_latest(
 ) -> np.ndarray:
     """Return what each client's last training added to its model, (n, parameters) float32.
 
+    Of floating point arrays: counters are no parameters.
+
     Args:
         known: the same before these updates, perhaps of fewer clients; newcomers' rows are 0.
         updates: of some clients.
         models: that were sent.
         num_clients: n.
     """
-    shape = num_clients, sum(value.size for value in models[0].values())
+    shape = num_clients, flat(models[0]).size
     if known.shape != shape:
         grown = np.zeros(shape, dtype=np.float32)
         grown[: len(known), : known.shape[1]] = known
@@ -85,5 +87,6 @@ def with_latest(
 
 
 def flat(parameters: Parameters) -> np.ndarray:
-    """Return all entries of a model, (parameters,) float32."""
-    return np.concatenate([value.ravel() for value in parameters.values()], dtype=np.float32)
+    """Return all entries of a model's floating point arrays, (parameters,) float32."""
+    floats = [value.ravel() for value in parameters.values() if value.dtype.kind == "f"]
+    return np.concatenate(floats, dtype=np.float32)

@@ -11,7 +11,7 @@ from common.config import Settings
 from common.two_party.messages import LABELS
 from server_app.clustering.by_labels import LabelDistances
 from server_app.methods import Method
-from server_app.record.format import ClustersFile
+from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
 from server_app.strategies.label_products import LabelPairs

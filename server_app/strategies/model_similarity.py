@@ -22,10 +22,10 @@ from server_app.clustering.clusters import Clusters, ScoredClusters, check_num_c
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.methods import Method
 from server_app.record.checkpoint import State
-from server_app.record.format import ClustersFile, ProbeNote
+from server_app.record.clusters_format import ClustersFile, ProbeNote
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Update
-from server_app.rounds.first_training import first_trained
+from server_app.rounds.first_training import admitted
 from server_app.rounds.memory import flat
 from server_app.rounds.probe_inquiry import rows_of_sites
 from server_app.rounds.roster import Roster
@@ -133,18 +133,8 @@ class ModelSimilarityClustering(FederatedTraining):
         """
         if self._shared is None:
             return super().admit(newcomers, server_round, grid, timeout)
-        known, kept = set(self.roster.names), []
-        for answer in first_trained(newcomers, self._shared, server_round, grid, timeout):
-            name = newcomers.names[answer.client]
-            if answer.value is None:
-                log.warning("%s joined but is left out: %s", name, answer.verdict)
-                continue
-            kept.append(answer.client)
-            if name not in known:
-                self._place(answer.value[1])
-        if not kept:
-            return None
-        return newcomers.subset(kept)
+        known = self.roster.names
+        return admitted(newcomers, known, self._shared, server_round, grid, timeout, self._place)
 
     def _place(self, trained: Parameters) -> None:
         assert self._shared is not None

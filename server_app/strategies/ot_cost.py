@@ -14,7 +14,7 @@ from common.messages import Parameters
 from server_app.clustering.algorithms import Clusters
 from server_app.methods import Method
 from server_app.record.checkpoint import State
-from server_app.record.format import ClustersFile
+from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
 from server_app.selection import rules

@@ -12,13 +12,13 @@ from common.config import Settings
 from common.messages import EvaluateReport, Introduction, LossReport, PersonalReport, TrainReport
 from deploy.simulation.grid import simulate
 from server_app.metering.bill import Bill
+from server_app.record import clusters_format, precheck_format, release_format
 from server_app.record import format as run_format
-from server_app.record import precheck_format, release_format
+from server_app.record.clusters_format import ClustersFile
 from server_app.record.energy_figures import PHASES
 from server_app.record.format import (
     REPORTED,
     ClientLine,
-    ClustersFile,
     ResultsFile,
     RoundLine,
     SiteEntry,
@@ -31,7 +31,7 @@ from server_app.record.run_folder import RunFolder
 PAGE = Path(__file__).parents[3] / "docs" / "run-folder.md"
 RECORDS = {
     record
-    for module in (run_format, release_format, precheck_format)
+    for module in (run_format, clusters_format, release_format, precheck_format)
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, JsonRecord) and record is not JsonRecord
 }
@@ -161,6 +161,7 @@ SECTIONS = {
     "an entry of `sites` in a release": "ReleaseTally",
     "an entry of `sites` in `change-to-local.json`": "SiteChangeEntry",
     "`weights`": "PrecheckWeights",
+    "an entry of `splits`": "SplitNote",
     "`thresholds`": "PrecheckThresholds",
     "an entry of `sites` in `precheck.json`": "PrecheckSite",
     "an entry of `groups`": "PrecheckGroup",
