@@ -7,6 +7,8 @@ from urllib.parse import unquote
 
 import pytest
 
+pytestmark = pytest.mark.checkout
+
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 INDEX = DOCS / "README.md"

@@ -14,6 +14,8 @@ import plan
 import pytest
 from plan import ORDER, PACKAGES, ROOT
 
+pytestmark = pytest.mark.checkout
+
 BELOW = {
     "common": {"common"},
     "server_app": {"server_app", "common"},

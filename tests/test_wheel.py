@@ -14,6 +14,8 @@ from plan import PACKAGES, ROOT
 
 import hatch_build
 
+pytestmark = pytest.mark.checkout
+
 TINY = ["num-clients=4", "num-server-rounds=1", "local-epochs=1", "workers=1"]
 
 

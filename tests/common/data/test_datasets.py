@@ -156,6 +156,7 @@ class TestLoading:
         dataset = load_dataset("digits", test_fraction=0.3, seed=0)
         assert len(dataset.test_x) == round(1797 * 0.3)
 
+    @pytest.mark.checkout
     def test_digits_load_neither_torch_nor_flower(self):
         code = (
             "import sys; from common.data.datasets import load_dataset; import common.splits;"

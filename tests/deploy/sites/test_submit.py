@@ -59,5 +59,6 @@ def _text(path):
     return path.read_text("utf-8", errors="replace") if path.is_file() else ""
 
 
+@pytest.mark.checkout
 def test_the_app_that_is_sent_is_the_checkout():
     assert submit.APP == ROOT
