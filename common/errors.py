@@ -92,6 +92,18 @@ class RoundError(CoterieError):
     """A round that ended without a usable result, also after its retry."""
 
 
+class SiteError(RoundError):
+    """A site that gave nothing usable where every site's answer is needed.
+
+    Attributes:
+        client: its position in the roster.
+    """
+
+    def __init__(self, text: str, client: int) -> None:
+        super().__init__(text)
+        self.client = client
+
+
 class ComparisonError(CoterieError):
     """Runs of a comparison that failed, one line for each; the others finished."""
 

@@ -1,7 +1,7 @@
 """First training of sites that join late: outside any round, on a model that the others had."""
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from flwr.serverapp import Grid
 
@@ -43,10 +43,7 @@ def first_trained(
 def admitted(
     newcomers: Roster,
     known: Collection[str],
-    model: Parameters,
-    server_round: int,
-    grid: Grid,
-    timeout: float,
+    answers: Iterable[Answer[Trained]],
     place: Callable[[Parameters], None],
 ) -> Roster | None:
     """Return the newcomers that answered with what they make of a model; None: none did.
@@ -54,14 +51,11 @@ def admitted(
     Args:
         newcomers: the sites.
         known: names of sites that have a place from before; they came back.
-        model: that all of them train.
-        server_round: the round before which they joined.
-        grid: the connection to the sites.
-        timeout: seconds to wait for their answers.
+        answers: of the newcomers.
         place: called with what each site trained that has no place yet, in order.
     """
     kept = []
-    for answer in first_trained(newcomers, model, server_round, grid, timeout):
+    for answer in answers:
         name = newcomers.names[answer.client]
         if answer.value is None:
             log.warning("%s joined but is left out: %s", name, answer.verdict)

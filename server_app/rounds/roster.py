@@ -5,7 +5,7 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +24,9 @@ log = logging.getLogger("coterie")
 
 _JOIN_SECONDS = 120.0  # how long the sites that the settings announce may take to connect
 _POLL_SECONDS = 0.5
+FEWEST = 2
+"""Sites that must be left where one is left out: one alone has nobody to share a model with."""
+
 _NOWHERE = 0  # the node id of a site that is not connected; Flower gives it to nobody
 
 
@@ -129,6 +132,23 @@ class Roster:
             tuple(self.nodes[client] for client in clients),
         )
 
+    def without(self, reasons: Mapping[int, str]) -> "Roster":
+        """Return the roster without some sites, and say why they are left out.
+
+        Args:
+            reasons: by position.
+
+        Raises:
+            RoundError: fewer than :data:`FEWEST` sites would be left; with the first reason.
+        """
+        kept = [client for client in range(len(self)) if client not in reasons]
+        if reasons and len(kept) < FEWEST:
+            raise RoundError(next(iter(reasons.values())))
+        for client, reason in reasons.items():
+            refused = logs.fact("refused", site=self.names[client], reason=reason)
+            log.warning("the run goes on without a site: %s", reason, extra=refused)
+        return self.subset(kept)
+
     def first(self, count: int) -> "Roster":
         """Return the roster of the first ``count`` sites."""
         return self.subset(range(count))
@@ -163,20 +183,33 @@ def _kind(site: Introduction) -> tuple[object, ...]:
 
 
 def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
-    """Ask every connected node who it is.
+    """Ask every connected node who it is; the run starts without those that cannot say it.
 
     Args:
         grid: the connection to the sites.
         expected: how many sites to wait for; 0: whoever is there.
         timeout: seconds to wait for their answers.
+
+    Raises:
+        RoundError: fewer than :data:`FEWEST` of several nodes can take part; why the first cannot.
     """
     nodes = _wait_for_nodes(grid, max(expected, 1))
     asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
-    replies = list(grid.send_and_receive(asked, timeout=timeout))
-    sites = {reply.metadata.src_node_id: _introduction(reply) for reply in replies}
-    silent = len(set(nodes) - sites.keys())
-    if silent:
-        raise RoundError(f"{silent} of {len(nodes)} nodes did not introduce themselves in time")
+    sites: dict[int, Introduction] = {}
+    late = "did not introduce itself in time"
+    reasons = {node: f"{enrolment.name_of(node)} {late}" for node in nodes}
+    for reply in grid.send_and_receive(asked, timeout=timeout):
+        node = reply.metadata.src_node_id
+        try:
+            sites[node] = _introduction(reply)
+            del reasons[node]
+        except RoundError as error:
+            reasons[node] = str(error)
+    if len(sites) < min(FEWEST, len(nodes)):
+        raise RoundError(next(iter(reasons.values())))
+    for reason in reasons.values():
+        refused = logs.fact("refused", reason=reason)
+        log.warning("the run starts without a node: %s", reason, extra=refused)
     ordered = sorted(sites.items(), key=lambda item: item[1].site)
     return Roster(tuple(site for _, site in ordered), tuple(node for node, _ in ordered))
 

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from common import logs, messages
 from common.config import Settings
 from common.errors import RoundError
 from server_app.clustering.algorithms import Clusters
+from server_app.metering.bill import Link
 from server_app.methods import Method
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
@@ -48,6 +49,8 @@ class FederatedTraining(OneRound):
         self._ledger = Ledger(folder, roster)
         self._resumed: tuple[int, State] = 0, {}
         self._attendance = Attendance()
+        self._left_out: tuple[Link, ...] = ()
+        """Whose messages are billed all the same."""
         self._best = -math.inf
         """The largest value of the target metric so far."""
 
@@ -180,6 +183,22 @@ class FederatedTraining(OneRound):
         self.models = regrouped(self.models, before, self.routes, rows)
         self.aggregator.regroup(before, self.routes, rows)
 
+    def leave_out(self, reasons: Mapping[int, str]) -> None:
+        """Go on without some sites, for good; before round 1, when nothing rests on them yet.
+
+        Args:
+            reasons: by client.
+
+        Raises:
+            RoundError: too few would be left; with the first reason.
+        """
+        self._attendance.leave_out(self.roster.nodes[client] for client in reasons)
+        self._left_out += tuple(self.roster.links[client] for client in reasons)
+        self.roster = self.roster.without(reasons)
+        self.clusters = Clusters.single(len(self.roster))
+        self._ledger = Ledger(self.folder, self.roster)
+        self.folder.write_sites(self.roster.sites)
+
     def _greet(self, server_round: int, grid: Grid, timeout: float) -> None:
         """Let in who connected since the last round, and say who left."""
         newcomers = self._attendance.newcomers(grid, self.roster, timeout)
@@ -223,7 +242,7 @@ class FederatedTraining(OneRound):
 
     def _record(self, attempt: Attempt) -> None:
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
-        line = self._ledger.record(attempt, self.meter.close(self.roster.links))
+        line = self._ledger.record(attempt, self.meter.close([*self.roster.links, *self._left_out]))
         audit.say_what_did_not_count(line)
         words = progress(line, self.settings.num_server_rounds, _ATTEMPTS)
         log.info("%s", words, extra={logs.ROUND: line})

@@ -8,14 +8,13 @@ from flwr.serverapp import Grid
 
 from common import messages
 from common.config import Settings
-from common.errors import RoundError
 from common.messages import Order
 from common.privacy.labels import label_mechanism
 from server_app.clustering.algorithms import Clusters
 from server_app.methods import Method
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.exchange import OK, Answer, Exchange
+from server_app.rounds.exchange import Answer, Exchange
 from server_app.rounds.guard import inspect_exact_histogram, inspect_noisy_histogram
 from server_app.rounds.roster import Roster
 from server_app.selection.rules import View
@@ -37,18 +36,20 @@ class LabelHistograms(FederatedTraining):
         self._counts = np.empty((0, 0), dtype=np.float64)
 
     def prepare(self, grid: Grid, timeout: float) -> None:
-        """Query the histograms; every site must answer."""
+        """Query the histograms; who gives no usable one is left out."""
         self.roster.require("label-histogram", why=f"strategy={self.settings.strategy}")
         self._say_protection()
         answers = self._histograms(self.roster, np.arange(len(self.roster)), grid, timeout)
-        bad = [answer for answer in answers if answer.verdict != OK]
+        names = self.roster.names
+        bad = {
+            answer.client: f"no label histogram from {names[answer.client]}: {answer.verdict}"
+            for answer in answers
+            if answer.value is None
+        }
         if bad:
-            raise RoundError(
-                f"no label histogram from {self.roster.names[bad[0].client]}: {bad[0].verdict}; "
-                f"strategy={self.settings.strategy} needs every site's, so repair or leave out the "
-                "site"
-            )
-        self._counts = np.array([answer.value for answer in answers], dtype=np.float64)
+            self.leave_out(bad)
+        told = [answer.value for answer in answers if answer.value is not None]
+        self._counts = np.array(told, dtype=np.float64)
 
     def shown(self, view: View) -> View:
         """Add the histograms as the server knows them."""

@@ -25,7 +25,7 @@ from server_app.record.checkpoint import State
 from server_app.record.clusters_format import ClustersFile, ProbeNote
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Update
-from server_app.rounds.first_training import admitted
+from server_app.rounds.first_training import admitted, first_trained
 from server_app.rounds.memory import flat
 from server_app.rounds.probe_inquiry import rows_of_sites
 from server_app.rounds.roster import Roster
@@ -134,7 +134,9 @@ class ModelSimilarityClustering(FederatedTraining):
         if self._shared is None:
             return super().admit(newcomers, server_round, grid, timeout)
         known = self.roster.names
-        return admitted(newcomers, known, self._shared, server_round, grid, timeout, self._place)
+        answers = first_trained(newcomers, self._shared, server_round, grid, timeout)
+        judged = self._memory.norms.judged(answers, [self._shared])
+        return admitted(newcomers, known, judged, self._place)
 
     def _place(self, trained: Parameters) -> None:
         assert self._shared is not None

@@ -8,15 +8,16 @@ import numpy as np
 import safetensors.numpy
 from flwr.serverapp import Grid
 
+from common import logs
 from common.config import Settings
-from common.errors import RoundError
+from common.errors import RoundError, SiteError
 from common.messages import Parameters
 from server_app.clustering.algorithms import Clusters
 from server_app.methods import Method
 from server_app.record.checkpoint import State
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.roster import Roster
+from server_app.rounds.roster import FEWEST, Roster
 from server_app.selection import rules
 from server_app.strategies.base import FederatedTraining
 from server_app.transport.evidence import Evidence
@@ -130,13 +131,33 @@ class OtCostGroups(FederatedTraining):
         # A copy: the authors' code keeps references, and so probes the last model of the training.
         self._probe = {name: value.copy(order="C") for name, value in self.models[0].items()}
         self.folder.write(PROBE_FILE, safetensors.numpy.save(dict(self._probe)))
-        everybody = list(range(len(self.roster)))
-        evidence = self._ask(self.roster, everybody, grid, timeout)
-        comparison = prechecked(self.roster.names, self._group, evidence)
+        compared, evidence = self._evidence(grid, timeout)
+        names = [self.roster.names[client] for client in compared]
+        comparison = prechecked(names, self._group, evidence)
         self._write(comparison)
-        self.regroup(comparison.clusters)
+        # Who cannot be compared with anybody stays alone.
+        labels = np.full(len(self.roster), -1)
+        labels[compared] = comparison.clusters.labels
+        alone = labels < 0
+        labels[alone] = comparison.clusters.k + np.arange(alone.sum())
+        self._write_clusters(self.roster.names, Clusters(labels))
+        self.regroup(Clusters(labels))
         sizes = sorted(self.clusters.sizes.tolist(), reverse=True)
         log.info("%s; groups of %s", comparison.verdict, ", ".join(map(str, sizes)))
+
+    def _evidence(self, grid: Grid, timeout: float) -> tuple[list[int], Evidence]:
+        """Ask all sites; return those that can be compared, ascending, and what they told."""
+        clients = list(range(len(self.roster)))
+        while True:
+            try:
+                return clients, self._ask(self.roster, clients, grid, timeout)
+            except SiteError as error:
+                clients.remove(error.client)
+                if len(clients) < FEWEST:
+                    raise
+                name = self.roster.names[error.client]
+                alone = logs.fact("refused", site=name, reason=str(error))
+                log.warning("%s gets its own group: %s", name, error, extra=alone)
 
     def _ask(self, roster: Roster, clients: list[int], grid: Grid, timeout: float) -> Evidence:
         assert self._probe is not None
@@ -158,7 +179,6 @@ class OtCostGroups(FederatedTraining):
                 "linkage": comparison.merges,
             },
         )
-        self._write_clusters(comparison.names, comparison.clusters)
 
     def _write_clusters(self, names: Sequence[str], clusters: Clusters) -> None:
         record = ClustersFile(

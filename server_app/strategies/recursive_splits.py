@@ -16,7 +16,7 @@ from server_app.record.checkpoint import State
 from server_app.record.clusters_format import ClustersFile, SplitNote
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt
-from server_app.rounds.first_training import admitted
+from server_app.rounds.first_training import admitted, first_trained
 from server_app.rounds.memory import flat
 from server_app.rounds.roster import Roster
 from server_app.strategies.base import FederatedTraining
@@ -140,7 +140,9 @@ class RecursiveSplitting(FederatedTraining):
         if self._shared is None or self.clusters.k == 1:
             return super().admit(newcomers, server_round, grid, timeout)
         known = self.roster.names
-        return admitted(newcomers, known, self._shared, server_round, grid, timeout, self._place)
+        answers = first_trained(newcomers, self._shared, server_round, grid, timeout)
+        judged = self._memory.norms.judged(answers, [self._shared])
+        return admitted(newcomers, known, judged, self._place)
 
     def _place(self, trained: Parameters) -> None:
         assert self._shared is not None

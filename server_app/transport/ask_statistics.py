@@ -26,7 +26,7 @@ def ask(inquiry: Inquiry, settings: Settings) -> list[SiteView]:
     They go into the label cost of the variant ``paper``, whichever way the angles are had.
 
     Raises:
-        RoundError: a client that gave no usable answer, by name.
+        SiteError: a client that gave no usable answer, by name.
     """
     seen = inquiry.ask(
         messages.CLASS_STATISTICS,

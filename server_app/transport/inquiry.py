@@ -12,7 +12,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common import messages
-from common.errors import MessageError, RoundError
+from common.errors import MessageError, SiteError
 from common.messages import MOST_ROWS_SEEN, Parameters, RepresentationReport
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.guard import Asked, refuse_error
@@ -69,7 +69,7 @@ class Inquiry:
             inspect: returns a reply's value, or raises :class:`MessageError` with the reason.
 
         Raises:
-            RoundError: a client that gave no usable answer, by name.
+            SiteError: a client that gave no usable answer, by name.
         """
         sent = dict.fromkeys(self.clients, 0)
         exchange = Exchange.with_models(
@@ -79,9 +79,9 @@ class Inquiry:
         values = []
         for answer in exchange.answers(replies, inspect):
             if answer.value is None:
-                raise RoundError(
-                    f"no {what} from {self.roster.names[answer.client]}: {answer.verdict}; "
-                    "costs need every site's, so repair or leave out the site"
+                raise SiteError(
+                    f"no {what} from {self.roster.names[answer.client]}: {answer.verdict}",
+                    answer.client,
                 )
             values.append(answer.value)
         return values
@@ -91,7 +91,7 @@ def in_the_clear(inquiry: Inquiry) -> Evidence:
     """Ask every client for what the model makes of its rows.
 
     Raises:
-        RoundError: a client that gave no usable answer, by name.
+        SiteError: a client that gave no usable answer, by name.
     """
     seen = inquiry.ask(
         messages.REPRESENTATIONS,

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import federations
 import numpy as np
@@ -242,13 +243,18 @@ def answering(change):
         (lambda report, rows: (report | {"counts": [40, 400]}, rows), "counts"),
     ],
 )
-def test_unusable_representations_stop_the_run_with_the_site_named(
-    planted, no_report, change, said
+def test_a_site_of_unusable_representations_stays_alone_and_is_named(
+    planted, no_report, caplog, change, said
 ):
     settings = settings_of(planted)
     name = simulated_federation(settings)[1][2].name
-    with pytest.raises(RoundError, match=f"no representations from {name}: .*{said}"):
-        run(settings, answering(change))
+    folder = run(settings, answering(change))
+    assert re.search(f"own group: no representations from {name}: .*{said}", caplog.text)
+    clusters = read(folder, "clusters.json")["sites"]
+    assert len(clusters) == 6
+    assert list(clusters.values()).count(clusters[name]) == 1
+    # The others are compared as ever.
+    assert clusters["a0"] == clusters["a1" if name != "a1" else "a2"] != clusters["b0"]
 
 
 @pytest.mark.parametrize(
