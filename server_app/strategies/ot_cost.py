@@ -8,20 +8,18 @@ import numpy as np
 import safetensors.numpy
 from flwr.serverapp import Grid
 
-from common import logs
 from common.config import Settings
-from common.errors import RoundError, SiteError
+from common.errors import RoundError
 from common.messages import Parameters
 from server_app.clustering.algorithms import Clusters
 from server_app.methods import Method
 from server_app.record.checkpoint import State
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.roster import FEWEST, Roster
+from server_app.rounds.roster import Roster
 from server_app.selection import rules
 from server_app.strategies.base import FederatedTraining
-from server_app.transport.evidence import Evidence
-from server_app.transport.gathering import GATHER
+from server_app.transport.gathering import GATHER, gathered
 from server_app.transport.groups import OtGroups
 from server_app.transport.inquiry import Inquiry
 from server_app.transport.pair_costs import evidence_costs
@@ -97,7 +95,8 @@ class OtCostGroups(FederatedTraining):
         try:
             for release in self._group.releases:
                 newcomers.require(release, why=f"strategy={self.settings.strategy}")
-            evidence = self._ask(joined, present, grid, timeout)
+            inquiry = self._inquiry(joined, present, grid, timeout)
+            evidence = GATHER[self._group.evidence](inquiry, self.settings)
         except RoundError as error:
             log.warning("%s left out: %s", ", ".join(newcomers.names), error)
             return None
@@ -131,7 +130,8 @@ class OtCostGroups(FederatedTraining):
         # A copy: the authors' code keeps references, and so probes the last model of the training.
         self._probe = {name: value.copy(order="C") for name, value in self.models[0].items()}
         self.folder.write(PROBE_FILE, safetensors.numpy.save(dict(self._probe)))
-        compared, evidence = self._evidence(grid, timeout)
+        everybody = self._inquiry(self.roster, range(len(self.roster)), grid, timeout)
+        compared, evidence = gathered(everybody, self._group.evidence, self.settings)
         names = [self.roster.names[client] for client in compared]
         comparison = prechecked(names, self._group, evidence)
         self._write(comparison)
@@ -145,26 +145,13 @@ class OtCostGroups(FederatedTraining):
         sizes = sorted(self.clusters.sizes.tolist(), reverse=True)
         log.info("%s; groups of %s", comparison.verdict, ", ".join(map(str, sizes)))
 
-    def _evidence(self, grid: Grid, timeout: float) -> tuple[list[int], Evidence]:
-        """Ask all sites; return those that can be compared, ascending, and what they told."""
-        clients = list(range(len(self.roster)))
-        while True:
-            try:
-                return clients, self._ask(self.roster, clients, grid, timeout)
-            except SiteError as error:
-                clients.remove(error.client)
-                if len(clients) < FEWEST:
-                    raise
-                name = self.roster.names[error.client]
-                alone = logs.fact("refused", site=name, reason=str(error))
-                log.warning("%s gets its own group: %s", name, error, extra=alone)
-
-    def _ask(self, roster: Roster, clients: list[int], grid: Grid, timeout: float) -> Evidence:
+    def _inquiry(
+        self, roster: Roster, clients: Sequence[int], grid: Grid, timeout: float
+    ) -> Inquiry:
         assert self._probe is not None
-        inquiry = Inquiry(
+        return Inquiry(
             roster, clients, self._probe, self._group.costs, self.settings.seed, grid, timeout
         )
-        return GATHER[self._group.evidence](inquiry, self.settings)
 
     def _write(self, comparison: Precheck) -> None:
         self.folder.store(comparison.record())
