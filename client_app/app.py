@@ -25,7 +25,7 @@ from client_app.received import received_model
 from client_app.site import Site, open_site, require
 from client_app.training import engine, personal
 from client_app.training.loop import Evaluation, Stopwatch
-from common import messages, seeds
+from common import messages, plugins, seeds
 from common.errors import CoterieError
 from common.messages import (
     EvaluateReport,
@@ -65,7 +65,8 @@ def _of_node(handler: NodeHandler) -> Callable[[Message, Context], Message]:
         except CoterieError as error:
             raise type(error)(f"{name}: {error}") from error
         except Exception as error:
-            raise RuntimeError(f"{name}: {type(error).__name__}: {error}") from error
+            text = plugins.blamed(error, context.run_config) or f"{type(error).__name__}: {error}"
+            raise RuntimeError(f"{name}: {text}") from error
 
     return answer
 

@@ -6,8 +6,10 @@ from torch import nn
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.foreign.code import contained
 from common.messages import Parameters
 from common.networks import NETWORKS, VOLUMES, Shape, kind_of
+from common.objectives import objective_of
 from common.seeds import derive_seed
 
 
@@ -17,15 +19,25 @@ def build(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
     Args:
         name: a value of the setting ``model``; ``auto`` is lenet for images, unet3d for volumes,
             mlp for feature rows.
-        input_shape: of one row: (channels, height, width), with a depth before, or (features,).
+        input_shape: of one row: (channels, height, width), with a depth before, (channels,
+            samples) of a window, or (features,).
         num_classes: number of logits; for volumes, in every voxel.
+
+    Raises:
+        ConfigError: a network that cannot take such rows; one from elsewhere that does not give
+            a finite logit for each class.
     """
     kind = kind_of(input_shape)
-    usual = next(name for name, network in NETWORKS.items() if network.auto_for == kind)
+    usual = next(name for name, network in NETWORKS.items() if kind in network.auto_for)
     name = usual if name == "auto" else name
     network = NETWORKS.named(name)
     if kind in network.inputs:
-        return network.build(input_shape, num_classes)
+        if not NETWORKS.is_foreign(name):
+            return network.build(input_shape, num_classes)
+        with contained(f"model = {name!r}"):
+            made = network.build(input_shape, num_classes)
+            _try_out(made, input_shape, num_classes)
+        return made
     if VOLUMES in (kind, *network.inputs):
         fitting = [name for name, network in NETWORKS.items() if VOLUMES in network.inputs]
         raise ConfigError(
@@ -36,6 +48,29 @@ def build(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
         f"model = {name!r} needs {' or '.join(sorted(network.inputs))}, but a row has shape "
         f"{input_shape}; use model={usual}"
     )
+
+
+def _try_out(network: object, input_shape: Shape, num_classes: int) -> None:
+    """Raise :class:`ConfigError` for what is no network of such rows and classes.
+
+    It is shown two rows of noise, as standardised as data are; nothing in it changes.
+    """
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"makes a {type(network).__name__}; it must be a torch Module")
+    kinds = {parameter.dtype for parameter in network.parameters()}
+    if kinds != {torch.float32}:
+        raise ConfigError(f"has parameters of {kinds or 'no kind'}; they must be float32")
+    rows = torch.randn((2, *input_shape), generator=torch.Generator().manual_seed(0))
+    was_training = network.training
+    with torch.inference_mode():
+        logits = network.eval()(rows)
+    network.train(was_training)
+    expected = (2, num_classes, *(input_shape[1:] if kind_of(input_shape) == VOLUMES else ()))
+    if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != expected:
+        got = tuple(getattr(logits, "shape", ())) or type(logits).__name__
+        raise ConfigError(f"makes {got} of 2 rows of {num_classes} classes, not {expected}")
+    if not logits.isfinite().all():
+        raise ConfigError("makes NaN or infinity of rows of standard noise")
 
 
 def blank(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
@@ -51,6 +86,13 @@ def initial_parameters(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "initial model"))
         return parameters_of(build(settings.model, input_shape, num_classes))
+
+
+def first_shared(settings: Settings, input_shape: Shape, num_classes: int) -> dict[str, np.ndarray]:
+    """Return what sites start from; a model without arrays where they share none."""
+    if not objective_of(settings).shares_model:
+        return {}
+    return initial_parameters(settings, input_shape, num_classes)
 
 
 def parameters_of(network: nn.Module) -> dict[str, np.ndarray]:
@@ -81,6 +123,10 @@ def load_parameters(network: nn.Module, parameters: Parameters) -> None:
 
 def last_linear(network: nn.Module) -> nn.Linear | nn.Conv3d:
     """Return the layer whose input is the representation and whose output are the logits."""
-    layer = network.get_submodule("output")
-    assert isinstance(layer, nn.Linear | nn.Conv3d)
+    layer = dict(network.named_children()).get("output")
+    if not isinstance(layer, nn.Linear | nn.Conv3d):
+        raise ConfigError(
+            "the run compares what goes into a network's last linear layer, and this one has no "
+            "child named output that is linear; name it so"
+        )
     return layer

@@ -23,9 +23,10 @@ Builder = Callable[[Shape, int], "nn.Module"]
 """(shape of one row, classes) -> network with PyTorch's default initialisation."""
 
 FEATURES: Final = "features"
+WINDOWS: Final = "windows"
 IMAGES: Final = "images"
 VOLUMES: Final = "volumes"
-_ANY_ROWS: Final = frozenset({FEATURES, IMAGES})
+_ANY_ROWS: Final = frozenset({FEATURES, WINDOWS, IMAGES})
 
 
 @dataclass(frozen=True)
@@ -34,15 +35,16 @@ class Network:
 
     build: Builder
     inputs: frozenset[str]
-    """Kinds of rows it can take, of :data:`FEATURES`, :data:`IMAGES` and :data:`VOLUMES`; for
-    volumes it gives a logit for every voxel and class, which is what their masks ask for."""
-    auto_for: str = ""
-    """The kind of rows for which ``model=auto`` is this one."""
+    """Kinds of rows it can take, of :data:`FEATURES`, :data:`WINDOWS`, :data:`IMAGES` and
+    :data:`VOLUMES`; for volumes it gives a logit for every voxel and class, which is what their
+    masks ask for."""
+    auto_for: frozenset[str] = frozenset()
+    """The kinds of rows for which ``model=auto`` is this one."""
 
 
 def kind_of(input_shape: Shape) -> str:
-    """Return what kind of row has a shape: volumes have four axes, images three."""
-    return {3: IMAGES, 4: VOLUMES}.get(len(input_shape), FEATURES)
+    """Return what kind of row has a shape: volumes have four axes, images three, windows two."""
+    return {2: WINDOWS, 3: IMAGES, 4: VOLUMES}.get(len(input_shape), FEATURES)
 
 
 def _dense(input_width: int, widths: tuple[int, ...], classes: int, dropout: float) -> "nn.Module":
@@ -159,14 +161,15 @@ NETWORKS: Table[Network] = Table(
     "model",
     "coterie.models",
     {
-        "lenet": Network(lenet, frozenset({IMAGES}), auto_for=IMAGES),
-        "mlp": Network(mlp, _ANY_ROWS, auto_for=FEATURES),
+        "lenet": Network(lenet, frozenset({IMAGES}), auto_for=frozenset({IMAGES})),
+        "mlp": Network(mlp, _ANY_ROWS, auto_for=frozenset({FEATURES, WINDOWS})),
         "fama-cnn": Network(fama_cnn, frozenset({IMAGES})),
         "fama-cnn-small": Network(fama_cnn_small, frozenset({IMAGES})),
         "pereira-mlp": Network(pereira_mlp, _ANY_ROWS),
         "pereira-cnn": Network(pereira_cnn, frozenset({IMAGES})),
         "resnet18": Network(resnet18, frozenset({IMAGES})),
-        "unet3d": Network(unet3d, frozenset({VOLUMES}), auto_for=VOLUMES),
+        "unet3d": Network(unet3d, frozenset({VOLUMES}), auto_for=frozenset({VOLUMES})),
     },
     of=Network,
+    made_of=lambda factory: Network(factory, frozenset({FEATURES, WINDOWS, IMAGES, VOLUMES})),
 )

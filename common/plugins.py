@@ -1,23 +1,44 @@
 """Tables of pieces: objectives, methods, networks and the like, by the name a setting gives.
 
 A table begins with the pieces of this repository. Others join it by :meth:`Table.add`, or as entry
-points of an installed package in the table's group; both are used like the built-in ones.
+points of an installed package in the table's group; both are used like the built-in ones. A setting
+can also say where a piece lies, as ``package.module:name``, and in Python it can be the piece.
 """
 
+import logging
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from itertools import chain
 from pkgutil import resolve_name
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from common.errors import ConfigError
+from common.errors import ConfigError, CoterieError
+from common.foreign import code
+from common.foreign.code import contained, is_from_elsewhere, is_given
 from common.schema import Schema, kebab_case, unknown_name
 
 if TYPE_CHECKING:
     from common.config import Settings
 
-__all__ = ["PieceSettings", "Table", "all_piece_settings", "settings_of", "used_piece_settings"]
+__all__ = [
+    "Foreign",
+    "PieceSettings",
+    "Table",
+    "all_piece_settings",
+    "blamed",
+    "foreign_pieces",
+    "load_foreign",
+    "settings_of",
+    "used_piece_settings",
+    "with_names",
+]
+
+log = logging.getLogger("coterie")
 
 T = TypeVar("T")
 
@@ -32,7 +53,15 @@ TABLES = (
 )
 """Tables whose pieces may have settings of their own; by name, as they lie above this file."""
 
+_OTHER_TABLES = (
+    f"{_HERE}common.data.datasets:DATASETS",
+    f"{_HERE}common.networks:NETWORKS",
+    f"{_HERE}common.task_metrics:TASK_METRICS",
+    f"{_HERE}server_app.dissimilarity:LABEL_METRICS",
+)
+
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class PieceSettings(Schema):
@@ -83,14 +112,26 @@ class Table(Mapping[str, T], Generic[T]):
         group: of the entry points.
         pieces: the built-in ones.
         of: the type that every piece must have, or an abstract one, as ``Callable``.
+        made_of: makes a piece of a function or class from elsewhere that is none itself.
     """
 
-    def __init__(self, kind: str, group: str, pieces: Mapping[str, T], *, of: Any = object) -> None:
+    def __init__(
+        self,
+        kind: str,
+        group: str,
+        pieces: Mapping[str, T],
+        *,
+        of: Any = object,
+        made_of: Callable[[Any], T] | None = None,
+    ) -> None:
         self.kind = kind
         self.group = group
         self._of = of
+        self._made_of = made_of
         self._built_in = dict(pieces)
         self._added: dict[str, T] = {}
+        self._placed: dict[str, T] = {}  # by module and name, or given; nobody lists these
+        self._given: dict[str, str] = {}  # the modules of those given
 
     @property
     def attribute(self) -> str:
@@ -100,8 +141,19 @@ class Table(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         if name in self._built_in:
             return self._built_in[name]
+        if name in self._placed:
+            return self._placed[name]
         if name not in self._added and name in self._entries:
-            self._added[name] = self._loaded(self._entries[name])
+            entry = self._entries[name]
+            self._added[name] = self._loaded(_whose(entry), entry.module, entry.attr)
+        elif place := code.PLACE.fullmatch(name):
+            self._placed[name] = self._loaded(f"{self.kind} = {name!r}", *place.groups())
+            return self._placed[name]
+        elif is_given(name):
+            raise ConfigError(
+                f"{self.kind} = {name!r}: a program gave it, and this is another one; only "
+                f"coterie.resume(run, {self.attribute}=...) in Python goes on with such a run"
+            )
         return self._added[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -112,7 +164,8 @@ class Table(Mapping[str, T], Generic[T]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._built_in or name in self._added or name in self._entries
+        listed = name in self._built_in or name in self._added or name in self._entries
+        return listed or is_from_elsewhere(str(name))
 
     def named(self, name: str) -> T:
         """Return a run's piece; a :class:`ConfigError` if there is none of that name."""
@@ -126,8 +179,28 @@ class Table(Mapping[str, T], Generic[T]):
         if name in self:
             raise ConfigError(f"{where}: there is one of that name; choose another name")
         _check_name(where, name)
-        self._check_piece(where, piece)
-        self._added[name] = piece
+        self._added[name] = self._as_piece(where, piece)
+
+    def take(self, piece: object) -> str:
+        """Take in a piece that a program gives for a setting; return its name.
+
+        That is its place where a module holds it, else ``python:`` with a digest of its source.
+        """
+        name = code.place_of(piece) or code.given_name(self.kind, piece)
+        self._given[name] = str(getattr(piece, "__module__", ""))
+        self._placed[name] = self._as_piece(f"{self.kind} = {name!r}", piece)
+        return name
+
+    def is_foreign(self, name: str) -> bool:
+        """Return whether a piece is none of ours."""
+        return name not in self._built_in
+
+    def module_of(self, name: str) -> str:
+        """Return the module of a piece from elsewhere; empty for one of ours or an added one."""
+        if name in self._entries:
+            return self._entries[name].module
+        place = code.PLACE.fullmatch(name)
+        return place[1] if place else self._given.get(name, "")
 
     def remove(self, name: str) -> None:
         """Take out a piece that :meth:`add` took in."""
@@ -147,20 +220,22 @@ class Table(Mapping[str, T], Generic[T]):
             found[name] = entry
         return found
 
-    def _loaded(self, entry: EntryPoint) -> T:
-        try:
-            piece: T = entry.load()
-        except Exception as error:  # whatever a foreign module does while it is imported
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise ConfigError(f"{_whose(entry)} cannot be loaded: {reason}") from error
-        self._check_piece(_whose(entry), piece)
-        return piece
+    def _loaded(self, where: str, module: str, name: str) -> T:
+        with contained(where, " cannot be loaded"):
+            piece: Any = import_module(module)
+            for part in name.split("."):
+                piece = getattr(piece, part)
+        return self._as_piece(where, piece)
 
-    def _check_piece(self, where: str, piece: object) -> None:
+    def _as_piece(self, where: str, piece: Any) -> T:
+        if not isinstance(piece, self._of) and self._made_of is not None and callable(piece):
+            piece = self._made_of(piece)
         if not isinstance(piece, self._of):
             raise ConfigError(
                 f"{where}: {piece!r} is a {type(piece).__name__}; it must be a {self._of.__name__}"
             )
+        checked: T = piece
+        return checked
 
 
 def _whose(entry: EntryPoint) -> str:
@@ -179,10 +254,24 @@ def settings_of(piece: object) -> tuple[type[PieceSettings], ...]:
     return declared
 
 
-def all_piece_settings() -> tuple[type[PieceSettings], ...]:
-    """Return what the pieces of all :data:`TABLES` declare, in their order, each once."""
-    pieces = (piece for table in TABLES for piece in resolve_name(table).values())
+def all_piece_settings(
+    values: Mapping[str, object] = _NOTHING,
+) -> tuple[type[PieceSettings], ...]:
+    """Return what the pieces of all :data:`TABLES` declare, in their order, each once.
+
+    And what those declare that ``values``, settings by their keys, name by their place.
+    """
+    tables = [resolve_name(name) for name in TABLES]
+    listed = chain.from_iterable(table.values() for table in tables)
+    placed = [table[name] for table in tables for name in _named(table, values)]
+    pieces = chain(listed, placed)
     return tuple(dict.fromkeys(schema for piece in pieces for schema in settings_of(piece)))
+
+
+def _named(table: Table[Any], values: Mapping[str, object]) -> list[str]:
+    """Return the names that values hold of pieces by their place."""
+    names = str(values.get(table.kind, "")).split(",")
+    return [name for name in map(str.strip, names) if is_from_elsewhere(name)]
 
 
 def used_piece_settings(settings: "Settings") -> tuple[type[PieceSettings], ...]:
@@ -190,3 +279,74 @@ def used_piece_settings(settings: "Settings") -> tuple[type[PieceSettings], ...]
     tables = (resolve_name(table) for table in TABLES)
     used = (table.get(getattr(settings, table.attribute)) for table in tables)
     return tuple(dict.fromkeys(schema for piece in used for schema in settings_of(piece)))
+
+
+def with_names(values: Mapping[str, object]) -> dict[str, object]:
+    """Return values with a name in place of every piece that a program gives; keys as they are."""
+    tables = {table.attribute: table for table in _all_tables()}
+    return {
+        key: _name_for(tables.get(key.replace("-", "_")), value) for key, value in values.items()
+    }
+
+
+def _name_for(table: Table[Any] | None, value: object) -> object:
+    if table is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, list | tuple):
+        return ",".join(str(_name_for(table, each)) for each in value)
+    return table.take(value)
+
+
+def _all_tables() -> list[Table[Any]]:
+    return [resolve_name(name) for name in (*TABLES, *_OTHER_TABLES)]
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """A piece of a run that is not of this repository."""
+
+    table: Table[Any]
+    name: str
+    module: str
+    """That holds it, or of the program that gave it; empty where another program did."""
+
+    def __str__(self) -> str:
+        """Return the setting that names it."""
+        return f"{self.table.kind} = {self.name!r}"
+
+
+def foreign_pieces(values: Mapping[str, object]) -> list[Foreign]:
+    """Return which pieces from elsewhere settings name, by their keys; none is loaded."""
+    return [
+        Foreign(table, name, module)
+        for table in _all_tables()
+        for name in map(str.strip, str(values.get(table.kind, "")).split(","))
+        if (module := table.module_of(name)) or is_given(name)
+    ]
+
+
+def load_foreign(settings: "Settings") -> None:
+    """Load a run's pieces from elsewhere; :class:`ConfigError` for one that cannot be had."""
+    for piece in foreign_pieces(settings.to_dict()):
+        piece.table.named(piece.name)
+        if is_given(piece.name):
+            log.info(
+                "%s: a callable of this program; the run resumes from Python only, by "
+                "coterie.resume(run, %s=...)",
+                *(piece, piece.table.attribute),
+            )
+
+
+def blamed(error: BaseException, values: Mapping[str, object]) -> ConfigError | None:
+    """Return an error that names which pieces from elsewhere raised one; None if none did.
+
+    Args:
+        error: as it was caught.
+        values: the run's settings, by their keys.
+    """
+    if not isinstance(error, Exception) or isinstance(error, CoterieError):
+        return None
+    pieces = {str(piece): code.top_level(piece.module) for piece in foreign_pieces(values)}
+    package, where = code.raised_in(error, set(pieces.values()))
+    mine = " or ".join(piece for piece, top in pieces.items() if top == package)
+    return ConfigError(f"{mine}: {code.in_one_line(error)} ({where})") if mine else None

@@ -200,5 +200,11 @@ _BUILT_IN: Mapping[str, TaskMetric] = {
     "log-loss": RowMean(_surprise, "cross-entropy in nats", greater_is_better=False),
 }
 
-TASK_METRICS: Table[TaskMetric] = Table("metrics", "coterie.metrics", _BUILT_IN, of=TaskMetric)
+TASK_METRICS: Table[TaskMetric] = Table(
+    "metrics",
+    "coterie.metrics",
+    _BUILT_IN,
+    of=TaskMetric,
+    made_of=lambda of: PerSite(of, words="a metric of one's own"),
+)
 """What ``metrics`` can name."""

@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -261,6 +262,8 @@ def against_local(
 
 def main() -> None:
     """Run the command; a known error is one line on stderr and its exit code, no traceback."""
+    # Last, so that a setting's package.module:name is found here, and nothing hides a package.
+    sys.path.append(os.getcwd())
     try:
         app(standalone_mode=True)
     except CoterieError as error:

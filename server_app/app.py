@@ -5,16 +5,14 @@ import logging
 import sys
 from pathlib import Path
 
-import numpy as np
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from common import config, logs, messages, models
+from common import config, logs, messages, models, plugins
 from common.config import Settings
 from common.errors import CoterieError, StorageError
 from common.logs import JsonFormatter
 from common.messages import Introduction
-from common.objectives import objective_of
 from server_app import methods
 from server_app.metering import run_meter
 from server_app.metering.run_meter import RunMeter
@@ -66,7 +64,7 @@ def _record(
             folder.write_json("environment.json", environment() | {"metered": meter.description})
             _run(courier, settings, method, folder, meter)
     except BaseException as raised:
-        error = StorageError.of(raised) or raised
+        error = StorageError.of(raised) or plugins.blamed(raised, settings.to_dict()) or raised
         _say_failed(folder, settings, error)
         courier.drain()
         with contextlib.suppress(OSError):  # of a disk that is full already
@@ -132,9 +130,11 @@ def _run(
     strategy = _strategy(method, settings, roster, folder)
     strategy.meter = meter
     strategy.resume(done, state)
+    site = roster.sites[0]
+    first = models.first_shared(settings, tuple(site.input_shape), site.num_classes)
     strategy.start(
         grid,
-        messages.encode_arrays(_first_model(settings, roster)),
+        messages.encode_arrays(first),
         num_rounds=settings.num_server_rounds,
         timeout=settings.round_timeout,
     )
@@ -142,14 +142,6 @@ def _run(
     done = folder.rounds_done()
     folder.set_status("finished", done=done, rounds=settings.num_server_rounds)
     audit.append(folder, "finished", {"round": done})
-
-
-def _first_model(settings: Settings, roster: Roster) -> dict[str, np.ndarray]:
-    """Return what the sites start from; a model without arrays where they share none."""
-    if not objective_of(settings).shares_model:
-        return {}
-    site = roster.sites[0]
-    return models.initial_parameters(settings, tuple(site.input_shape), site.num_classes)
 
 
 def _strategy(

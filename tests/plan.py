@@ -16,6 +16,7 @@ ORDER = (
     "common/errors",
     "common/seeds",
     "common/schema",
+    "common/foreign",
     "common/plugins",
     "common/objectives",
     "common/messages",

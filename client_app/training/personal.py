@@ -54,7 +54,7 @@ class PersonalModels:
     @classmethod
     def of(cls, site: Site) -> "PersonalModels":
         """Return a site's in a run; runs of equal settings count as one run, which was resumed."""
-        fields = site.settings.fields()
+        fields = type(site.settings).model_fields
         defaults = {kebab_case(name): field.default for name, field in fields.items()}
         always = frozenset(_FIRST_KEYS.split())
         own = {

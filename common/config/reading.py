@@ -35,7 +35,8 @@ def load(
 
 def from_run_config(run_config: Mapping[str, Scalar]) -> Settings:
     """Return the settings in Flower's run-config; equal configs share one parsed object."""
-    return _from_items(tuple(sorted(run_config.items())), plugins.all_piece_settings())
+    pieces = plugins.all_piece_settings(run_config)
+    return _from_items(tuple(sorted(run_config.items())), pieces)
 
 
 @functools.lru_cache(maxsize=8)

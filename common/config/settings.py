@@ -3,7 +3,8 @@
 import functools
 import os
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar, cast
+from types import MappingProxyType
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import tomli_w
 from pydantic import create_model, model_validator
@@ -41,22 +42,32 @@ class Settings(
     :mod:`common.plugins`) is read by :meth:`of`, and is else a setting like any other.
     """
 
+    pieces: ClassVar[tuple[type[PieceSettings], ...]] = ()
+    """Whose keys these settings have, too."""
+
     def __new__(cls, **values: object) -> Self:
         """Make settings that have the pieces' keys, too."""
         if cls is Settings:
-            cls = _with_keys_of(plugins.all_piece_settings())  # type: ignore[assignment]
+            cls = _of_values(values)  # type: ignore[assignment]
         return super().__new__(cls)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, values: dict[str, object]) -> dict[str, object]:
+        return plugins.with_names(values)
 
     @classmethod
     def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:
         """Check values with kebab-case keys; a :class:`ConfigError` begins with the source."""
-        whole = _with_keys_of(plugins.all_piece_settings())
-        return cast(Self, super(Settings, whole).parse(values, source=source))
+        return cast(Self, super(Settings, _of_values(values)).parse(values, source=source))
 
     @classmethod
-    def fields(cls) -> Mapping[str, FieldInfo]:
-        """Return every setting there is, the pieces' included, by its name in snake_case."""
-        return _with_keys_of(plugins.all_piece_settings()).model_fields
+    def fields(cls, values: Mapping[str, object] = MappingProxyType({})) -> Mapping[str, FieldInfo]:
+        """Return every setting there is by its name in snake_case, the pieces' included.
+
+        Those of pieces that have no name of their own are there where ``values`` name their place.
+        """
+        return _of_values(values).model_fields
 
     def of(self, declared: type[P]) -> P:
         """Return the settings that a piece declares."""
@@ -83,7 +94,7 @@ class Settings(
                 "stop-at-target = True and update-privacy = central-dp: when a run stops would "
                 "tell of the sites' rows; leave one of them out"
             )
-        for declared in plugins.all_piece_settings():
+        for declared in self.pieces:
             self.of(declared).check(self)
         return self
 
@@ -94,13 +105,19 @@ class Settings(
     def with_absolute_paths(self) -> Self:
         """Return a copy whose paths do not depend on the working directory."""
         changes: dict[str, Scalar] = {"output_dir": _absolute(self.output_dir)}
-        theirs = (piece.paths for piece in plugins.all_piece_settings())
+        theirs = (piece.paths for piece in self.pieces)
         for key in ("data_dir", "resume", *frozenset[str]().union(*theirs)):
             if getattr(self, key):
                 changes[key] = _absolute(getattr(self, key))
         if self.radio_profile.endswith(".toml"):
             changes["radio_profile"] = _absolute(self.radio_profile)
         return self.replace(**changes)
+
+
+def _of_values(values: Mapping[str, object]) -> type[Settings]:
+    """Return :class:`Settings` with the keys of all pieces that a run of these values can have."""
+    named = {kebab_case(key): value for key, value in plugins.with_names(values).items()}
+    return _with_keys_of(plugins.all_piece_settings(named))
 
 
 @functools.cache
@@ -116,7 +133,9 @@ def _with_keys_of(pieces: tuple[type[PieceSettings], ...]) -> type[Settings]:
                     "there is another setting of that name; rename it"
                 )
     keys: dict[str, Any] = {name: (field.annotation, field) for name, field in fields.items()}
-    return create_model("Settings", __base__=Settings, __module__=__name__, **keys)
+    whole = create_model("Settings", __base__=Settings, __module__=__name__, **keys)
+    whole.pieces = pieces
+    return whole
 
 
 def _absolute(path: str) -> str:

@@ -19,6 +19,7 @@ from common.data.rows import Array, IntArray, Rows, require_finite
 from common.data.standardising import mean_and_scale, scaled
 from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean
+from common.foreign.code import contained
 from common.plugins import Table
 
 DATASETS: Final[Table[NamedData]] = Table(
@@ -26,6 +27,7 @@ DATASETS: Final[Table[NamedData]] = Table(
     "coterie.datasets",
     {**readers.NAMED, **flamby.NAMED},
     of=NamedData,
+    made_of=NamedData,
 )
 
 SYNTHETIC: Final = "synthetic"
@@ -51,7 +53,8 @@ class Dataset:
     """Training and test rows, standardised, with the natural client of each row where there is one.
 
     train_x (n, *input_shape) float32, C-contiguous; images have input_shape (channels, height,
-    width), volumes (channels, depth, height, width), tables (features,). train_y (n,) int64 in
+    width), volumes (channels, depth, height, width), windows (channels, samples), tables
+    (features,). train_y (n,) int64 in
     0..num_classes-1. train_owner (n,) int64 in 0..len(owner_names)-1, or None for all rows of the
     set. The test arrays likewise.
     """
@@ -125,7 +128,7 @@ class Dataset:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one row: (features,), or (channels, height, width) with a depth or without."""
+        """Shape of one row: as ``train_x`` has it after its first axis."""
         return self.train_x.shape[1:]
 
     @property
@@ -175,13 +178,24 @@ def load_dataset(
     if located == SYNTHETIC:
         name, rows = located, synthetic_rows(sites or SyntheticSites(), seed)
     elif located in DATASETS:
-        name, rows = located, DATASETS[located].read(DataFolder(data_dir, download))
+        name, rows = located, _read_named(located, DataFolder(data_dir, download))
     else:
         path = Path(located)
         name, rows = path.stem, _read_own(path, label_column, client_column)
     rng = seeds.generator(seed, "test-split", name)
     test = _hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     return _standardised(name, rows, test)
+
+
+def _read_named(name: str, folder: DataFolder) -> Rows:
+    read = DATASETS[name].read
+    if not DATASETS.is_foreign(name):
+        return read(folder)
+    with contained(f"dataset = {name!r}"):
+        rows: object = read(folder)
+        if not isinstance(rows, Rows):
+            raise DataError(f"gives a {type(rows).__name__}, not coterie.Rows")
+    return rows
 
 
 def load_site_file(

@@ -18,11 +18,12 @@ def read_npz(path: Path) -> Rows:
     """Return the rows of an ``.npz`` with X and y, optionally client and test (0 or 1).
 
     X is (n, features), or images: (n, height, width), (n, channels, height, width) or
-    (n, height, width, channels) with 1 or 3 channels. Values of y and client may be any whole
+    (n, height, width, channels) with 1 or 3 channels; where ``kind`` says "windows", signals:
+    (n, channels, samples). Values of y and client may be any whole
     numbers or texts; classes and clients are numbered in their sorted order.
     """
     archive = read_arrays(path, "X", "y")
-    x = _channels_first(archive["X"], path)
+    x = _channels_first(archive["X"], path, str(archive.get("kind", "images")))
     class_names, y = _numbered_values(archive["y"], f"{path.name}: y")
     test = _test_marks(archive["test"], path) if "test" in archive else None
     if "client" not in archive:
@@ -31,9 +32,17 @@ def read_npz(path: Path) -> Rows:
     return Rows(x, y, class_names, owner, owner_names, test)
 
 
-def _channels_first(x: Array, path: Path) -> Array:
+def _channels_first(x: Array, path: Path, kind: str) -> Array:
     if x.dtype.kind not in "buif":
         raise DataError(f"{path.name}: X holds {x.dtype}; expected numbers")
+    if kind not in ("images", "windows"):
+        raise DataError(f"{path.name}: kind is {kind!r}; expected windows, or images or no kind")
+    if kind == "windows":
+        if x.ndim != 3:
+            raise DataError(
+                f"{path.name}: X has shape {x.shape}; windows are (n, channels, samples)"
+            )
+        return x
     if x.ndim == 3:
         return x[:, None]
     if x.ndim == 2 or (x.ndim == 4 and x.shape[1] in (1, 3)):

@@ -31,8 +31,8 @@ def require_finite(x: Array, what: str) -> None:
 class Rows:
     """A data set as read: unscaled, in the order of its files.
 
-    x (n, features), or (n, channels, height, width) for images, (n, channels, depth, height, width)
-    for volumes; y (n,) in 0..len(class_names)-1;
+    x (n, features), (n, channels, samples) for windows of signals, (n, channels, height, width)
+    for images, (n, channels, depth, height, width) for volumes; y (n,) in 0..len(class_names)-1;
     owner (n,) in 0..len(owner_names)-1, or None without natural clients; test (n,) marks the rows
     of a split that comes with the data, or None.
     """
@@ -49,8 +49,10 @@ class Rows:
     """(n, depth, height, width): what is to be found in each volume, where that is the task."""
 
     def __post_init__(self) -> None:
-        if self.x.ndim not in (2, 4, 5):
-            raise DataError(f"rows of shape {self.x.shape[1:]}: expected (features,) or images")
+        if self.x.ndim not in (2, 3, 4, 5):
+            raise DataError(
+                f"rows of shape {self.x.shape[1:]}: expected (features,), windows or images"
+            )
         parts = (self.x, self.y, self.owner, self.test, self.masks)
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) != 1 or 0 in self.x.shape:

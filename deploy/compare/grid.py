@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from common.config import Scalar, Settings, read_toml, split_word, unknown_name
+from common.config import Scalar, Settings, kebab_case, read_toml, split_word, unknown_name
 from common.errors import ConfigError, CoterieError
 
 SCENARIO = frozenset(
@@ -84,7 +84,8 @@ def identity(settings: Settings) -> dict[str, Scalar]:
     Without the defaults, a setting that a later version adds does not make every run a new one.
     """
     without = _ELSEWHERE if settings.stop_at_target else _ELSEWHERE | _TARGET
-    default = Settings.parse({}).to_dict()
+    fields = type(settings).model_fields
+    default = {kebab_case(name): field.default for name, field in fields.items()}
     values = settings.to_dict()
     return {k: v for k, v in values.items() if k not in without and v != default[k]}
 
@@ -282,7 +283,8 @@ def _expanded(key: str, value: object) -> Iterable[object]:
 
 
 def _from_table(table: Mapping[str, Any], where: str) -> Values:
-    known = set(Settings.parse({}).to_dict())
+    texts = {key: ",".join(map(str, v)) if isinstance(v, list) else v for key, v in table.items()}
+    known = set(map(kebab_case, Settings.fields(texts)))
     for key, value in table.items():
         if key not in known:
             raise ConfigError(f"{where}: {unknown_name('setting', key, known)}")

@@ -16,7 +16,7 @@ from common.errors import ConfigError
 from deploy.compare.grid import Case, identity
 from deploy.compare.runs import Outcome, finished
 from server_app.record.format import ResultsFile, RoundLine, SiteEntry
-from server_app.record.run_folder import RunFolder
+from server_app.record.run_folder import PIECES, RunFolder
 
 __all__ = ["lay_out", "record"]
 
@@ -48,6 +48,7 @@ def record(records: Path, outcomes: Iterable[Outcome]) -> None:
             content = {
                 _SETTINGS: _settings(outcome.case),
                 _PACKAGES: files.read_json("environment.json").get(_PACKAGES),
+                PIECES: files.pieces(),
                 _RESULTS: files.read_json(_RESULTS),
                 _SITES: files.read_json(_SITES),
                 _ROUNDS: [line.to_json() for line in files.each(RoundLine)],
@@ -95,6 +96,8 @@ def _write_folder(content: Mapping[str, Any], case: Case, runs: Path) -> None:
     folder = RunFolder(runs / name)
     folder.write("config.toml", case.settings.replace(output_dir=str(runs), name=name).to_toml())
     folder.write_json("environment.json", {_PACKAGES: content[_PACKAGES]})
+    if pieces := content.get(PIECES):
+        folder.write_json(PIECES, pieces)
     folder.write_json(_RESULTS, content[_RESULTS])
     folder.write_json(_SITES, content[_SITES])
     folder.write(_ROUNDS, "".join(json.dumps(line) + "\n" for line in content[_ROUNDS]))

@@ -24,6 +24,8 @@ from common import config
 from common.config import Settings, read_toml
 from common.errors import ConfigError, CoterieError
 from deploy.compare.grid import Case, identity
+from server_app.record import piece_sources
+from server_app.record.run_folder import RunFolder
 from server_app.record.run_status import read_status
 
 _TICK_SECONDS = 1.0
@@ -99,6 +101,15 @@ def finished(case: Case, runs: Path) -> Path | None:
     return None
 
 
+def _refuse_changed(case: Case, runs: Path) -> None:
+    """Raise ConfigError for a run that is kept, and was played with other pieces from elsewhere."""
+    for folder in runs.glob(f"{case.digest}-*"):
+        if _state(folder) == "finished" or _can_go_on(folder):
+            piece_sources.refuse_changed(
+                case.settings, RunFolder(folder).pieces(), f"{case.label}, {folder}"
+            )
+
+
 def _state(folder: Path) -> str:
     try:
         return read_status(folder).state or "unknown"
@@ -129,6 +140,7 @@ def play(cases: Sequence[Case], folder: Path, jobs: int, report: Report) -> list
     runs = folder / "runs"
     outcomes: dict[Case, Outcome] = {}
     for case in cases:
+        _refuse_changed(case, runs)
         if (done := finished(case, runs)) is not None:
             outcomes[case] = Outcome(case, done)
     missing = [case for case in cases if case not in outcomes]

@@ -15,11 +15,12 @@ import numpy as np
 from pydantic import Field
 
 from common.config import Settings
-from common.errors import ConfigError
+from common.errors import ClusteringError, ConfigError
+from common.foreign.code import contained
 from common.plugins import PieceSettings
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app.clustering import algorithms, placement
-from server_app.clustering.clusters import Clusterer, ScoredClusters
+from server_app.clustering.clusters import Clusterer, ScoredClusters, check_distances
 from server_app.clustering.grouping import STRATEGIES, Description, Grouping
 from server_app.clustering.placement import Placement
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, FloatArray, symmetric_kl
@@ -97,13 +98,29 @@ class LabelDistances(Grouping):
 
 def by_distances(settings: Settings) -> LabelGroups:
     """k-medoids on the setting ``metric``: Famá, Algorithm 1."""
-    compare = LABEL_METRICS.named(settings.metric)
+    compare = _label_metric(settings.metric)
     return LabelGroups(
         compare=compare,
         cluster=_k_medoids(settings),
         place=placement.nearest_medoid(compare),
         metric=settings.metric,
     )
+
+
+def _label_metric(name: str) -> Dissimilarity:
+    """Return a label metric; what one from elsewhere returns is checked, and named if unfit."""
+    compare = LABEL_METRICS.named(name)
+    if not LABEL_METRICS.is_foreign(name):
+        return compare
+
+    def checked(distributions: FloatArray) -> FloatArray:
+        with contained(f"metric = {name!r}"):
+            matrix = check_distances(compare(distributions))
+            if len(matrix) != len(distributions):
+                raise ClusteringError(f"distances of {len(matrix)} clients, not all")
+        return matrix
+
+    return checked
 
 
 def by_distances_of_pairs(settings: Settings) -> LabelDistances:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from common import plugins
 from common.config import Settings
 from common.errors import ConfigError
+from common.foreign.code import contained
 from common.objectives import objective_of
 from common.plugins import Table
 from server_app import masked_data, task_figures
@@ -37,6 +39,7 @@ def listing() -> list[tuple[str, str, str, str]]:
 
 def build(settings: Settings) -> Method:
     """Return the method that the settings name; :class:`ConfigError` if it cannot be had."""
+    plugins.load_foreign(settings)
     method = compose(settings)
     catalogue.check(method.needs, settings)
     per_cluster = method.route.model_per_cluster
@@ -48,7 +51,7 @@ def build(settings: Settings) -> Method:
 
 def compose(settings: Settings) -> Method:
     """Return the method that the settings name, whatever their protections keep from it."""
-    method = METHODS.named(settings.strategy)(settings)
+    method = _composed(settings)
     masked_data.check(settings, method.asked)
     if ROUTINGS[settings.routing].model_per_cluster and method.group is None:
         raise ConfigError(
@@ -62,6 +65,18 @@ def compose(settings: Settings) -> Method:
             "use strategy=fedavg or random"
         )
     return _selecting(method, settings)
+
+
+def _composed(settings: Settings) -> Method:
+    name = settings.strategy
+    composition = METHODS.named(name)
+    if not METHODS.is_foreign(name):
+        return composition(settings)
+    with contained(f"strategy = {name!r}"):
+        method: object = composition(settings)
+        if not isinstance(method, Method):
+            raise ConfigError(f"makes a {type(method).__name__}; it must be a coterie.Method")
+    return method
 
 
 def _selecting(method: Method, settings: Settings) -> Method:

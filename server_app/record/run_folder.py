@@ -25,12 +25,16 @@ from common.config import MAY_CHANGE, Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, quotable
 from common.messages import Introduction, Parameters
+from server_app.record import piece_sources
 from server_app.record.format import ClientLine, RoundLine, SiteEntry, StatusFile
 from server_app.record.json_record import JsonRecord
 from server_app.record.run_status import beating, read_status
 
 Json = Mapping[str, Any]
 R = TypeVar("R", bound=JsonRecord)
+
+PIECES = "pieces.json"
+"""What the run's pieces from elsewhere are, if there are any."""
 
 PREPROCESSING = "models/preprocessing.json"
 
@@ -55,6 +59,8 @@ class RunFolder:
             path.mkdir(parents=True)
             folder.write("config.toml", settings.to_toml())
             folder.write_json("environment.json", environment())
+            if pieces := piece_sources.sources(settings):
+                folder.write_json(PIECES, pieces)
             folder.set_status("running", done=0, rounds=settings.num_server_rounds)
         except OSError as error:
             reason = error.strerror or str(error)
@@ -85,7 +91,12 @@ class RunFolder:
                     f"{key} = {value!r}: the run to resume has {own[key]!r}; leave it out, or "
                     "start a run of its own"
                 )
+        piece_sources.refuse_changed(settings, folder.pieces(), where)
         return folder
+
+    def pieces(self) -> Mapping[str, str]:
+        """Return what the run's pieces from elsewhere were when it began."""
+        return self.read_json(PIECES) if (self.path / PIECES).exists() else {}
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:

@@ -1,0 +1,1 @@
+"""Foreign code: pieces that are not of this repository."""

@@ -1,0 +1,71 @@
+"""Piece sources: which code a run's pieces from elsewhere are, so that a changed one is noticed.
+
+A package that is installed is told by its version; a module in a folder, or an editable
+installation, by a digest of its Python files (of its whole package); what a program gave, by the
+digest that its name holds.
+"""
+
+import functools
+import hashlib
+import importlib.metadata
+import importlib.util
+import platform
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from common.config import Settings
+from common.errors import ConfigError
+from common.foreign.code import is_given, top_level
+from common.plugins import foreign_pieces
+
+__all__ = ["refuse_changed", "sources"]
+
+
+def sources(settings: Settings) -> dict[str, str]:
+    """Return what each piece from elsewhere is, by the setting that names it.
+
+    As ``{"model = 'acme.nets:cnn'": "acme 0.3"}``; empty where all are of this repository.
+    """
+    return {
+        str(piece): piece.name if is_given(piece.name) else _source(piece.module)
+        for piece in foreign_pieces(settings.to_dict())
+    }
+
+
+def refuse_changed(settings: Settings, recorded: Mapping[str, str], where: str) -> None:
+    """Raise :class:`ConfigError` for a piece that is not what a run was played with.
+
+    Args:
+        settings: of the run.
+        recorded: its :func:`sources` when it began.
+        where: begins the error's text.
+    """
+    for piece, source in sources(settings).items():
+        before = recorded.get(piece, "not recorded")
+        if before != source:
+            raise ConfigError(
+                f"{where}: {piece} was {before} and is {source} now; put the old one back, or "
+                "start a run of its own"
+            )
+
+
+@functools.cache
+def _source(module: str) -> str:
+    top = top_level(module)
+    if top in sys.stdlib_module_names:
+        return f"Python {platform.python_version()}"
+    spec = importlib.util.find_spec(top)
+    assert spec is not None  # it was loaded
+    folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
+    place = Path(spec.origin) if spec.origin else folders[0]
+    for name in importlib.metadata.packages_distributions().get(top, ()):
+        found = importlib.metadata.distribution(name)
+        if Path(str(found.locate_file(""))).resolve() in place.resolve().parents:
+            return f"{name} {found.version}"
+    digest = hashlib.sha256()
+    for folder in folders or [place.parent]:
+        for file in sorted(folder.rglob("*.py")) if folders else [place]:
+            digest.update(f"{file.relative_to(folder).as_posix()}\0".encode())
+            digest.update(file.read_bytes())
+    return f"sha256:{digest.hexdigest()}"
