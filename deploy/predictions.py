@@ -15,7 +15,7 @@ from common.data.own_data import read_new_rows
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean
 from deploy.sites.site import SiteFile
-from server_app.record.format import ClustersFile
+from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.record.using_models import load_network, model_numbers, preprocessing_of
 
