@@ -1,6 +1,7 @@
 """Site: its stable id, its rows, and what it is willing to release."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from flwr.app import Context
@@ -15,6 +16,30 @@ from common.data.datasets import Dataset
 from common.errors import ConfigError, DataError, MessageError
 from common.privacy.book import Budget
 from common.splits import SiteRows
+
+
+class Participant(Protocol):
+    """What answers need of a site, or of a node of another app, that is none of its rows."""
+
+    @property
+    def name(self) -> str:
+        """The site's id."""
+        ...
+
+    @property
+    def settings(self) -> Settings:
+        """Of the run."""
+        ...
+
+    @property
+    def keeper(self) -> Keeper:
+        """Where the site keeps what must outlive a message."""
+        ...
+
+    @property
+    def budget(self) -> Budget:
+        """What its noisy releases may amount to, by its owner's word."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
@@ -66,3 +67,13 @@ class JsonFormatter(logging.Formatter):
         time = datetime.fromtimestamp(record.created, UTC)
         facts: list[Fact] = getattr(record, FACTS, [])
         return as_line(time, record.levelname, "run", message, **({FACTS: facts} if facts else {}))
+
+
+def show_progress(*, as_json: bool = False) -> None:
+    """Let the run's progress lines reach standard output, unless somebody listens already."""
+    log = logging.getLogger("coterie")
+    if not log.hasHandlers():
+        handler = logging.StreamHandler(sys.stdout)
+        handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(message)s"))
+        log.addHandler(handler)
+    log.setLevel(logging.INFO)

@@ -305,7 +305,7 @@ def partition(
         DataError: too few rows for the clients.
     """
     natural = split == "by-user" and dataset.train_owner is not None
-    names = _owner_names(dataset, num_clients) if natural else _site_names(num_clients)
+    names = _owner_names(dataset, num_clients) if natural else site_names(num_clients)
     train = split_rows(
         dataset.train_y,
         dataset.train_owner,
@@ -327,7 +327,8 @@ def partition(
     return [SiteRows(*site) for site in zip(names, train, test, strict=True)]
 
 
-def _site_names(num_clients: int) -> tuple[str, ...]:
+def site_names(num_clients: int) -> tuple[str, ...]:
+    """Return the ids of simulated sites, in the order of their parts."""
     width = len(str(num_clients))
     return tuple(f"site-{number:0{width}d}" for number in range(num_clients))
 

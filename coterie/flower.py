@@ -1,7 +1,7 @@
-"""Objects for Flower's own runtimes: the two apps, and the base of the strategies.
+"""Objects for Flower's own runtimes: the two apps, strategies, and mods for other Flower apps.
 
-A Flower app of one's own can name them in its ``pyproject.toml``, as
-``serverapp = "coterie.flower:server_app"``.
+A Flower app of one's own can name the two in its ``pyproject.toml``, as
+``serverapp = "coterie.flower:server_app"``, or put a strategy and a mod from here into its own.
 """
 
 from importlib import import_module
@@ -11,15 +11,19 @@ from coterie import _HERE
 
 if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from client_app.app import app as client_app
+    from client_app.other_apps.label_histogram import label_histogram_mod
     from server_app.app import app as server_app
+    from server_app.other_apps.cohorts import Cohorts
     from server_app.strategies.base import FederatedTraining
 
 # Flower reads this list where it looks for an app without importing it.
-__all__ = ["FederatedTraining", "client_app", "server_app"]
+__all__ = ["Cohorts", "FederatedTraining", "client_app", "label_histogram_mod", "server_app"]
 
 _HOMES = {
+    "Cohorts": ("server_app.other_apps.cohorts", "Cohorts"),
     "FederatedTraining": ("server_app.strategies.base", "FederatedTraining"),
     "client_app": ("client_app.app", "app"),
+    "label_histogram_mod": ("client_app.other_apps.label_histogram", "label_histogram_mod"),
     "server_app": ("server_app.app", "app"),
 }
 """Module and name there of each."""

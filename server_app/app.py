@@ -2,7 +2,6 @@
 
 import contextlib
 import logging
-import sys
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
@@ -11,7 +10,6 @@ from flwr.serverapp import Grid, ServerApp
 from common import config, logs, messages, models, plugins
 from common.config import Settings
 from common.errors import CoterieError, StorageError
-from common.logs import JsonFormatter
 from common.messages import Introduction
 from server_app import methods
 from server_app.metering import run_meter
@@ -39,7 +37,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run a whole federation; any error is written to the run folder before it is raised."""
     settings = config.from_run_config(context.run_config).with_absolute_paths()
-    show_progress(settings.log_format)
+    logs.show_progress(as_json=settings.log_format == "json")
     method = methods.build(settings)
     run_meter.check(settings)
     folder = RunFolder.reopen(settings) if settings.resume else RunFolder.create(settings)
@@ -88,16 +86,6 @@ def _say_failed(folder: RunFolder, settings: Settings, error: BaseException) -> 
     with contextlib.suppress(OSError):
         folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
         audit.append(folder, "failed", {"round": done, "error": text})
-
-
-def show_progress(log_format: str) -> None:
-    """Let the run's progress lines reach standard output, unless somebody listens already."""
-    if not log.hasHandlers():
-        handler = logging.StreamHandler(sys.stdout)
-        json = log_format == "json"
-        handler.setFormatter(JsonFormatter() if json else logging.Formatter("%(message)s"))
-        log.addHandler(handler)
-    log.setLevel(logging.INFO)
 
 
 def run_folder_of(context: Context) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from client_app.site import Site
+from client_app.site import Participant, Site
 from client_app.site_state import Keeper
 from common import messages
 from common.errors import BudgetError, MessageError
@@ -81,7 +81,7 @@ def charge_update(
 
 
 def label_answer(
-    site: Site, counts: list[int]
+    site: Participant, counts: list[int]
 ) -> tuple[LabelHistogram | NoisyHistogram, ReleaseNote | None]:
     """Return a site's histogram (K,) as ``label-privacy`` has it, and how it is protected."""
     if site.settings.label_privacy == "two-party":
@@ -120,7 +120,7 @@ def update_answer(
 
 
 def _noisy(
-    site: Site, counts: list[int], mechanism: LabelMechanism
+    site: Participant, counts: list[int], mechanism: LabelMechanism
 ) -> tuple[NoisyHistogram, ReleaseNote]:
     # The number of rows is public, so an answer may depend on it: new rows are a new question.
     request = f"label histogram of {sum(counts)} rows, {len(counts)} classes: {mechanism!r}"

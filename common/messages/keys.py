@@ -7,6 +7,9 @@ RECORD = "record"
 NOTE = "release-note"
 USAGE = "usage"
 FIGURES = "task-figures"
+MARK = "coterie.mark"
+OURS = "coterie."
+"""Begins the keys of what is ours in a message of another Flower app."""
 
 TRAIN = MessageType.TRAIN
 EVALUATE = MessageType.EVALUATE

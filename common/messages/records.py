@@ -146,6 +146,26 @@ class NoisyHistogram(Record):
 
 
 @dataclass(frozen=True)
+class LabelQuestion(Record):
+    """What a site of another app is asked with ``query.introduce`` and ``query.label_histogram``.
+
+    Coterie's own sites read the settings in their run's config.
+    """
+
+    num_classes: int
+    """K, of all sites; 0: they are asked for it."""
+    label_privacy: str
+    epsilon: float
+    delta: float
+    label_gamma: float
+    clients_per_round: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of classes; the settings are checked where they are read."""
+        check_range("num_classes", self.num_classes, 0, _MOST_CLASSES)
+
+
+@dataclass(frozen=True)
 class ProbeRequest(Record):
     """What ``query.probe_rows`` asks for: training rows as they are."""
 

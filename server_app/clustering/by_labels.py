@@ -20,7 +20,7 @@ from common.foreign.code import contained
 from common.plugins import PieceSettings
 from common.two_party.label_products import LABEL_PRODUCTS
 from server_app.clustering import algorithms, placement
-from server_app.clustering.clusters import Clusterer, ScoredClusters, check_distances
+from server_app.clustering.clusters import Clusterer, Clusters, ScoredClusters, check_distances
 from server_app.clustering.grouping import STRATEGIES, Description, Grouping
 from server_app.clustering.placement import Placement
 from server_app.dissimilarity import LABEL_METRICS, Dissimilarity, FloatArray, symmetric_kl
@@ -81,6 +81,20 @@ class LabelGroups(Grouping):
     """How counts become distributions: ``clustering.normalise_counts``."""
     chosen_by: str = "silhouette"
     """What sets the number of clusters when the settings do not."""
+
+    def shares(self, counts: FloatArray) -> FloatArray:
+        """Return the distributions (n, K) that are compared, of rows of each class (n, K)."""
+        return algorithms.normalise_counts(counts, self.normalise)
+
+    def grouped(self, counts: FloatArray, rng: np.random.Generator) -> ScoredClusters:
+        """Return the clusters of sites with these rows of each class, (n, K)."""
+        shares = self.shares(counts)
+        return self.cluster(shares, self.compare(shares), rng)
+
+    def cluster_of_last(self, counts: FloatArray, clusters: Clusters) -> int:
+        """Return where the last site of ``counts`` (n, K) belongs, by clusters of the others."""
+        shares = self.shares(counts)
+        return self.place(shares[:-1], clusters, shares[-1])
 
 
 @dataclass(frozen=True)

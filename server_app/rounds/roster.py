@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from common import logs, messages
@@ -193,8 +193,15 @@ def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
     Raises:
         RoundError: fewer than :data:`FEWEST` of several nodes can take part; why the first cannot.
     """
-    nodes = _wait_for_nodes(grid, max(expected, 1))
-    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    nodes = wait_for_nodes(grid, max(expected, 1))
+    return in_order(introductions(grid, nodes, messages.content(), timeout))
+
+
+def introductions(
+    grid: Grid, nodes: Sequence[int], question: RecordDict, timeout: float
+) -> dict[int, Introduction]:
+    """Return what some nodes say of themselves, without those that cannot; as :func:`introduce`."""
+    asked = [Message(question, node, messages.INTRODUCE) for node in nodes]
     sites: dict[int, Introduction] = {}
     late = "did not introduce itself in time"
     reasons = {node: f"{enrolment.name_of(node)} {late}" for node in nodes}
@@ -210,6 +217,11 @@ def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
     for reason in reasons.values():
         refused = logs.fact("refused", reason=reason)
         log.warning("the run starts without a node: %s", reason, extra=refused)
+    return sites
+
+
+def in_order(sites: Mapping[int, Introduction]) -> Roster:
+    """Return the roster of what nodes said of themselves, sorted by the sites' ids."""
     ordered = sorted(sites.items(), key=lambda item: item[1].site)
     return Roster(tuple(site for _, site in ordered), tuple(node for node, _ in ordered))
 
@@ -223,7 +235,7 @@ def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) ->
         timeout: seconds to wait for their answers.
     """
     before = Roster(tuple(sites), (_NOWHERE,) * len(sites))
-    nodes = _wait_for_nodes(grid, len(sites), or_fewer=True)
+    nodes = wait_for_nodes(grid, len(sites), or_fewer=True)
     asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
     found = {}
     for reply in grid.send_and_receive(asked, timeout=timeout):
@@ -293,7 +305,17 @@ def _introduction(reply: Message) -> Introduction:
     return introduction
 
 
-def _wait_for_nodes(grid: Grid, expected: int, *, or_fewer: bool = False) -> Sequence[int]:
+def wait_for_nodes(grid: Grid, expected: int, *, or_fewer: bool = False) -> Sequence[int]:
+    """Return the connected nodes, ascending, once as many are there as are expected.
+
+    Args:
+        grid: the connection to the sites.
+        expected: how many.
+        or_fewer: go on with those that came in time.
+
+    Raises:
+        RoundError: fewer came in time, or none did.
+    """
     deadline = time.monotonic() + _JOIN_SECONDS
     announced = False
     while True:

@@ -10,7 +10,7 @@ from flwr.serverapp import Grid
 from common import seeds
 from common.config import Settings
 from server_app.clustering import placement
-from server_app.clustering.algorithms import ScoredClusters, normalise_counts
+from server_app.clustering.algorithms import ScoredClusters
 from server_app.clustering.by_labels import LabelGroups
 from server_app.methods import Method
 from server_app.record.checkpoint import State
@@ -60,7 +60,7 @@ class LabelDistributionClustering(LabelHistograms):
         every = self.settings.recluster_every
         if not every or server_round == 1 or (server_round - 1) % every:
             return None
-        self._refresh_counts(grid, timeout)
+        self._labels.ask_again(self.roster, grid, timeout)
         grouping = self._grouped()
         drift = placement.share_moved(self.clusters, grouping.clusters)
         self.regroup(placement.matched(self.clusters, grouping.clusters))
@@ -79,24 +79,12 @@ class LabelDistributionClustering(LabelHistograms):
 
     def cluster_of_newcomer(self) -> int:
         """Return the nearest cluster."""
-        shares = normalise_counts(self._counts, self._group.normalise)
-        return self._group.place(shares[:-1], self.clusters, shares[-1])
+        return self._group.cluster_of_last(self._labels.counts, self.clusters)
 
     def _grouped(self) -> ScoredClusters:
-        shares = normalise_counts(self._counts, self._group.normalise)
         # The same draws every time: unless the counts changed, nobody moves.
         rng = seeds.generator(self.settings.seed, "clustering")
-        return self._group.cluster(shares, self._group.compare(shares), rng)
-
-    def _refresh_counts(self, grid: Grid, timeout: float) -> None:
-        """Ask the connected sites again; one that does not answer keeps its last histogram."""
-        present = np.flatnonzero(self.roster.available(grid))
-        for answer in self._histograms(self.roster, present, grid, timeout):
-            if answer.value is None:
-                name = self.roster.names[answer.client]
-                log.warning("%s: its last label histogram is used: %s", name, answer.verdict)
-            else:
-                self._counts[answer.client] = answer.value
+        return self._group.grouped(self._labels.counts, rng)
 
     def _note(self, after_round: int, grouping: ScoredClusters, drift: float | None) -> None:
         """Write down how the clusters came about, and between whom they were formed."""
@@ -116,7 +104,7 @@ class LabelDistributionClustering(LabelHistograms):
         labels = self.clusters.labels
         sites = dict(zip(roster.names, labels.tolist(), strict=True))
         self.folder.store(replace(self._formed, sites=sites))
-        shares = normalise_counts(self._counts, self._group.normalise)
+        shares = self._group.shares(self._labels.counts)
         arrays = {
             "kind": np.array("label-histogram"),
             "sites": np.array(roster.names),

@@ -1,0 +1,1 @@
+"""Mods for the ClientApp of another Flower app."""

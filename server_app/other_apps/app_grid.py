@@ -1,0 +1,134 @@
+"""Grids within another app: its own, one that only shows a cohort, and one for marked messages."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from flwr.app import Error, Message, MessageType, RecordDict
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid
+
+from common import messages
+from common.errors import MessageError, RoundError
+from common.messages import MessageMark, Opened
+from server_app.rounds.delegating_grid import DelegatingGrid
+from server_app.rounds.intake import REFUSED
+
+__all__ = ["AppGrid", "CohortGrid", "MarkedGrid"]
+
+_MOST_LOOKS = 10  # at a grid, by a strategy that configures a round; Flower's own look twice
+
+
+class AppGrid(DelegatingGrid):
+    """A grid whose nodes stand in one order, and whose errors name the node that was asked.
+
+    Flower reports a dead node under an id of its own. By the message that an error answers, one
+    tells whose it is.
+    """
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the ids of all connected nodes, ascending."""
+        return sorted(self.inner.get_node_ids())
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return their replies."""
+        sent = list(messages)
+        replies = list(self.inner.send_and_receive(sent, timeout=timeout))
+        asked = {message.metadata.message_id: message for message in sent}
+        return [_named(reply, asked.get(reply.metadata.reply_to_message_id)) for reply in replies]
+
+
+def _named(reply: Message, asked: Message | None) -> Message:
+    if asked is None or not reply.has_error():
+        return reply
+    if reply.metadata.src_node_id == asked.metadata.dst_node_id:
+        return reply
+    return Message(reply.error, reply_to=asked)
+
+
+class CohortGrid(DelegatingGrid):
+    """A grid that shows some nodes as if there were no others.
+
+    Flower's strategies wait for ever where fewer nodes are there than they want. A cohort does not
+    grow while they wait, so whoever looks again and again is told.
+
+    Args:
+        grid: the connection to all nodes.
+        nodes: to be shown, ascending.
+        what: they are, for the error, as ``the cohort of round 3``.
+    """
+
+    def __init__(self, grid: Grid, nodes: Sequence[int], what: str) -> None:
+        super().__init__(grid)
+        self._nodes = list(nodes)
+        self._what = what
+        self._looks = 0
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Return the nodes; :class:`RoundError` if they were looked at many times."""
+        self._looks += 1
+        if self._looks > _MOST_LOOKS:
+            raise RoundError(
+                f"the strategy waits for more nodes than the {len(self._nodes)} of {self._what}: "
+                "ask for fewer (min_train_nodes, min_evaluate_nodes, min_available_nodes)"
+            )
+        return list(self._nodes)
+
+
+class MarkedGrid(DelegatingGrid):
+    """A grid on which messages of Coterie travel as training messages of the app.
+
+    Args:
+        grid: of the app.
+        release: what is asked for, by which a mod knows that a message is for it.
+        mod: that gives it out, for the error where an app lacks it.
+        beside: what goes along with a message of this kind to each node: the app's own records.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        release: str,
+        mod: str,
+        beside: Mapping[tuple[str, int], RecordDict] | None = None,
+    ) -> None:
+        super().__init__(grid)
+        self._release = release
+        self._mod = mod
+        self._beside = beside or {}
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return their replies, an error for each that no mod of ours made."""
+        sent = [self._as_training(message) for message in messages]
+        asked = {message.metadata.dst_node_id: message for message in sent}
+        replies = list(self.inner.send_and_receive(sent, timeout=timeout))
+        return [self._read(reply, asked.get(reply.metadata.src_node_id)) for reply in replies]
+
+    def _as_training(self, message: Message) -> Message:
+        node, kind = message.metadata.dst_node_id, message.metadata.message_type
+        theirs = self._beside.get((kind, node))
+        content = messages.marked(message.content, MessageMark(kind, self._release), theirs)
+        return Message(content, node, MessageType.TRAIN)
+
+    def _read(self, reply: Message, asked: Message | None) -> Message:
+        if asked is None:
+            return reply
+        if reply.has_error():
+            failed = reply.error.code == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+            return self._without_mod(asked) if failed else reply
+        try:
+            opened = Opened.of(reply.content)
+        except MessageError as error:
+            return Message(Error(REFUSED, str(error)), reply_to=asked)
+        if opened.mark is None or opened.mark.release != self._release:
+            return self._without_mod(asked)
+        if opened.mark.refused:
+            return Message(Error(REFUSED, opened.mark.refused), reply_to=asked)
+        reply.content = opened.ours
+        return reply
+
+    def _without_mod(self, asked: Message) -> Message:
+        reason = f"its app answered as one without {self._mod}: put that into ClientApp(mods=[...])"
+        return Message(Error(REFUSED, reason), reply_to=asked)

@@ -1,0 +1,179 @@
+"""Cohorts: who trains in every round of another app's strategy, by one of Coterie's methods."""
+
+import logging
+from collections.abc import Callable, Iterable
+
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from common import logs
+from common.config import Scalar
+from common.errors import RoundError
+from common.messages import Parameters
+from server_app.other_apps import inner_strategy
+from server_app.other_apps.app_grid import AppGrid, CohortGrid
+from server_app.other_apps.app_settings import composed
+from server_app.other_apps.known_sites import KnownSites
+from server_app.selection.rules import Cohort
+
+__all__ = ["Cohorts"]
+
+log = logging.getLogger("coterie")
+
+
+class Cohorts(Strategy):
+    """Has another strategy train on the cohorts that a method chooses, and evaluate on everybody.
+
+    Args:
+        strategy: of the app, one that does not sample: ``FedAvg(min_train_nodes=...)`` or another
+            with Flower's own ``start``.
+        method: one of those that ``docs/flower-apps.md`` lists; most ask for labels, which the
+            ClientApp tells with ``label_histogram_mod``.
+        clients_per_round: 0: the method says.
+        settings: more of the method's settings, as ``metric="wasserstein"`` or ``seed=1``;
+            ``num_clients`` is how many nodes to wait for, else the strategy's
+            ``min_available_nodes``.
+
+    Raises:
+        ConfigError: a strategy or a method that cannot work so.
+
+    >>> from flwr.serverapp.strategy import FedAdam
+    >>> strategy = Cohorts(FedAdam(), method="simclust", clients_per_round=10)
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        *,
+        method: str = "similarity",
+        clients_per_round: int = 0,
+        **settings: Scalar,
+    ) -> None:
+        given = {**settings, "clients_per_round": clients_per_round}
+        self.settings, self._method = composed(method, given)
+        inner_strategy.check(strategy, self._method.select, clients_per_round)
+        self.strategy = strategy
+        self.cohorts: dict[int, tuple[str, ...]] = {}
+        """Names of the sites that were asked to train, by round."""
+        self._known: KnownSites | None = None
+        self._timeout = 3600.0
+        self._sent: Parameters = {}
+        self._cohort: Cohort | None = None
+
+    @property
+    def clusters(self) -> dict[str, int]:
+        """The cluster of each site, by name; all in one where the method groups nobody."""
+        return {} if self._known is None else dict(self._known.by_name)
+
+    def start(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+    ) -> Result:
+        """Ask for what the method needs to know, then play Flower's rounds.
+
+        Raises:
+            RoundError: nodes whose app lacks the mod, before any training; a cohort that the
+                strategy would wait to be larger.
+        """
+        logs.show_progress()
+        self._timeout = timeout
+        self._known, self.cohorts = None, {}
+        named = AppGrid(grid)
+        self._meet(named)
+        return super().start(
+            named,
+            initial_arrays,
+            num_rounds,
+            timeout,
+            train_config,
+            evaluate_config,
+            evaluate_fn,
+        )
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Choose the cohort, and have the strategy configure a round as if there were no others."""
+        known = self._meet(grid)
+        known.greet(grid, self._timeout)
+        self._sent = parameters_of(arrays)
+        self._cohort = cohort = known.cohort(server_round, grid, self._sent)
+        names = self.cohorts[server_round] = known.names(cohort.clients.tolist())
+        log.info("round %d: %s train", server_round, ", ".join(names))
+        what = f"the cohort of round {server_round}"
+        inner_strategy.check_cohort(self.strategy, names, what)
+        nodes = sorted(known.roster.nodes[client] for client in cohort.clients)
+        shown = CohortGrid(grid, nodes, what)
+        sent = list(self.strategy.configure_train(server_round, arrays, config, shown))
+        inner_strategy.check_all_asked(self.strategy, sent, nodes)
+        return sent
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Give the replies the cohort's weights, where it has some, and let the strategy go on."""
+        came = list(replies)
+        for reply in came:
+            client = self._known.client_of(reply.metadata.src_node_id) if self._known else None
+            if client is not None and not reply.has_error():
+                self._read(reply, client)
+        return self.strategy.aggregate_train(server_round, came)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Have the strategy configure an evaluation on everybody who is connected."""
+        nodes = sorted(grid.get_node_ids())
+        shown = CohortGrid(grid, nodes, f"all connected in round {server_round}")
+        return self.strategy.configure_evaluate(server_round, arrays, config, shown)
+
+    def aggregate_evaluate(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> MetricRecord | None:
+        """Let the strategy make one figure of the evaluations."""
+        return self.strategy.aggregate_evaluate(server_round, replies)
+
+    def summary(self) -> None:
+        """Log who chooses, and the strategy's own summary."""
+        log.info("cohorts by %s, for %s", self.settings.strategy, type(self.strategy).__name__)
+        self.strategy.summary()
+
+    def _meet(self, grid: Grid) -> KnownSites:
+        """Return what is known of the sites; they are asked once, also where nobody calls start."""
+        if self._known is None:
+            known = KnownSites(self.settings, self._method)
+            least = getattr(self.strategy, "min_available_nodes", 1)
+            known.meet(grid, self.settings.num_clients or least, self._timeout)
+            self._known = known
+        return self._known
+
+    def _read(self, reply: Message, client: int) -> None:
+        """Remember a client's update, and put the cohort's weight in the place of its rows."""
+        assert self._known is not None
+        assert self._cohort is not None
+        arrays = list(reply.content.array_records.values())
+        if len(arrays) == 1:
+            self._known.trained(client, self._sent, parameters_of(arrays[0]))
+        weights = self._cohort.by_client(len(self._known.roster))
+        if weights is None:
+            return
+        key = inner_strategy.weight_key(self.strategy)
+        for metrics in reply.content.metric_records.values():
+            if key not in metrics:
+                raise RoundError(
+                    f"{self._known.names([client])[0]} replied without {key!r}, which the "
+                    "method's weights go in the place of"
+                )
+            metrics[key] = float(weights[client])
+
+
+def parameters_of(arrays: ArrayRecord) -> Parameters:
+    """Return a model's arrays by name."""
+    return {name: array.numpy() for name, array in arrays.items()}
