@@ -7,7 +7,6 @@ messages, ledgers and files, and only the last round is evaluated.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Self
 
 import numpy as np
@@ -16,15 +15,15 @@ from flwr.app import RecordDict
 from client_app.simulated_sites import simulated_federation
 from client_app.site import Site
 from client_app.site_state import ContextKeeper
-from client_app.training import engine
-from client_app.training.engine import Lesson
+from client_app.training import engine, personal
 from client_app.training.loop import Evaluation
 from common import models
 from common.config import Settings
 from common.data.datasets import Dataset
 from common.messages import Order, Parameters
-from common.objectives import USUAL, Fitted, Phase, Pull, objective_of
+from common.objectives import objective_of
 from common.privacy.book import Budget
+from common.sharing import parts_of_network
 from common.splits import SiteRows
 from server_app.rounds.divergence import weight_divergences
 from server_app.rounds.routing import average
@@ -39,7 +38,7 @@ class Outcome:
     divergence: float | None
     """Mean over rounds and sites; None where no model is shared."""
     common: Parameters
-    """The model of all sites; the first one where none is shared."""
+    """What all sites share of a model."""
 
 
 @dataclass(frozen=True)
@@ -62,32 +61,25 @@ class Federation:
         objective = objective_of(settings)
         sites = [self._site(part, settings) for part in self.parts]
         rows = np.array([float(len(site.rows.train)) for site in sites])
-        common, own = self.first, [None] * len(sites)
+        shape, classes = self.dataset.input_shape, self.dataset.num_classes
+        parts = parts_of_network(settings.objective, settings.model, shape, classes)
+        common = {name: value for name, value in self.first.items() if name in parts.shared}
         divergences: list[float] = []
         for number in range(1, settings.num_server_rounds + 1):
             order = Order(number, attempt=1, model=0)
-            learned = [
-                objective.learn(common, mine, partial(_fit, site, order), settings)
-                for mine, site in zip(own, sites, strict=True)
-            ]
-            own = [each.personal for each in learned]
+            learned = [personal.train(common, site, order) for site in sites]
             if objective.shares_model:
                 sent = [each.shared for each in learned]
                 common = objective.step(common, average(sent, rows), settings)
                 divergences += weight_divergences(sent, common) or []
-        used = [common if mine is None else mine for mine in own]
         found = {
-            site.name: engine.evaluate(model, [site])[0]
-            for site, model in zip(sites, used, strict=True)
+            site.name: engine.evaluate(common, [site])[0]
+            if objective.uses_received
+            else personal.evaluate(common, site, order)[1]
+            for site in sites
         }
         return Outcome(found, float(np.mean(divergences)) if divergences else None, common)
 
     def _site(self, part: SiteRows, settings: Settings) -> Site:
         keeper = ContextKeeper(RecordDict())
         return Site(part.name, settings, self.dataset, part, (), keeper, Budget())
-
-
-def _fit(
-    site: Site, order: Order, start: Parameters, pull: Pull | None = None, phase: Phase = USUAL
-) -> Fitted:
-    return engine.fit(start, Lesson.of(site, order), site.settings, pull, phase)

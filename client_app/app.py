@@ -72,9 +72,15 @@ def _of_node(handler: NodeHandler) -> Callable[[Message, Context], Message]:
 
 
 def _task(message: Message, site: Site) -> tuple[Order, Parameters]:
-    """Return what a message asks, and the model that it is about."""
+    """Return what a message asks, and the model that it is about, as it was received."""
     order = Order.decode(message.content)
     return order, received_model(message.content, site)
+
+
+def _whole_task(message: Message, site: Site) -> tuple[Order, Parameters]:
+    """Return the same with the site's own arrays, as it last trained them, for those not sent."""
+    order, parameters = _task(message, site)
+    return order, personal.completed(parameters, site, order.round)
 
 
 @app.query("introduce")
@@ -123,7 +129,7 @@ def representations(message: Message, site: Site) -> Message:
     """Send what the model makes of this site's rows, if its own configuration releases that."""
     require(site, "representations")
     watch = Stopwatch()
-    order, parameters = _task(message, site)
+    order, parameters = _whole_task(message, site)
     seen = probing.represented(parameters, site)
     report = _seen_report(site, order, seen, watch.seconds)
     return messages.reply(message, report, {messages.ROWS_SEEN: seen.rows})
@@ -147,7 +153,7 @@ def class_statistics(message: Message, site: Site) -> Message:
     """Send mean and second moment of every class, if the site's own configuration releases that."""
     require(site, "class-statistics")
     watch = Stopwatch()
-    order, parameters = _task(message, site)
+    order, parameters = _whole_task(message, site)
     seen = probing.represented(parameters, site)
     moments, note = class_moments(parameters, seen, site)
     report = _seen_report(site, order, seen, watch.seconds)
@@ -187,7 +193,7 @@ def evaluate(message: Message, site: Site) -> Message:
     """Evaluate the model that this site uses on its held-out rows: its own, or the one received."""
     watch = Stopwatch()
     order, parameters = _task(message, site)
-    if objective_of(site.settings).is_personal:
+    if not objective_of(site.settings).uses_received:
         used, own, shared = personal.evaluate(parameters, site, order)
         return evaluate_reply(message, site, order, used, own, watch.seconds, shared)
     [result] = engine.evaluate(parameters, [site])
@@ -239,7 +245,8 @@ def loss(message: Message, site: Site) -> Message:
     """Measure the model received on this site's training rows, if the site releases that."""
     require(site, "loss")
     watch = Stopwatch()
-    order, parameters = _task(message, site)
+    order, received = _task(message, site)
+    parameters = personal.completed(received, site, order.round - 1)
     found = engine.evaluate_on_training_rows(parameters, site)
     report = LossReport(
         site=site.name,

@@ -7,28 +7,29 @@ from flwr.app import RecordDict
 from client_app.site import Site
 from common import messages, models
 from common.messages import Parameters, Template
-from common.objectives import objective_of
+from common.sharing import parts_of_network
 
 __all__ = ["received_model"]
 
 
 def received_model(content: RecordDict, site: Site) -> Parameters:
-    """Return the model in a message, to be trained or evaluated at a site.
+    """Return the model in a message, to be trained or evaluated at a site: its shared arrays.
 
     Raises:
         MessageError: it lacks an array or has another, of other shape or type, or one that holds
             NaN or infinity, running statistics included.
     """
     parameters = messages.decode_arrays(messages.arrays_of(content))
-    dataset = site.dataset
-    if objective_of(site.settings).shares_model:
-        template = _template(site.settings.model, dataset.input_shape, dataset.num_classes)
-    else:
-        template = Template.of({})
-    messages.check_arrays(parameters, template)
+    settings, dataset = site.settings, site.dataset
+    network = settings.model, dataset.input_shape, dataset.num_classes
+    messages.check_arrays(parameters, _template(settings.objective, *network))
     return parameters
 
 
 @functools.lru_cache(maxsize=2)
-def _template(name: str, input_shape: tuple[int, ...], num_classes: int) -> Template:
-    return Template.of(models.parameters_of(models.blank(name, input_shape, num_classes)))
+def _template(
+    objective: str, model: str, input_shape: tuple[int, ...], num_classes: int
+) -> Template:
+    whole = models.parameters_of(models.blank(model, input_shape, num_classes))
+    shared = parts_of_network(objective, model, input_shape, num_classes).shared
+    return Template.of({name: value for name, value in whole.items() if name in shared})

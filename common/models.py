@@ -9,7 +9,6 @@ from common.errors import ConfigError
 from common.foreign.code import contained
 from common.messages import Parameters
 from common.networks import NETWORKS, VOLUMES, Shape, kind_of
-from common.objectives import objective_of
 from common.seeds import derive_seed
 
 
@@ -88,13 +87,6 @@ def initial_parameters(
         return parameters_of(build(settings.model, input_shape, num_classes))
 
 
-def first_shared(settings: Settings, input_shape: Shape, num_classes: int) -> dict[str, np.ndarray]:
-    """Return what sites start from; a model without arrays where they share none."""
-    if not objective_of(settings).shares_model:
-        return {}
-    return initial_parameters(settings, input_shape, num_classes)
-
-
 def parameters_of(network: nn.Module) -> dict[str, np.ndarray]:
     """Return copies of a network's parameters and buffers, in the order of its state dict."""
     state = network.state_dict()
@@ -105,6 +97,17 @@ def buffer_names(name: str, input_shape: Shape, num_classes: int) -> frozenset[s
     """Return the names of a network's arrays that are no parameters, as batch norm's statistics."""
     network = blank(name, input_shape, num_classes)
     return frozenset(network.state_dict().keys() - dict(network.named_parameters()).keys())
+
+
+def batch_norm_names(network: nn.Module) -> frozenset[str]:
+    """Return the names of a network's arrays that are batch norm's, running statistics included.
+
+    By the type of the layer: some are called otherwise, as ``downsample.1`` in a ResNet.
+    """
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+    layers = (name for name, layer in network.named_modules() if isinstance(layer, kinds))
+    starts = tuple(f"{name}." for name in layers)
+    return frozenset(name for name in network.state_dict() if name.startswith(starts))
 
 
 def load_parameters(network: nn.Module, parameters: Parameters) -> None:

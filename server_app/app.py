@@ -7,10 +7,11 @@ from pathlib import Path
 from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
-from common import config, logs, messages, models, plugins
+from common import config, logs, messages, plugins
 from common.config import Settings
 from common.errors import CoterieError, StorageError
 from common.messages import Introduction
+from common.sharing import first_shared
 from server_app import methods
 from server_app.metering import run_meter
 from server_app.metering.run_meter import RunMeter
@@ -119,7 +120,7 @@ def _run(
     strategy.meter = meter
     strategy.resume(done, state)
     site = roster.sites[0]
-    first = models.first_shared(settings, tuple(site.input_shape), site.num_classes)
+    first = first_shared(settings, tuple(site.input_shape), site.num_classes)
     strategy.start(
         grid,
         messages.encode_arrays(first),

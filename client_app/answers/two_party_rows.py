@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from client_app.answers import label_histogram, representations
 from client_app.received import received_model
 from client_app.site import Site
+from client_app.training.personal import completed
 from common.errors import MessageError
 from common.projection import unit_rows
 from common.two_party.label_products import INNER_PRODUCT, LABEL_PRODUCTS, LabelProduct
@@ -87,7 +88,7 @@ def _label_vectors(site: Site, how: LabelProduct) -> Material:
 
 def _directions(content: RecordDict, site: Site) -> Material:
     """Return the representations' directions by class, whose products are cosines."""
-    seen = representations.represented(received_model(content, site), site)
+    seen = representations.represented(completed(received_model(content, site), site), site)
     places = np.cumsum([seen.rows_of(label) for label in seen.counts])[:-1]
     parts = np.split(seen.rows.astype(np.float64), places) if seen.counts else []
     rows = {

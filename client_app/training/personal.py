@@ -1,9 +1,11 @@
-"""Personal models: kept by the site, never sent, there again after a restart."""
+"""Personal models and parts of models: kept by the site, never sent, there after a restart."""
 
 import functools
 import hashlib
 import json
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import numpy as np
 import safetensors.numpy
@@ -16,7 +18,8 @@ from client_app.training.loop import Evaluation
 from common import models
 from common.config import MAY_CHANGE, Settings, kebab_case
 from common.messages import Order, Parameters
-from common.objectives import USUAL, Fitted, Learned, Phase, Pull, objective_of
+from common.objectives import USUAL, Fitted, Learned, Phase, Pull, Sharing, objective_of
+from common.sharing import Parts, by_round, parts_of_network
 
 _NOT_THE_RUNS = MAY_CHANGE | {"device"}
 """Settings that may change while a run goes on, and one that a site decides itself."""
@@ -41,7 +44,9 @@ counts only where it is not at its default: a run from before it finds its model
 
 @dataclass(frozen=True)
 class PersonalModels:
-    """The models of the last round that a site trained in, and of the round before that one.
+    """What a site kept of the last round that it trained in, and of the round before that one.
+
+    A whole model of its own, or its own arrays of one.
 
     Two, because a round can be asked for twice: retried, or again after a crash. It then starts
     from the same model and gives the same one.
@@ -65,19 +70,19 @@ class PersonalModels:
         digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8)
         return cls(site.keeper, f"personal-{digest.hexdigest()}.safetensors")
 
-    def up_to(self, server_round: int, like: Parameters) -> dict[str, np.ndarray] | None:
-        """Return the newest model of a round up to this one; None if there is none.
+    def up_to(self, server_round: float, like: Parameters) -> dict[str, np.ndarray] | None:
+        """Return what was kept of the newest round up to this one; None if nothing was.
 
         Args:
             server_round: from 1; 0 is before everything.
-            like: a model of the run, for the order of the arrays, which the file does not keep.
+            like: a whole model of the run, for the order of the arrays, which the file lacks.
         """
         known = self._read()
         rounds = [trained for trained in known if trained <= server_round]
         if not rounds:
             return None
         model = known[max(rounds)]
-        return {name: model[name] for name in like}
+        return {name: model[name] for name in like if name in model}
 
     def write(self, server_round: int, parameters: Parameters) -> None:
         """Keep a round's model, and of the others the one it started from."""
@@ -92,31 +97,41 @@ class PersonalModels:
         }
         self.keeper.write(self.name, safetensors.numpy.save(arrays))
 
-    def _read(self) -> dict[int, dict[str, np.ndarray]]:
+    def _read(self) -> Mapping[int, dict[str, np.ndarray]]:
         data = self.keeper.read(self.name)
-        known: dict[int, dict[str, np.ndarray]] = {}
-        for key, value in safetensors.numpy.load(data).items() if data else ():
-            trained, _, name = key.partition("/")
-            known.setdefault(int(trained), {})[name] = value
-        return known
+        return by_round(safetensors.numpy.load(data) if data else {})
 
 
 def train(received: Parameters, site: Site, order: Order) -> Learned:
-    """Return what the run's local objective learns from a model; a personal one is kept."""
+    """Return what the run's local objective learns from a model; what it does not share is kept."""
     settings = site.settings
     objective = objective_of(settings)
 
     def fit(start: Parameters, pull: Pull | None = None, phase: Phase = USUAL) -> Fitted:
         return engine.fit(start, Lesson.of(site, order), settings, pull, phase)
 
-    if not objective.is_personal:
+    if objective.uses_received:
         return objective.learn(received, None, fit, settings)
     kept, first = PersonalModels.of(site), _first(received, site)
     with site.keeper.locked():
-        learned = objective.learn(first, kept.up_to(order.round - 1, first), fit, settings)
-        assert learned.personal is not None
-        kept.write(order.round, learned.personal)
+        known = kept.up_to(order.round - 1, first)
+        if objective.is_personal:
+            learned = objective.learn(first, known, fit, settings)
+        else:
+            learned = objective.learn({**first, **(known or {})}, None, fit, settings)
+            learned = _in_parts(learned, _parts(site))
+        if learned.personal:
+            kept.write(order.round, learned.personal)
     return learned
+
+
+def _in_parts(learned: Learned, parts: Parts) -> Learned:
+    """Return a training whose model is sent in part only, with the arrays that the site keeps."""
+    sent, own = (
+        {name: value for name, value in learned.shared.items() if name in chosen}
+        for chosen in (parts.shared, parts.kept)
+    )
+    return replace(learned, shared=sent, personal=own or None)
 
 
 def evaluate(
@@ -127,19 +142,42 @@ def evaluate(
     A site that has not trained yet has no other model than the one received.
     """
     first = _first(received, site)
-    used = PersonalModels.of(site).up_to(order.round, first) or first
+    used = {**first, **(PersonalModels.of(site).up_to(order.round, first) or {})}
     [result] = engine.evaluate(used, [site])
-    if not objective_of(site.settings).shares_model:
+    objective = objective_of(site.settings)
+    if not (objective.is_personal and objective.shares_model):
         return used, result, None
     [shared] = engine.evaluate(first, [site])
     return used, result, shared
 
 
-def _first(received: Parameters, site: Site) -> Parameters:
-    """Return the model received; where none is sent, the run's first, which its seed decides."""
-    if received:
+def completed(received: Parameters, site: Site, server_round: float = math.inf) -> Parameters:
+    """Return a model received, whole: the site's own arrays for those that are never sent.
+
+    They are of its last training up to a round; before there is one, the run's first ones.
+    """
+    if objective_of(site.settings).sharing == Sharing():
         return received
-    return _initial(site.settings, site.dataset.input_shape, site.dataset.num_classes)
+    first = _first(received, site)
+    return {**first, **(PersonalModels.of(site).up_to(server_round, first) or {})}
+
+
+def _first(received: Parameters, site: Site) -> Parameters:
+    """Return the model received, with the run's first arrays, which its seed decides, for the rest.
+
+    In the order of the network.
+    """
+    parts = _parts(site)
+    if not (parts.kept or parts.frozen):
+        return received
+    initial = _initial(site.settings, site.dataset.input_shape, site.dataset.num_classes)
+    return {**initial, **received}
+
+
+def _parts(site: Site) -> Parts:
+    settings, dataset = site.settings, site.dataset
+    network = settings.model, dataset.input_shape, dataset.num_classes
+    return parts_of_network(settings.objective, *network)
 
 
 @functools.lru_cache(maxsize=1)

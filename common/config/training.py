@@ -28,5 +28,5 @@ class TrainingSettings(Schema):
     objective: Annotated[str, KeyOf("common.objectives:OBJECTIVES")] = Field(
         "fedavg",
         description="what a site minimises; ditto, pfedme: a personal model beside the common one; "
-        "local: nothing is shared",
+        "local: nothing is shared; fedper, lg-fedavg, fedrep, fedbabu, fedbn: part of a model is",
     )

@@ -9,6 +9,7 @@ function, its settings if it has any, and a row of :data:`OBJECTIVES`.
 from typing import TYPE_CHECKING
 
 from common.objectives.contract import (
+    BATCH_NORM,
     BODY,
     HEAD,
     USUAL,
@@ -19,12 +20,12 @@ from common.objectives.contract import (
     Objective,
     ObjectiveSettings,
     Parameters,
-    Parts,
     Phase,
     Pull,
     Sharing,
     head_of,
 )
+from common.objectives.shared_parts import FedRepSettings, fedbabu, fedrep
 from common.objectives.whole_models import (
     FedProxSettings,
     PersonalSettings,
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
     from common.config import Settings
 
 __all__ = [
+    "BATCH_NORM",
+    "BODY",
+    "HEAD",
     "OBJECTIVES",
     "USUAL",
     "Fit",
@@ -51,7 +55,6 @@ __all__ = [
     "Objective",
     "ObjectiveSettings",
     "Parameters",
-    "Parts",
     "Phase",
     "Pull",
     "Sharing",
@@ -92,7 +95,36 @@ OBJECTIVES: Table[Objective] = Table(
             strength="personal-lambda",
         ),
         "local": Objective(
-            local, "trains alone", is_personal=True, sharing=Sharing(kept=frozenset({HEAD, BODY}))
+            local,
+            "trains alone",
+            is_personal=True,
+            sharing=Sharing(kept=frozenset({HEAD, BODY})),
+        ),
+        "fedper": Objective(
+            fedavg,
+            "a common body, and a head for each site (FedPer)",
+            sharing=Sharing(kept=frozenset({HEAD})),
+        ),
+        "lg-fedavg": Objective(
+            fedavg,
+            "a common head, and a body for each site (LG-FedAvg)",
+            sharing=Sharing(kept=frozenset({BODY})),
+        ),
+        "fedrep": Objective(
+            fedrep,
+            "a common body, and a head for each site that is trained before it (FedRep)",
+            sharing=Sharing(kept=frozenset({HEAD})),
+            settings=(FedRepSettings,),
+        ),
+        "fedbabu": Objective(
+            fedbabu,
+            "a common body under a head that nobody trains (FedBABU)",
+            sharing=Sharing(frozen=frozenset({HEAD})),
+        ),
+        "fedbn": Objective(
+            fedavg,
+            "a common model but for its batch norm, which is each site's own (FedBN)",
+            sharing=Sharing(kept=frozenset({BATCH_NORM})),
         ),
     },
     of=Objective,

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
 
-from common.errors import ConfigError
 from common.plugins import PieceSettings
 
 if TYPE_CHECKING:
@@ -114,18 +113,6 @@ BATCH_NORM: Final = "batch norm"
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Names of a model's arrays by what becomes of them; together they are all of them."""
-
-    shared: frozenset[str]
-    """Sent, both ways, and averaged."""
-    kept: frozenset[str]
-    """Each site's own, never sent."""
-    frozen: frozenset[str]
-    """The run's first ones for ever, and so nothing to send."""
-
-
-@dataclass(frozen=True)
 class Sharing:
     """Which arrays of a model a site keeps to itself or never trains; all others are shared."""
 
@@ -133,25 +120,6 @@ class Sharing:
     """Of :data:`HEAD`, :data:`BODY` and :data:`BATCH_NORM`."""
     frozen: frozenset[str] = frozenset()
     """Likewise, and none that is kept."""
-
-    def parts(self, names: frozenset[str], batch_norm: frozenset[str]) -> Parts:
-        """Return the parts of a model whose arrays, and those of its batch norm, are named.
-
-        Raises:
-            ConfigError: batch norm is to be kept, and there is none.
-        """
-        if BATCH_NORM in self.kept and not batch_norm:
-            raise ConfigError(
-                "the network has no batch norm that a site could keep; choose another model, as "
-                "model=resnet18, or another objective"
-            )
-        head = head_of(names)
-        of = {HEAD: head, BODY: names - head, BATCH_NORM: batch_norm}
-        kept, frozen = (
-            frozenset().union(*(of[part] for part in part_names))
-            for part_names in (self.kept, self.frozen)
-        )
-        return Parts(names - kept - frozen, kept, frozen)
 
 
 def head_of(names: Iterable[str]) -> frozenset[str]:

@@ -110,7 +110,7 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
 def _knows(kind: str, settings: Settings) -> bool:
     """Return whether the run's local objective leaves this kind of message as FedAvg has it."""
     objective = objective_of(settings)
-    return not objective.is_personal if kind == messages.EVALUATE else objective.is_plain
+    return objective.uses_received if kind == messages.EVALUATE else objective.is_plain
 
 
 def _by_model(arrivals: Sequence[Arrival]) -> Iterator[list[Arrival]]:

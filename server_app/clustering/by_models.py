@@ -19,6 +19,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.objectives import BATCH_NORM, BODY, HEAD
 from common.plugins import PieceSettings
 from server_app.clustering import algorithms
 from server_app.clustering.clusters import Clusterer, Clusters, ScoredClusters
@@ -129,6 +130,13 @@ class ModelGroups(Grouping):
     def needs(self) -> frozenset[str]:
         """Each site's model: of one round, or again and again."""
         return frozenset({"models", "every-model"} if self.every else {"models"})
+
+    @property
+    def reads(self) -> frozenset[str]:
+        """The last layer where that is compared, and all of a model that is run on a probe."""
+        if self.probes:
+            return frozenset({BODY, HEAD, BATCH_NORM})
+        return frozenset({HEAD} if self.describe == "weights" else ())
 
     @property
     def needs_classes(self) -> str:

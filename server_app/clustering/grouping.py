@@ -28,6 +28,11 @@ class Description(Protocol):
         """What it compares that only rows of classes have, in words; empty: masks will do."""
         return ""
 
+    @property
+    def reads(self) -> frozenset[str]:
+        """Which parts of the sites' models the server looks at: of ``common.objectives``."""
+        return frozenset()
+
     played_by: ClassVar[str] = ""
     """Where its strategy stands, as an entry point has it: ``module:class``. A name and no class,
     for strategies need Flower, and know the descriptions that they play."""

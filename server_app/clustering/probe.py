@@ -71,33 +71,44 @@ class Prober:
         network: of the run's architecture; its parameters are overwritten.
         layer: ``probabilities``, or the name of a child of the network.
         probe: the rows.
+        first: the run's first model, for arrays that nobody trains and that are not sent.
     """
 
-    def __init__(self, network: nn.Module, layer: str, probe: ProbeRows) -> None:
+    def __init__(
+        self, network: nn.Module, layer: str, probe: ProbeRows, first: Parameters | None = None
+    ) -> None:
         names = [PROBABILITIES, *(name for name, _ in network.named_children())]
         if layer not in names:
             raise ConfigError(unknown_name("cka-layer", layer, names))
         self.probe = probe
         self._network = network.eval()
         self._layer = layer
+        self._first = first or {}
         self._rows = torch.from_numpy(probe.rows)
 
     @classmethod
     def of_model(
-        cls, model: str, input_shape: tuple[int, ...], classes: int, layer: str, probe: ProbeRows
+        cls,
+        settings: Settings,
+        input_shape: tuple[int, ...],
+        classes: int,
+        layer: str,
+        probe: ProbeRows,
     ) -> Self:
         """Return the prober of a run's architecture, by the setting ``model``."""
-        return cls(models.blank(model, input_shape, classes), layer, probe)
+        network = models.blank(settings.model, input_shape, classes)
+        first = models.initial_parameters(settings, input_shape, classes)
+        return cls(network, layer, probe, first)
 
     def activations(self, parameters: Parameters) -> np.ndarray:
         """Return the layer's output on every probe row, (m, width) float32."""
-        models.load_parameters(self._network, parameters)
+        models.load_parameters(self._network, {**self._first, **parameters})
         with _one_thread(), torch.inference_mode():
             return self._output().flatten(1).numpy().copy()
 
     def predictions(self, parameters: Parameters) -> np.ndarray:
         """Return the class predicted for every probe row, (m,) int64."""
-        models.load_parameters(self._network, parameters)
+        models.load_parameters(self._network, {**self._first, **parameters})
         with _one_thread(), torch.inference_mode():
             classes: np.ndarray = self._network(self._rows).argmax(1).numpy()
             return classes

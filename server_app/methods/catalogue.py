@@ -64,6 +64,7 @@ def compose(settings: Settings) -> Method:
             f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "
             "use strategy=fedavg or random"
         )
+    _check_parts(method, settings)
     return _selecting(method, settings)
 
 
@@ -77,6 +78,22 @@ def _composed(settings: Settings) -> Method:
         if not isinstance(method, Method):
             raise ConfigError(f"makes a {type(method).__name__}; it must be a coterie.Method")
     return method
+
+
+def _check_parts(method: Method, settings: Settings) -> None:
+    """Refuse to look at parts of models that never leave the sites, or that nobody trains."""
+    reads = method.asked.reads if method.asked else frozenset()
+    sharing = objective_of(settings).sharing
+    for parts, said in (
+        (reads & sharing.kept, "stays at the sites"),
+        (reads if reads <= sharing.frozen else None, "is nobody's own, for nobody trains it"),
+    ):
+        if parts:
+            raise ConfigError(
+                f"objective={settings.objective}: the {min(parts)} of a model {said}, and "
+                f"strategy={settings.strategy} looks at it; use another objective, or a strategy "
+                "that looks at no layer, as similarity or wc-updates"
+            )
 
 
 def _selecting(method: Method, settings: Settings) -> Method:

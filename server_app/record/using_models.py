@@ -1,5 +1,6 @@
 """Finished models: to load one, and to find the one that a new site fits."""
 
+import logging
 import tomllib
 import zipfile
 import zlib
@@ -17,12 +18,16 @@ from common.config import Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import DataError, MessageError
 from common.messages import Parameters, Template, check_arrays
+from common.networks import Shape
+from common.sharing import newest, parts_of_network
 from server_app.clustering.by_models import nearest_columns
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.dissimilarity import FloatArray, linear_cka
 from server_app.record import checkpoint
 from server_app.record.format import SiteEntry
 from server_app.record.run_folder import PREPROCESSING, RunFolder
+
+log = logging.getLogger("coterie")
 
 __all__ = [
     "Assignment",
@@ -48,17 +53,31 @@ class Assignment:
     """(k,) mean CKA of the new site's model with the models of each cluster, in [0, 1]."""
 
 
-def load_network(run: Path, model: int) -> nn.Module:
+def load_network(run: Path, model: int, own: Path | None = None) -> nn.Module:
     """Return the network of a run's newest model, ready to predict: logits for rows (n, ...).
 
     Args:
         run: the run's folder. Before its end, the models are those of its last checkpoint.
         model: the cluster whose model it is; 0 where there is one model for all.
+        own: what a site kept to itself, as it lies in its state-dir; None: the arrays that the
+            sites did not share are those that the run began with, and that is said.
     """
-    network = _network(run)
+    settings, shape, classes = _made_by(run)
     found = model_files(run)
+    trained = read_model(_one(run, found, model)) if found else _one(run, _newest(run), model)
+    parts = parts_of_network(settings.objective, settings.model, shape, classes)
+    if own is not None:
+        trained = {**trained, **newest(read_model(own))}
+    elif parts.kept:
+        log.warning(
+            "objective=%s: %s never left the sites and are those that the run began with; hand in "
+            "a site's own file to use its model",
+            settings.objective,
+            ", ".join(sorted(parts.kept)),
+        )
+    network = models.blank(settings.model, shape, classes)
     models.load_parameters(
-        network, read_model(_one(run, found, model)) if found else _one(run, _newest(run), model)
+        network, {**models.initial_parameters(settings, shape, classes), **trained}
     )
     return network.eval()
 
@@ -139,7 +158,8 @@ def assign(run: Path, parameters: Parameters) -> Assignment:
             f"{run.name} compared predictions, not activations: a new site is assigned to the "
             "clusters of strategy=fedsccs"
         )
-    network = _network(run)
+    settings, shape, classes = _made_by(run)
+    network = models.blank(settings.model, shape, classes)
     _check(parameters, network)
     prober = Prober(network, str(archive["layer"]), ProbeRows(archive["rows"], "public"))
     everybody = np.concatenate([activations, prober.activations(parameters)[None]])
@@ -149,7 +169,8 @@ def assign(run: Path, parameters: Parameters) -> Assignment:
     return Assignment(cluster, _cluster_model(run, cluster), np.array(means))
 
 
-def _network(run: Path) -> nn.Module:
+def _made_by(run: Path) -> tuple[Settings, Shape, int]:
+    """Return a run's settings, the shape of a row and the number of classes."""
     try:
         settings = Settings.parse(tomllib.loads((run / "config.toml").read_text(encoding="utf-8")))
         site = RunFolder(run).sites()[0]
@@ -157,7 +178,7 @@ def _network(run: Path) -> nn.Module:
             raise ValueError(f"{SiteEntry.FILE} says no num_classes")
     except (OSError, ValueError, LookupError) as error:
         raise DataError(f"{run} is no run's folder: {error}") from None
-    return models.blank(settings.model, site.input_shape, site.num_classes)
+    return settings, tuple(site.input_shape), site.num_classes
 
 
 def _check(parameters: Parameters, network: nn.Module) -> None:

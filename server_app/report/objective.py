@@ -3,7 +3,7 @@
 import numpy as np
 from matplotlib.figure import Figure
 
-from common.objectives import OBJECTIVES
+from common.objectives import OBJECTIVES, Sharing
 from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun
 from server_app.report import drawing
 from server_app.report import words as say
@@ -21,6 +21,8 @@ def doing(settings: Json, model: str) -> str:
     objective = OBJECTIVES.get(name, OBJECTIVES["fedavg"])
     if not objective.shares_model:
         return f"trained {model} each, alone and without sending it,"
+    if objective.sharing != Sharing():
+        return f"trained part of {model} together ({name})"
     if objective.is_personal:
         return f"trained {model} together and one of its own each ({name})"
     return f"trained {model} together" + (f" ({name})" if name != "fedavg" else "")

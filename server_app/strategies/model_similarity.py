@@ -66,8 +66,8 @@ class ModelSimilarityClustering(FederatedTraining):
             site = self.roster.sites[0]
             shape = tuple(site.input_shape)
             rows = self._probe_rows(shape, grid, timeout)
-            model = self.settings.model
-            self._prober = Prober.of_model(model, shape, site.num_classes, self._layer, rows)
+            run = self.settings, shape, site.num_classes
+            self._prober = Prober.of_model(*run, self._layer, rows)
 
     def state(self) -> State:
         """Return the clusters with the models that they were formed from."""

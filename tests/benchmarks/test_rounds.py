@@ -11,7 +11,7 @@ from common.objectives import OBJECTIVES, objective_of
 from deploy.simulation.grid import simulate
 
 
-@pytest.mark.parametrize("objective", sorted(OBJECTIVES))
+@pytest.mark.parametrize("objective", sorted(OBJECTIVES.keys() - {"fedbn"}))
 def test_sweeps_play_the_rounds_of_a_simulation_bit_for_bit(objective, tmp_path, no_report):
     settings = Settings.parse(
         {

@@ -1,12 +1,14 @@
 """Personal models: kept by the site, there again after a restart, and what a run makes of them."""
 
 import json
+from collections import OrderedDict
 
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from pydantic import Field
 from safetensors.numpy import load_file
+from torch import nn
 
 from client_app.app import app
 from client_app.site import open_site
@@ -16,7 +18,9 @@ from client_app.training.engine import Lesson
 from client_app.training.personal import PersonalModels
 from common import config, messages, models, objectives
 from common.config import Settings
+from common.errors import ConfigError, MessageError
 from common.messages import EvaluateReport, Order, PersonalReport, TrainReport
+from common.networks import NETWORKS, Network
 from common.objectives import OBJECTIVES, Objective
 from common.plugins import PieceSettings
 from deploy.simulation.grid import simulate
@@ -228,7 +232,7 @@ def test_pfedmes_common_model_moves_as_far_as_beta_says(play):
         np.testing.assert_allclose(half[name], (FIRST[name] + whole[name]) / 2, atol=1e-6)
 
 
-@pytest.mark.parametrize("objective", ["ditto", "pfedme", "local"])
+@pytest.mark.parametrize("objective", ["ditto", "pfedme", "local", "fedper", "fedrep", "fedbabu"])
 def test_a_run_that_was_interrupted_goes_on_with_its_personal_models(play, monkeypatch, objective):
     whole = play(objective, num_server_rounds=4)
     record = Ledger.record
@@ -258,10 +262,91 @@ def test_local_training_leaves_no_common_model_and_no_update(play):
     assert "weight_divergence" not in line
 
 
-@pytest.mark.parametrize("objective", ["fedprox", "ditto", "pfedme", "local"])
+@pytest.mark.parametrize(
+    "objective", ["fedprox", "ditto", "pfedme", "local", "lg-fedavg", "fedrep", "fedbabu"]
+)
 def test_numbers_do_not_depend_on_the_number_of_workers(play, objective):
     one, two = (play(objective, workers=n) for n in (1, 2))
     for name in ("rounds.jsonl", "clients.jsonl"):
         assert lines(one, name) == lines(two, name)
     models_of = [sorted(folder.rglob("*.safetensors")) for folder in (one, two)]
     assert [p.read_bytes() for p in models_of[0]] == [p.read_bytes() for p in models_of[1]]
+
+
+# Parts of a model -------------------------------------------------------------------------------
+
+HEAD = {"output.weight", "output.bias"}
+BODY = FIRST.keys() - HEAD
+SHARED = {"fedper": BODY, "lg-fedavg": HEAD, "fedrep": BODY, "fedbabu": BODY}
+
+
+def test_an_objective_that_keeps_nothing_is_fedavg_bit_for_bit(play):
+    OBJECTIVES.add("keeps-nothing", Objective(objectives.fedavg, "all is sent"))
+    try:
+        fedavg, other = play("fedavg"), play("keeps-nothing")
+    finally:
+        OBJECTIVES.remove("keeps-nothing")
+    assert equal(common_model(other), common_model(fedavg))
+    assert lines(other)[-1]["accuracy"] == lines(fedavg)[-1]["accuracy"]
+
+
+@pytest.mark.usefixtures("task_identity")
+@pytest.mark.parametrize("objective", SHARED)
+def test_only_shared_arrays_leave_a_site_which_uses_them_with_its_own(objective):
+    here = context(SETTINGS.replace(objective=objective))
+    site, shared = open_site(here), SHARED[objective]
+    sent = {name: FIRST[name] for name in FIRST if name in shared}
+    first = EvaluateReport.decode(app(asked("evaluate", 1, sent), here).content)
+    [expected] = engine.evaluate(FIRST, [site])
+    assert (first.loss, first.accuracy) == (expected.loss, expected.accuracy)
+
+    reply = app(asked("train", 1, sent), here)
+    trained = arrays(reply)
+    assert trained.keys() == shared
+    assert not any(np.array_equal(trained[name], FIRST[name]) for name in shared)
+    moved = {name: value + np.float32(0.01) for name, value in trained.items()}
+    evaluation = app(asked("evaluate", 1, moved), here)
+    assert messages.ARRAYS not in evaluation.content
+    own = PersonalModels.of(site).up_to(1, FIRST) or {}
+    assert own.keys() == (set() if objective == "fedbabu" else FIRST.keys() - shared)
+    [expected] = engine.evaluate({**FIRST, **moved, **own}, [site])
+    report = EvaluateReport.decode(evaluation.content)
+    assert (report.loss, report.accuracy) == (expected.loss, expected.accuracy)
+    assert "shared_loss" not in evaluation.content[messages.RECORD]
+
+    with pytest.raises(MessageError, match="has an unknown array"):  # nor are they taken
+        app(asked("train", 2, FIRST), here)
+
+
+@pytest.mark.parametrize("objective", SHARED)
+def test_bytes_of_a_run_are_those_of_the_shared_arrays(play, objective):
+    folder = play(objective)
+    assert common_model(folder).keys() == SHARED[objective]
+    size = sum(FIRST[name].nbytes for name in SHARED[objective])
+    line = lines(folder)[-1]
+    for way, times in (("bytes_up", 4), ("bytes_down", 8)):  # trained by 4, evaluated by 4
+        headers = line[way] - times * size
+        assert 0 < headers < 8 * 2000
+
+
+def normed(shape, classes):
+    layers = OrderedDict(
+        flatten=nn.Flatten(), norm=nn.BatchNorm1d(64), output=nn.Linear(64, classes)
+    )
+    return nn.Sequential(layers)
+
+
+def test_fedbn_sends_all_but_batch_norm_which_each_site_trains_for_itself(play):
+    NETWORKS.add("normed", Network(normed, frozenset({"images"})))
+    try:
+        fedbn, fedavg = (play(name, model="normed") for name in ("fedbn", "fedavg"))
+    finally:
+        NETWORKS.remove("normed")
+    assert common_model(fedbn).keys() == HEAD
+    assert {name for name in common_model(fedavg) if name not in HEAD} == {
+        f"norm.{name}"
+        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked")
+    }
+    assert lines(fedbn)[-1]["accuracy"] != lines(fedavg)[-1]["accuracy"]
+    with pytest.raises(ConfigError, match="objective=fedbn: the network has no batch norm"):
+        play("fedbn")

@@ -123,6 +123,7 @@ def test_weights_are_whole_numbers_in_the_same_ratios():
     [
         {"objective": "pfedme", "pfedme_beta": 0.5, "learning_rate": 0.02, "pfedme_steps": 2},
         {"objective": "ditto"},
+        {"objective": "fedper"},
     ],
 )
 def test_the_objective_of_the_sites_and_the_servers_step_stay_what_they_are(tmp_path, words):

@@ -13,6 +13,7 @@ from small_runs import without_report
 
 from client_app.training import loop
 from common import models, seeds
+from common.config import Settings
 from common.data.datasets import load_dataset
 from common.errors import DataError
 from deploy.simulation.grid import simulate
@@ -109,3 +110,21 @@ def test_the_documented_way_to_scale_new_rows_is_the_runs(tmp_path):
         exec(code.removeprefix("python\n"), names)
         np.testing.assert_allclose(names["rows"], dataset.test_x, atol=1e-5)
         assert not names["rows"][:, 0].any()
+
+
+def test_a_model_of_shared_parts_takes_what_a_site_kept(tmp_path, caplog):
+    values = {"objective": "fedper", "num-clients": 4, "strategy": "fedavg", "model": "mlp"}
+    values |= {"num-server-rounds": 1, "local-epochs": 1, "output-dir": str(tmp_path)}
+    with without_report():
+        run = simulate(Settings.parse(values))
+    network = using_models.load_network(run, 0)
+    assert "output.bias, output.weight never left the sites" in caplog.text
+    first = models.initial_parameters(Settings.parse(values), (1, 8, 8), 10)
+    shared = using_models.read_model(run / "models" / "model-0.safetensors")
+    expected = {**first, **shared}
+    own = {"output.bias": np.arange(10, dtype=np.float32)}
+    save_file({f"1/{name}": value for name, value in own.items()}, tmp_path / "own.safetensors")
+    with_own = using_models.load_network(run, 0, tmp_path / "own.safetensors")
+    for found, those in ((network, expected), (with_own, {**expected, **own})):
+        loaded = models.parameters_of(found)
+        assert all(np.array_equal(loaded[name], those[name]) for name in those)

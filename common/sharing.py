@@ -1,0 +1,92 @@
+"""Sharing: which arrays of a run's model are sent, which a site keeps, which nobody trains."""
+
+import functools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from common import models
+from common.config import Settings
+from common.errors import ConfigError
+from common.messages import Parameters
+from common.networks import Shape
+from common.objectives import BATCH_NORM, BODY, HEAD, OBJECTIVES, head_of
+
+__all__ = ["Parts", "by_round", "first_shared", "newest", "parts", "parts_of_network"]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Names of a model's arrays by what becomes of them; together they are all of them.
+
+    No name is in two of them.
+    """
+
+    shared: frozenset[str]
+    """Sent, both ways, and averaged."""
+    kept: frozenset[str]
+    """Each site's own, never sent."""
+    frozen: frozenset[str]
+    """The run's first ones for ever, and so nothing to send."""
+
+
+def parts(objective: str, names: Iterable[str], batch_norm_names: Iterable[str] = ()) -> Parts:
+    """Return the parts that an objective makes of a model.
+
+    >>> found = parts("fedper", ["hidden.weight", "output.weight", "output.bias"])
+    >>> sorted(found.shared), sorted(found.kept)
+    (['hidden.weight'], ['output.bias', 'output.weight'])
+
+    Args:
+        objective: a value of the setting.
+        names: of all arrays of the model.
+        batch_norm_names: of those that belong to layers of batch norm, statistics included.
+
+    Raises:
+        ConfigError: there is no such objective, or it keeps batch norm and there is none.
+    """
+    sharing, everything = OBJECTIVES.named(objective).sharing, frozenset(names)
+    of = {HEAD: head_of(everything), BATCH_NORM: frozenset(batch_norm_names)}
+    of[BODY] = everything - of[HEAD]
+    if BATCH_NORM in sharing.kept and not of[BATCH_NORM]:
+        raise ConfigError(
+            f"objective={objective}: the network has no batch norm that a site could keep; use "
+            "another model, as model=resnet18, or another objective"
+        )
+    kept, frozen = (
+        frozenset(name for part in chosen for name in of[part])
+        for chosen in (sharing.kept, sharing.frozen)
+    )
+    return Parts(everything - kept - frozen, kept, frozen)
+
+
+@functools.lru_cache(maxsize=2)
+def parts_of_network(objective: str, model: str, input_shape: Shape, num_classes: int) -> Parts:
+    """Return the parts that an objective makes of a network, named as by ``models.build``."""
+    network = models.blank(model, input_shape, num_classes)
+    return parts(objective, network.state_dict(), models.batch_norm_names(network))
+
+
+def first_shared(settings: Settings, input_shape: Shape, num_classes: int) -> dict[str, np.ndarray]:
+    """Return what sites start from: the arrays that they share of the run's first model."""
+    shared = parts_of_network(settings.objective, settings.model, input_shape, num_classes).shared
+    if not shared:
+        return {}
+    first = models.initial_parameters(settings, input_shape, num_classes)
+    return {name: value for name, value in first.items() if name in shared}
+
+
+def by_round(kept: Parameters) -> Mapping[int, dict[str, np.ndarray]]:
+    """Return what a site kept of each round, from its file's arrays, named ``round/array``."""
+    found: dict[int, dict[str, np.ndarray]] = {}
+    for key, value in kept.items():
+        trained, _, name = key.partition("/")
+        found.setdefault(int(trained), {})[name] = value
+    return found
+
+
+def newest(kept: Parameters) -> dict[str, np.ndarray]:
+    """Return what a site kept of its last round, from its file's arrays."""
+    rounds = by_round(kept)
+    return rounds[max(rounds)]
