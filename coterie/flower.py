@@ -14,14 +14,23 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from client_app.other_apps.label_histogram import label_histogram_mod
     from server_app.app import app as server_app
     from server_app.other_apps.cohorts import Cohorts
+    from server_app.other_apps.per_cluster import PerCluster
     from server_app.strategies.base import FederatedTraining
 
 # Flower reads this list where it looks for an app without importing it.
-__all__ = ["Cohorts", "FederatedTraining", "client_app", "label_histogram_mod", "server_app"]
+__all__ = [
+    "Cohorts",
+    "FederatedTraining",
+    "PerCluster",
+    "client_app",
+    "label_histogram_mod",
+    "server_app",
+]
 
 _HOMES = {
     "Cohorts": ("server_app.other_apps.cohorts", "Cohorts"),
     "FederatedTraining": ("server_app.strategies.base", "FederatedTraining"),
+    "PerCluster": ("server_app.other_apps.per_cluster", "PerCluster"),
     "client_app": ("client_app.app", "app"),
     "label_histogram_mod": ("client_app.other_apps.label_histogram", "label_histogram_mod"),
     "server_app": ("server_app.app", "app"),

@@ -7,7 +7,7 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings
 from server_app.clustering.grouping import Description, Grouping
-from server_app.rounds.routing import OneModel, PerCluster, Routing
+from server_app.rounds.routing import ModelPerCluster, OneModel, Routing
 from server_app.selection import rules
 from server_app.selection.rules import Selection
 
@@ -91,7 +91,7 @@ def model_per_cluster(group: Grouping, settings: Settings) -> Method:
     return Method(
         group=group,
         select=rules.SpreadOverClusters(size) if size else rules.Everybody(),
-        route=PerCluster(),
+        route=ModelPerCluster(),
     )
 
 

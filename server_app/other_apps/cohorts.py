@@ -9,12 +9,11 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from common import logs
 from common.config import Scalar
-from common.errors import RoundError
 from common.messages import Parameters
 from server_app.other_apps import inner_strategy
 from server_app.other_apps.app_grid import AppGrid, CohortGrid
 from server_app.other_apps.app_settings import composed
-from server_app.other_apps.known_sites import KnownSites
+from server_app.other_apps.known_sites import KnownSites, parameters_of
 from server_app.selection.rules import Cohort
 
 __all__ = ["Cohorts"]
@@ -104,26 +103,29 @@ class Cohorts(Strategy):
         known = self._meet(grid)
         known.greet(grid, self._timeout)
         self._sent = parameters_of(arrays)
-        self._cohort = cohort = known.cohort(server_round, grid, self._sent)
-        names = self.cohorts[server_round] = known.names(cohort.clients.tolist())
+        self._cohort = known.cohort(server_round, grid, self._sent)
+        clients = self._cohort.clients.tolist()
+        names = self.cohorts[server_round] = known.names(clients)
         log.info("round %d: %s train", server_round, ", ".join(names))
-        what = f"the cohort of round {server_round}"
-        inner_strategy.check_cohort(self.strategy, names, what)
-        nodes = sorted(known.roster.nodes[client] for client in cohort.clients)
-        shown = CohortGrid(grid, nodes, what)
-        sent = list(self.strategy.configure_train(server_round, arrays, config, shown))
-        inner_strategy.check_all_asked(self.strategy, sent, nodes)
-        return sent
+        return inner_strategy.configured(
+            self.strategy,
+            known,
+            clients,
+            f"the cohort of round {server_round}",
+            lambda shown: self.strategy.configure_train(server_round, arrays, config, shown),
+            grid,
+        )
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Give the replies the cohort's weights, where it has some, and let the strategy go on."""
+        assert self._known is not None
+        assert self._cohort is not None
         came = list(replies)
-        for reply in came:
-            client = self._known.client_of(reply.metadata.src_node_id) if self._known else None
-            if client is not None and not reply.has_error():
-                self._read(reply, client)
+        self._known.trained(came, self._sent)
+        weights = self._cohort.by_client(len(self._known.roster))
+        inner_strategy.weighed(self.strategy, came, self._known, weights)
         return self.strategy.aggregate_train(server_round, came)
 
     def configure_evaluate(
@@ -153,27 +155,3 @@ class Cohorts(Strategy):
             known.meet(grid, self.settings.num_clients or least, self._timeout)
             self._known = known
         return self._known
-
-    def _read(self, reply: Message, client: int) -> None:
-        """Remember a client's update, and put the cohort's weight in the place of its rows."""
-        assert self._known is not None
-        assert self._cohort is not None
-        arrays = list(reply.content.array_records.values())
-        if len(arrays) == 1:
-            self._known.trained(client, self._sent, parameters_of(arrays[0]))
-        weights = self._cohort.by_client(len(self._known.roster))
-        if weights is None:
-            return
-        key = inner_strategy.weight_key(self.strategy)
-        for metrics in reply.content.metric_records.values():
-            if key not in metrics:
-                raise RoundError(
-                    f"{self._known.names([client])[0]} replied without {key!r}, which the "
-                    "method's weights go in the place of"
-                )
-            metrics[key] = float(weights[client])
-
-
-def parameters_of(arrays: ArrayRecord) -> Parameters:
-    """Return a model's arrays by name."""
-    return {name: array.numpy() for name, array in arrays.items()}

@@ -1,8 +1,10 @@
 """Inner strategy: what a strategy of another app must be, to work on cohorts that it is given."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 from flwr.app import Message
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import (
     FedAdagrad,
     FedAdam,
@@ -11,13 +13,19 @@ from flwr.serverapp.strategy import (
     FedYogi,
     Strategy,
 )
+from numpy.typing import NDArray
 
 from common.errors import ConfigError, RoundError
+from server_app.other_apps.app_grid import CohortGrid
+from server_app.other_apps.known_sites import KnownSites
 from server_app.selection.rules import Selection
 
-__all__ = ["check", "check_all_asked", "check_cohort", "takes_mean", "weight_key"]
+__all__ = ["check", "configured", "takes_mean", "waits", "weighed", "weight_key"]
 
-_LEAST = ("min_train_nodes", "min_available_nodes")
+_LEAST_TRAINED = ("min_train_nodes", "min_available_nodes")
+_LEAST = (*_LEAST_TRAINED, "min_evaluate_nodes")
+
+Weights = NDArray[np.float64] | None
 
 
 def check(strategy: Strategy, select: Selection, clients_per_round: int) -> None:
@@ -45,7 +53,7 @@ def check(strategy: Strategy, select: Selection, clients_per_round: int) -> None
             "must; leave that at 1.0"
         )
     if clients_per_round:
-        message = _waits(strategy, clients_per_round)
+        message = waits(strategy, clients_per_round, _LEAST_TRAINED)
         if message:
             raise ConfigError(f"clients_per_round={clients_per_round}: {message}")
     if select.weighs and not takes_mean(strategy):
@@ -69,44 +77,75 @@ def weight_key(strategy: Strategy) -> str:
     return str(getattr(strategy, "weighted_by_key", "num-examples"))
 
 
-def check_cohort(strategy: Strategy, names: Sequence[str], what: str) -> None:
-    """Refuse a cohort that a strategy would wait to be larger.
+def configured(
+    strategy: Strategy,
+    known: KnownSites,
+    clients: Sequence[int],
+    what: str,
+    configure: Callable[[Grid], Iterable[Message]],
+    grid: Grid,
+) -> list[Message]:
+    """Return the messages of a strategy that trains a cohort, one to each of it.
 
     Args:
         strategy: of the app.
-        names: of the cohort.
+        known: sites, of which the cohort is.
+        clients: the cohort.
         what: it is, as ``the cohort of round 3``.
+        configure: has the strategy make them, with a grid that shows nobody else.
+        grid: of the app.
 
     Raises:
-        RoundError: it is too small.
+        RoundError: the strategy would wait for a larger cohort, or asks others.
     """
-    message = _waits(strategy, len(names))
+    message = waits(strategy, len(clients), _LEAST_TRAINED)
     if message:
-        raise RoundError(f"{what} is {', '.join(names)}: {message}")
-
-
-def _waits(strategy: Strategy, size: int) -> str:
-    """Return why a strategy would wait for ever for a cohort of a size; empty: it would not."""
-    for name in _LEAST:
-        least = getattr(strategy, name, 0)
-        if least > size:
-            return (
-                f"{type(strategy).__name__} has {name}={least} and would wait for more for ever; "
-                f"set min_train_nodes and min_available_nodes to {size} at most, or train more "
-                "sites per round"
-            )
-    return ""
-
-
-def check_all_asked(strategy: Strategy, sent: Iterable[Message], nodes: Collection[int]) -> None:
-    """Refuse a strategy that asks others than the cohort, or not all of it.
-
-    Raises:
-        RoundError: the messages are not one to each node.
-    """
+        raise RoundError(f"{what} is {', '.join(known.names(clients))}: {message}")
+    nodes = sorted(known.roster.nodes[client] for client in clients)
+    sent = list(configure(CohortGrid(grid, nodes, what)))
     asked = [message.metadata.dst_node_id for message in sent]
-    if sorted(asked) != sorted(nodes):
+    if sorted(asked) != nodes:
         raise RoundError(
             f"{type(strategy).__name__} sends {len(asked)} messages to {len(set(asked))} nodes for "
             f"a cohort of {len(nodes)}: it must ask each once; use a strategy that does not sample"
         )
+    return sent
+
+
+def weighed(
+    strategy: Strategy, replies: Iterable[Message], known: KnownSites, weights: Weights
+) -> None:
+    """Put weights in the place of rows in the replies that hold some.
+
+    Args:
+        strategy: of the app, which says under which name.
+        replies: to training.
+        known: sites, of which the cohort is.
+        weights: (n,) of each of them; None: rows count.
+
+    Raises:
+        RoundError: a reply without the name.
+    """
+    if weights is None:
+        return
+    key = weight_key(strategy)
+    for client, reply in known.by_client(replies):
+        for metrics in reply.content.metric_records.values():
+            if key not in metrics:
+                raise RoundError(
+                    f"{known.names([client])[0]} replied without {key!r}, which the method's "
+                    "weights go in the place of"
+                )
+            metrics[key] = float(weights[client])
+
+
+def waits(strategy: Strategy, size: int, least: Sequence[str] = _LEAST) -> str:
+    """Return why a strategy would wait for ever for more than a number; empty: it would not."""
+    for name in least:
+        wanted = getattr(strategy, name, 0)
+        if wanted > size:
+            return (
+                f"{type(strategy).__name__} has {name}={wanted} and would wait for more for ever; "
+                f"set {' and '.join(least)} to {size} at most, or let more sites take part"
+            )
+    return ""

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
+from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
 from common import messages, seeds
@@ -22,7 +23,7 @@ from server_app.rounds.roster import Roster, in_order, introductions, wait_for_n
 from server_app.rounds.turns import Turns
 from server_app.selection.rules import Cohort, View
 
-__all__ = ["KnownSites"]
+__all__ = ["KnownSites", "parameters_of"]
 
 log = logging.getLogger("coterie")
 
@@ -118,14 +119,19 @@ class KnownSites:
         self._turns.took(cohort.clients)
         return cohort
 
-    def trained(self, client: int, sent: Parameters, trained: Parameters) -> None:
-        """Remember what a client's training added, if the method looks at that."""
-        if "updates" in self._needs:
-            self._updates[client] = flat(trained) - flat(sent)
+    def trained(self, replies: Iterable[Message], sent: Parameters) -> None:
+        """Remember what trainings added to the model that was sent, if the method looks at that."""
+        if "updates" not in self._needs:
+            return
+        for client, reply in self.by_client(replies):
+            for arrays in reply.content.array_records.values():
+                self._updates[client] = flat(parameters_of(arrays)) - flat(sent)
 
-    def client_of(self, node: int) -> int | None:
-        """Return the position of a node; None: it is not known."""
-        return self.roster.nodes.index(node) if node in self.roster.nodes else None
+    def by_client(self, replies: Iterable[Message]) -> list[tuple[int, Message]]:
+        """Return the replies of known sites that hold something, each with its client."""
+        nodes = {node: client for client, node in enumerate(self.roster.nodes)}
+        came = [(nodes.get(reply.metadata.src_node_id), reply) for reply in replies]
+        return [(c, reply) for c, reply in came if c is not None and reply.has_content()]
 
     def names(self, clients: Iterable[int]) -> tuple[str, ...]:
         """Return the names of some clients."""
@@ -181,6 +187,11 @@ class KnownSites:
 
     def _marked(self, grid: Grid) -> Grid:
         return IntakeGrid(MarkedGrid(grid, "label-histogram", "label_histogram_mod"))
+
+
+def parameters_of(arrays: ArrayRecord) -> dict[str, np.ndarray]:
+    """Return a model's arrays by name."""
+    return {name: array.numpy() for name, array in arrays.items()}
 
 
 def _nameless(node: int) -> Introduction:

@@ -33,7 +33,7 @@ class OneModel(Routing):
 
 
 @dataclass(frozen=True)
-class PerCluster(Routing):
+class ModelPerCluster(Routing):
     """A model of its own for every cluster (FedSCCS, Algorithm 1)."""
 
     model_per_cluster: ClassVar[bool] = True
@@ -45,7 +45,7 @@ class PerCluster(Routing):
 
 Models = list[dict[str, np.ndarray]]
 
-ROUTINGS: Mapping[str, Routing] = {"one-model": OneModel(), "per-cluster": PerCluster()}
+ROUTINGS: Mapping[str, Routing] = {"one-model": OneModel(), "per-cluster": ModelPerCluster()}
 """Values of the setting ``routing``."""
 
 

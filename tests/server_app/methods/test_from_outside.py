@@ -20,7 +20,7 @@ from server_app.clustering.grouping import Grouping
 from server_app.dissimilarity import LABEL_METRICS
 from server_app.methods import METHODS, Card, Composition, Method, build, listing
 from server_app.protection.catalogue import PROTECTIONS, WORDS, Protection, Word
-from server_app.rounds.routing import PerCluster
+from server_app.rounds.routing import ModelPerCluster
 from server_app.selection.in_clusters import IN_CLUSTERS
 from server_app.selection.rules import Cohort, Everybody, Selection, available_groups, cohort_of
 from server_app.strategies.base import FederatedTraining
@@ -77,7 +77,11 @@ def outside(monkeypatch):
     before = [list(table) for table in tables], Settings().to_dict()
     pieces = [
         (METHODS, "every-nth", Composition(lambda s: Method(EveryNth(s)), CARD, EveryNth.settings)),
-        (METHODS, "odd-even", lambda settings: Method(Everybody(), OddAndEven(), PerCluster())),
+        (
+            METHODS,
+            "odd-even",
+            lambda settings: Method(Everybody(), OddAndEven(), ModelPerCluster()),
+        ),
         (IN_CLUSTERS, "every-nth-of-each", EveryNthOfEach),
         (LABEL_METRICS, "first-class", first_class),
     ]
