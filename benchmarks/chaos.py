@@ -32,7 +32,6 @@ from common import config
 from common.config import Settings
 from common.errors import CoterieError
 from deploy.simulation.grid import load_client_app, simulate
-from server_app import app as server
 
 SMALL = {
     "num-clients": 6,
@@ -41,6 +40,7 @@ SMALL = {
     "local-epochs": 1,
     "model": "mlp",
     "workers": 2,
+    "report": False,  # takes longer than the run
 }
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "random": {"strategy": "random", "clients-per-round": 3},
@@ -101,7 +101,7 @@ class Chaos:
         for fault, place in (*schedule.faults, ("", 0.0)):
             run = _run_in(folder)
             if run is not None and "files" in fault:
-                _damage(run, rng)
+                damage(run, rng)
             ended = self._attempt(schedule, folder, run, fault, max(1, int(place * operations)))
             if ended in ("", UNTYPED, HUNG):
                 break
@@ -109,7 +109,7 @@ class Chaos:
             return f"{ended}: {_said(folder)}" if ended != HUNG else HUNG
         run = _run_in(folder)
         assert run is not None
-        same = _models(run) == expected
+        same = models(run) == expected
         shutil.rmtree(folder)
         return SAME if same else OTHER
 
@@ -121,7 +121,7 @@ class Chaos:
             assert _in_a_process(_attempt, settings, folder, "", -1) == 0, _said(folder)
             run = _run_in(folder)
             assert run is not None
-            self._whole[method] = _models(run), int((folder / "operations").read_text())
+            self._whole[method] = models(run), int((folder / "operations").read_text())
         return self._whole[method]
 
     def _attempt(
@@ -155,11 +155,12 @@ def _said(folder: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 
-def _models(run: Path) -> dict[str, bytes]:
+def models(run: Path) -> dict[str, bytes]:
+    """Return the last models of a run, as they lie on disk."""
     return {path.name: path.read_bytes() for path in (run / "models").glob("*.safetensors")}
 
 
-def _damage(run: Path, rng: np.random.Generator) -> None:
+def damage(run: Path, rng: np.random.Generator) -> None:
     """Break a file that the run left, as disks and people do."""
     folders = sorted((run / "checkpoints").glob("round-*"))
     found = [folder for folder in folders if any(folder.iterdir())]
@@ -202,7 +203,6 @@ def _attempt(settings: Settings, folder: Path, fault: str, operation: int) -> No
     silent = os.open(os.devnull, os.O_WRONLY)
     os.dup2(silent, 1)
     os.dup2(silent, 2)
-    server.report.write_report = lambda folder: folder.path  # takes longer than the run
 
     def struck(act: Callable[..., Any]) -> Callable[..., Any]:
         def striking(*args: Any, **more: Any) -> Any:

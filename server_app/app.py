@@ -68,15 +68,17 @@ def _record(
         courier.drain()
         with contextlib.suppress(OSError):  # of a disk that is full already
             disclosures.write()
-            report.write_report(folder)
+            if settings.report:
+                report.write_report(folder)
         raise error from raised.__cause__
     courier.drain()
     try:
         disclosures.write()
-        report.write_report(folder)
+        if settings.report:
+            page = report.write_report(folder)
+            log.info("report: %s", page.as_uri())
     except OSError as raised:
         raise StorageError.of(raised) or raised from None
-    log.info("report: %s", (folder.path / "report.html").as_uri())
     log.info("run: %s", folder.path)
 
 

@@ -19,6 +19,7 @@ class ExecutionSettings(Schema):
     log_format: Literal["text", "json"] = Field(
         "text", description="of the run's log lines; json: one object per line"
     )
+    report: bool = Field(True, description="write report.html and its plots when the run ends")
     workers: int = Field(0, ge=0, le=1024, description="simulation processes; 0: one per core")
     engine: Literal["loop", "batched", "compiled", "stacked"] = Field(
         "batched",

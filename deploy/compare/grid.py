@@ -29,7 +29,10 @@ _LARGEST = 100_000  # runs of one comparison; more is a slip of the keyboard
 
 # Where a run is written and how it is executed changes none of its numbers.
 _ELSEWHERE = frozenset(
-    {"output-dir", "name", "workers", "download", "checkpoint-every", "resume", "log-format"}
+    {
+        *("output-dir", "name", "workers", "download", "checkpoint-every", "resume"),
+        *("log-format", "report"),
+    }
 )
 # These too, unless the run ends when the target was held: they are figures of a finished curve.
 _TARGET = frozenset({"target-accuracy", "sustained-rounds"})

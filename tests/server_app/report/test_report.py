@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+import small_runs
 from made_folders import (
     new_folder,
     report,
@@ -298,3 +299,13 @@ def test_a_thousand_sites_and_rounds_stay_under_ten_megabytes(tmp_path):
     folder.append("rounds.jsonl", lines)
     path = write_report(folder)
     assert path.stat().st_size < 10_000_000
+
+
+def test_a_run_that_wants_no_report_writes_none_and_names_none(tmp_path, caplog):
+    words = ("report=false", "num-server-rounds=1", "model=mlp")
+    with caplog.at_level("INFO", "coterie"):
+        folder = small_runs.run(small_runs.settings_in(tmp_path, *words), workers=1)
+    assert (folder / "results.json").exists()
+    assert not (folder / "report.html").exists()
+    assert not (folder / "plots").exists()
+    assert "report:" not in caplog.text
