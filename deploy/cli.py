@@ -1,37 +1,70 @@
 """Command line: ``coterie`` and what it can be told."""
 
+import contextlib
 import importlib.metadata
 import json
+import logging
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from common import config
-from common.config import Settings, allowed_values, kebab_case
+from common.config import Settings
 from common.errors import ConfigError, CoterieError
 from deploy.sites import commands
-from deploy.sites.commands import ConfigFile, Words
-from deploy.tables import data_app
+from deploy.sites.commands import ConfigFile, Words, completed
 
-app = typer.Typer(
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
-for command in (
-    commands.provision,
-    commands.serve,
-    commands.register,
-    commands.submit,
-    commands.doctor,
-):
-    app.command()(command)
-app.add_typer(commands.site_app, name="site")
-app.add_typer(data_app, name="data")
+_RUNS, _MODELS, _SITES, _LISTS = "Runs", "What came of them", "Real sites", "Lists"
+
+QuietOption = Annotated[
+    bool, typer.Option("--quiet", help="no progress: warnings, and the folder at the end")
+]
+
+
+def _examples(*lines: str) -> str:
+    """Return the end of a command's help."""
+    return "\n\n".join(("Examples:", *(f"  {line}" for line in lines)))
+
+
+@contextlib.contextmanager
+def _ended_by_ctrl_c(words: str = "") -> Iterator[None]:
+    """Exit with 130 where whoever started the command ends it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        if words:
+            typer.echo(f"coterie: {words}", err=True)
+        raise typer.Exit(130) from None
+
+
+def _play(settings: Settings, quiet: bool) -> None:
+    """Run a federation, all imports of seconds included."""
+    from deploy.simulation.grid import simulate as run
+
+    with _warnings_alone() if quiet else contextlib.nullcontext(), _ended_by_ctrl_c():
+        folder = run(settings)
+    if quiet:
+        typer.echo(f"run: {folder}")
+
+
+@contextlib.contextmanager
+def _warnings_alone() -> Iterator[None]:
+    """Let a run say nothing but its warnings, on standard error."""
+    handler = logging.StreamHandler()
+    handler.setLevel(logging.WARNING)
+    handler.setFormatter(logging.Formatter("coterie: %(message)s"))
+    log = logging.getLogger("coterie")
+    log.addHandler(handler)  # and so the run adds none of its own
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
 
 
 def _show_version(asked: bool) -> None:
@@ -57,8 +90,19 @@ def options(
     """Group the members of a federation by what their data or models have in common."""
 
 
-@app.command()
-def simulate(words: Words = None, config_file: ConfigFile = None) -> None:
+@app.command(
+    rich_help_panel=_RUNS,
+    epilog=_examples(
+        "coterie simulate",
+        "coterie simulate dataset=mnist download=true data-dir=data num-clients=100",
+        "coterie simulate dataset=beds.csv label-column=sick client-column=ward "
+        "split=by-user num-clients=0 strategy=random",
+        "coterie simulate --config runs/<a run>/config.toml seed=1",
+    ),
+)
+def simulate(
+    words: Words = None, config_file: ConfigFile = None, quiet: QuietOption = False
+) -> None:
     """Run a whole federation on this machine."""
     settings = config.load(config_file, words or ())
     # Names first: they need no torch and no Flower, whose imports take seconds.
@@ -66,29 +110,30 @@ def simulate(words: Words = None, config_file: ConfigFile = None) -> None:
     from server_app.methods import build
 
     build(settings)
-    settings = settings.replace(dataset=locate(settings.dataset))
-    from deploy.simulation.grid import simulate as run
-
-    run(settings)
+    _play(settings.replace(dataset=locate(settings.dataset)), quiet)
 
 
-@app.command()
+@app.command(rich_help_panel=_RUNS, epilog=_examples("coterie resume runs/<a run>"))
 def resume(
     run: Annotated[Path, typer.Argument(help="folder of a run that was interrupted or failed")],
     words: Words = None,
+    quiet: QuietOption = False,
 ) -> None:
     """Go on with a simulation after its last checkpoint, under the settings it had.
 
     Only workers, data-dir and how long to wait may be given anew.
     """
     given = [*(words or ()), f"resume={run.absolute()}"]
-    settings = config.load(run / "config.toml", given)
-    from deploy.simulation.grid import simulate as go_on
-
-    go_on(settings)
+    _play(config.load(run / "config.toml", given), quiet)
 
 
-@app.command()
+@app.command(
+    rich_help_panel=_RUNS,
+    epilog=_examples(
+        "coterie compare strategy=random,simclust clients-per-round=5 seed=0..4",
+        "coterie compare benchmarks/papers/<a file>.toml --quick",
+    ),
+)
 def compare(
     words: Annotated[
         list[str] | None,
@@ -96,6 +141,7 @@ def compare(
             metavar="[FILE.toml] [KEY=VALUE,VALUE...]...",
             help="a comparison's file, and settings that go over it: strategy=random,simclust "
             "seed=0..4",
+            autocompletion=completed,
         ),
     ] = None,
     quick: Annotated[bool, typer.Option(help="the file's variant for ten minutes")] = False,
@@ -113,7 +159,9 @@ def compare(
     from deploy.compare.grid import read_grid
 
     file, settings = _file_first(words or [])
-    play(read_grid(file, settings, quick=quick, reference=reference), jobs, recorded)
+    grid = read_grid(file, settings, quick=quick, reference=reference)
+    with _ended_by_ctrl_c("interrupted; the same command again plays what has not finished"):
+        play(grid, jobs, recorded)
 
 
 def _file_first(words: list[str]) -> tuple[Path | None, list[str]]:
@@ -123,13 +171,20 @@ def _file_first(words: list[str]) -> tuple[Path | None, list[str]]:
     return None, words
 
 
-@app.command()
+@app.command(
+    rich_help_panel=_RUNS,
+    epilog=_examples(
+        "coterie precheck north.csv south.csv west.csv label-column=sick",
+        "coterie precheck dataset=heart-disease --json",
+    ),
+)
 def precheck(
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[FILE]... [KEY=VALUE]...",
             help="one file (.csv, .npz or folder of images) per site, or dataset=...; settings",
+            autocompletion=completed,
         ),
     ] = None,
     config_file: ConfigFile = None,
@@ -146,35 +201,18 @@ def precheck(
     planned = check.precheck_plan(words or (), config_file)
     if as_json:
         check.progress_to_stderr()
-    record = check.result(check.run(planned))
+    with _ended_by_ctrl_c():
+        folder = check.run(planned)
+    record = check.result(folder)
     text = json.dumps(record, indent=2) if as_json else "\n".join(check.summary(record))
     typer.echo(text)
     raise typer.Exit(check.EXIT_CODES[record["verdict"]])
 
 
-@app.command()
-def settings() -> None:
-    """List every setting with its default, what it accepts and what it means."""
-    for name, field in Settings.fields().items():
-        default = field.default if field.default != "" else '""'
-        typer.echo(f"{kebab_case(name)} = {default}")
-        typer.echo(f"    {field.description} [{allowed_values(field)}]")
-
-
-@app.command()
-def methods() -> None:
-    """List the methods that strategy=... can name."""
-    from server_app.methods import listing
-
-    rows = [("strategy", "paper", "who trains (M: clients-per-round)", "what the server sees")]
-    rows += listing()
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        typer.echo("  ".join(cells).rstrip())
-
-
-@app.command()
+@app.command(
+    rich_help_panel=_MODELS,
+    epilog=_examples("coterie assign runs/<a run> its-model.safetensors"),
+)
 def assign(
     run: Annotated[Path, typer.Argument(help="folder of a run of strategy=fedsccs")],
     model: Annotated[
@@ -204,7 +242,13 @@ SiteOption = Annotated[
 ]
 
 
-@app.command()
+@app.command(
+    rich_help_panel=_MODELS,
+    epilog=_examples(
+        "coterie predict runs/<a run> new.csv --output out.csv",
+        "coterie predict runs/<a run> new.csv --output out.csv --model 1",
+    ),
+)
 def predict(
     run: RunArgument,
     file: Annotated[
@@ -225,14 +269,17 @@ def predict(
     typer.echo(f"{len(table)} rows by model {using.number}: {output.absolute()}")
 
 
-@app.command()
+@app.command(
+    rich_help_panel=_MODELS,
+    epilog=_examples("coterie export runs/<a run> --output for-the-clinic"),
+)
 def export(
     run: RunArgument,
     output: Annotated[Path | None, typer.Option(help="a folder; else export/ in the run's")] = None,
     model: ModelOption = None,
     site: SiteOption = None,
 ) -> None:
-    """Write a run's model as ONNX, and how to prepare rows for it; needs coterie[export]."""
+    """Write a run's model as ONNX, and how to prepare rows for it; needs the extra export."""
     from deploy.onnx_export import export_model
     from deploy.predictions import ModelInUse
 
@@ -240,7 +287,11 @@ def export(
     typer.echo(export_model(run, using, (output or run / "export").absolute()))
 
 
-@app.command("against-local")
+@app.command(
+    "against-local",
+    rich_help_panel=_MODELS,
+    epilog=_examples("coterie against-local runs/<a run> runs/<one of objective=local>"),
+)
 def against_local(
     run: RunArgument,
     local: Annotated[
@@ -258,6 +309,39 @@ def against_local(
     typer.echo(f"mean: {changes.mean:+.1f} %")
     change_to_local.write(run, changes)
     report.write_report(RunFolder(run))
+
+
+@app.command(rich_help_panel=_LISTS)
+def settings() -> None:
+    """List every setting with its default, what it accepts and what it means."""
+    from deploy.settings_listing import listing
+
+    for line in listing():
+        typer.echo(line)
+
+
+@app.command(rich_help_panel=_LISTS)
+def methods() -> None:
+    """List the methods that strategy=... can name."""
+    from server_app.methods import listing
+
+    rows = [("strategy", "paper", "who trains (M: clients-per-round)", "what the server sees")]
+    rows += listing()
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        typer.echo("  ".join(cells).rstrip())
+
+
+for command in (
+    commands.provision,
+    commands.serve,
+    commands.register,
+    commands.submit,
+    commands.doctor,
+):
+    app.command(rich_help_panel=_SITES)(command)
+app.add_typer(commands.site_app, name="site", rich_help_panel=_SITES)
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import shlex
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context
@@ -70,6 +71,8 @@ def _record(
             disclosures.write()
             if settings.report:
                 report.write_report(folder)
+        if isinstance(error, KeyboardInterrupt):
+            _say_how_to_go_on(folder, simulated=clients is not None)
         raise error from raised.__cause__
     courier.drain()
     try:
@@ -82,12 +85,19 @@ def _record(
     log.info("run: %s", folder.path)
 
 
+def _say_how_to_go_on(folder: RunFolder, *, simulated: bool) -> None:
+    path = shlex.quote(str(folder.path))
+    command = f"coterie resume {path}" if simulated else f"coterie submit … resume={path}"
+    log.warning("interrupted; to go on after its last checkpoint: %s", command)
+
+
 def _say_failed(folder: RunFolder, settings: Settings, error: BaseException) -> None:
     """Put on disk why a run ended, as far as there is room."""
     done = folder.rounds_done()
     text = str(error) if isinstance(error, CoterieError) else repr(error)
+    state = "interrupted" if isinstance(error, KeyboardInterrupt) else "failed"
     with contextlib.suppress(OSError):
-        folder.set_status("failed", done=done, rounds=settings.num_server_rounds, error=text)
+        folder.set_status(state, done=done, rounds=settings.num_server_rounds, error=text)
         audit.append(folder, "failed", {"round": done, "error": text})
 
 

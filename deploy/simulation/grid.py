@@ -37,6 +37,7 @@ from deploy.simulation.pool import Pool, Task, Worker
 from server_app import app as server
 from server_app import methods
 from server_app.metering import run_meter
+from server_app.rounds.waiting import Waiting
 
 _RUN_ID = 1
 _SERVER_NODE = 1  # the id that Flower gives the SuperLink
@@ -234,17 +235,20 @@ class InProcessGrid(Grid):
         deadline = None if timeout is None else time.monotonic() + timeout
         if self._pool is None:
             return self._execute_here(outgoing, deadline)
-        return self._pool.answer(self._units_of_tasks(outgoing), deadline)
+        came = Waiting(outgoing).came
+        return self._pool.answer(self._units_of_tasks(outgoing), deadline, came)
 
     def _execute_here(self, outgoing: Sequence[Message], deadline: float | None) -> list[Message]:
         assert self._app is not None
         replies: list[Message] = []
+        waiting = Waiting(outgoing)
         for unit in self._units(outgoing):
             if deadline is not None and time.monotonic() > deadline:
                 break
             contexts = [self._contexts[message.metadata.dst_node_id] for message in unit]
             asked = [answering.message_of(message.metadata, message.content) for message in unit]
             replies += answering.answer(self._app, asked, contexts)
+            waiting.came(len(replies))
         return replies
 
     def _units(self, outgoing: Sequence[Message]) -> Iterator[Sequence[Message]]:

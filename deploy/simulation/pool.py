@@ -97,8 +97,16 @@ class Pool:
         self._typical: dict[str, float] = {}
         self.workers = [self._start() for _ in range(count)]
 
-    def answer(self, units: Iterable[list[Task]], deadline: float | None) -> list[Message]:
-        """Return the replies to units of messages; none for those that take too long."""
+    def answer(
+        self,
+        units: Iterable[list[Task]],
+        deadline: float | None,
+        came: Callable[[int], None] = lambda count: None,
+    ) -> list[Message]:
+        """Return the replies to units of messages; none for those that take too long.
+
+        ``came`` is told, now and then, how many there are.
+        """
         self._exchange += 1
         self._blobs.clear()
         self._sent_end = 0
@@ -111,6 +119,7 @@ class Pool:
             for connection in ready:
                 assert isinstance(connection, Connection)
                 replies += self._take_back(busy[connection])
+            came(len(replies))
             now = time.monotonic()
             if not ready and deadline is not None and now >= deadline:
                 self._give_up(busy.values())

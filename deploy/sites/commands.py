@@ -7,10 +7,21 @@ from typing import Annotated
 import typer
 
 from common import config
+from common.config.completion import complete
+
+
+def completed(context: typer.Context, incomplete: str) -> list[str]:
+    """Return what the word at the cursor can become: a setting, or a setting's value."""
+    return complete(list(context.params.get("words") or ()), incomplete)
+
 
 Words = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="settings; coterie settings lists them"),
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="settings; coterie settings lists them",
+        autocompletion=completed,
+    ),
 ]
 ConfigFile = Annotated[
     Path | None, typer.Option("--config", help="TOML file with settings; words go over it")

@@ -241,7 +241,8 @@ class StatusFile(JsonRecord):
     FILE = "status.json"
 
     state: str = ""
-    """``running``, ``finished`` or ``failed``; ``running`` also where its process was killed."""
+    """``running``, ``finished``, ``failed`` or ``interrupted`` (by whoever started it); ``running``
+    also where its process was killed."""
     round: int | None = None
     """The last that ended."""
     rounds: int | None = None

@@ -1,6 +1,7 @@
 """Ledger: what a round cost and brought, a line for each round and a line for each site asked."""
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Recorded
 from server_app.rounds.exchange import NO_REPLY, OK
 from server_app.rounds.roster import Roster
+
+_WORTH_SAYING = 10.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -167,16 +170,43 @@ def _other_line(attempt: Attempt, item: Item) -> ClientLine:
     return item.added_to(line)
 
 
-def progress(line: RoundLine, rounds: int, attempts: int) -> str:
-    """Return a round's line in words for people who watch."""
-    position = f"round {line.round:>3}/{rounds}"
-    if not line.has_result:
-        return f"{position}  failed, attempt {line.attempt} of {attempts}"
-    more = "".join(f"{name} {value:.4f}  " for name, value in (line.metrics or {}).items())
-    return (
-        f"{position}  accuracy {line.accuracy:.4f}  {more}loss {line.loss:.4f}  "
-        f"{line.num_trained} trained  {sum(line.seconds.values()):.2f} s"
-    )
+class Pace:
+    """A run's rounds in words for people who watch, and how long those to come will take.
+
+    Args:
+        done: rounds that others played before.
+        rounds: planned.
+        attempts: at a round, at most.
+    """
+
+    def __init__(self, done: int, rounds: int, attempts: int) -> None:
+        self._done = done
+        self._rounds = rounds
+        self._attempts = attempts
+        self._began = time.monotonic()
+
+    def words(self, line: RoundLine) -> str:
+        """Return the line of an attempt at a round that ends now."""
+        return f"{self._outcome(line)}  {self._left(line.round)}".rstrip()
+
+    def _outcome(self, line: RoundLine) -> str:
+        position = f"round {line.round:>3}/{self._rounds}"
+        if not line.has_result:
+            return f"{position}  failed, attempt {line.attempt} of {self._attempts}"
+        more = "".join(f"{name} {value:.4f}  " for name, value in (line.metrics or {}).items())
+        return (
+            f"{position}  accuracy {line.accuracy:.4f}  {more}loss {line.loss:.4f}  "
+            f"{line.num_trained} trained  {sum(line.seconds.values()):.2f} s"
+        )
+
+    def _left(self, server_round: int) -> str:
+        """Return how long it is until the planned end; nothing of less than ten seconds."""
+        each = (time.monotonic() - self._began) / (server_round - self._done)
+        seconds = each * (self._rounds - server_round)
+        if seconds < _WORTH_SAYING:
+            return ""
+        left = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+        return f"about {left} left"
 
 
 def _divergence(attempt: Attempt) -> float | None:

@@ -208,7 +208,7 @@ class RunFolder:
         self.write(PREPROCESSING, made.to_json())
 
     def set_status(self, state: str, *, done: int, rounds: int, error: str = "") -> None:
-        """Say how far the run is: ``running``, ``finished`` or ``failed``."""
+        """Say how far the run is: ``running``, ``finished``, ``failed`` or ``interrupted``."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.store(
             StatusFile(

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid
 
 from common.data.preprocessing import Preprocessing
 from server_app.rounds.delegating_grid import DelegatingGrid, HoldsClients
+from server_app.rounds.waiting import Waiting
 
 log = logging.getLogger("coterie")
 
@@ -119,10 +120,12 @@ class Courier(DelegatingGrid):
         waiting = set(self.inner.push_messages(outgoing))
         end = None if limit is None else time.monotonic() + limit
         replies: list[Message] = []
+        words = Waiting(outgoing)
         while waiting:
             came = list(self.inner.pull_messages(waiting))
             replies += came
             waiting -= {reply.metadata.reply_to_message_id for reply in came}
+            words.came(len(replies))
             if not waiting or (end is not None and time.monotonic() >= end):
                 break
             self._discard_late()

@@ -19,7 +19,7 @@ from server_app.metering.bill import Link
 from server_app.methods import Method
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
-from server_app.record.ledger import Ledger, progress
+from server_app.record.ledger import Ledger, Pace
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.attendance import Attendance
@@ -51,6 +51,7 @@ class FederatedTraining(OneRound):
         self._attendance = Attendance()
         self._left_out: tuple[Link, ...] = ()
         """Whose messages are billed all the same."""
+        self._pace = Pace(0, settings.num_server_rounds, _ATTEMPTS)
         self._best = -math.inf
         """The largest value of the target metric so far."""
 
@@ -129,6 +130,7 @@ class FederatedTraining(OneRound):
         self.models = [messages.decode_arrays(initial_arrays)]
         done = self._begin(grid, timeout)
         began -= self._resumed[1].get("seconds", 0.0)
+        self._pace = Pace(done, num_rounds, _ATTEMPTS)
         result = Result()
         for server_round in range(done + 1, num_rounds + 1):
             self._greet(server_round, grid, timeout)
@@ -244,8 +246,7 @@ class FederatedTraining(OneRound):
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
         line = self._ledger.record(attempt, self.meter.close([*self.roster.links, *self._left_out]))
         audit.say_what_did_not_count(line)
-        words = progress(line, self.settings.num_server_rounds, _ATTEMPTS)
-        log.info("%s", words, extra={logs.ROUND: line})
+        log.info("%s", self._pace.words(line), extra={logs.ROUND: line})
         value = line.metric(self.settings.target_metric)
         if value > self._best:
             self._best = value

@@ -5,6 +5,7 @@ COTERIE_COMMAND names an installed one that is tested in place of the checkout's
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -174,3 +175,43 @@ def test_no_command_reports_to_flower_unless_told_to(said, found):
         [sys.executable, "-c", PROBE], capture_output=True, text=True, cwd=ROOT, env=known
     )
     assert done.stdout.strip() == found, done.stderr
+
+
+@pytest.mark.slow
+def test_ctrl_c_prints_what_goes_on_with_the_run(tmp_path):
+    words = ("num-server-rounds=100000", "num-clients=4", f"output-dir={tmp_path}", "workers=2")
+    playing = subprocess.Popen(
+        [*COMMAND, "simulate", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
+    for line in playing.stdout:
+        if line.startswith("round   2"):
+            break
+    os.killpg(playing.pid, signal.SIGINT)  # as a terminal does: the workers get it, too
+    rest, errors = playing.communicate()
+    [folder] = tmp_path.iterdir()
+    assert playing.returncode == 130
+    assert rest.splitlines()[-1].endswith(f": coterie resume {folder}")
+    assert errors == ""
+    assert json.loads((folder / "status.json").read_text())["state"] == "interrupted"
+
+
+def test_quiet_leaves_the_folder_alone_on_standard_output(tmp_path, no_report):
+    words = ("num-clients=3", "num-server-rounds=1", "local-epochs=1", "workers=1")
+    more = (f"output-dir={tmp_path}", "strategy=random")
+    done = commands.coterie("simulate", "--quiet", *words, *more, cwd=tmp_path)
+    [folder] = tmp_path.iterdir()
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"run: {folder}\n", "")
+
+
+@pytest.mark.parametrize("command", ["simulate", "resume", "compare", "precheck", "predict"])
+def test_help_fits_80_columns_and_shows_examples(command, monkeypatch, tmp_path):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = commands.coterie(command, "--help", cwd=tmp_path).stdout
+    assert f" coterie {command} " in shown[shown.index("Examples:") :]
+    assert max(map(len, shown.splitlines())) <= 80

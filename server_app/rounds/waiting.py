@@ -1,0 +1,38 @@
+"""Waiting in words: how many replies of a long exchange have come."""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from flwr.app import Message
+
+log = logging.getLogger("coterie")
+
+__all__ = ["Waiting"]
+
+_SECONDS_BETWEEN = 10.0
+_KIND_IN_WORDS = {"train": "trained", "evaluate": "evaluated"}
+
+
+class Waiting:
+    """Says every ten seconds how many replies to some messages have come; nothing before.
+
+    Args:
+        messages: of one exchange, all of one round and kind.
+    """
+
+    def __init__(self, messages: Sequence[Message]) -> None:
+        self._asked = len(messages)
+        self._about = messages[0].metadata if messages else None
+        self._said = time.monotonic()
+
+    def came(self, count: int) -> None:
+        """Take note that so many replies have come, of all that were asked."""
+        now = time.monotonic()
+        if now - self._said < _SECONDS_BETWEEN or self._about is None or count == self._asked:
+            return
+        self._said = now
+        kind = self._about.message_type
+        place = f"round {self._about.group_id:>3}  " if self._about.group_id.isdecimal() else ""
+        done = _KIND_IN_WORDS.get(kind, f"answered {kind}")
+        log.info("%s%d of %d sites %s", place, count, self._asked, done)
