@@ -46,6 +46,7 @@ _HERE = __name__.removesuffix("common.plugins")  # empty, or the package that ho
 
 TABLES = (
     f"{_HERE}common.objectives:OBJECTIVES",
+    f"{_HERE}client_app.training.optimizers:OPTIMIZERS",
     f"{_HERE}server_app.methods:METHODS",
     f"{_HERE}server_app.selection.in_clusters:IN_CLUSTERS",
     f"{_HERE}server_app.aggregation.rules:AGGREGATIONS",
@@ -56,6 +57,8 @@ TABLES = (
 _OTHER_TABLES = (
     f"{_HERE}common.data.datasets:DATASETS",
     f"{_HERE}common.networks:NETWORKS",
+    f"{_HERE}client_app.training.losses:LOSSES",
+    f"{_HERE}client_app.training.schedules:SCHEDULES",
     f"{_HERE}common.task_metrics:TASK_METRICS",
     f"{_HERE}server_app.dissimilarity:LABEL_METRICS",
 )

@@ -61,7 +61,10 @@ def _record(
     courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
     try:
         with folder.at_work(), meter:
-            folder.write_json("environment.json", environment() | {"metered": meter.description})
+            told = {"metered": meter.description}
+            if trained_by := courier.trained_by():
+                told["trained by"] = trained_by
+            folder.write_json("environment.json", environment() | told)
             _run(courier, settings, method, folder, meter)
     except BaseException as raised:
         error = StorageError.of(raised) or plugins.blamed(raised, settings.to_dict()) or raised

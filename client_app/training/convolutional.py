@@ -14,6 +14,7 @@ from torch import nn
 from client_app.training import compiler
 from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
 from client_app.training.dense import Frozen
+from client_app.training.optimizers import SgdSettings
 from common.config import Settings
 from common.objectives import Pull
 
@@ -184,7 +185,7 @@ class ConvolutionalSgd:
                 self._momenta,
                 self._space,
                 settings.learning_rate,
-                settings.momentum,
+                settings.of(SgdSettings).momentum,
                 settings.weight_decay,
                 self._anchor,
                 0.0 if pull is None else pull.strength,

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from client_app.training import compiler, dense_c
+from client_app.training.optimizers import SgdSettings
 from common.config import Settings
 from common.dropout import dropout_threshold
 from common.objectives import Pull
@@ -176,7 +177,7 @@ class _Compiled:
             self._scales,
             self._thresholds,
             settings.learning_rate,
-            settings.momentum,
+            settings.of(SgdSettings).momentum,
             settings.weight_decay,
             0.0 if pull is None else pull.strength,
             repeats,
@@ -197,6 +198,7 @@ class _InNumpy:
         self._values, self._anchor = values, anchor
         self._gradients = np.empty_like(values)
         self._momentum = np.empty_like(values)
+        self._share = settings.of(SgdSettings).momentum
         self._scratch = np.empty_like(values)
         self._weights, self._biases = _layers(values, shape.widths)
         self._weight_gradients, self._bias_gradients = _layers(self._gradients, shape.widths)
@@ -339,9 +341,9 @@ class _InNumpy:
         for gradients in self._frozen_gradients:
             gradients.fill(0)
         direction = self._gradients
-        if settings.momentum:
+        if self._share:
             direction = self._momentum
-            np.multiply(direction, np.float32(settings.momentum), out=direction)
+            np.multiply(direction, np.float32(self._share), out=direction)
             np.add(direction, self._gradients, out=direction)
         np.multiply(direction, np.float32(settings.learning_rate), out=self._scratch)
         np.subtract(self._values, self._scratch, out=self._values)

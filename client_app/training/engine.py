@@ -19,7 +19,10 @@ from client_app.training import convolutional_c, dense_c, loop, stacked
 from client_app.training.compiler import CannotCompileError
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import Bits, DenseSgd, DenseShape, Draw
-from client_app.training.loop import Anchored, Evaluation, Stopwatch, TensorRows
+from client_app.training.loop import Evaluation, Stopwatch, TensorRows
+from client_app.training.losses import LOSSES
+from client_app.training.optimizers import OPTIMIZERS
+from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
 from common.dropout import Dropout, dropout_bits
@@ -101,7 +104,9 @@ def fit_together(
     first = lessons[0]
     device = loop.choose_device(settings.device)
     network = _network(settings.model, first.input_shape, first.num_classes, device)
-    if not stacked.can_stack(network) or not _fits(parameters, network):
+    if not (stacked.can_stack(network) and _takes_usual_steps(settings)):
+        return None
+    if not _fits(parameters, network):
         return None
     assert all(lesson.inputs is first.inputs for lesson in lessons)
     rows, orders = [lesson.rows for lesson in lessons], [lesson.order for lesson in lessons]
@@ -163,9 +168,28 @@ def _by_hand(
     parameters: Parameters, name: _Name, settings: Settings
 ) -> DenseSgd | ConvolutionalSgd | None:
     """Return what trains a network of these parameters without autograd, if anything does."""
-    if settings.engine == "loop" or name[-1].type != "cpu":
+    if settings.engine == "loop" or name[-1].type != "cpu" or not _takes_usual_steps(settings):
         return None
     return _hand_written(*name, settings) if _fits(parameters, _network(*name)) else None
+
+
+def _takes_usual_steps(settings: Settings) -> bool:
+    """Return whether a run has the optimiser and the loss that the engines know."""
+    return OPTIMIZERS.named(settings.optimizer).by_hand and LOSSES.named(settings.loss).by_hand
+
+
+def trained_by(settings: Settings, input_shape: tuple[int, ...], num_classes: int) -> str:
+    """Return in words which code trains a run's network on this machine."""
+    # On the CPU: a process that has started CUDA cannot be forked.
+    network = models.blank(settings.model, input_shape, num_classes)
+    device = loop.choose_device(settings.device)
+    if settings.engine == "stacked" and stacked.can_stack(network) and _takes_usual_steps(settings):
+        return f"sites side by side, on {device}"
+    name = (settings.model, input_shape, num_classes, device)
+    by_hand = _by_hand(models.parameters_of(network), name, settings)
+    if isinstance(by_hand, DenseSgd):
+        return "steps by hand for dense layers"
+    return "compiled steps for convolutions" if by_hand else f"the loop with autograd, on {device}"
 
 
 @functools.lru_cache(maxsize=2)
@@ -259,7 +283,7 @@ def _network(
     name: str, input_shape: tuple[int, ...], num_classes: int, device: torch.device
 ) -> nn.Module:
     network = models.blank(name, input_shape, num_classes).to(device)
-    loop.flatten(network)
+    flatten(network)
     return network
 
 

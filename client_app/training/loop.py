@@ -1,4 +1,4 @@
-"""Loop: one SGD for every network, and the evaluation beside it."""
+"""Loop: one training for every network, and the evaluation beside it."""
 
 import math
 import time
@@ -11,10 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app.training import dice
+from client_app.training import dice, losses
+from client_app.training.optimizers import OPTIMIZERS
+from client_app.training.steps import Anchored
 from common.config import Settings
 from common.errors import ConfigError, DataError
-from common.objectives import USUAL, Phase, Pull
+from common.objectives import USUAL, Phase
 
 _EVALUATION_VOLUMES = 16
 _EVALUATION_BATCH = 1024  # rows per forward pass; bounds memory, changes no figure
@@ -84,102 +86,6 @@ def repeatable(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-def flatten(network: nn.Module) -> Tensor:
-    """Make all parameters views of one flat vector, and return that vector.
-
-    Filters of convolutions lie channels last, which a CPU convolves up to half as fast again. The
-    layout is decided by the shapes alone, so that a network's numbers do not depend on its past.
-    """
-    parameters = list(network.parameters())
-    values = torch.cat([_channels_last(p.detach()).reshape(-1) for p in parameters])
-    start = 0
-    for parameter in parameters:
-        view = slice(start, start + parameter.numel())
-        parameter.data = _shaped(values[view], parameter.shape)
-        start = view.stop
-    return values
-
-
-def _channels_last(value: Tensor) -> Tensor:
-    """Return the filters (out, in, height, width) as (out, height, width, in); others as is."""
-    return value.permute(0, 2, 3, 1) if value.dim() == 4 else value
-
-
-def _shaped(flat: Tensor, shape: torch.Size) -> Tensor:
-    """Return a flat vector's view of a parameter's shape; the inverse of :func:`_channels_last`."""
-    if len(shape) != 4:
-        return flat.view(shape)
-    out, wide, height, width = shape
-    return flat.view(out, height, width, wide).permute(0, 3, 1, 2)
-
-
-class Sgd:
-    """SGD with momentum and weight decay over all parameters of a network at once.
-
-    The parameters and their gradients become views of two flat vectors, so that a step is three
-    operations however many layers there are. ``torch.optim.SGD`` gives the same numbers bit for
-    bit, but its import costs a second, which a site that is started anew for every message would
-    pay every time.
-    """
-
-    def __init__(
-        self, network: nn.Module, settings: Settings, frozen: frozenset[str] = frozenset()
-    ) -> None:
-        """Take over a network's parameters, of which those named as frozen keep their values."""
-        self._settings = settings
-        self.values = flatten(network)
-        self.gradients = torch.zeros_like(self.values)
-        self._momentum = torch.zeros_like(self.values)
-        self._still: list[Tensor] = []
-        start = 0
-        for name, parameter in network.named_parameters():
-            view = slice(start, start + parameter.numel())
-            parameter.grad = _shaped(self.gradients[view], parameter.shape)
-            if name in frozen:
-                self._still.append(self.gradients[view])
-            start = view.stop
-
-    def step(self, towards: "Anchored | None" = None) -> None:
-        """Move the parameters against the gradients that were accumulated, and clear those."""
-        settings = self._settings
-        if settings.weight_decay:
-            self.gradients.add_(self.values, alpha=settings.weight_decay)
-        if towards is not None:
-            self.gradients.add_(self.values - towards.anchor, alpha=towards.pull.strength)
-            if towards.pull.push:
-                self.gradients.add_(towards.anchor, alpha=towards.pull.push)
-        for gradients in self._still:
-            gradients.zero_()
-        self._momentum.mul_(settings.momentum).add_(self.gradients)
-        self.values.add_(self._momentum, alpha=-settings.learning_rate)
-        self.gradients.zero_()
-
-
-class Anchored:
-    """A pull with its anchor as a flat vector (P,) beside a network's parameters."""
-
-    def __init__(self, network: nn.Module, pull: Pull) -> None:
-        self.pull = pull
-        device = next(network.parameters()).device
-        # copy() because a decoded array is a read-only view, which torch warns about
-        parts = [torch.from_numpy(pull.anchor[n].copy()) for n, _ in network.named_parameters()]
-        self.anchor = torch.cat([_channels_last(part).reshape(-1) for part in parts]).to(device)
-
-    def follow(self, values: Tensor) -> None:
-        """Move the anchor towards the parameters, as far as the pull says."""
-        if self.pull.follow:
-            self.anchor.add_(values - self.anchor, alpha=self.pull.follow)
-
-    def write_to(self, network: nn.Module) -> None:
-        """Overwrite a network's parameters with the anchor."""
-        start = 0
-        with torch.no_grad():
-            for parameter in network.parameters():
-                view = slice(start, start + parameter.numel())
-                parameter.copy_(_shaped(self.anchor[view], parameter.shape))
-                start = view.stop
-
-
 def train(
     network: nn.Module,
     rows: TensorRows,
@@ -191,17 +97,18 @@ def train(
     """Run the epochs of a phase in place; return the last one's mean loss in nats.
 
     The row order of each epoch comes from ``rng``; the last batch may be short. The loss is the
-    cross-entropy alone (of masks, Dice's), before the (first) step on each batch.
+    run's ``loss`` alone, before the (first) step on each batch.
 
     Args:
         network: trained in place.
         rows: to train on.
-        settings: epochs, batches and SGD's own.
+        settings: epochs, batches, the loss, and the optimiser's own.
         rng: decides the row order.
         towards: what pulls the parameters, if anything does; its anchor may move.
         phase: which parameters stand still, and how many epochs there are.
     """
-    sgd = Sgd(network, settings, phase.frozen)
+    optimizer = OPTIMIZERS.named(settings.optimizer).begin(network, settings, phase.frozen)
+    mean_loss = losses.of(settings)
     steps = 1 if towards is None else towards.pull.steps
     network.train()
     total = torch.zeros((), device=rows.labels.device)
@@ -211,21 +118,15 @@ def train(
         for batch in torch.split(order, settings.batch_size):
             inputs, labels = rows.inputs[batch], rows.labels[batch]
             for step in range(steps):
-                loss = _mean_loss(network(inputs), labels)
+                loss = mean_loss(network(inputs), labels)
                 loss.backward()  # type: ignore[no-untyped-call]
                 with torch.no_grad():
-                    sgd.step(towards)
+                    optimizer.step(towards)
                 if step == 0:
                     total += loss.detach() * len(batch)
             if towards is not None:
-                towards.follow(sgd.values)
+                towards.follow(optimizer.values)
     return total.item() / len(rows)
-
-
-def _mean_loss(outputs: Tensor, labels: Tensor) -> Tensor:
-    if labels.dim() > 1:
-        return dice.losses(outputs, labels).mean()
-    return functional.cross_entropy(outputs, labels)
 
 
 @dataclass(frozen=True)

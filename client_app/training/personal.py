@@ -12,7 +12,7 @@ import safetensors.numpy
 
 from client_app.site import Site
 from client_app.site_state import Keeper
-from client_app.training import engine
+from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation
 from common import models
@@ -104,7 +104,7 @@ class PersonalModels:
 
 def train(received: Parameters, site: Site, order: Order) -> Learned:
     """Return what the run's local objective learns from a model; what it does not share is kept."""
-    settings = site.settings
+    settings = schedules.in_round(site.settings, order.round)
     objective = objective_of(settings)
 
     def fit(start: Parameters, pull: Pull | None = None, phase: Phase = USUAL) -> Fitted:

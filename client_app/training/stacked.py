@@ -12,6 +12,7 @@ to the rounding of sums. Networks with dropout or batch norm are not for here.
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import torch
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from client_app.training.loop import TensorRows, one_thread
+from client_app.training.optimizers import SgdSettings
 from common.config import Settings
 from common.messages import Parameters
 
@@ -74,37 +76,56 @@ def stacked_plan(
     return StackedPlan(positions, sizes, counted)
 
 
+@dataclass(frozen=True)
+class StackedSgd:
+    """What is the same in all rounds of a run; a stack is made once for it, and captured."""
+
+    batch_size: int
+    momentum: float
+    weight_decay: float
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return a run's."""
+        momentum = settings.of(SgdSettings).momentum
+        return cls(settings.batch_size, momentum, settings.weight_decay)
+
+
 class Stack:
     """n copies of a network and what a step needs, in memory that stays where it is."""
 
-    def __init__(self, network: nn.Module, n: int, rows: TensorRows, settings: Settings) -> None:
+    def __init__(self, network: nn.Module, n: int, rows: TensorRows, sgd: "StackedSgd") -> None:
         """Make the copies.
 
         Args:
             network: says which layers there are; its own parameters are not used.
             n: clients.
             rows: of which all clients' rows are some, on the device that trains.
-            settings: batches and SGD's own.
+            sgd: batches and SGD's own.
         """
         self._layers = list(network.named_children())
         self._n = n
         self._all = rows
-        self._settings = settings
+        self._sgd = sgd
         self._device = device = rows.labels.device
         self._values = {
             name: torch.zeros((n, *value.shape), device=device, requires_grad=True)
             for name, value in network.named_parameters()
         }
         self._momenta = {name: torch.zeros_like(value) for name, value in self._values.items()}
-        self._rows = torch.zeros((n, settings.batch_size), dtype=torch.int64, device=device)
+        self._rows = torch.zeros((n, sgd.batch_size), dtype=torch.int64, device=device)
         self._sizes, self._counted = torch.zeros((2, n), dtype=torch.int64, device=device)
         self._losses = torch.zeros(n, device=device)
-        self._positions = torch.arange(settings.batch_size, device=device)
+        self._rate = torch.zeros((), device=device)
+        self._positions = torch.arange(sgd.batch_size, device=device)
         self._step = self._captured() if device.type == "cuda" else self._take_step
 
-    def train(self, parameters: Parameters, steps: StackedPlan) -> tuple[np.ndarray, np.ndarray]:
+    def train(
+        self, parameters: Parameters, steps: StackedPlan, learning_rate: float
+    ) -> tuple[np.ndarray, np.ndarray]:
         """Return each client's parameters (n, P), and its summed loss over the last epoch (n,)."""
         with torch.no_grad():
+            self._rate.fill_(learning_rate)
             for name, value in self._values.items():
                 value.copy_(torch.from_numpy(parameters[name].copy()).expand_as(value))
                 self._momenta[name].zero_()
@@ -138,7 +159,6 @@ class Stack:
 
     def _take_step(self) -> None:
         """Move every client by its batch."""
-        settings = self._settings
         here = self._positions < self._sizes[:, None]  # (n, batch)
         outputs = self._outputs(self._all.inputs[self._rows])
         each = functional.cross_entropy(
@@ -147,13 +167,13 @@ class Stack:
         summed = torch.where(here, each, 0.0).sum(1)
         means = summed / self._sizes.clamp(min=1)
         gradients = torch.autograd.grad(means.sum(), list(self._values.values()))
-        rates = settings.learning_rate * (self._sizes > 0)
+        rates = self._rate * (self._sizes > 0)
         with torch.no_grad():
             self._losses.add_(summed * self._counted)
             for (name, value), gradient in zip(self._values.items(), gradients, strict=True):
-                if settings.weight_decay:
-                    gradient = gradient + settings.weight_decay * value
-                momentum = self._momenta[name].mul_(settings.momentum).add_(gradient)
+                if self._sgd.weight_decay:
+                    gradient = gradient + self._sgd.weight_decay * value
+                momentum = self._momenta[name].mul_(self._sgd.momentum).add_(gradient)
                 value.sub_(momentum * rates.view(-1, *(1,) * (value.dim() - 1)))
 
     def _outputs(self, inputs: Tensor) -> Tensor:
@@ -208,10 +228,8 @@ def _on_device(data: _Data, device: torch.device) -> TensorRows:
 
 
 @functools.lru_cache(maxsize=8)
-def _stack(
-    network: nn.Module, n: int, data: _Data, device: torch.device, settings: Settings
-) -> Stack:
-    return Stack(network, n, _on_device(data, device), settings)
+def _stack(network: nn.Module, n: int, data: _Data, device: torch.device, sgd: StackedSgd) -> Stack:
+    return Stack(network, n, _on_device(data, device), sgd)
 
 
 def train(
@@ -242,8 +260,8 @@ def train(
     for start in range(0, len(rows), MOST_CLIENTS):
         chosen = by_length[start : start + MOST_CLIENTS]
         n = 1 << (len(chosen) - 1).bit_length()  # few sizes, each of which is captured once
-        stack = _stack(network, n, _Data(*data), device, settings)
+        stack = _stack(network, n, _Data(*data), device, StackedSgd.of(settings))
         steps = stacked_plan([rows[i] for i in chosen], [orders[i] for i in chosen], settings, n)
-        found, sums = stack.train(parameters, steps)
+        found, sums = stack.train(parameters, steps, settings.learning_rate)
         values[chosen], losses[chosen] = found[: len(chosen)], sums[: len(chosen)]
     return values, losses / lengths

@@ -16,9 +16,19 @@ class TrainingSettings(Schema):
     )
     batch_size: int = Field(16, ge=1, description="rows per SGD step")
     local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")
-    learning_rate: float = Field(0.05, gt=0, description="of SGD")
-    momentum: float = Field(0.5, ge=0, lt=1, description="of SGD")
-    weight_decay: float = Field(0.0, ge=0, description="of SGD (L2)")
+    loss: Annotated[str, KeyOf("client_app.training.losses:LOSSES")] = Field(
+        "auto", description="that the steps make small; auto: cross-entropy, of masks Dice's"
+    )
+    optimizer: Annotated[str, KeyOf("client_app.training.optimizers:OPTIMIZERS")] = Field(
+        "sgd", description="of the sites' steps; its memory begins anew in every round"
+    )
+    learning_rate: float = Field(0.05, gt=0, description="of the sites' steps")
+    schedule: Annotated[str, KeyOf("client_app.training.schedules:SCHEDULES")] = Field(
+        "constant",
+        description="of the learning rate over the rounds; cosine: towards 0, step: a tenth from "
+        "half of the rounds on, a hundredth from three quarters",
+    )
+    weight_decay: float = Field(0.0, ge=0, description="of the sites' steps (L2; adamw: its own)")
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|cuda(:\d+)?)$",

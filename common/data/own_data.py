@@ -2,6 +2,7 @@
 
 import csv
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +24,7 @@ def read_npz(path: Path) -> Rows:
     numbers or texts; classes and clients are numbered in their sorted order.
     """
     archive = read_arrays(path, "X", "y")
-    x = _channels_first(archive["X"], path, str(archive.get("kind", "images")))
+    x = _channels_first(archive, path)
     class_names, y = _numbered_values(archive["y"], f"{path.name}: y")
     test = _test_marks(archive["test"], path) if "test" in archive else None
     if "client" not in archive:
@@ -32,7 +33,8 @@ def read_npz(path: Path) -> Rows:
     return Rows(x, y, class_names, owner, owner_names, test)
 
 
-def _channels_first(x: Array, path: Path, kind: str) -> Array:
+def _channels_first(archive: Mapping[str, Array], path: Path) -> Array:
+    x, kind = archive["X"], str(archive.get("kind", "images"))
     if x.dtype.kind not in "buif":
         raise DataError(f"{path.name}: X holds {x.dtype}; expected numbers")
     if kind not in ("images", "windows"):
@@ -109,7 +111,7 @@ def read_new_rows(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[st
         DataError: a file that is missing, damaged or unfit, or lacks a column.
     """
     if path.suffix.lower() == ".npz":
-        return _channels_first(read_arrays(path, "X")["X"], path), ()
+        return _channels_first(read_arrays(path, "X"), path), ()
     if path.suffix.lower() != ".csv":
         raise DataError(f"{path} is no .csv or .npz")
     if not columns:

@@ -20,7 +20,7 @@ from client_app.app import evaluate_reply, train_reply
 from client_app.energy import Meter, parted
 from client_app.received import received_model
 from client_app.site import Site, open_site, require
-from client_app.training import engine
+from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Stopwatch
 from common import messages
@@ -161,7 +161,8 @@ def _train(arrivals: Sequence[Arrival]) -> _Answers:
     orders = [Order.decode(message.content) for message, _ in arrivals]
     parameters = _parameters(arrivals)
     lessons = [Lesson.of(site, order) for (_, site), order in zip(arrivals, orders, strict=True)]
-    trained = train_many(parameters, lessons, arrivals[0][1].settings)
+    settings = schedules.in_round(arrivals[0][1].settings, orders[0].round)
+    trained = train_many(parameters, lessons, settings)
     columns = (trained.values, trained.losses.tolist(), trained.seconds.tolist())
     results = [
         Fitted(engine.unflatten(values, parameters), loss, seconds)

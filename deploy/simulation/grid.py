@@ -26,7 +26,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.simulated_sites import simulated_federation
-from client_app.training.engine import require_compiler
+from client_app.training.engine import require_compiler, trained_by
 from client_app.training.loop import choose_device
 from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
@@ -79,6 +79,9 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         node_config=_node_config(settings),
         own=own,
         preprocessing=dataset.preprocessing if dataset else None,
+        trained_by=trained_by(settings, dataset.input_shape, dataset.num_classes)
+        if dataset
+        else "",
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
@@ -106,6 +109,7 @@ class InProcessGrid(Grid):
         node_config: more entries for every node's config.
         own: configs of nodes that have data of their own, one for each, instead of a partition id.
         preprocessing: of all nodes' rows, where it is one.
+        trained_by: which code trains the clients' networks, in words.
     """
 
     def __init__(
@@ -118,8 +122,10 @@ class InProcessGrid(Grid):
         node_config: dict[str, Scalar] | None = None,
         own: Sequence[Mapping[str, Scalar]] = (),
         preprocessing: Preprocessing | None = None,
+        trained_by: str = "",
     ) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN_ID, _SERVER_NODE, 0
+        self._trained_by = trained_by
         self._run = Run.create_empty(_RUN_ID)
         self._load = load
         self._preprocessing = preprocessing
@@ -221,6 +227,10 @@ class InProcessGrid(Grid):
         for node, context in self._contexts.items():
             state = states.get(str(node))
             context.state = RecordDict() if state is None else answering.unpacked(state)
+
+    def trained_by(self) -> str:
+        """Return which code trains the clients' networks."""
+        return self._trained_by
 
     def preprocessing(self) -> Preprocessing | None:
         """Return how all clients' rows were prepared; None where that is not known."""

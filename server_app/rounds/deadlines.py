@@ -100,6 +100,10 @@ class Courier(DelegatingGrid):
         """Return how simulated clients' rows were prepared; None of real ones, who tell nobody."""
         return None if self._clients is None else self._clients.preprocessing()
 
+    def trained_by(self) -> str:
+        """Return which code trains simulated clients; empty for real ones, who choose it."""
+        return "" if self._clients is None else self._clients.trained_by()
+
     def drain(self) -> None:
         """Wait for what is still outstanding, so that no reply outlives the run."""
         end = time.monotonic() + _DRAIN_SECONDS

@@ -17,6 +17,10 @@ class HoldsClients(Protocol):
     Real sites keep that themselves, and survive the server.
     """
 
+    def trained_by(self) -> str:
+        """Return in words which code trains the clients' networks; empty: each its own."""
+        ...
+
     def client_states(self) -> dict[str, np.ndarray]:
         """Return what each client keeps, as bytes in (b,) uint8, by a name that stays the same."""
         ...

@@ -9,6 +9,7 @@ from torch.nn import functional
 from client_app.training import loop
 from client_app.training.engine import Lesson
 from client_app.training.loop import TensorRows
+from client_app.training.steps import flatten
 from common import models
 from common.config import Settings
 from common.errors import ConfigError, DataError
@@ -32,7 +33,7 @@ def test_training_equals_torchs_sgd_bit_for_bit(name, momentum, weight_decay):
     data = rows()
     ours, theirs = (drawn.network(name, (1, 8, 8), 10, seed) for seed in range(2))
     models.load_parameters(theirs, models.parameters_of(ours))
-    loop.flatten(theirs)  # the same layout: what it changes is tested below
+    flatten(theirs)  # the same layout: what it changes is tested below
     with loop.repeatable(CPU, 5):
         loop.train(ours, data, settings, np.random.default_rng(3))
     with loop.repeatable(CPU, 5):
@@ -65,7 +66,7 @@ def test_layout_changes_no_parameter_and_training_by_rounding_only(name):
     # Nearer to a tie rounding would decide, and the two part (docs/results/engine.md).
     assert ties.nearest(before, lesson, settings) > ties.NEAR
     models.load_parameters(theirs, before)
-    flat = loop.flatten(ours)
+    flat = flatten(ours)
     assert len(flat) == sum(value.size for value in before.values())
     after = models.parameters_of(ours)
     assert all(np.array_equal(after[key], before[key]) for key in before)

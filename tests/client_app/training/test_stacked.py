@@ -140,14 +140,15 @@ def test_a_step_reads_nothing_that_changes_its_place():
     settings = Settings(**{"model": "mlp", "batch-size": 8, "local-epochs": 1})
     network = drawn.network("mlp", (12,), 5)
     data = stacked._on_device(stacked._Data(rows[0].inputs, rows[0].labels), torch.device("cpu"))
-    stack = stacked.Stack(network, 3, data, settings)
+    stack = stacked.Stack(network, 3, data, stacked.StackedSgd.of(settings))
     held = {name: value for name, value in vars(stack).items() if isinstance(value, torch.Tensor)}
     held |= stack._values
     places = {name: value.data_ptr() for name, value in held.items()}
     for seed in (0, 1):
         first = drawn.first_model("mlp", (12,), 5)
         orders = [generator(seed, "order", index) for index in range(3)]
-        stack.train(first, stacked.stacked_plan([one.rows for one in rows], orders, settings, 3))
+        plan = stacked.stacked_plan([one.rows for one in rows], orders, settings, 3)
+        stack.train(first, plan, learning_rate=0.1)
     after = {name: getattr(stack, name, stack._values.get(name)) for name in held}
     assert {name: value.data_ptr() for name, value in after.items()} == places
 

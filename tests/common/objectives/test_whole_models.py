@@ -14,7 +14,8 @@ from torch.nn import functional
 from client_app.training import engine, loop
 from client_app.training.dense import DenseSgd, DenseShape
 from client_app.training.engine import Lesson
-from client_app.training.loop import Anchored, TensorRows
+from client_app.training.loop import TensorRows
+from client_app.training.steps import Anchored
 from common import models
 from common.config import Settings, kebab_case
 from common.objectives import OBJECTIVES, USUAL, Phase, Pull, part_of_the_way
