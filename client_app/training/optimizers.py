@@ -61,7 +61,7 @@ def of_torch(factory: TorchFactory) -> Optimizer:
 def _sgd(network: "nn.Module", settings: Settings, frozen: frozenset[str]) -> "Steps":
     from client_app.training.steps import Sgd
 
-    return Sgd(network, settings, frozen)
+    return Sgd(network, settings, frozen, settings.of(SgdSettings).momentum)
 
 
 def _adam(parameters: Any, lr: float, weight_decay: float) -> Any:

@@ -5,11 +5,11 @@ sent nor kept from round to round.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
-from client_app.training.optimizers import SgdSettings, TorchFactory
 from common.config import Settings
 from common.errors import ConfigError
 from common.foreign.code import contained
@@ -53,9 +53,7 @@ class Steps(ABC):
     So do their gradients; what concerns all parameters alike is then one operation.
     """
 
-    def __init__(
-        self, network: nn.Module, settings: Settings, frozen: frozenset[str] = frozenset()
-    ) -> None:
+    def __init__(self, network: nn.Module, frozen: frozenset[str]) -> None:
         """Take over a network's parameters, of which those named as frozen keep their values."""
         self.values = flatten(network)
         self.gradients = torch.zeros_like(self.values)
@@ -88,12 +86,12 @@ class Sgd(Steps):
     """
 
     def __init__(
-        self, network: nn.Module, settings: Settings, frozen: frozenset[str] = frozenset()
+        self, network: nn.Module, settings: Settings, frozen: frozenset[str], momentum: float
     ) -> None:
-        super().__init__(network, settings, frozen)
+        super().__init__(network, frozen)
         self._learning_rate = settings.learning_rate
         self._weight_decay = settings.weight_decay
-        self._share = settings.of(SgdSettings).momentum
+        self._share = momentum
         self._momentum = torch.zeros_like(self.values)
 
     def step(self, towards: "Anchored | None" = None) -> None:
@@ -116,14 +114,12 @@ class OfTorch(Steps):
         network: nn.Module,
         settings: Settings,
         frozen: frozenset[str],
-        factory: TorchFactory,
+        factory: Callable[..., object],
     ) -> None:
-        super().__init__(network, settings, frozen)
+        super().__init__(network, frozen)
         moving = [value for name, value in network.named_parameters() if name not in frozen]
         with contained(f"optimizer = {settings.optimizer!r}"):
-            made: object = factory(
-                moving, lr=settings.learning_rate, weight_decay=settings.weight_decay
-            )
+            made = factory(moving, lr=settings.learning_rate, weight_decay=settings.weight_decay)
             if not isinstance(made, torch.optim.Optimizer):
                 raise ConfigError(
                     f"makes a {type(made).__name__}; it must be a torch.optim.Optimizer"
