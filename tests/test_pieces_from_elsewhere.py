@@ -110,7 +110,7 @@ def test_an_objective_with_a_setting_of_its_own(tmp_path, no_report, added):
         ("shrink-by=0.5", "fedavg does not use it; leave it out, or set objective=shrinking"),
         ("shrink-by=0.01 objective=shrinking", "shrink-by = 0.01: lower learning-rate"),
         ("shrink-by=2 objective=shrinking", "a number above 0 and at most 1"),
-        ("objective=shrinkin", "one of fedavg, fedprox, ditto, pfedme, local, shrinking"),
+        ("objective=shrinkin", r"one of fedavg, fedprox, .*, shrinking"),
     ],
 )
 def test_its_setting_is_checked_as_the_others_are(added, words, says):
