@@ -29,6 +29,7 @@ from common import messages, plugins, seeds
 from common.errors import CoterieError
 from common.messages import (
     EvaluateReport,
+    FineTuneReport,
     Introduction,
     LossReport,
     Order,
@@ -237,6 +238,28 @@ def evaluate_reply(
     answer = messages.reply(message, report)
     figures = task_figures.figures(used, site)
     return answer if figures is None else messages.with_figures(answer, figures)
+
+
+@app.train("fine_tune")
+@_of_site
+def fine_tune(message: Message, site: Site) -> Message:
+    """Train the model that this site uses on, and say how it does on held-out rows, both times."""
+    watch = Stopwatch()
+    order, parameters = _task(message, site)
+    before, after = personal.fine_tuned(parameters, site, order)
+    report = FineTuneReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        num_examples=len(site.rows.test),
+        loss=before.loss,
+        accuracy=before.accuracy,
+        tuned_loss=after.loss,
+        tuned_accuracy=after.accuracy,
+        seconds=watch.seconds,
+    )
+    return messages.reply(message, report)
 
 
 @app.query("loss")

@@ -297,13 +297,16 @@ def against_local(
     local: Annotated[
         Path, typer.Argument(help="folder of a run of objective=local, else of equal settings")
     ],
+    fine_tuned: Annotated[
+        bool, typer.Option("--fine-tuned", help="count what fine-tuning made of the run's models")
+    ] = False,
 ) -> None:
     """Say what a run gave each site over training alone, and put it into the run's report."""
     from server_app.record import change_to_local
     from server_app.record.run_folder import RunFolder
     from server_app.report import report
 
-    changes = change_to_local.changes_to_local(run, local)
+    changes = change_to_local.changes_to_local(run, local, tuned=fine_tuned)
     for name, site in changes.sites.items():
         typer.echo(f"{name}: {site.change:+.1f} % ({site.local:.4f} alone, {site.accuracy:.4f})")
     typer.echo(f"mean: {changes.mean:+.1f} %")

@@ -50,9 +50,9 @@ class Lesson:
     num_classes: int
 
     @classmethod
-    def of(cls, site: Site, order: Order) -> Self:
-        """Return the training that an order asks of a site."""
-        words = ("train", site.name, order.round, order.attempt)
+    def of(cls, site: Site, order: Order, what: str = "train") -> Self:
+        """Return the training that an order asks of a site; its draws are those of ``what``."""
+        words = (what, site.name, order.round, order.attempt)
         return cls(
             inputs=site.dataset.train_x,
             labels=site.dataset.train_targets,

@@ -18,7 +18,15 @@ from client_app.training.loop import Evaluation
 from common import models
 from common.config import MAY_CHANGE, Settings, kebab_case
 from common.messages import Order, Parameters
-from common.objectives import USUAL, Fitted, Learned, Phase, Pull, Sharing, objective_of
+from common.objectives import (
+    USUAL,
+    Fitted,
+    Learned,
+    Phase,
+    Pull,
+    Sharing,
+    objective_of,
+)
 from common.sharing import Parts, by_round, parts_of_network
 
 _NOT_THE_RUNS = MAY_CHANGE | {"device"}
@@ -149,6 +157,26 @@ def evaluate(
         return used, result, None
     [shared] = engine.evaluate(first, [site])
     return used, result, shared
+
+
+def fine_tuned(received: Parameters, site: Site, order: Order) -> tuple[Evaluation, Evaluation]:
+    """Return how the model that a site uses does before and after training all of it on.
+
+    For ``fine-tune-epochs`` on the site's own rows; what that makes is not kept.
+    """
+    if objective_of(site.settings).uses_received:
+        used = received
+        [before] = engine.evaluate(used, [site])
+    else:
+        used, before, _ = evaluate(received, site, order)
+    lesson, phase = (
+        Lesson.of(site, order, "fine-tune"),
+        Phase(epochs=site.settings.tuning_epochs),
+    )
+    [after] = engine.evaluate(
+        engine.fit(used, lesson, site.settings, None, phase).parameters, [site]
+    )
+    return before, after
 
 
 def completed(received: Parameters, site: Site, server_round: float = math.inf) -> Parameters:

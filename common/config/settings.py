@@ -20,6 +20,7 @@ from common.config.privacy import PrivacySettings
 from common.config.rounds import RoundSettings
 from common.config.training import TrainingSettings
 from common.errors import ConfigError
+from common.objectives import objective_of
 from common.plugins import PieceSettings
 from common.schema import Scalar, at_most, kebab_case
 
@@ -89,6 +90,11 @@ class Settings(
                 "label-privacy = paper: divides its noise by clients-per-round = 0; set that, or "
                 "use label-privacy=gaussian"
             )
+        if self.stop_at_target and self.tuning_epochs:
+            raise ValueError(
+                f"stop-at-target = True and fine-tune-epochs = {self.tuning_epochs}: sites "
+                "fine-tune after the last round, which must be known; leave one of them out"
+            )
         if self.stop_at_target and self.update_privacy == "central-dp":
             raise ValueError(
                 "stop-at-target = True and update-privacy = central-dp: when a run stops would "
@@ -97,6 +103,12 @@ class Settings(
         for declared in self.pieces:
             self.of(declared).check(self)
         return self
+
+    @property
+    def tuning_epochs(self) -> int:
+        """For how many epochs the sites train on after the last round; 0: for none."""
+        asked = self.fine_tune_epochs
+        return objective_of(self).fine_tune_epochs if asked < 0 else asked
 
     def to_toml(self) -> str:
         """Return a TOML text that :func:`load` reads back to equal settings."""

@@ -40,3 +40,9 @@ class TrainingSettings(Schema):
         description="what a site minimises; ditto, pfedme: a personal model beside the common one; "
         "local: nothing is shared; fedper, lg-fedavg, fedrep, fedbabu, fedbn: part of a model is",
     )
+    fine_tune_epochs: int = Field(
+        -1,
+        ge=-1,
+        description="passes over a site's rows after the last round, from the model it uses; -1: "
+        "what the objective asks for, 10 with fedbabu, else none",
+    )

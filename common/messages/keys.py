@@ -13,6 +13,7 @@ OURS = "coterie."
 
 TRAIN = MessageType.TRAIN
 EVALUATE = MessageType.EVALUATE
+FINE_TUNE = f"{MessageType.TRAIN}.fine_tune"
 INTRODUCE = f"{MessageType.QUERY}.introduce"
 LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
 LOSS = f"{MessageType.QUERY}.loss"

@@ -282,6 +282,14 @@ class PersonalReport(EvaluateReport):
 
 
 @dataclass(frozen=True)
+class FineTuneReport(EvaluateReport):
+    """A site's account of the model that it uses, and of what that became on its own rows."""
+
+    tuned_loss: float
+    tuned_accuracy: float
+
+
+@dataclass(frozen=True)
 class TaskFigures(Record):
     """What a site sends of a run's metrics, beside its report on the model that it uses."""
 

@@ -120,6 +120,7 @@ OBJECTIVES: Table[Objective] = Table(
             fedbabu,
             "a common body under a head that nobody trains (FedBABU)",
             sharing=Sharing(frozen=frozenset({HEAD})),
+            fine_tune_epochs=10,
         ),
         "fedbn": Objective(
             fedavg,

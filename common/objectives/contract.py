@@ -153,6 +153,8 @@ class Objective:
     step: ServerStep = to_the_average
     """What the server makes of a model and the average of its cohort's."""
     settings: tuple[type[PieceSettings], ...] = ()
+    fine_tune_epochs: int = 0
+    """What ``fine-tune-epochs`` is for a run that does not say."""
     strength: str = ""
     """The key of the setting that says how strongly it pulls; empty where nothing pulls."""
 

@@ -56,6 +56,7 @@ WHAT: Mapping[str, str] = {
     SECAGG_SHARE: "shares of mask secrets for other sites",
     SECAGG_MASK: "masked vector of trained model, rows and training loss",
     SECAGG_UNMASK: "one share of one mask secret of each other site",
+    messages.FINE_TUNE: "loss and accuracy on the held-out rows before and after fine-tuning",
     messages.EVALUATE: "loss and accuracy on the held-out rows",
     _ERROR: "error message",
     _MALFORMED: "reply that could not be read",

@@ -59,8 +59,13 @@ class ChangeToLocal:
         return ChangeToLocalFile(self.local_run, self.mean, sites)
 
 
-def changes_to_local(run: Path, local: Path) -> ChangeToLocal:
+def changes_to_local(run: Path, local: Path, *, tuned: bool = False) -> ChangeToLocal:
     """Return what a finished run gave its sites over one of ``objective=local``.
+
+    Args:
+        run: folder of the run.
+        local: folder of the run of ``objective=local``.
+        tuned: whether of the run counts what fine-tuning made of its models.
 
     Raises:
         DataError: a folder is not that of a finished run, ``local`` had another objective, the
@@ -77,10 +82,13 @@ def changes_to_local(run: Path, local: Path) -> ChangeToLocal:
                 f"{key} = {ours.settings.get(key)!r} in {run}, {alone.settings.get(key)!r} in "
                 f"{local}: repeat the local run with the settings of the other"
             )
-    shared = sorted(ours.evaluated.keys() & alone.evaluated.keys())
+    found = ours.tuned if tuned else ours.evaluated
+    if not found and tuned:
+        raise DataError(f"{run}: nothing was fine-tuned; set fine-tune-epochs")
+    shared = sorted(found.keys() & alone.evaluated.keys())
     if not shared:
         raise DataError(f"no site was evaluated in both {run} and {local}")
-    sites = {name: SiteChange(ours.evaluated[name], alone.evaluated[name]) for name in shared}
+    sites = {name: SiteChange(found[name], alone.evaluated[name]) for name in shared}
     return ChangeToLocal(alone.name, sites)
 
 

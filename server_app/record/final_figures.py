@@ -53,6 +53,8 @@ def figures_of_run(
         accuracy_worst_decile=last.accuracy_worst_decile,
         shared_loss=last.shared_loss,
         shared_accuracy=last.shared_accuracy,
+        tuned_loss=last.tuned_loss,
+        tuned_accuracy=last.tuned_accuracy,
         best_accuracy=best.accuracy,
         best_round=best.round,
         rounds=last.round,

@@ -108,6 +108,10 @@ class RoundLine(JsonRecord):
     """Of the common model, where sites have models of their own; nats."""
     shared_accuracy: float | None = None
     """In [0, 1]."""
+    tuned_loss: float | None = None
+    """After ``fine-tune-epochs`` from the model used, in the last round; nats."""
+    tuned_accuracy: float | None = None
+    """In [0, 1]."""
     models: tuple[ModelScore, ...] = ()
     """None without a result."""
     trained: tuple[str, ...] | None = None
@@ -163,8 +167,8 @@ class ClientLine(JsonRecord):
     """From 1; what was sent before it counts as its first attempt."""
     attempt: int = 1
     phase: str = ""
-    """``loss``, ``rehearse``, ``train``, ``share``, ``mask``, ``unmask``, ``evaluate``; else the
-    message's name, as ``introduce``."""
+    """``loss``, ``rehearse``, ``train``, ``share``, ``mask``, ``unmask``, ``evaluate`` or
+    ``fine-tune``; else the message's name, as ``introduce``."""
     site: str
     model: int | None = None
     """Index of what it was sent."""
@@ -181,6 +185,10 @@ class ClientLine(JsonRecord):
     shared_loss: float | None = None
     """Of the common model, where the site has one of its own; nats."""
     shared_accuracy: float | None = None
+    """In [0, 1]."""
+    tuned_loss: float | None = None
+    """After ``fine-tune-epochs`` from the model used, in the last round; nats."""
+    tuned_accuracy: float | None = None
     """In [0, 1]."""
     seconds: float | None = None
     """Wall time on the site."""
@@ -207,7 +215,7 @@ class ClientLine(JsonRecord):
 
 REPORTED = (
     *("num_examples", "loss", "rms_loss", "accuracy"),
-    *("shared_loss", "shared_accuracy", "seconds"),
+    *("shared_loss", "shared_accuracy", "tuned_loss", "tuned_accuracy", "seconds"),
 )
 """Keys of :class:`ClientLine` that a site's report on a model has too."""
 
@@ -285,6 +293,8 @@ class ResultsFile(JsonRecord):
     accuracy_worst_decile: float = math.nan
     shared_loss: float | None = None
     shared_accuracy: float | None = None
+    tuned_loss: float | None = None
+    tuned_accuracy: float | None = None
     best_accuracy: float = math.nan
     """Of the best round."""
     best_round: int | None = None

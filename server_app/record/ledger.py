@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -26,6 +27,8 @@ from server_app.rounds.exchange import NO_REPLY, OK
 from server_app.rounds.roster import Roster
 
 _WORTH_SAYING = 10.0  # seconds
+
+R = TypeVar("R", bound=EvaluateReport)
 
 
 @dataclass(frozen=True)
@@ -101,8 +104,10 @@ class Ledger:
             accuracy_worst_decile=worst_tenth(accuracies) if scores else math.nan,
             train_loss=_train_loss(attempt),
             weight_divergence=_divergence(attempt),
-            shared_loss=_of_common_model(attempt, lambda report: report.shared_loss),
-            shared_accuracy=_of_common_model(attempt, lambda report: report.shared_accuracy),
+            shared_loss=_over_rows(_of_two(attempt), lambda report: report.shared_loss),
+            shared_accuracy=_over_rows(_of_two(attempt), lambda report: report.shared_accuracy),
+            tuned_loss=_over_rows(attempt.tuned, lambda report: report.tuned_loss),
+            tuned_accuracy=_over_rows(attempt.tuned, lambda report: report.tuned_accuracy),
             models=tuple(
                 ModelScore(model, metrics=attempt.metrics.of_models.get(model), **vars(score))
                 for model, score in scores.items()
@@ -194,6 +199,8 @@ class Pace:
         if not line.has_result:
             return f"{position}  failed, attempt {line.attempt} of {self._attempts}"
         more = "".join(f"{name} {value:.4f}  " for name, value in (line.metrics or {}).items())
+        if line.tuned_accuracy is not None:
+            more += f"fine-tuned {line.tuned_accuracy:.4f}  "
         return (
             f"{position}  accuracy {line.accuracy:.4f}  {more}loss {line.loss:.4f}  "
             f"{line.num_trained} trained  {sum(line.seconds.values()):.2f} s"
@@ -214,9 +221,13 @@ def _divergence(attempt: Attempt) -> float | None:
     return float(np.mean(list(attempt.divergence.values()))) if attempt.divergence else None
 
 
-def _of_common_model(attempt: Attempt, figure: Callable[[PersonalReport], float]) -> float | None:
-    """Return how the common model does over all held-out rows, where sites have their own."""
-    reports = [report for report in attempt.evaluated if isinstance(report, PersonalReport)]
+def _of_two(attempt: Attempt) -> list[PersonalReport]:
+    """Return the evaluations that are also of the common model: where sites have their own."""
+    return [report for report in attempt.evaluated if isinstance(report, PersonalReport)]
+
+
+def _over_rows(reports: Sequence[R], figure: Callable[[R], float]) -> float | None:
+    """Return a figure of some reports over all held-out rows; None without any."""
     if not reports:
         return None
     rows = np.array([report.num_examples for report in reports], dtype=np.float64)

@@ -233,6 +233,12 @@ class RecordedRun:
         return {line.site: number(line.accuracy) for line in filter(_is_evaluation, self.newest)}
 
     @cached_property
+    def tuned(self) -> dict[str, float]:
+        """The accuracy of each site after fine-tuning; empty where none was asked for."""
+        told = (line for line in self.newest if line.tuned_accuracy is not None)
+        return {line.site: number(line.tuned_accuracy) for line in told}
+
+    @cached_property
     def refused(self) -> list[tuple[Attempt, str, str, str]]:
         """Attempt, site, phase and reason of each reply that was rejected or missing."""
         found = [entry for line in self.rounds for entry in _refused_in(line)]

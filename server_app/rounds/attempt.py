@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from common.messages import EvaluateReport, TrainReport
+from common.messages import EvaluateReport, FineTuneReport, TrainReport
 from server_app.metering.run_meter import RunMeter
 from server_app.record.format import SecaggRecord
 from server_app.rounds.exchange import OK, Answer, Exchange
@@ -25,7 +25,7 @@ Update = tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]
 # In this order the lines of a round's answers are written, whenever they came; secagg's own steps
 # stand where training does.
 _FIRST = {"loss": 0, "rehearse": 1}
-_LAST = "evaluate"
+_LAST = {"evaluate": 1, "fine-tune": 2}
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,8 @@ class Recorded:
     """An answer as it goes on record."""
 
     phase: str
-    """``loss``, ``rehearse``, ``train``, ``share``, ``mask``, ``unmask`` or ``evaluate``."""
+    """``loss``, ``rehearse``, ``train``, ``share``, ``mask``, ``unmask``, ``evaluate`` or
+    ``fine-tune``."""
     answer: Answer[Any]
     message: int
     """Place of the message among those that the meter was shown since it was last closed."""
@@ -89,6 +90,8 @@ class Attempt:
     """Why the models that the updates make are not taken."""
     evaluated: list[EvaluateReport] = field(default_factory=list)
     """The usable evaluations."""
+    tuned: list[FineTuneReport] = field(default_factory=list)
+    """The usable accounts of fine-tuning."""
     metrics: Metrics = field(default_factory=Metrics)
     """The run's metrics beside accuracy, of those who were evaluated."""
     seconds: dict[str, float] = field(default_factory=dict)
@@ -145,7 +148,7 @@ class Attempt:
     def answers(self) -> list[Recorded]:
         """Every answer, in the order of the record's lines."""
         middle = len(_FIRST)
-        order = {**_FIRST, _LAST: middle + 1}
+        order = {**_FIRST, **{phase: middle + place for phase, place in _LAST.items()}}
         return sorted(self._recorded, key=lambda one: order.get(one.phase, middle))
 
     @property

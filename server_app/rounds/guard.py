@@ -17,6 +17,7 @@ from common.errors import MessageError
 from common.messages import (
     MOST_LOSS,
     EvaluateReport,
+    FineTuneReport,
     Introduction,
     LabelHistogram,
     LossReport,
@@ -76,6 +77,15 @@ def inspect_personal(reply: Message, asked: Asked) -> EvaluateReport:
     if not 0 <= report.shared_accuracy <= 1:
         raise MessageError(f"shared_accuracy = {report.shared_accuracy} is outside [0, 1]")
     messages.check_range("shared_loss", report.shared_loss, -MOST_LOSS, MOST_LOSS)
+    return report
+
+
+def inspect_fine_tuning(reply: Message, asked: Asked) -> FineTuneReport:
+    """Return a reply's report of a model before and after, as :func:`inspect_evaluation`."""
+    report = _evaluation(FineTuneReport, reply, asked)
+    if not 0 <= report.tuned_accuracy <= 1:
+        raise MessageError(f"tuned_accuracy = {report.tuned_accuracy} is outside [0, 1]")
+    messages.check_range("tuned_loss", report.tuned_loss, -MOST_LOSS, MOST_LOSS)
     return report
 
 

@@ -228,6 +228,8 @@ class FederatedTraining(OneRound):
             train_loss = self.train(attempt)
             with self.meter.phase("evaluate"):
                 accuracy = None if train_loss is None else self.evaluate(attempt)
+                if accuracy is not None:
+                    self.fine_tune(attempt)
                 self._record(attempt)
             if train_loss is not None and accuracy is not None:
                 self.after_round(server_round)

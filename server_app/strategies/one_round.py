@@ -123,6 +123,16 @@ class OneRound(OwnRounds):
         attempt.metrics = task_figures.metrics_of(told)
         return attempt.accuracy
 
+    def fine_tune(self, attempt: Attempt) -> None:
+        """Have every site train the model that it uses on after the last round, if a run asks."""
+        if attempt.round < self.settings.num_server_rounds or not self.settings.tuning_epochs:
+            return
+        able = self.roster.available(attempt.federation.grid) & (self.roster.num_test_examples > 0)
+        exchange = self._with_models(attempt, messages.FINE_TUNE, self.models, np.flatnonzero(able))
+        with self.meter.phase("train"):
+            answers = attempt.ask("fine-tune", exchange, guard.inspect_fine_tuning)
+        attempt.tuned += [answer.value for answer in answers if answer.value is not None]
+
     def _ask_to_train(
         self, attempt: Attempt, phase: str, clients: np.ndarray, usable: list[Update]
     ) -> list[int]:

@@ -19,9 +19,9 @@ from client_app.training.personal import PersonalModels
 from common import config, messages, models, objectives
 from common.config import Settings
 from common.errors import ConfigError, MessageError
-from common.messages import EvaluateReport, Order, PersonalReport, TrainReport
+from common.messages import EvaluateReport, FineTuneReport, Order, PersonalReport, TrainReport
 from common.networks import NETWORKS, Network
-from common.objectives import OBJECTIVES, Objective
+from common.objectives import OBJECTIVES, Objective, Phase
 from common.plugins import PieceSettings
 from deploy.simulation.grid import simulate
 from server_app.record.ledger import Ledger
@@ -320,7 +320,7 @@ def test_only_shared_arrays_leave_a_site_which_uses_them_with_its_own(objective)
 
 @pytest.mark.parametrize("objective", SHARED)
 def test_bytes_of_a_run_are_those_of_the_shared_arrays(play, objective):
-    folder = play(objective)
+    folder = play(objective, fine_tune_epochs=0)
     assert common_model(folder).keys() == SHARED[objective]
     size = sum(FIRST[name].nbytes for name in SHARED[objective])
     line = lines(folder)[-1]
@@ -350,3 +350,63 @@ def test_fedbn_sends_all_but_batch_norm_which_each_site_trains_for_itself(play):
     assert lines(fedbn)[-1]["accuracy"] != lines(fedavg)[-1]["accuracy"]
     with pytest.raises(ConfigError, match="objective=fedbn: the network has no batch norm"):
         play("fedbn")
+
+
+# Fine-tuning -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("objective", ["fedavg", "ditto", "fedbabu", "local"])
+def test_after_the_last_round_every_site_trains_what_it_uses_on(play, objective):
+    plain, tuned = (play(objective, fine_tune_epochs=n) for n in (0, 2))
+    assert lines(tuned)[0] == lines(plain)[0]
+    before, after = lines(plain)[-1], lines(tuned)[-1]
+    assert (after["accuracy"], after["loss"]) == (before["accuracy"], before["loss"])
+    told = [line for line in lines(tuned, "clients.jsonl") if line["phase"] == "fine-tune"]
+    assert [line["round"] for line in told] == [2] * 4
+    used = {
+        line["site"]: line["accuracy"]
+        for line in lines(tuned, "clients.jsonl")
+        if (line["phase"], line["round"]) == ("evaluate", 2)
+    }
+    assert {line["site"]: line["accuracy"] for line in told} == used
+    # numbers alone go back, and a model of the shared arrays goes there
+    assert all(line["bytes_up"] < 400 for line in told)
+    shared = sum(FIRST[name].nbytes for name in SHARED.get(objective, FIRST.keys()))
+    assert all((line["bytes_down"] > shared) == (objective != "local") for line in told)
+    rows = np.array([line["num_examples"] for line in told])
+    expected = rows @ [line["tuned_accuracy"] for line in told] / rows.sum()
+    assert after["tuned_accuracy"] == pytest.approx(expected)
+    results = json.loads((tuned / "results.json").read_text())
+    assert results["tuned_accuracy"] == after["tuned_accuracy"] != after["accuracy"]
+    assert "tuned_accuracy" not in before
+    assert [p.read_bytes() for p in sorted((tuned / "models").glob("*.safetensors"))] == [
+        p.read_bytes() for p in sorted((plain / "models").glob("*.safetensors"))
+    ]
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_fine_tuning_is_sgd_on_all_arrays_from_the_model_used_and_keeps_nothing():
+    settings = SETTINGS.replace(objective="fedper", fine_tune_epochs=3)
+    here, body = context(settings), {name: FIRST[name] for name in BODY}
+    app(asked("train", 1, body), here)
+    site = open_site(here)
+    kept = PersonalModels.of(site).up_to(1, FIRST)
+    report = FineTuneReport.decode(app(asked("train.fine_tune", 1, body), here).content)
+    used = {**FIRST, **kept}
+    lesson = Lesson.of(site, Order(1, 1, 0), "fine-tune")
+    trained = engine.fit(used, lesson, settings, None, Phase(epochs=3)).parameters
+    for model, loss, accuracy in (
+        (used, report.loss, report.accuracy),
+        (trained, report.tuned_loss, report.tuned_accuracy),
+    ):
+        [expected] = engine.evaluate(model, [site])
+        assert (loss, accuracy) == (expected.loss, expected.accuracy)
+    assert equal(PersonalModels.of(site).up_to(1, FIRST), kept)
+
+
+def test_fedbabu_fine_tunes_by_itself_and_not_with_an_end_that_is_not_known():
+    babu = SETTINGS.replace(objective="fedbabu", personal_lambda=1.0)
+    assert [each.tuning_epochs for each in (SETTINGS, babu)] == [0, 10]
+    assert babu.replace(fine_tune_epochs=0).tuning_epochs == 0
+    with pytest.raises(ConfigError, match="fine-tune-epochs = 10: sites fine-tune after the last"):
+        babu.replace(target_accuracy=0.5, stop_at_target=True)
