@@ -12,6 +12,7 @@ from coterie import _HERE
 if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from client_app.app import app as client_app
     from client_app.other_apps.label_histogram import label_histogram_mod
+    from client_app.other_apps.secure_sum import secure_sum_mod
     from server_app.app import app as server_app
     from server_app.other_apps.cohorts import Cohorts
     from server_app.other_apps.per_cluster import PerCluster
@@ -24,6 +25,7 @@ __all__ = [
     "PerCluster",
     "client_app",
     "label_histogram_mod",
+    "secure_sum_mod",
     "server_app",
 ]
 
@@ -33,6 +35,7 @@ _HOMES = {
     "PerCluster": ("server_app.other_apps.per_cluster", "PerCluster"),
     "client_app": ("client_app.app", "app"),
     "label_histogram_mod": ("client_app.other_apps.label_histogram", "label_histogram_mod"),
+    "secure_sum_mod": ("client_app.other_apps.secure_sum", "secure_sum_mod"),
     "server_app": ("server_app.app", "app"),
 }
 """Module and name there of each."""

@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from client_app.answers import with_noise
 from client_app.peers import identity_of, trusted_by
 from client_app.received import received_model
-from client_app.site import Site, require
+from client_app.site import Participant, Site, require
 from client_app.training import personal
 from common import messages
 from common.config import Settings
@@ -89,11 +89,7 @@ def train(message: Message, site: Site, context: Context) -> Message:
     """Train the model received, keep the result as a vector to be masked, and advertise keys."""
     require(site, "masked-model")
     order = SecaggOrder.decode(message.content)
-    scale, fewest = Scale(order.members, order.max_weight), _fewest(order.members, site.settings)
-    if order.members < fewest:
-        raise SecaggError(f"a sum of {order.members} sites: at least {fewest} must be in one")
-    _step(site, context, order, 0)
-    _forget(context)
+    scale = begin(order, site, context)
     parameters = received_model(message.content, site)
     learned = personal.train(parameters, site, _fresh(order, site.settings))
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
@@ -101,6 +97,30 @@ def train(message: Message, site: Site, context: Context) -> Message:
     metrics = [fitted.loss] if tells_loss(site.settings) else []
     weight = order.weight or len(site.rows.train)
     vector = scale.encode(fitted.parameters, metrics, weight)
+    report = advertised(order, site, context, vector, fitted.seconds)
+    if noise is not None:
+        context.state[_NOISE] = noise.encode()
+    return messages.reply(message, report)
+
+
+def begin(order: SecaggOrder, site: Participant, context: Context) -> Scale:
+    """Return what a site's vector is scaled to, before it trains for a sum.
+
+    Raises:
+        SecaggError: a sum of too few sites, or one that the site was in before.
+    """
+    scale, fewest = Scale(order.members, order.max_weight), _fewest(order.members, site.settings)
+    if order.members < fewest:
+        raise SecaggError(f"a sum of {order.members} sites: at least {fewest} must be in one")
+    _step(site, context, order, 0)
+    _forget(context)
+    return scale
+
+
+def advertised(
+    order: SecaggOrder, site: Participant, context: Context, vector: Ring, seconds: float
+) -> SecaggKeys:
+    """Return a site's fresh keys for a sum, and keep its vector (n,) until that is masked."""
     keys = Keys.generate()
     signed = keys.signed(identity_of(site.keeper), site.name, _occasion(context, order))
     _Secrets(
@@ -111,16 +131,11 @@ def train(message: Message, site: Site, context: Context) -> Message:
         masking=keys.masking.private,
         vector=vector.astype("<u8").tobytes(),
     ).remember(context)
-    if noise is not None:
-        context.state[_NOISE] = noise.encode()
     who = _who(site, order)
-    report = SecaggKeys(
-        *who, signed.identity_key, list(signed.keys), signed.signature, fitted.seconds
-    )
-    return messages.reply(message, report)
+    return SecaggKeys(*who, signed.identity_key, list(signed.keys), signed.signature, seconds)
 
 
-def share(message: Message, site: Site, context: Context) -> Message:
+def share(message: Message, site: Participant, context: Context) -> Message:
     """Deal shares of the masking key and of a new self-mask's seed to the neighbours."""
     order = SecaggCircle.decode(message.content)
     _step(site, context, order, 1)
@@ -132,7 +147,7 @@ def share(message: Message, site: Site, context: Context) -> Message:
     return messages.reply(message, report, note=_SEALED)
 
 
-def mask(message: Message, site: Site, context: Context) -> Message:
+def mask(message: Message, site: Participant, context: Context) -> Message:
     """Send the vector under all masks, once the shares of those who go on are here."""
     delivered = SealedShares.decode(message.content)
     _step(site, context, delivered, 2)
@@ -156,7 +171,7 @@ def mask(message: Message, site: Site, context: Context) -> Message:
     return messages.reply(message, MaskedReport(*who), {MASKED: masked}, note)
 
 
-def unmask(message: Message, site: Site, context: Context) -> Message:
+def unmask(message: Message, site: Participant, context: Context) -> Message:
     """Tell one share of every neighbour's seed or key, and forget the sum."""
     order = SecaggSurvivors.decode(message.content)
     _step(site, context, order, 3)
@@ -175,7 +190,7 @@ def unmask(message: Message, site: Site, context: Context) -> Message:
     return messages.reply(message, report)
 
 
-def _step(site: Site, context: Context, order: Order | SealedShares, step: int) -> None:
+def _step(site: Participant, context: Context, order: Order | SealedShares, step: int) -> None:
     """Note that a step is being answered; :class:`SecaggError` if it is not its turn.
 
     A step that fails is not answered again either: the sum goes on without the site.
@@ -195,7 +210,7 @@ def _step(site: Site, context: Context, order: Order | SealedShares, step: int) 
         site.keeper.write(piece, json.dumps([sum_of, step]).encode())
 
 
-def _member(order: SecaggCircle, known: _Secrets, site: Site, context: Context) -> Member:
+def _member(order: SecaggCircle, known: _Secrets, site: Participant, context: Context) -> Member:
     """Return this site as a member of the circle that it is told of, whose keys it checks."""
     if len(order.sites) > known.members:
         raise SecaggError(f"a circle of {len(order.sites)} sites, {known.members} were asked")
@@ -246,7 +261,7 @@ def _occasion(context: Context, order: Order) -> Occasion:
     return occasion_of(context.run_id, order.round, order.attempt, order.model)
 
 
-def _who(site: Site, order: Order | SealedShares) -> tuple[str, int, int, int]:
+def _who(site: Participant, order: Order | SealedShares) -> tuple[str, int, int, int]:
     return site.name, order.round, order.attempt, order.model
 
 

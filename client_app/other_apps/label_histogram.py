@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from client_app.answers import label_histogram as descriptors
 from client_app.answers import with_noise
-from client_app.other_apps.marked_messages import Train, answering
+from client_app.other_apps.marked_messages import AppTraining, answering
 from client_app.other_apps.own_say import AppNode
 from common import messages
 from common.config import Settings
@@ -41,7 +41,7 @@ def label_histogram_mod(labels_of: LabelsOf, num_classes: int = 0) -> Mod:
     >>> app = ClientApp(mods=[label_histogram_mod(lambda context: [0, 2, 2], num_classes=3)])
     """
 
-    def introduce(message: Message, context: Context, train: Train) -> Message:
+    def introduce(message: Message, context: Context, training: AppTraining) -> Message:
         question = LabelQuestion.decode(message.content)
         node, labels = _asked(question, context), _labels(context)
         if not num_classes and (node.budget.bounded or _hides_classes(question, node)):
@@ -59,7 +59,7 @@ def label_histogram_mod(labels_of: LabelsOf, num_classes: int = 0) -> Mod:
         )
         return messages.reply(message, introduction)
 
-    def label_histogram(message: Message, context: Context, train: Train) -> Message:
+    def label_histogram(message: Message, context: Context, training: AppTraining) -> Message:
         question = LabelQuestion.decode(message.content)
         node, labels = _asked(question, context), _labels(context)
         if num_classes not in (0, question.num_classes) or labels.max() >= question.num_classes:

@@ -5,6 +5,7 @@ pass. A refusal travels as a marked answer: by that the server tells it from an 
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp.typing import ClientAppCallable, Mod
@@ -13,12 +14,26 @@ from common import messages
 from common.errors import CoterieError, MessageError, quotable
 from common.messages import MessageMark, Opened
 
-__all__ = ["Answer", "answering"]
+__all__ = ["Answer", "AppTraining", "answering"]
 
-Train = Callable[[], Message]
-"""Has the app train on what it finds of its own in the message, and returns its reply."""
 
-Answer = Callable[[Message, Context, Train], Message]
+@dataclass(frozen=True)
+class AppTraining:
+    """The app's own training, for a mod to call."""
+
+    received: RecordDict
+    """The app's own records in the message."""
+    _message: Message
+    _context: Context
+    _call_next: ClientAppCallable
+
+    def reply(self) -> Message:
+        """Have the app train on its records, and return what it replies."""
+        self._message.content = self.received
+        return self._call_next(self._message, self._context)
+
+
+Answer = Callable[[Message, Context, AppTraining], Message]
 """Returns the answer to a message, which holds what is ours in it."""
 
 
@@ -33,22 +48,20 @@ def answering(release: str, answers: Mapping[str, Answer]) -> Mod:
     def mod(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
         if messages.MARK not in message.content:
             return call_next(message, context)
-        mark = MessageMark("", release)
         try:
             opened = Opened.of(message.content)
-            mark = opened.mark or mark
-            if mark.release != release:
-                return call_next(message, context)
+        except CoterieError as error:
+            return _refusal(message, MessageMark("", release), str(error))
+        mark = opened.mark
+        if mark is None or mark.release != release:
+            return call_next(message, context)
+        try:
             messages.check_form(opened.ours)
             if mark.kind not in answers:
                 raise MessageError(f"this version of Coterie knows no {mark.kind!r}")
-
-            def train() -> Message:
-                message.content = opened.theirs
-                return call_next(message, context)
-
             message.content = opened.ours
-            reply = answers[mark.kind](message, context, train)
+            training = AppTraining(opened.theirs, message, context, call_next)
+            reply = answers[mark.kind](message, context, training)
         except CoterieError as error:
             return _refusal(message, mark, str(error))
         except Exception as error:

@@ -31,6 +31,16 @@ class SecaggOrder(Order):
 
 
 @dataclass(frozen=True)
+class AppSumOrder(SecaggOrder):
+    """What the training of another app is asked for: it says itself which numbers it has."""
+
+    metrics: list[str]
+    """Names of those that go into the sum beside the arrays."""
+    weight_key: str
+    """Name of the one that is the number of rows."""
+
+
+@dataclass(frozen=True)
 class SecaggReply(Record):
     """Who answers what, in every step of a secure sum."""
 

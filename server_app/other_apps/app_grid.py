@@ -1,6 +1,7 @@
 """Grids within another app: its own, one that only shows a cohort, and one for marked messages."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flwr.app import Error, Message, MessageType, RecordDict
 from flwr.common.constant import ErrorCode
@@ -12,7 +13,7 @@ from common.messages import MessageMark, Opened
 from server_app.rounds.delegating_grid import DelegatingGrid
 from server_app.rounds.intake import REFUSED
 
-__all__ = ["AppGrid", "CohortGrid", "MarkedGrid"]
+__all__ = ["AppGrid", "CohortGrid", "MarkedGrid", "SummingGrid"]
 
 _MOST_LOOKS = 10  # at a grid, by a strategy that configures a round; Flower's own look twice
 
@@ -75,6 +76,35 @@ class CohortGrid(DelegatingGrid):
         return list(self._nodes)
 
 
+class SummingGrid(DelegatingGrid):
+    """A grid on which the app's trainings give a reply for each of its models, and no other.
+
+    Args:
+        grid: of the app.
+        summed: plays a secure sum in the place of some trainings, within a number of seconds.
+    """
+
+    def __init__(
+        self, grid: Grid, summed: Callable[[Sequence[Message], float], Sequence[Message]]
+    ) -> None:
+        super().__init__(grid)
+        self._summed = summed
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> Iterable[Message]:
+        """Send messages and return their replies, of trainings only what is made of their sum."""
+        sent = list(messages)
+        if any(map(_is_training, sent)):
+            return self._summed(sent, math.inf if timeout is None else timeout)
+        return self.inner.send_and_receive(sent, timeout=timeout)
+
+
+def _is_training(message: Message) -> bool:
+    is_ours = messages.MARK in message.content
+    return message.metadata.message_type == MessageType.TRAIN and not is_ours
+
+
 class MarkedGrid(DelegatingGrid):
     """A grid on which messages of Coterie travel as training messages of the app.
 
@@ -82,7 +112,8 @@ class MarkedGrid(DelegatingGrid):
         grid: of the app.
         release: what is asked for, by which a mod knows that a message is for it.
         mod: that gives it out, for the error where an app lacks it.
-        beside: what goes along with a message of this kind to each node: the app's own records.
+        beside: by kind of message and node, the app's own records that go along with it, and stand
+            in the place of a model of ours.
     """
 
     def __init__(
@@ -109,7 +140,10 @@ class MarkedGrid(DelegatingGrid):
     def _as_training(self, message: Message) -> Message:
         node, kind = message.metadata.dst_node_id, message.metadata.message_type
         theirs = self._beside.get((kind, node))
-        content = messages.marked(message.content, MessageMark(kind, self._release), theirs)
+        ours = RecordDict(dict(message.content))
+        if theirs is not None:
+            ours.pop(messages.ARRAYS, None)
+        content = messages.marked(ours, MessageMark(kind, self._release), theirs)
         return Message(content, node, MessageType.TRAIN)
 
     def _read(self, reply: Message, asked: Message | None) -> Message:

@@ -1,19 +1,23 @@
 """Cohorts: who trains in every round of another app's strategy, by one of Coterie's methods."""
 
+import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from common import logs
 from common.config import Scalar
+from common.errors import RoundError
 from common.messages import Parameters
 from server_app.other_apps import inner_strategy
-from server_app.other_apps.app_grid import AppGrid, CohortGrid
+from server_app.other_apps.app_grid import AppGrid, CohortGrid, SummingGrid
 from server_app.other_apps.app_settings import composed
 from server_app.other_apps.known_sites import KnownSites, parameters_of
+from server_app.other_apps.secure_sums import AppSums
 from server_app.selection.rules import Cohort
 
 __all__ = ["Cohorts"]
@@ -30,6 +34,8 @@ class Cohorts(Strategy):
         method: one of those that ``docs/flower-apps.md`` lists; most ask for labels, which the
             ClientApp tells with ``label_histogram_mod``.
         clients_per_round: 0: the method says.
+        summed_metrics: with ``secagg=True``, which of the metrics that sites reply with go into the
+            secure sum; others stay there.
         settings: more of the method's settings, as ``metric="wasserstein"`` or ``seed=1``;
             ``num_clients`` is how many nodes to wait for, else the strategy's
             ``min_available_nodes``.
@@ -47,18 +53,22 @@ class Cohorts(Strategy):
         *,
         method: str = "similarity",
         clients_per_round: int = 0,
+        summed_metrics: Sequence[str] = (),
         **settings: Scalar,
     ) -> None:
         given = {**settings, "clients_per_round": clients_per_round}
         self.settings, self._method = composed(method, given)
-        inner_strategy.check(strategy, self._method.select, clients_per_round)
+        inner_strategy.check(strategy, self._method, self.settings)
         self.strategy = strategy
         self.cohorts: dict[int, tuple[str, ...]] = {}
         """Names of the sites that were asked to train, by round."""
+        weight_key = inner_strategy.weight_key(strategy)
+        self._sums = AppSums(self.settings, tuple(summed_metrics), weight_key)
         self._known: KnownSites | None = None
         self._timeout = 3600.0
         self._sent: Parameters = {}
         self._cohort: Cohort | None = None
+        self._round = 0
 
     @property
     def clusters(self) -> dict[str, int]:
@@ -84,8 +94,11 @@ class Cohorts(Strategy):
         logs.show_progress()
         self._timeout = timeout
         self._known, self.cohorts = None, {}
-        named = AppGrid(grid)
-        self._meet(named)
+        named: Grid = AppGrid(grid)
+        known = self._meet(named)
+        if self.settings.secagg:
+            self._sums.check(np.zeros(len(known.roster), dtype=np.int64))
+            named = SummingGrid(named, functools.partial(self._summed, named))
         return super().start(
             named,
             initial_arrays,
@@ -100,8 +113,11 @@ class Cohorts(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
         """Choose the cohort, and have the strategy configure a round as if there were no others."""
+        if self.settings.secagg and not isinstance(grid, SummingGrid):
+            raise RoundError("secagg=True: call the start of Cohorts, which plays the secure sums")
         known = self._meet(grid)
         known.greet(grid, self._timeout)
+        self._round = server_round
         self._sent = parameters_of(arrays)
         self._cohort = known.cohort(server_round, grid, self._sent)
         clients = self._cohort.clients.tolist()
@@ -155,3 +171,12 @@ class Cohorts(Strategy):
             known.meet(grid, self.settings.num_clients or least, self._timeout)
             self._known = known
         return self._known
+
+    def _summed(self, grid: Grid, sent: Sequence[Message], timeout: float) -> list[Message]:
+        """Return the reply that a secure sum of the cohort's trainings makes."""
+        assert self._known is not None
+        assert self._cohort is not None
+        models = [self._sent]
+        return self._sums.replies(
+            self._round, self._cohort, [sent], models, self._known, grid, timeout
+        )

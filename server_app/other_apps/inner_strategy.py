@@ -15,10 +15,11 @@ from flwr.serverapp.strategy import (
 )
 from numpy.typing import NDArray
 
+from common.config import Settings
 from common.errors import ConfigError, RoundError
+from server_app.methods import Method
 from server_app.other_apps.app_grid import CohortGrid
 from server_app.other_apps.known_sites import KnownSites
-from server_app.selection.rules import Selection
 
 __all__ = ["check", "configured", "takes_mean", "waits", "weighed", "weight_key"]
 
@@ -28,13 +29,13 @@ _LEAST = (*_LEAST_TRAINED, "min_evaluate_nodes")
 Weights = NDArray[np.float64] | None
 
 
-def check(strategy: Strategy, select: Selection, clients_per_round: int) -> None:
+def check(strategy: Strategy, method: Method, settings: Settings) -> None:
     """Refuse what cannot work, before anything starts.
 
     Args:
         strategy: of the app.
-        select: who trains.
-        clients_per_round: how many; 0: not known yet.
+        method: that chooses its cohorts.
+        settings: of the method.
 
     Raises:
         ConfigError: a strategy with rounds of its own, that samples, that waits for more nodes than
@@ -52,14 +53,22 @@ def check(strategy: Strategy, select: Selection, clients_per_round: int) -> None
             f"{name} has fraction_train={fraction:g}: the cohort says who trains, and all of it "
             "must; leave that at 1.0"
         )
-    if clients_per_round:
-        message = waits(strategy, clients_per_round, _LEAST_TRAINED)
-        if message:
-            raise ConfigError(f"clients_per_round={clients_per_round}: {message}")
-    if select.weighs and not takes_mean(strategy):
+    size = settings.clients_per_round
+    message = waits(strategy, size, _LEAST_TRAINED) if size else ""
+    if message and not method.route.model_per_cluster:
+        raise ConfigError(f"clients_per_round={size}: {message}")
+    if takes_mean(strategy):
+        return
+    instead = "use FedAvg or one of FedAvgM, FedProx, FedAdam, FedYogi, FedAdagrad"
+    if settings.secagg:
+        raise ConfigError(
+            f"secagg=True: {name} may look at single updates, and only their mean is seen; "
+            f"{instead}"
+        )
+    if method.select.weighs:
         raise ConfigError(
             f"{name} takes no weighted mean of the updates, and the method gives each a weight; "
-            "use FedAvg or one of FedAvgM, FedProx, FedAdam, FedYogi, FedAdagrad"
+            f"{instead}"
         )
 
 

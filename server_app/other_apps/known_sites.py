@@ -23,9 +23,12 @@ from server_app.rounds.roster import Roster, in_order, introductions, wait_for_n
 from server_app.rounds.turns import Turns
 from server_app.selection.rules import Cohort, View
 
-__all__ = ["KnownSites", "parameters_of"]
+__all__ = ["MODS", "KnownSites", "parameters_of"]
 
 log = logging.getLogger("coterie")
+
+MODS = {"label-histogram": "label_histogram_mod", "masked-model": "secure_sum_mod"}
+"""Names of the mods by what they give out."""
 
 
 class KnownSites:
@@ -49,6 +52,7 @@ class KnownSites:
         self._attendance = Attendance()
         self._turns = Turns()
         self._updates: dict[int, np.ndarray] = {}
+        self._bounds: dict[int, int] = {}
         self.roster: Roster
         self.clusters: Clusters
 
@@ -68,7 +72,7 @@ class KnownSites:
         self.roster = self._introduced(nodes, grid, timeout)
         self.clusters = Clusters.single(len(self.roster))
         if "labels" in self._needs:
-            bad = self._labels.ask_all(self.roster, self._marked(grid), timeout)
+            bad = self._labels.ask_all(self.roster, _marked(grid, "label-histogram"), timeout)
             self._strangers.update(self.roster.nodes[client] for client in bad)
             self.roster = self.roster.without(bad)
             self.clusters = Clusters.single(len(self.roster))
@@ -138,6 +142,16 @@ class KnownSites:
         return tuple(self.roster.names[client] for client in clients)
 
     @property
+    def bounded(self) -> Roster:
+        """The sites with the most rows that each may count for in a secure sum."""
+        roster = self.roster
+        sites = [
+            Introduction(**vars(site) | {"num_examples": self._bounds[node]})
+            for site, node in zip(roster.sites, roster.nodes, strict=True)
+        ]
+        return Roster(tuple(sites), roster.nodes)
+
+    @property
     def by_name(self) -> Mapping[str, int]:
         """The cluster of each site."""
         return dict(zip(self.roster.names, self.clusters.labels.tolist(), strict=True))
@@ -152,11 +166,18 @@ class KnownSites:
         return found
 
     def _introduced(self, nodes: Sequence[int], grid: Grid, timeout: float) -> Roster:
-        if not self._needs & {"labels", "sizes"}:
+        asked = {"label-histogram"} if self._needs & {"labels", "sizes"} else set()
+        asked |= {"masked-model"} if self._settings.secagg else set()
+        if not asked:
             return Roster(tuple(_nameless(node) for node in nodes), tuple(nodes))
-        question = messages.content(self._labels.question())
-        found = introductions(self._marked(grid), nodes, question, timeout)
-        self._strangers.update(set(nodes) - found.keys())
+        found: dict[int, Introduction] = {}
+        for release in sorted(asked, reverse=True):  # the last says the rows
+            question = messages.content(self._labels.question())
+            told = introductions(_marked(grid, release), nodes, question, timeout)
+            self._strangers.update(set(nodes) - told.keys())
+            if release == "masked-model":
+                self._bounds |= {node: site.num_examples for node, site in told.items()}
+            nodes, found = list(told), told
         most = max(site.num_classes for site in found.values())
         return in_order({node: _with_classes(site, most) for node, site in found.items()})
 
@@ -169,7 +190,7 @@ class KnownSites:
             raise RoundError(f"{name} has a class beyond the {classes} of the others")
         newcomer = Roster((_with_classes(newcomer.sites[0], classes),), newcomer.nodes)
         if "labels" in self._needs:
-            marked = self._marked(grid)
+            marked = _marked(grid, "label-histogram")
             if not self._labels.admit(newcomer, roster, marked, timeout, self._place_newcomer):
                 self._strangers.add(newcomer.nodes[0])
                 return
@@ -185,13 +206,14 @@ class KnownSites:
     def _place(self, cluster: int) -> None:
         self.clusters = Clusters(np.append(self.clusters.labels, cluster))
 
-    def _marked(self, grid: Grid) -> Grid:
-        return IntakeGrid(MarkedGrid(grid, "label-histogram", "label_histogram_mod"))
-
 
 def parameters_of(arrays: ArrayRecord) -> dict[str, np.ndarray]:
     """Return a model's arrays by name."""
     return {name: array.numpy() for name, array in arrays.items()}
+
+
+def _marked(grid: Grid, release: str) -> Grid:
+    return IntakeGrid(MarkedGrid(grid, release, MODS[release]))
 
 
 def _nameless(node: int) -> Introduction:

@@ -1,7 +1,7 @@
 """Models per cluster: a strategy of another app for each of the clusters that a method forms."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from server_app.other_apps import inner_strategy
 from server_app.other_apps.app_grid import AppGrid, CohortGrid
 from server_app.other_apps.app_settings import composed
 from server_app.other_apps.known_sites import KnownSites, parameters_of
+from server_app.other_apps.secure_sums import AppSums
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.strategies.own_rounds import OwnRounds
@@ -41,6 +42,8 @@ class PerCluster(OwnRounds):
             called for each cluster, for a strategy may have a memory.
         method: one of those that ``docs/flower-apps.md`` lists for this.
         models_dir: folder for the models and ``clusters.json``; those of a run before go.
+        summed_metrics: with ``secagg=True``, which of the metrics that sites reply with go into the
+            secure sums; others stay there.
         settings: of the method, as ``num_clusters=3`` or ``seed=1``. Without ``clients_per_round``
             or ``selection`` everybody trains.
 
@@ -57,6 +60,7 @@ class PerCluster(OwnRounds):
         *,
         method: str = "similarity",
         models_dir: str | Path = "models",
+        summed_metrics: Sequence[str] = (),
         **settings: Scalar,
     ) -> None:
         everybody = not settings.keys() & {"clients_per_round", "selection"}
@@ -66,7 +70,9 @@ class PerCluster(OwnRounds):
         )
         self._make = make_strategy
         self._first = make_strategy()
-        inner_strategy.check(self._first, self._method.select, 0)
+        inner_strategy.check(self._first, self._method, self.settings)
+        weight_key = inner_strategy.weight_key(self._first)
+        self._sums = AppSums(self.settings, tuple(summed_metrics), weight_key)
         self._folder = RunFolder(Path(models_dir).absolute())
         self.strategies: list[Strategy] = []
         """By cluster."""
@@ -136,6 +142,8 @@ class PerCluster(OwnRounds):
             if reason:
                 names = ", ".join(known.names(known.clusters.members(cluster).tolist()))
                 raise RoundError(f"cluster {cluster} is {names}: {reason}")
+        if self.settings.secagg:
+            self._sums.check(known.clusters.labels)
         self.strategies = [self._make() for _ in range(known.clusters.k)]
         if len(set(map(id, self.strategies))) < len(self.strategies):
             raise ConfigError(
@@ -157,7 +165,13 @@ class PerCluster(OwnRounds):
             self._training(cluster, cohort.clients, server_round, config, grid)
             for cluster in range(len(self.strategies))
         ]
-        replies = grid.send_and_receive(chain.from_iterable(sent), timeout=timeout)
+        if self.settings.secagg:
+            models = [parameters_of(model) for model in self.models]
+            replies: Iterable[Message] = self._sums.replies(
+                server_round, cohort, sent, models, known, grid, timeout
+            )
+        else:
+            replies = grid.send_and_receive(chain.from_iterable(sent), timeout=timeout)
         found = {}
         for cluster, came in self._by_cluster(replies).items():
             strategy = self.strategies[cluster]

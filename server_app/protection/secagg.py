@@ -10,7 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 from flwr.app import Message, RecordDict
@@ -65,6 +65,15 @@ class SecaggAverages:
     attempt: Attempt
     settings: Settings
     """Of the run."""
+    num_metrics: int
+    """That are in a vector beside the arrays."""
+    order: Callable[..., SecaggOrder] = SecaggOrder
+    """Makes what a site is asked of the fields of one."""
+
+    @classmethod
+    def of_losses(cls, attempt: Attempt, settings: Settings) -> Self:
+        """Return the sums of Coterie's own sites: their training loss is in, if it leaves them."""
+        return cls(attempt, settings, int(tells_loss(settings)))
 
     @property
     def roster(self) -> Roster:
@@ -150,7 +159,7 @@ class SecaggAverages:
         }
 
         def content(one: ModelSum, site: str) -> RecordDict:
-            order = SecaggOrder(
+            order = self.order(
                 *self._order(one), len(one.weights), one.scale.max_weight, one.weights[site]
             )
             return messages.content(order, arrays[one.model])
@@ -209,7 +218,7 @@ class SecaggAverages:
             return messages.content(SealedShares(site, *self._order(one), dealers, sealed))
 
         def inspect(reply: Message, asked: Asked, one: ModelSum) -> MaskedReport:
-            size = sum(value.size for value in models[one.model].values()) + self._metrics + 1
+            size = sum(value.size for value in models[one.model].values()) + self.num_metrics + 1
             report = _decoded(MaskedReport, reply, asked, _SLACK_BYTES + 8 * size)
             arrays = messages.decode_arrays(messages.arrays_of(reply.content))
             vector = arrays.get(MASKED, np.empty(0))
@@ -257,7 +266,7 @@ class SecaggAverages:
             rows = self.roster.sites[self.roster.names.index(site)].num_examples
             least += weight or 1
             most += weight or rows
-        one.mean = one.scale.decode(total, model, self._metrics, (least, most))
+        one.mean = one.scale.decode(total, model, self.num_metrics, (least, most))
         for name, value in one.mean.parameters.items():
             if not np.isfinite(value).all():
                 raise SecaggError(f"the mean of array {name!r} is beyond {value.dtype}")
@@ -302,11 +311,6 @@ class SecaggAverages:
                     act(one)
                 except SecaggError as error:
                     one.reason = str(error)
-
-    @property
-    def _metrics(self) -> int:
-        """How many metrics are in a vector: the training loss, if it leaves the sites."""
-        return int(tells_loss(self.settings))
 
     def _order(self, one: ModelSum) -> tuple[int, int, int]:
         return self.attempt.round, self.attempt.attempt, one.model

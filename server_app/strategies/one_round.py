@@ -76,7 +76,7 @@ class OneRound(OwnRounds):
         with self.meter.phase("train"):
             if self.settings.secagg and not self.needs_updates(attempt.round):
                 # Of what each model's members train, only the mean is seen.
-                sums = SecaggAverages(attempt, self.settings)
+                sums = SecaggAverages.of_losses(attempt, self.settings)
                 found = sums.averaged(self.models, cohort, self.routes, self.aggregator.step)
                 self.models, losses = found
                 return float(np.mean(losses)) if losses else None

@@ -1,0 +1,248 @@
+"""Secure sums of another app's updates: the mean it would have had, and no single update."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum, QFedAvg
+from other_apps import START, WITH_LABELS, Parts, counting_app, play
+
+from common import messages
+from common.errors import ConfigError, RoundError
+from common.messages import Opened
+from common.secagg.messages import SECAGG_TRAIN
+from coterie.flower import Cohorts, PerCluster, label_histogram_mod, secure_sum_mod
+
+SUMS = (secure_sum_mod(),)
+
+
+class Overheard(Parts):
+    """Nodes whose replies are kept, as the server could."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.replies = []
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = list(super().send_and_receive(messages, timeout=timeout))
+        self.replies += [r.content for r in replies if r.has_content()]
+        return replies
+
+
+def strategy(inner=FedAvg, method="fedavg", **more):
+    return Cohorts(inner(), method=method, secagg=True, **more)
+
+
+@pytest.mark.parametrize("inner", [FedAvg, FedAdam])
+def test_the_model_is_that_of_the_strategy_alone_and_metrics_are_means(inner):
+    plain = play(inner(), Parts(counting_app(), 5), rounds=3)
+    summed = play(
+        strategy(inner, summed_metrics=["train_loss"]), Parts(counting_app(SUMS), 5), rounds=3
+    )
+    assert np.allclose(plain.arrays["w"].numpy(), summed.arrays["w"].numpy(), atol=1e-5)
+    found = summed.train_metrics_clientapp[3]
+    assert found["train_loss"] == pytest.approx(plain.train_metrics_clientapp[3]["train_loss"])
+    assert (
+        list(play(strategy(inner), Parts(counting_app(SUMS), 5)).train_metrics_clientapp[1]) == []
+    )
+
+
+def test_the_server_sees_masked_vectors_alone_and_the_strategy_one_reply():
+    seen = []
+
+    class Counts(FedAvg):
+        def configure_train(self, *args):
+            sent = list(super().configure_train(*args))
+            seen.append(len(sent))
+            return sent
+
+    grid = Overheard(counting_app(SUMS), 5)
+    play(strategy(Counts), grid, rounds=1)
+    assert seen == [5]
+    kinds = {}
+    for content in grid.replies:
+        opened = Opened.of(content)
+        kinds.setdefault(opened.mark and opened.mark.kind, []).append(opened)
+    assert sorted(map(str, kinds)) == sorted(
+        ["None", "query.introduce", "train.for_sum", "query.share", "query.mask", "query.unmask"]
+    )
+    assert not any(len(each.theirs) for kind, all_ in kinds.items() if kind for each in all_)
+    assert all(set(each.theirs) == {"metrics"} for each in kinds[None])  # of the evaluation
+    for each in kinds["query.mask"]:
+        [vector] = messages.decode_arrays(each.ours[messages.ARRAYS]).values()
+        assert vector.dtype == np.uint64
+        assert vector.min() > 2**32  # five entries of chance; a vector in the clear is far below
+
+
+def test_models_per_cluster_and_cohorts_by_labels_go_with_it(tmp_path):
+    app = counting_app([*WITH_LABELS, *SUMS])
+    make = lambda: FedAvg(min_train_nodes=3, min_evaluate_nodes=1)  # noqa: E731
+    more = {"method": "simclust", "num_clusters": 2, "models_dir": tmp_path}
+    plain, summed = (PerCluster(make, **more, **extra) for extra in ({}, {"secagg": True}))
+    for each in (plain, summed):
+        play(each, Parts(app, 8))
+    assert plain.clusters == summed.clusters
+    for one, other in zip(plain.models, summed.models, strict=True):
+        assert np.allclose(one["w"].numpy(), other["w"].numpy(), atol=1e-5)
+    cohorts = [
+        Cohorts(FedAvg(), method="simclust", clients_per_round=4, seed=2, **extra)
+        for extra in ({}, {"secagg": True})
+    ]
+    found = [play(each, Parts(app, 8)).arrays["w"].numpy() for each in cohorts]
+    assert cohorts[0].cohorts == cohorts[1].cohorts
+    assert np.allclose(*found, atol=1e-5)
+
+
+def test_weights_of_a_method_are_those_of_the_sum():
+    app = counting_app([*WITH_LABELS, *SUMS])
+    more = {"method": "clustered-sampling-size", "clients_per_round": 5, "seed": 3}
+    found = [
+        play(Cohorts(FedAvg(), **more, **extra), Parts(app, 9), rounds=3).arrays["w"].numpy()
+        for extra in ({}, {"secagg": True})
+    ]
+    assert np.allclose(*found, atol=1e-5)
+
+
+# Who goes missing --------------------------------------------------------------------------------
+
+
+def test_a_site_that_fails_is_left_out_of_the_sum():
+    grid = Parts(counting_app(SUMS, fails=[1]), 5)
+    summed = play(strategy(), grid, rounds=1)
+    alone = Parts(counting_app(), 5)
+    alone.away = {3}
+    plain = play(FedAvg(), alone, rounds=1)
+    assert np.allclose(plain.arrays["w"].numpy(), summed.arrays["w"].numpy(), atol=1e-5)
+
+
+def test_too_few_that_are_left_give_no_sum_and_the_model_stays(caplog):
+    grid = Overheard(counting_app(SUMS, fails=[0, 1]), 5)
+    with caplog.at_level(logging.INFO):
+        result = play(strategy(), grid, rounds=2)
+    assert "site-0 is not in the sum: RuntimeError: no disk left" in caplog.text
+    assert "model 0 stays as it is: 3 of 3 members trained and advertised keys" in caplog.text
+    assert "no secure sum: 3 of 3 members" in caplog.text
+    assert not result.train_metrics_clientapp
+
+
+@pytest.mark.parametrize("mods", [(), WITH_LABELS])
+def test_an_app_without_the_mod_is_named_and_nobody_trains(mods):
+    grid = Overheard(counting_app(mods), 5)
+    with pytest.raises(RoundError, match=r"node \d cannot take part: .* without secure_sum_mod"):
+        play(strategy(), grid)
+    assert not any("arrays" in keys for _, _, keys in grid.asked)
+
+
+def test_one_site_without_it_is_left_out_by_name_and_never_trains(caplog):
+    app = counting_app(SUMS)
+    registered = app._registered_funcs["train.default"]
+
+    def one_lacks_it(message, context):
+        inner = plain if context.node_config["partition-id"] == 2 else registered
+        return inner(message, context)
+
+    plain = counting_app()._registered_funcs["train.default"]
+    app._registered_funcs["train.default"] = one_lacks_it
+    grid = Parts(app, 6)
+    each = strategy()
+    with caplog.at_level(logging.INFO, "coterie"):
+        play(each, grid)
+    assert "the run starts without a node: node 4 cannot take part: its app answered" in caplog.text
+    assert [len(cohort) for cohort in each.cohorts.values()] == [5, 5]
+    assert 4 not in {
+        node for kind, node, keys in grid.asked if "arrays" in keys and kind == "train"
+    }
+
+
+# What is refused ---------------------------------------------------------------------------------
+
+
+class OwnAverage(FedAvg):
+    def aggregate_train(self, server_round, replies):
+        return super().aggregate_train(server_round, replies)
+
+
+@pytest.mark.parametrize("inner", [Krum, FedMedian, QFedAvg, OwnAverage])
+def test_strategies_that_may_look_at_single_updates_are_refused(inner):
+    message = f"secagg=True: {inner.__name__} may look at single updates"
+    made = (lambda: inner(client_learning_rate=0.1)) if inner is QFedAvg else inner
+    with pytest.raises(ConfigError, match=message):
+        strategy(made)
+    with pytest.raises(ConfigError, match=message):
+        PerCluster(made, secagg=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"method": "random", "clients_per_round": 2}, "clients-per-round = 2: must be at least 3"),
+        (
+            {"method": "clustered-sampling-similarity", "clients_per_round": 4},
+            "secagg=true keeps from the server what",
+        ),
+    ],
+)
+def test_cohorts_that_a_sum_would_bare_are_refused(more, message):
+    with pytest.raises(ConfigError, match=message):
+        strategy(**more)
+
+
+def test_clusters_that_a_sum_would_bare_are_refused_before_any_training(tmp_path):
+    grid = Parts(counting_app([*WITH_LABELS, *SUMS]), 8)
+    make = lambda: FedAvg(min_train_nodes=1, min_evaluate_nodes=1)  # noqa: E731
+    each = PerCluster(make, num_clusters=4, secagg=True, models_dir=tmp_path)
+    with pytest.raises(
+        RoundError, match="model 0 is trained by 2 of the sites, an average needs 3"
+    ):
+        play(each, grid)
+    assert not any("arrays" in keys for _, _, keys in grid.asked)
+
+
+def test_rounds_that_do_not_go_through_start_are_refused_and_send_nothing():
+    grid = Parts(counting_app(SUMS), 5)
+    with pytest.raises(RoundError, match="call the start of Cohorts"):
+        strategy().configure_train(1, messages.encode_arrays(START), ConfigRecord(), grid)
+    assert grid.asked == []
+
+
+def test_sites_take_keys_of_their_peers_alone_where_they_name_them(caplog):
+    stranger = {"peers": "site-9:" + "0" * 64}
+    grid = Parts(counting_app(SUMS), 5, node_config=stranger)
+    with caplog.at_level(logging.INFO):
+        play(strategy(), grid, rounds=1)
+    assert "site-0 is not in the sum: no fingerprint of 'site-1' is pinned here" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda reply: reply.content["arrays"].pop("w"), "lacks array 'w'"),
+        (lambda reply: reply.content["metrics"].pop("num-examples"), "no number 'num-examples'"),
+        (
+            lambda reply: reply.content["metrics"].__setitem__("num-examples", 2_000_000),
+            "weight = 2000000: must be 1 to 1000000",
+        ),
+        (lambda reply: reply.content["metrics"].__setitem__("num-examples", 1.5), "whole rows"),
+    ],
+)
+def test_an_update_that_cannot_be_in_a_sum_stays_at_its_site_with_the_reason(
+    change, reason, caplog
+):
+    def careless(message, context, call_next):
+        reply = call_next(message, context)
+        if "arrays" in reply.content:
+            change(reply)
+        return reply
+
+    grid = Overheard(counting_app([*SUMS, careless]), 4)
+    play(strategy(), grid, rounds=1)
+    refused = [Opened.of(content).mark for content in grid.replies]
+    assert all(reason in mark.refused for mark in refused if mark and mark.kind == SECAGG_TRAIN)
+
+
+def test_both_mods_stand_together_and_each_answers_its_own():
+    app = counting_app([label_histogram_mod(lambda _: [0, 1], num_classes=4), *SUMS])
+    each = Cohorts(FedAvg(), method="balanced-cohort", clients_per_round=3, secagg=True)
+    play(each, Parts(app, 4))
+    assert [len(cohort) for cohort in each.cohorts.values()] == [3, 3]
