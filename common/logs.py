@@ -9,9 +9,11 @@ from datetime import UTC, datetime
 FACTS = "audit"
 """Attribute of a log record that holds facts (a list of mappings) beside its text."""
 
-
 ROUND = "round_line"
 """Attribute of a log record that holds the line of an attempt at a round beside its text."""
+
+FOLDER = "run_folder"
+"""Attribute of a run's first log record that holds the path of its folder beside its text."""
 
 EVENTS = (
     "started",

@@ -6,13 +6,13 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from common import config
+from common import config, logs
 from common.config import Settings
 from common.errors import ConfigError, CoterieError
 from deploy.sites import commands
@@ -24,6 +24,12 @@ _RUNS, _MODELS, _SITES, _LISTS = "Runs", "What came of them", "Real sites", "Lis
 
 QuietOption = Annotated[
     bool, typer.Option("--quiet", help="no progress: warnings, and the folder at the end")
+]
+
+
+TrackOption = Annotated[
+    list[str] | None,
+    typer.Option(help="mlflow, tensorboard or wandb; each is an extra to install", metavar="NAME"),
 ]
 
 
@@ -43,11 +49,18 @@ def _ended_by_ctrl_c(words: str = "") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _play(settings: Settings, quiet: bool) -> None:
+def _play(settings: Settings, quiet: bool, track: Sequence[str] | None) -> None:
     """Run a federation, all imports of seconds included."""
     from deploy.simulation.grid import simulate as run
+    from deploy.tracking.tracked import tracking
 
-    with _warnings_alone() if quiet else contextlib.nullcontext(), _ended_by_ctrl_c():
+    with contextlib.ExitStack() as stack:
+        if quiet:
+            stack.enter_context(_warnings_alone())
+        else:
+            logs.show_progress(as_json=settings.log_format == "json")
+        stack.enter_context(_ended_by_ctrl_c())
+        stack.enter_context(tracking(track or ()))
         folder = run(settings)
     if quiet:
         typer.echo(f"run: {folder}")
@@ -101,7 +114,10 @@ def options(
     ),
 )
 def simulate(
-    words: Words = None, config_file: ConfigFile = None, quiet: QuietOption = False
+    words: Words = None,
+    config_file: ConfigFile = None,
+    quiet: QuietOption = False,
+    track: TrackOption = None,
 ) -> None:
     """Run a whole federation on this machine."""
     settings = config.load(config_file, words or ())
@@ -110,7 +126,7 @@ def simulate(
     from server_app.methods import build
 
     build(settings)
-    _play(settings.replace(dataset=locate(settings.dataset)), quiet)
+    _play(settings.replace(dataset=locate(settings.dataset)), quiet, track)
 
 
 @app.command(rich_help_panel=_RUNS, epilog=_examples("coterie resume runs/<a run>"))
@@ -118,13 +134,14 @@ def resume(
     run: Annotated[Path, typer.Argument(help="folder of a run that was interrupted or failed")],
     words: Words = None,
     quiet: QuietOption = False,
+    track: TrackOption = None,
 ) -> None:
     """Go on with a simulation after its last checkpoint, under the settings it had.
 
     Only workers, data-dir and how long to wait may be given anew.
     """
     given = [*(words or ()), f"resume={run.absolute()}"]
-    _play(config.load(run / "config.toml", given), quiet)
+    _play(config.load(run / "config.toml", given), quiet, track)
 
 
 @app.command(

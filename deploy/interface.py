@@ -18,6 +18,7 @@ from common import logs
 from common.config import Scalar, Settings, kebab_case
 from common.errors import ConfigError
 from deploy.played_run import PlayedRun
+from deploy.tracking.tracked import tracking
 from server_app.record.format import RoundLine
 
 __all__ = ["compare", "precheck", "simulate"]
@@ -31,6 +32,7 @@ def simulate(
     *,
     on_round: OnRound | None = None,
     quiet: bool = False,
+    track: str | Sequence[str] = (),
     **words: Value,
 ) -> PlayedRun:
     """Run a whole federation on this machine and return its run.
@@ -41,6 +43,7 @@ def simulate(
         on_round: is called with each attempt at a round as ``rounds.jsonl`` has it; what it raises
             ends the run.
         quiet: print nothing.
+        track: ``mlflow``, ``tensorboard``, ``wandb`` or several; each is an extra to install.
 
     Raises:
         CoterieError: one line, before anything starts where that is possible.
@@ -50,7 +53,8 @@ def simulate(
             f"settings and {kebab_case(next(iter(words)))} both say what to run; use "
             "settings.replace(...)"
         )
-    with _shown(quiet, on_round), _as_it_was():
+    trackers = [track] if isinstance(track, str) else track
+    with _shown(quiet, on_round), tracking(trackers), _as_it_was():
         from common.data.datasets import locate
         from deploy.simulation import grid
         from server_app.methods import build

@@ -53,13 +53,14 @@ def _record(
     """Run, and leave a true status and a report behind however that ends."""
     context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
     event = "resumed" if settings.resume else "started"
-    log.info("writing to %s", folder.path, extra=logs.fact(event, strategy=settings.strategy))
+    told = logs.fact(event, strategy=settings.strategy) | {logs.FOLDER: folder.path}
     meter = RunMeter.of(settings)
     clients = grid if isinstance(grid, HoldsClients) else None
     disclosures = DisclosureFile(folder, real=clients is None)
     metered = MeteredGrid(grid, meter, disclosures)
     courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
     try:
+        log.info("writing to %s", folder.path, extra=told)
         with folder.at_work(), meter:
             told = {"metered": meter.description}
             if trained_by := courier.trained_by():

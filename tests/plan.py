@@ -57,6 +57,7 @@ ORDER = (
     "deploy/simulation",
     "deploy/compare",
     "deploy/sites",
+    "deploy/tracking",
     "deploy",
 )
 """Every room, the lowest first: a room imports from itself and from those before it.
