@@ -125,8 +125,8 @@ def assert_equal_runs(there, here):
     results = [json.loads((f / "results.json").read_text()) for f in (there, here)]
     for key in ("accuracy", "shared_accuracy", "selected"):
         assert results[0].get(key) == results[1].get(key)
-    names = {path.name for path in (here / "models").iterdir()}
-    assert {path.name for path in (there / "models").iterdir()} == names
+    names = {path.name for path in (here / "models").glob("*.safetensors")}
+    assert {path.name for path in (there / "models").glob("*.safetensors")} == names
     for name in names:
         first, second = load_file(there / "models" / name), load_file(here / "models" / name)
         assert all(np.array_equal(first[key], second[key]) for key in first)

@@ -1,18 +1,21 @@
-"""Pereira et al. (arXiv:2505.09704), Fig. 8: does SimClust find the groups in noisy histograms?
+"""Pereira et al. (arXiv:2505.09704), Fig. 8: what noise on histograms leaves of two clusterings.
 
     python -m benchmarks.papers.pereira_fig8 --quick
     python -m benchmarks.papers.pereira_fig8 --output runs/pereira-fig8
 
 Sites hold (1,rho)-Dirichlet parts of 60 000 labels of 10 classes, the sizes of Fashion-MNIST's
-training rows. Each adds Gaussian noise of sigma = gamma / M to the shares of its classes (eq. 4,
-M = 10), as ``label-privacy=paper`` does. The adjusted Rand index says how well the clusters, as
-many as blocks, are the blocks of classes that the sites hold: 1 is equal, 0 is chance.
+training rows. Each adds Gaussian noise of sigma = gamma / M to the shares of its M = 10 classes
+(eq. 4), as ``label-privacy=paper`` does. (a) SimClust: the adjusted Rand index says how well the
+clusters, as many as blocks, are the blocks of classes that the sites hold: 1 is equal, 0 is chance.
+(b) RepClust, on parts without skew inside a block (alpha to infinity): the share of groups, of
+rho sites each, that hold a site of every block, which is what the repulsion is for.
 
 Splits and clusterings come from the seed; the noise, as everywhere, from the operating system.
 """
 
 import argparse
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,55 +27,93 @@ from common import splits
 from common.privacy.labels import PaperShares, plausible_counts
 from common.seeds import generator
 from server_app.clustering.algorithms import symmetric_kl_k_means
+from server_app.clustering.repulsion import repulsive
 from server_app.report import drawing
 
 CLASSES, ROWS, MIN_ROWS = 10, 60_000, 10
-CLIENTS_PER_ROUND = 10
 DELTA = 1e-5
 SITES = (50, 100)
 PARTITIONS = (2, 5, 10)
 GAMMAS = (0.0, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 
 
+NO_SKEW = 1e6
+"""Dirichlet's alpha in place of infinity: shares inside a block equal to a tenth of a per cent."""
+
+
 @dataclass(frozen=True)
 class Point:
-    """One point of the figure."""
+    """One point of a half of the figure."""
 
     num_sites: int
     num_partitions: int
     gamma: float
 
+    def distributions(self, alpha: float, rng: np.random.Generator) -> np.ndarray:
+        """Return the label shares that the server makes of a split, (num_sites, CLASSES)."""
+        labels = np.repeat(np.arange(CLASSES), ROWS // CLASSES)
+        parts = splits.dirichlet_partitioned(
+            labels, self.num_sites, alpha, self.num_partitions, MIN_ROWS, rng
+        )
+        counts = np.array([np.bincount(labels[part], minlength=CLASSES) for part in parts])
+        told = np.array([noisy(mine, self.gamma) for mine in counts])
+        shares: np.ndarray = told / told.sum(axis=1, keepdims=True)
+        return shares
+
+    @property
+    def blocks(self) -> np.ndarray:
+        """The block of classes that each site holds rows of, (num_sites,)."""
+        sizes = map(len, np.array_split(np.arange(self.num_sites), self.num_partitions))
+        return np.repeat(np.arange(self.num_partitions), list(sizes))
+
 
 def found_blocks(point: Point, seed: int) -> float:
-    """Return the adjusted Rand index of one split, in [-0.5, 1]."""
+    """Return the adjusted Rand index of SimClust's clusters to the blocks, in [-0.5, 1]."""
     rng = generator(seed, "fig8", point.num_sites, point.num_partitions)
-    labels = np.repeat(np.arange(CLASSES), ROWS // CLASSES)
-    parts = splits.dirichlet_partitioned(
-        labels, point.num_sites, 1.0, point.num_partitions, MIN_ROWS, rng
-    )
-    counts = np.array([np.bincount(labels[part], minlength=CLASSES) for part in parts])
-    told = np.array([noisy(mine, point.gamma) for mine in counts])
-    shares = told / told.sum(axis=1, keepdims=True)
+    shares = point.distributions(1.0, rng)
     clusters = symmetric_kl_k_means(shares, point.num_partitions, rng)
-    blocks = np.array_split(np.arange(point.num_sites), point.num_partitions)
-    truth = np.repeat(np.arange(point.num_partitions), [len(block) for block in blocks])
-    return float(adjusted_rand_score(truth, clusters.labels))
+    return float(adjusted_rand_score(point.blocks, clusters.labels))
+
+
+def whole_groups(point: Point, seed: int) -> float:
+    """Return the share of RepClust's groups of rho sites that hold every block, in [0, 1]."""
+    rng = generator(seed, "fig8-repclust", point.num_sites, point.num_partitions)
+    shares = point.distributions(NO_SKEW, rng)
+    groups = repulsive(shares, point.num_sites // point.num_partitions, rng)
+    held = [set(point.blocks[groups.members(k)]) for k in range(groups.k)]
+    return float(np.mean([len(blocks) == point.num_partitions for blocks in held]))
+
+
+@dataclass(frozen=True)
+class Half:
+    """A half of the figure: what is measured of a point and a seed, and its name."""
+
+    name: str
+    measure: Callable[[Point, int], float]
+    ordinate: str
+
+
+HALVES = (
+    Half("SimClust", found_blocks, "adjusted Rand index"),
+    Half("RepClust", whole_groups, "groups with every block"),
+)
+Found = dict[Point, list[float]]
 
 
 def noisy(counts: np.ndarray, gamma: float) -> np.ndarray:
     """Return what the server makes of one site's noisy histogram, (K,) counts."""
     if not gamma:
         return counts.astype(np.float64)
-    mechanism = PaperShares(gamma, CLIENTS_PER_ROUND, DELTA)
+    mechanism = PaperShares(gamma, CLASSES, DELTA)
     return plausible_counts(mechanism.release(counts), int(counts.sum()))
 
 
 def promise(gamma: float) -> str:
     """Return the epsilon that the noise amounts to for a whole site."""
-    return f"{PaperShares(gamma, CLIENTS_PER_ROUND, DELTA).promise[0]:.3g}" if gamma else "none"
+    return f"{PaperShares(gamma, CLASSES, DELTA).promise[0]:.3g}" if gamma else "none"
 
 
-def table(found: dict[Point, list[float]]) -> str:
+def table(found: Found) -> str:
     """Return mean ± standard deviation over the splits as Markdown."""
     columns = list(itertools.product(SITES, PARTITIONS))
     head = " | ".join(f"{sites} sites, rho {partitions}" for sites, partitions in columns)
@@ -84,8 +125,8 @@ def table(found: dict[Point, list[float]]) -> str:
     return "\n".join(lines)
 
 
-def picture(found: dict[Point, list[float]]) -> Figure:
-    """Return the index against gamma, a panel per number of sites and a line per rho."""
+def picture(half: Half, found: Found) -> Figure:
+    """Return a half's measure against gamma, a panel per number of sites and a line per rho."""
     figure = Figure(figsize=(drawing.WIDE, 3.6), layout="constrained")
     panels = figure.subplots(1, len(SITES), sharey=True, squeeze=False)[0]
     for axes, sites in zip(panels, SITES, strict=True):
@@ -99,30 +140,32 @@ def picture(found: dict[Point, list[float]]) -> Figure:
         axes.set_xticks(GAMMAS, [f"{gamma:g}" for gamma in GAMMAS])
         axes.set_xticks([], minor=True)
         axes.set_xlabel("gamma")
-        axes.set_title(f"{sites} sites")
+        axes.set_title(f"{half.name}, {sites} sites")
         axes.grid(visible=True)
-    panels[0].set_ylabel("adjusted Rand index")
+    panels[0].set_ylabel(half.ordinate)
     panels[0].legend()
     return figure
 
 
 def main() -> None:
-    """Compute all points, print the table, and draw the picture where a folder is given."""
+    """Compute all points, print the tables, and draw the pictures where a folder is given."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--splits", type=int, default=50, help="splits per point")
     parser.add_argument("--quick", action="store_true", help="5 splits per point")
-    parser.add_argument("--output", type=Path, help="folder for table.md and figure.svg")
+    parser.add_argument("--output", type=Path, help="folder for the tables and figures")
     arguments = parser.parse_args()
     seeds = range(5 if arguments.quick else arguments.splits)
     points = [Point(*entry) for entry in itertools.product(SITES, PARTITIONS, GAMMAS)]
-    found = {point: [found_blocks(point, seed) for seed in seeds] for point in points}
-    print(table(found))
-    if arguments.output:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / "table.md").write_text(table(found) + "\n", encoding="utf-8")
-        with drawing.style():
-            document = drawing.svg(picture(found), "ARI against gamma")
-        (arguments.output / "figure.svg").write_text(document, encoding="utf-8")
+    for half in HALVES:
+        found = {point: [half.measure(point, seed) for seed in seeds] for point in points}
+        print(f"{half.name}: {half.ordinate}\n\n{table(found)}\n")
+        if arguments.output:
+            arguments.output.mkdir(parents=True, exist_ok=True)
+            stem = half.name.lower()
+            (arguments.output / f"{stem}.md").write_text(table(found) + "\n", encoding="utf-8")
+            with drawing.style():
+                document = drawing.svg(picture(half, found), f"{half.ordinate} against gamma")
+            (arguments.output / f"{stem}.svg").write_text(document, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ class PrivacySettings(Schema):
         1e-5, gt=0, le=0.01, description="of every noise that is not pure; below 1 / rows"
     )
     label_gamma: float = Field(
-        1.0, gt=0, description="label-privacy=paper: noise of gamma / clients-per-round on shares"
+        1.0, gt=0, description="label-privacy=paper: noise of gamma / classes on shares"
     )
     statistics_privacy: Literal["none", "zcdp"] = Field(
         "none",

@@ -85,11 +85,6 @@ class Settings(
         if self.num_clients:
             for key in ("clients_per_round", "num_clusters", "max_clusters"):
                 at_most(key, getattr(self, key), "num-clients", self.num_clients)
-        if self.label_privacy == "paper" and not self.clients_per_round:
-            raise ValueError(
-                "label-privacy = paper: divides its noise by clients-per-round = 0; set that, or "
-                "use label-privacy=gaussian"
-            )
         if self.stop_at_target and self.tuning_epochs:
             raise ValueError(
                 f"stop-at-target = True and fine-tune-epochs = {self.tuning_epochs}: sites "

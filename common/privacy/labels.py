@@ -143,17 +143,17 @@ class RandomisedLabels(LabelMechanism):
 
 @dataclass(frozen=True)
 class PaperShares(LabelMechanism):
-    """Pereira eq. 4: Gaussian noise of sigma = gamma / M on the shares of the classes."""
+    """Pereira eq. 4: Gaussian noise of sigma = gamma / M on the shares of the M classes."""
 
     gamma: float
-    clients_per_round: int
-    """M of the paper."""
+    num_classes: int
+    """M of the paper's appendix C; in its section III the letter is the clients of a round."""
     delta: float
 
     @property
     def sigma(self) -> float:
         """Standard deviation of a share."""
-        return self.gamma / self.clients_per_round
+        return self.gamma / self.num_classes
 
     @property
     def name(self) -> str:
@@ -191,7 +191,7 @@ LABEL_PRIVACY: Final[Mapping[str, Callable[[Settings, int], LabelMechanism | Non
     "none": lambda s, num_classes: None,
     "gaussian": lambda s, num_classes: DiscreteGaussianCounts(s.epsilon, s.delta),
     "k-rr": lambda s, num_classes: RandomisedLabels(s.epsilon, num_classes),
-    "paper": lambda s, num_classes: PaperShares(s.label_gamma, s.clients_per_round, s.delta),
+    "paper": lambda s, num_classes: PaperShares(s.label_gamma, num_classes, s.delta),
     "two-party": lambda s, num_classes: None,
 }
 """By the value of the setting: (settings, classes) -> the noise, None where none is added."""

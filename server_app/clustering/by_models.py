@@ -39,6 +39,7 @@ __all__ = [
     "FlisSettings",
     "ModelGroups",
     "ProbeSettings",
+    "WeightsSettings",
     "by_activations",
     "by_predictions",
     "by_updates",
@@ -51,9 +52,9 @@ __all__ = [
     "randomly",
 ]
 
-Describe = Literal["activations", "predictions", "weights", "update"]
+Describe = Literal["activations", "predictions", "weights", "all-weights", "update"]
 """What stands for a model: its activations or its predictions (class numbers) on the probe rows,
-the weights of its last layer, or what training added to all its parameters."""
+the weights of its last layer or of all, or what training added to all its parameters."""
 
 PROBABILITIES = "probabilities"
 """The layer that is not one of the network's own: the softmax of its logits."""
@@ -96,6 +97,19 @@ class ProbeSettings(PieceSettings):
         return frozenset({"probe-rows"} if self.cka_probe == "client-rows" else ())
 
 
+class WeightsSettings(PieceSettings):
+    """Which weights of models are compared."""
+
+    compared_layers: Literal["last", "all"] = Field(
+        "last", description="wc, kcenter: layers whose weights are compared"
+    )
+
+    @property
+    def describe(self) -> Describe:
+        """What stands for a model; Talasso section IV only says "the models' weights"."""
+        return "all-weights" if self.compared_layers == "all" else "weights"
+
+
 class FlisSettings(PieceSettings):
     """How alike the models of a group decide."""
 
@@ -134,7 +148,7 @@ class ModelGroups(Grouping):
     @property
     def reads(self) -> frozenset[str]:
         """The last layer where that is compared, and all of a model that is run on a probe."""
-        if self.probes:
+        if self.probes or self.describe == "all-weights":
             return frozenset({BODY, HEAD, BATCH_NORM})
         return frozenset({HEAD} if self.describe == "weights" else ())
 
@@ -164,8 +178,9 @@ def by_activations(settings: Settings) -> ModelGroups:
 
 
 def by_weights(settings: Settings) -> ModelGroups:
-    """Cosine of the last layer's weights and Ward's linkage: Talasso's baseline WC."""
-    return _by_ward(settings, "weights", "cosine", cosine_dissimilarity)
+    """Cosine of weights and Ward's linkage: Talasso's baseline WC."""
+    describe = settings.of(WeightsSettings).describe
+    return _by_ward(settings, describe, "cosine", cosine_dissimilarity)
 
 
 def by_updates(settings: Settings) -> ModelGroups:
@@ -178,13 +193,14 @@ def by_updates(settings: Settings) -> ModelGroups:
 
 
 def by_weights_around_centres(settings: Settings) -> ModelGroups:
-    """Greedy k-center on the last layer's weights: Talasso's baseline KCenter."""
+    """Greedy k-center on weights: Talasso's baseline KCenter."""
     k = number_of_clusters(settings)
 
     def cluster(_: FloatArray, distances: FloatArray, rng: np.random.Generator) -> ScoredClusters:
         return ScoredClusters(algorithms.k_center(distances, k, rng), scores={})
 
-    return model_groups(settings, "weights", "euclidean", _euclidean, cluster)
+    describe = settings.of(WeightsSettings).describe
+    return model_groups(settings, describe, "euclidean", _euclidean, cluster)
 
 
 def randomly(settings: Settings) -> ModelGroups:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from common.config import Settings
 from server_app.clustering import by_models
-from server_app.clustering.by_models import ProbeSettings
+from server_app.clustering.by_models import ProbeSettings, WeightsSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 
 _TALASSO = (
@@ -55,7 +55,7 @@ FEDSCCS = Composition(
 
 
 def wc(settings: Settings) -> Method:
-    """FedSCCS with the cosine of the last layer's weights: Talasso's baseline WC."""
+    """FedSCCS with the cosine of weights: Talasso's baseline WC."""
     return model_per_cluster(by_models.by_weights(settings), settings)
 
 
@@ -66,12 +66,16 @@ WC = Composition(
         source=f"{_TALASSO}, section IV, baseline WC",
         trains="everybody, then all, one or the worst half of every cluster",
         sees="models of single sites, their update",
-        rule=f"{_FIRST} Ward's linkage groups them by the cosine of their last layers. {_THEN}",
+        rule=(
+            f"{_FIRST} Ward's linkage groups them by the cosine of their last layers, or of all. "
+            f"{_THEN}"
+        ),
         assumes="Sites of a kind move the last layer in one direction.",
         costs=_UNTIL,
-        settings=_CLUSTERED,
+        settings=(*_CLUSTERED, "compared-layers"),
         example="num-clusters=3 cluster-at-round=5",
     ),
+    settings=(WeightsSettings,),
 )
 
 
@@ -104,7 +108,7 @@ WC_UPDATES = Composition(
 
 
 def kcenter(settings: Settings) -> Method:
-    """FedSCCS with greedy k-center on the last layer's weights: Talasso's baseline KCenter."""
+    """FedSCCS with greedy k-center on weights: Talasso's baseline KCenter."""
     return model_per_cluster(by_models.by_weights_around_centres(settings), settings)
 
 
@@ -116,14 +120,15 @@ KCENTER = Composition(
         trains="everybody, then all, one or the worst half of every cluster",
         sees="models of single sites, their update",
         rule=(
-            f"{_FIRST} greedy k-center groups their last layers by Euclidean distance, the first "
-            f"centre drawn at random. {_THEN}"
+            f"{_FIRST} greedy k-center groups their last layers, or all, by Euclidean distance, "
+            f"the first centre drawn at random. {_THEN}"
         ),
         assumes="Sites differ in how far their last layers are apart; outliers get clusters.",
         costs=_UNTIL,
-        settings=tuple(name for name in _CLUSTERED if name != "max-clusters"),
+        settings=(*(name for name in _CLUSTERED if name != "max-clusters"), "compared-layers"),
         example="num-clusters=3 cluster-at-round=5",
     ),
+    settings=(WeightsSettings,),
 )
 
 

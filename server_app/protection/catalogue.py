@@ -163,7 +163,8 @@ PROTECTIONS: list[Protection] = [
     _noisy_labels(
         "paper",
         "A site's shares of the classes, as Pereira et al. do it; what that amounts to for "
-        "replacing all rows of the site is printed, and is little (epsilon 159 at gamma 1).",
+        "replacing all rows of the site is printed, and is little (epsilon 159 at gamma 1 and 10 "
+        "classes).",
     ),
     Protection(
         setting="label-privacy=two-party",

@@ -168,6 +168,8 @@ class ModelSimilarityClustering(FederatedTraining):
     def _descriptor(self, trained: Parameters, sent: Parameters) -> np.ndarray:
         if self._group.describe == "weights":
             return flat({name: trained[name] for name in trained if name.startswith("output.")})
+        if self._group.describe == "all-weights":
+            return flat(trained)
         if self._group.describe == "update":
             change: np.ndarray = flat(trained) - flat(sent)
             return change

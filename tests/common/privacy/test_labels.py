@@ -11,7 +11,6 @@ from hypothesis.extra import numpy as hnp
 from scipy import stats
 
 from common.config import Settings
-from common.errors import ConfigError
 from common.privacy.accounting import epsilon as composed
 from common.privacy.book import REPLACE_ROW, SITE
 from common.privacy.labels import label_mechanism, plausible_counts
@@ -56,6 +55,20 @@ def test_shares_of_the_paper_have_its_noise():
     assert stats.kstest(errors, stats.norm(0, 2 / 3).cdf).pvalue < 1e-6
 
 
+def test_noise_of_the_paper_depends_on_the_classes_and_not_on_the_cohort():
+    for clients_per_round in (0, 5, 20):
+        settings = Settings.parse(
+            {
+                "strategy": "simclust",
+                "label-privacy": "paper",
+                "label-gamma": 3.0,
+                "clients-per-round": clients_per_round,
+            }
+        )
+        assert label_mechanism(settings, 6).sigma == pytest.approx(3.0 / 6)
+    assert mechanism("none") is None
+
+
 def test_randomised_labels_tell_the_truth_as_often_as_epsilon_says():
     """All rows in one class: the counts that come back are the answers' own distribution."""
     counts = np.zeros(10, dtype=np.int64)
@@ -87,12 +100,6 @@ def test_event_of_a_mechanism_is_worth_its_promise(kind, epsilon):
     assert composed([made.event], 1e-5) <= promised * (1 + 1e-9)
     assert made.name
     assert made.unit in (REPLACE_ROW, SITE)
-
-
-def test_paper_form_needs_its_number_of_clients():
-    with pytest.raises(ConfigError, match="clients-per-round = 0; set that"):
-        mechanism("paper", **{"clients-per-round": 0})
-    assert mechanism("none") is None
 
 
 @given(

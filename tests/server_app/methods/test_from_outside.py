@@ -119,7 +119,7 @@ def test_a_method_without_a_card_is_listed_too(outside):
 def test_a_kind_of_group_is_played_by_its_own_strategy(tmp_path, no_report, outside):
     folder, trained = played(tmp_path, strategy="odd-even")
     assert [len(names) for names in trained] == [5, 5]
-    models = sorted(file.stem for file in (folder / "models").iterdir())
+    models = sorted(file.stem for file in (folder / "models").glob("*.safetensors"))
     assert models == ["cluster-0", "cluster-1"]
 
 

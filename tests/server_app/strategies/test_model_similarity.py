@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from planted import PLANTED, settings_in, write_planted
 from safetensors.numpy import load_file
+from scipy.spatial.distance import pdist, squareform
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
@@ -92,6 +93,25 @@ def test_the_round_of_the_clustering_is_averaged_within_the_new_clusters(
     initial = networks.initial_parameters(settings, (1, 8, 8), 10)
     shared = model(folder, "shared")  # what everybody was sent in the round of the clustering
     assert all(np.array_equal(shared[name], initial[name]) for name in initial)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+@pytest.mark.parametrize(("strategy", "metric"), [("wc", "cosine"), ("kcenter", "euclidean")])
+def test_weights_of_the_last_layer_are_compared_or_those_of_all(
+    tmp_path, no_report, strategy, metric, layers
+):
+    settings = settings_in(tmp_path, strategy=strategy, compared_layers=layers, **ROUND_ONE)
+    folder = run(settings)
+    _, trained = train_directly(settings)
+    compared = [
+        np.concatenate(
+            [v.ravel() for name, v in model.items() if layers == "all" or "output" in name]
+        )
+        for model in trained
+    ]
+    expected = squareform(pdist(np.array(compared, dtype=np.float64), metric))
+    found = np.load(folder / "dissimilarity.npz")["distances"]
+    np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_a_retry_of_that_round_starts_over_without_clusters(tmp_path, no_report):
@@ -318,7 +338,7 @@ def test_label_clusters_can_drive_a_model_each_too(tmp_path, no_report, selectio
     settings = settings.replace(num_clusters=3, num_server_rounds=2)
     folder = simulate(settings)
     clusters = clusters_of(folder)
-    assert len({path.name for path in (folder / "models").iterdir()}) == 3
+    assert len({path.name for path in (folder / "models").glob("*.safetensors")}) == 3
     for line in with_models(folder):
         assert line["model"] == clusters["sites"][line["site"]]
     expected = {"all": 6, "random": 3}.get(selection)
