@@ -111,7 +111,7 @@ def play(grid: Any, work: Workload, settings: Any, rounds: int) -> dict[str, Any
 
     from common import messages, models
     from common.messages import Order
-    from server_app.rounds.routing import average
+    from server_app.averaging import average
 
     parameters = models.initial_parameters(settings, work.shape, work.classes)
     nodes = sorted(grid.get_node_ids())
@@ -264,7 +264,7 @@ def sequential(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
     import torch
 
     from common import models
-    from server_app.rounds.routing import average
+    from server_app.averaging import average
 
     settings = settings_of(work, "loop", folder)
     torch.set_num_threads(1)

@@ -26,7 +26,7 @@ from flwr.serverapp.strategy import FedAvg
 from common import messages
 from common.messages import Order
 from deploy.simulation.grid import InProcessGrid
-from server_app.rounds.routing import average
+from server_app.averaging import average
 
 SHAPES = [(64, 784), (64,), (30, 64), (30,), (10, 30), (10,)]
 

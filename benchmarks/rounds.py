@@ -25,8 +25,8 @@ from common.objectives import objective_of
 from common.privacy.book import Budget
 from common.sharing import parts_of_network
 from common.splits import SiteRows
+from server_app.averaging import average
 from server_app.rounds.divergence import weight_divergences
-from server_app.rounds.routing import average
 
 
 @dataclass(frozen=True)

@@ -2,22 +2,22 @@
 
 from collections.abc import Callable
 
-import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from client_app import energy
 from client_app.answers import (
-    label_histogram as descriptors,
-)
-from client_app.answers import (
-    representations as probing,
-)
-from client_app.answers import (
+    choice,
     secagg,
     task_figures,
     two_party,
     with_noise,
+)
+from client_app.answers import (
+    label_histogram as descriptors,
+)
+from client_app.answers import (
+    representations as probing,
 )
 from client_app.answers.class_statistics import class_moments
 from client_app.answers.representations import SeenRows
@@ -25,9 +25,10 @@ from client_app.received import received_model
 from client_app.site import Site, open_site, require
 from client_app.training import engine, personal
 from client_app.training.loop import Evaluation, Stopwatch
-from common import messages, plugins, seeds
+from common import messages, plugins
 from common.errors import CoterieError
 from common.messages import (
+    ChoiceReport,
     EvaluateReport,
     FineTuneReport,
     Introduction,
@@ -117,10 +118,7 @@ def probe_rows(message: Message, site: Site) -> Message:
     """Send training rows, inputs only, if the site's own configuration releases that."""
     require(site, "probe-rows")
     request = ProbeRequest.decode(message.content)
-    inputs, _ = site.train
-    rng = seeds.generator(site.settings.seed, "probe", site.name)
-    chosen = rng.choice(len(inputs), min(request.rows, len(inputs)), replace=False)
-    rows = {messages.PROBE: inputs[np.sort(chosen)]}
+    rows = {messages.PROBE: probing.drawn_inputs(site, request.rows)}
     return messages.reply(message, ProbeReport(site.name), rows)
 
 
@@ -165,6 +163,40 @@ def class_statistics(message: Message, site: Site) -> Message:
 @_of_site
 def train(message: Message, site: Site) -> Message:
     """Train the model received on this site's rows and send it back, if anything is shared."""
+    return _trained(message, site)
+
+
+@app.train("of_choice")
+@_of_site
+def train_choice(message: Message, site: Site) -> Message:
+    """Train the one of several models that fits this site's rows best, and say which that is."""
+    require(site, "model-choice")
+    order, model, parameters = choice.chosen(message, site)
+    # From here on it is an order to train that one.
+    one = Order(order.round, order.attempt, model)
+    message.content = messages.content(one, messages.encode_arrays(parameters))
+    return _trained(message, site)
+
+
+@app.query("choose")
+@_of_site
+def choose(message: Message, site: Site) -> Message:
+    """Say which of several models fits this site's rows best, if the site releases that."""
+    require(site, "model-choice")
+    watch = Stopwatch()
+    order, model, _ = choice.chosen(message, site)
+    report = ChoiceReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=model,
+        num_examples=len(site.rows.train),
+        seconds=watch.seconds,
+    )
+    return messages.reply(message, report)
+
+
+def _trained(message: Message, site: Site) -> Message:
     if objective_of(site.settings).shares_model:
         require(site, "model")
     order, parameters = _task(message, site)

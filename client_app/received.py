@@ -9,7 +9,7 @@ from common import messages, models
 from common.messages import Parameters, Template
 from common.sharing import parts_of_network
 
-__all__ = ["received_model"]
+__all__ = ["received_model", "received_models"]
 
 
 def received_model(content: RecordDict, site: Site) -> Parameters:
@@ -20,10 +20,23 @@ def received_model(content: RecordDict, site: Site) -> Parameters:
             NaN or infinity, running statistics included.
     """
     parameters = messages.decode_arrays(messages.arrays_of(content))
+    _check(parameters, site)
+    return parameters
+
+
+def received_models(content: RecordDict, site: Site, number: int) -> list[Parameters]:
+    """Return several models in a message, as :func:`received_model`."""
+    arrays = messages.decode_arrays(messages.arrays_of(content))
+    received: list[Parameters] = [*messages.apart(arrays, number)]
+    for parameters in received:
+        _check(parameters, site)
+    return received
+
+
+def _check(parameters: Parameters, site: Site) -> None:
     settings, dataset = site.settings, site.dataset
     network = settings.model, dataset.input_shape, dataset.num_classes
     messages.check_arrays(parameters, _template(settings.objective, *network))
-    return parameters
 
 
 @functools.lru_cache(maxsize=2)

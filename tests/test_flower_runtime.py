@@ -190,3 +190,20 @@ def test_wrong_number_of_nodes_is_said_and_the_run_fails(flower, tmp_path):
     status = json.loads((folder / "status.json").read_text())
     assert status["state"] == "failed"
     assert "the federation has 3 nodes, but digits is split over 2 sites" in status["error"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"strategy": "ifca", "num-clusters": 2, "clients-per-round": 3},
+        {"strategy": "cfl", "cfl-first-round": 1, "cfl-mean-norm": 100},
+    ],
+    ids=["ifca", "cfl"],
+)
+def test_flwr_run_lets_sites_choose_models_and_splits_clusters(flower, tmp_path, words):
+    small = {"num-clients": 5, "num-server-rounds": 3, "local-epochs": 1}
+    settings = Settings.parse(small | words | {"output-dir": str(tmp_path / "flower")})
+    folder, _ = run_there(flower, settings)
+    ours = simulate(settings.replace(output_dir=str(tmp_path / "ours")))
+    assert_equal_runs(folder, ours)
+    assert (folder / "clusters.json").read_text() == (ours / "clusters.json").read_text()

@@ -23,7 +23,7 @@ from common.task_metrics import TASK_METRICS, RowMean
 from deploy.simulation.grid import simulate
 from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
 from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
-from server_app.rounds.routing import average
+from server_app.averaging import average
 
 TINY = {
     "strategy": "fedavg",

@@ -84,3 +84,12 @@ def last_inputs(network: nn.Module, rows: TensorRows) -> np.ndarray:
 def _one_each(inputs: Tensor) -> Tensor:
     """Return one row (n, d) for each input of a layer (n, d, ...)."""
     return (inputs if inputs.dim() == 2 else inputs.flatten(2).mean(2)).cpu()
+
+
+def drawn_inputs(site: Site, most: int) -> np.ndarray:
+    """Return the inputs of training rows (m, *input shape), at most so many, drawn by the seed."""
+    inputs, _ = site.train
+    rng = seeds.generator(site.settings.seed, "probe", site.name)
+    chosen = rng.choice(len(inputs), min(most, len(inputs)), replace=False)
+    drawn: np.ndarray = inputs[np.sort(chosen)]
+    return drawn

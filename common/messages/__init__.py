@@ -9,9 +9,12 @@ Nothing outside of this package spells a wire key.
 
 from common.messages.arrays import (
     Parameters,
+    apart,
     decode_arrays,
     encode_arrays,
+    together,
 )
+from common.messages.choices import ChoiceOrder, ChoiceReport
 from common.messages.contents import (
     arrays_of,
     content,
@@ -24,6 +27,7 @@ from common.messages.contents import (
 from common.messages.form import check_form
 from common.messages.keys import (
     ARRAYS,
+    CHOOSE,
     CLASS_STATISTICS,
     EVALUATE,
     FIGURES,
@@ -37,6 +41,7 @@ from common.messages.keys import (
     RECORD,
     REPRESENTATIONS,
     TRAIN,
+    TRAIN_CHOICE,
     USAGE,
 )
 from common.messages.marks import MessageMark, Opened, marked
@@ -73,6 +78,7 @@ from common.messages.template import Template, check_arrays
 
 __all__ = [
     "ARRAYS",
+    "CHOOSE",
     "CLASS_STATISTICS",
     "DISCLOSURES",
     "EVALUATE",
@@ -95,7 +101,10 @@ __all__ = [
     "REPRESENTATIONS",
     "ROWS_SEEN",
     "TRAIN",
+    "TRAIN_CHOICE",
     "USAGE",
+    "ChoiceOrder",
+    "ChoiceReport",
     "EvaluateReport",
     "FineTuneReport",
     "Introduction",
@@ -117,6 +126,7 @@ __all__ = [
     "Template",
     "TrainReport",
     "Usage",
+    "apart",
     "arrays_of",
     "check_arrays",
     "check_form",
@@ -128,6 +138,7 @@ __all__ = [
     "payload_bytes",
     "payload_numbers",
     "reply",
+    "together",
     "with_figures",
     "with_usage",
 ]

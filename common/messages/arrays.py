@@ -3,7 +3,7 @@
 import functools
 import io
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,30 @@ def encode_arrays(parameters: Parameters) -> ArrayRecord:
 def decode_arrays(record: ArrayRecord) -> dict[str, np.ndarray]:
     """Return a model's arrays, read-only views of the message's bytes."""
     return {name: _decode_array(name, value) for name, value in record.items()}
+
+
+def together(models: Sequence[Parameters]) -> dict[str, np.ndarray]:
+    """Return the arrays of several models as those of one message, each under ``<number>/``."""
+    return {f"{j}/{name}": value for j, model in enumerate(models) for name, value in model.items()}
+
+
+def apart(arrays: Parameters, number: int) -> list[dict[str, np.ndarray]]:
+    """Return the models that :func:`together` put into one message.
+
+    >>> apart(together([{"w": np.zeros(1)}, {"w": np.ones(1)}]), 2)[1]["w"].tolist()
+    [1.0]
+
+    Raises:
+        MessageError: an array that belongs to none of them.
+    """
+    models: list[dict[str, np.ndarray]] = [{} for _ in range(number)]
+    numbers = {str(j): model for j, model in enumerate(models)}
+    for key, value in arrays.items():
+        j, _, name = key.partition("/")
+        if j not in numbers:
+            raise MessageError(f"array {key!r} belongs to none of {number} models")
+        numbers[j][name] = value
+    return models
 
 
 # Array(ndarray) and Array.numpy() spend more time on the .npy header than on the numbers; it

@@ -12,8 +12,10 @@ OURS = "coterie."
 """Begins the keys of what is ours in a message of another Flower app."""
 
 TRAIN = MessageType.TRAIN
+TRAIN_CHOICE = f"{MessageType.TRAIN}.of_choice"
 EVALUATE = MessageType.EVALUATE
 FINE_TUNE = f"{MessageType.TRAIN}.fine_tune"
+CHOOSE = f"{MessageType.QUERY}.choose"
 INTRODUCE = f"{MessageType.QUERY}.introduce"
 LABEL_HISTOGRAM = f"{MessageType.QUERY}.label_histogram"
 LOSS = f"{MessageType.QUERY}.loss"

@@ -118,7 +118,7 @@ class Introduction(Record):
 
 RELEASES = (
     *("label-histogram", "label-distances", "label-products"),
-    *("model", "masked-model", "loss"),
+    *("model", "masked-model", "loss", "model-choice"),
 )
 """What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
 

@@ -15,7 +15,7 @@ from common.config import Settings
 from common.messages import Parameters
 from common.plugins import PieceSettings, Table
 from server_app.aggregation import robust
-from server_app.rounds.routing import average
+from server_app.averaging import average
 
 __all__ = ["AGGREGATIONS", "Aggregation", "Combined", "changed", "flat_updates", "on_updates"]
 

@@ -63,7 +63,9 @@ class Sent:
         """The message in a word: a training that only informs the server rehearses."""
         if self.kind == messages.TRAIN and self.phase == "pre":
             return "rehearse"
-        return "train" if self.kind == SECAGG_TRAIN else self.kind.rpartition(".")[2]
+        if self.kind in (SECAGG_TRAIN, messages.TRAIN_CHOICE):
+            return "train"
+        return self.kind.rpartition(".")[2]
 
 
 @dataclass(frozen=True)

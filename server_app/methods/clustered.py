@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from common.config import Settings
 from server_app.clustering import by_updates
 from server_app.clustering.by_updates import FedGroupSettings, FlHcSettings
+from server_app.clustering.ifca import ModelChoice
 from server_app.clustering.splits import CflSettings, RecursiveSplits
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
+from server_app.rounds.routing import ModelPerCluster
+from server_app.selection.rules import Everybody, Uniform
 
 _CLUSTERED = ("selection", "clients-per-round")
 _EVERYBODY = "everybody, then all, one or the worst half of every cluster"
@@ -85,6 +88,51 @@ FED_GROUP = Composition(
 )
 
 
+def ifca(settings: Settings) -> Method:
+    """Several models, each site trains the one of its least loss: Ghosh et al."""
+    size = settings.clients_per_round
+    return Method(
+        group=ModelChoice.of(settings),
+        select=Uniform(size) if size else Everybody(),
+        route=ModelPerCluster(),
+    )
+
+
+IFCA = Composition(
+    ifca,
+    card=Card(
+        paper="Ghosh et al. 2020",
+        source=(
+            "Ghosh, Chung, Yin, Ramchandran, “An Efficient Framework for Clustered Federated "
+            "Learning”, NeurIPS 2020, Algorithm 1, averaging of models"
+        ),
+        trains="everybody, or M drawn uniformly",
+        sees="which model each site chose, updates",
+        rule=(
+            "There are num-clusters models, with first values of seed, seed + 1, and so on: from "
+            "equal ones all sites would share the first for ever. Every site that trains gets all "
+            "of them, takes the one of the smallest mean loss on its training rows, trains it, "
+            "and sends it back with its number. Each model becomes the mean, by rows, of what "
+            "came back for it. One that nobody chose in a round is idle: it stays as it is and is "
+            "not seeded anew; rounds.jsonl tells how many updates each got (model_updates). A "
+            "site is evaluated with the model that it chose last, and one that has never chosen "
+            "does so then. With secagg the choices come first, and a model that too few chose for "
+            "a sum is idle in that round. With num-clusters=1 it is FedAvg."
+        ),
+        assumes=(
+            "The number of kinds is known, and first models happen to suit different kinds: where "
+            "one model is ahead for all sites, the others are never trained."
+        ),
+        costs=(
+            "num-clusters times the download of a cohort, and a pass over each site's training "
+            "rows for every model."
+        ),
+        settings=("num-clusters", "selection", "clients-per-round"),
+        example="num-clusters=2",
+    ),
+)
+
+
 def cfl(settings: Settings) -> Method:
     """FedAvg, and clusters split in two while their members pull apart: Sattler et al."""
     return model_per_cluster(RecursiveSplits.of(settings), settings)
@@ -129,6 +177,7 @@ CFL = Composition(
 
 
 METHODS: Mapping[str, Composition] = {
+    "ifca": IFCA,
     "cfl": CFL,
     "fl-hc": FL_HC,
     "fed-group": FED_GROUP,

@@ -46,6 +46,7 @@ WORDS: dict[str, Word] = {
     "class-counts": Word("each site's exact rows per class"),
     "losses": Word("each site's loss on its training rows"),
     "updates": Word("each site's last update"),
+    "model-choice": Word("which of several models fits each site"),
     "class-statistics": Word("mean and covariance of that in each class", brings=_COUNTED),
     "links": Word("the rate of each site's link"),
     "models": Word("each site's trained model"),
@@ -251,8 +252,9 @@ PROTECTIONS: list[Protection] = [
         whom="All rows of a site as its updates tell of them, from the server, too: the site "
         "clips its update and adds noise, (epsilon, delta) for all rounds together and for "
         "replacing all rows of a site. The training loss stays at the site.",
-        still="Losses and accuracies that the site is asked for, label histograms, rows of a "
-        "probe and durations leave as they are unless another protection covers them.",
+        still="Losses and accuracies that the site is asked for, which of several models it "
+        "chooses (ifca: a release of its own, without noise), label histograms, rows of a probe "
+        "and durations leave as they are unless another protection covers them.",
         instead="use a strategy that trains nobody twice in a round, as random or simclust, or "
         "update-privacy=central-dp",
         chosen=_updates("local-dp"),

@@ -52,6 +52,8 @@ WHAT: Mapping[str, str] = {
     messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",
     messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
     messages.TRAIN: "trained model, rows, training loss",
+    messages.TRAIN_CHOICE: "which of several models fits best, trained, rows, training loss",
+    messages.CHOOSE: "which of several models fits best",
     SECAGG_TRAIN: "fresh public keys, once the model is trained",
     SECAGG_SHARE: "shares of mask secrets for other sites",
     SECAGG_MASK: "masked vector of trained model, rows and training loss",
@@ -204,7 +206,7 @@ class DisclosureFile:
             self.write()
 
 
-_TRAINS = (messages.TRAIN, SECAGG_TRAIN)
+_TRAINS = (messages.TRAIN, messages.TRAIN_CHOICE, SECAGG_TRAIN)
 
 
 def shape_of(content: RecordDict) -> str:

@@ -80,6 +80,10 @@ class SecaggAverages:
         """The sites."""
         return self.attempt.federation.roster
 
+    def check_groups(self, routes: np.ndarray) -> None:
+        """Raise :class:`RoundError` if a model (n,) has too few sites to be averaged over, ever."""
+        secagg_limits.check_groups(routes, self.settings)
+
     def averaged(
         self,
         models: Models,
@@ -96,11 +100,7 @@ class SecaggAverages:
             cohort: who trains.
             routes: (n,) model that each client trains.
             step: (model, its arrays before, average) -> model after.
-
-        Raises:
-            RoundError: a model that too few sites have to be averaged over.
         """
-        secagg_limits.check_groups(routes, self.settings)
         sent = {int(client): int(routes[client]) for client in cohort.clients}
         means = self.means(models, sent, secagg_limits.whole_weights(cohort))
         after = [

@@ -114,6 +114,8 @@ class RoundLine(JsonRecord):
     """In [0, 1]."""
     models: tuple[ModelScore, ...] = ()
     """None without a result."""
+    model_updates: tuple[int, ...] | None = None
+    """Updates that went into each model, by its index, where sites choose; 0: it stayed idle."""
     trained: tuple[str, ...] | None = None
     """Sites whose update counted."""
     rejected: tuple[Rejection, ...] = ()

@@ -112,6 +112,7 @@ class Ledger:
                 ModelScore(model, metrics=attempt.metrics.of_models.get(model), **vars(score))
                 for model, score in scores.items()
             ),
+            model_updates=attempt.model_updates,
             trained=attempt.cohort,
             rejected=self._rejected(attempt),
             missing=tuple(

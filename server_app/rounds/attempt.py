@@ -86,6 +86,8 @@ class Attempt:
     """Client -> weight divergence of its update, where that can be seen."""
     treated: dict[int, str] = field(default_factory=dict)
     """Client -> what aggregation did with its update, where it was not just taken."""
+    model_updates: tuple[int, ...] | None = None
+    """Updates that went into each model, where a model may be left without sites."""
     spoilt: str = ""
     """Why the models that the updates make are not taken."""
     evaluated: list[EvaluateReport] = field(default_factory=list)

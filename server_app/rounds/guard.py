@@ -6,7 +6,7 @@ was; both are ordinary in a federation, so every reply is inspected before it is
 
 import logging
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ from common import messages
 from common.errors import MessageError
 from common.messages import (
     MOST_LOSS,
+    ChoiceReport,
     EvaluateReport,
     FineTuneReport,
     Introduction,
@@ -64,6 +65,31 @@ def inspect_training(
     parameters = messages.decode_arrays(messages.arrays_of(reply.content))
     messages.check_arrays(parameters, template)
     return report, parameters
+
+
+def inspect_choice(reply: Message, asked: Asked, number: int) -> ChoiceReport:
+    """Return a reply's choice among so many models; :class:`MessageError` if unusable."""
+    refuse_error(reply)
+    report = ChoiceReport.decode(reply.content)
+    _compare_order(report, _having_chosen(asked, report.model, number), asked.site.num_examples)
+    return report
+
+
+def inspect_training_of_choice(
+    reply: Message, asked: Asked, template: Template, number: int, *, may_withhold_loss: bool = True
+) -> tuple[TrainReport, dict[str, np.ndarray]]:
+    """Return what :func:`inspect_training` does, of the model that the site chose of so many."""
+    refuse_error(reply)
+    model = TrainReport.decode(reply.content).model
+    asked = _having_chosen(asked, model, number)
+    return inspect_training(reply, asked, template, may_withhold_loss=may_withhold_loss)
+
+
+def _having_chosen(asked: Asked, model: int, number: int) -> Asked:
+    """Return what a site was asked, once it has chosen a model."""
+    if not 0 <= model < number:
+        raise MessageError(f"chose model {model}, was sent 0 to {number - 1}")
+    return replace(asked, order=replace(asked.order, model=model))
 
 
 def inspect_evaluation(reply: Message, asked: Asked) -> EvaluateReport:
@@ -159,6 +185,14 @@ def _compare(
     *,
     loss_withheld: bool = False,
 ) -> None:
+    _compare_order(report, asked, rows)
+    if not loss_withheld:
+        messages.check_range("loss", report.loss, -MOST_LOSS, MOST_LOSS)
+
+
+def _compare_order(
+    report: TrainReport | EvaluateReport | LossReport | ChoiceReport, asked: Asked, rows: int
+) -> None:
     order = asked.order
     if report.site != asked.site.site:
         raise MessageError(f"signed {report.site!r}")
@@ -174,5 +208,3 @@ def _compare(
             f"num_examples = {report.num_examples}: must be 1 to {rows}, "
             "the number it introduced itself with"
         )
-    if not loss_withheld:
-        messages.check_range("loss", report.loss, -MOST_LOSS, MOST_LOSS)

@@ -1,4 +1,4 @@
-"""Routing: which model each client gets, and the average that makes one of its clients' updates."""
+"""Routing: which model each client gets, and the models of sites that are grouped anew."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +7,7 @@ from typing import ClassVar, Protocol
 import numpy as np
 
 from common.messages import Parameters
+from server_app.averaging import average
 from server_app.clustering.algorithms import Clusters
 
 
@@ -49,21 +50,6 @@ ROUTINGS: Mapping[str, Routing] = {"one-model": OneModel(), "per-cluster": Model
 """Values of the setting ``routing``."""
 
 
-def average(models: Sequence[Parameters], weights: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the weighted mean of models: sum_i w_i model_i / sum_i w_i, over who took part.
-
-    Adds in float64 and in the order given, so that the result does not depend on threads. Integer
-    buffers (batch counters) are averaged and rounded, keeping their type.
-
-    Args:
-        models: with equal names, shapes and types.
-        weights: (len(models),), positive.
-    """
-    assert len(models) == len(weights) > 0
-    shares = weights / weights.sum(dtype=np.float64)
-    return {name: _mean([model[name] for model in models], shares) for name in models[0]}
-
-
 def regrouped(
     models: Sequence[Parameters], before: np.ndarray, after: np.ndarray, rows: np.ndarray
 ) -> Models:
@@ -82,12 +68,3 @@ def regrouped(
         sources = np.flatnonzero(held)
         result.append(average([models[int(source)] for source in sources], held[sources]))
     return result
-
-
-def _mean(values: Sequence[np.ndarray], shares: np.ndarray) -> np.ndarray:
-    total = np.zeros(values[0].shape, dtype=np.float64)
-    for value, share in zip(values, shares, strict=True):
-        total += share * value
-    dtype = values[0].dtype
-    # rint makes a number of an array without axes
-    return np.asarray(np.rint(total) if dtype.kind in "iu" else total, dtype)

@@ -22,7 +22,7 @@ from server_app.rounds.attempt import Attempt, Update
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
-from server_app.selection.rules import View
+from server_app.selection.rules import Cohort, View
 from server_app.strategies.own_rounds import OwnRounds
 
 log = logging.getLogger("coterie")
@@ -75,14 +75,22 @@ class OneRound(OwnRounds):
             self._memory.turns.took(cohort.clients)
         with self.meter.phase("train"):
             if self.settings.secagg and not self.needs_updates(attempt.round):
-                # Of what each model's members train, only the mean is seen.
-                sums = SecaggAverages.of_losses(attempt, self.settings)
-                found = sums.averaged(self.models, cohort, self.routes, self.aggregator.step)
-                self.models, losses = found
-                return float(np.mean(losses)) if losses else None
+                return self._summed(attempt, cohort)
             asked = self._ask_to_train(attempt, "train", cohort.clients, attempt.trained)
             with attempt.timed("server"):
                 return self._aggregated(attempt, cohort.by_client(len(self.roster)), asked)
+
+    def _summed(self, attempt: Attempt, cohort: Cohort) -> float | None:
+        """Make models of what each model's members train, of which only the mean is seen."""
+        SecaggAverages.of_losses(attempt, self.settings).check_groups(self.routes)
+        return self.sum_of_models(attempt, cohort)
+
+    def sum_of_models(self, attempt: Attempt, cohort: Cohort) -> float | None:
+        """Make models of the sums over a cohort; return their mean loss, None if all failed."""
+        sums = SecaggAverages.of_losses(attempt, self.settings)
+        found = sums.averaged(self.models, cohort, self.routes, self.aggregator.step)
+        self.models, losses = found
+        return float(np.mean(losses)) if losses else None
 
     def _aggregated(
         self, attempt: Attempt, cohort_weights: np.ndarray | None, asked: Sequence[int]
@@ -112,8 +120,8 @@ class OneRound(OwnRounds):
 
         Returns the accuracy over all sites' rows; None if no site's answer is usable.
         """
-        able = self.roster.available(attempt.federation.grid) & (self.roster.num_test_examples > 0)
-        exchange = self._with_models(attempt, messages.EVALUATE, self.models, np.flatnonzero(able))
+        clients = self.evaluators(attempt)
+        exchange = self._with_models(attempt, messages.EVALUATE, self.models, clients)
         inspect = task_figures.inspection(self.settings)
         answers = attempt.ask("evaluate", exchange, inspect)
         told = {answer.client: answer.value for answer in answers if answer.value is not None}
@@ -127,11 +135,16 @@ class OneRound(OwnRounds):
         """Have every site train the model that it uses on after the last round, if a run asks."""
         if attempt.round < self.settings.num_server_rounds or not self.settings.tuning_epochs:
             return
-        able = self.roster.available(attempt.federation.grid) & (self.roster.num_test_examples > 0)
-        exchange = self._with_models(attempt, messages.FINE_TUNE, self.models, np.flatnonzero(able))
+        clients = self.evaluators(attempt)
+        exchange = self._with_models(attempt, messages.FINE_TUNE, self.models, clients)
         with self.meter.phase("train"):
             answers = attempt.ask("fine-tune", exchange, guard.inspect_fine_tuning)
         attempt.tuned += [answer.value for answer in answers if answer.value is not None]
+
+    def evaluators(self, attempt: Attempt) -> np.ndarray:
+        """Return who evaluates a model: all available clients with held-out rows, ascending."""
+        available = self.roster.available(attempt.federation.grid)
+        return np.flatnonzero(available & (self.roster.num_test_examples > 0))
 
     def _ask_to_train(
         self, attempt: Attempt, phase: str, clients: np.ndarray, usable: list[Update]

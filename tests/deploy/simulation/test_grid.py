@@ -18,7 +18,7 @@ from common.messages import Order, TrainReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from deploy.simulation.pool import Pool
 from server_app import app as server
-from server_app.rounds.routing import average
+from server_app.averaging import average
 
 
 def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path, no_report):

@@ -54,6 +54,7 @@ WORDS = {
     "sizes": "",
     "labels": "label histograms",
     "label-products": "inner products",
+    "model-choice": "which model each site chose",
     "losses": "loss",
     "updates": "update",
     "models": "models",

@@ -38,8 +38,8 @@ from common.secagg.messages import (
 from common.secagg.neighbours import wiring
 from deploy.simulation.grid import simulate
 from server_app import app as server
+from server_app.averaging import average
 from server_app.protection import secagg_limits
-from server_app.rounds.routing import average
 from server_app.selection.rules import Cohort
 
 

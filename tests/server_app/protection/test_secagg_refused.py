@@ -32,9 +32,9 @@ from common.secagg.messages import (
     SecaggKeys,
 )
 from server_app import methods
+from server_app.averaging import average
 from server_app.protection import secagg_limits
 from server_app.protection.catalogue import PROTECTIONS
-from server_app.rounds.routing import average
 from server_app.selection.rules import Everybody
 
 pytestmark = pytest.mark.usefixtures("no_report")

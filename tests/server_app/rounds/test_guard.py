@@ -5,6 +5,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from common import messages
 from common.errors import MessageError
 from common.messages import (
+    ChoiceReport,
     EvaluateReport,
     Introduction,
     LabelHistogram,
@@ -225,3 +226,30 @@ def test_noisy_histograms_that_cannot_be_read_are_refused(order, site, estimates
     reply = messages.reply(order, NoisyHistogram(site, estimates))
     with pytest.raises(MessageError, match=reason):
         guard.inspect_noisy_histogram(reply, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"model": 0}, None),
+        ({"model": 3}, None),
+        ({"model": 4}, "chose model 4, was sent 0 to 3"),
+        ({"model": -1}, "chose model -1, was sent 0 to 3"),
+        ({"num_examples": 71}, "must be 1 to 70"),
+        ({"round": 4}, "stale: of round 4"),
+        ({"site": "site-04"}, "signed 'site-04'"),
+    ],
+)
+def test_choices_among_models(order, changes, reason):
+    values = {key: value for key, value in (GOOD | changes).items() if key != "loss"}
+    reply = messages.reply(order, ChoiceReport(**values))
+    training = training_reply(order, **changes)
+    if reason is None:
+        assert guard.inspect_choice(reply, ASKED, 4).model == changes["model"]
+        report, _ = guard.inspect_training_of_choice(training, ASKED, Template.of(MODEL), 4)
+        assert report.model == changes["model"]
+        return
+    with pytest.raises(MessageError, match=reason):
+        guard.inspect_choice(reply, ASKED, 4)
+    with pytest.raises(MessageError, match=reason):
+        guard.inspect_training_of_choice(training, ASKED, Template.of(MODEL), 4)

@@ -3,8 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from server_app.averaging import average
 from server_app.clustering.algorithms import Clusters
-from server_app.rounds.routing import ROUTINGS, average
+from server_app.rounds.routing import ROUTINGS
 
 
 def test_average_by_hand():

@@ -19,10 +19,10 @@ from common.messages import Introduction, Order, ProbeReport, TrainReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app import methods
+from server_app.averaging import average
 from server_app.clustering.algorithms import Clusters
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
-from server_app.rounds.routing import average
 from server_app.strategies.model_similarity import ModelSimilarityClustering
 
 

@@ -22,7 +22,7 @@ from common.messages import Order, RepresentationReport, TrainReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app import methods
-from server_app.rounds.routing import average
+from server_app.averaging import average
 from server_app.transport.pair_costs import ot_cost
 
 OPEN = {"releases": "label-histogram,model,loss,representations"}
