@@ -25,7 +25,7 @@ _POINTER = "prepared.json"  # which folder holds the data, and of which words it
 _FACTS = "facts.json"
 _PREPROCESSING = "preprocessing.json"
 _ARRAYS = ("train_x", "train_y", "test_x", "test_y", "train_masks", "test_masks")
-_FORMAT = 2  # raised when the same file would be prepared differently
+_FORMAT = 3  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:
@@ -51,6 +51,7 @@ def load(config: SiteConfig) -> Dataset:
         site=config.site,
         label_column=config.label_column,
         classes=config.class_names,
+        table_schema=Path(config.table_schema) if config.table_schema else None,
         test_fraction=config.test_fraction,
     )
 
@@ -65,6 +66,7 @@ def _words(config: SiteConfig) -> str:
             os.path.abspath(config.data_path),
             config.label_column,
             config.class_names,
+            config.table_schema,
             config.test_fraction,
         ]
     )
@@ -79,7 +81,8 @@ def _prepared(keeper: FolderKeeper, config: SiteConfig) -> Path | None:
 
 def _prepare(keeper: FolderKeeper, config: SiteConfig) -> Path:
     words = _words(config)
-    text = f"{words}{_stamp(Path(config.data_path))}"
+    files = [path for path in (config.data_path, config.table_schema) if path]
+    text = f"{words}{[_stamp(Path(path)) for path in files]}"
     folder = keeper.folder / f"data-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
     if not folder.is_dir():
         _write(load(config), folder)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.datasets import Dataset, standardised_again
+from common.data.in_memory import Dataset, standardised_again
 from common.data.rows import IntArray
 from common.data.shifts import IMAGE_SHIFTS, ImageShift, offsets
 from common.data.standardising import chunks

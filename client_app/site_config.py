@@ -29,8 +29,9 @@ class SiteConfig(Schema):
         description="the site's id: 1 to 64 letters, digits, dots, - or _, the same for ever",
     )
     dataset: str = Field("", description="what the federation calls its data; a run must name it")
-    data_path: str = Field("", description="the site's own .csv, .npz or folder of images")
-    label_column: str = Field("label", description="csv: the column with the class")
+    data_path: str = Field("", description="the site's own table, .npz or folder of images")
+    label_column: str = Field("label", description="table without a schema: the class's column")
+    table_schema: str = Field("", description="the federation's schema.toml: how tables are read")
     classes: str = Field(
         "", description="all classes of the federation in one order, separated by commas"
     )
@@ -71,7 +72,7 @@ class SiteConfig(Schema):
         False, description="whoever runs the server holds a site's data, too"
     )
 
-    path_keys: ClassVar[tuple[str, ...]] = ("data_path", "state_dir")
+    path_keys: ClassVar[tuple[str, ...]] = ("data_path", "table_schema", "state_dir")
     """Fields that are paths."""
 
     @model_validator(mode="after")

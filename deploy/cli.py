@@ -15,12 +15,16 @@ import typer
 from common import config, logs
 from common.config import Settings
 from common.errors import ConfigError, CoterieError
+from deploy import finished_runs
+from deploy.finished_runs import RunArgument
 from deploy.sites import commands
 from deploy.sites.commands import ConfigFile, Words, completed
+from deploy.tables import data_app
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 _RUNS, _MODELS, _SITES, _LISTS = "Runs", "What came of them", "Real sites", "Lists"
+_DATA = "Tables"
 
 QuietOption = Annotated[
     bool, typer.Option("--quiet", help="no progress: warnings, and the folder at the end")
@@ -110,23 +114,41 @@ def options(
         "coterie simulate dataset=mnist download=true data-dir=data num-clients=100",
         "coterie simulate dataset=beds.csv label-column=sick client-column=ward "
         "split=by-user num-clients=0 strategy=random",
+        "coterie simulate north.csv south.csv table-schema=schema.toml",
         "coterie simulate --config runs/<a run>/config.toml seed=1",
     ),
 )
 def simulate(
-    words: Words = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[FILE]... [KEY=VALUE]...",
+            help="one table per site, to be read by table-schema=...; settings, which coterie "
+            "settings lists",
+            autocompletion=completed,
+        ),
+    ] = None,
     config_file: ConfigFile = None,
     quiet: QuietOption = False,
     track: TrackOption = None,
 ) -> None:
     """Run a whole federation on this machine."""
-    settings = config.load(config_file, words or ())
+    settings = config.load(config_file, _with_dataset(words or []))
     # Names first: they need no torch and no Flower, whose imports take seconds.
     from common.data.datasets import locate
     from server_app.methods import build
 
     build(settings)
     _play(settings.replace(dataset=locate(settings.dataset)), quiet, track)
+
+
+def _with_dataset(words: list[str]) -> list[str]:
+    """Return settings, in which files that stand among them are the data set."""
+    files = [word for word in words if "=" not in word]
+    given = [word for word in words if "=" in word]
+    if files and any(word.partition("=")[0].strip() == "dataset" for word in given):
+        raise ConfigError("dataset and files both say what the data are; leave one of them out")
+    return [*([f"dataset={','.join(files)}"] if files else []), *given]
 
 
 @app.command(rich_help_panel=_RUNS, epilog=_examples("coterie resume runs/<a run>"))
@@ -200,7 +222,7 @@ def precheck(
         list[str] | None,
         typer.Argument(
             metavar="[FILE]... [KEY=VALUE]...",
-            help="one file (.csv, .npz or folder of images) per site, or dataset=...; settings",
+            help="one file (table, .npz or folder of images) per site, or dataset=...; settings",
             autocompletion=completed,
         ),
     ] = None,
@@ -226,27 +248,6 @@ def precheck(
     raise typer.Exit(check.EXIT_CODES[record["verdict"]])
 
 
-@app.command(
-    rich_help_panel=_MODELS,
-    epilog=_examples("coterie assign runs/<a run> its-model.safetensors"),
-)
-def assign(
-    run: Annotated[Path, typer.Argument(help="folder of a run of strategy=fedsccs")],
-    model: Annotated[
-        Path,
-        typer.Argument(help="the new site's model: models/shared.safetensors after one local pass"),
-    ],
-) -> None:
-    """Say which of a run's models fits a site that joins now."""
-    from server_app.record import using_models
-
-    found = using_models.assign(run.absolute(), using_models.read_model(model))
-    for cluster, similarity in enumerate(found.similarities):
-        typer.echo(f"cluster {cluster}: mean CKA {similarity:.3f}")
-    typer.echo(f"model: {found.model}")
-
-
-RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run")]
 ModelOption = Annotated[
     int | None,
     typer.Option(min=0, help="number of the model, where each cluster has one of its own"),
@@ -304,33 +305,6 @@ def export(
     typer.echo(export_model(run, using, (output or run / "export").absolute()))
 
 
-@app.command(
-    "against-local",
-    rich_help_panel=_MODELS,
-    epilog=_examples("coterie against-local runs/<a run> runs/<one of objective=local>"),
-)
-def against_local(
-    run: RunArgument,
-    local: Annotated[
-        Path, typer.Argument(help="folder of a run of objective=local, else of equal settings")
-    ],
-    fine_tuned: Annotated[
-        bool, typer.Option("--fine-tuned", help="count what fine-tuning made of the run's models")
-    ] = False,
-) -> None:
-    """Say what a run gave each site over training alone, and put it into the run's report."""
-    from server_app.record import change_to_local
-    from server_app.record.run_folder import RunFolder
-    from server_app.report import report
-
-    changes = change_to_local.changes_to_local(run, local, tuned=fine_tuned)
-    for name, site in changes.sites.items():
-        typer.echo(f"{name}: {site.change:+.1f} % ({site.local:.4f} alone, {site.accuracy:.4f})")
-    typer.echo(f"mean: {changes.mean:+.1f} %")
-    change_to_local.write(run, changes)
-    report.write_report(RunFolder(run))
-
-
 @app.command(rich_help_panel=_LISTS)
 def settings() -> None:
     """List every setting with its default, what it accepts and what it means."""
@@ -353,6 +327,15 @@ def methods() -> None:
         typer.echo("  ".join(cells).rstrip())
 
 
+app.command(
+    rich_help_panel=_MODELS,
+    epilog=_examples("coterie assign runs/<a run> its-model.safetensors"),
+)(finished_runs.assign)
+app.command(
+    "against-local",
+    rich_help_panel=_MODELS,
+    epilog=_examples("coterie against-local runs/<a run> runs/<one of objective=local>"),
+)(finished_runs.against_local)
 for command in (
     commands.provision,
     commands.serve,
@@ -362,6 +345,7 @@ for command in (
 ):
     app.command(rich_help_panel=_SITES)(command)
 app.add_typer(commands.site_app, name="site", rich_help_panel=_SITES)
+app.add_typer(data_app, name="data", rich_help_panel=_DATA)
 
 
 def main() -> None:

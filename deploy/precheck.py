@@ -4,6 +4,7 @@ It is ``strategy=ot-groups`` with one round: what a ServerApp runs on real sites
 """
 
 import logging
+import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -121,7 +122,9 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
     from client_app.site_config import SiteConfig
 
     settings = planned.settings
-    classes = _common_classes(planned.files, settings.label_column)
+    table_schema = os.path.abspath(settings.table_schema) if settings.table_schema else ""
+    # A schema says which classes there are.
+    classes = [] if table_schema else _common_classes(planned.files, settings.label_column)
     return [
         SiteConfig.parse(
             {
@@ -130,6 +133,7 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
                 "data-path": str(file),
                 "label-column": settings.label_column,
                 "classes": ",".join(classes),
+                "table-schema": table_schema,
                 "test-fraction": settings.test_fraction,
                 "state-dir": str(folder / file.stem),
                 "device": settings.device,

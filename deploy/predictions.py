@@ -14,6 +14,7 @@ from client_app import prepared_data
 from common.data.own_data import read_new_rows
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean
+from common.tables.reading import of_frame, read_raw
 from deploy.sites.site import SiteFile
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
@@ -47,8 +48,14 @@ class ModelInUse:
 
     def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
         """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
-        rows, others = read_new_rows(path, self.preprocessing.columns)
-        return self.of_rows(rows), others
+        table = self.preprocessing.table
+        if table is None:
+            rows, others = read_new_rows(path, self.preprocessing.columns)
+            return self.of_rows(rows), others
+        raw = read_raw(path)
+        used = {column.name for column in table.table_schema.features}
+        others = tuple(name for name in raw.names if name not in used)
+        return self.of_rows(table.new_features(raw)), others
 
     def of_rows(self, rows: DataFrame | NDArray[Any]) -> DataFrame:
         """Return a row for each one given: ``prediction`` and a ``probability-<class>`` for each.
@@ -107,6 +114,8 @@ def _of_site(own: SiteFile, run: Path) -> Preprocessing:
 def _array(rows: DataFrame | NDArray[Any], made: Preprocessing) -> NDArray[Any]:
     if not isinstance(rows, DataFrame):
         return np.asarray(rows)
+    if made.table is not None:
+        return made.table.new_features(of_frame(rows))
     if not made.columns:
         raise DataError("the run's columns have no known names: give an array, not a table")
     missing = [name for name in made.columns if name not in rows.columns]

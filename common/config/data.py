@@ -11,11 +11,16 @@ from common.schema import KeyOf, Schema, at_most, unknown_name
 class DataSettings(Schema):
     """Which rows there are, and who holds them."""
 
-    dataset: str = Field("digits", description="a data set's name, or a .npz, .csv or image folder")
+    dataset: str = Field(
+        "digits", description="a data set's name, or a .npz, table, tables or image folder"
+    )
     data_dir: str = Field("", description="folder that holds the data set's files")
     download: bool = Field(False, description="fetch missing files into data-dir")
-    label_column: str = Field("label", description="csv: the column with the class")
-    client_column: str = Field("", description="csv: the column that names each row's client")
+    label_column: str = Field("label", description="table without a schema: the class's column")
+    client_column: str = Field(
+        "", description="table without a schema: the column that names each row's client"
+    )
+    table_schema: str = Field("", description="the federation's schema.toml: how tables are read")
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="held out per class where the data has no test split"
     )
@@ -51,8 +56,9 @@ class DataSettings(Schema):
         """Return the values given; the sites are the data set's own where nobody says which."""
         from common.data.datasets import DATASETS
 
-        name = values.get("dataset")
-        if "split" in values or name not in DATASETS or not DATASETS[str(name)].by_centre:
+        name = str(values.get("dataset"))
+        several = "," in name  # tables, of which each is a site's
+        if "split" in values or not (several or (name in DATASETS and DATASETS[name].by_centre)):
             return values
         return {"split": "by-user", "num-clients": 0} | values
 

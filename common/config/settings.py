@@ -113,7 +113,7 @@ class Settings(
         """Return a copy whose paths do not depend on the working directory."""
         changes: dict[str, Scalar] = {"output_dir": _absolute(self.output_dir)}
         theirs = (piece.paths for piece in self.pieces)
-        for key in ("data_dir", "resume", *frozenset[str]().union(*theirs)):
+        for key in ("data_dir", "table_schema", "resume", *frozenset[str]().union(*theirs)):
             if getattr(self, key):
                 changes[key] = _absolute(getattr(self, key))
         if self.radio_profile.endswith(".toml"):

@@ -1,16 +1,16 @@
-"""Own data of a user, an ``.npz``, a ``.csv`` or a folder of images, read into `Rows`."""
+"""Own data of a user, an ``.npz`` or a folder of images, read into `Rows`; new rows of any kind."""
 
-import csv
-import math
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.files import damaged, read_arrays, read_image
+from common.data.files import read_arrays, read_image
+from common.data.own_tables import read_columns
 from common.data.rows import Array, IntArray, Rows
-from common.errors import DataError, did_you_mean
+from common.errors import DataError
+from common.tables.reading import TABLE_SUFFIXES, is_table
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 
@@ -79,102 +79,24 @@ def _test_marks(test: Array, path: Path) -> NDArray[np.bool_]:
     return test.astype(bool)
 
 
-def read_csv(path: Path, label_column: str, client_column: str) -> Rows:
-    """Return the rows of a ``.csv`` with a header; `client_column` may be empty.
-
-    Every other column is a feature and must hold a number on every line. Labels and clients may be
-    whole numbers or texts, numbered in their sorted order.
-    """
-    header, lines, columns = _csv_columns(path)
-    special = [_column(path, header, "label-column", label_column)]
-    if client_column:
-        special.append(_column(path, header, "client-column", client_column))
-    features = [number for number in range(len(header)) if number not in special]
-    if not features:
-        raise DataError(f"{path.name}: no feature columns besides {', '.join(header)}")
-    named = [f"{path.name}: column {name!r}" for name in header]
-    x = np.stack([_csv_numbers(columns[c], lines, named[c]) for c in features], axis=1)
-    values = [_csv_values(columns[c], lines, named[c]) for c in special]
-    class_names, y = values[0]
-    owner_names, owner = values[1] if client_column else ((), None)
-    names = tuple(header[number] for number in features)
-    return Rows(x, y, class_names, owner, owner_names, columns=names)
-
-
 def read_new_rows(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
-    """Return the features of an ``.npz`` or a ``.csv`` without labels, and what was passed over.
+    """Return the features of an ``.npz`` or a table without labels, and what was passed over.
 
-    Of an ``.npz`` that is X. Of a ``.csv`` it is the columns of these names, wherever they stand;
-    the names of all others come second.
+    Of an ``.npz`` that is X. Of a table it is the columns of these names, wherever they stand; the
+    names of all others come second.
 
     Raises:
         DataError: a file that is missing, damaged or unfit, or lacks a column.
     """
     if path.suffix.lower() == ".npz":
         return _channels_first(read_arrays(path, "X"), path), ()
-    if path.suffix.lower() != ".csv":
-        raise DataError(f"{path} is no .csv or .npz")
+    if not is_table(path):
+        raise DataError(f"{path} is no table ({', '.join(TABLE_SUFFIXES)}) or .npz")
     if not columns:
         raise DataError(
             f"{path.name}: the run's columns have no known names; bring an .npz with its rows as X"
         )
-    header, lines, cells = _csv_columns(path)
-    numbers = [_column(path, header, "column", name) for name in columns]
-    x = [_csv_numbers(cells[c], lines, f"{path.name}: column {header[c]!r}") for c in numbers]
-    return np.stack(x, axis=1), tuple(name for name in header if name not in columns)
-
-
-def _csv_columns(path: Path) -> tuple[list[str], list[int], list[tuple[str, ...]]]:
-    """Return the header, each row's line number in the file, and the cells of each column."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            records = [(reader.line_num, [c.strip() for c in cells]) for cells in reader if cells]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise damaged(path, error) from error
-    if len(records) < 2:
-        raise DataError(f"{path.absolute()} needs a header line and at least one row")
-    (_, header), *rows = records
-    if len(set(header)) < len(header):
-        raise DataError(f"{path.name}: the header names a column twice: {', '.join(header)}")
-    for line, cells in rows:
-        if len(cells) != len(header):
-            raise DataError(
-                f"{path.name}: line {line} has {len(cells)} values, the header {len(header)}"
-            )
-    return header, [line for line, _ in rows], [*zip(*(cells for _, cells in rows), strict=True)]
-
-
-def _column(path: Path, header: list[str], setting: str, name: str) -> int:
-    if name not in header:
-        raise DataError(f"{setting}={name} is no column of {path.name}{did_you_mean(name, header)}")
-    return header.index(name)
-
-
-def _csv_numbers(column: tuple[str, ...], lines: list[int], what: str) -> NDArray[np.float64]:
-    numbers = np.empty(len(column))
-    for row, cell in enumerate(column):
-        try:
-            numbers[row] = float(cell)
-        except ValueError:
-            numbers[row] = math.nan
-        if not math.isfinite(numbers[row]):
-            raise DataError(
-                f"{what} holds {cell!r} on line {lines[row]}, not a number; "
-                "fill it in, or drop the line or the column"
-            )
-    return numbers
-
-
-def _csv_values(
-    column: tuple[str, ...], lines: list[int], what: str
-) -> tuple[tuple[str, ...], IntArray]:
-    if "" in column:
-        raise DataError(f"{what} is empty on line {lines[column.index('')]}; fill it in")
-    try:
-        return _numbered_values(np.array([int(cell) for cell in column], np.int64), what)
-    except (ValueError, OverflowError):  # not all whole numbers: texts
-        return _numbered_values(np.array(column), what)
+    return read_columns(path, columns)
 
 
 def read_image_folder(path: Path) -> Rows:

@@ -14,6 +14,7 @@ from common.data.rows import Array, require_finite
 from common.data.standardising import scaled
 from common.errors import DataError, quotable
 from common.schema import kebab_case
+from common.tables.fitting import FittedTable
 
 __all__ = ["Preprocessing"]
 
@@ -44,6 +45,9 @@ class Preprocessing(BaseModel):
     scale: tuple[float, ...] = ()
     """1 / standard deviation of each; 0: constant in training, and so of no meaning."""
 
+    table: FittedTable | None = None
+    """How the cells of a table became the features that are scaled; None: they are its columns."""
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         if not self.input_shape:
@@ -56,7 +60,13 @@ class Preprocessing(BaseModel):
             raise ValueError("classes are missing")
         if self.columns and self.input_shape != (len(self.columns),):
             raise ValueError(f"{len(self.columns)} columns for rows of shape {self.input_shape}")
+        if self.table is not None and self.table.names != self.columns:
+            raise ValueError("the table makes other columns")
         return self
+
+    def with_table(self, table: FittedTable) -> Self:
+        """Return the same for features that a table's cells were made into."""
+        return self.model_copy(update={"table": table})
 
     @classmethod
     def parse(cls, text: str | bytes, *, source: str) -> Self:
@@ -70,7 +80,7 @@ class Preprocessing(BaseModel):
 
     def to_json(self) -> str:
         """Return the JSON that :meth:`parse` reads; every number comes back as it was."""
-        return self.model_dump_json(indent=1) + "\n"
+        return self.model_dump_json(indent=1, exclude_none=True) + "\n"
 
     @cached_property
     def labels(self) -> NDArray[np.int64] | NDArray[np.str_]:

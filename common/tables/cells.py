@@ -19,11 +19,13 @@ __all__ = [
     "array_of",
     "dates",
     "is_missing",
+    "is_number",
     "is_temporal",
     "is_text",
     "meant",
     "number_cells",
     "numbers",
+    "plain_numbers",
     "values",
     "without",
 ]
@@ -92,8 +94,13 @@ def values(column: Any) -> Any:
     return pc.take(plain, encoded.indices)
 
 
+def is_number(text: str) -> bool:
+    """Return whether a text is a finite number, with a decimal point or comma."""
+    return _ANY_NUMBER.fullmatch(text) is not None
+
+
 def _plain(text: str) -> str:
-    if not _ANY_NUMBER.fullmatch(text):
+    if not is_number(text):
         return text
     number = float(text.replace(",", "."))
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else text
@@ -103,6 +110,18 @@ def number_cells(column: Any, decimal: str = ".") -> Any:
     """Return which cells (n,) of a column of texts are numbers or infinite; null stays null."""
     finite = pc.match_substring_regex(column, _NUMBER.format(decimal))
     return pc.or_(finite, pc.match_substring_regex(column, _INFINITE))
+
+
+def plain_numbers(column: Any) -> NDArray[np.float64] | None:
+    """Return the numbers (n,) of a column of texts that holds nothing else, else None.
+
+    The usual case, and the quickest.
+    """
+    try:
+        found = array_of(pc.cast(column, pa.float64()))
+    except pa.ArrowInvalid:
+        return None
+    return found if np.isfinite(found).all() else None
 
 
 def numbers(column: Any, decimal: str = ".") -> NDArray[np.float64]:

@@ -37,8 +37,6 @@ class DecodedTable:
     """(n,): the place of each row's class, or its quantity; None where the file has none."""
     group: tuple[str, ...] | None
     """(n,): what each row belongs to."""
-    weight: Floats | None
-    """(n,), above 0."""
     rows: NDArray[np.int64]
     """(n,): which of the rows that were read these are."""
 
@@ -46,18 +44,21 @@ class DecodedTable:
 def problems_against(raw: RawTable, schema: TableSchema) -> list[Problem]:
     """Return what a file holds that the schema has no answer for."""
     found: list[Problem] = []
-    _decode(raw, schema, found, with_label=True)
+    _decode(raw, schema, found)
     return found
 
 
-def decoded(raw: RawTable, schema: TableSchema, *, with_label: bool = True) -> DecodedTable:
-    """Return a file's rows by the schema; without its label, which need not be there then.
+def decoded(raw: RawTable, schema: TableSchema, *, new: bool = False) -> DecodedTable:
+    """Return a file's rows by the schema.
+
+    New rows, for which something is to be predicted, have features alone, and none is left out:
+    what would cost a row of others its place is refused.
 
     Raises:
         DataError: a line for each problem.
     """
     found: list[Problem] = []
-    table = _decode(raw, schema, found, with_label=with_label)
+    table = _decode(raw, schema, found, new=new)
     if found:
         raise DataError("\n".join(map(str, found)))
     if not len(table.rows):
@@ -66,10 +67,10 @@ def decoded(raw: RawTable, schema: TableSchema, *, with_label: bool = True) -> D
 
 
 def _decode(
-    raw: RawTable, schema: TableSchema, found: list[Problem], *, with_label: bool
+    raw: RawTable, schema: TableSchema, found: list[Problem], *, new: bool = False
 ) -> DecodedTable:
     file = str(raw.path)
-    if raw.ragged and schema.ragged_rows == "refuse":
+    if raw.ragged and (new or schema.ragged_rows == "refuse"):
         row, count = raw.ragged[0]
         says = (
             f"{len(raw.ragged)} rows have more or fewer cells than the {len(raw.names)} of the "
@@ -78,31 +79,32 @@ def _decode(
         found.append(Problem(file, None, "ragged", says))
     keep = np.ones(raw.rows, np.bool_)
 
-    def column(wanted: TableColumn | None) -> Floats | None:
-        if wanted is None:
-            return None
+    def column(wanted: TableColumn) -> Floats | None:
         if wanted.name not in raw.names:
             says = "the schema needs it; add it, or drop it in the schema for all sites"
             found.append(Problem(file, wanted.name, "missing-column", says))
             return None
-        values, wrong = _numbers(raw.column(wanted.name), wanted, schema)
+        dropping = wanted.fill == "drop-row"
+        asked = wanted.replace(fill="refuse") if new and dropping else wanted
+        values, wrong = _numbers(raw.column(wanted.name), asked, schema)
         found.extend(Problem(file, wanted.name, kind, says) for kind, says in wrong)
-        if wanted.fill == "drop-row":
+        if dropping:
             keep[np.isnan(values)] = False
         return values
 
-    parts = [column(wanted) for wanted in schema.features]
-    label = column(schema.label) if with_label else None
-    weight = column(schema.role("weight"))
-    group = schema.role("group")
+    features = np.full((raw.rows, len(schema.features)), np.nan)
+    for place, wanted in enumerate(schema.features):
+        values = column(wanted)
+        if values is not None:
+            features[:, place] = values
+    label = None if new else column(schema.label)
+    group = None if new else schema.group
     belongs = None if group is None else _groups(raw, group, found)
     rows = np.flatnonzero(keep)
-    there = [part[rows] for part in parts if part is not None]
     return DecodedTable(
-        np.stack(there, axis=1) if there else np.empty((len(rows), 0)),
+        features if keep.all() else features[rows],
         None if label is None else label[rows],
         None if belongs is None else tuple(belongs[row] for row in rows),
-        None if weight is None else weight[rows],
         rows,
     )
 
@@ -126,6 +128,14 @@ Wrong = Iterator[tuple[str, str]]
 def _numbers(column: Any, wanted: TableColumn, schema: TableSchema) -> tuple[Floats, list[Any]]:
     """Return a column's cells as numbers (n,), NaN where missing, and what is wrong with them."""
     wrong: list[tuple[str, str]] = []
+    is_quantity = wanted.kind == "number" or (
+        wanted.kind == "label" and schema.task == "regression"
+    )
+    if is_quantity and cells.is_text(column):
+        plain = cells.plain_numbers(column)
+        marks = [float(mark) for mark in wanted.missing if cells.is_number(mark)]
+        if plain is not None and not np.isin(plain, marks).any():
+            return _clipped(plain, wanted), wrong
     # An empty cell is a missing value whatever else stands for one.
     column = cells.without(column, {"", *wanted.missing})
     missing = column.null_count
@@ -186,8 +196,10 @@ def _quantities(column: Any, wanted: TableColumn, wrong: list[tuple[str, str]]) 
     infinite = np.isinf(values)
     if infinite.any():
         wrong.append(("infinite", f"{int(infinite.sum())} rows hold an infinite number"))
-    if wanted.kind == "weight" and (values <= 0).any():
-        wrong.append(("text", "a weight must be above 0"))
+    return _clipped(values, wanted)
+
+
+def _clipped(values: Floats, wanted: TableColumn) -> Floats:
     return np.clip(values, wanted.clip_low, wanted.clip_high)
 
 

@@ -85,7 +85,7 @@ def profile(name: str, column: Any) -> ColumnProfile:
     """Return what a column is like: texts as :mod:`common.tables.reading` has them, or typed."""
     if not cells.is_text(column):
         return _of_typed(name, column)
-    found = _fast_numbers(column)
+    found = cells.plain_numbers(column)
     if found is not None:
         return _of_numbers(name, len(column), {}, found)
     missing = _counts(pc.filter(column, cells.is_missing(column)))
@@ -93,15 +93,6 @@ def profile(name: str, column: Any) -> ColumnProfile:
     if not len(known):
         return ColumnProfile(name, len(column), missing)
     return _of_texts(name, len(column), missing, known)
-
-
-def _fast_numbers(column: Any) -> NDArray[np.float64] | None:
-    """Return the numbers of a column that holds nothing else; the usual case, and the quickest."""
-    try:
-        found = cells.array_of(pc.cast(column, "float64"))
-    except ValueError:
-        return None
-    return found if np.isfinite(found).all() else None
 
 
 def _of_typed(name: str, column: Any) -> ColumnProfile:

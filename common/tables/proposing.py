@@ -6,7 +6,9 @@ A guess is for people to read. What it leaves out, it says why; what it cannot d
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from math import isfinite
 
+from common.tables.cells import is_number
 from common.tables.profiles import YES_NO, ColumnProfile
 from common.tables.table_schema import (
     MOST_CLASSES,
@@ -66,7 +68,8 @@ def proposed(profiles: Sequence[ColumnProfile], label: str, *, ragged: bool) -> 
 
 def is_continuous(found: ColumnProfile) -> bool:
     """Return whether a label's numbers are quantities, and no classes."""
-    return found.is_numeric and (found.distinct == 0 or found.distinct > MOST_CLASSES)
+    no_classes = found.distinct == 0 or found.distinct > MOST_CLASSES
+    return found.is_numeric and no_classes and isfinite(found.low)
 
 
 def _label(found: ColumnProfile) -> TableColumn:
@@ -93,7 +96,8 @@ def _feature(found: ColumnProfile) -> TableColumn:
         drop=drop,
         missing=missing,
         fill=_FILLS.get(kind, "refuse") if missing else "refuse",  # type: ignore[arg-type]
-        categories=sorted_values(found.values) if used and kind in _OF_VALUES else (),
+        # One value may be one of several elsewhere.
+        categories=sorted_values(found.values) if kind in _OF_VALUES or drop == _ONE_VALUE else (),
         date=(found.date,) if kind == "date" else (),
     )
 
@@ -148,8 +152,11 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
     for name in names:
         at = [column for own in proposals for column in own.columns if column.name == name]
         column = _merged_column(at, len(proposals) - len(at), len(proposals))
-        is_quantity = regression and column.kind == "label"
-        columns.append(column.replace(categories=(), same={}) if is_quantity else column)
+        if regression and column.kind == "label":
+            texts = not all(is_number(value) for value in column.categories)
+            drop = "quantities in one file, classes in another" if texts else column.drop
+            column = column.replace(categories=(), same={}, drop=drop)
+        columns.append(column)
     return TableProposal(
         task="regression" if regression else "classification",
         ragged_rows="drop" if any(own.ragged_rows == "drop" for own in proposals) else "refuse",
@@ -173,8 +180,8 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
     categories: tuple[str, ...] = ()
     same: dict[str, str] = {}
     if kind in ("category", "label") and not drop:
-        categories, same = _common_values([c.categories for c in used if c.categories])
-        for column in used:
+        categories, same = _common_values([c.categories for c in at if c.categories])
+        for column in at:
             same |= {value: same.get(meant, meant) for value, meant in column.same.items()}
     missing = {mark for column in at for mark in column.missing}
     fills = [column.fill for column in at if column.fill != "refuse"]

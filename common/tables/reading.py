@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
@@ -21,11 +22,12 @@ import pyarrow.parquet
 
 from common.errors import DataError
 
-__all__ = ["TABLE_SUFFIXES", "RawTable", "is_table", "line_of", "read_raw"]
+__all__ = ["TABLE_SUFFIXES", "RawTable", "is_table", "line_of", "of_frame", "read_raw"]
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
 SEPARATORS = (",", ";", "\t", "|")
+_SPACE = ord(" ")
 _HEAD_BYTES = 2**16  # of which the encoding's mark and the separator are told
 _HEAD_RECORDS = 50
 _BLOCK = 2**24  # bytes parsed at once, and so the longest row
@@ -79,7 +81,7 @@ def read_raw(path: Path) -> RawTable:
     """
     try:
         if path.name.lower().endswith(".parquet"):
-            return _parquet(path)
+            return _of_arrow(pa.parquet.read_table(path), path)
         return _texts(path, *_written(path))
     # Arrow's errors are ValueErrors and OSErrors; a damaged .gz shows in three ways.
     except (OSError, ValueError, EOFError, zlib.error, pa.ArrowException) as error:
@@ -164,13 +166,26 @@ def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
 
 
 def _trimmed(column: Any) -> Any:
-    """Return a column without spaces around its cells; one without any is not copied."""
-    spaces = pc.any(pc.match_substring(column, " ")).as_py()
+    """Return a column of texts without spaces around its cells; one without any is not copied."""
+    letters = (chunk.buffers()[2] for chunk in column.chunks)  # of all its cells, in a row
+    spaces = any((np.frombuffer(each, np.uint8) == _SPACE).any() for each in letters if each)
     return pc.utf8_trim_whitespace(column) if spaces else column
 
 
-def _parquet(path: Path) -> RawTable:
-    table = pa.parquet.read_table(path)
+def of_frame(frame: Any) -> RawTable:
+    """Return what a pandas DataFrame holds.
+
+    Raises:
+        DataError: it has no rows, or a column of something else than numbers, texts or dates.
+    """
+    path = Path("the table")
+    try:
+        return _of_arrow(pa.Table.from_pandas(frame, preserve_index=False), path)
+    except (ValueError, TypeError, pa.ArrowException) as error:
+        raise DataError(f"{path}: {' '.join(str(error).split())[:200]}") from error
+
+
+def _of_arrow(table: Any, path: Path) -> RawTable:
     if not table.num_rows or not table.num_columns:
         raise ValueError("it has no rows")
     columns = []
@@ -185,11 +200,12 @@ def _parquet(path: Path) -> RawTable:
     return RawTable(path, tuple(str(name).strip() for name in table.column_names), tuple(columns))
 
 
-def line_of(raw: RawTable, row: int) -> int:
-    """Return the line of a row (0: the first below the header) in its file; for messages only."""
-    if raw.path.name.lower().endswith(".parquet"):
-        return row + 1
-    with io.TextIOWrapper(_opened(raw.path), encoding=raw.encoding, newline="") as file:
-        reader = csv.reader(file, delimiter=raw.separator)
-        regular = (reader.line_num for cells in reader if len(cells) == len(raw.names))
-        return next(itertools.islice(regular, row + 1, None))
+def line_of(path: Path, row: int) -> int:
+    """Return the line of a row (1: the header) in its file; slow, and for messages only."""
+    if path.name.lower().endswith(".parquet"):
+        return row
+    encoding, separator = _written(path)
+    with io.TextIOWrapper(_opened(path), encoding, errors="replace", newline="") as file:
+        reader = csv.reader(file, delimiter=separator)
+        lines = (reader.line_num for cells in reader if cells)
+        return next(itertools.islice(lines, row - 1, None))

@@ -43,7 +43,7 @@ class TableColumn(Schema):
     """What one column means, and what becomes of it."""
 
     name: str = Field(min_length=1, description="as the header has it")
-    kind: Literal["number", "category", "yes/no", "date", "id", "text", "label", "group", "weight"]
+    kind: Literal["number", "category", "yes/no", "date", "id", "text", "label", "group"]
     drop: str = Field(default="", description="why the column is not used; empty: it is")
     missing: tuple[str, ...] = Field(default=(), description="texts that stand for a missing value")
     fill: Literal["refuse", "drop-row", "median", "most-frequent", "constant", "category"] = Field(
@@ -170,7 +170,7 @@ class TableSchema(TableProposal):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for kind, least in (("label", 1), ("group", 0), ("weight", 0)):
+        for kind, least in (("label", 1), ("group", 0)):
             found = [c.name for c in self.columns if c.kind == kind and not c.drop]
             if not least <= len(found) <= 1:
                 raise ValueError(
@@ -201,17 +201,18 @@ class TableSchema(TableProposal):
         """What it is learned from, in the order of all sites."""
         return tuple(column for column in self.columns if column.is_feature)
 
-    def role(self, kind: str) -> TableColumn | None:
-        """Return the column that is of a kind of which there is one at most."""
-        return next((c for c in self.columns if c.kind == kind and not c.drop), None)
+    @property
+    def group(self) -> TableColumn | None:
+        """What says which rows belong together."""
+        return next((c for c in self.columns if c.kind == "group" and not c.drop), None)
 
 
 def sorted_values(values: Iterable[str]) -> tuple[str, ...]:
-    """Return values in their order: as numbers if all are whole numbers, else as texts.
+    """Return values in their order: as numbers if all are whole ones of int64, else as texts.
 
     >>> sorted_values({"10", "9"}), sorted_values({"b", "10"})
     (('9', '10'), ('10', 'b'))
     """
     distinct = set(values)
-    whole = all(value.removeprefix("-").isdecimal() for value in distinct)
+    whole = all(value.removeprefix("-").isdecimal() and len(value) < 19 for value in distinct)
     return tuple(sorted(distinct, key=int) if whole else sorted(distinct))

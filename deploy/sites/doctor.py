@@ -25,6 +25,8 @@ from packaging.requirements import Requirement
 from client_app.training import compiler
 from common.data.datasets import is_named_part
 from common.errors import CoterieError
+from common.tables.checking import check_against
+from common.tables.table_schema import TableSchema
 from deploy.sites import certificates, flower, provision
 from deploy.sites.certificates import load_certificate
 from deploy.sites.serve import Server
@@ -246,11 +248,19 @@ def _key(site: SiteFile) -> Findings:
 def _data(site: SiteFile) -> Findings:
     from client_app import prepared_data
 
+    if site.table_schema:
+        problems = check_against([Path(site.data_path)], TableSchema.read(Path(site.table_schema)))
+        for problem in problems:
+            yield _fail(
+                "data", str(problem), f"mend the file, or {site.table_schema} for all sites"
+            )
+        if problems:
+            return
     data = prepared_data.load(site)  # not what a running site has mapped: that is its own affair
     columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
     yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
-    if not site.classes and not is_named_part(site.dataset):
+    if not site.classes and not site.table_schema and not is_named_part(site.dataset):
         remedy = "set classes to what all sites agreed on, in one order"
         yield _warn("classes", "are those that occur in this site's file", remedy)
 

@@ -3,10 +3,13 @@
 import json
 
 import messy_hospitals
+import pandas as pd
 import pytest
 from commands import coterie
 
+from common.data.site_tables import site_table
 from common.tables.table_schema import TableSchema
+from server_app.record.run_folder import RunFolder
 
 
 @pytest.fixture
@@ -74,3 +77,32 @@ def test_proposals_without_a_label_are_not_joined(tmp_path):
     done = coterie("data", "merge", "schema.toml", cwd=tmp_path)
     assert done.returncode == 2
     assert not (tmp_path / "federation.toml").exists()
+
+
+SMALL = ("strategy=fedavg", "num-server-rounds=2", "local-epochs=1", "workers=1")
+
+
+def test_two_commands_lead_from_raw_files_to_a_federation_and_its_page(tmp_path, hospitals):
+    coterie("data", "check", *hospitals, cwd=tmp_path)
+    done = coterie("simulate", *hospitals, "table-schema=schema.toml", *SMALL, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = RunFolder(next((tmp_path / "runs").iterdir()))
+    assert {site.site for site in run.sites()} == {"north", "south", "east", "west"}
+    assert (run.path / "report.html").is_file()
+
+
+def test_predictions_for_raw_rows_are_those_of_the_evaluation(tmp_path, hospitals):
+    file = hospitals[1]
+    coterie("data", "check", file, cwd=tmp_path)
+    words = (file, "table-schema=schema.toml", "split=iid", "num-clients=2", *SMALL)
+    done = coterie("simulate", *words, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    run = next((tmp_path / "runs").iterdir())
+    coterie("predict", run, file, "--output", "out.csv", cwd=tmp_path)
+    rows, _ = site_table(
+        file, TableSchema.read(tmp_path / "schema.toml"), site="south", test_fraction=0.2
+    )
+    predicted = pd.read_csv(tmp_path / "out.csv")["prediction"]
+    truth = pd.Series(rows.class_names)[rows.y].reset_index(drop=True)
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert (predicted == truth)[rows.test].mean() == pytest.approx(lines[-1]["accuracy"])

@@ -8,11 +8,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from PIL import Image
 
-from common.data import datasets, standardising
+from common.data import in_memory, standardising
 from common.data.datasets import DATASETS, Dataset, known, load_dataset
 from common.data.rows import Rows
 from common.errors import ConfigError, DataError
@@ -24,7 +22,7 @@ def rows_of(x, y=None, **fields):
 
 
 def standardised(rows, test):
-    return datasets._standardised("toy", rows, np.array(test, bool))
+    return in_memory.standardised("toy", rows, np.array(test, bool))
 
 
 def save_npz(tmp_path, name="own.npz", **arrays):
@@ -91,48 +89,6 @@ class TestStandardising:
     def test_both_parts_need_rows(self, marks, part):
         with pytest.raises(DataError, match=f"no {part} row among 2"):
             standardised(rows_of(np.zeros((2, 2))), marks)
-
-
-class TestHoldOut:
-    @given(
-        strata=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=200),
-        fraction=st.floats(0.05, 0.95),
-        seed=st.integers(0, 1000),
-    )
-    @settings(deadline=None)
-    def test_every_owner_and_class_gives_its_fraction_and_keeps_a_row(self, strata, fraction, seed):
-        y, owner = (np.array(column, np.int64) for column in zip(*strata, strict=True))
-        x = np.zeros((len(y), 1))
-        rows = Rows(x, y, ("a", "b", "c", "d"), owner, ("x", "y", "z"))
-        try:
-            test = datasets._hold_out(rows, fraction, np.random.default_rng(seed))
-        except DataError:
-            assert len(y) * fraction < 1 or max(map(strata.count, strata)) * fraction < 1
-            return
-        for stratum in set(strata):
-            chosen = (y == stratum[0]) & (owner == stratum[1])
-            taken, size = int(test[chosen].sum()), int(chosen.sum())
-            assert taken < size
-            assert abs(taken - fraction * size) <= 1
-        assert np.array_equal(test, datasets._hold_out(rows, fraction, np.random.default_rng(seed)))
-
-    def test_the_overall_number_is_right_though_the_strata_are_small(self):
-        y = np.repeat(np.arange(10), 3)  # 0.2 of 3 rounds to 1 row, 0.1 of 3 to none
-        for fraction, expected in ((0.2, 6), (0.1, 3), (0.26, 8)):
-            rng = np.random.default_rng(0)
-            assert (
-                datasets._hold_out(rows_of(np.zeros((30, 1)), y), fraction, rng).sum() == expected
-            )
-
-    def test_rows_are_drawn_and_not_taken_from_the_front(self):
-        test = datasets._hold_out(rows_of(np.zeros((1000, 1))), 0.2, np.random.default_rng(0))
-        assert 400 < np.flatnonzero(test).mean() < 600
-
-    def test_rows_that_stand_alone_cannot_be_held_out(self):
-        with pytest.raises(DataError, match=r"test-fraction=0\.5 of 4 rows in 4 groups"):
-            datasets._hold_out(
-                rows_of(np.zeros((4, 1)), np.arange(4)), 0.5, np.random.default_rng(0)
-            )
 
 
 class TestLoading:
@@ -224,7 +180,7 @@ class TestLoading:
 
     def test_another_kind_of_file_is_refused(self, tmp_path):
         (tmp_path / "own.xlsx").write_bytes(b"")
-        with pytest.raises(DataError, match=r"own\.xlsx is no \.npz, \.csv or folder"):
+        with pytest.raises(DataError, match=r"own\.xlsx is no table .*, \.npz or folder"):
             load_dataset(str(tmp_path / "own.xlsx"), seed=0)
 
     @pytest.mark.parametrize("fraction", [0.0, 1.0, -0.1, float("nan")])

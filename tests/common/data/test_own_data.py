@@ -1,10 +1,10 @@
-"""A user's own .npz, .csv and image folders: what is read, and what each mistake is told."""
+"""A user's own .npz and image folders: what is read, and what each mistake is told."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from common.data.own_data import read_csv, read_image_folder, read_npz
+from common.data.own_data import read_image_folder, read_npz
 from common.errors import DataError
 
 
@@ -89,69 +89,6 @@ class TestNpz:
     def test_unfit_arrays_are_named(self, tmp_path, arrays, message):
         with pytest.raises(DataError, match=message):
             read_npz(save(tmp_path / "own.npz", **arrays))
-
-
-CSV = "age,ward,sick,weight\n61,b,yes,70.5\n\n34,a,no, 60\n50,b,no,1e2\n"
-
-
-def csv_rows(tmp_path, text, label="sick", client="ward"):
-    path = tmp_path / "own.csv"
-    path.write_text(text, encoding="utf-8")
-    return read_csv(path, label, client)
-
-
-class TestCsv:
-    def test_features_are_the_other_columns(self, tmp_path):
-        rows = csv_rows(tmp_path, CSV)
-        assert rows.x.tolist() == [[61, 70.5], [34, 60], [50, 100]]
-        assert rows.class_names == ("no", "yes")
-        assert rows.y.tolist() == [1, 0, 0]
-        assert rows.owner_names == ("a", "b")
-        assert rows.owner.tolist() == [1, 0, 1]
-
-    def test_a_byte_order_mark_is_not_part_of_the_first_name(self, tmp_path):
-        rows = csv_rows(tmp_path, "\ufeffsick,a\n1,2\n0,3\n", client="")
-        assert rows.x.tolist() == [[2], [3]]
-        assert rows.owner is None
-
-    def test_whole_number_labels_sort_as_numbers(self, tmp_path):
-        rows = csv_rows(tmp_path, "a,sick\n1,10\n2,9\n3,-1\n", client="")
-        assert rows.class_names == ("-1", "9", "10")
-
-    def test_labels_too_large_for_int64_are_texts(self, tmp_path):
-        rows = csv_rows(tmp_path, "a,sick\n1,100000000000000000000\n2,9\n", client="")
-        assert rows.class_names == ("100000000000000000000", "9")
-
-    @pytest.mark.parametrize(
-        ("text", "message"),
-        [
-            (CSV.replace("34", "old"), "column 'age' holds 'old' on line 4, not a number"),
-            (CSV.replace("34", ""), "column 'age' holds '' on line 4"),
-            (CSV.replace("70.5", "nan"), "column 'weight' holds 'nan' on line 2"),
-            (CSV.replace("no, 60", ", 60"), "column 'sick' is empty on line 4"),
-            (CSV.replace("34,a", "34,"), "column 'ward' is empty on line 4"),
-            (CSV.replace(",1e2", ""), "line 5 has 3 values, the header 4"),
-            (
-                CSV.replace("sick", "sik"),
-                "label-column=sick .* mean 'sik'",
-            ),
-            (CSV.replace("ward", "bed"), "client-column=ward is no column of own.csv"),
-            (CSV.replace("age", "ward"), "names a column twice"),
-            ("age,ward,sick,weight\n", "needs a header line and at least one row"),
-            ("", "needs a header line and at least one row"),
-            ("ward,sick\na,1\n", "no feature columns"),
-            ('age,ward,sick,weight\n"61,b,yes,1\n', "cannot be read"),
-        ],
-    )
-    def test_mistakes_are_named_with_column_and_line(self, tmp_path, text, message):
-        with pytest.raises(DataError, match=message):
-            csv_rows(tmp_path, text)
-
-    def test_a_file_that_is_not_utf8_is_refused(self, tmp_path):
-        path = tmp_path / "own.csv"
-        path.write_bytes("grösse,label\n1,2\n".encode("latin-1"))
-        with pytest.raises(DataError, match=r"own\.csv cannot be read: .*utf-8"):
-            read_csv(path, "label", "")
 
 
 def write_image(path, colour, size=(4, 3), mode="RGB"):

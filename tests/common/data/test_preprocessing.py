@@ -52,7 +52,7 @@ def test_columns_are_found_by_their_names(tmp_path):
         read_new_rows(path, ("id",))
     with pytest.raises(DataError, match=r"have no known names; bring an \.npz"):
         read_new_rows(path, ())
-    with pytest.raises(DataError, match=r"new\.xls is no \.csv or \.npz"):
+    with pytest.raises(DataError, match=r"new\.xls is no table .* or \.npz"):
         read_new_rows(tmp_path / "new.xls", ("a",))
 
 

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from common.errors import ConfigError
+from common.tables.checking import check_files
 from deploy.sites import certificates, doctor
 from deploy.sites.certificates import Authority
 from deploy.sites.doctor import Readiness, examine, of_server, of_site
@@ -151,6 +152,20 @@ def test_data_that_cannot_be_read_do_not_hide_the_rest(federation):
     found = bad(of_site(site(federation)))
     assert "there is no file" in found["data"].found
     assert len(found) == 2  # and nobody answers
+
+
+def test_a_table_is_held_to_the_federations_schema(federation, superlink):
+    table = federation / "north" / "beds.csv"
+    schema = federation / "north" / "schema.toml"
+    edit(federation, 'classes = "0,1"', 'table-schema = "schema.toml"')
+    table.write_text("age,sick\n" + "".join(f"{row % 30},{row % 2}\n" for row in range(40)))
+    schema.write_text(check_files([table]).proposal.complete().to_toml())
+    assert "data" not in bad(of_site(site(federation)))
+    header, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([header.replace("age", "years"), *rows]))
+    [line] = [finding for finding in of_site(site(federation)) if finding.what == "data"]
+    assert "age: missing-column" in line.found
+    assert "schema.toml" in line.remedy
 
 
 def test_classes_that_only_this_file_decides(federation, superlink):

@@ -1,0 +1,167 @@
+"""Data sets in memory: standardised rows to train on and to test with, checked at birth."""
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from common.data.preprocessing import Preprocessing
+from common.data.rows import Array, IntArray, Rows, require_finite
+from common.data.standardising import mean_and_scale, scaled
+from common.errors import DataError
+
+__all__ = ["Dataset", "standardised", "standardised_again"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Training and test rows, standardised, with the natural client of each row where there is one.
+
+    train_x (n, *input_shape) float32, C-contiguous; images have input_shape (channels, height,
+    width), volumes (channels, depth, height, width), windows (channels, samples), tables
+    (features,). train_y (n,) int64 in
+    0..num_classes-1. train_owner (n,) int64 in 0..len(owner_names)-1, or None for all rows of the
+    set. The test arrays likewise.
+    """
+
+    name: str
+    train_x: NDArray[np.float32]
+    train_y: IntArray
+    test_x: NDArray[np.float32]
+    test_y: IntArray
+    num_classes: int
+    class_names: tuple[str, ...]
+    train_owner: IntArray | None = None
+    test_owner: IntArray | None = None
+    owner_names: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+    """Names of the features, where they are known."""
+    train_masks: NDArray[np.bool_] | None = None
+    """(n, depth, height, width): what is to be found in volumes, where that is the task."""
+    test_masks: NDArray[np.bool_] | None = None
+    preprocessing: Preprocessing | None = None
+    """How the features were made of raw rows; None where there is no one way."""
+
+    def __post_init__(self) -> None:
+        if len(self.class_names) != self.num_classes:
+            raise DataError(
+                f"{self.name}: {len(self.class_names)} class names for {self.num_classes} classes"
+            )
+        if self.train_x.shape[1:] != self.test_x.shape[1:]:
+            raise DataError(
+                f"{self.name}: training rows {self.train_x.shape[1:]}, "
+                f"test rows {self.test_x.shape[1:]}; they must have one shape"
+            )
+        self._check_part("train", self.train_x, self.train_y, self.train_owner)
+        self._check_part("test", self.test_x, self.test_y, self.test_owner)
+        self._check_masks("train", self.train_x, self.train_masks)
+        self._check_masks("test", self.test_x, self.test_masks)
+
+    def _check_part(self, part: str, x: Array, y: Array, owner: Array | None) -> None:
+        what = f"{self.name}: {part}"
+        if x.dtype != np.float32 or not x.flags.c_contiguous or x.ndim < 2 or not x.size:
+            raise DataError(
+                f"{what}_x is {x.dtype} of shape {x.shape}; expected C-contiguous float32 rows"
+            )
+        require_finite(x, f"{what}_x")
+        _check_numbers(f"{what}_y", y, len(x), self.num_classes)
+        if (owner is None) == bool(self.owner_names):
+            raise DataError(f"{what}_owner and owner_names must be given together")
+        if owner is not None:
+            _check_numbers(f"{what}_owner", owner, len(x), len(self.owner_names))
+
+    def _check_masks(self, part: str, x: Array, masks: Array | None) -> None:
+        if (masks is None) != (x.ndim != 5):
+            raise DataError(f"{self.name}: {part}_masks go with volumes, and only with them")
+        if masks is None:
+            return
+        if masks.dtype != np.bool_ or masks.shape != (len(x), *x.shape[2:]):
+            raise DataError(
+                f"{self.name}: {part}_masks are {masks.dtype} of shape {masks.shape}; expected "
+                f"one bool for each voxel of {x.shape}"
+            )
+
+    @property
+    def train_targets(self) -> Array:
+        """What a model is to say of each training row: its mask, or else its class."""
+        return self.train_y if self.train_masks is None else self.train_masks
+
+    @property
+    def test_targets(self) -> Array:
+        """The same of each test row."""
+        return self.test_y if self.test_masks is None else self.test_masks
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one row: as ``train_x`` has it after its first axis."""
+        return self.train_x.shape[1:]
+
+    @property
+    def schema(self) -> str:
+        """A digest of the names of columns and classes, equal where a row means the same."""
+        names = json.dumps([self.columns, self.class_names]).encode()
+        return hashlib.blake2b(names, digest_size=8).hexdigest()
+
+
+def _check_numbers(what: str, numbers: Array, rows: int, limit: int) -> None:
+    if numbers.shape != (rows,) or numbers.dtype != np.int64:
+        raise DataError(f"{what} is {numbers.dtype} {numbers.shape}; expected int64 ({rows},)")
+    wrong = (numbers < 0) | (numbers >= limit)
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise DataError(f"{what}: row {row} holds {numbers[row]}; expected 0 to {limit - 1}")
+
+
+def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
+    """Return rows as a data set, each feature by the mean and deviation of its training rows.
+
+    Raises:
+        DataError: no row is for training, or none for testing.
+    """
+    parts = {"train": ~test, "test": test}
+    for part, chosen in parts.items():
+        if not chosen.any():
+            raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
+    train = np.flatnonzero(~test)
+    mean, scale = mean_and_scale(rows.x, train)
+    owner, masks = rows.owner, rows.masks
+    return Dataset(
+        name=name,
+        train_x=scaled(rows.x, train, mean, scale),
+        train_y=rows.y[~test],
+        test_x=scaled(rows.x, np.flatnonzero(test), mean, scale),
+        test_y=rows.y[test],
+        num_classes=len(rows.class_names),
+        class_names=rows.class_names,
+        train_owner=None if owner is None else owner[~test],
+        test_owner=None if owner is None else owner[test],
+        owner_names=rows.owner_names,
+        columns=rows.columns,
+        train_masks=None if masks is None else masks[~test],
+        test_masks=None if masks is None else masks[test],
+        preprocessing=Preprocessing(
+            scaling="common",
+            input_shape=rows.x.shape[1:],
+            classes=rows.class_names,
+            columns=rows.columns,
+            mean=tuple(mean.ravel().tolist()),
+            scale=tuple(scale.ravel().tolist()),
+        ),
+    )
+
+
+def standardised_again(dataset: Dataset, train_x: Array, test_x: Array) -> Dataset:
+    """Return a data set with other features in the place of its own, standardised like them.
+
+    What was done to raw rows before is not known here, and so no preprocessing of the result.
+    """
+    train, test = (np.arange(len(x)) for x in (train_x, test_x))
+    mean, scale = mean_and_scale(train_x, train)
+    return replace(
+        dataset,
+        train_x=scaled(train_x, train, mean, scale),
+        test_x=scaled(test_x, test, mean, scale),
+        preprocessing=None,
+    )

@@ -1,0 +1,40 @@
+"""Tables of sites: one file by the federation's schema, as rows with their test marks."""
+
+from pathlib import Path
+
+import numpy as np
+
+from common import seeds
+from common.data.holding_out import hold_out
+from common.data.rows import Rows
+from common.errors import DataError
+from common.tables.decoding import decoded
+from common.tables.fitting import FittedTable
+from common.tables.reading import read_raw
+from common.tables.table_schema import TableSchema
+
+__all__ = ["site_table"]
+
+
+def site_table(
+    path: Path, table_schema: TableSchema, *, site: str, test_fraction: float
+) -> tuple[Rows, FittedTable]:
+    """Return the rows of a site's file, and how its cells became features.
+
+    Rows are held out, and gaps filled, by this file and the site's name alone: what a simulation
+    makes of it is what the real site does.
+
+    Raises:
+        DataError: a line for each problem of the file.
+    """
+    table = decoded(read_raw(path), table_schema)
+    assert table.label is not None  # it was asked for
+    y = table.label.astype(np.int64)
+    rng = seeds.generator(0, "test-split", site)
+    bare = Rows(np.zeros((len(y), 1)), y, table_schema.label.categories)
+    test = hold_out(bare, test_fraction, rng)
+    if test.all():
+        raise DataError(f"{path}: no row is left for training")
+    fitted = FittedTable.of(table_schema, table.features[~test])
+    x = fitted.features(table.features)
+    return Rows(x, y, bare.class_names, test=test, columns=fitted.names), fitted

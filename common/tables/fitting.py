@@ -1,0 +1,129 @@
+"""Fitted tables: a schema and the values that fill gaps, which make decoded cells into features.
+
+Everything here is plain data and can be kept as JSON beside a model. Held against scikit-learn's
+imputers and encoders by the tests.
+"""
+
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, ValidationInfo, field_validator, model_validator
+
+from common.errors import ConfigError
+from common.tables.decoding import decoded
+from common.tables.reading import RawTable
+from common.tables.table_schema import TableColumn, TableSchema
+
+__all__ = ["FittedTable"]
+
+Floats = NDArray[np.float64]
+
+
+class FittedTable(BaseModel):
+    """What a schema leaves to the rows of a site: the values that fill gaps."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    values: dict[str, Any]
+    """Of the schema."""
+    fills: tuple[float, ...]
+    """What a missing value of each feature's column becomes."""
+
+    @field_validator("values")
+    @classmethod
+    def _is_schema(cls, values: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        try:
+            TableSchema.of(values, source="the table's schema")
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return values
+
+    @model_validator(mode="after")
+    def _one_for_each(self) -> Self:
+        if len(self.fills) != len(self.table_schema.features):
+            raise ValueError(
+                f"{len(self.fills)} fills for {len(self.table_schema.features)} columns"
+            )
+        return self
+
+    @classmethod
+    def of(cls, table_schema: TableSchema, features: Floats) -> Self:
+        """Return what training rows (n, columns), as decoding gives them, make of a schema."""
+        fills = tuple(
+            _fill(column, values)
+            for column, values in zip(table_schema.features, features.T, strict=True)
+        )
+        return cls(values=table_schema.to_values(), fills=fills)
+
+    @cached_property
+    def table_schema(self) -> TableSchema:
+        """By which the cells are read."""
+        return TableSchema.of(self.values, source="the table's schema")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the features: a column's name, or ``column=value`` for each of its indicators."""
+        return tuple(name for column in self.table_schema.features for name in _names(column))
+
+    def features(self, columns: Floats) -> Floats:
+        """Return features (n, len(names)) of decoded columns (n, columns); nothing is missing."""
+        out = np.empty((len(columns), len(self.names)))
+        place = 0
+        for column, values, fill in zip(
+            self.table_schema.features, columns.T, self.fills, strict=True
+        ):
+            made = _indicators(column, np.where(np.isnan(values), fill, values))
+            out[:, place : place + made.shape[1]] = made
+            place += made.shape[1]
+        return out
+
+    def new_features(self, raw: RawTable) -> Floats:
+        """Return the features of new rows, one for each row of a file, which needs no label.
+
+        Raises:
+            DataError: a line per problem; a row that lacks what it must not lack is one.
+        """
+        return self.features(decoded(raw, self.table_schema, new=True).features)
+
+
+def _fill(column: TableColumn, values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    if column.fill == "constant":
+        if column.kind == "category":
+            return float(column.categories.index(column.fill_value))
+        return float(column.fill_value)
+    if column.fill == "category":
+        return float(len(column.categories))
+    if column.fill in ("refuse", "drop-row"):
+        return 0.0  # of which there is none to fill
+    if not len(known):
+        return 0.0  # the same in all rows, so that it says nothing after scaling
+    if column.fill == "median":
+        return float(np.median(known))
+    distinct, counts = np.unique(known, return_counts=True)
+    return float(distinct[counts.argmax()])
+
+
+def _is_spread(column: TableColumn) -> bool:
+    return column.kind == "category" and column.encode == "one-hot"
+
+
+def _indicated(column: TableColumn) -> tuple[str, ...]:
+    """Return the values that have an indicator: all but the first, which is where none is set."""
+    missing = ("missing",) if column.fill == "category" else ()
+    return (*column.categories[1:], *missing)
+
+
+def _names(column: TableColumn) -> tuple[str, ...]:
+    if not _is_spread(column):
+        return (column.name,)
+    return tuple(f"{column.name}={value}" for value in _indicated(column))
+
+
+def _indicators(column: TableColumn, values: Floats) -> Floats:
+    if not _is_spread(column):
+        return values[:, None]
+    places = np.arange(1, len(_indicated(column)) + 1)
+    return np.asarray(values[:, None] == places, np.float64)

@@ -1,0 +1,55 @@
+"""Held-out rows: how many of each owner and class, and which."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common.data.holding_out import hold_out
+from common.data.rows import Rows
+from common.errors import DataError
+
+
+def rows_of(y):
+    names = tuple(map(str, range(y.max() + 1)))
+    return Rows(np.zeros((len(y), 1)), y, names)
+
+
+@given(
+    strata=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=200),
+    fraction=st.floats(0.05, 0.95),
+    seed=st.integers(0, 1000),
+)
+@settings(deadline=None)
+def test_every_owner_and_class_gives_its_fraction_and_keeps_a_row(strata, fraction, seed):
+    y, owner = (np.array(column, np.int64) for column in zip(*strata, strict=True))
+    x = np.zeros((len(y), 1))
+    rows = Rows(x, y, ("a", "b", "c", "d"), owner, ("x", "y", "z"))
+    try:
+        test = hold_out(rows, fraction, np.random.default_rng(seed))
+    except DataError:
+        assert len(y) * fraction < 1 or max(map(strata.count, strata)) * fraction < 1
+        return
+    for stratum in set(strata):
+        chosen = (y == stratum[0]) & (owner == stratum[1])
+        taken, size = int(test[chosen].sum()), int(chosen.sum())
+        assert taken < size
+        assert abs(taken - fraction * size) <= 1
+    assert np.array_equal(test, hold_out(rows, fraction, np.random.default_rng(seed)))
+
+
+def test_the_overall_number_is_right_though_the_strata_are_small():
+    y = np.repeat(np.arange(10), 3)  # 0.2 of 3 rounds to 1 row, 0.1 of 3 to none
+    for fraction, expected in ((0.2, 6), (0.1, 3), (0.26, 8)):
+        rng = np.random.default_rng(0)
+        assert hold_out(rows_of(y), fraction, rng).sum() == expected
+
+
+def test_rows_are_drawn_and_not_taken_from_the_front():
+    test = hold_out(rows_of(np.zeros(1000, np.int64)), 0.2, np.random.default_rng(0))
+    assert 400 < np.flatnonzero(test).mean() < 600
+
+
+def test_rows_that_stand_alone_cannot_be_held_out():
+    with pytest.raises(DataError, match=r"test-fraction=0\.5 of 4 rows in 4 groups"):
+        hold_out(rows_of(np.arange(4)), 0.5, np.random.default_rng(0))

@@ -1,0 +1,76 @@
+"""Tables of sites: read by one schema, in a simulation as by the sites themselves."""
+
+import messy_hospitals
+import numpy as np
+import pytest
+
+from common.data.datasets import load_dataset, load_site_file, locate
+from common.errors import ConfigError, DataError
+from common.tables.checking import check_files
+from common.tables.decoding import decoded
+from common.tables.reading import read_raw
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("hospitals")
+    files = messy_hospitals.write(folder)
+    path = folder / "schema.toml"
+    path.write_text(check_files(files).proposal.complete().to_toml())
+    return files, path
+
+
+def test_a_simulation_has_the_rows_that_each_site_makes_of_its_file(federation):
+    files, path = federation
+    together = load_dataset(locate(",".join(map(str, files))), table_schema=path, seed=3)
+    assert together.owner_names == ("north", "south", "east", "west")
+    for number, file in enumerate(files):
+        name = file.stem
+        own = load_site_file(file, name="hearts", site=name, table_schema=path)
+        for part in ("train", "test"):
+            chosen = getattr(together, f"{part}_owner") == number
+            np.testing.assert_array_equal(
+                getattr(together, f"{part}_x")[chosen], getattr(own, f"{part}_x")
+            )
+            np.testing.assert_array_equal(
+                getattr(together, f"{part}_y")[chosen], getattr(own, f"{part}_y")
+            )
+        assert own.schema == together.schema
+
+
+def test_what_a_site_keeps_prepares_its_raw_rows_as_they_were(federation):
+    files, path = federation
+    own = load_site_file(files[1], name="hearts", site="south", table_schema=path)
+    table = own.preprocessing.table
+    raw = read_raw(files[1])
+    x = own.preprocessing.prepared(table.new_features(raw))
+    rows = {row.tobytes() for row in np.concatenate([own.train_x, own.test_x])}
+    assert {row.tobytes() for row in x} == rows
+    labels = decoded(raw, table.table_schema).label
+    assert len(labels) == len(x) == len(own.train_y) + len(own.test_y)
+    np.testing.assert_allclose(own.train_x.mean(axis=0), 0, atol=1e-6)
+
+
+def test_several_tables_need_a_schema_and_names_of_their_own(federation, tmp_path):
+    files, path = federation
+    with pytest.raises(ConfigError, match="4 tables, which need table-schema"):
+        load_dataset(",".join(map(str, files)), seed=0)
+    twin = tmp_path / "north.csv"
+    twin.write_bytes(files[0].read_bytes())
+    with pytest.raises(ConfigError, match="two tables are called 'north'"):
+        load_dataset(f"{files[0]},{twin}", table_schema=path, seed=0)
+    with pytest.raises(DataError, match=r"there is no table .*gone\.csv"):
+        locate(f"{files[0]},gone.csv")
+
+
+def test_a_file_of_one_class_is_taken_only_where_somebody_says_there_are_others(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("a,label\n" + "\n".join(f"{n},no" for n in range(20)))
+    for load in (
+        lambda: load_dataset(str(path), seed=0),
+        lambda: load_site_file(path, name="x", site="a"),
+    ):
+        with pytest.raises(DataError, match="all rows are of one class, 'no'"):
+            load()
+    own = load_site_file(path, name="x", site="a", classes=("no", "yes"))
+    assert own.num_classes == 2

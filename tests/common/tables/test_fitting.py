@@ -1,0 +1,129 @@
+"""Fitted tables: features and fills, held against scikit-learn's imputers and encoders."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder, OrdinalEncoder
+
+from common.errors import DataError
+from common.tables.decoding import decoded
+from common.tables.fitting import FittedTable
+from common.tables.reading import of_frame
+from common.tables.table_schema import TableSchema
+
+WARDS = ["east", "north", "west"]
+LABEL = {"name": "y", "kind": "label", "categories": ["no", "yes"]}
+
+
+def schema(*columns):
+    return TableSchema.of({"columns": [*columns, LABEL]}, source="test")
+
+
+def frame(rows, seed):
+    rng = np.random.default_rng(seed)
+    age = rng.normal(50, 9, rows).round(1).astype(object)
+    ward = rng.choice(WARDS, rows).astype(object)
+    age[rng.random(rows) < 0.2] = None
+    ward[rng.random(rows) < 0.2] = None
+    y = rng.choice(["no", "yes"], rows)
+    return pd.DataFrame({"y": y, "ward": ward, "age": age.astype(float)})
+
+
+def features(own, trained, table_schema):
+    table = decoded(of_frame(trained), table_schema)
+    fitted = FittedTable.of(table_schema, table.features)
+    again = FittedTable.model_validate_json(fitted.model_dump_json())
+    assert again == fitted
+    return again.new_features(of_frame(own)), again.names
+
+
+def test_features_are_those_of_scikit_learn():
+    train, new = frame(300, 0), frame(40, 1)
+    table_schema = schema(
+        {"name": "ward", "kind": "category", "categories": WARDS, "fill": "most-frequent"},
+        {"name": "age", "kind": "number", "fill": "median"},
+    )
+    oracle = ColumnTransformer(
+        [
+            (
+                "ward",
+                make_pipeline(
+                    SimpleImputer(strategy="most_frequent", missing_values=None),
+                    OneHotEncoder(categories=[WARDS], drop="first", sparse_output=False),
+                ),
+                ["ward"],
+            ),
+            ("age", SimpleImputer(strategy="median"), ["age"]),
+        ]
+    )
+    train["ward"], new["ward"] = (
+        own["ward"].astype(object).where(own["ward"].notna(), None) for own in (train, new)
+    )
+    oracle.fit(train)
+    found, names = features(new, train, table_schema)
+    np.testing.assert_array_equal(found, oracle.transform(new))
+    assert names == ("ward=north", "ward=west", "age")
+
+
+def test_missing_is_a_value_of_its_own():
+    train = frame(60, 2)
+    column = {"name": "ward", "kind": "category", "categories": WARDS, "fill": "category"}
+    found, names = features(train, train, schema(column))
+    filled = train[["ward"]].fillna("missing")
+    one_hot = OneHotEncoder(
+        categories=[[*WARDS, "missing"]], drop="first", sparse_output=False
+    ).fit_transform(filled)
+    np.testing.assert_array_equal(found, one_hot)
+    assert names == ("ward=north", "ward=west", "ward=missing")
+    ordinal, _ = features(train, train, schema(column | {"encode": "ordinal"}))
+    encoder = OrdinalEncoder(categories=[[*WARDS, "missing"]])
+    np.testing.assert_array_equal(ordinal, encoder.fit_transform(filled))
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "expected"),
+    [
+        ({"kind": "number", "fill": "constant", "fill-value": "7"}, ["1", ""], [1, 7]),
+        ({"kind": "number", "clip-low": 0, "clip-high": 5}, ["-3", "9"], [0, 5]),
+        ({"kind": "number", "fill": "median"}, ["", "NA"], [0, 0]),
+        ({"kind": "number", "fill": "median"}, ["1,5", "2"], [1.5, 2]),
+        ({"kind": "yes/no"}, ["Yes", "no"], [1, 0]),
+        ({"kind": "yes/no"}, ["1.0", "0"], [1, 0]),
+        ({"kind": "yes/no", "fill": "most-frequent"}, ["", "true"], [1, 1]),
+        ({"kind": "date", "date": ["%d.%m.%Y", "%Y-%m-%d"]}, ["1970-01-03", ""], [2, 2]),
+    ],
+)
+def test_a_column_becomes_numbers(column, cells, expected):
+    own = pd.DataFrame({"a": cells, "y": ["no", "yes"]})
+    column = {"name": "a", "missing": ["NA"], "fill": "most-frequent"} | column
+    found, _ = features(own, own, schema(column))
+    assert found[:, 0].tolist() == expected
+
+
+def test_rows_that_lack_what_they_need_are_left_out_in_training_and_refused_in_use():
+    own = pd.DataFrame({"a": ["1", "", "3"], "y": ["no", "yes", "yes"]})
+    table_schema = schema({"name": "a", "kind": "number", "fill": "drop-row"})
+    table = decoded(of_frame(own), table_schema)
+    assert table.rows.tolist() == [0, 2]
+    assert table.label.tolist() == [0, 1]
+    with pytest.raises(DataError, match="1 of 3 rows have no value"):
+        features(own, own, table_schema)
+
+
+def test_all_problems_of_new_rows_are_told_at_once():
+    own = pd.DataFrame({"a": ["1", "x"], "ward": ["south", "north"], "y": ["no", "yes"]})
+    table_schema = schema(
+        {"name": "a", "kind": "number"},
+        {"name": "ward", "kind": "category", "categories": WARDS},
+        {"name": "gone", "kind": "number"},
+    )
+    with pytest.raises(DataError) as refused:
+        decoded(of_frame(own), table_schema)
+    assert [line.split(": ")[1:3] for line in str(refused.value).splitlines()] == [
+        ["a", "text"],
+        ["ward", "category"],
+        ["gone", "missing-column"],
+    ]
