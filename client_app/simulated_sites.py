@@ -16,7 +16,7 @@ from common.privacy import disclosures
 from common.radio import LinkRates
 from common.splits import SiteRows, partition
 
-__all__ = ["SIMULATION", "drawn_rate", "released", "simulated_federation"]
+__all__ = ["SIMULATION", "drawn_rate", "is_of_one_owner", "released", "simulated_federation"]
 
 SIMULATION = "COTERIE_SIMULATION"
 """Variable of the environment, set to 1 by whoever starts Flower's own simulation: all sites are
@@ -34,6 +34,11 @@ def released(
     if "releases" in node_config or os.environ.get(SIMULATION) != "1":
         return own.released
     return (*own.released, *disclosures.asked(settings))
+
+
+def is_of_one_owner(node_config: Mapping[str, Scalar]) -> bool:
+    """Return whether a node is of Flower's own simulation, as whoever started it says."""
+    return "data-path" not in node_config and os.environ.get(SIMULATION) == "1"
 
 
 def drawn_rate(name: str, settings: Settings) -> float:

@@ -7,13 +7,20 @@ import numpy as np
 from flwr.app import Context
 
 from client_app import prepared_data, site_config
-from client_app.simulated_sites import drawn_rate, released, simulated_federation
+from client_app.simulated_sites import (
+    drawn_rate,
+    is_of_one_owner,
+    released,
+    simulated_federation,
+)
 from client_app.site_config import SiteConfig
 from client_app.site_state import Keeper, keeper_of
 from common import config
 from common.config import Settings
 from common.data.datasets import Dataset
 from common.errors import ConfigError, DataError, MessageError
+from common.foreign.code import top_level
+from common.plugins import foreign_pieces
 from common.privacy.book import Budget
 from common.splits import SiteRows
 
@@ -73,8 +80,9 @@ class Site:
 
 def open_site(context: Context) -> Site:
     """Return the site that a node is, from its node-config and the run's settings."""
-    settings = config.from_run_config(context.run_config)
     own = site_config.from_node_config(context.node_config)
+    _refuse_code(own, context)  # before anything that a run names is imported
+    settings = config.from_run_config(context.run_config)
     if own.data_path:
         return _own_site(own, settings, keeper_of(context))
     dataset, parts = simulated_federation(settings)
@@ -96,6 +104,20 @@ def open_site(context: Context) -> Site:
         own.budget,
         own.link_rate or drawn_rate(name, settings),
     )
+
+
+def _refuse_code(own: SiteConfig, context: Context) -> None:
+    """Raise :class:`ConfigError` for code from elsewhere that the site's owner does not allow."""
+    if is_of_one_owner(context.node_config):
+        return
+    for piece in foreign_pieces(context.run_config):
+        package = top_level(piece.module)
+        if package not in own.allowed_code:
+            raise ConfigError(
+                f"site {own.site or 'without a name'}: {piece} is code of "
+                f"{package or 'another program'}, which the site's file does not allow; install it "
+                "there and name it in allow-code, or leave it out"
+            )
 
 
 def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:

@@ -62,6 +62,11 @@ class SiteConfig(Schema):
     privacy_delta: float = Field(
         1e-5, gt=0, le=0.01, description="at which that epsilon is meant; below 1 / rows"
     )
+    allow_code: str = Field(
+        "",
+        description="packages, installed at the site, whose code a run may name beside Coterie's "
+        "own, separated by commas",
+    )
     peers: str = Field(
         "", description="whose keys the site takes: site:fingerprint, separated by commas"
     )
@@ -96,6 +101,11 @@ class SiteConfig(Schema):
     def released(self) -> tuple[str, ...]:
         """The names in ``releases``."""
         return _names(self.releases)
+
+    @property
+    def allowed_code(self) -> tuple[str, ...]:
+        """The names in ``allow-code``."""
+        return _names(self.allow_code)
 
     @property
     def budget(self) -> Budget:

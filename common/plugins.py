@@ -5,7 +5,7 @@ points of an installed package in the table's group; both are used like the buil
 can also say where a piece lies, as ``package.module:name``, and in Python it can be the piece.
 """
 
-import logging
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -37,8 +37,6 @@ __all__ = [
     "used_piece_settings",
     "with_names",
 ]
-
-log = logging.getLogger("coterie")
 
 T = TypeVar("T")
 
@@ -293,7 +291,7 @@ def with_names(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _name_for(table: Table[Any] | None, value: object) -> object:
-    if table is None or isinstance(value, bool | int | float | str):
+    if table is None or isinstance(value, bool | int | float | str | os.PathLike):
         return value
     if isinstance(value, list | tuple):
         return ",".join(str(_name_for(table, each)) for each in value)
@@ -332,12 +330,6 @@ def load_foreign(settings: "Settings") -> None:
     """Load a run's pieces from elsewhere; :class:`ConfigError` for one that cannot be had."""
     for piece in foreign_pieces(settings.to_dict()):
         piece.table.named(piece.name)
-        if is_given(piece.name):
-            log.info(
-                "%s: a callable of this program; the run resumes from Python only, by "
-                "coterie.resume(run, %s=...)",
-                *(piece, piece.table.attribute),
-            )
 
 
 def blamed(error: BaseException, values: Mapping[str, object]) -> ConfigError | None:

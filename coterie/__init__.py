@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what _HOMES says, for those who check types
+    from client_app.training.losses import LOSSES
+    from client_app.training.optimizers import OPTIMIZERS
+    from client_app.training.schedules import SCHEDULES
     from common.config import Settings
     from common.data.datasets import DATASETS, Dataset, load_dataset
     from common.data.named import NamedData
@@ -39,7 +42,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.task_metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
-    from deploy.interface import compare, precheck, simulate
+    from deploy.interface import compare, precheck, resume, simulate
     from deploy.played_run import PlayedRun, load_run
     from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
@@ -56,9 +59,12 @@ __all__ = [
     "DATASETS",
     "IN_CLUSTERS",
     "LABEL_METRICS",
+    "LOSSES",
     "METHODS",
     "NETWORKS",
     "OBJECTIVES",
+    "OPTIMIZERS",
+    "SCHEDULES",
     "SERVER_OPTIMIZERS",
     "TASK_METRICS",
     "Aggregation",
@@ -105,10 +111,14 @@ __all__ = [
     "main",
     "partition",
     "precheck",
+    "resume",
     "simulate",
 ]
 
 _HOMES = {
+    "client_app.training.losses": "LOSSES",
+    "client_app.training.optimizers": "OPTIMIZERS",
+    "client_app.training.schedules": "SCHEDULES",
     "common.config": "Settings",
     "common.data.datasets": "DATASETS Dataset load_dataset",
     "common.data.named": "NamedData",
@@ -122,7 +132,7 @@ _HOMES = {
     "common.splits": "partition",
     "common.task_metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
-    "deploy.interface": "compare precheck simulate",
+    "deploy.interface": "compare precheck resume simulate",
     "deploy.played_run": "PlayedRun load_run",
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",

@@ -10,21 +10,23 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import logs
-from common.config import Scalar, Settings, kebab_case
+from common import logs, plugins
+from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError
+from common.foreign.code import is_given
 from deploy.played_run import PlayedRun
 from deploy.tracking.tracked import tracking
 from server_app.record.format import RoundLine
 
-__all__ = ["compare", "precheck", "simulate"]
+__all__ = ["compare", "precheck", "resume", "simulate"]
 
 OnRound = Callable[[dict[str, Any]], object]
-Value = Scalar | os.PathLike[str]
+Value = Scalar | os.PathLike[str] | Callable[..., Any]
+"""A callable is a piece of its setting: a network's factory for ``model``, a metric, and so on."""
 
 
 def simulate(
@@ -33,13 +35,13 @@ def simulate(
     on_round: OnRound | None = None,
     quiet: bool = False,
     track: str | Sequence[str] = (),
-    **words: Value,
+    **words: Value | Sequence[Value],
 ) -> PlayedRun:
     """Run a whole federation on this machine and return its run.
 
     Args:
         settings: all of them; or
-        words: those that differ from their defaults.
+        words: those that differ from their defaults; a piece can be a callable, as ``model=net``.
         on_round: is called with each attempt at a round as ``rounds.jsonl`` has it; what it raises
             ends the run.
         quiet: print nothing.
@@ -62,6 +64,40 @@ def simulate(
         settings = settings or Settings.parse(_values(words))
         build(settings)
         return PlayedRun(grid.simulate(settings.replace(dataset=locate(settings.dataset))))
+
+
+def resume(
+    run: str | os.PathLike[str],
+    *,
+    on_round: OnRound | None = None,
+    quiet: bool = False,
+    **words: Value,
+) -> PlayedRun:
+    """Go on with an interrupted simulation, under the settings it had, and return its run.
+
+    Args:
+        run: its folder.
+        on_round: as :func:`simulate` has it.
+        quiet: print nothing.
+        words: the callables that it was given; and workers, data_dir and how long to wait.
+
+    Raises:
+        ConfigError: a callable that is missing, or has another source than the run's.
+    """
+    folder = Path(run).expanduser().absolute()
+    given = plugins.with_names(_values(words))
+    recorded = read_toml(folder / "config.toml")
+    for key, name in given.items():
+        if is_given(str(name)) and recorded.get(key) != name:
+            raise ConfigError(
+                f"{key} = {name!r}: the run to resume had {recorded.get(key)!r}, which is another "
+                "callable or had another source; give that one"
+            )
+    with _shown(quiet, on_round), _as_it_was():
+        from deploy.simulation import grid
+
+        settings = Settings.parse(recorded | given | {"resume": str(folder)})
+        return PlayedRun(grid.simulate(settings))
 
 
 def compare(
@@ -88,7 +124,14 @@ def compare(
     from deploy.compare.compare import compared
     from deploy.compare.grid import read_grid
 
-    given = [f"{kebab_case(name)}={_listed(value)}" for name, value in words.items()]
+    named = plugins.with_names(words)
+    for name, value in named.items():
+        if any(is_given(word) for word in str(value).split(",")):
+            raise ConfigError(
+                f"{kebab_case(name)}: a comparison plays each run in a process of its own, which "
+                "has not this callable; put it into a module"
+            )
+    given = [f"{kebab_case(name)}={_listed(value)}" for name, value in named.items()]
     path = None if file is None else Path(file)
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
         return compared(read_grid(path, given, quick=quick, reference=reference), jobs)
@@ -103,29 +146,42 @@ def precheck(*files: str | os.PathLike[str], quiet: bool = False, **words: Value
         quiet: print nothing.
     """
     given = [os.fspath(file) for file in files]
-    given += [f"{kebab_case(name)}={_word(value)}" for name, value in words.items()]
+    named = plugins.with_names(words)
+    given += [f"{kebab_case(name)}={_word(value)}" for name, value in named.items()]
     with _shown(quiet, None), _as_it_was():
         from deploy import precheck as check
 
         return check.result(check.run(check.precheck_plan(given, None)))
 
 
-def _values(words: dict[str, Value]) -> dict[str, object]:
+def _values(words: Mapping[str, object]) -> dict[str, object]:
     return {
         kebab_case(name): os.fspath(value) if isinstance(value, os.PathLike) else value
         for name, value in words.items()
     }
 
 
-def _word(value: Value) -> str:
+def _word(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return os.fspath(value) if isinstance(value, os.PathLike) else str(value)
 
 
-def _listed(value: Value | Sequence[Value]) -> str:
-    several = isinstance(value, Sequence) and not isinstance(value, str)
-    return ",".join(map(_word, value)) if several else _word(value)  # type: ignore[arg-type]
+def _listed(value: object) -> str:
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(_word(each) for each in value)
+    return _word(value)
+
+
+class _CallersError(BaseException):
+    """What the caller's own function raised: it ends a run, and nothing in it is to blame."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+    def __repr__(self) -> str:
+        return repr(self.error)
 
 
 class _Callback(logging.Handler):
@@ -138,7 +194,10 @@ class _Callback(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = getattr(record, logs.ROUND, None)
         if isinstance(line, RoundLine):
-            self._call(line.to_json())
+            try:
+                self._call(line.to_json())
+            except Exception as error:
+                raise _CallersError(error) from error
 
 
 @contextlib.contextmanager
@@ -153,6 +212,8 @@ def _shown(quiet: bool, on_round: OnRound | None) -> Iterator[None]:
         log.addHandler(handler)
     try:
         yield
+    except _CallersError as raised:
+        raise raised.error from None
     finally:
         for handler in handlers:
             log.removeHandler(handler)

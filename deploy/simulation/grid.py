@@ -30,7 +30,9 @@ from client_app.training.engine import require_compiler, trained_by
 from client_app.training.loop import choose_device
 from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
+from common.foreign.code import top_level
 from common.messages import RELEASES
+from common.plugins import foreign_pieces
 from common.privacy import disclosures
 from deploy.simulation import answering
 from deploy.simulation.pool import Pool, Task, Worker
@@ -91,7 +93,9 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
 def _node_config(settings: Settings) -> dict[str, Scalar]:
     """Return what the sites' owner says: here the one who set the run up owns all of them."""
     opened = disclosures.asked(settings)
-    return {"releases": ",".join((*RELEASES, *opened))} if opened else {}
+    code = sorted({top_level(piece.module) for piece in foreign_pieces(settings.to_dict())})
+    releases: dict[str, Scalar] = {"releases": ",".join((*RELEASES, *opened))} if opened else {}
+    return releases | ({"allow-code": ",".join(code)} if code else {})
 
 
 def _partitions(num_nodes: int) -> list[dict[str, Scalar]]:

@@ -6,6 +6,7 @@ hide the next.
 
 import email.utils
 import importlib.metadata
+import importlib.util
 import os
 import shutil
 import socket
@@ -236,8 +237,17 @@ def of_site(site: SiteFile) -> Findings:
     yield from _named("data", lambda: _data(site))
     yield from _named("device", lambda: _device(site))
     yield from _named("releases", lambda: iter([_ok("releases", ", ".join(site.released))]))
+    yield from _code(site)
     yield from _named("authority", lambda: _authority(site))
     yield from _reach(site.superlink, Path(site.root_certificates), clock=True)
+
+
+def _code(site: SiteFile) -> Findings:
+    for package in site.allowed_code:
+        if importlib.util.find_spec(package) is None:
+            yield _fail(f"allow-code {package}", "not installed", f"pip install {package}")
+        else:
+            yield _ok(f"allow-code {package}", "installed; runs may name its code")
 
 
 def _key(site: SiteFile) -> Findings:

@@ -19,7 +19,7 @@ from common.errors import ConfigError
 from common.foreign.code import is_given, top_level
 from common.plugins import foreign_pieces
 
-__all__ = ["refuse_changed", "sources"]
+__all__ = ["bound_to_python", "refuse_changed", "sources"]
 
 
 def sources(settings: Settings) -> dict[str, str]:
@@ -31,6 +31,16 @@ def sources(settings: Settings) -> dict[str, str]:
         str(piece): piece.name if is_given(piece.name) else _source(piece.module)
         for piece in foreign_pieces(settings.to_dict())
     }
+
+
+def bound_to_python(settings: Settings) -> list[str]:
+    """Return a line for each piece that no other program has, which says how such a run goes on."""
+    return [
+        f"{piece} is of this program alone: the run goes on from Python only, by "
+        f"coterie.resume(run, {piece.table.attribute}=...)"
+        for piece in foreign_pieces(settings.to_dict())
+        if is_given(piece.name)
+    ]
 
 
 def refuse_changed(settings: Settings, recorded: Mapping[str, str], where: str) -> None:
@@ -59,7 +69,7 @@ def _source(module: str) -> str:
     assert spec is not None  # it was loaded
     folders = [Path(folder) for folder in spec.submodule_search_locations or ()]
     place = Path(spec.origin) if spec.origin else folders[0]
-    for name in importlib.metadata.packages_distributions().get(top, ()):
+    for name in _packages().get(top, ()):
         found = importlib.metadata.distribution(name)
         if Path(str(found.locate_file(""))).resolve() in place.resolve().parents:
             return f"{name} {found.version}"
@@ -69,3 +79,9 @@ def _source(module: str) -> str:
             digest.update(f"{file.relative_to(folder).as_posix()}\0".encode())
             digest.update(file.read_bytes())
     return f"sha256:{digest.hexdigest()}"
+
+
+@functools.cache
+def _packages() -> Mapping[str, list[str]]:
+    """Return the installed packages that a module can be of; reads a file of every one of them."""
+    return importlib.metadata.packages_distributions()

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import importlib.metadata
 import json
+import logging
 import os
 import platform
 import secrets
@@ -29,6 +30,8 @@ from server_app.record import piece_sources
 from server_app.record.format import ClientLine, RoundLine, SiteEntry, StatusFile
 from server_app.record.json_record import JsonRecord
 from server_app.record.run_status import beating, read_status
+
+log = logging.getLogger("coterie")
 
 Json = Mapping[str, Any]
 R = TypeVar("R", bound=JsonRecord)
@@ -61,6 +64,8 @@ class RunFolder:
             folder.write_json("environment.json", environment())
             if pieces := piece_sources.sources(settings):
                 folder.write_json(PIECES, pieces)
+            for line in piece_sources.bound_to_python(settings):
+                log.info(line)
             folder.set_status("running", done=0, rounds=settings.num_server_rounds)
         except OSError as error:
             reason = error.strerror or str(error)

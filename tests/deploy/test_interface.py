@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 import coterie
 from coterie import ConfigError, DataError, PlayedRun, Settings
@@ -126,3 +127,37 @@ def test_a_comparison_and_a_precheck_from_python(tmp_path, capsys):
     assert capsys.readouterr().out == ""
     assert isinstance(coterie.load_run(found["run"]), PlayedRun)
     assert sys.stdout is not None
+
+
+def cut_off(line):
+    if line["round"] == 2:
+        raise KeyboardInterrupt
+
+
+def test_a_run_with_a_callable_goes_on_from_python_only(tmp_path, no_report, caplog):
+    def net(width):
+        return lambda shape, classes: nn.Sequential(
+            nn.Flatten(), nn.Linear(64, width), nn.Tanh(), nn.Linear(width, classes)
+        )
+
+    def sureness(probabilities, labels):
+        return float(probabilities.max(axis=1).mean())
+
+    words = WORDS | {"num_server_rounds": 3, "metrics": ["macro-f1", sureness], "model": net(8)}
+    words |= {"schedule": "cosine", "quiet": True}
+    whole = coterie.simulate(output_dir=tmp_path / "whole", **words)
+    with pytest.raises(KeyboardInterrupt):
+        coterie.simulate(output_dir=tmp_path / "cut", on_round=cut_off, **words)
+    [folder] = (tmp_path / "cut").iterdir()
+    model, metric = json.loads((folder / "pieces.json").read_text()).values()
+    assert "only, by coterie.resume(run, model=...)" in caplog.text
+    with pytest.raises(ConfigError, match=rf"had '{model}', which is another callable"):
+        coterie.resume(folder, model=net(9), quiet=True)
+    run = coterie.resume(folder, model=net(8), metrics=["macro-f1", sureness], quiet=True)
+    kept = ["round", "accuracy", "macro-f1", metric, "loss"]
+    assert run.rounds[kept].equals(whole.rounds[kept])
+
+
+def test_a_comparison_takes_no_callable_that_its_processes_do_not_find():
+    with pytest.raises(ConfigError, match="model: a comparison plays each run in a process of its"):
+        coterie.compare(model=lambda shape, classes: None)
