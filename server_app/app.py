@@ -62,10 +62,10 @@ def _record(
     try:
         log.info("writing to %s", folder.path, extra=told)
         with folder.at_work(), meter:
-            told = {"metered": meter.description}
+            played = {"metered": meter.description}
             if trained_by := courier.trained_by():
-                told["trained by"] = trained_by
-            folder.write_json("environment.json", environment() | told)
+                played["trained by"] = trained_by
+            folder.write_json("environment.json", environment() | played)
             _run(courier, settings, method, folder, meter)
     except BaseException as raised:
         error = StorageError.of(raised) or plugins.blamed(raised, settings.to_dict()) or raised

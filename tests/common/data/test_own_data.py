@@ -156,3 +156,17 @@ class TestImageFolder:
         write_image(tmp_path / "test" / "Cat" / "0.png", 0)
         with pytest.raises(DataError, match="Cat has no counterpart in train/; classes: cat"):
             read_image_folder(tmp_path)
+
+
+def test_windows_are_no_images_where_the_file_says_so(tmp_path):
+    x = np.arange(2 * 7 * 64, dtype=np.float32).reshape(2, 7, 64)
+    arrays = {"X": x, "y": np.array([0, 1])}
+    path = tmp_path / "signals.npz"
+    np.savez(path, **arrays, kind="windows")
+    assert np.array_equal(read_npz(path).x, x)
+    np.savez(path, **arrays)
+    assert read_npz(path).x.shape == (2, 1, 7, 64)
+    for kind, part, says in (("wave", x, "kind is 'wave'"), ("windows", x[:, 0], "shape .2, 64.;")):
+        np.savez(path, **arrays | {"X": part}, kind=kind)
+        with pytest.raises(DataError, match=says):
+            read_npz(path)
