@@ -69,6 +69,7 @@ def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
         download=settings.download,
         label_column=settings.label_column,
         client_column=settings.client_column,
+        group_column=settings.group_column,
         table_schema=Path(settings.table_schema) if settings.table_schema else None,
         test_fraction=settings.test_fraction,
         sites=_synthetic_sites(settings),

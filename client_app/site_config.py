@@ -31,6 +31,9 @@ class SiteConfig(Schema):
     dataset: str = Field("", description="what the federation calls its data; a run must name it")
     data_path: str = Field("", description="the site's own table, .npz or folder of images")
     label_column: str = Field("label", description="table without a schema: the class's column")
+    group_column: str = Field(
+        "", description="table without a schema: rows of one value are held out together"
+    )
     table_schema: str = Field("", description="the federation's schema.toml: how tables are read")
     classes: str = Field(
         "", description="all classes of the federation in one order, separated by commas"

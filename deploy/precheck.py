@@ -133,6 +133,7 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
                 "data-path": str(file),
                 "label-column": settings.label_column,
                 "classes": ",".join(classes),
+                "group-column": settings.group_column,
                 "table-schema": table_schema,
                 "test-fraction": settings.test_fraction,
                 "state-dir": str(folder / file.stem),

@@ -20,6 +20,11 @@ class DataSettings(Schema):
     client_column: str = Field(
         "", description="table without a schema: the column that names each row's client"
     )
+    group_column: str = Field(
+        "",
+        description="table without a schema: rows of one value, as of one patient, are held out "
+        "together",
+    )
     table_schema: str = Field("", description="the federation's schema.toml: how tables are read")
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="held out per class where the data has no test split"

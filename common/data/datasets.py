@@ -70,6 +70,7 @@ def load_dataset(
     download: bool = False,
     label_column: str = "label",
     client_column: str = "",
+    group_column: str = "",
     table_schema: Path | None = None,
     test_fraction: float = 0.2,
     sites: SyntheticSites | None = None,
@@ -78,8 +79,9 @@ def load_dataset(
     """Return a data set of `known`, or the one in an .npz, tables or an image folder.
 
     A name of the table wins over a file of that name. The columns are for a table without a schema;
-    an empty `client_column` means no natural clients. With a schema there may be several tables,
-    with commas between: a natural client each, prepared as the real site does it.
+    without a `client_column` there are no natural clients, without a `group_column` rows are held
+    out one by one. With a schema there may be several tables, with commas between: a natural client
+    each, prepared as the real site does it.
 
     Without a test split of its own, a data set gives up `test_fraction` (0 to 1, exclusive) of its
     rows, drawn from `seed`; otherwise both are unused. A site's table draws by its site alone.
@@ -108,7 +110,7 @@ def load_dataset(
                 f"dataset names {len(paths)} tables, which need table-schema=FILE: coterie data "
                 "check proposes one"
             )
-        name, rows = paths[0].stem, _read_own(paths[0], label_column, client_column)
+        name, rows = paths[0].stem, _read_own(paths[0], label_column, client_column, group_column)
         _require_classes(rows, str(paths[0]))
     rng = seeds.generator(seed, "test-split", name)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
@@ -132,6 +134,7 @@ def load_site_file(
     name: str,
     site: str,
     label_column: str = "label",
+    group_column: str = "",
     classes: tuple[str, ...] = (),
     table_schema: Path | None = None,
     test_fraction: float = 0.2,
@@ -146,6 +149,7 @@ def load_site_file(
         name: what the federation calls the data; one of `DATASETS` may have a reader of parts.
         site: the site's id.
         label_column: of a table without a schema.
+        group_column: likewise; rows of one value are held out together. Empty: none.
         classes: all classes of the federation in their common order; without them, the classes
             are those that occur here, sorted.
         table_schema: the federation's, which then says all this.
@@ -156,7 +160,7 @@ def load_site_file(
     """
     if table_schema is not None:
         return _of_table(path, TableSchema.read(table_schema), name, site, test_fraction)
-    rows = _of_classes(_read_site(path.absolute(), name, label_column), classes, path)
+    rows = _of_classes(_read_site(path.absolute(), name, label_column, group_column), classes, path)
     _require_classes(rows, str(path))
     rng = seeds.generator(0, "test-split", site)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
@@ -170,13 +174,13 @@ def class_names(path: Path, label_column: str = "label") -> tuple[str, ...]:
         ConfigError: no such thing.
         DataError: a file that is missing, damaged or unfit.
     """
-    return _read_own(Path(locate(str(path))), label_column, "").class_names
+    return _read_own(Path(locate(str(path))), label_column).class_names
 
 
-def _read_site(path: Path, name: str, label_column: str) -> Rows:
+def _read_site(path: Path, name: str, label_column: str, group_column: str) -> Rows:
     read = DATASETS[name].read_site if name in DATASETS else None
     if read is None:
-        return _read_own(Path(locate(str(path))), label_column, "")
+        return _read_own(Path(locate(str(path))), label_column, "", group_column)
     if not path.exists():
         raise DataError(f"dataset={name}: there is no file {path}")
     return read(path)
@@ -275,9 +279,11 @@ def _of_table(
     return replace(dataset, preprocessing=dataset.preprocessing.with_table(fitted))
 
 
-def _read_own(path: Path, label_column: str, client_column: str) -> Rows:
+def _read_own(
+    path: Path, label_column: str, client_column: str = "", group_column: str = ""
+) -> Rows:
     if path.is_dir():
         return read_image_folder(path)
     if path.suffix.lower() == ".npz":
         return read_npz(path)
-    return read_table(path, label_column, client_column)
+    return read_table(path, label_column, client_column, group_column)

@@ -17,8 +17,10 @@ __all__ = ["read_columns", "read_table"]
 _ADVICE = "coterie data check FILE tells all that is unusual, and proposes how to read it"
 
 
-def read_table(path: Path, label_column: str, client_column: str) -> Rows:
-    """Return the rows of a table with a header; `client_column` may be empty.
+def read_table(
+    path: Path, label_column: str, client_column: str = "", group_column: str = ""
+) -> Rows:
+    """Return the rows of a table with a header; `client_column` and `group_column` may be empty.
 
     Every other column is a feature and must hold a number in every row. Labels and clients may be
     whole numbers or texts, numbered in their sorted order.
@@ -30,13 +32,17 @@ def read_table(path: Path, label_column: str, client_column: str) -> Rows:
     special = [_named(raw, "label-column", label_column)]
     if client_column:
         special.append(_named(raw, "client-column", client_column))
+    if group_column:
+        special.append(_named(raw, "group-column", group_column))
     features = tuple(name for name in raw.names if name not in special)
     if not features:
         raise DataError(f"{path.name}: no feature columns besides {', '.join(raw.names)}")
     owner_names, owner = _values(raw, client_column) if client_column else ((), None)
+    _, group = _values(raw, group_column) if group_column else ((), None)
     class_names, y = _values(raw, label_column)
     _check_classes(raw, label_column, class_names)
-    return Rows(_numbers(raw, features), y, class_names, owner, owner_names, columns=features)
+    x = _numbers(raw, features)
+    return Rows(x, y, class_names, owner, owner_names, group=group, columns=features)
 
 
 def read_columns(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:

@@ -43,6 +43,8 @@ class Rows:
     owner: IntArray | None = None
     owner_names: tuple[str, ...] = ()
     test: NDArray[np.bool_] | None = None
+    group: IntArray | None = None
+    """(n,) numbers from 0: rows of one number belong together, as those of one patient."""
     columns: tuple[str, ...] = ()
     """Names of the features, where the file has them."""
     masks: NDArray[np.bool_] | None = None
@@ -53,7 +55,7 @@ class Rows:
             raise DataError(
                 f"rows of shape {self.x.shape[1:]}: expected (features,), windows or images"
             )
-        parts = (self.x, self.y, self.owner, self.test, self.masks)
+        parts = (self.x, self.y, self.owner, self.test, self.group, self.masks)
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) != 1 or 0 in self.x.shape:
             raise DataError(

@@ -31,8 +31,8 @@ def site_table(
     assert table.label is not None  # it was asked for
     y = table.label.astype(np.int64)
     rng = seeds.generator(0, "test-split", site)
-    bare = Rows(np.zeros((len(y), 1)), y, table_schema.label.categories)
-    test = hold_out(bare, test_fraction, rng)
+    bare = Rows(np.zeros((len(y), 1)), y, table_schema.label.categories, group=table.group)
+    test = hold_out(bare, test_fraction, rng) if table.test is None else table.test
     if test.all():
         raise DataError(f"{path}: no row is left for training")
     fitted = FittedTable.of(table_schema, table.features[~test])

@@ -4,6 +4,7 @@ Columns are found by name, in whatever order. What the schema has no answer for 
 all of them are found before anybody gives up.
 """
 
+import datetime
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ __all__ = ["DecodedTable", "decoded", "problems_against"]
 Floats = NDArray[np.float64]
 
 _QUOTED = 5
+_TRAIN, _TEST = ("train", "training", "0"), ("test", "testing", "1")
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,10 @@ class DecodedTable:
     """(n, columns) in the schema's order; a category is its place in the schema, NaN is missing."""
     label: Floats | None
     """(n,): the place of each row's class, or its quantity; None where the file has none."""
-    group: tuple[str, ...] | None
-    """(n,): what each row belongs to."""
+    group: NDArray[np.int64] | None
+    """(n,): rows of one number belong together."""
+    test: NDArray[np.bool_] | None
+    """(n,): which rows are for testing; None where nothing says so."""
     rows: NDArray[np.int64]
     """(n,): which of the rows that were read these are."""
 
@@ -98,28 +102,61 @@ def _decode(
         if values is not None:
             features[:, place] = values
     label = None if new else column(schema.label)
-    group = None if new else schema.group
-    belongs = None if group is None else _groups(raw, group, found)
+    group = None if new or schema.group is None else _groups(raw, schema.group, found)
+    test = None if new or not schema.marking else _test_marks(raw, schema.marking[0], found)
     rows = np.flatnonzero(keep)
     return DecodedTable(
         features if keep.all() else features[rows],
         None if label is None else label[rows],
-        None if belongs is None else tuple(belongs[row] for row in rows),
+        None if group is None else group[rows],
+        None if test is None else test[rows],
         rows,
     )
 
 
-def _groups(raw: RawTable, group: TableColumn, found: list[Problem]) -> list[str] | None:
-    if group.name not in raw.names:
-        says = "the schema needs it: it says which rows belong together"
-        found.append(Problem(str(raw.path), group.name, "missing-column", says))
+def _known(raw: RawTable, wanted: TableColumn, what: str, found: list[Problem]) -> Any:
+    """Return the values of a column that no row may lack, as texts; None if it is not there."""
+    if wanted.name not in raw.names:
+        says = f"the schema needs it: it says {what}"
+        found.append(Problem(str(raw.path), wanted.name, "missing-column", says))
         return None
-    known = cells.without(cells.values(raw.column(group.name)), group.missing)
+    known = cells.without(cells.values(raw.column(wanted.name)), {"", *wanted.missing})
     if known.null_count:
-        says = f"{known.null_count} rows belong to nothing; fill it in, or drop the rows"
-        found.append(Problem(str(raw.path), group.name, "missing", says))
-    texts: list[str] = pc.fill_null(known, "").to_pylist()
-    return texts
+        says = f"{known.null_count} rows do not say {what}; fill it in, or drop the rows"
+        found.append(Problem(str(raw.path), wanted.name, "missing", says))
+    return pc.fill_null(known, "")
+
+
+def _groups(raw: RawTable, wanted: TableColumn, found: list[Problem]) -> NDArray[np.int64] | None:
+    known = _known(raw, wanted, "which rows belong together", found)
+    return None if known is None else known.dictionary_encode().indices.to_numpy().astype(np.int64)
+
+
+def _test_marks(
+    raw: RawTable, wanted: TableColumn, found: list[Problem]
+) -> NDArray[np.bool_] | None:
+    known = _known(raw, wanted, "which rows are for testing", found)
+    if known is None:
+        return None
+    wrong: list[tuple[str, str]] = []
+    if wanted.test_from:
+        days = _dates(raw.column(wanted.name), wanted.date, wrong)
+        first = datetime.date.fromisoformat(wanted.test_from) - datetime.date(1970, 1, 1)
+        test = days >= first.days
+    else:
+        words = pc.utf8_lower(known)
+        test = _is_in(words, _TEST)
+        other = pa.array(~test & ~_is_in(words, (*_TRAIN, "")))
+        _refuse(pc.filter(known, other), "category", "neither train nor test", wrong)
+    found.extend(Problem(str(raw.path), wanted.name, kind, says) for kind, says in wrong)
+    return test
+
+
+def _is_in(words: Any, known: tuple[str, ...]) -> NDArray[np.bool_]:
+    there: NDArray[np.bool_] = pc.is_in(words, value_set=pa.array(known, pa.string())).to_numpy(
+        zero_copy_only=False
+    )
+    return there
 
 
 Wrong = Iterator[tuple[str, str]]

@@ -4,6 +4,7 @@ One file is made of what the sites propose and holds for all of them: names, kin
 what stands for a missing value, and no rows. Columns are found by their names, in whatever order.
 """
 
+import datetime
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -43,7 +44,7 @@ class TableColumn(Schema):
     """What one column means, and what becomes of it."""
 
     name: str = Field(min_length=1, description="as the header has it")
-    kind: Literal["number", "category", "yes/no", "date", "id", "text", "label", "group"]
+    kind: Literal["number", "category", "yes/no", "date", "id", "text", "label", "group", "split"]
     drop: str = Field(default="", description="why the column is not used; empty: it is")
     missing: tuple[str, ...] = Field(default=(), description="texts that stand for a missing value")
     fill: Literal["refuse", "drop-row", "median", "most-frequent", "constant", "category"] = Field(
@@ -62,6 +63,9 @@ class TableColumn(Schema):
     date: tuple[str, ...] = Field(
         default=(), description="kind=date: ways to write one, as %d.%m.%Y"
     )
+    test_from: str = Field(
+        default="", description="kind=date: rows from this day on, as 2016-03-01, are for testing"
+    )
     clip_low: float = Field(default=-1e30, description="smaller numbers become this")
     clip_high: float = Field(default=1e30, description="larger numbers become this")
 
@@ -79,9 +83,22 @@ class TableColumn(Schema):
             self._check_constant()
         elif self.fill_value:
             raise ValueError(f"column {self.name!r}: fill-value is for fill = 'constant'")
-        if self.kind == "date" and not self.drop and not self.date:
+        if self.test_from:
+            self._check_day()
+        if self.kind == "date" and (self.test_from or not self.drop) and not self.date:
             raise ValueError(f"column {self.name!r}: date must say how, as ['%d.%m.%Y']")
         return self
+
+    def _check_day(self) -> None:
+        try:
+            datetime.date.fromisoformat(self.test_from)
+        except ValueError:
+            raise ValueError(
+                f"column {self.name!r}: test-from = {self.test_from!r}: must be a day, as "
+                "2016-03-01"
+            ) from None
+        if self.kind != "date":
+            raise ValueError(f"column {self.name!r}: test-from is for kind = 'date'")
 
     def _check_constant(self) -> None:
         if self.kind == "category":
@@ -170,13 +187,16 @@ class TableSchema(TableProposal):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for kind, least in (("label", 1), ("group", 0)):
+        for kind, least in (("label", 1), ("group", 0), ("split", 0)):
             found = [c.name for c in self.columns if c.kind == kind and not c.drop]
             if not least <= len(found) <= 1:
                 raise ValueError(
                     f"{len(found)} columns of kind {kind!r} ({', '.join(found) or 'none'}); "
                     f"expected {'one' if least else 'one at most'}"
                 )
+        if len(self.marking) > 1:
+            names = ", ".join(column.name for column in self.marking)
+            raise ValueError(f"{names} all say which rows are for testing; keep one")
         if not self.features:
             raise ValueError("no column is left to learn from: every one is dropped")
         if self.task == "classification":
@@ -205,6 +225,11 @@ class TableSchema(TableProposal):
     def group(self) -> TableColumn | None:
         """What says which rows belong together."""
         return next((c for c in self.columns if c.kind == "group" and not c.drop), None)
+
+    @property
+    def marking(self) -> tuple[TableColumn, ...]:
+        """What says which rows are for testing: one column, or none where they are drawn."""
+        return tuple(c for c in self.columns if c.test_from or (c.kind == "split" and not c.drop))
 
 
 def sorted_values(values: Iterable[str]) -> tuple[str, ...]:

@@ -53,3 +53,30 @@ def test_rows_are_drawn_and_not_taken_from_the_front():
 def test_rows_that_stand_alone_cannot_be_held_out():
     with pytest.raises(DataError, match=r"test-fraction=0\.5 of 4 rows in 4 groups"):
         hold_out(rows_of(np.arange(4)), 0.5, np.random.default_rng(0))
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 1), st.integers(0, 20)), min_size=1),
+    seed=st.integers(0, 1000),
+)
+@settings(deadline=None)
+def test_rows_that_belong_together_stay_together(rows, seed):
+    y, owner, group = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    together = Rows(np.zeros((len(y), 1)), y, ("a", "b", "c"), owner, ("x", "y"), group=group)
+    try:
+        test = hold_out(together, 0.4, np.random.default_rng(seed))
+    except DataError:
+        return
+    for unit in set(zip(owner, group, strict=True)):
+        marks = test[(owner == unit[0]) & (group == unit[1])]
+        assert marks.all() or not marks.any()
+
+
+def test_a_fraction_of_the_patients_is_held_out_and_of_each_class_of_patients():
+    patients = np.repeat(np.arange(100), 1 + np.arange(100) % 7)
+    sick = (patients < 30).astype(np.int64)
+    rows = Rows(np.zeros((len(sick), 1)), sick, ("no", "yes"), group=patients)
+    test = hold_out(rows, 0.2, np.random.default_rng(0))
+    held_out = np.unique(patients[test])
+    assert len(held_out) == 20
+    assert (held_out < 30).sum() == 6

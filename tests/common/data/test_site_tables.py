@@ -5,10 +5,12 @@ import numpy as np
 import pytest
 
 from common.data.datasets import load_dataset, load_site_file, locate
+from common.data.site_tables import site_table
 from common.errors import ConfigError, DataError
 from common.tables.checking import check_files
 from common.tables.decoding import decoded
 from common.tables.reading import read_raw
+from common.tables.table_schema import TableSchema
 
 
 @pytest.fixture(scope="module")
@@ -74,3 +76,55 @@ def test_a_file_of_one_class_is_taken_only_where_somebody_says_there_are_others(
             load()
     own = load_site_file(path, name="x", site="a", classes=("no", "yes"))
     assert own.num_classes == 2
+
+
+TABLE = "age,case,day,part,label\n" + "\n".join(
+    f"{20 + n % 9},{n // 4},{1 + n % 28}.1.2020,{'test' if n % 3 else 'train'},{'yn'[n % 2]}"
+    for n in range(80)
+)
+COLUMNS = {
+    "age": {"kind": "number"},
+    "case": {"kind": "group"},
+    "day": {"kind": "date", "date": ["%d.%m.%Y"]},
+    "part": {"kind": "text", "drop": "not yet"},
+    "label": {"kind": "label", "categories": ["n", "y"]},
+}
+
+
+def marks(tmp_path, **changed):
+    path = tmp_path / "own.csv"
+    path.write_text(TABLE)
+    columns = [{"name": name} | own | changed.get(name, {}) for name, own in COLUMNS.items()]
+    table_schema = TableSchema.of({"columns": columns}, source="test")
+    rows, _ = site_table(path, table_schema, site="own", test_fraction=0.25)
+    return rows.test
+
+
+def test_who_is_for_testing_is_drawn_by_groups_or_said_by_a_column_or_a_day(tmp_path):
+    by_case = marks(tmp_path).reshape(20, 4)
+    assert (by_case.all(axis=1) | ~by_case.any(axis=1)).all()
+    assert by_case.any(axis=1).sum() == 5
+    said = marks(tmp_path, part={"kind": "split", "drop": ""})
+    np.testing.assert_array_equal(said, np.arange(80) % 3 > 0)
+    since = marks(tmp_path, day={"test-from": "2020-01-20", "drop": "no feature"})
+    np.testing.assert_array_equal(since, np.arange(80) % 28 >= 19)
+
+
+def test_only_one_thing_may_say_which_rows_are_for_testing(tmp_path):
+    with pytest.raises(ConfigError, match="day, part all say which rows are for testing"):
+        marks(tmp_path, part={"kind": "split", "drop": ""}, day={"test-from": "2020-01-20"})
+    with pytest.raises(ConfigError, match="must be a day, as 2016-03-01"):
+        marks(tmp_path, day={"test-from": "soon"})
+    with pytest.raises(DataError, match=r"own\.csv: age: category: '20', .*neither train nor test"):
+        marks(tmp_path, age={"kind": "split"}, case={"kind": "number"})
+
+
+def test_without_a_schema_the_group_is_a_setting(tmp_path):
+    path = tmp_path / "own.csv"
+    path.write_text("a,case,label\n" + "\n".join(f"{n},{n // 5},{n // 5 % 2}" for n in range(200)))
+    own = load_site_file(path, name="x", site="a", group_column="case")
+    assert own.columns == ("a",)
+    shifted = np.sort(np.concatenate([own.test_x[:, 0]]))
+    assert len(shifted) == 40
+    gaps = np.diff(shifted)
+    assert np.isclose(gaps, gaps.min()).sum() >= 32  # eight runs of five in a row
