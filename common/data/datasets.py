@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from common import seeds
-from common.data import flamby, readers
+from common.data import beijing_air, flamby, readers
 from common.data.data_folder import DataFolder
 from common.data.holding_out import hold_out
 from common.data.in_memory import Dataset, standardised
@@ -40,7 +40,7 @@ __all__ = [
 DATASETS: Final[Table[NamedData]] = Table(
     "dataset",
     "coterie.datasets",
-    {**readers.NAMED, **flamby.NAMED},
+    {**readers.NAMED, **flamby.NAMED, **beijing_air.NAMED},
     of=NamedData,
     made_of=NamedData,
 )
