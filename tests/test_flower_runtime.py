@@ -1,97 +1,27 @@
 """The same ServerApp and ClientApp under Flower's own simulation (Ray)."""
 
 import json
-import os
-import subprocess
-import sys
-import time
-from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from superlinks import PATIENCE, superlink
 
-from client_app.simulated_sites import SIMULATION
 from common.config import Settings
 from deploy.simulation.grid import simulate
-from deploy.sites.site import free_port
 
 ROOT = Path(__file__).parent.parent
-PATIENCE = 500.0  # seconds; machines that run tests have other things to do
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE)]
 
 
 @pytest.fixture(scope="module")
 def flower(tmp_path_factory):
-    """Runs ``flwr`` with a home and a SuperLink of its own, which is stopped at the end.
-
-    Flower would start one itself, and give up after 15 s: too few where a machine is busy.
-    """
-    home = tmp_path_factory.mktemp("flower-home")
-    bin_folder = Path(sys.executable).parent
-    environment = os.environ | {
-        "FLWR_HOME": str(home),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "RAY_USAGE_STATS_ENABLED": "0",
-        SIMULATION: "1",
-        "PATH": f"{bin_folder}{os.pathsep}{os.environ['PATH']}",
-    }
-
-    def run(*words):
-        return subprocess.run(
-            [bin_folder / "flwr", *words],
-            cwd=ROOT,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-        )
-
-    port = free_port()
-    (home / "config.toml").write_text(
-        '[superlink]\ndefault = "ours"\n\n'
-        f'[superlink.ours]\naddress = "127.0.0.1:{port}"\ninsecure = true\n'
-    )
-    words = ["--insecure", "--simulation", "--isolation", "subprocess"]
-    started = [*words, "--host", "127.0.0.1", "--port", str(port)]
-    with (home / "superlink.log").open("wb") as log:
-        process = subprocess.Popen(
-            [bin_folder / "flower-superlink", *started], env=environment, stdout=log, stderr=log
-        )
-    try:
-        wait_for(process, f"http://127.0.0.1:{port}/health")
-        yield run
-    finally:
-        stop(home)
-        process.wait()
-
-
-def wait_for(process, address):
-    end = time.monotonic() + PATIENCE
-    while time.monotonic() < end:
-        assert process.poll() is None, "flower-superlink ended"
-        with suppress(httpx.HTTPError):
-            if httpx.get(address, timeout=5).is_success:
-                return
-        time.sleep(0.25)
-    raise AssertionError("flower-superlink does not answer")
-
-
-def stop(home):
-    """End the detached SuperLink and what it started: every process with this FLWR_HOME."""
-    wanted = f"FLWR_HOME={home}".encode()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            mine = wanted in (process / "environ").read_bytes().split(b"\0")
-            if mine and process.name != str(os.getpid()):
-                os.kill(int(process.name), 9)
-        except (OSError, ProcessLookupError):
-            continue  # it ended by itself
+    """Runs ``flwr`` in this repository."""
+    with superlink(tmp_path_factory.mktemp("flower-home")) as run:
+        yield partial(run, ROOT)
 
 
 def run_config(settings):

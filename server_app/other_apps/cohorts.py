@@ -57,8 +57,8 @@ class Cohorts(Strategy):
         **settings: Scalar,
     ) -> None:
         given = {**settings, "clients_per_round": clients_per_round}
-        self.settings, self._method = composed(method, given)
-        inner_strategy.check(strategy, self._method, self.settings)
+        self.settings, composition = composed(method, given)
+        inner_strategy.check(strategy, composition, self.settings)
         self.strategy = strategy
         self.cohorts: dict[int, tuple[str, ...]] = {}
         """Names of the sites that were asked to train, by round."""
@@ -139,6 +139,8 @@ class Cohorts(Strategy):
         assert self._known is not None
         assert self._cohort is not None
         came = list(replies)
+        if not self.settings.secagg:
+            self._known.say_who_is_missing(self._cohort.clients.tolist(), came)
         self._known.trained(came, self._sent)
         weights = self._cohort.by_client(len(self._known.roster))
         inner_strategy.weighed(self.strategy, came, self._known, weights)
@@ -166,7 +168,7 @@ class Cohorts(Strategy):
     def _meet(self, grid: Grid) -> KnownSites:
         """Return what is known of the sites; they are asked once, also where nobody calls start."""
         if self._known is None:
-            known = KnownSites(self.settings, self._method)
+            known = KnownSites(self.settings)
             least = getattr(self.strategy, "min_available_nodes", 1)
             known.meet(grid, self.settings.num_clients or least, self._timeout)
             self._known = known

@@ -11,9 +11,9 @@ from common import messages, seeds
 from common.config import Settings
 from common.errors import RoundError
 from common.messages import Introduction, Parameters
+from server_app import methods
 from server_app.clustering.by_labels import LabelGroups
 from server_app.clustering.clusters import Clusters
-from server_app.methods import Method
 from server_app.other_apps.app_grid import MarkedGrid
 from server_app.rounds.attendance import Attendance
 from server_app.rounds.intake import IntakeGrid
@@ -38,11 +38,11 @@ class KnownSites:
     their ids.
 
     Args:
-        settings: of the strategy.
-        method: that they name.
+        settings: of the strategy, which name the method.
     """
 
-    def __init__(self, settings: Settings, method: Method) -> None:
+    def __init__(self, settings: Settings) -> None:
+        method = methods.build(settings)  # anew, for some rules remember
         self._settings = settings
         self._select = method.select
         self._needs = method.needs
@@ -129,7 +129,18 @@ class KnownSites:
             return
         for client, reply in self.by_client(replies):
             for arrays in reply.content.array_records.values():
-                self._updates[client] = flat(parameters_of(arrays)) - flat(sent)
+                model = parameters_of(arrays)
+                if _shapes(model) != _shapes(sent):
+                    [name] = self.names([client])
+                    raise RoundError(f"{name} replied with another model than it was sent")
+                self._updates[client] = flat(model) - flat(sent)
+
+    def say_who_is_missing(self, clients: Iterable[int], replies: Iterable[Message]) -> None:
+        """Log who of a cohort has sent nothing, not even an error."""
+        came = {reply.metadata.src_node_id for reply in replies}
+        silent = [client for client in clients if self.roster.nodes[client] not in came]
+        if silent:
+            log.warning("%s did not answer in time", ", ".join(self.names(silent)))
 
     def by_client(self, replies: Iterable[Message]) -> list[tuple[int, Message]]:
         """Return the replies of known sites that hold something, each with its client."""
@@ -210,6 +221,10 @@ class KnownSites:
 def parameters_of(arrays: ArrayRecord) -> dict[str, np.ndarray]:
     """Return a model's arrays by name."""
     return {name: array.numpy() for name, array in arrays.items()}
+
+
+def _shapes(model: Parameters) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in model.items()}
 
 
 def _marked(grid: Grid, release: str) -> Grid:

@@ -65,12 +65,12 @@ class PerCluster(OwnRounds):
     ) -> None:
         everybody = not settings.keys() & {"clients_per_round", "selection"}
         selection = "all" if everybody else "auto"
-        self.settings, self._method = composed(
+        self.settings, composition = composed(
             method, settings, routing="per-cluster", selection=selection
         )
         self._make = make_strategy
         self._first = make_strategy()
-        inner_strategy.check(self._first, self._method, self.settings)
+        inner_strategy.check(self._first, composition, self.settings)
         weight_key = inner_strategy.weight_key(self._first)
         self._sums = AppSums(self.settings, tuple(summed_metrics), weight_key)
         self._folder = RunFolder(Path(models_dir).absolute())
@@ -80,7 +80,7 @@ class PerCluster(OwnRounds):
         """By cluster, as they are after the last round."""
         self.cohorts: dict[int, tuple[str, ...]] = {}
         """Names of the sites that were asked to train, by round."""
-        self._known = KnownSites(self.settings, self._method)
+        self._known = KnownSites(self.settings)
 
     @property
     def clusters(self) -> dict[str, int]:
@@ -134,7 +134,7 @@ class PerCluster(OwnRounds):
         self._first.summary()
 
     def _begin(self, grid: Grid, initial_arrays: ArrayRecord, timeout: float) -> None:
-        self._known = known = KnownSites(self.settings, self._method)
+        self._known = known = KnownSites(self.settings)
         least = getattr(self._first, "min_available_nodes", 1)
         known.meet(grid, self.settings.num_clients or least, timeout)
         for cluster, size in enumerate(known.clusters.sizes.tolist()):
@@ -171,7 +171,10 @@ class PerCluster(OwnRounds):
                 server_round, cohort, sent, models, known, grid, timeout
             )
         else:
-            replies = grid.send_and_receive(chain.from_iterable(sent), timeout=timeout)
+            replies = list(grid.send_and_receive(chain.from_iterable(sent), timeout=timeout))
+            asked = {message.metadata.dst_node_id for message in chain.from_iterable(sent)}
+            clients = [known.roster.nodes.index(node) for node in sorted(asked)]
+            known.say_who_is_missing(clients, replies)
         found = {}
         for cluster, came in self._by_cluster(replies).items():
             strategy = self.strategies[cluster]

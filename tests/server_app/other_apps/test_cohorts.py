@@ -281,10 +281,39 @@ def test_noise_hides_labels_and_a_largest_label_in_the_clear_is_refused():
         play(Cohorts(FedAvg(), method="simclust", clients_per_round=2, **protected), grid)
 
 
-def test_start_can_be_called_again():
-    strategy = Cohorts(FedAvg(), method="random", clients_per_round=2)
+@pytest.mark.parametrize("method", ["random", "fed-ent-opt"])
+def test_start_can_be_called_again(method):
+    strategy = Cohorts(FedAvg(), method=method, clients_per_round=2)
     runs = []
     for _ in range(2):
-        play(strategy, Parts(counting_app(), 5))
+        play(strategy, Parts(counting_app(WITH_LABELS), 7))
         runs.append(strategy.cohorts)
     assert runs[0] == runs[1]
+
+
+def test_a_site_that_never_answers_is_named_and_the_round_goes_on(caplog):
+    class Losing(Parts):
+        """A grid that brings no reply of one node to a training."""
+
+        def send_and_receive(self, messages, *, timeout=None):
+            replies = list(super().send_and_receive(messages, timeout=timeout))
+            lost = [r for r in replies if r.metadata.src_node_id == 4 and "arrays" in r.content]
+            return [reply for reply in replies if reply not in lost]
+
+    strategy = Cohorts(FedAvg(), method="simclust", clients_per_round=5)
+    with caplog.at_level(logging.INFO, "coterie"):
+        result = play(strategy, Losing(counting_app(WITH_LABELS), 5), rounds=1)
+    assert "site-2 did not answer in time" in caplog.text
+    assert result.arrays["w"].numpy().sum() == pytest.approx(1)
+
+
+def test_a_reply_with_another_model_is_refused_by_name_where_updates_are_compared():
+    def grows(message, context, call_next):
+        reply = call_next(message, context)
+        if context.node_config["partition-id"] == 1 and "arrays" in reply.content:
+            reply.content["arrays"]["more"] = reply.content["arrays"]["w"]
+        return reply
+
+    grid = Parts(counting_app([*WITH_LABELS, grows]), 4)
+    with pytest.raises(RoundError, match="site-1 replied with another model than it was sent"):
+        play(Cohorts(FedAvg(), method="delta", clients_per_round=4), grid)

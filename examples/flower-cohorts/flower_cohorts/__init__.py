@@ -1,0 +1,1 @@
+"""flower-cohorts: a Flower app in which SimClust says who trains."""

@@ -1,0 +1,90 @@
+"""The example apps under Flower's own simulation, with strategies of Flower's inside."""
+
+import json
+import os
+import re
+from functools import partial
+from pathlib import Path
+
+import pytest
+from safetensors.numpy import load_file
+from superlinks import PATIENCE, superlink
+
+ROOT = Path(__file__).parent.parent
+EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/pyproject.toml"))
+STRATEGIES = ("fedavg", "fedadam", "krum")
+
+
+def test_each_example_differs_from_flower_s_template_in_what_its_page_says_alone():
+    assert [path.name for path in EXAMPLES] == [
+        *("flower-cohorts", "flower-per-cluster", "flower-secure-sum")
+    ]
+    parts = []
+    for path in EXAMPLES:
+        package = path / path.name.replace("-", "_")
+        task = (package / "task.py").read_text().partition("    rows = rng.permutation(rows)\n")
+        client = (package / "client_app.py").read_text().partition("@app.train()")
+        parts.append((task[2].partition("images, labels")[2], client[2]))
+    assert len(set(parts)) == 1
+
+
+@pytest.fixture(scope="module")
+def flower(tmp_path_factory):
+    """Runs ``flwr`` in an example's folder; the apps import this checkout."""
+    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).strip(os.pathsep)
+    with superlink(tmp_path_factory.mktemp("flower-home"), PYTHONPATH=paths) as run:
+        yield run
+
+
+def run(flower, name, **config):
+    """Return what a run of an example printed, and how it ended."""
+    there = partial(flower, ROOT / "examples" / name)
+    words = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    federation = "num-supernodes=6 client-resources-num-cpus=1"
+    done = there("run", ".", "--stream", "--federation-config", federation, "--run-config", words)
+    # flwr run exits 0 also when the run failed; the newest run is listed first
+    status = json.loads(there("ls", "--format", "json").stdout)["runs"][0]["status"]
+    return done.stdout + done.stderr, status
+
+
+slow = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE)]
+
+
+@pytest.mark.parametrize("strategy", [pytest.param(each, marks=slow) for each in STRATEGIES])
+def test_cohorts_come_from_different_clusters_of_labels(flower, strategy):
+    said, status = run(flower, "flower-cohorts", strategy=strategy)
+    assert status == "finished:completed", said
+    rounds = re.findall(r"round \d: (site-\d), (site-\d) trained, accuracy (0\.\d+)", said)
+    assert len(rounds) == 5, said
+    assert float(rounds[-1][2]) > 0.15  # two sites of six, each with few classes
+
+
+@pytest.mark.parametrize("strategy", [pytest.param(each, marks=slow) for each in STRATEGIES])
+def test_the_kinds_of_sites_are_found_and_each_has_a_model(flower, tmp_path, strategy):
+    config = {"strategy": strategy, "models-dir": str(tmp_path)}
+    said, status = run(flower, "flower-per-cluster", **config)
+    assert status == "finished:completed", said
+    found = re.findall(r"cluster (\d): (.*), accuracy (0\.\d+)", said)
+    assert [sites for _, sites, _ in found] == [
+        *("site-0, site-2, site-4", "site-1, site-3, site-5")
+    ]
+    assert min(float(accuracy) for *_, accuracy in found) > 0.5
+    models = [load_file(tmp_path / f"cluster-{cluster}.safetensors") for cluster in range(2)]
+    assert models[0].keys() == models[1].keys()
+
+
+@pytest.mark.parametrize("strategy", [pytest.param(each, marks=slow) for each in STRATEGIES[:2]])
+def test_secure_sums_train_the_model(flower, strategy):
+    said, status = run(flower, "flower-secure-sum", strategy=strategy)
+    assert status == "finished:completed", said
+    rounds = re.findall(r"round \d: loss (\d\.\d+), accuracy (0\.\d+)", said)
+    assert len(rounds) == 5, said
+    assert float(rounds[-1][0]) < float(rounds[0][0])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(4 * PATIENCE)
+def test_krum_over_secure_sums_is_refused_in_one_line(flower):
+    said, status = run(flower, "flower-secure-sum", strategy="krum")
+    assert status == "finished:failed", said
+    assert "secagg=True: Krum may look at single updates" in said
