@@ -111,7 +111,8 @@ def compare(
 ) -> Path:
     """Run many federations, skip those that are done, and return the comparison's folder.
 
-    It holds ``table.csv``, ``runs.csv`` and ``comparison.html``.
+    It holds ``table.csv``, ``runs.csv`` and ``comparison.html``. A script calls this under
+    ``if __name__ == "__main__":``, as runs are played in processes that import it.
 
     Args:
         file: a comparison's TOML file.
