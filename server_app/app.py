@@ -127,7 +127,9 @@ def _run(
         sites = [Introduction(**site) for site in state["sites"]]
         roster = reintroduce(grid, sites, timeout=timeout)
     else:
-        roster = introduce(grid, expected=settings.num_clients, timeout=timeout)
+        # A site that does not have the run's foreign code, or does not allow it, is not left out.
+        foreign = bool(plugins.foreign_pieces(settings.to_dict()))
+        roster = introduce(grid, expected=settings.num_clients, timeout=timeout, everybody=foreign)
     folder.write_sites(roster.sites)
     folder.write_preprocessing(grid.preprocessing(), roster.sites[0])
     there = zip(roster.names, roster.available(grid), strict=True)

@@ -30,6 +30,10 @@ class Deployment:
         }
         self.processes = {}
 
+    def finds_modules_in(self, folder):
+        """Let all processes to come import what is installed in a folder."""
+        self._environment["PYTHONPATH"] += f":{folder}"
+
     def coterie(self, *words, check=True, **options):
         command = [sys.executable, "-m", "deploy.cli", *map(str, words)]
         options = {"capture_output": True, "timeout": PATIENCE} | options

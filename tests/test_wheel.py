@@ -8,6 +8,7 @@ import sys
 import venv
 from pathlib import Path
 
+import acme
 import pytest
 from flwr.cli.build import build_fab_from_disk
 from plan import PACKAGES, ROOT
@@ -191,3 +192,15 @@ def test_the_wheel_ships_the_same_app_as_the_checkout(installed, strangers):
     )
     said = done(programs / "python", "-P", "-c", code, cwd=strangers)
     assert said.strip() == str(strangers / "site/coterie/__init__.py")
+
+
+@pytest.mark.slow
+def test_a_third_partys_package_works_beside_the_wheel(installed, strangers):
+    programs, _ = installed
+    pip = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+    beside = ("install", "--no-deps", "--no-build-isolation", acme.PROJECT)
+    done(*pip, "--python", programs / "python", *beside)
+    [packages] = (programs.parent / "lib").glob("*/site-packages")
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    environment["OMP_NUM_THREADS"] = "1"
+    acme.play(acme.Commands([programs / "coterie"], strangers, environment), packages)

@@ -1,9 +1,11 @@
 """Pages of docs/methods, from the catalogue.
 
-python docs/methods/generate.py
+python docs/methods/generate.py          # of this repository's methods, here
+python docs/methods/generate.py FOLDER   # of all methods with a card, other packages' too, there
 """
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -11,7 +13,7 @@ sys.path.insert(0, str(FOLDER.parents[1]))  # from a checkout that is not instal
 
 from common.config import Settings, allowed_values  # noqa: E402
 from server_app.methods import Card  # noqa: E402
-from server_app.methods.catalogue import CARDS  # noqa: E402
+from server_app.methods.catalogue import CARDS, all_cards  # noqa: E402
 
 _MADE = "<!-- Made by docs/methods/generate.py from server_app/methods: change it there. -->\n"
 _CLOSING = """\
@@ -34,21 +36,21 @@ methods of other packages.
 - [`objective`](../objectives.md) says what a site minimises, [protections](../protections.md) what
   is kept from the server.
 
-[Add your own method](../add-your-own-method.md) in less than 50 lines.
+[Add your own](../add-your-own-method.md) in less than 50 lines.
 """
 
 
-def pages() -> dict[str, str]:
+def pages(cards: Mapping[str, Card] = CARDS) -> dict[str, str]:
     """Return the text of every page by its file's name."""
-    found = {f"{name}.md": page(name, card) for name, card in CARDS.items()}
-    return {"README.md": index()} | found
+    found = {f"{name}.md": page(name, card) for name, card in cards.items()}
+    return {"README.md": index(cards)} | found
 
 
-def index() -> str:
+def index(cards: Mapping[str, Card] = CARDS) -> str:
     """Return the page that lists all methods."""
     rows = [
         f"| [`{name}`]({name}.md) | {card.paper} | {card.trains} | {card.sees} |"
-        for name, card in CARDS.items()
+        for name, card in cards.items()
     ]
     head = ["| `strategy` | paper | who trains | what the server sees |", "|---|---|---|---|"]
     return "\n".join([_MADE, "# Methods\n", *head, *rows, "", _CLOSING])
@@ -80,5 +82,7 @@ def _settings(card: Card) -> str:
 
 
 if __name__ == "__main__":
-    for name, text in pages().items():
-        (FOLDER / name).write_text(text, encoding="utf-8")
+    target = Path(sys.argv[1]) if sys.argv[1:] else FOLDER
+    target.mkdir(parents=True, exist_ok=True)
+    for name, text in pages(all_cards() if sys.argv[1:] else CARDS).items():
+        (target / name).write_text(text, encoding="utf-8")

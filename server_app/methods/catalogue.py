@@ -17,7 +17,7 @@ from server_app.protection import catalogue, secagg_limits
 from server_app.rounds.routing import ROUTINGS
 from server_app.selection.in_clusters import IN_CLUSTERS
 
-__all__ = ["CARDS", "METHODS", "build", "compose", "listing"]
+__all__ = ["CARDS", "METHODS", "all_cards", "build", "compose", "listing"]
 
 METHODS: Table[Callable[[Settings], Method]] = Table(
     "strategy", "coterie.methods", BUILT_IN, of=Callable
@@ -30,11 +30,19 @@ CARDS: Mapping[str, Card] = {name: each.card for name, each in BUILT_IN.items() 
 
 def listing() -> list[tuple[str, str, str, str]]:
     """Return each method's name, paper, who trains, and what the server sees; dashes: not said."""
-    cards = {name: getattr(method, "card", None) for name, method in METHODS.items()}
+    cards = all_cards()
     return [
-        (name, card.paper, card.trains, card.sees) if card else (name, "-", "-", "-")
-        for name, card in cards.items()
+        (name, card.paper, card.trains, card.sees)
+        if (card := cards.get(name))
+        else (name, "-", "-", "-")
+        for name in METHODS
     ]
+
+
+def all_cards() -> dict[str, Card]:
+    """Return the cards of all methods that have one, other packages' too, by name."""
+    found = {name: getattr(method, "card", None) for name, method in METHODS.items()}
+    return {name: card for name, card in found.items() if card}
 
 
 def build(settings: Settings) -> Method:

@@ -182,23 +182,25 @@ def _kind(site: Introduction) -> tuple[object, ...]:
     return site.num_classes, tuple(site.input_shape), site.schema
 
 
-def introduce(grid: Grid, *, expected: int, timeout: float) -> Roster:
+def introduce(grid: Grid, *, expected: int, timeout: float, everybody: bool = False) -> Roster:
     """Ask every connected node who it is; the run starts without those that cannot say it.
 
     Args:
         grid: the connection to the sites.
         expected: how many sites to wait for; 0: whoever is there.
         timeout: seconds to wait for their answers.
+        everybody: whether the run does not start without one of them.
 
     Raises:
-        RoundError: fewer than :data:`FEWEST` of several nodes can take part; why the first cannot.
+        RoundError: fewer than :data:`FEWEST` of several nodes can take part, or than must; why the
+            first cannot.
     """
     nodes = wait_for_nodes(grid, max(expected, 1))
-    return in_order(introductions(grid, nodes, messages.content(), timeout))
+    return in_order(introductions(grid, nodes, messages.content(), timeout, everybody))
 
 
 def introductions(
-    grid: Grid, nodes: Sequence[int], question: RecordDict, timeout: float
+    grid: Grid, nodes: Sequence[int], question: RecordDict, timeout: float, everybody: bool = False
 ) -> dict[int, Introduction]:
     """Return what some nodes say of themselves, without those that cannot; as :func:`introduce`."""
     asked = [Message(question, node, messages.INTRODUCE) for node in nodes]
@@ -212,7 +214,7 @@ def introductions(
             del reasons[node]
         except RoundError as error:
             reasons[node] = str(error)
-    if len(sites) < min(FEWEST, len(nodes)):
+    if len(sites) < (len(nodes) if everybody else min(FEWEST, len(nodes))):
         raise RoundError(next(iter(reasons.values())))
     for reason in reasons.values():
         refused = logs.fact("refused", reason=reason)

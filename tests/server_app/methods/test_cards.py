@@ -89,7 +89,7 @@ def test_card_without_a_text_is_refused():
 
 def block_of_the_guide(language):
     pattern = rf"```{language}\n(.*?)```"
-    [text] = re.findall(pattern, GUIDE.read_text(encoding="utf-8"), re.DOTALL)
+    text, *_ = re.findall(pattern, GUIDE.read_text(encoding="utf-8"), re.DOTALL)
     return text
 
 
