@@ -199,7 +199,8 @@ def choose(message: Message, site: Site) -> Message:
 def _trained(message: Message, site: Site) -> Message:
     if objective_of(site.settings).shares_model:
         require(site, "model")
-    order, parameters = _task(message, site)
+    order = Order.decode(message.content)
+    parameters = received_model(message.content, site, trains=True)
     learned = personal.train(parameters, site, order)
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
     return train_reply(message, site, order, fitted)

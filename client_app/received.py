@@ -7,20 +7,22 @@ from flwr.app import RecordDict
 from client_app.site import Site
 from common import messages, models
 from common.messages import Parameters, Template
-from common.sharing import parts_of_network
+from common.sharing import first_memory, parts_of_network, sent_beside
 
 __all__ = ["received_model", "received_models"]
 
 
-def received_model(content: RecordDict, site: Site) -> Parameters:
+def received_model(content: RecordDict, site: Site, *, trains: bool = False) -> Parameters:
     """Return the model in a message, to be trained or evaluated at a site: its shared arrays.
+
+    Where it is to be trained, with what the run's objective sends beside it.
 
     Raises:
         MessageError: it lacks an array or has another, of other shape or type, or one that holds
             NaN or infinity, running statistics included.
     """
     parameters = messages.decode_arrays(messages.arrays_of(content))
-    _check(parameters, site)
+    _check(parameters, site, trains=trains)
     return parameters
 
 
@@ -29,20 +31,24 @@ def received_models(content: RecordDict, site: Site, number: int) -> list[Parame
     arrays = messages.decode_arrays(messages.arrays_of(content))
     received: list[Parameters] = [*messages.apart(arrays, number)]
     for parameters in received:
-        _check(parameters, site)
+        _check(parameters, site, trains=False)
     return received
 
 
-def _check(parameters: Parameters, site: Site) -> None:
+def _check(parameters: Parameters, site: Site, *, trains: bool) -> None:
     settings, dataset = site.settings, site.dataset
     network = settings.model, dataset.input_shape, dataset.num_classes
-    messages.check_arrays(parameters, _template(settings.objective, *network))
+    messages.check_arrays(parameters, _template(settings.objective, *network, trains))
 
 
-@functools.lru_cache(maxsize=2)
+@functools.lru_cache(maxsize=4)
 def _template(
-    objective: str, model: str, input_shape: tuple[int, ...], num_classes: int
+    objective: str, model: str, input_shape: tuple[int, ...], num_classes: int, trains: bool
 ) -> Template:
     whole = models.parameters_of(models.blank(model, input_shape, num_classes))
     shared = parts_of_network(objective, model, input_shape, num_classes).shared
-    return Template.of({name: value for name, value in whole.items() if name in shared})
+    received = {name: value for name, value in whole.items() if name in shared}
+    if trains:
+        buffers = models.buffer_names(model, input_shape, num_classes)
+        received |= sent_beside(objective, first_memory(received, buffers), 0)
+    return Template.of(received)

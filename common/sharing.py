@@ -11,9 +11,18 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Parameters
 from common.networks import Shape
-from common.objectives import BATCH_NORM, BODY, HEAD, OBJECTIVES, head_of
+from common.objectives import BATCH_NORM, BODY, HEAD, OBJECTIVES, beside_model, head_of
 
-__all__ = ["Parts", "by_round", "first_shared", "newest", "parts", "parts_of_network"]
+__all__ = [
+    "Parts",
+    "by_round",
+    "first_memory",
+    "first_shared",
+    "newest",
+    "parts",
+    "parts_of_network",
+    "sent_beside",
+]
 
 
 @dataclass(frozen=True)
@@ -75,6 +84,20 @@ def first_shared(settings: Settings, input_shape: Shape, num_classes: int) -> di
         return {}
     first = models.initial_parameters(settings, input_shape, num_classes)
     return {name: value for name, value in first.items() if name in shared}
+
+
+def first_memory(model: Parameters, buffers: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return the zeros that are remembered of a model at first: of its parameters alone."""
+    names = [name for name in model if name not in frozenset(buffers)]
+    return {name: np.zeros(model[name].shape, np.float32) for name in names}
+
+
+def sent_beside(objective: str, memory: Parameters, era: int) -> dict[str, np.ndarray]:
+    """Return what goes with a model to sites that train it; nothing for most objectives."""
+    known = OBJECTIVES.named(objective).memory
+    if known is None:
+        return {}
+    return beside_model(memory if known.travels else {}, np.array(era, np.int64))
 
 
 def by_round(kept: Parameters) -> Mapping[int, dict[str, np.ndarray]]:

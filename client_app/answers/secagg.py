@@ -90,7 +90,7 @@ def train(message: Message, site: Site, context: Context) -> Message:
     require(site, "masked-model")
     order = SecaggOrder.decode(message.content)
     scale = begin(order, site, context)
-    parameters = received_model(message.content, site)
+    parameters = received_model(message.content, site, trains=True)
     learned = personal.train(parameters, site, _fresh(order, site.settings))
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
     fitted, noise = with_noise.update_answer(message, site, fitted)

@@ -90,7 +90,9 @@ def fit(
             fitted.parameters[still] = parameters[still].copy()
     else:
         fitted = _fit_by_hand(sgd, parameters, lesson, pull, phase)
-    return replace(fitted, seconds=watch.seconds)
+    batches = -(-len(lesson.rows) // settings.batch_size)
+    steps = batches * (phase.epochs or settings.local_epochs)
+    return replace(fitted, seconds=watch.seconds, steps=steps)
 
 
 def fit_together(

@@ -78,19 +78,20 @@ class PersonalModels:
         digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8)
         return cls(site.keeper, f"personal-{digest.hexdigest()}.safetensors")
 
-    def up_to(self, server_round: float, like: Parameters) -> dict[str, np.ndarray] | None:
+    def up_to(self, server_round: float, like: Parameters | None) -> dict[str, np.ndarray] | None:
         """Return what was kept of the newest round up to this one; None if nothing was.
 
         Args:
             server_round: from 1; 0 is before everything.
-            like: a whole model of the run, for the order of the arrays, which the file lacks.
+            like: a whole model of the run, for the order of its arrays, which the file lacks; None
+                where no model is kept.
         """
         known = self._read()
         rounds = [trained for trained in known if trained <= server_round]
         if not rounds:
             return None
         model = known[max(rounds)]
-        return {name: model[name] for name in like if name in model}
+        return model if like is None else {name: model[name] for name in like if name in model}
 
     def write(self, server_round: int, parameters: Parameters) -> None:
         """Keep a round's model, and of the others the one it started from."""
@@ -118,12 +119,12 @@ def train(received: Parameters, site: Site, order: Order) -> Learned:
     def fit(start: Parameters, pull: Pull | None = None, phase: Phase = USUAL) -> Fitted:
         return engine.fit(start, Lesson.of(site, order), settings, pull, phase)
 
-    if objective.uses_received:
+    if objective.uses_received and objective.memory is None:
         return objective.learn(received, None, fit, settings)
     kept, first = PersonalModels.of(site), _first(received, site)
     with site.keeper.locked():
-        known = kept.up_to(order.round - 1, first)
-        if objective.is_personal:
+        known = kept.up_to(order.round - 1, first if objective.memory is None else None)
+        if objective.is_personal or objective.memory is not None:
             learned = objective.learn(first, known, fit, settings)
         else:
             learned = objective.learn({**first, **(known or {})}, None, fit, settings)

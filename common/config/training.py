@@ -38,7 +38,8 @@ class TrainingSettings(Schema):
     objective: Annotated[str, KeyOf("common.objectives:OBJECTIVES")] = Field(
         "fedavg",
         description="what a site minimises; ditto, pfedme: a personal model beside the common one; "
-        "local: nothing is shared; fedper, lg-fedavg, fedrep, fedbabu, fedbn: part of a model is",
+        "local: nothing is shared; fedper, lg-fedavg, fedrep, fedbabu, fedbn: part of a model is; "
+        "scaffold, feddyn: a common model without drift",
     )
     fine_tune_epochs: int = Field(
         -1,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from common.objectives.contract import (
     BATCH_NORM,
     BODY,
+    ERA,
     HEAD,
     USUAL,
     Fit,
@@ -22,8 +23,20 @@ from common.objectives.contract import (
     Parameters,
     Phase,
     Pull,
+    ServerMemory,
     Sharing,
+    beside_model,
     head_of,
+    split,
+)
+from common.objectives.corrections import (
+    DriftSettings,
+    FedDynSettings,
+    ScaffoldSettings,
+    dynamic_average,
+    feddyn,
+    moved_control,
+    scaffold,
 )
 from common.objectives.shared_parts import FedRepSettings, fedbabu, fedrep
 from common.objectives.whole_models import (
@@ -45,6 +58,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BATCH_NORM",
     "BODY",
+    "ERA",
     "HEAD",
     "OBJECTIVES",
     "USUAL",
@@ -57,7 +71,9 @@ __all__ = [
     "Parameters",
     "Phase",
     "Pull",
+    "ServerMemory",
     "Sharing",
+    "beside_model",
     "ditto",
     "fedavg",
     "fedprox",
@@ -66,6 +82,7 @@ __all__ = [
     "objective_of",
     "part_of_the_way",
     "pfedme",
+    "split",
 ]
 
 OBJECTIVES: Table[Objective] = Table(
@@ -126,6 +143,18 @@ OBJECTIVES: Table[Objective] = Table(
             fedavg,
             "a common model but for its batch norm, which is each site's own (FedBN)",
             sharing=Sharing(kept=frozenset({BATCH_NORM})),
+        ),
+        "scaffold": Objective(
+            scaffold,
+            "one common model, the drift of each site's gradients taken out (SCAFFOLD)",
+            memory=ServerMemory(moved_control, travels=True),
+            settings=(DriftSettings, ScaffoldSettings),
+        ),
+        "feddyn": Objective(
+            feddyn,
+            "one common model, to which each site's own optimum is bent (FedDyn)",
+            memory=ServerMemory(dynamic_average, travels=False, counts_sites=True),
+            settings=(DriftSettings, FedDynSettings),
         ),
     },
     of=Objective,

@@ -68,6 +68,8 @@ class Fitted:
     loss: float
     """Mean over the last local epoch, in nats."""
     seconds: float = 0.0
+    steps: int = 0
+    """Batches that it took."""
     anchor: Model | None = None
     """Where the pull's anchor moved to; None where nothing pulled."""
 
@@ -94,6 +96,38 @@ class Learned:
 
 Learn = Callable[[Parameters, Parameters | None, Fit, "Settings"], Learned]
 """(model received, personal model so far or None, SGD, settings) -> what was learned."""
+
+MEMORY: Final = "memory:"
+"""Begins the names of arrays that travel beside a model, to sites that train it and back."""
+ERA: Final = "era"
+"""Among them: how often the clusters were formed anew, upon which everybody forgets."""
+
+
+def split(arrays: Parameters) -> tuple[Model, Model]:
+    """Return a model's own arrays and those beside it, by their names without the prefix."""
+    model = {name: value for name, value in arrays.items() if not name.startswith(MEMORY)}
+    beside = {n.removeprefix(MEMORY): v for n, v in arrays.items() if n.startswith(MEMORY)}
+    return model, beside
+
+
+def beside_model(vectors: Parameters, era: np.ndarray) -> Model:
+    """Return arrays as they travel, or are kept, beside a model; of floats as float32."""
+    named = {f"{MEMORY}{name}": value.astype(np.float32) for name, value in vectors.items()}
+    return {**named, f"{MEMORY}{ERA}": era}
+
+
+@dataclass(frozen=True)
+class ServerMemory:
+    """What an objective remembers of a model at the server; a vector of zeros at first."""
+
+    step: Callable[[Model, Model, Model, float], tuple[Model, Model]]
+    """(model before, average with what came beside it, memory, share of the sites' weights that
+    answered, in (0, 1]) -> model and memory after."""
+    travels: bool
+    """Whether sites that train a model are sent its memory, and send theirs; else its era only."""
+    counts_sites: bool = False
+    """Whether all sites count alike in averages and shares; else by rows."""
+
 
 ServerStep = Callable[[Model, Model, "Settings"], Model]
 """(model before the round, average of the cohort's, settings) -> model after it."""
@@ -153,6 +187,8 @@ class Objective:
     step: ServerStep = to_the_average
     """What the server makes of a model and the average of its cohort's."""
     settings: tuple[type[PieceSettings], ...] = ()
+    memory: ServerMemory | None = None
+    """What is remembered of models beside them; sites then keep a memory of their own, too."""
     fine_tune_epochs: int = 0
     """What ``fine-tune-epochs`` is for a run that does not say."""
     strength: str = ""

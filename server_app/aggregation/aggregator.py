@@ -1,7 +1,9 @@
 """Aggregators: what becomes of a run's models when a round's updates are there."""
 
+import functools
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from common.errors import ConfigError
 from common.messages import Parameters
 from common.objectives import objective_of
 from server_app.aggregation import robust
+from server_app.aggregation.memories import Memories
 from server_app.aggregation.rules import AGGREGATIONS, changed, flat_updates
 from server_app.aggregation.server_optimizers import (
     ServerOptimizer,
@@ -23,7 +26,7 @@ from server_app.protection import catalogue
 from server_app.rounds.attempt import Update
 from server_app.rounds.divergence import weight_divergences
 from server_app.rounds.roster import Roster
-from server_app.selection.rules import Selection
+from server_app.selection.rules import Cohort, Selection
 
 __all__ = ["Aggregator", "check", "divergences"]
 
@@ -38,7 +41,13 @@ class Aggregator:
     def __init__(self, settings: Settings, roster: Roster) -> None:
         self._settings = settings
         self._rule = AGGREGATIONS.named(settings.aggregation)
-        self._optimizer = _optimizer(settings, roster)
+        site = roster.sites[0]
+        network = settings.model, tuple(site.input_shape), site.num_classes
+        buffers = functools.partial(models.buffer_names, *network)
+        self._optimizer = _optimizer(settings, buffers)
+        memory = objective_of(settings).memory
+        self._memories = Memories(settings, buffers() if memory else frozenset())
+        self._counts_sites = memory is not None and memory.counts_sites
         if settings.update_privacy == "local-dp" and self._rule.picks:
             log.warning(
                 "aggregation=%s under update-privacy=local-dp: which updates lie close together "
@@ -52,6 +61,8 @@ class Aggregator:
         updates: Sequence[Update],
         routes: np.ndarray,
         cohort_weights: np.ndarray | None,
+        beside: Mapping[int, Model] = MappingProxyType({}),
+        rows: np.ndarray | None = None,
     ) -> tuple[list[Model], dict[int, str]]:
         """Return the models after the updates, and what was done to single ones, by client.
 
@@ -63,29 +74,69 @@ class Aggregator:
             updates: usable ones.
             routes: (n,) model that each client's update goes into.
             cohort_weights: (n,) weight of each client; None: its number of examples.
+            beside: what came beside some clients' models.
+            rows: (n,) training rows of each client, for objectives with a memory.
         """
         after, treated = list(models), dict[int, str]()
+        sent = self.sent(models)
+        updates = [(a, report, {**own, **beside.get(a.client, {})}) for a, report, own in updates]
+        shares = self._shares(routes, rows)
         for index in range(len(models)):
             mine = [update for update in updates if routes[update[0].client] == index]
             if mine:
-                after[index], said = self._after_one(index, models[index], mine, cohort_weights)
+                combined, said = self._combined(index, sent[index], mine, cohort_weights)
+                if combined is not None:
+                    share = float(shares[[update[0].client for update in mine]].sum())
+                    after[index] = self.step(index, models[index], combined, share)
                 treated |= said
         return after, treated
 
-    def _after_one(
+    def sent(self, models: Sequence[Model]) -> list[Model]:
+        """Return the models as they go to sites that train them, with what goes beside them."""
+        return self._memories.sent(models)
+
+    def weighed(self, cohort: Cohort) -> Cohort:
+        """Return the cohort, with all sites counting alike if the objective asks for that."""
+        return (
+            Cohort(cohort.clients, np.ones(len(cohort.clients))) if self._counts_sites else cohort
+        )
+
+    def after_sums(
+        self,
+        models: Sequence[Model],
+        averages: Mapping[int, Model],
+        clients: Iterable[int],
+        routes: np.ndarray,
+        rows: np.ndarray,
+    ) -> list[Model]:
+        """Return the models after averages over some clients, of which nothing else was seen."""
+        after, shares = list(models), self._shares(routes, rows)
+        answered = np.array(sorted(clients), dtype=np.int64)
+        for index, average in averages.items():
+            share = float(shares[answered[routes[answered] == index]].sum())
+            after[index] = self.step(index, models[index], average, share)
+        return after
+
+    def _shares(self, routes: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
+        """Return each client's share (n,) of the weights of all sites of its model."""
+        weights = np.ones(len(routes)) if rows is None or self._counts_sites else rows
+        shares: np.ndarray = weights / np.bincount(routes, weights=weights)[routes]
+        return shares
+
+    def _combined(
         self,
         index: int,
         before: Model,
         updates: Sequence[Update],
         cohort_weights: np.ndarray | None,
-    ) -> tuple[Model, dict[int, str]]:
-        """Return one model after its updates, at least one, and what was done to them."""
+    ) -> tuple[Model | None, dict[int, str]]:
+        """Return what one model's updates, at least one, amount to, and what was done to them."""
         clients = [answer.client for answer, _, _ in updates]
         least = self._rule.fewest(self._settings)
         if len(updates) < least:
             words = f"{len(updates)} updates of model {index}, {self._rule_name} needs {least}"
             log.warning("%s: the model stays as it is", words)
-            return before, dict.fromkeys(clients, f"not used: {words}")
+            return None, dict.fromkeys(clients, f"not used: {words}")
         rows = [float(report.num_examples) for _, report, _ in updates]
         weights = np.array(rows) if cohort_weights is None else cohort_weights[clients]
         trained, notes = self._clipped(before, [parameters for _, _, parameters in updates])
@@ -93,26 +144,37 @@ class Aggregator:
         for place in combined.left_out:
             notes[place] += [f"left out by {self._rule_name}"]
         treated = {c: ", ".join(said) for c, said in zip(clients, notes, strict=True) if said}
-        return self.step(index, before, combined.model), treated
+        return combined.model, treated
 
-    def step(self, index: int, before: Parameters, average: Model) -> Model:
-        """Return what the server makes of a model and the average of its cohort's."""
+    def step(self, index: int, before: Parameters, average: Model, share: float = 1.0) -> Model:
+        """Return what the server makes of a model and the average of its cohort's.
+
+        ``share``: of the weights of all the model's sites, that of those who answered.
+        """
+        average = self._memories.step(index, before, average, share)
         stepped = objective_of(self._settings).step(dict(before), average, self._settings)
         return self._optimizer.step(index, before, stepped) if self._optimizer else stepped
 
     def regroup(self, before: np.ndarray, after: np.ndarray, rows: np.ndarray) -> None:
-        """Take along what is remembered of each model, as ``routing.regrouped`` the models."""
+        """Take along the optimiser's state of each model, as ``routing.regrouped`` the models.
+
+        What an objective remembers begins anew.
+        """
+        self._memories.forget()
         if self._optimizer:
             self._optimizer.regroup(before, after, rows)
 
     def state(self) -> dict[str, Any]:
         """Return what is remembered of the models, as a checkpoint keeps it."""
-        return self._optimizer.state() if self._optimizer else {}
+        optimizer = self._optimizer.state() if self._optimizer else {}
+        remembered = self._memories.state()
+        return {"optimizer": optimizer, "memories": remembered} if remembered else optimizer
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
+        self._memories.restore(state.get("memories", {}))
         if self._optimizer:
-            self._optimizer.restore(state)
+            self._optimizer.restore(state.get("optimizer", state))
 
     @property
     def _rule_name(self) -> str:
@@ -153,6 +215,11 @@ def check(settings: Settings, select: Selection) -> None:
     for word, needs_updates in ((named, rule.needs_updates), ("clip-updates", _clips(settings))):
         if needs_updates:
             catalogue.check(frozenset({"updates"}), settings, of=word)
+    if select.weighs and objective_of(settings).memory:
+        raise ConfigError(
+            f"objective={settings.objective} remembers by the shares of all sites, and "
+            f"strategy={settings.strategy} weighs its cohort by its own; use strategy=random"
+        )
     if select.weighs and not rule.weighs:
         raise ConfigError(
             f"{named} counts every update alike, and strategy={settings.strategy} rests on the "
@@ -185,15 +252,15 @@ def _clips(settings: Settings) -> bool:
     return settings.clip_updates == "median" or float(settings.clip_updates) > 0
 
 
-def _optimizer(settings: Settings, roster: Roster) -> ServerOptimizer | None:
+def _optimizer(settings: Settings, buffers: Callable[[], frozenset[str]]) -> ServerOptimizer | None:
     if settings.server_optimizer == "none":
         return None
-    site, own = roster.sites[0], settings.of(ServerOptimizerSettings)
+    own = settings.of(ServerOptimizerSettings)
     return server_optimizer(
         settings.server_optimizer,
         learning_rate=own.server_learning_rate,
         beta1=own.server_beta1,
         beta2=own.server_beta2,
         tau=own.server_tau,
-        buffers=models.buffer_names(settings.model, tuple(site.input_shape), site.num_classes),
+        buffers=buffers(),
     )

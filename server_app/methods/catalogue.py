@@ -92,6 +92,11 @@ def _check_parts(method: Method, settings: Settings) -> None:
     """Refuse to look at parts of models that never leave the sites, or that nobody trains."""
     reads = method.asked.reads if method.asked else frozenset()
     sharing = objective_of(settings).sharing
+    if objective_of(settings).memory and "model-choice" in method.needs:
+        raise ConfigError(
+            f"objective={settings.objective} remembers of the model that a site trains, and under "
+            f"strategy={settings.strategy} that can be another one every round; use another of them"
+        )
     for parts, said in (
         (reads & sharing.kept, "stays at the sites"),
         (reads if reads <= sharing.frozen else None, "is nobody's own, for nobody trains it"),

@@ -89,25 +89,20 @@ class SecaggAverages:
         models: Models,
         cohort: Cohort,
         routes: np.ndarray,
-        step: Callable[[int, Parameters, dict[str, np.ndarray]], dict[str, np.ndarray]],
-    ) -> tuple[Models, list[float]]:
-        """Return the models after the round, and the mean training loss of each that changed.
+    ) -> tuple[dict[int, dict[str, np.ndarray]], list[float]]:
+        """Return the average of each model whose sum succeeded, and its mean training loss.
 
         A loss is NaN where sites keep theirs to themselves.
 
         Args:
-            models: before; one whose sum fails stays as it is.
+            models: as they are sent.
             cohort: who trains.
             routes: (n,) model that each client trains.
-            step: (model, its arrays before, average) -> model after.
         """
         sent = {int(client): int(routes[client]) for client in cohort.clients}
         means = self.means(models, sent, secagg_limits.whole_weights(cohort))
-        after = [
-            step(index, model, means[index].parameters) if index in means else model
-            for index, model in enumerate(models)
-        ]
-        return after, [mean.metrics[0] if mean.metrics else math.nan for mean in means.values()]
+        averages = {index: mean.parameters for index, mean in means.items()}
+        return averages, [mean.metrics[0] if mean.metrics else math.nan for mean in means.values()]
 
     def means(
         self,

@@ -80,6 +80,8 @@ class Attempt:
     """Share of the sites that changed cluster before this round; None: nobody was grouped anew."""
     trained: list[Update] = field(default_factory=list)
     """The cohort's usable updates."""
+    beside: dict[int, dict[str, np.ndarray]] = field(default_factory=dict)
+    """Client -> what it sent beside the model that it trained."""
     sums: list[SecaggRecord] = field(default_factory=list)
     """Where the server saw sums of updates only."""
     divergence: dict[int, float] = field(default_factory=dict)

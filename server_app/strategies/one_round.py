@@ -71,7 +71,7 @@ class OneRound(OwnRounds):
         rng = seeds.generator(self.settings.seed, "selection", attempt.round, attempt.attempt)
         view = self._informed(attempt, rng)
         with attempt.timed("server"):
-            cohort = self.method.select.choose(view, rng)
+            cohort = self.aggregator.weighed(self.method.select.choose(view, rng))
             self._memory.turns.took(cohort.clients)
         with self.meter.phase("train"):
             if self.settings.secagg and not self.needs_updates(attempt.round):
@@ -88,8 +88,12 @@ class OneRound(OwnRounds):
     def sum_of_models(self, attempt: Attempt, cohort: Cohort) -> float | None:
         """Make models of the sums over a cohort; return their mean loss, None if all failed."""
         sums = SecaggAverages.of_losses(attempt, self.settings)
-        found = sums.averaged(self.models, cohort, self.routes, self.aggregator.step)
-        self.models, losses = found
+        sent = self.aggregator.sent(self.models)
+        averages, losses = sums.averaged(sent, cohort, self.routes)
+        told = [self.roster.names.index(site) for one in attempt.sums for site in one.sites]
+        self.models = self.aggregator.after_sums(
+            self.models, averages, told, self.routes, self.roster.num_examples
+        )
         return float(np.mean(losses)) if losses else None
 
     def _aggregated(
@@ -105,7 +109,7 @@ class OneRound(OwnRounds):
         self._remember(updates)
         with self.meter.phase("pre"):
             self.before_average(attempt)
-        after, treated = self._after(updates, cohort_weights, asked)
+        after, treated = self._after(attempt, updates, cohort_weights, asked)
         if not all(map(_is_finite, after)):
             names = ", ".join(attempt.cohort)
             attempt.spoilt = f"what {names} trained makes a model that holds NaN or infinity"
@@ -150,9 +154,10 @@ class OneRound(OwnRounds):
         self, attempt: Attempt, phase: str, clients: np.ndarray, usable: list[Update]
     ) -> list[int]:
         """Have clients train their models, and add what may count; return whom that was asked."""
-        template = messages.Template.of(self.models[0])
+        sent = self.aggregator.sent(self.models)
+        template = messages.Template.of(sent[0])
         noisy = self.settings.update_privacy == "local-dp"
-        exchange = self._with_models(attempt, messages.TRAIN, self.models, clients)
+        exchange = self._with_models(attempt, messages.TRAIN, sent, clients)
         answers = attempt.ask(
             phase,
             exchange,
@@ -161,7 +166,12 @@ class OneRound(OwnRounds):
             ),
             review=lambda answers: self._memory.norms.judged(answers, self.models),
         )
-        usable += [(answer, *answer.value) for answer in answers if answer.value is not None]
+        for answer in answers:
+            if answer.value is not None:
+                report, arrays = answer.value
+                own = {name: arrays[name] for name in self.models[0]}
+                attempt.beside[answer.client] = {n: v for n, v in arrays.items() if n not in own}
+                usable.append((answer, report, own))
         return [answer.client for answer in answers]
 
     # Pieces of a round -------------------------------------------------------------------------
@@ -185,7 +195,11 @@ class OneRound(OwnRounds):
         )
 
     def _after(
-        self, updates: list[Update], cohort_weights: np.ndarray | None, asked: Sequence[int]
+        self,
+        attempt: Attempt,
+        updates: list[Update],
+        cohort_weights: np.ndarray | None,
+        asked: Sequence[int],
     ) -> tuple[list[dict[str, np.ndarray]], dict[int, str]]:
         """Return the models after the updates, and what was done to single ones, by client."""
         if self._central is not None:
@@ -194,7 +208,10 @@ class OneRound(OwnRounds):
             noisy = self._central.average(self.models[0], updates, shares)
             return [self.aggregator.step(0, self.models[0], noisy)], {}
         # Not by the models that were sent: the clusters may have been formed since.
-        return self.aggregator.after(self.models, updates, self.routes, cohort_weights)
+        rows = self.roster.num_examples
+        return self.aggregator.after(
+            self.models, updates, self.routes, cohort_weights, attempt.beside, rows
+        )
 
     # What a selection sees before it chooses ---------------------------------------------------
 
@@ -251,7 +268,7 @@ class OneRound(OwnRounds):
         if not updates:
             return None
         remembered = self.aggregator.state()
-        copies, _ = self._after(updates, None, asked)
+        copies, _ = self._after(attempt, updates, None, asked)
         self.aggregator.restore(remembered)  # they are tried, not taken
         return copies
 

@@ -180,6 +180,7 @@ def play(tmp_path, no_report):
     def run(objective, **changes):
         values = {"num-clients": 4, "num-server-rounds": 2, "local-epochs": 1, "model": "mlp"}
         values |= {"strategy": "fedavg", "output-dir": str(tmp_path), "workers": 1}
+        values |= {"momentum": 0.0} if objective == "scaffold" else {}
         more = {key.replace("_", "-"): value for key, value in changes.items()}
         return simulate(Settings.parse(values | more | {"objective": objective}))
 
@@ -232,7 +233,9 @@ def test_pfedmes_common_model_moves_as_far_as_beta_says(play):
         np.testing.assert_allclose(half[name], (FIRST[name] + whole[name]) / 2, atol=1e-6)
 
 
-@pytest.mark.parametrize("objective", ["ditto", "pfedme", "local", "fedper", "fedrep", "fedbabu"])
+@pytest.mark.parametrize(
+    "objective", ["ditto", "pfedme", "local", "fedrep", "fedbabu", "scaffold", "feddyn"]
+)
 def test_a_run_that_was_interrupted_goes_on_with_its_personal_models(play, monkeypatch, objective):
     whole = play(objective, num_server_rounds=4)
     record = Ledger.record
@@ -263,7 +266,7 @@ def test_local_training_leaves_no_common_model_and_no_update(play):
 
 
 @pytest.mark.parametrize(
-    "objective", ["fedprox", "ditto", "pfedme", "local", "lg-fedavg", "fedrep", "fedbabu"]
+    "objective", ["fedprox", "ditto", "pfedme", "local", "fedrep", "fedbabu", "scaffold", "feddyn"]
 )
 def test_numbers_do_not_depend_on_the_number_of_workers(play, objective):
     one, two = (play(objective, workers=n) for n in (1, 2))
@@ -410,3 +413,37 @@ def test_fedbabu_fine_tunes_by_itself_and_not_with_an_end_that_is_not_known():
     assert babu.replace(fine_tune_epochs=0).tuning_epochs == 0
     with pytest.raises(ConfigError, match="fine-tune-epochs = 10: sites fine-tune after the last"):
         babu.replace(target_accuracy=0.5, stop_at_target=True)
+
+
+# Corrections of drift --------------------------------------------------------------------------
+
+
+def test_scaffold_doubles_the_bytes_of_training_and_feddyn_sends_what_fedavg_sends(play):
+    def trained(folder, way):
+        told = lines(folder, "clients.jsonl")
+        return sum(line[way] for line in told if line["phase"] == "train")
+
+    fedavg, scaffold, feddyn = (play(name) for name in ("fedavg", "scaffold", "feddyn"))
+    size = 2 * 4 * sum(value.nbytes for value in FIRST.values())
+    for way in ("bytes_down", "bytes_up"):
+        assert 0 < trained(scaffold, way) - trained(fedavg, way) - size < 2 * 4 * 2000
+        assert 0 < trained(feddyn, way) - trained(fedavg, way) < 2 * 4 * 300
+    assert common_model(scaffold).keys() == common_model(feddyn).keys() == FIRST.keys()
+    phases = {line["phase"] for line in lines(scaffold, "clients.jsonl")}
+    assert phases == {"introduce", "train", "evaluate"}
+
+
+def test_the_first_round_of_scaffold_is_fedavgs(play):
+    fedavg, scaffold = (
+        common_model(play(name, momentum=0.0, num_server_rounds=1))
+        for name in ("fedavg", "scaffold")
+    )
+    for name in fedavg:
+        np.testing.assert_allclose(scaffold[name], fedavg[name], atol=1e-6)
+
+
+def test_scaffold_goes_on_where_sites_are_grouped_in_the_middle_of_a_run(play):
+    words = {"strategy": "wc-updates", "cluster_at_round": 2, "num_clusters": 2}
+    folder = play("scaffold", num_server_rounds=3, **words)
+    assert not any(line["rejected"] for line in lines(folder))
+    assert len(lines(folder)[-1]["models"]) == 2

@@ -19,6 +19,7 @@ from client_app.training.steps import Anchored
 from common import models
 from common.config import Settings, kebab_case
 from common.objectives import OBJECTIVES, USUAL, Phase, Pull, part_of_the_way
+from common.sharing import first_memory, sent_beside
 
 SHAPES = {"mlp": (12,), "pereira-mlp": (12,), "lenet": (1, 8, 8)}
 ENGINES = ("loop", "batched")
@@ -50,7 +51,9 @@ def model(seed, name="mlp"):
 def learn(objective, personal=None, name="mlp", **changes):
     configured = settings(name, objective=objective, **changes)
     fit = fitting(lesson(name), configured)
-    return OBJECTIVES[objective].learn(model(0, name), personal, fit, configured)
+    received = model(0, name)
+    received |= sent_beside(objective, first_memory(received, ()), 0)
+    return OBJECTIVES[objective].learn(received, personal, fit, configured)
 
 
 def same(one, other):
@@ -320,8 +323,8 @@ def test_pfedmes_server_goes_the_share_beta_of_the_way(beta, expected):
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_what_is_kept_and_sent_is_what_the_objective_says(objective):
     said = OBJECTIVES[objective]
-    learned = learn(objective)
-    assert (learned.personal is not None) == said.is_personal
+    learned = learn(objective, **({"momentum": 0.0} if objective == "scaffold" else {}))
+    assert (learned.personal is not None) == (said.is_personal or said.memory is not None)
     assert bool(learned.shared) == said.shares_model
     if said.is_plain:
         alone = fitting(lesson(), settings())(model(0))

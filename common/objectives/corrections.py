@@ -1,0 +1,146 @@
+"""Corrections of drift: SCAFFOLD and FedDyn, whose sites and server remember where each one pulls.
+
+Both keep a vector at every site and one at the server for each model, over the parameters (running
+statistics of batch norm have neither gradient nor correction).
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pydantic import Field
+
+from common.objectives.contract import (
+    ERA,
+    Fit,
+    Learned,
+    Model,
+    ObjectiveSettings,
+    Parameters,
+    Pull,
+    beside_model,
+    split,
+)
+
+if TYPE_CHECKING:
+    from common.config import Settings
+
+
+class DriftSettings(ObjectiveSettings):
+    """What corrections of drift cannot be had with."""
+
+    def check_in_use(self, settings: "Settings") -> None:
+        """Refuse noise on updates: the vectors beside the model would have none, or keep it."""
+        if settings.update_privacy != "none":
+            raise ValueError(
+                f"objective = {settings.objective} and update-privacy = {settings.update_privacy}: "
+                "what sites and server remember beside the model is not protected, and would keep "
+                "the noise; leave one of them out"
+            )
+
+
+class ScaffoldSettings(ObjectiveSettings):
+    """Steps that SCAFFOLD can tell a mean gradient from."""
+
+    def check_in_use(self, settings: "Settings") -> None:
+        """Refuse steps that are not the learning rate times a gradient."""
+        values = settings.to_dict()
+        if values["optimizer"] != "sgd" or values["momentum"]:
+            raise ValueError(
+                f"objective = scaffold: momentum = {values['momentum']} with optimizer = "
+                f"{values['optimizer']} makes steps that are no gradients; set momentum=0 and "
+                "optimizer=sgd"
+            )
+
+
+class FedDynSettings(ObjectiveSettings):
+    """The strength of FedDyn's regulariser."""
+
+    feddyn_alpha: float = Field(0.01, gt=0, description="feddyn: strength of alpha/2 ||w - w_t||^2")
+
+    def check_in_use(self, settings: "Settings") -> None:
+        """Refuse clusters that change again and again, which its memory would not outlive."""
+        if settings.to_dict()["recluster-every"]:
+            raise ValueError(
+                "objective = feddyn with recluster-every: what it remembers of a model begins anew "
+                "with the clusters; set recluster-every=0, or use objective=scaffold"
+            )
+
+
+def scaffold(
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+) -> Learned:
+    """SGD with c - c_i added to every gradient: Karimireddy et al. 2020, Algorithm 1, option II.
+
+    After K steps of size eta from x to y, c_i+ = c_i - c + (x - y) / (K eta). Sends y, and
+    c + c_i+ - c_i in the place of c: were all sites here, the mean of these would be the next c.
+    """
+    model, common = split(received)
+    era = common.pop(ERA)
+    own = _remembered(personal, era, common)
+    anchor = {n: common[n] - own[n] if n in own else np.zeros_like(v) for n, v in model.items()}
+    fitted = fit(model, Pull(anchor, 0.0, push=1.0))
+    way = fitted.steps * settings.learning_rate
+    after = {
+        name: own[name] - common[name] + (value - _wide(fitted.parameters[name])) / way
+        for name, value in model.items()
+        if name in own
+    }
+    told = {name: common[name] + value - own[name] for name, value in after.items()}
+    sent = {**fitted.parameters, **beside_model(told, era)}
+    return Learned(sent, beside_model(after, era), fitted.loss, fitted.seconds)
+
+
+def moved_control(
+    before: Model, average: Model, memory: Model, share: float
+) -> tuple[Model, Model]:
+    """Return the average, and c + share * (mean of what the sites made of c - c).
+
+    The server's side of SCAFFOLD; ``share`` is n_S / n, of the rows of those who answered.
+    """
+    model, told = split(average)
+    moved = {n: c + share * (_wide(told[n]) - c) for n, c in memory.items()}
+    return model, {name: value.astype(memory[name].dtype) for name, value in moved.items()}
+
+
+def feddyn(
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+) -> Learned:
+    """SGD on loss - <g_i, w> + alpha/2 ||w - w_t||^2: Acar et al. 2021, Algorithm 1.
+
+    Then g_i <- g_i - alpha (w_i - w_t). What is kept is d_i = g_i / alpha, by which the two terms
+    are one pull towards w_t + d_i.
+    """
+    model, told = split(received)
+    own = _remembered(personal, told[ERA], model)
+    anchor = {name: value + own[name] for name, value in model.items()}
+    fitted = fit(model, Pull(anchor, settings.of(FedDynSettings).feddyn_alpha))
+    after = {n: d - (_wide(fitted.parameters[n]) - model[n]) for n, d in own.items()}
+    sent = {**fitted.parameters, **beside_model({}, told[ERA])}
+    return Learned(sent, beside_model(after, told[ERA]), fitted.loss, fitted.seconds)
+
+
+def dynamic_average(
+    before: Model, average: Model, memory: Model, share: float
+) -> tuple[Model, Model]:
+    """Return average - h / alpha, after h <- h - alpha share (average - before).
+
+    The server's side of FedDyn, which keeps h / alpha; ``share`` is that of the sites who answered.
+    """
+    model, _ = split(average)
+    moved = {n: h - share * (_wide(model[n]) - before[n]) for n, h in memory.items()}
+    corrected = {n: (_wide(model[n]) - h).astype(model[n].dtype) for n, h in moved.items()}
+    kept = {name: value.astype(memory[name].dtype) for name, value in moved.items()}
+    return {**model, **corrected}, kept
+
+
+def _remembered(personal: Parameters | None, era: np.ndarray, like: Parameters) -> Model:
+    """Return what a site remembers by array; zeros at first, and once clusters were formed anew."""
+    if personal is not None:
+        _, known = split(personal)
+        if int(known.pop(ERA)) == int(era):
+            return known
+    return {name: np.zeros_like(value) for name, value in like.items()}
+
+
+def _wide(value: np.ndarray) -> np.ndarray:
+    return value.astype(np.float64)
