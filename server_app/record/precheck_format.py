@@ -55,6 +55,8 @@ class PrecheckSite(JsonRecord):
     """What equal data would cost at most (95 %); None: not known."""
     nearest: str | None = or_null()
     """The site at the least cost; None: nothing to compare."""
+    doubt: str | None = or_null()
+    """Why a low cost does not say that the site gains; None: it does, or the cost is not low."""
 
 
 @dataclass(frozen=True)

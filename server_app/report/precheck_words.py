@@ -71,6 +71,8 @@ def told(site: PrecheckSite, limits: PrecheckThresholds) -> str:
         return "nobody's data are near enough"
     if verdict is Verdict.NOTHING:
         return "shares no class of enough rows with anybody"
+    if site.doubt:
+        return f"looks alike, but {site.doubt}"
     cost, chance = site.cost, site.null
     if cost is not None and chance is not None and chance > limits.beneficial and cost <= chance:
         return "has too few rows to tell"

@@ -1,7 +1,7 @@
 """Precheck: the cost of each pair beside its null, verdicts and groups; as a record."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from server_app.record.precheck_format import (
     PrecheckWeights,
 )
 from server_app.transport.advice import Suggestion, suggest
+from server_app.transport.doubts import doubt
 from server_app.transport.evidence import Evidence, SiteView
 from server_app.transport.groups import OtGroups
 from server_app.transport.noisy_costs import cost_bounds
@@ -65,6 +66,8 @@ class Standing:
         cost: behind the verdict; NaN where there is nothing to compare.
         null_high: beside it; NaN where not known.
         nearest: the place of the site at the least cost; None where there is nothing to compare.
+        doubt: why a cost that is low enough does not say that the site gains; empty: it does, or
+            is not low enough.
     """
 
     group: int
@@ -72,6 +75,7 @@ class Standing:
     cost: float
     null_high: float
     nearest: int | None
+    doubt: str = ""
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,7 @@ class Precheck:
             cost=known(standing.cost),
             null=known(standing.null_high),
             nearest=None if standing.nearest is None else self.names[standing.nearest],
+            doubt=standing.doubt or None,
         )
 
     def _pair(self, pair: Pair) -> PrecheckPair:
@@ -207,7 +212,16 @@ def prechecked(names: Sequence[str], method: OtGroups, evidence: Evidence) -> Pr
         if pair.null is not None:
             highs[pair.sites] = highs[pair.sites[::-1]] = pair.null.high
     clusters, merges = grouped(costs, method.thresholds, method.num_clusters)
-    standings = [_standing(site, costs, highs, clusters, method) for site in range(len(names))]
+    standings = [
+        _doubted(
+            site,
+            _standing(site, costs, highs, clusters, method),
+            [int(other) for other in clusters.members(int(clusters.labels[site])) if other != site],
+            evidence,
+            priced,
+        )
+        for site in range(len(names))
+    ]
     return Precheck(
         tuple(names),
         evidence.sites,
@@ -256,6 +270,16 @@ def _standing(
 ) -> Standing:
     verdict, cost, high = site_verdict(site, costs, highs, clusters, method.thresholds)
     return Standing(int(clusters.labels[site]), verdict, cost, high, _nearest(site, costs))
+
+
+def _doubted(
+    site: int, standing: Standing, others: Sequence[int], evidence: Evidence, priced: PairCosts
+) -> Standing:
+    """Return a standing that says a site gains only where nothing speaks against its cost."""
+    if standing.verdict is not Verdict.BENEFICIAL:
+        return standing
+    why = doubt(site, others, evidence.sites, priced.pairs)
+    return replace(standing, verdict=Verdict.UNCERTAIN, doubt=why) if why else standing
 
 
 def _nearest(site: int, costs: FloatArray) -> int | None:

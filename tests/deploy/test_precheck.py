@@ -85,6 +85,18 @@ def test_with_few_rows_nothing_is_promised():
     assert told(found.record().sites[0], PrecheckThresholds(0.1, 0.3)) == "has too few rows to tell"
 
 
+def test_nobody_is_promised_a_gain_on_rows_that_were_not_compared():
+    whole = comparison_of([0, 0], counts=(200, 200))
+    assert whole.verdict == "beneficial"
+    assert [site.doubt for site in whole.record().sites] == [None, None]
+    # Fewer rows of the second class than it takes to compare them.
+    part = comparison_of([0, 0], counts=(200, 5))
+    assert part.verdict == "uncertain"
+    for site in part.record().sites:
+        words = told(site, PrecheckThresholds(0.2, 0.3))
+        assert words.startswith("looks alike, but 5 of its 205 rows")
+
+
 def test_the_advice_of_a_group_speaks_of_the_thresholds_in_force():
     method = OtGroups(SETTINGS, Thresholds(0.01, 0.9), num_clusters=0)
     [group] = comparison_of([0, 0], method=method).record().groups
