@@ -73,6 +73,7 @@ ARITHMETIC = (
     "server_app/clustering/by_models.py",
     "server_app/clustering/by_updates.py",
     "server_app/clustering/clusters.py",
+    "server_app/clustering/fesem.py",
     "server_app/clustering/hierarchy.py",
     "server_app/clustering/partition.py",
     "server_app/clustering/repulsion.py",

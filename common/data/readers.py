@@ -10,7 +10,8 @@ import io
 import itertools
 import math
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,29 @@ def digits(folder: DataFolder) -> Rows:
     )
     x = table[:, :64].reshape(-1, 1, 8, 8).astype(np.uint8)
     return Rows(x, table[:, 64].copy(), _numbered("", 10))
+
+
+TURNED_SITES = 20
+
+
+def turned_digits(groups: int) -> Callable[[DataFolder], Rows]:
+    """Return a reader of the digits of 20 sites in groups that see them turned.
+
+    Every twentieth row in the file's order is a site's, so all have all classes. The sites of
+    group g of G turn theirs by g / G of a full circle, a multiple of 90 degrees that loses nothing.
+    """
+
+    def read(folder: DataFolder) -> Rows:
+        upright = digits(folder)
+        owner = np.arange(len(upright.y)) % TURNED_SITES
+        quarters = owner * groups // TURNED_SITES * (4 // groups)
+        turned = [
+            np.rot90(x, int(k), axes=(1, 2)) for x, k in zip(upright.x, quarters, strict=True)
+        ]
+        names = (f"turn-{90 * quarters[site]:03d}-site-{site:02d}" for site in range(TURNED_SITES))
+        return replace(upright, x=np.stack(turned), owner=owner, owner_names=tuple(names))
+
+    return read
 
 
 def mnist(folder: DataFolder) -> Rows:
@@ -313,6 +337,8 @@ def credit_cards(path: Path) -> Rows:
 
 NAMED: Mapping[str, NamedData] = {
     "digits": NamedData(digits),
+    "digits-2-turns": NamedData(turned_digits(2)),
+    "digits-4-turns": NamedData(turned_digits(4)),
     "mnist": NamedData(mnist),
     "fashion-mnist": NamedData(fashion_mnist),
     "emnist": NamedData(emnist),

@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from common.config import Settings
 from server_app.clustering import by_updates
 from server_app.clustering.by_updates import FedGroupSettings, FlHcSettings
+from server_app.clustering.fesem import ModelCentres
 from server_app.clustering.ifca import ModelChoice
 from server_app.clustering.splits import CflSettings, RecursiveSplits
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 from server_app.rounds.routing import ModelPerCluster
-from server_app.selection.rules import Everybody, Uniform
+from server_app.selection.rules import Equally, Everybody, Uniform
 
 _CLUSTERED = ("selection", "clients-per-round")
 _EVERYBODY = "everybody, then all, one or the worst half of every cluster"
@@ -176,9 +177,50 @@ CFL = Composition(
 )
 
 
+def fesem(settings: Settings) -> Method:
+    """Centres in the space of models, one step of Lloyd's a round: Xie et al."""
+    size = settings.clients_per_round
+    return Method(
+        group=ModelCentres.of(settings),
+        select=Equally(Uniform(size) if size else Everybody()),
+        route=ModelPerCluster(),
+    )
+
+
+FESEM = Composition(
+    fesem,
+    card=Card(
+        paper="Xie et al. 2021",
+        source=(
+            "Xie, Long, Shen, Zhou, Wang, Jiang, Zhang, “Multi-Center Federated Learning”, 2021, "
+            "FeSEM"
+        ),
+        trains="everybody, or M drawn uniformly",
+        sees="models of single sites in every round",
+        rule=(
+            "Everybody trains one model in round 1; num-clusters of the models that come back, "
+            "drawn as k-means++ does, are the first centres. In every round each model that comes "
+            "back goes to the centre that it is nearest to, in L2 over all parameters, and a "
+            "centre becomes the mean of its models, every site counting once; a site trains on "
+            "from its centre. One that nobody is nearest to is idle: it stays as it is. "
+            "rounds.jsonl tells the share that moved (drift) and how many updates each centre got "
+            "(model_updates). A site that joins late begins with the centre of most sites."
+        ),
+        assumes=(
+            "Models of a kind lie together after one round. Sites rarely leave the centre that "
+            "they train from, so the first centres nearly decide."
+        ),
+        costs="Nothing beside the cohort's training.",
+        settings=("num-clusters", "clients-per-round"),
+        example="num-clusters=2",
+    ),
+)
+
+
 METHODS: Mapping[str, Composition] = {
     "ifca": IFCA,
     "cfl": CFL,
     "fl-hc": FL_HC,
     "fed-group": FED_GROUP,
+    "fesem": FESEM,
 }

@@ -135,6 +135,23 @@ class Everybody(Selection):
 
 
 @dataclass(frozen=True)
+class Equally(Selection):
+    """The cohort of a rule that draws by itself, each member with the same weight."""
+
+    rule: Selection
+
+    @property
+    def weighs(self) -> bool:
+        """Return True."""
+        return True
+
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the rule's cohort."""
+        clients = self.rule.choose(view, rng).clients
+        return Cohort(clients, np.ones(len(clients)))
+
+
+@dataclass(frozen=True)
 class Uniform(Selection):
     """``size`` clients, uniform without replacement; all available if they are fewer."""
 

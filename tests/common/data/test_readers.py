@@ -467,3 +467,18 @@ class TestRealFiles:
         assert np.bincount(rows.y[~rows.test]).tolist() == [5000] * 10
         means = rows.x[~rows.test].mean(axis=(0, 2, 3), dtype=np.float64) / 255
         np.testing.assert_allclose(means, [0.4913, 0.4821, 0.4465], atol=2e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "degrees"), [("digits-2-turns", (0, 180)), ("digits-4-turns", (0, 90, 180, 270))]
+)
+def test_turned_digits_are_the_digits_of_groups_that_turn_them(name, degrees):
+    upright, turned = (readers.NAMED[each].read(None) for each in ("digits", name))
+    assert np.array_equal(turned.y, upright.y)
+    groups = [int(site.split("-")[1]) for site in turned.owner_names]
+    assert groups == sorted(degrees * (20 // len(degrees)))
+    for row in range(0, 200, 7):
+        quarters = groups[turned.owner[row]] // 90
+        assert np.array_equal(turned.x[row, 0], np.rot90(upright.x[row, 0], quarters))
+    sizes = np.bincount(turned.owner)
+    assert sizes.max() - sizes.min() <= 1

@@ -21,6 +21,7 @@ from server_app.clustering.algorithms import normalise_counts
 from server_app.clustering.by_labels import LabelGroups
 from server_app.clustering.by_models import ModelGroups
 from server_app.clustering.clusters import Clusters
+from server_app.clustering.fesem import ModelCentres
 from server_app.clustering.ifca import ModelChoice
 from server_app.methods import METHODS, Method, build
 from server_app.rounds.turns import Turns
@@ -157,7 +158,11 @@ FIRST_OF_ITS_FLOW = {flow(name): name for name in reversed(list(METHODS))}.value
 )
 def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path, no_report, name):
     model_clusters = {"num-clusters": 2, "cluster-at-round": 2}
-    words = model_clusters if isinstance(group_of(name), ModelGroups | ModelChoice) else {}
+    words = (
+        model_clusters
+        if isinstance(group_of(name), ModelGroups | ModelChoice | ModelCentres)
+        else {}
+    )
     first, second = (played(tmp_path, strategy=name, workers=n, **words) for n in (1, 2))
     assert first == second
     assert len(first[0][0]) == 3
@@ -267,6 +272,7 @@ def test_methods_say_what_they_see():
     assert needs["repclust"] == {"labels"}
     assert needs["balanced-cohort"] == needs["fed-cbs"] == {"sizes", "labels"}
     assert needs["fedsccs"] == needs["fl-hc"] == needs["fed-group"] == {"models"}
+    assert needs["fesem"] == {"models", "every-model"}
     assert needs["ifca"] == {"model-choice"}
     assert needs["cfl"] == {"updates"}
     assert needs["flis"] == needs["flis-sampling"] == {"models", "every-model"}

@@ -40,6 +40,7 @@ METHODS = {
     "clustered-sampling-similarity": {"clients-per-round": 2},
     "fedsccs": {"cluster-at-round": 2, "num-clusters": 2, "selection": "worst"},
     "ifca": {"num-clusters": 3, "clients-per-round": 4},
+    "fesem": {"num-clusters": 3, "clients-per-round": 4},
     "cfl": {"cfl-first-round": 1, "cfl-mean-norm": 100},
     "fl-hc": {"cluster-at-round": 2, "num-clusters": 2, "selection": "worst"},
     "fed-group": {"num-clusters": 2, "selection": "random"},
@@ -175,7 +176,7 @@ def test_killed_at_60_random_points_a_run_ends_with_the_same_numbers(whole, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ifca", "cfl", "fl-hc", "fed-group"])
+@pytest.mark.parametrize("method", ["ifca", "fesem", "cfl", "fl-hc", "fed-group"])
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_clustered_training_goes_on_before_and_after_its_groups_are_formed(
     whole, tmp_path, method, share
