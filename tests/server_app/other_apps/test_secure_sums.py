@@ -60,6 +60,10 @@ def test_the_server_sees_masked_vectors_alone_and_the_strategy_one_reply():
     grid = Overheard(counting_app(SUMS), 5)
     play(strategy(Counts), grid, rounds=1)
     assert seen == [5]
+    [model_once] = {
+        tuple(sorted(keys)) for kind, _, keys in grid.asked if keys & {"arrays"} and kind == "train"
+    }
+    assert model_once == ("arrays", "config", "coterie.mark", "coterie.record")
     kinds = {}
     for content in grid.replies:
         opened = Opened.of(content)
