@@ -12,7 +12,13 @@ import safetensors
 
 from common.errors import DataError
 from deploy.compare.grid import Case
-from server_app.record.energy_figures import COUNTED, Curve, joules_by_phase, times_trained
+from server_app.record.energy_figures import (
+    COUNTED,
+    Curve,
+    Reached,
+    joules_by_phase,
+    times_trained,
+)
 from server_app.record.format import ResultsFile, RoundLine
 from server_app.record.run_folder import RunFolder
 
@@ -29,6 +35,8 @@ class RunFigures:
     case: Case
     folder: Path
     curve: Curve
+    training: Curve
+    """Over the joules of the clients' training alone: Famá eq. 13."""
     joules: dict[str, float]
     """Of the whole run by phase; NaN for one that was not metered."""
     sources: Mapping[str, str | None]
@@ -69,6 +77,7 @@ class RunFigures:
             case=case,
             folder=folder,
             curve=Curve.of(attempts, metric=case.settings.target_metric),
+            training=Curve.of(attempts, ("train",), metric=case.settings.target_metric),
             joules=joules_by_phase(attempts),
             sources=results.joules_source or {},
             clients_per_round=float(np.mean([line.num_trained for line in lines])),
@@ -87,13 +96,22 @@ class RunFigures:
 
         The deviation is that of the population, in [0, 0.5]: what Famá report of 3 rounds.
         """
-        settings = self.case.settings
-        target, window = settings.target_accuracy, settings.sustained_rounds
-        reached = self.curve.reached(target, window) if target else None
+        reached = self._reached(self.curve)
         if reached is None:
             return None
         inside = (self.curve.rounds >= reached.first) & (self.curve.rounds <= reached.last)
         return reached.last, reached.joules, float(self.curve.accuracy[inside].std())
+
+    @property
+    def training_joules_to_target(self) -> float:
+        """Of the clients' training until the target was held; NaN where it was not."""
+        reached = self._reached(self.training)
+        return math.nan if reached is None else reached.joules
+
+    def _reached(self, curve: Curve) -> Reached | None:
+        settings = self.case.settings
+        target, window = settings.target_accuracy, settings.sustained_rounds
+        return curve.reached(target, window) if target else None
 
     @property
     def total_joules(self) -> float:
@@ -230,6 +248,22 @@ COLUMNS = (
         lambda row: row.beside_reference(lambda run, ref: _share(_joules(run), _joules(ref))),
         0,
         "joules to target relative to the reference's with the same seed",
+    ),
+    Column(
+        "training_joules_to_target",
+        "J of training",
+        lambda row: row.over_seeds(lambda run: run.training_joules_to_target),
+        0,
+        "of the clients' training alone until the end of that window (Famá eq. 13)",
+    ),
+    Column(
+        "training_joules_to_target_of_reference",
+        "J of training, % of ref.",
+        lambda row: row.beside_reference(
+            lambda run, ref: _share(run.training_joules_to_target, ref.training_joules_to_target)
+        ),
+        0,
+        "joules of training to target relative to the reference's with the same seed",
     ),
     Column(
         "deviation_at_target",

@@ -109,8 +109,10 @@ class PaperFigures:
         return self.method == case.method and all(values[key] == value for key, value in self.at)
 
 
-PAPER_FIGURES = ("rounds", "clients", "accuracy", "energy")
-"""Rounds to the target, mean clients per round, accuracy (%), energy (% of the reference's)."""
+PAPER_FIGURES = ("rounds", "clients", "accuracy", "energy", "training-energy", "deviation")
+"""Rounds to the target, mean clients per round, accuracy (%), energy and that of training alone (%
+of the reference's), standard deviation of the accuracy in the rounds that hold the target (points).
+"""
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,16 @@ _PAPER_TITLES = {
     "clients": "paper: clients",
     "accuracy": "paper: accuracy (%)",
     "energy": "paper: energy, % of ref.",
+    "training-energy": "paper: energy of training, % of ref.",
+    "deviation": "paper: sd (pp)",
 }
 _BESIDE = {
     "rounds_to_target": "rounds",
     "clients_per_round": "clients",
     "held_accuracy": "accuracy",
     "joules_to_target_of_reference": "energy",
+    "training_joules_to_target_of_reference": "training-energy",
+    "deviation_at_target": "deviation",
 }
 """The paper's figure that stands right of a column of ours."""
 _OF_REFERENCE = "_of_reference"
