@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from matplotlib.figure import Figure
 
 from deploy.compare import plots as compare_plots
-from deploy.compare.figures import COLUMNS, Column, Row, common_joules
+from deploy.compare.columns import COLUMNS, Column
+from deploy.compare.figures import Row, common_joules
 from deploy.compare.grid import Grid, identity
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import columns_of, differences, head_and_cells, legend, scenarios

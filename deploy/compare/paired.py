@@ -12,7 +12,8 @@ from typing import Self
 
 import numpy as np
 
-from deploy.compare.figures import Column, Row, RunFigures
+from deploy.compare.columns import Column
+from deploy.compare.figures import Row, RunFigures
 
 __all__ = ["COMPARED", "Difference", "difference"]
 

@@ -8,14 +8,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from common.config import Scalar
+from deploy.compare.columns import Column, communication_share
 from deploy.compare.figures import (
-    Column,
     FloatArray,
     Row,
     RunFigures,
     common_joules,
     common_rounds,
-    communication_share,
     selection_shares,
 )
 from server_app.record.energy_figures import COUNTED

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from deploy.compare.figures import COLUMNS, Column, Row, RunFigures, Spread
+from deploy.compare.columns import COLUMNS, Column
+from deploy.compare.figures import Row, RunFigures, Spread
 from deploy.compare.grid import PAPER_FIGURES, Grid
 from deploy.compare.paired import COMPARED, difference
 from deploy.compare.runs import Outcome

@@ -11,8 +11,8 @@ from safetensors.numpy import save_file
 from common.errors import DataError
 from deploy.compare import page
 from deploy.compare import plots as compare_plots
+from deploy.compare.columns import COLUMNS
 from deploy.compare.figures import (
-    COLUMNS,
     RunFigures,
     Spread,
     common_joules,

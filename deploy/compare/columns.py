@@ -1,0 +1,201 @@
+"""Columns of a comparison's table: what each shows of the runs of a method."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from deploy.compare.figures import Row, RunFigures, Spread
+
+__all__ = ["COLUMNS", "Column", "communication_share"]
+
+BUDGETS = (0.6, 0.8, 1.0)
+"""Of the reference's joules: Pereira, section V."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column of the table."""
+
+    key: str
+    """As in the CSV file."""
+    title: str
+    of: Callable[[Row], Spread]
+    digits: int
+    meaning: str
+
+
+def _rounds(run: RunFigures) -> float:
+    return run.target_window[0] if run.target_window else math.nan
+
+
+def _joules(run: RunFigures) -> float:
+    return run.target_window[1] if run.target_window else math.nan
+
+
+def _deviation(run: RunFigures) -> float:
+    return 100 * run.target_window[2] if run.target_window else math.nan
+
+
+def _share(part: float, whole: float) -> float:
+    """Return a share in percent; NaN of nothing."""
+    return 100 * part / whole if whole else math.nan
+
+
+def communication_share(run: RunFigures) -> float:
+    """Return the share of communication in the joules of a run, in percent."""
+    return _share(run.joules["comm"], run.total_joules)
+
+
+def _held_within(budget: float) -> Callable[[Row], Spread]:
+    return lambda row: row.beside_reference(
+        lambda run, reference: 100 * run.held(budget * reference.total_joules)
+    )
+
+
+COLUMNS = (
+    Column(
+        "rounds_to_target",
+        "rounds to target",
+        lambda row: row.over_seeds(_rounds),
+        1,
+        "last round of the first window that holds the target accuracy",
+    ),
+    Column(
+        "rounds_to_target_of_reference",
+        "% of ref.",
+        lambda row: row.beside_reference(lambda run, ref: _share(_rounds(run), _rounds(ref))),
+        0,
+        "rounds to target relative to the reference's with the same seed",
+    ),
+    Column(
+        "joules_to_target",
+        "J to target",
+        lambda row: row.over_seeds(_joules),
+        0,
+        "pre-processing, training and communication until the end of that window",
+    ),
+    Column(
+        "joules_to_target_of_reference",
+        "J, % of ref.",
+        lambda row: row.beside_reference(lambda run, ref: _share(_joules(run), _joules(ref))),
+        0,
+        "joules to target relative to the reference's with the same seed",
+    ),
+    Column(
+        "training_joules_to_target",
+        "J of training",
+        lambda row: row.over_seeds(lambda run: run.training_joules_to_target),
+        0,
+        "of the clients' training alone until the end of that window (Famá eq. 13)",
+    ),
+    Column(
+        "training_joules_to_target_of_reference",
+        "J of training, % of ref.",
+        lambda row: row.beside_reference(
+            lambda run, ref: _share(run.training_joules_to_target, ref.training_joules_to_target)
+        ),
+        0,
+        "joules of training to target relative to the reference's with the same seed",
+    ),
+    Column(
+        "deviation_at_target",
+        "sd at target (pp)",
+        lambda row: row.over_seeds(_deviation),
+        2,
+        "standard deviation of the accuracy within that window, in percentage points",
+    ),
+    Column(
+        "parameters",
+        "parameters",
+        lambda row: row.over_seeds(lambda run: run.num_parameters),
+        0,
+        "numbers in a site's model",
+    ),
+    Column(
+        "clients_per_round",
+        "clients/round",
+        lambda row: row.over_seeds(lambda run: run.clients_per_round),
+        1,
+        "mean number of sites whose update counted",
+    ),
+    Column(
+        "held_accuracy",
+        "held (%)",
+        lambda row: row.over_seeds(lambda run: 100 * run.held()),
+        2,
+        "best accuracy that all rounds of some window reach",
+    ),
+    Column(
+        "accuracy",
+        "last (%)",
+        lambda row: row.over_seeds(lambda run: 100 * float(run.curve.accuracy[-1])),
+        2,
+        "accuracy of the last round",
+    ),
+    *(
+        Column(
+            f"held_at_{100 * budget:.0f}_percent_of_reference",
+            f"held at {100 * budget:.0f} % J",
+            _held_within(budget),
+            2,
+            f"best accuracy held within {100 * budget:.0f} % of the joules of the reference's run",
+        )
+        for budget in BUDGETS
+    ),
+    Column(
+        "worst_decile",
+        "worst tenth (%)",
+        lambda row: row.over_seeds(lambda run: 100 * run.worst_decile),
+        1,
+        "mean accuracy of the lowest tenth of the sites in the last round",
+    ),
+    Column(
+        "joules",
+        "J, whole run",
+        lambda row: row.over_seeds(lambda run: run.total_joules),
+        0,
+        "pre-processing, training and communication of all rounds",
+    ),
+    Column(
+        "communication_joules",
+        "J, comm.",
+        lambda row: row.over_seeds(lambda run: run.joules["comm"]),
+        2,
+        "sending of all rounds, by the radio model",
+    ),
+    Column(
+        "communication_share",
+        "comm. (% of J)",
+        lambda row: row.over_seeds(communication_share),
+        1,
+        "share of communication in the joules of the whole run",
+    ),
+    Column(
+        "rows",
+        "1000 rows",
+        lambda row: row.over_seeds(lambda run: run.rows / 1000),
+        0,
+        "training rows of the sites whose update counted, over all rounds",
+    ),
+    Column(
+        "uplink_share",
+        "uplink (%)",
+        lambda row: row.over_seeds(lambda run: 100 * run.uplink_share),
+        1,
+        "updates sent relative to everybody's in every round",
+    ),
+    Column(
+        "megabytes",
+        "MB sent",
+        lambda row: row.over_seeds(lambda run: run.num_bytes / 1e6),
+        1,
+        "of all phases with evaluation, to and from the sites",
+    ),
+    Column(
+        "seconds",
+        "s",
+        lambda row: row.over_seeds(lambda run: run.seconds),
+        0,
+        "wall time of the run, beside others on the same machine",
+    ),
+)
