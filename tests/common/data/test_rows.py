@@ -21,6 +21,6 @@ def test_rows_are_as_many_as_labels_and_not_empty(x, labels):
         Rows(x, np.zeros(labels, np.int64), ("a",))
 
 
-def test_series_are_no_rows():
-    with pytest.raises(DataError, match=r"shape \(4, 5\)"):
-        Rows(np.zeros((3, 4, 5)), np.zeros(3, np.int64), ("a",))
+def test_numbers_without_features_are_no_rows():
+    with pytest.raises(DataError, match=r"shape \(\): expected \(features,\), windows or images"):
+        Rows(np.zeros(3), np.zeros(3, np.int64), ("a",))
