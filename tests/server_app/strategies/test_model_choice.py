@@ -14,12 +14,18 @@ from client_app.simulated_sites import simulated_federation
 from common import messages
 from common import models as networks
 from common.errors import RoundError
-from common.messages import LossReport, Order, TrainReport
+from common.messages import Introduction, LossReport, Order, TrainReport
 from common.networks import NETWORKS, Network
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
+from server_app import methods
 from server_app.clustering import ifca
 from server_app.protection import secagg_limits
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.attempt import Attempt, Federation
+from server_app.rounds.roster import Roster
+from server_app.strategies.model_choice import ModelChoices
+from server_app.strategies.numbered_models import NO_MODEL
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -124,6 +130,31 @@ def test_all_models_go_down_to_who_trains_and_one_to_who_evaluates(tmp_path):
     assert chosen(folder) == last
     evaluated = [line for line in found if line["phase"] == "evaluate" and line["round"] == 2]
     assert {line["site"]: line["model"] for line in evaluated} == last
+
+
+def test_who_joins_late_has_no_model_until_it_has_chosen_one(tmp_path):
+    settings = settings_of(tmp_path, num_clients=3)
+    known, late = (
+        Roster(
+            tuple(Introduction(f"site-{i}", 9, 2, 10, [1, 8, 8], ["model"]) for i in sites),
+            tuple(sites),
+        )
+        for sites in ((1, 2, 3), (4,))
+    )
+    strategy = ModelChoices(
+        methods.build(settings), settings, known, RunFolder.create(settings.with_absolute_paths())
+    )
+    strategy.models = [{}, {}]
+    attempt = Attempt(1, 1, Federation(known, None, None, 1.0))
+    strategy.renumber(attempt, {0: 1, 2: 1})
+    assert attempt.drift is None  # nobody had one before
+    assert strategy.admit(late, 2, None, 1.0) == late
+    assert strategy.routes.tolist() == [1, NO_MODEL, 1, NO_MODEL]
+    assert chosen(strategy.folder.path) == {"site-1": 1, "site-3": 1}
+    strategy.roster = known.joined(late)
+    strategy.renumber(attempt, {0: 0, 1: 0, 3: 0})
+    assert strategy.routes.tolist() == [0, 0, 1, 0]
+    assert attempt.drift == 0.5  # of the two that had one
 
 
 def test_equal_first_models_are_refused(tmp_path, request):

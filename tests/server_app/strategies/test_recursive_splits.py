@@ -106,6 +106,18 @@ def test_a_member_that_never_trained_postpones_the_split(tmp_path, caplog):
     assert strategy.clusters.labels.tolist() == [0, 1, 0, 1, 0, 1]
 
 
+def test_who_joins_after_a_split_goes_where_others_made_the_same_of_its_model(tmp_path):
+    strategy = strategy_of(tmp_path)
+    play(strategy, 1, {i: EAST if i % 2 else WEST for i in range(6)})
+    assert strategy.clusters.labels.tolist() == [0, 1, 0, 1, 0, 1]
+    # The model of the first split was at 0, whatever the clusters' models have become.
+    strategy.models = [{"w": 9 * NORTH}, {"w": 9 * NORTH}]
+    for trained in (7 * EAST, NORTH + 2 * WEST):
+        strategy._place({"w": trained})
+    assert strategy.clusters.labels.tolist() == [0, 1, 0, 1, 0, 1, 1, 0]
+    assert len(strategy.state()["shared-updates"]) == 8
+
+
 def test_both_lengths_are_told_for_every_cluster(tmp_path, caplog):
     strategy = strategy_of(tmp_path, cfl_mean_norm=0)
     with caplog.at_level(logging.INFO):
