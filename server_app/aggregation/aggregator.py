@@ -118,9 +118,11 @@ class Aggregator:
         return after
 
     def _shares(self, routes: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
-        """Return each client's share (n,) of the weights of all sites of its model."""
+        """Return each client's share (n,) of the weights of all sites of its model; 0: has none."""
         weights = np.ones(len(routes)) if rows is None or self._counts_sites else rows
-        shares: np.ndarray = weights / np.bincount(routes, weights=weights)[routes]
+        shares, routed = np.zeros(len(routes)), routes >= 0
+        totals = np.bincount(routes[routed], weights=weights[routed])
+        shares[routed] = weights[routed] / totals[routes[routed]]
         return shares
 
     def _combined(
