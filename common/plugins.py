@@ -54,6 +54,7 @@ TABLES = (
 
 _OTHER_TABLES = (
     f"{_HERE}common.data.datasets:DATASETS",
+    f"{_HERE}common.splits:SPLITS",
     f"{_HERE}common.networks:NETWORKS",
     f"{_HERE}client_app.training.losses:LOSSES",
     f"{_HERE}client_app.training.schedules:SCHEDULES",

@@ -6,7 +6,8 @@ splits. `partition` applies one to a `Dataset` and deals the test rows too.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,11 @@ from numpy.typing import NDArray
 from common import seeds
 from common.data.datasets import Dataset
 from common.errors import ConfigError, DataError, did_you_mean
+from common.foreign.code import contained
+from common.plugins import Table
+
+if TYPE_CHECKING:
+    from flwr_datasets.partitioner import Partitioner
 
 IntArray = NDArray[np.int64]
 Parts = list[IntArray]
@@ -226,7 +232,32 @@ def _by_user(request: SplitRequest, rng: np.random.Generator) -> Parts:
     return by_user(request.owners, request.num_clients)
 
 
-SPLITS: Final[dict[str, Split]] = {
+def by_partitioner(make: "Callable[[int, int], Partitioner]") -> Split:
+    """Return a split that deals rows as one of flwr-datasets does; ``split=module:name`` names it.
+
+    Args:
+        make: makes the partitioner of a number of sites and a seed. It sees a data set with the
+            columns ``label`` and, where rows have owners, ``client``.
+    """
+
+    def split(request: SplitRequest, rng: np.random.Generator) -> Parts:
+        if find_spec("datasets") is None:
+            raise ConfigError("a partitioner needs a package: pip install 'coterie[hugging-face]'")
+        from datasets import Dataset
+
+        columns: dict[str, Any] = {"label": request.labels, "row": np.arange(len(request.labels))}
+        if request.owners is not None:
+            columns["client"] = request.owners
+        partitioner = make(request.num_clients, int(rng.integers(2**31)))
+        partitioner.dataset = Dataset.from_dict(columns)
+        numbers = range(partitioner.num_partitions)
+        found = [partitioner.load_partition(number)["row"] for number in numbers]
+        return [np.sort(np.array(list(rows), np.int64)) for rows in found]
+
+    return split
+
+
+_BUILT_IN: Final[dict[str, Split]] = {
     "dirichlet": lambda r, rng: dirichlet(r.labels, r.num_clients, r.alpha, r.min_size, rng),
     "dirichlet-partitioned": lambda r, rng: dirichlet_partitioned(
         r.labels, r.num_clients, r.alpha, r.num_partitions, r.min_size, rng
@@ -235,6 +266,24 @@ SPLITS: Final[dict[str, Split]] = {
     "by-user": _by_user,
     "shards": lambda r, rng: shards(r.labels, r.num_clients, SHARDS_PER_CLIENT, rng),
 }
+
+SPLITS: Final[Table[Split]] = Table("split", "coterie.splits", _BUILT_IN, of=Callable)
+
+
+def _parts_of(split: str, request: SplitRequest, rng: np.random.Generator) -> Parts:
+    """Return what a split deals; of one from elsewhere only if that is every row to one client."""
+    if not SPLITS.is_foreign(split):
+        return SPLITS[split](request, rng)
+    with contained(f"split = {split!r}"):
+        parts = [np.asarray(part) for part in SPLITS[split](request, rng)]
+    rows, clients = len(request.labels), request.num_clients
+    dealt = np.sort(np.concatenate([*parts, np.zeros(0, np.int64)]))
+    if len(parts) != clients or not np.array_equal(dealt, np.arange(rows)):
+        raise DataError(
+            f"split = {split!r} deals {len(dealt)} rows to {len(parts)} sites; it must deal each "
+            f"of {rows} to one of {clients}"
+        )
+    return [np.sort(part).astype(np.int64) for part in parts]
 
 
 def split_rows(
@@ -259,7 +308,7 @@ def split_rows(
     if split not in SPLITS:
         raise ConfigError(f"split={split} is unknown{did_you_mean(split, SPLITS)}")
     request = SplitRequest(labels, owners, num_clients, alpha, num_partitions, min_size)
-    parts = SPLITS[split](request, rng)
+    parts = _parts_of(split, request, rng)
     smallest = min(len(part) for part in parts)
     if split != "by-user" and smallest < min_size:
         raise DataError(

@@ -38,7 +38,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.networks import NETWORKS, Network
     from common.objectives import OBJECTIVES, Learned, Objective, Pull
     from common.plugins import PieceSettings
-    from common.splits import partition
+    from common.splits import SPLITS, by_partitioner, partition
     from common.task_metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
@@ -66,6 +66,7 @@ __all__ = [
     "OPTIMIZERS",
     "SCHEDULES",
     "SERVER_OPTIMIZERS",
+    "SPLITS",
     "TASK_METRICS",
     "Aggregation",
     "BudgetError",
@@ -103,6 +104,7 @@ __all__ = [
     "WorkerError",
     "__version__",
     "assign",
+    "by_partitioner",
     "compare",
     "flower",
     "load_dataset",
@@ -129,7 +131,7 @@ _HOMES = {
     "common.networks": "NETWORKS Network",
     "common.objectives": "OBJECTIVES Learned Objective Pull",
     "common.plugins": "PieceSettings",
-    "common.splits": "partition",
+    "common.splits": "SPLITS by_partitioner partition",
     "common.task_metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
     "deploy.interface": "compare precheck resume simulate",

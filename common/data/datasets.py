@@ -13,8 +13,7 @@ from common.data.data_folder import DataFolder
 from common.data.holding_out import hold_out
 from common.data.in_memory import Dataset, standardised
 from common.data.named import NamedData
-from common.data.own_data import read_image_folder, read_npz
-from common.data.own_tables import read_table
+from common.data.own_files import read_own
 from common.data.rows import Rows
 from common.data.site_tables import site_table
 from common.data.synthetic import SyntheticSites, synthetic_rows
@@ -110,7 +109,7 @@ def load_dataset(
                 f"dataset names {len(paths)} tables, which need table-schema=FILE: coterie data "
                 "check proposes one"
             )
-        name, rows = paths[0].stem, _read_own(paths[0], label_column, client_column, group_column)
+        name, rows = paths[0].stem, read_own(paths[0], label_column, client_column, group_column)
         _require_classes(rows, str(paths[0]))
     rng = seeds.generator(seed, "test-split", name)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
@@ -174,13 +173,13 @@ def class_names(path: Path, label_column: str = "label") -> tuple[str, ...]:
         ConfigError: no such thing.
         DataError: a file that is missing, damaged or unfit.
     """
-    return _read_own(Path(locate(str(path))), label_column).class_names
+    return read_own(Path(locate(str(path))), label_column).class_names
 
 
 def _read_site(path: Path, name: str, label_column: str, group_column: str) -> Rows:
     read = DATASETS[name].read_site if name in DATASETS else None
     if read is None:
-        return _read_own(Path(locate(str(path))), label_column, "", group_column)
+        return read_own(Path(locate(str(path))), label_column, "", group_column)
     if not path.exists():
         raise DataError(f"dataset={name}: there is no file {path}")
     return read(path)
@@ -277,13 +276,3 @@ def _of_table(
     dataset = standardised(name, rows, rows.test)
     assert dataset.preprocessing is not None
     return replace(dataset, preprocessing=dataset.preprocessing.with_table(fitted))
-
-
-def _read_own(
-    path: Path, label_column: str, client_column: str = "", group_column: str = ""
-) -> Rows:
-    if path.is_dir():
-        return read_image_folder(path)
-    if path.suffix.lower() == ".npz":
-        return read_npz(path)
-    return read_table(path, label_column, client_column, group_column)

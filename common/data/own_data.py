@@ -25,11 +25,11 @@ def read_npz(path: Path) -> Rows:
     """
     archive = read_arrays(path, "X", "y")
     x = _channels_first(archive, path)
-    class_names, y = _numbered_values(archive["y"], f"{path.name}: y")
+    class_names, y = numbered_values(archive["y"], f"{path.name}: y")
     test = _test_marks(archive["test"], path) if "test" in archive else None
     if "client" not in archive:
         return Rows(x, y, class_names, test=test)
-    owner_names, owner = _numbered_values(archive["client"], f"{path.name}: client")
+    owner_names, owner = numbered_values(archive["client"], f"{path.name}: client")
     return Rows(x, y, class_names, owner, owner_names, test)
 
 
@@ -57,7 +57,7 @@ def _channels_first(archive: Mapping[str, Array], path: Path) -> Array:
     )
 
 
-def _numbered_values(values: Array, what: str) -> tuple[tuple[str, ...], IntArray]:
+def numbered_values(values: Array, what: str) -> tuple[tuple[str, ...], IntArray]:
     """Return the sorted distinct values as texts, and each value's number among them."""
     whole = values.dtype.kind in "buiU"
     if values.dtype.kind == "f":

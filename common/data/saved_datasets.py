@@ -1,0 +1,100 @@
+"""Saved data sets: folders that ``save_to_disk`` of the package ``datasets`` wrote."""
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from common.data.files import damaged
+from common.data.own_data import numbered_values
+from common.data.rows import Array, Rows
+from common.errors import ConfigError, DataError, did_you_mean
+
+__all__ = ["is_saved_dataset", "read_saved_dataset"]
+
+_MARKS = ("dataset_dict.json", "dataset_info.json")
+
+
+def is_saved_dataset(path: Path) -> bool:
+    """Return whether a folder is one that ``save_to_disk`` wrote."""
+    return any((path / mark).is_file() for mark in _MARKS)
+
+
+def read_saved_dataset(path: Path, label_column: str, client_column: str) -> Rows:
+    """Return the rows of a saved data set; those of a split ``test`` beside ``train`` are held out.
+
+    One other column of images are the rows, or else all other columns, which hold numbers.
+
+    Raises:
+        ConfigError: the package is missing.
+        DataError: a damaged folder, other splits, or columns that are missing or of other kinds.
+    """
+    if find_spec("datasets") is None:
+        raise ConfigError(f"{path} needs a package: pip install 'coterie[hugging-face]'")
+    from datasets import DatasetDict, Image, concatenate_datasets, load_from_disk
+
+    try:
+        found = load_from_disk(str(path))
+    except Exception as error:  # of Arrow or JSON, whatever is damaged
+        raise damaged(path, error) from error
+    test = None
+    if isinstance(found, DatasetDict):
+        if not {"train"} <= found.keys() <= {"train", "test"}:
+            raise DataError(
+                f"{path} has the splits {', '.join(found)}; save train, or train and test"
+            )
+        parts = [found[name] for name in ("train", "test") if name in found]
+        test = np.repeat(np.arange(len(parts)), [len(part) for part in parts]) == 1
+        found, test = concatenate_datasets(parts), test if len(parts) == 2 else None
+    special = [label_column, *([client_column] if client_column else [])]
+    for setting, name in zip(("label-column", "client-column"), special, strict=False):
+        if name not in found.column_names:
+            known = did_you_mean(name, found.column_names)
+            raise DataError(f"{setting}={name} is no column of {path.name}{known}")
+    features = {name: kind for name, kind in found.features.items() if name not in special}
+    images = [name for name, kind in features.items() if isinstance(kind, Image)]
+    class_names, y = _labels(found, label_column, path)
+    owner_names, owner = _labels(found, client_column, path) if client_column else ((), None)
+    if len(images) == 1:
+        x = _images(found[images[0]], path)
+        return Rows(x, y, class_names, owner, owner_names, test)
+    x = _numbers(found, features, path)
+    return Rows(x, y, class_names, owner, owner_names, test, columns=tuple(features))
+
+
+def _labels(found: Any, column: str, path: Path) -> tuple[tuple[str, ...], Any]:
+    """Return the names of a column's values, and each row's number among them."""
+    names = getattr(found.features[column], "names", None)
+    values = np.array(found[column][:])
+    if names:
+        return tuple(names), values.astype(np.int64)
+    return numbered_values(values, f"{path.name}: column {column!r}")
+
+
+def _images(column: Any, path: Path) -> Array:
+    pixels = [np.asarray(image) for image in column]
+    shapes = {image.shape for image in pixels}
+    if len(shapes) > 1 or not (len(next(iter(shapes))) == 2 or next(iter(shapes))[2:] == (3,)):
+        raise DataError(
+            f"{path.name}: images of shapes {', '.join(map(str, sorted(shapes)))}; bring all to "
+            "one size, grey or RGB"
+        )
+    stacked = np.stack(pixels)
+    return stacked[:, None] if stacked.ndim == 3 else stacked.transpose(0, 3, 1, 2)
+
+
+def _numbers(found: Any, features: Mapping[str, Any], path: Path) -> Array:
+    columns = []
+    for name in features:
+        values = np.array(found[name][:])
+        if values.ndim != 1 or values.dtype.kind not in "buif":
+            raise DataError(
+                f"{path.name}: column {name!r} holds {features[name]}; leave it out, or make "
+                "numbers of it"
+            )
+        columns.append(values.astype(np.float64))
+    if not columns:
+        raise DataError(f"{path.name}: no column of features besides the label")
+    return np.stack(columns, axis=1)
