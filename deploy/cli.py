@@ -7,6 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -314,9 +315,26 @@ def settings() -> None:
         typer.echo(line)
 
 
+def _say_axes() -> None:
+    """Print for every two axes which of their values are refused together."""
+    from server_app.methods.axes import pairs
+
+    for (axis, other), found in groupby(pairs(), lambda pair: (pair.axis, pair.other)):
+        refused = [f"  {pair.words}" for pair in found if pair.refused]
+        typer.echo(f"{axis} and {other}: all go together{', but' if refused else ''}")
+        typer.echo("\n".join(refused), nl=bool(refused))
+
+
 @app.command(rich_help_panel=_LISTS)
-def methods() -> None:
+def methods(
+    axes: Annotated[
+        bool, typer.Option("--axes", help="say what does not go with what, and why")
+    ] = False,
+) -> None:
     """List the methods that strategy=... can name."""
+    if axes:
+        _say_axes()
+        return
     from server_app.methods import listing
 
     rows = [("strategy", "paper", "who trains (M: clients-per-round)", "what the server sees")]

@@ -149,6 +149,7 @@ OBJECTIVES: Table[Objective] = Table(
             "one common model, the drift of each site's gradients taken out (SCAFFOLD)",
             memory=ServerMemory(moved_control, travels=True),
             settings=(DriftSettings, ScaffoldSettings),
+            example="momentum=0",
         ),
         "feddyn": Objective(
             feddyn,

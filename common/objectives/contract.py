@@ -189,6 +189,8 @@ class Objective:
     settings: tuple[type[PieceSettings], ...] = ()
     memory: ServerMemory | None = None
     """What is remembered of models beside them; sites then keep a memory of their own, too."""
+    example: str = ""
+    """Settings that it cannot do without, as words of a command."""
     fine_tune_epochs: int = 0
     """What ``fine-tune-epochs`` is for a run that does not say."""
     strength: str = ""

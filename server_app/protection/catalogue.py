@@ -86,6 +86,8 @@ class Protection:
     """Of :data:`WORDS`: what it protects where a method asks for that; empty: in every run."""
     available: bool = True
     """Whether this version has it; a name that is reserved is refused with every method."""
+    example: str = ""
+    """Other settings that it cannot do without, as words of a command."""
     shows: frozenset[str] | None = None
     """If given, every word but these is hidden, those that are added later, too."""
 
@@ -180,6 +182,7 @@ PROTECTIONS: list[Protection] = [
         instead="use strategy=similarity, balanced-cohort, fed-cbs or fed-lecc, or "
         "label-privacy=gaussian or k-rr",
         chosen=_label("two-party"),
+        example="metric=hellinger",
         covers=frozenset({"label-distances", "label-products"}),
     ),
     Protection(
@@ -230,6 +233,7 @@ PROTECTIONS: list[Protection] = [
         "recovers the other's rows where there are enough of them. " + _TOGETHER,
         instead="leave it out, or use strategy=ot-groups",
         chosen=lambda settings: settings.reveal == "cost",
+        example="two-party=true",
         covers=frozenset({"row-costs"}),
     ),
     Protection(
