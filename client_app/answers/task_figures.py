@@ -2,6 +2,7 @@
 
 from client_app.site import Site, require
 from client_app.training import engine
+from common.foreign.code import contained
 from common.messages import Parameters, TaskFigures
 from common.task_metrics import TASK_METRICS
 
@@ -22,7 +23,10 @@ def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
     if any(metric.tells_classes for metric in metrics):
         require(site, "label-histogram")
     seen = engine.probabilities(parameters, site), site.dataset.test_y[site.rows.test]
-    sums = [metric.sums(*seen) for metric in metrics]
+    sums = []
+    for name, metric in zip(names, metrics, strict=True):
+        with contained(f"metrics = {name!r}"):
+            sums.append(metric.sums(*seen))
     return TaskFigures(
         list(names), [len(own) for own in sums], [float(value) for own in sums for value in own]
     )

@@ -12,7 +12,9 @@ class RoundSettings(Schema):
 
     num_server_rounds: int = Field(20, ge=1, description="rounds of training")
     metrics: Annotated[str, KeyOf("common.task_metrics:TASK_METRICS", several=True)] = Field(
-        "accuracy", description="of the task on held-out rows; several with commas between"
+        "accuracy",
+        description="of the task on held-out rows; several with commas between, "
+        "package.module:name among them",
     )
     target_metric: str = Field(
         "accuracy", description="one of metrics: target-accuracy is of it, and so is the best model"

@@ -12,21 +12,26 @@ class TrainingSettings(Schema):
 
     model: Annotated[str, KeyOf("common.networks:NETWORKS", besides=("auto",))] = Field(
         "auto",
-        description="network; auto: lenet for images, unet3d for volumes, mlp for rows of features",
+        description="network; auto: lenet for images, unet3d for volumes, mlp for rows of features "
+        "and windows; or package.module:name",
     )
     batch_size: int = Field(16, ge=1, description="rows per SGD step")
     local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")
     loss: Annotated[str, KeyOf("client_app.training.losses:LOSSES")] = Field(
-        "auto", description="that the steps make small; auto: cross-entropy, of masks Dice's"
+        "auto",
+        description="that the steps make small; auto: cross-entropy, of masks Dice's; or "
+        "package.module:name",
     )
     optimizer: Annotated[str, KeyOf("client_app.training.optimizers:OPTIMIZERS")] = Field(
-        "sgd", description="of the sites' steps; its memory begins anew in every round"
+        "sgd",
+        description="of the sites' steps; its memory begins anew in every round; or "
+        "package.module:name, as torch.optim:RMSprop",
     )
     learning_rate: float = Field(0.05, gt=0, description="of the sites' steps")
     schedule: Annotated[str, KeyOf("client_app.training.schedules:SCHEDULES")] = Field(
         "constant",
         description="of the learning rate over the rounds; cosine: towards 0, step: a tenth from "
-        "half of the rounds on, a hundredth from three quarters",
+        "half of the rounds on, a hundredth from three quarters; or package.module:name",
     )
     weight_decay: float = Field(0.0, ge=0, description="of the sites' steps (L2; adamw: its own)")
     device: str = Field(

@@ -19,6 +19,7 @@ __all__ = [
     "PLACE",
     "contained",
     "given_name",
+    "hushed",
     "in_one_line",
     "is_from_elsewhere",
     "is_given",
@@ -39,23 +40,32 @@ _FROM_PYTHON = "python:"
 @contextlib.contextmanager
 def contained(where: str, what: str = "") -> Iterator[None]:
     """Run code from elsewhere: what it raises and what it prints becomes one line that names it."""
-    printed = io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed):
+        with hushed(where):
             yield
     except CoterieError as error:
         raise type(error)(f"{where}: {error}") from error
     except (Exception, SystemExit) as error:
         raise ConfigError(f"{where}{what}: {in_one_line(error)}") from error
+
+
+@contextlib.contextmanager
+def hushed(where: str) -> Iterator[None]:
+    """Run code from elsewhere: what it prints becomes one line of the log that names it."""
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(printed):
+            yield
     finally:
-        if text := quotable(printed.getvalue()):
-            _say_printed(where, text)
+        text = quotable(printed.getvalue())
+        if text and next(_once(where), False):
+            log.warning("%s: it prints %s", where, text)
 
 
 @functools.cache
-def _say_printed(where: str, text: str) -> None:
-    """Say it once in a process: a network may be built for every message."""
-    log.warning("%s: it prints %s", where, text)
+def _once(where: str) -> Iterator[bool]:
+    """Return what gives True once in a process: a network may print in every batch."""
+    return iter([True])
 
 
 def in_one_line(error: BaseException) -> str:
