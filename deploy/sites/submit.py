@@ -5,7 +5,9 @@ import sys
 import time
 from pathlib import Path
 
-from common.config import Settings
+import tomli_w
+
+from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError
 from deploy.sites.flower import Connection
 from deploy.sites.secret_files import write_public
@@ -40,9 +42,25 @@ def start(settings: Settings, connection: Connection) -> str:
             "anew"
         )
     config = connection.home / "run-config.toml"
-    write_public(config, settings.with_absolute_paths().to_toml().encode())
+    write_public(config, tomli_w.dumps(_run_config(settings.with_absolute_paths())).encode())
     answer = connection.call("run", str(APP), "--run-config", str(config))
     return str(answer["run-id"])
+
+
+def _run_config(settings: Settings) -> dict[str, Scalar]:
+    """Return what Flower takes of a run's settings: the keys that the app declares.
+
+    Raises:
+        ConfigError: a setting of another package's piece that is not at its default.
+    """
+    declared = read_toml(APP / "pyproject.toml")["tool"]["flwr"]["app"]["config"]
+    for name, field in type(settings).model_fields.items():
+        if (key := kebab_case(name)) not in declared and getattr(settings, name) != field.default:
+            raise ConfigError(
+                f"{key} = {getattr(settings, name)!r}: Flower takes only settings that stand under "
+                f"[tool.flwr.app.config] in {APP / 'pyproject.toml'}; add it there, or leave it out"
+            )
+    return {key: value for key, value in settings.to_dict().items() if key in declared}
 
 
 def status(run_id: str, connection: Connection) -> str:

@@ -7,8 +7,14 @@ import zipfile
 import pytest
 from flwr.cli.build import build_fab_from_disk
 from plan import PACKAGES, ROOT
+from pydantic import Field
 
+from common.config import Settings
+from common.errors import ConfigError
+from common.plugins import PieceSettings
 from deploy.sites import submit
+from server_app.methods import METHODS, Composition
+from server_app.methods.baselines import fedavg
 
 # Flower asks pathspec for a pattern by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
@@ -62,3 +68,16 @@ def _text(path):
 @pytest.mark.checkout
 def test_the_app_that_is_sent_is_the_checkout():
     assert submit.APP == ROOT
+
+
+class HurrySettings(PieceSettings):
+    hurry: int = Field(3, ge=1, description="made up")
+
+
+def test_only_settings_that_the_app_declares_are_sent(request):
+    METHODS.add("hurried", Composition(fedavg, settings=(HurrySettings,)))
+    request.addfinalizer(lambda: METHODS.remove("hurried"))
+    settings = Settings(strategy="hurried")
+    assert submit._run_config(settings).keys() == settings.to_dict().keys() - {"hurry"}
+    with pytest.raises(ConfigError, match=r"^hurry = 4: Flower takes only settings that stand"):
+        submit._run_config(Settings(strategy="hurried", hurry=4))
