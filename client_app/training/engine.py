@@ -4,7 +4,6 @@ All draw rows and dropout alike, so ``engine`` changes the time a run takes and 
 more than 1e-5 per training, unless rounding decides a sign (:mod:`.dense`, :mod:`.convolutional`).
 """
 
-import contextlib
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,9 +27,7 @@ from common import models, seeds
 from common.config import Settings
 from common.dropout import Dropout, dropout_bits
 from common.errors import ConfigError
-from common.foreign.code import hushed
 from common.messages import Order, Parameters
-from common.networks import NETWORKS
 from common.objectives import USUAL, Fitted, Phase, Pull
 
 _Name = tuple[str, tuple[int, ...], int, torch.device]
@@ -127,7 +124,7 @@ def _fit_by_loop(
 ) -> Fitted:
     device = next(network.parameters()).device
     towards = None if pull is None else Anchored(network, pull)
-    with loop.repeatable(device, lesson.dropout_seed), _hushed(settings):
+    with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
         rows = TensorRows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
         loss = loop.train(network, rows, settings, lesson.order, towards, phase)
     fitted = models.parameters_of(network)
@@ -176,13 +173,6 @@ def _by_hand(
     if settings.engine == "loop" or name[-1].type != "cpu" or not _takes_usual_steps(settings):
         return None
     return _hand_written(*name, settings) if _fits(parameters, _network(*name)) else None
-
-
-def _hushed(settings: Settings) -> contextlib.AbstractContextManager[None]:
-    """Keep what a run's foreign code prints in every batch from the run's own lines."""
-    pieces = (NETWORKS, settings.model), (LOSSES, settings.loss), (OPTIMIZERS, settings.optimizer)
-    foreign = [f"{table.kind} = {name!r}" for table, name in pieces if table.module_of(name)]
-    return hushed(" or ".join(foreign)) if foreign else contextlib.nullcontext()
 
 
 def _takes_usual_steps(settings: Settings) -> bool:
@@ -313,7 +303,7 @@ def probabilities(parameters: Parameters, site: Site) -> np.ndarray:
     device = loop.choose_device(settings.device)
     name = (settings.model, dataset.input_shape, dataset.num_classes, device)
     network = network_with(parameters, *name)
-    with loop.one_thread(device), _hushed(settings):
+    with loop.one_thread(device), loop.hushed(settings):
         logits = loop.outputs(network, dataset.test_x[rows])
     return np.asarray(softmax(logits.astype(np.float64), axis=1))
 
@@ -340,5 +330,5 @@ def _evaluate(
         logits = torch.from_numpy(sgd.logits(inputs))
         return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts)
     network = network_with(parameters, *name)
-    with loop.one_thread(device), _hushed(settings):
+    with loop.one_thread(device), loop.hushed(settings):
         return loop.evaluate_parts(network, TensorRows.on(device, inputs, labels), parts)

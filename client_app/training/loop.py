@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,10 +12,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from client_app.training import dice, losses
+from client_app.training.losses import LOSSES
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.steps import Anchored
 from common.config import Settings
 from common.errors import ConfigError, DataError
+from common.foreign import code
+from common.networks import NETWORKS
 from common.objectives import USUAL, Phase
 
 _EVALUATION_VOLUMES = 16
@@ -84,6 +87,13 @@ def repeatable(device: torch.device, seed: int) -> Iterator[None]:
         else:
             torch.manual_seed(seed)
         yield
+
+
+def hushed(settings: Settings) -> AbstractContextManager[None]:
+    """Keep what a run's foreign code prints in every batch from the run's own lines."""
+    pieces = (NETWORKS, settings.model), (LOSSES, settings.loss), (OPTIMIZERS, settings.optimizer)
+    foreign = [f"{table.kind} = {name!r}" for table, name in pieces if table.module_of(name)]
+    return code.hushed(" or ".join(foreign)) if foreign else nullcontext()
 
 
 def train(
