@@ -12,7 +12,6 @@ from superlinks import PATIENCE, superlink
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted(path.parent for path in ROOT.glob("examples/*/pyproject.toml"))
-STRATEGIES = ("fedavg", "fedadam", "krum")
 
 
 def test_each_example_differs_from_flower_s_template_in_what_its_page_says_alone():
@@ -50,7 +49,9 @@ def run(flower, name, **config):
 slow = [pytest.mark.slow, pytest.mark.timeout(4 * PATIENCE)]
 
 
-@pytest.mark.parametrize("strategy", [pytest.param(each, marks=slow) for each in STRATEGIES])
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(each, marks=slow) for each in ("fedavg", "krum")]
+)
 def test_cohorts_come_from_different_clusters_of_labels(flower, strategy):
     said, status = run(flower, "flower-cohorts", strategy=strategy)
     assert status == "finished:completed", said
@@ -59,7 +60,7 @@ def test_cohorts_come_from_different_clusters_of_labels(flower, strategy):
     assert float(rounds[-1][2]) > 0.15  # two sites of six, each with few classes
 
 
-@pytest.mark.parametrize("strategy", [pytest.param(each, marks=slow) for each in STRATEGIES])
+@pytest.mark.parametrize("strategy", [pytest.param("fedadam", marks=slow)])
 def test_the_kinds_of_sites_are_found_and_each_has_a_model(flower, tmp_path, strategy):
     config = {"strategy": strategy, "models-dir": str(tmp_path)}
     said, status = run(flower, "flower-per-cluster", **config)
@@ -73,7 +74,7 @@ def test_the_kinds_of_sites_are_found_and_each_has_a_model(flower, tmp_path, str
     assert models[0].keys() == models[1].keys()
 
 
-@pytest.mark.parametrize("strategy", [pytest.param(each, marks=slow) for each in STRATEGIES[:2]])
+@pytest.mark.parametrize("strategy", [pytest.param("fedavg", marks=slow)])
 def test_secure_sums_train_the_model(flower, strategy):
     said, status = run(flower, "flower-secure-sum", strategy=strategy)
     assert status == "finished:completed", said

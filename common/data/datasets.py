@@ -103,7 +103,7 @@ def load_dataset(
     else:
         paths = [Path(part) for part in parts_of(located)]
         if table_schema is not None:
-            return _of_tables(paths, TableSchema.read(table_schema), test_fraction)
+            return _of_tables(paths, _of_classifiers(table_schema), test_fraction)
         if len(paths) > 1:
             raise ConfigError(
                 f"dataset names {len(paths)} tables, which need table-schema=FILE: coterie data "
@@ -158,7 +158,7 @@ def load_site_file(
         DataError: a file that is missing, damaged or unfit, or holds another class.
     """
     if table_schema is not None:
-        return _of_table(path, TableSchema.read(table_schema), name, site, test_fraction)
+        return _of_table(path, _of_classifiers(table_schema), name, site, test_fraction)
     rows = _of_classes(_read_site(path.absolute(), name, label_column, group_column), classes, path)
     _require_classes(rows, str(path))
     rng = seeds.generator(0, "test-split", site)
@@ -240,6 +240,17 @@ def _located_table(text: str) -> str:
     if not (is_table(path) and path.is_file()):
         raise DataError(f"dataset={text}: there is no table {path}")
     return str(path)
+
+
+def _of_classifiers(path: Path) -> TableSchema:
+    """Return a schema whose label has classes; :class:`ConfigError` for another."""
+    table_schema = TableSchema.read(path)
+    if table_schema.task != "classification":
+        raise ConfigError(
+            f"schema {path}: task = {table_schema.task!r}: only classifiers are trained; put the "
+            f"values of {table_schema.label.name!r} into classes in the files, and check them anew"
+        )
+    return table_schema
 
 
 def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float) -> Dataset:

@@ -125,10 +125,6 @@ class TableProposal(Schema):
     task: Literal["classification", "regression"] = Field(
         default="classification", description="what the label is"
     )
-    scaling: Literal["site", "none"] = Field(
-        default="site",
-        description="each feature to mean 0 and deviation 1 over a site's training rows",
-    )
     ragged_rows: Literal["refuse", "drop"] = Field(
         default="refuse", description="rows with more or fewer cells than the header"
     )

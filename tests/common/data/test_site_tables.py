@@ -128,3 +128,13 @@ def test_without_a_schema_the_group_is_a_setting(tmp_path):
     assert len(shifted) == 40
     gaps = np.diff(shifted)
     assert np.isclose(gaps, gaps.min()).sum() >= 32  # eight runs of five in a row
+
+
+def test_a_label_of_quantities_is_refused_before_anything_is_read(federation, tmp_path):
+    files, path = federation
+    other = tmp_path / "schema.toml"
+    other.write_text('task = "regression"\n' + path.read_text())
+    with pytest.raises(ConfigError, match="task = 'regression': only classifiers are trained"):
+        load_dataset(",".join(map(str, files)), table_schema=other, seed=0)
+    with pytest.raises(ConfigError, match="task = 'regression': only classifiers are trained"):
+        load_site_file(files[0], name="hearts", site="north", table_schema=other)
