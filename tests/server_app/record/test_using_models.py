@@ -96,22 +96,6 @@ def test_what_cannot_be_assigned_says_why(planted_run, tmp_path):
         using_models.read_model(run / "config.toml")
 
 
-def test_the_documented_way_to_scale_new_rows_is_the_runs(tmp_path):
-    rng = np.random.default_rng(0)
-    page = (ROOT / "docs" / "using-models.md").read_text()
-    [code] = [part for part in page.split("```") if "new - mean" in part]
-    for shape in ((60, 3), (60, 3, 4, 4)):
-        x = 5 + 3 * rng.normal(size=shape)
-        x[:, 0] = 0.1  # tells nothing
-        test = np.arange(60) % 5 == 0
-        np.savez(tmp_path / "own.npz", X=x, y=np.arange(60) % 2, test=test)
-        dataset = load_dataset(str(tmp_path / "own.npz"), seed=0)
-        names = {"train": x[~test], "new": x[test]}
-        exec(code.removeprefix("python\n"), names)
-        np.testing.assert_allclose(names["rows"], dataset.test_x, atol=1e-5)
-        assert not names["rows"][:, 0].any()
-
-
 def test_a_model_of_shared_parts_takes_what_a_site_kept(tmp_path, caplog):
     values = {"objective": "fedper", "num-clients": 4, "strategy": "fedavg", "model": "mlp"}
     values |= {"num-server-rounds": 1, "local-epochs": 1, "output-dir": str(tmp_path)}
