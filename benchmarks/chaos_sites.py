@@ -138,18 +138,8 @@ class Federation:
     def _mend(self, kind: str, site: str) -> None:
         if kind.startswith("server"):
             self._running.serve()
-            return
-        # While the server still counts the one that was killed as online it refuses another.
-        before = self._running.log(site).count("SuperNode ID")
-        while not self._connected(site, before):
-            process = self._running.start(
-                site, "site", "--config", self._running.folder / site / "site.toml"
-            )
-            while process.poll() is None and not self._connected(site, before):
-                time.sleep(0.25)
-
-    def _connected(self, site: str, before: int) -> bool:
-        return self._running.log(site).count("SuperNode ID") > before
+        else:
+            self._running.start_site(site)
 
     def _trainings(self, site: str) -> int:
         return self._running.log(site).count("Receiving: train message")
