@@ -5,6 +5,7 @@ leaves: a crash in between costs budget, never privacy. The budget is the site's
 node-config; a run can only ask.
 """
 
+import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,11 +18,14 @@ from client_app.site import Participant, Site
 from client_app.site_state import Keeper
 from common import messages
 from common.errors import BudgetError, MessageError
-from common.messages import LabelHistogram, NoisyHistogram, ReleaseNote
+from common.identity import packed
+from common.messages import LabelHistogram, NoisyHistogram, Order, Parameters, ReleaseNote
 from common.objectives import Fitted, objective_of
+from common.privacy import accounting
+from common.privacy.accounting import ContinuousGaussian
 from common.privacy.book import SITE, Budget, Entry, PrivacyBook
 from common.privacy.labels import LabelMechanism, label_mechanism
-from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
+from common.privacy.updates import MOST_NOISE, UpdateNoise, clipped_update, noisy_model
 
 __all__ = ["BOOK", "book_of", "charge_update", "label_answer", "release_once", "update_answer"]
 
@@ -57,27 +61,38 @@ def release_once(
 
 
 def charge_update(
-    keeper: Keeper, budget: Budget, entry: Entry, planned: UpdateNoise
-) -> PrivacyBook:
-    """Count an update, too large to be kept, before it leaves; return the book after it.
+    keeper: Keeper, budget: Budget, what: str, planned: UpdateNoise, server_round: int
+) -> tuple[ContinuousGaussian, PrivacyBook]:
+    """Count an update before it leaves; return what it costs, and the book after it.
 
-    One lock from counting to charging: two answers at once cannot both be the last one.
+    All entries of this name count against the run's epsilon, whatever run or attempt they were
+    for: an update that was charged and lost in a crash may have left. One lock from counting to
+    charging: two answers at once cannot both be the last one.
 
     Raises:
-        BudgetError: the site's budget does not allow it, or the book has as many entries of this
-            name as were planned for.
+        BudgetError: too little of the run's epsilon is left, or the site's budget does not allow
+            it; nothing is charged then.
     """
     with keeper.locked():
         book = book_of(keeper)
-        taken = sum(known.what == entry.what for known in book.entries)
-        if taken >= planned.releases:
+        before = [entry.event for entry in book.entries if _is_update(entry, what)]
+        mus = [event.mu for event in before if isinstance(event, ContinuousGaussian)]
+        event = planned.next(math.fsum(mu * mu for mu in mus), server_round)
+        if event is None:
+            spent = accounting.epsilon(before, planned.delta)
             raise BudgetError(
-                f"this run has had {taken} updates of this site, all that its update-epsilon = "
-                f"{planned.epsilon:g} was planned for"
+                f"{what}: {len(before)} have left this site in all runs, at epsilon {spent:.4g} of "
+                f"update-epsilon = {planned.epsilon:g}, and what is left needs more than "
+                f"{MOST_NOISE:g} times the noise; a larger update-epsilon counts from the first on"
             )
-        book = book.charged(entry, budget)
+        book = book.charged(Entry(event, SITE, what), budget)
         keeper.write(BOOK, book.to_bytes())
-        return book
+        return event, book
+
+
+def _is_update(entry: Entry, what: str) -> bool:
+    # Books once named the run and not the model: such an entry may be of any.
+    return entry.what == what or entry.what.startswith("update in run ")
 
 
 def label_answer(
@@ -108,15 +123,24 @@ def update_answer(
     if settings.update_privacy != "local-dp" or not objective_of(settings).shares_model:
         return fitted, None
     planned = UpdateNoise.of(settings)
-    entry = Entry(planned.event, SITE, f"update in run {message.metadata.run_id}")
     sent = messages.decode_arrays(messages.arrays_of(message.content))
+    what = f"update of {settings.dataset}, model {_kind_of(sent)}"
     change = clipped_update(fitted.parameters, sent, planned.clip)  # or nothing leaves, or counts
-    book = charge_update(site.keeper, site.budget, entry, planned)
-    noisy = noisy_model(sent, change, planned.sigma)
-    name = f"Gaussian, clipped to {planned.clip:g}, sigma {planned.sigma:.3g}"
+    server_round = Order.decode(message.content).round
+    event, book = charge_update(site.keeper, site.budget, what, planned, server_round)
+    sigma = planned.sigma_of(event)
+    noisy = noisy_model(sent, change, sigma)
+    name = f"Gaussian, clipped to {planned.clip:g}, sigma {sigma:.3g}"
     spent = book.spent(SITE, site.budget.delta)
-    note = ReleaseNote(name, SITE, planned.spent(1), planned.delta, spent=spent)
+    epsilon = accounting.epsilon([event], planned.delta)
+    note = ReleaseNote(name, SITE, epsilon, planned.delta, spent=spent)
     return replace(fitted, parameters=noisy, loss=math.nan), note
+
+
+def _kind_of(model: Parameters) -> str:
+    """Return a digest of the names, shapes and types of a model's arrays: the same in every run."""
+    fields = [f"{name} {value.shape} {value.dtype}" for name, value in sorted(model.items())]
+    return hashlib.sha256(packed(*fields)).hexdigest()[:16]
 
 
 def _noisy(

@@ -49,7 +49,11 @@ class PrivacySettings(Schema):
         "noisy by each site",
     )
     update_epsilon: float = Field(
-        8.0, gt=0, le=1000, description="update-privacy: of all rounds together, for a whole site"
+        8.0,
+        gt=0,
+        le=1000,
+        description="update-privacy: of all rounds together, for a whole site; local-dp: of all "
+        "runs of that model",
     )
     clip_norm: float = Field(
         1.0,

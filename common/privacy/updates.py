@@ -20,7 +20,12 @@ from common.privacy.accounting import ContinuousGaussian, epsilon
 from common.privacy.closed_form import gaussian_mu
 from common.privacy.noise import Entropy
 
-__all__ = ["UpdateNoise", "clipped_update", "noisy_model", "tells_loss"]
+__all__ = ["MOST_NOISE", "UpdateNoise", "clipped_update", "noisy_model", "tells_loss"]
+
+MOST_NOISE = 2.0
+"""How many times the planned noise an update may get before a site refuses to send it."""
+
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,8 @@ class UpdateNoise:
     Attributes:
         clip: largest L2 norm of an update.
         releases: how many of them the promise is for: a round can be played twice once.
-        epsilon: of all of them together.
-        delta: of all of them together.
+        epsilon: of all of them together; at a site, of all that its book holds for one model.
+        delta: at which that is meant.
     """
 
     clip: float
@@ -57,8 +62,39 @@ class UpdateNoise:
 
     @property
     def sigma(self) -> float:
-        """Standard deviation of the noise on every number of one update."""
-        return self.sensitivity / self.event.mu
+        """Standard deviation of the noise on every number of one update, as planned."""
+        return self.sigma_of(self.event)
+
+    def sigma_of(self, event: ContinuousGaussian) -> float:
+        """Return the standard deviation of the noise of a release that costs ``event``."""
+        return self.sensitivity / event.mu
+
+    def next(self, spent: float, server_round: int) -> ContinuousGaussian | None:
+        """Return what the release of a round may cost after others; None: too little is left.
+
+        As planned, or, where rounds were played again or another run came before, an equal part of
+        what is left for each of the rounds to come and one more. So all together never exceed
+        epsilon (Gaussians compose by mu²). Noise above :data:`MOST_NOISE` times the planned one
+        would spoil the model without a word: that is None.
+
+        >>> noise = UpdateNoise(clip=1.0, releases=3, epsilon=2.0, delta=1e-5)
+        >>> noise.next(0.0, server_round=1) == noise.event
+        True
+        >>> noise.next(3 * noise.event.mu**2, server_round=1) is None
+        True
+
+        Args:
+            spent: sum of mu² of the releases before.
+            server_round: 1 to ``releases`` - 1.
+        """
+        planned = self.event.mu**2
+        coming = max(1, self.releases + 1 - server_round)
+        share = (self.releases * planned - spent) / coming
+        if share >= planned * (1 - _ROUNDING):
+            return self.event
+        if share * MOST_NOISE**2 < planned * (1 - _ROUNDING):
+            return None
+        return ContinuousGaussian(math.sqrt(share))
 
     def spent(self, releases: int) -> float:
         """Return what so many releases amount to, as an epsilon at delta."""

@@ -254,7 +254,7 @@ PROTECTIONS: list[Protection] = [
         setting="update-privacy=local-dp",
         hides=frozenset({"rehearsals"}),
         whom="All rows of a site as its updates tell of them, from the server, too: the site "
-        "clips its update and adds noise, (epsilon, delta) for all rounds together and for "
+        "clips its update and adds noise, (epsilon, delta) for all runs of a model together, for "
         "replacing all rows of a site. The training loss stays at the site.",
         still="Losses and accuracies that the site is asked for, which of several models it "
         "chooses (ifca: a release of its own, without noise), label histograms, rows of a probe "

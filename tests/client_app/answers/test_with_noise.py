@@ -22,7 +22,7 @@ from common.config import Settings
 from common.errors import BudgetError, ConfigError, DataError, RoundError
 from common.messages import LabelHistogram, NoisyHistogram, Order, ReleaseNote
 from common.privacy.accounting import ContinuousGaussian
-from common.privacy.book import REPLACE_ROW, Budget, Entry, PrivacyBook
+from common.privacy.book import REPLACE_ROW, SITE, Budget, Entry, PrivacyBook
 from common.privacy.updates import UpdateNoise
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
@@ -113,20 +113,29 @@ def test_spoiled_book_stops_every_release(tmp_path):
     keeper.write(with_noise.BOOK, b"{")
     for call in (
         lambda: with_noise.release_once(keeper, FREE, "q", ENTRY, list),
-        lambda: with_noise.charge_update(keeper, FREE, ENTRY, PLANNED),
+        lambda: with_noise.charge_update(keeper, FREE, "update", PLANNED, 1),
     ):
         with pytest.raises(DataError, match="cannot be read"):
             call()
 
 
 def test_releases_that_are_not_kept_are_counted_every_time():
-    keeper, budget = ContextKeeper(RecordDict()), Budget(3.0)
-    books = [with_noise.charge_update(keeper, budget, ENTRY, PLANNED) for _ in range(2)]
-    spent = [book.spent(REPLACE_ROW, 1e-5) for book in books]
-    assert spent[0] < spent[1] <= 3
+    keeper, budget = ContextKeeper(RecordDict()), Budget(PLANNED.spent(2))
+    books = [with_noise.charge_update(keeper, budget, "update", PLANNED, n)[1] for n in (1, 2)]
+    spent = [book.spent(SITE, 1e-5) for book in books]
+    assert spent[0] < spent[1] <= budget.epsilon * (1 + 1e-9)
     with pytest.raises(BudgetError):
-        with_noise.charge_update(keeper, budget, ENTRY, PLANNED)
+        with_noise.charge_update(keeper, budget, "update", PLANNED, 3)
     assert len(with_noise.book_of(keeper).entries) == 2
+
+
+def test_updates_of_books_that_named_the_run_count_for_every_model():
+    """Such an entry does not say of which model it was."""
+    keeper = ContextKeeper(RecordDict())
+    old = [Entry(PLANNED.event, SITE, f"update in run {run}") for run in range(9)]
+    keeper.write(with_noise.BOOK, PrivacyBook(tuple(old)).to_bytes())
+    with pytest.raises(BudgetError, match="9 have left this site in all runs, at epsilon 8 of"):
+        with_noise.charge_update(keeper, FREE, "update of digits, model 1", PLANNED, 1)
 
 
 @dataclass(frozen=True)
@@ -144,18 +153,18 @@ class Overtaken(FolderKeeper):
 
 
 def test_two_answers_at_once_are_never_more_updates_than_were_planned_for(tmp_path, task_identity):
-    # By default a round can be played twice, once: 2 updates are planned for one round.
+    # 2 updates are planned for one round, and whoever asks for a second may have all that is left.
     settings = Settings.parse({"update-privacy": "local-dp", "num-server-rounds": 1})
     model = {"w": np.zeros(3, np.float32)}
-    content = messages.content(Order(1, 1, 0), messages.encode_arrays(model))
-    message = Message(content, 4, messages.TRAIN)
     keeper = Overtaken(FolderKeeper.open(tmp_path / "state").folder)
     site = Site("a", settings, None, None, (), keeper, FREE)
 
-    def answer():
+    def answer(server_round=2):
+        content = messages.content(Order(server_round, 1, 0), messages.encode_arrays(model))
+        message = Message(content, 4, messages.TRAIN)
         return with_noise.update_answer(message, site, Fitted(model, 0.0))
 
-    answer()
+    answer(server_round=1)
     refused = []
 
     def overtake():
@@ -167,7 +176,7 @@ def test_two_answers_at_once_are_never_more_updates_than_were_planned_for(tmp_pa
     keeper.meanwhile.append(overtake)
     answer()
     assert len(with_noise.book_of(keeper).entries) == 2
-    assert ["has had 2 updates" in text for text in refused] == [True]
+    assert ["2 have left this site" in text for text in refused] == [True]
 
 
 # Whole runs ------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import pytest
 from dp_accounting.pld import privacy_loss_distribution as pld
 from entropy import repeatable
 from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -16,13 +17,14 @@ from small_runs import lines, settings_in
 
 from client_app.answers import with_noise
 from client_app.app import app
-from client_app.site_state import ContextKeeper
+from client_app.site_state import ContextKeeper, FolderKeeper
 from common import messages
 from common import models as networks
 from common.config import Settings
 from common.errors import BudgetError, ConfigError, DataError, MessageError
 from common.messages import Order, ReleaseNote, TrainReport
 from common.privacy.book import SITE
+from common.privacy.closed_form import gaussian_epsilon, gaussian_mu
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
 from deploy.simulation.grid import simulate
 from server_app.methods import build
@@ -133,14 +135,82 @@ def test_site_counts_every_update_and_gives_a_run_no_more_than_planned(settings)
     book = with_noise.book_of(ContextKeeper(context.state))
     assert len(book.entries) == 3
     assert book.spent(SITE, 1e-5) == pytest.approx(8, rel=1e-6)
-    with pytest.raises(BudgetError, match="this run has had 3 updates"):
+    with pytest.raises(BudgetError, match="3 have left this site in all runs, at epsilon 8 of"):
         trained_by_site(settings, context, 4)
 
 
 def test_sites_own_budget_goes_before_the_runs(settings):
     _, _, context = trained_by_site(settings, **{"privacy-epsilon": 5.0})
-    with pytest.raises(BudgetError, match=r"update in run .* privacy-epsilon = 5"):
+    with pytest.raises(BudgetError, match=r"update of digits, model .* privacy-epsilon = 5"):
         trained_by_site(settings, context, 2)
+
+
+@pytest.fixture
+def own_site(tmp_path, settings, monkeypatch):
+    """A site of its own folder, which plays rounds of a run under any id Flower gives that."""
+
+    def play(run, rounds, **changes):
+        monkeypatch.setattr(TaskIdentity, "_run_id", run)
+        node_config = {"partition-id": 2, "num-partitions": 5, "state-dir": str(tmp_path / "site")}
+        own = settings.replace(**{"update_epsilon": 2.0} | changes)
+        replies = []
+        for number in rounds:
+            context = Context(run, 4, node_config, RecordDict(), own.to_dict())
+            replies.append(trained_by_site(own, context, number))
+        return replies
+
+    play.spent = lambda: with_noise.book_of(FolderKeeper(tmp_path / "site")).spent(SITE, 1e-5)
+    return play
+
+
+def test_epsilon_holds_over_resumes_and_run_ids(own_site):
+    """Cut off in round 1 and in round 2 and gone on with; every id had a budget of its own once.
+
+    Three ids that played both rounds, and one of them twice, spent 3.72 of 2.0.
+    """
+    [first] = own_site(1, (1,))
+    replays = [*own_site(2, (1, 2)), *own_site(3, (2,))]
+    # Of mu²: a third, then two ninths twice, then one; a ninth is left.
+    mu = gaussian_mu(2.0, 1e-5)
+    assert own_site.spent() == pytest.approx(gaussian_epsilon(mu * math.sqrt(8 / 9), 1e-5))
+    told = [ReleaseNote.beside(reply.content).epsilon for reply, _, _ in (first, *replays)]
+    assert told[0] > told[1] == pytest.approx(told[2])
+    assert told[2] > told[3]  # what is left is shared by the rounds to come
+    with pytest.raises(BudgetError, match=r"epsilon 1\.87.* of update-epsilon = 2"):
+        own_site(4, (1,))
+    assert own_site.spent() < 2.0
+
+
+def test_a_larger_epsilon_counts_from_the_first_update_on(own_site):
+    own_site(1, (1, 2, 3))
+    assert own_site.spent() == pytest.approx(2.0)
+    with pytest.raises(BudgetError):
+        own_site(2, (1,))
+    own_site(2, (1, 2, 3), update_epsilon=4.0)
+    assert own_site.spent() == pytest.approx(4.0)
+
+
+def test_another_model_has_an_epsilon_of_its_own(own_site):
+    own_site(1, (1, 2, 3))
+    own_site(1, (1,), model="mlp")
+    assert own_site.spent() > 2.0
+
+
+@given(
+    st.floats(0.1, 50),
+    st.integers(1, 30),
+    st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=60),
+)
+def test_no_order_of_rounds_and_no_number_of_replays_exceeds_epsilon(epsilon, rounds, asked):
+    planned, events = UpdateNoise(1.0, rounds + 1, epsilon, 1e-5), []
+    for server_round, again in asked:
+        for _ in range(1 + again):
+            event = planned.next(sum(e.mu**2 for e in events), server_round)
+            assert event is None or event.mu <= planned.event.mu * (1 + 1e-9)
+            events += [event] if event else []
+    if events:
+        mu = math.sqrt(sum(e.mu**2 for e in events))
+        assert mu <= planned.event.mu * math.sqrt(rounds + 1) * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
