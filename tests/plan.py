@@ -22,6 +22,7 @@ ORDER = (
     "common/messages",
     "common/tables",
     "common/data",
+    "common/pilot",
     "common/config",
     "common",
     "common/secagg",

@@ -1,0 +1,1 @@
+"""Pilot: arithmetic of a few cross-validated rounds that say who gains by training together."""
