@@ -4,6 +4,7 @@ All draw rows and dropout alike, so ``engine`` changes the time a run takes and 
 more than 1e-5 per training, unless rounding decides a sign (:mod:`.dense`, :mod:`.convolutional`).
 """
 
+import copy
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ from client_app.training.convolutional import ConvolutionalSgd, convolutional_sh
 from client_app.training.dense import Bits, DenseSgd, DenseShape, Draw
 from client_app.training.loop import Evaluation, Stopwatch, TensorRows
 from client_app.training.losses import LOSSES
+from client_app.training.mixing import Companion, blended
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
@@ -28,7 +30,7 @@ from common.config import Settings
 from common.dropout import Dropout, dropout_bits
 from common.errors import ConfigError
 from common.messages import Order, Parameters
-from common.objectives import USUAL, Fitted, Phase, Pull
+from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
 
 _Name = tuple[str, tuple[int, ...], int, torch.device]
 """A network's name, the shape of its inputs, its classes, and where it computes."""
@@ -74,6 +76,9 @@ def fit(
     settings: Settings,
     pull: Pull | None = None,
     phase: Phase = USUAL,
+    *,
+    beside: Mixture | None = None,
+    blend: Blend | None = None,
 ) -> Fitted:
     """Return a client's model after the epochs of a phase from the parameters given."""
     watch = Stopwatch()
@@ -81,18 +86,26 @@ def fit(
         pull = None  # the same code, and so the same bits, as without
     device = loop.choose_device(settings.device)
     name = (settings.model, lesson.input_shape, lesson.num_classes, device)
+    shares = None
+    if blend is not None:
+        parameters, shares = _blended(network_with(parameters, *name), lesson, settings, blend)
+    again = replace(lesson, order=copy.deepcopy(lesson.order))
     sgd = _by_hand(parameters, name, settings)
     if sgd is None:
         network = network_with(parameters, *name)
-        fitted = _fit_by_loop(network, lesson, settings, pull, phase)
+        fitted = _fit_by_loop(network, lesson, settings, pull, phase, beside)
         # Parameters that stand still do so in the steps; of buffers nothing else takes care.
         for still in phase.frozen:
             fitted.parameters[still] = parameters[still].copy()
     else:
         fitted = _fit_by_hand(sgd, parameters, lesson, pull, phase)
+        if beside is not None:  # along the same way, up to rounding
+            network = network_with(parameters, *name)
+            mixed = _fit_by_loop(network, again, settings, None, USUAL, beside).mixture
+            fitted = replace(fitted, mixture=mixed)
     batches = -(-len(lesson.rows) // settings.batch_size)
     steps = batches * (phase.epochs or settings.local_epochs)
-    return replace(fitted, seconds=watch.seconds, steps=steps)
+    return replace(fitted, seconds=watch.seconds, steps=steps, shares=shares)
 
 
 def fit_together(
@@ -120,18 +133,36 @@ def fit_together(
 
 
 def _fit_by_loop(
-    network: nn.Module, lesson: Lesson, settings: Settings, pull: Pull | None, phase: Phase
+    network: nn.Module,
+    lesson: Lesson,
+    settings: Settings,
+    pull: Pull | None,
+    phase: Phase,
+    beside: Mixture | None,
 ) -> Fitted:
     device = next(network.parameters()).device
     towards = None if pull is None else Anchored(network, pull)
+    companion = None if beside is None else Companion(network, settings, beside)
     with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
         rows = TensorRows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
-        loss = loop.train(network, rows, settings, lesson.order, towards, phase)
+        loss = loop.train(network, rows, settings, lesson.order, towards, phase, companion)
     fitted = models.parameters_of(network)
     if towards is None:
-        return Fitted(fitted, loss)
+        return Fitted(fitted, loss, mixture=companion.mixture if companion else None)
     towards.write_to(network)
     return Fitted(fitted, loss, anchor=models.parameters_of(network))
+
+
+def _blended(
+    network: nn.Module, lesson: Lesson, settings: Settings, blend: Blend
+) -> tuple[Model, Model]:
+    """Return what a blend makes of a network's parameters, and its shares."""
+    device = next(network.parameters()).device
+    received = models.parameters_of(network)
+    with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
+        rows = TensorRows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
+        draws = lesson.order.spawn(1)[0]  # so that those of the training stay what they were
+        return blended(network, rows.inputs, rows.labels, settings, draws, received, blend)
 
 
 def _fit_by_hand(

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from client_app.training import dice, losses
 from client_app.training.losses import LOSSES
+from client_app.training.mixing import Companion
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.steps import Anchored
 from common.config import Settings
@@ -103,6 +104,7 @@ def train(
     rng: np.random.Generator,
     towards: Anchored | None = None,
     phase: Phase = USUAL,
+    companion: Companion | None = None,
 ) -> float:
     """Run the epochs of a phase in place; return the last one's mean loss in nats.
 
@@ -116,6 +118,7 @@ def train(
         rng: decides the row order.
         towards: what pulls the parameters, if anything does; its anchor may move.
         phase: which parameters stand still, and how many epochs there are.
+        companion: what learns beside the network, from each batch before it does.
     """
     optimizer = OPTIMIZERS.named(settings.optimizer).begin(network, settings, phase.frozen)
     mean_loss = losses.of(settings)
@@ -127,6 +130,8 @@ def train(
         total.zero_()
         for batch in torch.split(order, settings.batch_size):
             inputs, labels = rows.inputs[batch], rows.labels[batch]
+            if companion is not None:
+                companion.step(inputs, labels)
             for step in range(steps):
                 loss = mean_loss(network(inputs), labels)
                 loss.backward()  # type: ignore[no-untyped-call]

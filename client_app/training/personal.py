@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -83,15 +84,16 @@ class PersonalModels:
 
         Args:
             server_round: from 1; 0 is before everything.
-            like: a whole model of the run, for the order of its arrays, which the file lacks; None
-                where no model is kept.
+            like: a whole model of the run, for the order of its arrays, which the file lacks; what
+                is kept beside them comes after. None where no model is kept.
         """
         known = self._read()
         rounds = [trained for trained in known if trained <= server_round]
         if not rounds:
             return None
         model = known[max(rounds)]
-        return model if like is None else {name: model[name] for name in like if name in model}
+        ordered = {} if like is None else {name: model[name] for name in like if name in model}
+        return {**ordered, **{name: model[name] for name in model if name not in ordered}}
 
     def write(self, server_round: int, parameters: Parameters) -> None:
         """Keep a round's model, and of the others the one it started from."""
@@ -116,8 +118,10 @@ def train(received: Parameters, site: Site, order: Order) -> Learned:
     settings = schedules.in_round(site.settings, order.round)
     objective = objective_of(settings)
 
-    def fit(start: Parameters, pull: Pull | None = None, phase: Phase = USUAL) -> Fitted:
-        return engine.fit(start, Lesson.of(site, order), settings, pull, phase)
+    def fit(
+        start: Parameters, pull: Pull | None = None, phase: Phase = USUAL, **more: Any
+    ) -> Fitted:
+        return engine.fit(start, Lesson.of(site, order), settings, pull, phase, **more)
 
     if objective.uses_received and objective.memory is None:
         return objective.learn(received, None, fit, settings)
@@ -150,10 +154,10 @@ def evaluate(
 
     A site that has not trained yet has no other model than the one received.
     """
-    first = _first(received, site)
-    used = {**first, **(PersonalModels.of(site).up_to(order.round, first) or {})}
+    objective, first = objective_of(site.settings), _first(received, site)
+    known = PersonalModels.of(site).up_to(order.round, first)
+    used = first if known is None else objective.used(first, known)
     [result] = engine.evaluate(used, [site])
-    objective = objective_of(site.settings)
     if not (objective.is_personal and objective.shares_model):
         return used, result, None
     [shared] = engine.evaluate(first, [site])

@@ -15,7 +15,7 @@ from common.errors import ConfigError
 from common.foreign.code import contained
 from common.objectives import Pull
 
-__all__ = ["Anchored", "OfTorch", "Sgd", "Steps", "flatten"]
+__all__ = ["Anchored", "OfTorch", "Sgd", "Steps", "flat_gradients", "flat_values", "flatten"]
 
 
 def flatten(network: nn.Module) -> Tensor:
@@ -24,14 +24,29 @@ def flatten(network: nn.Module) -> Tensor:
     Filters of convolutions lie channels last, which a CPU convolves up to half as fast again. The
     layout is decided by the shapes alone, so that a network's numbers do not depend on its past.
     """
-    parameters = list(network.parameters())
-    values = torch.cat([_channels_last(p.detach()).reshape(-1) for p in parameters])
+    values = flat_values(network)
     start = 0
-    for parameter in parameters:
+    for parameter in network.parameters():
         view = slice(start, start + parameter.numel())
         parameter.data = _shaped(values[view], parameter.shape)
         start = view.stop
     return values
+
+
+def flat_values(network: nn.Module) -> Tensor:
+    """Return a copy of all parameters in the order of :func:`flatten`, (P,)."""
+    return torch.cat([_channels_last(p.detach()).reshape(-1) for p in network.parameters()])
+
+
+def flat_gradients(network: nn.Module) -> Tensor:
+    """Make all gradients, zeros at first, views of one flat vector in that order; return it."""
+    gradients = torch.zeros_like(flat_values(network))
+    start = 0
+    for parameter in network.parameters():
+        view = slice(start, start + parameter.numel())
+        parameter.grad = _shaped(gradients[view], parameter.shape)
+        start = view.stop
+    return gradients
 
 
 def _channels_last(value: Tensor) -> Tensor:
@@ -56,15 +71,9 @@ class Steps(ABC):
     def __init__(self, network: nn.Module, frozen: frozenset[str]) -> None:
         """Take over a network's parameters, of which those named as frozen keep their values."""
         self.values = flatten(network)
-        self.gradients = torch.zeros_like(self.values)
-        self._still: list[Tensor] = []
-        start = 0
-        for name, parameter in network.named_parameters():
-            view = slice(start, start + parameter.numel())
-            parameter.grad = _shaped(self.gradients[view], parameter.shape)
-            if name in frozen:
-                self._still.append(self.gradients[view])
-            start = view.stop
+        self.gradients = flat_gradients(network)
+        still = (p.grad for name, p in network.named_parameters() if name in frozen)
+        self._still = [gradient for gradient in still if gradient is not None]
 
     @abstractmethod
     def step(self, towards: "Anchored | None" = None) -> None:
@@ -99,8 +108,8 @@ class Sgd(Steps):
         if self._weight_decay:
             self.gradients.add_(self.values, alpha=self._weight_decay)
         self._add_pull(towards)
-        for gradients in self._still:
-            gradients.zero_()
+        for gradient in self._still:
+            gradient.zero_()
         self._momentum.mul_(self._share).add_(self.gradients)
         self.values.add_(self._momentum, alpha=-self._learning_rate)
         self.gradients.zero_()

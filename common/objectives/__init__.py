@@ -14,9 +14,11 @@ from common.objectives.contract import (
     ERA,
     HEAD,
     USUAL,
+    Blend,
     Fit,
     Fitted,
     Learned,
+    Mixture,
     Model,
     Objective,
     ObjectiveSettings,
@@ -39,6 +41,7 @@ from common.objectives.corrections import (
     scaffold,
 )
 from common.objectives.shared_parts import FedRepSettings, fedbabu, fedrep
+from common.objectives.two_models import apfl, fedala, mixed
 from common.objectives.whole_models import (
     FedProxSettings,
     PersonalSettings,
@@ -62,9 +65,11 @@ __all__ = [
     "HEAD",
     "OBJECTIVES",
     "USUAL",
+    "Blend",
     "Fit",
     "Fitted",
     "Learned",
+    "Mixture",
     "Model",
     "Objective",
     "ObjectiveSettings",
@@ -110,6 +115,17 @@ OBJECTIVES: Table[Objective] = Table(
             step=part_of_the_way,
             settings=(PersonalSettings, PFedMeSettings),
             strength="personal-lambda",
+        ),
+        "apfl": Objective(
+            apfl,
+            "a model for each site, mixed of a common one and its own (APFL)",
+            is_personal=True,
+            used=mixed,
+        ),
+        "fedala": Objective(
+            fedala,
+            "a model for each site, begun between a common one and its own (FedALA)",
+            is_personal=True,
         ),
         "local": Objective(
             local,

@@ -61,6 +61,38 @@ USUAL: Final = Phase()
 
 
 @dataclass(frozen=True)
+class Mixture:
+    """A site's own model v beside the common one w: a v + (1 - a) w.
+
+    It is trained along with w. On each batch, g the gradient at the mixture and all from the values
+    before it, v takes the optimiser's step by a g, and a <- a - eta <g, v - w>, clipped to [0, 1];
+    w takes the steps that it would take alone.
+    """
+
+    own: Parameters
+    """v; of batch norm's buffers those of the mixture."""
+    share: float
+    """a, in [0, 1]."""
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.share <= 1
+
+
+@dataclass(frozen=True)
+class Blend:
+    """A start between a site's own model and the one received: own + (received - own) A.
+
+    A is trained first, on rows drawn at random, by gradient steps that keep it in [0, 1].
+    """
+
+    own: Parameters
+    shares: Parameters
+    """A, entry by entry, of the arrays that are blended; all others are taken as received."""
+    settles: bool
+    """Whether A is trained until the losses settle; else in one pass."""
+
+
+@dataclass(frozen=True)
 class Fitted:
     """What some epochs of SGD gave."""
 
@@ -72,13 +104,28 @@ class Fitted:
     """Batches that it took."""
     anchor: Model | None = None
     """Where the pull's anchor moved to; None where nothing pulled."""
+    mixture: Mixture | None = None
+    """What became of the one beside; None where there was none."""
+    shares: Model | None = None
+    """A of the blend that it began with; None where it began with none."""
 
 
 class Fit(Protocol):
     """SGD on a site's rows; the same rows and draws at every call."""
 
-    def __call__(self, start: Parameters, pull: Pull | None = None, phase: Phase = USUAL) -> Fitted:
-        """Return what the epochs of a phase make of the parameters given; momentum starts at 0."""
+    def __call__(
+        self,
+        start: Parameters,
+        pull: Pull | None = None,
+        phase: Phase = USUAL,
+        *,
+        beside: Mixture | None = None,
+        blend: Blend | None = None,
+    ) -> Fitted:
+        """Return what the epochs of a phase make of the parameters given; momentum starts at 0.
+
+        A mixture is trained beside them, or they are blended first with those of a site's own.
+        """
 
 
 @dataclass(frozen=True)
@@ -127,6 +174,11 @@ class ServerMemory:
     """Whether sites that train a model are sent its memory, and send theirs; else its era only."""
     counts_sites: bool = False
     """Whether all sites count alike in averages and shares; else by rows."""
+
+
+def with_own(received: Parameters, own: Parameters) -> Model:
+    """Return what was received, with the arrays that a site keeps of its own in their place."""
+    return {**received, **split(own)[0]}
 
 
 ServerStep = Callable[[Model, Model, "Settings"], Model]
@@ -179,6 +231,8 @@ class Objective:
 
     ``learn`` is handed a whole model, and what it calls shared is whole, too.
     """
+    used: Callable[[Parameters, Parameters], Model] = with_own
+    """(whole model received, what the site keeps) -> the model that the site uses."""
     is_plain: bool = False
     """Whether it is SGD on the loss, from the model received, and that is what is sent.
 

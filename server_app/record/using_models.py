@@ -19,6 +19,7 @@ from common.data.preprocessing import Preprocessing
 from common.errors import DataError, MessageError
 from common.messages import Parameters, Template, check_arrays
 from common.networks import Shape
+from common.objectives import objective_of
 from common.sharing import newest, parts_of_network
 from server_app.clustering.by_models import nearest_columns
 from server_app.clustering.probe import Prober, ProbeRows
@@ -66,8 +67,9 @@ def load_network(run: Path, model: int, own: Path | None = None) -> nn.Module:
     found = model_files(run)
     trained = read_model(_one(run, found, model)) if found else _one(run, _newest(run), model)
     parts = parts_of_network(settings.objective, settings.model, shape, classes)
+    trained = {**models.initial_parameters(settings, shape, classes), **trained}
     if own is not None:
-        trained = {**trained, **newest(read_model(own))}
+        trained = objective_of(settings).used(trained, newest(read_model(own)))
     elif parts.kept:
         log.warning(
             "objective=%s: %s never left the sites and are those that the run began with; hand in "
@@ -76,9 +78,7 @@ def load_network(run: Path, model: int, own: Path | None = None) -> nn.Module:
             ", ".join(sorted(parts.kept)),
         )
     network = models.blank(settings.model, shape, classes)
-    models.load_parameters(
-        network, {**models.initial_parameters(settings, shape, classes), **trained}
-    )
+    models.load_parameters(network, trained)
     return network.eval()
 
 

@@ -200,8 +200,12 @@ def equal(one, other):
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
-def test_dittos_common_model_is_fedavgs(play):
-    fedavg, ditto = play("fedavg"), play("ditto")
+DRIFT, TWO_MODELS = ("scaffold", "feddyn"), ("apfl", "fedala")
+
+
+@pytest.mark.parametrize("objective", ["ditto", "apfl"])
+def test_the_common_model_beside_a_personal_one_is_fedavgs(play, objective):
+    fedavg, ditto = play("fedavg"), play(objective)
     assert equal(common_model(ditto), common_model(fedavg))
     for mine, its in zip(lines(ditto), lines(fedavg), strict=True):
         assert mine["shared_accuracy"] == its["accuracy"]
@@ -234,7 +238,7 @@ def test_pfedmes_common_model_moves_as_far_as_beta_says(play):
 
 
 @pytest.mark.parametrize(
-    "objective", ["ditto", "pfedme", "local", "fedrep", "fedbabu", "scaffold", "feddyn"]
+    "objective", ["ditto", "pfedme", "local", "fedrep", "fedbabu", *DRIFT, *TWO_MODELS]
 )
 def test_a_run_that_was_interrupted_goes_on_with_its_personal_models(play, monkeypatch, objective):
     whole = play(objective, num_server_rounds=4)
@@ -266,7 +270,7 @@ def test_local_training_leaves_no_common_model_and_no_update(play):
 
 
 @pytest.mark.parametrize(
-    "objective", ["fedprox", "ditto", "pfedme", "local", "fedrep", "fedbabu", "scaffold", "feddyn"]
+    "objective", ["fedprox", "ditto", "pfedme", "local", "fedrep", "fedbabu", *DRIFT, *TWO_MODELS]
 )
 def test_numbers_do_not_depend_on_the_number_of_workers(play, objective):
     one, two = (play(objective, workers=n) for n in (1, 2))

@@ -37,9 +37,9 @@ def lesson(name="mlp"):
 
 
 def fitting(task, configured):
-    def fit(start, pull=None, phase=USUAL):
+    def fit(start, pull=None, phase=USUAL, **more):
         again = replace(task, order=np.random.default_rng(3))
-        return engine.fit(start, again, configured, pull, phase)
+        return engine.fit(start, again, configured, pull, phase, **more)
 
     return fit
 

@@ -112,3 +112,22 @@ def test_a_model_of_shared_parts_takes_what_a_site_kept(tmp_path, caplog):
     for found, those in ((network, expected), (with_own, {**expected, **own})):
         loaded = models.parameters_of(found)
         assert all(np.array_equal(loaded[name], those[name]) for name in those)
+
+
+def test_a_model_of_apfl_is_mixed_with_what_a_site_kept(tmp_path):
+    settings = Settings.parse({"objective": "apfl", "model": "mlp"})
+    common, own = (
+        models.initial_parameters(settings.replace(seed=seed), (1, 8, 8), 10) for seed in (1, 2)
+    )
+    (tmp_path / "config.toml").write_text('objective = "apfl"\nmodel = "mlp"\n')
+    site = '{"site": "a", "num_examples": 1, "num_test_examples": 1, "num_classes": 10, '
+    (tmp_path / "sites.json").write_text(f'[{site}"input_shape": [1, 8, 8]}}]')
+    (tmp_path / "models").mkdir()
+    save_file(common, tmp_path / "models" / "model-0.safetensors")
+    kept = {**own, "memory:share": np.array(0.25)}
+    save_file({f"3/{name}": v for name, v in kept.items()}, tmp_path / "own.safetensors")
+    loaded = models.parameters_of(
+        using_models.load_network(tmp_path, 0, tmp_path / "own.safetensors")
+    )
+    for name, value in loaded.items():
+        np.testing.assert_allclose(value, 0.25 * own[name] + 0.75 * common[name], atol=1e-7)
