@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from client_app.training import compiler
+from client_app.training import compiler, convolutional_c
 from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
 from client_app.training.dense import Frozen
 from client_app.training.optimizers import SgdSettings
 from common.config import Settings
+from common.errors import ConfigError
 from common.objectives import Pull
 
 Floats = NDArray[np.float32]
@@ -242,3 +243,16 @@ def _laid_out(
         )
         in_blocks, in_block = out_blocks, out_block
     return np.array(layers, np.int32), np.concatenate(places), size
+
+
+def require_compiler(settings: Settings) -> None:
+    """Raise :class:`ConfigError` if the engine needs a C compiler and there is none."""
+    if settings.engine != "compiled":
+        return
+    try:
+        convolutional_c.load()
+    except compiler.CannotCompileError as error:
+        raise ConfigError(
+            f"engine = 'compiled': nothing compiles here ({error}); install a C compiler (gcc), or "
+            "use engine=batched"
+        ) from error

@@ -17,7 +17,6 @@ from torch import nn
 
 from client_app.site import Site
 from client_app.training import convolutional_c, dense_c, loop, stacked
-from client_app.training.compiler import CannotCompileError
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import Bits, DenseSgd, DenseShape, Draw
 from client_app.training.loop import Evaluation, Stopwatch, TensorRows
@@ -28,7 +27,6 @@ from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
 from common.dropout import Dropout, dropout_bits
-from common.errors import ConfigError
 from common.messages import Order, Parameters
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
 
@@ -242,19 +240,6 @@ def _hand_written(
     if shape is None or settings.engine != "compiled":
         return None
     return ConvolutionalSgd(shape, settings, convolutional_c.load())
-
-
-def require_compiler(settings: Settings) -> None:
-    """Raise :class:`ConfigError` if the engine needs a C compiler and there is none."""
-    if settings.engine != "compiled":
-        return
-    try:
-        convolutional_c.load()
-    except CannotCompileError as error:
-        raise ConfigError(
-            f"engine = 'compiled': nothing compiles here ({error}); install a C compiler (gcc), or "
-            "use engine=batched"
-        ) from error
 
 
 def _dropout(seed: int) -> Draw:

@@ -26,7 +26,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.simulated_sites import simulated_federation
-from client_app.training.engine import require_compiler, trained_by
+from client_app.training.convolutional import require_compiler
+from client_app.training.engine import trained_by
 from client_app.training.loop import choose_device
 from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
