@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 
+from common.errors import CoterieError
+
 FACTS = "audit"
 """Attribute of a log record that holds facts (a list of mappings) beside its text."""
 
@@ -79,3 +81,23 @@ def show_progress(*, as_json: bool = False) -> None:
         handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(message)s"))
         log.addHandler(handler)
     log.setLevel(logging.INFO)
+
+
+class _Reasons(logging.Filter):
+    """Lets what Flower logs of our own errors say the reason alone, without a traceback."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Keep every record."""
+        error = record.exc_info[1] if record.exc_info else None
+        if isinstance(error, CoterieError):
+            record.msg, record.args = "%s: %s", (record.getMessage(), error)
+            record.exc_info = None
+        return True
+
+
+_REASONS = _Reasons()
+
+
+def show_reasons_only() -> None:
+    """Let Flower's log tell a run's end by an error of ours in one line, as our commands do."""
+    logging.getLogger("flwr").addFilter(_REASONS)

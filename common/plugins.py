@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from itertools import chain
@@ -117,6 +117,9 @@ class Table(Mapping[str, T], Generic[T]):
         made_of: makes a piece of a function or class from elsewhere that is none itself.
     """
 
+    changes: ClassVar[int] = 0
+    """How often a piece joined or left any table; what was made of all of them is then outdated."""
+
     def __init__(
         self,
         kind: str,
@@ -182,6 +185,7 @@ class Table(Mapping[str, T], Generic[T]):
             raise ConfigError(f"{where}: there is one of that name; choose another name")
         _check_name(where, name)
         self._added[name] = self._as_piece(where, piece)
+        Table.changes += 1
 
     def take(self, piece: object) -> str:
         """Take in a piece that a program gives for a setting; return its name.
@@ -191,6 +195,7 @@ class Table(Mapping[str, T], Generic[T]):
         name = code.place_of(piece) or code.given_name(self.kind, piece)
         self._given[name] = str(getattr(piece, "__module__", ""))
         self._placed[name] = self._as_piece(f"{self.kind} = {name!r}", piece)
+        Table.changes += 1
         return name
 
     def is_foreign(self, name: str) -> bool:
@@ -207,6 +212,7 @@ class Table(Mapping[str, T], Generic[T]):
     def remove(self, name: str) -> None:
         """Take out a piece that :meth:`add` took in."""
         del self._added[name]
+        Table.changes += 1
 
     @cached_property
     def _entries(self) -> Mapping[str, EntryPoint]:
@@ -256,6 +262,13 @@ def settings_of(piece: object) -> tuple[type[PieceSettings], ...]:
     return declared
 
 
+@cache
+def _at(place: str) -> Table[Any]:
+    """Return the table of a place, looked up once: every message of a run needs them all."""
+    table: Table[Any] = resolve_name(place)
+    return table
+
+
 def all_piece_settings(
     values: Mapping[str, object] = _NOTHING,
 ) -> tuple[type[PieceSettings], ...]:
@@ -263,7 +276,7 @@ def all_piece_settings(
 
     And what those declare that ``values``, settings by their keys, name by their place.
     """
-    tables = [resolve_name(name) for name in TABLES]
+    tables = [_at(name) for name in TABLES]
     listed = chain.from_iterable(table.values() for table in tables)
     placed = [table[name] for table in tables for name in _named(table, values)]
     pieces = chain(listed, placed)
@@ -278,7 +291,7 @@ def _named(table: Table[Any], values: Mapping[str, object]) -> list[str]:
 
 def used_piece_settings(settings: "Settings") -> tuple[type[PieceSettings], ...]:
     """Return what the pieces declare that a run's settings name."""
-    tables = (resolve_name(table) for table in TABLES)
+    tables = (_at(name) for name in TABLES)
     used = (table.get(getattr(settings, table.attribute)) for table in tables)
     return tuple(dict.fromkeys(schema for piece in used for schema in settings_of(piece)))
 
@@ -300,7 +313,7 @@ def _name_for(table: Table[Any] | None, value: object) -> object:
 
 
 def _all_tables() -> list[Table[Any]]:
-    return [resolve_name(name) for name in (*TABLES, *_OTHER_TABLES)]
+    return [_at(name) for name in (*TABLES, *_OTHER_TABLES)]
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ def main(grid: Grid, context: Context) -> None:
     """Run a whole federation; any error is written to the run folder before it is raised."""
     settings = config.from_run_config(context.run_config).with_absolute_paths()
     logs.show_progress(as_json=settings.log_format == "json")
+    logs.show_reasons_only()
     method = methods.build(settings)
     run_meter.check(settings)
     folder = RunFolder.reopen(settings) if settings.resume else RunFolder.create(settings)

@@ -8,7 +8,12 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
-from deploy.sites.site import free_port
+from flwr.app import Context, RecordDict
+
+from common.config import Settings
+from deploy.simulation.grid import InProcessGrid, load_client_app
+from deploy.sites.site import SiteFile, free_port
+from server_app import app as server_app
 
 ROOT = Path(__file__).parent.parent
 _MARK = "COTERIE_TEST_DEPLOYMENT"  # in the environment of every process that belongs to one
@@ -111,6 +116,20 @@ class Deployment:
         process = self.submit(*words)
         assert process.wait(timeout=PATIENCE) == 0, self.log("submit") + self.log("server")
         return self.newest_run()
+
+    def in_one_process(self, settings, output_dir, sites):
+        """The run folder of the same sites, from the same site files, without a network."""
+        settings = {**settings, "num-clients": len(sites), "output-dir": str(output_dir)}
+        run_config = Settings.parse(settings).to_dict()
+        with InProcessGrid(load_client_app, run_config, num_nodes=len(sites), workers=1) as grid:
+            for context, site in zip(list(grid._contexts.values()), sites, strict=True):
+                own = SiteFile.read(self.folder / site / "site.toml").node_config
+                # What the running site keeps is its own; this one begins with nothing, keys too.
+                state = {"state-dir": str(output_dir / f"state-{site}")}
+                context.node_config = own | state | {"peers": "", "allow-unpinned": True}
+            context = Context(1, 1, {}, RecordDict(), dict(run_config))
+            server_app.app(grid, context)
+        return server_app.run_folder_of(context)
 
     def newest_run(self):
         return max((self.folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime)

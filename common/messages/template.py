@@ -1,5 +1,6 @@
 """Template of a model: what the arrays must be that come in the place of one."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -37,15 +38,16 @@ def check_arrays(parameters: Parameters, template: Template) -> None:
     ):
         if names:
             raise MessageError(f"{kind} array {min(names)!r}")
-    for name, (shape, dtype) in template.arrays.items():
-        value = parameters[name]
-        if value.shape != shape:
-            raise MessageError(f"array {name!r} has shape {value.shape}, expected {shape}")
-        if value.dtype != dtype:
-            raise MessageError(f"array {name!r} is {value.dtype}, expected {dtype}")
-        if not _is_finite(value):
-            kind = "NaN" if np.isnan(value).any() else "an infinite value"
-            raise MessageError(f"array {name!r} holds {kind}")
+    with np.errstate(over="ignore"):  # once: for small arrays it takes longer than looking at them
+        for name, (shape, dtype) in template.arrays.items():
+            value = parameters[name]
+            if value.shape != shape:
+                raise MessageError(f"array {name!r} has shape {value.shape}, expected {shape}")
+            if value.dtype != dtype:
+                raise MessageError(f"array {name!r} is {value.dtype}, expected {dtype}")
+            if not _is_finite(value):
+                kind = "NaN" if np.isnan(value).any() else "an infinite value"
+                raise MessageError(f"array {name!r} holds {kind}")
 
 
 def _is_finite(value: np.ndarray) -> bool:
@@ -53,6 +55,4 @@ def _is_finite(value: np.ndarray) -> bool:
         return True
     flat = value.reshape(-1)
     # One pass, and no temporary array: a sum of squares is finite only if every entry is.
-    with np.errstate(over="ignore"):
-        squares = np.dot(flat, flat)
-    return bool(np.isfinite(squares) or np.isfinite(flat).all())
+    return math.isfinite(flat.dot(flat)) or bool(np.isfinite(flat).all())

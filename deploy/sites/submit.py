@@ -4,6 +4,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -65,13 +66,20 @@ def _run_config(settings: Settings) -> dict[str, Scalar]:
 
 def status(run_id: str, connection: Connection) -> str:
     """Return what Flower says of a run: ``running``, ``finished:failed``, ..."""
+    return str(_told(run_id, connection)["status"])
+
+
+def _told(run_id: str, connection: Connection) -> dict[str, Any]:
     [run] = connection.call("ls", "--run-id", run_id)["runs"]
-    return str(run["status"])
+    return dict(run)
 
 
 def _wait(run_id: str, connection: Connection) -> str:
     """Wait until a run has finished; its lines end a little earlier."""
-    while not (found := status(run_id, connection)).startswith("finished"):
+    while not (run := _told(run_id, connection))["status"].startswith("finished"):
         time.sleep(_POLL_SECONDS)
-    print(json.dumps({"run": run_id, "status": found}), file=sys.stderr)
+    found = str(run["status"])
+    # Last on the terminal, so that nobody looks for the reason among the lines before.
+    why = {} if _EXIT_CODES.get(found) == 0 else {"details": run["status-details"]}
+    print(json.dumps({"run": run_id, "status": found, **why}), file=sys.stderr)
     return found

@@ -102,10 +102,10 @@ def update_norm(trained: Parameters, sent: Parameters) -> float:
             if value.dtype.kind == "f":
                 after, before = trained[name].reshape(-1), value.reshape(-1)
                 # In blocks that stay in the processor's cache: a large model is read just once.
-                for start in range(0, len(after), _BLOCK):
-                    block = slice(start, start + _BLOCK)
-                    change = after[block] - before[block]
-                    total += float(np.dot(change, change))
+                for start in range(0, after.size, _BLOCK):
+                    end = start + _BLOCK
+                    change = after[start:end] - before[start:end]
+                    total += float(change.dot(change))
     return math.sqrt(total)
 
 

@@ -13,20 +13,15 @@ import deployments
 import httpx
 import numpy as np
 import pytest
-from flwr.app import Context, RecordDict
 from masked_sums import assert_equal_to_fixed_point
 from safetensors.numpy import load_file
 
 from client_app.site_state import FolderKeeper
 from common import messages
-from common.config import Settings
 from common.secagg.messages import SECAGG_MASK
 from common.two_party.messages import TWO_PARTY_OPEN, TWO_PARTY_SHARE
-from deploy.simulation.grid import InProcessGrid, load_client_app
 from deploy.sites.certificates import Authority
-from deploy.sites.site import SiteFile
 from deploy.sites.site_keys import init
-from server_app import app as server_app
 from server_app.protection.disclosed import WHAT
 from server_app.record import checkpoint
 
@@ -90,21 +85,6 @@ def every_task_started_once(hospitals):
         raise
 
 
-def in_one_process(hospitals, settings, output_dir, sites=HOSPITALS):
-    """The run folder of the same sites, from the same site files, without a network."""
-    settings = {**settings, "num-clients": len(sites), "output-dir": str(output_dir)}
-    run_config = Settings.parse(settings).to_dict()
-    with InProcessGrid(load_client_app, run_config, num_nodes=len(sites), workers=1) as grid:
-        for context, site in zip(list(grid._contexts.values()), sites, strict=True):
-            own = SiteFile.read(hospitals.folder / site / "site.toml").node_config
-            # What the running site keeps is its own; this one begins with nothing, keys included.
-            state = {"state-dir": str(output_dir / f"state-{site}")}
-            context.node_config = own | state | {"peers": "", "allow-unpinned": True}
-        context = Context(1, 1, {}, RecordDict(), dict(run_config))
-        server_app.app(grid, context)
-    return server_app.run_folder_of(context)
-
-
 def model_of(folder):
     return load_file(folder / "models" / "model-0.safetensors")
 
@@ -146,7 +126,7 @@ def test_a_run_whose_server_was_killed_goes_on_to_the_numbers_of_one_process(hos
     rows = {name: site["num_examples"] + site["num_test_examples"] for name, site in sites.items()}
     assert rows == {"cleveland": 303, "hungarian": 261, "va": 130}
 
-    ours = in_one_process(hospitals, settings, tmp_path)
+    ours = hospitals.in_one_process(settings, tmp_path, HOSPITALS)
     first, second = model_of(folder), model_of(ours)
     assert all(np.array_equal(first[name], second[name]) for name in first)
     deployed, simulated = (lines(path, "rounds.jsonl") for path in (folder, ours))
@@ -170,7 +150,7 @@ def test_a_precheck_of_real_sites_finds_what_one_process_does(hospitals, tmp_pat
     }
     with every_task_started_once(hospitals):
         folder = hospitals.run(*words(settings))
-    ours = in_one_process(hospitals, settings, tmp_path)
+    ours = hospitals.in_one_process(settings, tmp_path, HOSPITALS)
     deployed, simulated = (
         {
             tuple(pair["sites"]): pair
@@ -319,7 +299,7 @@ def test_a_site_killed_between_masking_and_unmasking_is_missed_and_the_sum_is_ex
     # The site's own file says that it never came to the last step.
     assert 2 in steps_of(hospitals.folder / FOURTH / "state")
 
-    ours = in_one_process(hospitals, settings | {"num-server-rounds": 1}, tmp_path, EVERYBODY)
+    ours = hospitals.in_one_process(settings | {"num-server-rounds": 1}, tmp_path, EVERYBODY)
     after_one = checkpoint._read(folder / "checkpoints" / "round-0001")[1]
     rows = sum(site["num_examples"] for site in json.loads((folder / "sites.json").read_text()))
     models = after_one["strategy"]["models"]
