@@ -75,6 +75,7 @@ ARITHMETIC = (
     "server_app/clustering/clusters.py",
     "server_app/clustering/fesem.py",
     "server_app/clustering/hierarchy.py",
+    "server_app/clustering/message_passing.py",
     "server_app/clustering/partition.py",
     "server_app/clustering/repulsion.py",
     "server_app/clustering/splits.py",

@@ -116,17 +116,6 @@ OBJECTIVES: Table[Objective] = Table(
             settings=(PersonalSettings, PFedMeSettings),
             strength="personal-lambda",
         ),
-        "apfl": Objective(
-            apfl,
-            "a model for each site, mixed of a common one and its own (APFL)",
-            is_personal=True,
-            used=mixed,
-        ),
-        "fedala": Objective(
-            fedala,
-            "a model for each site, begun between a common one and its own (FedALA)",
-            is_personal=True,
-        ),
         "local": Objective(
             local,
             "trains alone",
@@ -172,6 +161,17 @@ OBJECTIVES: Table[Objective] = Table(
             "one common model, to which each site's own optimum is bent (FedDyn)",
             memory=ServerMemory(dynamic_average, travels=False, counts_sites=True),
             settings=(DriftSettings, FedDynSettings),
+        ),
+        "apfl": Objective(
+            apfl,
+            "a model for each site, mixed of a common one and its own (APFL)",
+            is_personal=True,
+            used=mixed,
+        ),
+        "fedala": Objective(
+            fedala,
+            "a model for each site, begun between a common one and its own (FedALA)",
+            is_personal=True,
         ),
     },
     of=Objective,

@@ -2,14 +2,18 @@
 
 from collections.abc import Mapping
 
-from common.config import Settings
+from common.config import Settings, kebab_case
+from common.config.aggregation import AggregationSettings
+from common.errors import ConfigError
+from common.objectives import objective_of
 from server_app.clustering import by_updates
 from server_app.clustering.by_updates import FedGroupSettings, FlHcSettings
 from server_app.clustering.fesem import ModelCentres
 from server_app.clustering.ifca import ModelChoice
+from server_app.clustering.message_passing import Attention, FedAmpSettings
 from server_app.clustering.splits import CflSettings, RecursiveSplits
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
-from server_app.rounds.routing import ModelPerCluster
+from server_app.rounds.routing import ModelPerCluster, ModelPerSite
 from server_app.selection.rules import Equally, Everybody, Uniform
 
 _CLUSTERED = ("selection", "clients-per-round")
@@ -217,10 +221,70 @@ FESEM = Composition(
 )
 
 
+def fedamp(settings: Settings) -> Method:
+    """A model for each site, drawn to those of like sites: Huang et al."""
+    objective, size = objective_of(settings), settings.clients_per_round
+    if not objective.strength:
+        raise ConfigError(
+            f"objective = {settings.objective}: strategy=fedamp holds each site near what it is "
+            "sent, and this one pulls nothing; use objective=fedprox, whose proximal-mu is the "
+            "paper's lambda / fedamp-alpha"
+        )
+    for name, field in AggregationSettings.model_fields.items():
+        if (value := getattr(settings, name)) != field.default:
+            raise ConfigError(
+                f"{kebab_case(name)} = {value}: with strategy=fedamp each model has one site, and "
+                "there is nothing to bring together; leave it out"
+            )
+    return Method(
+        describe=Attention.of(settings),
+        select=Uniform(size) if size else Everybody(),
+        route=ModelPerSite(),
+    )
+
+
+FEDAMP = Composition(
+    fedamp,
+    card=Card(
+        paper="Huang et al. 2021",
+        source=(
+            "Huang, Chu, Zhou, Wang, Liu, Pei, Zhang, “Personalized Cross-Silo Federated Learning "
+            "on Non-IID Data”, AAAI 2021, FedAMP"
+        ),
+        trains="everybody, or M drawn uniformly",
+        sees="models of single sites in every round",
+        rule=(
+            "Each site has a model w_i at the server. Before a round site i is sent the sum of "
+            "xi_ij w_j over all sites, xi_ij = fedamp-alpha exp(-||w_i - w_j||² / fedamp-sigma) / "
+            "fedamp-sigma for the others and what is missing to 1 for itself. It trains from there "
+            "under lambda / (2 fedamp-alpha) ||w - received||², which is objective=fedprox with "
+            "proximal-mu = lambda / fedamp-alpha, and what it trained is its model, with which it "
+            "is evaluated. Who does not train keeps its model. A fedamp-alpha above fedamp-sigma / "
+            "(n - 1), with which equal models would be given away altogether, is refused. A site "
+            "that joins late begins with the mean of all models. models/ holds one for each site, "
+            "in the order of sites.json. The log tells how much of its own model a site got."
+        ),
+        assumes=(
+            "Sites of a kind train models that lie close together. fedamp-sigma must be of the "
+            "size of the squared distances between models: far above, all sites are friends, and "
+            "far below each trains alone."
+        ),
+        costs=(
+            "The server keeps all models and compares them in every round. Sites are sent their "
+            "own models to evaluate them."
+        ),
+        settings=("fedamp-alpha", "fedamp-sigma", "proximal-mu", "clients-per-round"),
+        example="objective=fedprox proximal-mu=0.1 fedamp-alpha=0.1 fedamp-sigma=10",
+    ),
+    settings=(FedAmpSettings,),
+)
+
+
 METHODS: Mapping[str, Composition] = {
     "ifca": IFCA,
     "cfl": CFL,
     "fl-hc": FL_HC,
     "fed-group": FED_GROUP,
     "fesem": FESEM,
+    "fedamp": FEDAMP,
 }

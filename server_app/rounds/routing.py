@@ -44,6 +44,17 @@ class ModelPerCluster(Routing):
         return clusters.labels
 
 
+@dataclass(frozen=True)
+class ModelPerSite(Routing):
+    """A model of its own for every site, at the server (FedAMP)."""
+
+    model_per_cluster: ClassVar[bool] = False
+
+    def __call__(self, clusters: Clusters) -> np.ndarray:
+        """Return each client's number."""
+        return np.arange(len(clusters.labels), dtype=np.int64)
+
+
 Models = list[dict[str, np.ndarray]]
 
 ROUTINGS: Mapping[str, Routing] = {"one-model": OneModel(), "per-cluster": ModelPerCluster()}

@@ -39,8 +39,16 @@ COMMON = {
 }
 
 
+OF_METHODS = {"fedamp": {"objective": "fedprox"}}
+"""What single methods cannot do without."""
+
+
+def method_of(name, common=COMMON):
+    return build(Settings.parse(common | OF_METHODS.get(name, {}) | {"strategy": name}))
+
+
 def group_of(name):
-    return build(Settings.parse(COMMON | {"strategy": name})).group
+    return method_of(name).group
 
 
 @cache
@@ -60,7 +68,7 @@ def clusters_of(name, n):
 
 def cohorts(name, availability, seed):
     """Four rounds as the strategy plays them; losses, updates and labels drawn from the seed."""
-    select = build(Settings.parse(COMMON | {"strategy": name})).select
+    select = method_of(name).select
     truth, n = np.random.default_rng(seed), availability.shape[1]
     updates = np.zeros((n, 5), dtype=np.float32)
     rows = np.arange(1, n + 1) ** 2
@@ -142,7 +150,7 @@ def played(folder, **words):
 
 def flow(name):
     """Which messages a method exchanges: what it needs to see, and by what it groups."""
-    method = build(Settings.parse(COMMON | {"strategy": name}))
+    method = method_of(name)
     return method.needs, type(method.group)
 
 
@@ -161,7 +169,7 @@ def test_numbers_do_not_depend_on_the_number_of_workers(tmp_path, no_report, nam
     words = (
         model_clusters
         if isinstance(group_of(name), ModelGroups | ModelChoice | ModelCentres)
-        else {}
+        else OF_METHODS.get(name, {})
     )
     first, second = (played(tmp_path, strategy=name, workers=n, **words) for n in (1, 2))
     assert first == second
@@ -267,12 +275,13 @@ def test_settings_that_a_method_cannot_use(words, said):
 
 
 def test_methods_say_what_they_see():
-    needs = {name: build(Settings.parse(COMMON | {"strategy": name})).needs for name in METHODS}
+    needs = {name: method_of(name).needs for name in METHODS}
     assert needs["random"] == set()
     assert needs["repclust"] == {"labels"}
     assert needs["balanced-cohort"] == needs["fed-cbs"] == {"sizes", "labels"}
     assert needs["fedsccs"] == needs["fl-hc"] == needs["fed-group"] == {"models"}
     assert needs["fesem"] == {"models", "every-model"}
+    assert needs["fedamp"] == {"every-model"}
     assert needs["ifca"] == {"model-choice"}
     assert needs["cfl"] == {"updates"}
     assert needs["flis"] == needs["flis-sampling"] == {"models", "every-model"}
@@ -280,7 +289,7 @@ def test_methods_say_what_they_see():
     assert needs["oort"] == {"sizes", "losses", "links"}
     assert needs["fed-lecc"] == {"labels", "losses"}
     pairs = COMMON | {"label-privacy": "two-party", "metric": "hellinger"}
-    hidden = {name: build(Settings.parse(pairs | {"strategy": name})).needs for name in PAIRS}
+    hidden = {name: method_of(name, pairs).needs for name in PAIRS}
     assert hidden["fed-lecc"] == {"label-distances", "losses"}
     assert hidden["fed-cbs"] == hidden["balanced-cohort"] == {"label-products", "sizes"}
     assert needs["fedcor"] == {"sizes", "losses", "rehearsals"}
