@@ -2,7 +2,7 @@
 
 All members of a sum are played in this process, step by step, with the records that travel, and the
 sum is compared with the plain one. Seconds are of the processor: of a member the median over
-members, in steps 0 to 3 without the training.
+members, in steps 0 to 4 without the training.
 
     python -m benchmarks.secure_sum
 """
@@ -19,10 +19,13 @@ from flwr.app import RecordDict
 
 from common import messages
 from common.identity import Identity, Pins
+from common.secagg.agreement import Survivors
 from common.secagg.messages import (
     MASKED,
     MaskedReport,
     SealedShares,
+    SecaggAgreed,
+    SecaggAgreement,
     SecaggCircle,
     SecaggDisclosure,
     SecaggKeys,
@@ -55,6 +58,7 @@ class Play:
         self._advertise()
         self._share()
         self._mask()
+        self._agree()
         self._unmask()
         self._total()
 
@@ -76,9 +80,9 @@ class Play:
         order = messages.content(
             SecaggOrder(*WHO, len(self.names), 1000, 0), messages.encode_arrays(model_of(self.size))
         )
-        self.keys, self.signed = {}, {}
+        self.keys, self.signed, self.identities = {}, {}, {}
         for name in self.names:
-            identity = Identity.generate()
+            identity = self.identities[name] = Identity.generate()
             with self._timed(name):
                 self.keys[name] = Keys.generate()
                 self.signed[name] = self.keys[name].signed(identity, name, NOW)
@@ -133,16 +137,32 @@ class Play:
             answer = messages.content(MaskedReport(name, *WHO), arrays)
             self._count("mask", messages.content(asked), answer)
 
+    def _agree(self) -> None:
+        self.agreed, members = Survivors(dict.fromkeys(self.survivors, 1000)), len(self.names)
+        self.words = {}
+        weights = list(self.agreed.weights.values())
+        asked = messages.content(SecaggSurvivors(*WHO, self.survivors, weights))
+        for name in self.survivors:
+            with self._timed(name):
+                word = self.agreed.signed(self.identities[name], name, NOW, members)
+            self.words[name] = word
+            answer = SecaggAgreed(name, *WHO, word.identity_key, word.signature)
+            self._count("agree", asked, messages.content(answer))
+
     def _unmask(self) -> None:
-        self.told = {}
+        self.told, words = {}, list(self.words.values())
+        keys, signatures = [w.identity_key for w in words], [w.signature for w in words]
+        asked = messages.content(SecaggAgreement(*WHO, self.survivors, keys, signatures))
         for name in self.survivors:
             alive = [name, *sorted(self.relay.links[name].intersection(self.survivors))]
             with self._timed(name):
+                anybody = Pins(allow_unpinned=True)
+                signers = self.agreed.check_signed(words, anybody, NOW, len(self.names))
+                self.agreed.check_share(name, signers)
                 one = disclose(self.shares[name], name, alive, self.planned.threshold)
             self.told[name] = one
-            seeds, keys = list(one.seeds.values()), list(one.keys.values())
-            answer = SecaggDisclosure(name, *WHO, list(one.seeds), seeds, list(one.keys), keys)
-            asked = messages.content(SecaggSurvivors(*WHO, alive))
+            seeds, others = list(one.seeds.values()), list(one.keys.values())
+            answer = SecaggDisclosure(name, *WHO, list(one.seeds), seeds, list(one.keys), others)
             self._count("unmask", asked, messages.content(answer))
 
     def _total(self) -> None:

@@ -16,19 +16,23 @@ from common.config import Settings
 from common.messages import Order, TrainReport
 from common.secagg.messages import (
     MASKED,
+    SECAGG_AGREE,
     SECAGG_MASK,
     SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     SealedShares,
+    SecaggAgreed,
+    SecaggAgreement,
     SecaggCircle,
     SecaggKeys,
     SecaggOrder,
+    SecaggSurvivors,
 )
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app import app as server
 
-STEPS = (SECAGG_TRAIN, SECAGG_SHARE, SECAGG_MASK, SECAGG_UNMASK)
+STEPS = (SECAGG_TRAIN, SECAGG_SHARE, SECAGG_MASK, SECAGG_AGREE, SECAGG_UNMASK)
 
 
 def settings_in(folder, **words):
@@ -43,6 +47,11 @@ def settings_in(folder, **words):
     }
     changes = {key.replace("_", "-"): value for key, value in words.items()}
     return Settings.parse(values | changes).with_absolute_paths()
+
+
+def mostly_first(request, rng):
+    """A split that gives the first of three sites all but 100 rows."""
+    return np.split(rng.permutation(len(request.labels)), [-100, -40])
 
 
 class Watching(InProcessGrid):
@@ -143,6 +152,7 @@ class Play:
         )
         self.nodes = list(self.grid.get_node_ids())
         self.names = [f"site-{i}" for i in range(5)]
+        self.weights = {}
         initial = networks.initial_parameters(self.settings, (1, 8, 8), 10)
         self.arrays = messages.encode_arrays(initial)
 
@@ -152,7 +162,8 @@ class Play:
         return reply
 
     def train(self, site, server_round=1, attempt=1, members=5):
-        order = SecaggOrder(server_round, attempt, 0, members, 500, 0)
+        weight = self.weights.get(site, 0)
+        order = SecaggOrder(server_round, attempt, 0, members, 500, weight)
         return self.ask(SECAGG_TRAIN, site, order, self.arrays)
 
     def circle(self, server_round=1, attempt=1):
@@ -176,6 +187,39 @@ class Play:
             name: SealedShares.decode(self.ask(SECAGG_SHARE, place, circle).content)
             for place, name in enumerate(self.names)
         }
+
+    def masked(self, attempt=1, **changes):
+        """Bring all five as far as their masked vectors."""
+        dealt = self.dealt(self.circle(attempt=attempt))
+        for site in range(5):
+            delivery = self.delivery(dealt, site, attempt=attempt)
+            assert not self.ask(SECAGG_MASK, site, delivery).has_error()
+
+    def rows(self, site):
+        return len(simulated_federation(self.settings)[1][site].train)
+
+    def survivors(self, names=None, attempt=1, **weights):
+        """What the server says of who is in the sum, by default the truth."""
+        names = names or self.names
+        known = {name: self.rows(self.names.index(name)) for name in names if name in self.names}
+        found = {name: weights.get(name.replace("-", "_"), known.get(name, 1)) for name in names}
+        return SecaggSurvivors(1, attempt, 0, list(found), list(found.values()))
+
+    def agreed(self, asked, attempt=1):
+        """The words of those who sign what they are asked, (site, survivors), as they travel."""
+        replies = {
+            self.names[site]: self.ask(SECAGG_AGREE, site, survivors) for site, survivors in asked
+        }
+        words = {
+            name: SecaggAgreed.decode(reply.content)
+            for name, reply in replies.items()
+            if not reply.has_error()
+        }
+        return SecaggAgreement(
+            *(1, attempt, 0, list(words)),
+            [word.identity_key for word in words.values()],
+            [word.signature for word in words.values()],
+        )
 
     def delivery(self, dealt, site, **changes):
         name = self.names[site]

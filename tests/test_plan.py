@@ -58,6 +58,8 @@ ARITHMETIC = (
     "common/privacy/labels.py",
     "common/privacy/noise.py",
     "common/privacy/statistics.py",
+    "common/secagg/agreement.py",
+    "common/secagg/cohorts.py",
     "common/secagg/fixed_point.py",
     "common/secagg/neighbours.py",
     "common/secagg/protocol.py",

@@ -1,4 +1,4 @@
-"""Secure sums, a site's side: four messages, the secrets between them, and no step twice.
+"""Secure sums, a site's side: five messages, the secrets between them, and no step twice.
 
 The secrets of a sum live in ``Context.state``, which ends with the node's process, and are deleted
 as soon as the next step does not need them. So a restarted site cannot go on with a sum, and it
@@ -24,14 +24,18 @@ from common import messages
 from common.config import Settings
 from common.errors import SecaggError, TrustError
 from common.identity import EphemeralKey, Occasion, SignedKeys
-from common.messages import Order, ReleaseNote
+from common.messages import Order, Parameters, ReleaseNote
 from common.objectives import Fitted
 from common.privacy.updates import tells_loss
+from common.secagg.agreement import Survivors
+from common.secagg.cohorts import CohortHistory, digest_of
 from common.secagg.fixed_point import Ring, Scale
 from common.secagg.messages import (
     MASKED,
     MaskedReport,
     SealedShares,
+    SecaggAgreed,
+    SecaggAgreement,
     SecaggCircle,
     SecaggDisclosure,
     SecaggKeys,
@@ -44,6 +48,7 @@ from common.secagg.protocol import SEED_BYTES, Circle, Keys, Member, disclose, o
 _SECRETS, _CIRCLE = "secure-sum", "secure-sum-circle"  # in Context.state
 _NOISE = "secure-sum-noise"
 _STEP = "secure-sum-step-{run}.json"  # kept
+_COHORTS = "secure-sum-cohorts.json"  # kept
 _SEALED = ReleaseNote("sealed for other sites")
 
 
@@ -53,6 +58,10 @@ class _Secrets:
 
     members: int
     """How many sites were asked."""
+    model: str
+    """Digest of the one that was sent."""
+    weight: int
+    """Of this site in the sum, as all may know it; 0: it is hidden there."""
     identity_key: bytes = b""
     signature: bytes = b""
     sealing: bytes = field(default=b"", repr=False)
@@ -62,6 +71,9 @@ class _Secrets:
     dealers: list[str] = field(default_factory=list)
     """Whose shares this site holds: at first its own."""
     shares: list[bytes] = field(default_factory=list, repr=False)
+    survivors: list[str] = field(default_factory=list)
+    """Whom this site agreed on."""
+    weights: list[int] = field(default_factory=list)
 
     @classmethod
     def of(cls, context: Context) -> "_Secrets":
@@ -97,7 +109,8 @@ def train(message: Message, site: Site, context: Context) -> Message:
     metrics = [fitted.loss] if tells_loss(site.settings) else []
     weight = order.weight or len(site.rows.train)
     vector = scale.encode(fitted.parameters, metrics, weight)
-    report = advertised(order, site, context, vector, fitted.seconds)
+    order = replace(order, weight=weight)
+    report = advertised(order, site, context, parameters, vector, fitted.seconds)
     if noise is not None:
         context.state[_NOISE] = noise.encode()
     return messages.reply(message, report)
@@ -118,13 +131,23 @@ def begin(order: SecaggOrder, site: Participant, context: Context) -> Scale:
 
 
 def advertised(
-    order: SecaggOrder, site: Participant, context: Context, vector: Ring, seconds: float
+    order: SecaggOrder,
+    site: Participant,
+    context: Context,
+    received: Parameters,
+    vector: Ring,
+    seconds: float,
 ) -> SecaggKeys:
-    """Return a site's fresh keys for a sum, and keep its vector (n,) until that is masked."""
+    """Return a site's fresh keys for a sum, and keep its vector (n,) until that is masked.
+
+    The weight in the order is what others may know of the site's; 0: it is hidden in the sum.
+    """
     keys = Keys.generate()
     signed = keys.signed(identity_of(site.keeper), site.name, _occasion(context, order))
     _Secrets(
         members=order.members,
+        model=digest_of(received),
+        weight=order.weight,
         identity_key=signed.identity_key,
         signature=signed.signature,
         sealing=keys.sealing.private,
@@ -164,6 +187,8 @@ def mask(message: Message, site: Participant, context: Context) -> Message:
     _forget(context)
     _Secrets(
         members=known.members,
+        model=known.model,
+        weight=known.weight,
         dealers=[*known.dealers, *shares],
         shares=[*known.shares, *shares.values()],
     ).remember(context)
@@ -171,15 +196,48 @@ def mask(message: Message, site: Participant, context: Context) -> Message:
     return messages.reply(message, MaskedReport(*who), {MASKED: masked}, note)
 
 
-def unmask(message: Message, site: Participant, context: Context) -> Message:
-    """Tell one share of every neighbour's seed or key, and forget the sum."""
+def agree(message: Message, site: Participant, context: Context) -> Message:
+    """Sign who is in the sum, if that can be and was not summed with one or two others before."""
     order = SecaggSurvivors.decode(message.content)
     _step(site, context, order, 3)
     known = _Secrets.of(context)
+    survivors = Survivors.of(order.sites, order.weights)
+    if survivors.weights.get(site.name) != known.weight:
+        raise SecaggError(
+            f"the survivors have this site with weight {survivors.weights.get(site.name)}, its "
+            f"vector is masked with {known.weight}"
+        )
+    _history(site).check(known.model, survivors.weights)
+    agreed = replace(known, survivors=order.sites, weights=order.weights)
+    _alive(agreed, site)
+    agreed.remember(context)
+    occasion = _occasion(context, order)
+    signed = survivors.signed(identity_of(site.keeper), site.name, occasion, known.members)
+    report = SecaggAgreed(*_who(site, order), signed.identity_key, signed.signature)
+    return messages.reply(message, report)
+
+
+def unmask(message: Message, site: Participant, context: Context) -> Message:
+    """Tell one share of every neighbour's seed or key, if a quorum agreed, and forget the sum."""
+    order = SecaggAgreement.decode(message.content)
+    _step(site, context, order, 4)
+    known = _Secrets.of(context)
     _forget(context)
+    survivors = Survivors.of(known.survivors, known.weights)
+    words = [
+        SignedKeys(name, identity, (survivors.digest,), signature)
+        for name, identity, signature in zip(
+            order.sites, order.identity_keys, order.signatures, strict=True
+        )
+    ]
+    occasion = _occasion(context, order)
+    signers = survivors.check_signed(words, trusted_by(context), occasion, known.members)
+    survivors.check_share(site.name, signers)
     shares = dict(zip(known.dealers, known.shares, strict=True))
-    fewest = _fewest(known.members, site.settings)
-    told = disclose(shares, site.name, order.sites, fewest)
+    told = disclose(shares, site.name, _alive(known, site), _fewest(known.members, site.settings))
+    with site.keeper.locked():  # on disk before anything is told
+        history = _history(site).joined(known.model, survivors.weights)
+        site.keeper.write(_COHORTS, history.to_bytes())
     report = SecaggDisclosure(
         *_who(site, order),
         survivors=list(told.seeds),
@@ -188,6 +246,26 @@ def unmask(message: Message, site: Participant, context: Context) -> Message:
         keys=list(told.keys.values()),
     )
     return messages.reply(message, report)
+
+
+def _alive(known: _Secrets, site: Participant) -> list[str]:
+    """Return the survivors of whom this site holds shares.
+
+    Raises:
+        SecaggError: among neighbours of all, a survivor that dealt this site no shares; fewer
+            survivors than this site insists on.
+    """
+    strangers = set(known.survivors) - set(known.dealers)
+    if strangers and wiring(known.members).degree >= known.members - 1:
+        raise SecaggError(f"survivor {min(strangers)!r} dealt no shares")
+    fewest = _fewest(known.members, site.settings)
+    if len(known.survivors) < fewest:
+        raise SecaggError(f"{len(known.survivors)} survivors, at least {fewest} must be in a sum")
+    return [name for name in known.survivors if name not in strangers]
+
+
+def _history(site: Participant) -> CohortHistory:
+    return CohortHistory.from_bytes(site.keeper.read(_COHORTS))
 
 
 def _step(site: Participant, context: Context, order: Order | SealedShares, step: int) -> None:

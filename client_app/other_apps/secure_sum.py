@@ -16,6 +16,7 @@ from common.config import Settings
 from common.errors import MessageError
 from common.messages import Introduction, Parameters, Template
 from common.secagg.messages import (
+    SECAGG_AGREE,
     SECAGG_MASK,
     SECAGG_SHARE,
     SECAGG_TRAIN,
@@ -71,7 +72,9 @@ def secure_sum_mod(most_examples: int = 1_000_000, min_cohort: int = 3) -> Mod:
         weight, metrics = _numbers(reply, order)
         vector = scale.encode(parameters, metrics, order.weight or weight)
         seconds = time.perf_counter() - began
-        return messages.reply(message, secagg.advertised(order, node, context, vector, seconds))
+        return messages.reply(
+            message, secagg.advertised(order, node, context, received, vector, seconds)
+        )
 
     def step(answer: Callable[[Message, Participant, Context], Message]) -> Answer:
         return lambda message, context, training: answer(
@@ -85,6 +88,7 @@ def secure_sum_mod(most_examples: int = 1_000_000, min_cohort: int = 3) -> Mod:
             SECAGG_TRAIN: train_for_sum,
             SECAGG_SHARE: step(secagg.share),
             SECAGG_MASK: step(secagg.mask),
+            SECAGG_AGREE: step(secagg.agree),
             SECAGG_UNMASK: step(secagg.unmask),
         },
     )

@@ -1,6 +1,6 @@
 """Messages of secure sums: what passes between the server and the sites, kinds and records.
 
-Four steps, each one Flower round for the sums of all models together;
+Five steps, each one Flower round for the sums of all models together;
 ``common/secagg/protocol.py`` says what they are for. A masked vector is the array :data:`MASKED`.
 """
 
@@ -15,6 +15,7 @@ from common.messages import Order, Record
 SECAGG_TRAIN = f"{MessageType.TRAIN}.for_sum"
 SECAGG_SHARE = f"{MessageType.QUERY}.share"
 SECAGG_MASK = f"{MessageType.QUERY}.mask"
+SECAGG_AGREE = f"{MessageType.QUERY}.agree"
 SECAGG_UNMASK = f"{MessageType.QUERY}.unmask"
 
 
@@ -107,9 +108,36 @@ MASKED = "masked"
 
 @dataclass(frozen=True)
 class SecaggSurvivors(Order):
-    """What ``query.unmask`` tells a site: which of its neighbours are in the sum, and itself."""
+    """What ``query.agree`` tells a site: everybody who is in the sum."""
 
     sites: list[str]
+    weights: list[int]
+    """Of their models; 0: hidden in the sum."""
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.sites, self.weights)
+
+
+@dataclass(frozen=True)
+class SecaggAgreed(SecaggReply):
+    """A site's answer to ``query.agree``: its signature under these survivors."""
+
+    identity_key: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True)
+class SecaggAgreement(Order):
+    """What ``query.unmask`` tells a site: who signed the survivors that it was told."""
+
+    sites: list[str]
+    identity_keys: list[bytes]
+    signatures: list[bytes]
+
+    def __post_init__(self) -> None:
+        """Refuse lists that do not belong together."""
+        _check_columns(self.sites, self.identity_keys, self.signatures)
 
 
 @dataclass(frozen=True)

@@ -1,18 +1,19 @@
-"""Protocol of a sum that nobody sees one by one: Bonawitz et al. 2017, for semi-honest parties.
+"""Protocol of a sum that nobody sees one by one: Bonawitz et al. 2017, in its active variant.
 
-"Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4 without
-the consistency check of its active variant. The steps of one sum and who is left after each:
+"Practical Secure Aggregation for Privacy-Preserving Machine Learning" (CCS 2017), Figure 4. The
+steps of one sum and who is left after each:
 
 0. advertise: every member asked makes two fresh X25519 key pairs and signs the public halves (U1);
 1. share: it splits the private half of its masking key and a self-mask's seed by Shamir's scheme
    and seals one share of each for every neighbour (U2);
 2. mask: it adds its self-mask and one mask per neighbour in U2 to its vector (U3);
-3. unmask: it tells, for every neighbour in U2, one share: of the seed if that is in U3, else of the
-   masking key; never both. From ``threshold`` of each the server takes all masks off the sum.
+3. agree: it signs who is in U3, as the server says (:mod:`common.secagg.agreement`);
+4. unmask: once a quorum signed the same, it tells, for every neighbour in U2, one share: of the
+   seed if that is in U3, else of the masking key; never both. From ``threshold`` of each the
+   server takes all masks off the sum.
 
 This is arithmetic on bytes and NumPy vectors: no messages, no files. :class:`Member` is a site's
-side, :class:`Relay` the server's. Nothing here protects from a server that shows different members
-different survivors; that takes a signed agreement on them, which this is not.
+side, :class:`Relay` the server's.
 """
 
 import functools
@@ -133,7 +134,8 @@ class Disclosure:
     """One share of a secret of each neighbour in U2, by the neighbour's id.
 
     Raises:
-        SecaggError: shares of both secrets of one member, which together would bare its vector.
+        SecaggError: shares of both secrets of one member, which together would bare its vector, or
+            a share of another length than any has.
     """
 
     seeds: Mapping[str, bytes]
@@ -145,6 +147,9 @@ class Disclosure:
         both = self.seeds.keys() & self.keys.keys()
         if both:
             raise SecaggError(f"shares of both secrets of {min(both)!r}")
+        shares = (*self.seeds.values(), *self.keys.values())
+        if any(len(share) != shamir.SHARE_BYTES for share in shares):
+            raise SecaggError(f"a share of another length than {shamir.SHARE_BYTES} bytes")
 
 
 @dataclass(frozen=True)
@@ -224,7 +229,7 @@ def add_pairwise(vector: Ring, channel: Channel, *, subtract: bool = False) -> N
 def disclose(
     shares: Mapping[str, bytes], me: str, survivors: Iterable[str], fewest: int
 ) -> Disclosure:
-    """Return what a member tells in step 3.
+    """Return what a member tells in step 4.
 
     Args:
         shares: of everybody in U2 that dealt to this member, and its own.

@@ -88,7 +88,9 @@ class AppSums:
         order = functools.partial(
             AppSumOrder, metrics=list(self.metrics), weight_key=self.weight_key
         )
-        sums = SecaggAverages(attempt, self.settings, len(self.metrics), order)
+        sums = SecaggAverages(
+            attempt, self.settings, len(self.metrics), rows_known=False, order=order
+        )
         clients = {known.roster.nodes.index(node): model for node, model in trained.items()}
         weights = secagg_limits.whole_weights(cohort)
         means = sums.means([dict(model) for model in models], clients, weights)

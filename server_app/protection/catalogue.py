@@ -207,7 +207,7 @@ PROTECTIONS: list[Protection] = [
         "hundred are): they learn the weighted sum over the other sites.",
         still="The average itself, who takes part, each site's number of rows, its loss and "
         "accuracy on held-out rows; where sites are grouped by their models, each site's model of "
-        "that one round. Nothing holds off a server that lies about who dropped out.",
+        "that one round. Sums of two models that differ a little, over cohorts that differ in one.",
         instead=_SUMMED,
         chosen=lambda settings: settings.secagg,
         covers=frozenset(),

@@ -19,7 +19,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
-from common.secagg.messages import SECAGG_MASK, SECAGG_SHARE, SECAGG_TRAIN, SECAGG_UNMASK
+from common.secagg.messages import (
+    SECAGG_AGREE,
+    SECAGG_MASK,
+    SECAGG_SHARE,
+    SECAGG_TRAIN,
+    SECAGG_UNMASK,
+)
 from common.two_party.messages import (
     TWO_PARTY_COST,
     TWO_PARTY_KEYS,
@@ -57,6 +63,7 @@ WHAT: Mapping[str, str] = {
     SECAGG_TRAIN: "fresh public keys, once the model is trained",
     SECAGG_SHARE: "shares of mask secrets for other sites",
     SECAGG_MASK: "masked vector of trained model, rows and training loss",
+    SECAGG_AGREE: "signature under who is in the sum",
     SECAGG_UNMASK: "one share of one mask secret of each other site",
     messages.FINE_TUNE: "loss and accuracy on the held-out rows before and after fine-tuning",
     messages.EVALUATE: "loss and accuracy on the held-out rows",

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from common.identity import SignedKeys
+from common.secagg.agreement import Survivors, quorum
 from common.secagg.fixed_point import Mean, Ring, Scale
 from common.secagg.neighbours import wiring
 from common.secagg.protocol import Disclosure, Relay
@@ -18,7 +19,7 @@ class ModelSum:
 
     model: int
     weights: dict[str, int]
-    """Site -> weight sent; 0: its number of rows. Everybody who was asked."""
+    """Site -> weight sent; 0: its number of rows, which it alone knows. Everybody asked."""
     scale: Scale
     fewest: int
     keys: dict[str, SignedKeys] = field(default_factory=dict)
@@ -27,6 +28,8 @@ class ModelSum:
     """U2: what each sealed for each neighbour."""
     masked: dict[str, Ring] = field(default_factory=dict)
     """U3."""
+    agreed: dict[str, SignedKeys] = field(default_factory=dict)
+    """Who signed the survivors."""
     told: dict[str, Disclosure] = field(default_factory=dict)
     mean: Mean | None = None
     reason: str = ""
@@ -42,6 +45,16 @@ class ModelSum:
         """U2."""
         return frozenset(self.dealt)
 
+    @property
+    def quorum(self) -> int:
+        """How many must agree on who is left."""
+        return quorum(len(self.weights))
+
+    @property
+    def survivors(self) -> Survivors:
+        """U3, with weights."""
+        return Survivors({site: self.weights[site] for site in sorted(self.masked)})
+
     def around(self, site: str, among: Iterable[str]) -> list[str]:
         """Return a site's neighbours among some members, in the order of their ids."""
         return sorted(self.members.links[site].intersection(among))
@@ -56,6 +69,7 @@ class ModelSum:
             advertised=len(self.keys),
             shared=len(self.dealt),
             masked=len(self.masked),
+            agreed=len(self.agreed),
             unmasked=len(self.told),
             threshold=wiring(len(self.weights)).threshold,
             sites=tuple(sorted(self.masked)) if mean else (),

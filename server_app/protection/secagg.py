@@ -1,4 +1,4 @@
-"""Secure sums, the server's side: every model's cohort through four exchanges at once.
+"""Secure sums, the server's side: every model's cohort through five exchanges at once.
 
 The server relays sealed shares, adds masked vectors and takes the masks off their sum
 (:class:`~common.secagg.protocol.Relay`). What the guard checks of single updates cannot be checked
@@ -21,16 +21,18 @@ from common.errors import MessageError, SecaggError
 from common.identity import Pins, SignedKeys
 from common.messages import Order, Parameters
 from common.privacy.updates import tells_loss
-from common.secagg import shamir
 from common.secagg.fixed_point import Mean, Scale
 from common.secagg.messages import (
     MASKED,
+    SECAGG_AGREE,
     SECAGG_MASK,
     SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     MaskedReport,
     SealedShares,
+    SecaggAgreed,
+    SecaggAgreement,
     SecaggCircle,
     SecaggDisclosure,
     SecaggKeys,
@@ -67,6 +69,8 @@ class SecaggAverages:
     """Of the run."""
     num_metrics: int
     """That are in a vector beside the arrays."""
+    rows_known: bool = True
+    """Whether the server knows how many rows a site has, and not only how many it may have."""
     order: Callable[..., SecaggOrder] = SecaggOrder
     """Makes what a site is asked of the fields of one."""
 
@@ -124,6 +128,7 @@ class SecaggAverages:
         self._train(sums, models)
         self._share(sums)
         self._mask(sums, models)
+        self._agree(sums)
         self._unmask(sums)
         with self.attempt.timed("server"):
             self._each(sums, lambda one: self._finish(one, models[one.model]))
@@ -135,11 +140,16 @@ class SecaggAverages:
 
     def _sum(self, model: int, clients: list[int], weights: Mapping[int, int] | None) -> ModelSum:
         names = [self.roster.names[client] for client in clients]
-        sent = [0 if weights is None else weights[client] for client in clients]
-        rows = self.roster.num_examples[clients].tolist()
-        scale = Scale(len(clients), max(rows if weights is None else sent))
-        quorum = math.ceil(self.settings.quorum * len(clients))
-        fewest = max(self.settings.secagg_min_cohort, quorum)
+        rows: list[int] = self.roster.num_examples[clients].tolist()
+        asked = rows if weights is None else [weights[client] for client in clients]
+        hidden = weights is None and not self.rows_known
+        sent = [0] * len(clients) if hidden else secagg_limits.capped(asked)
+        if not hidden and sent != asked and self.attempt.round == self.attempt.attempt == 1:
+            cut = ", ".join(n for n, a, b in zip(names, asked, sent, strict=True) if a != b)
+            log.warning("%s: weight cut, so that no secure sum is one site's by half", cut)
+        scale = Scale(len(clients), max(asked if hidden else sent))
+        least = math.ceil(self.settings.quorum * len(clients))
+        fewest = max(self.settings.secagg_min_cohort, least)
         one = ModelSum(model, dict(zip(names, sent, strict=True)), scale, fewest)
         needed = max(fewest, wiring(len(clients)).threshold)
         if len(clients) < needed:
@@ -230,10 +240,43 @@ class SecaggAverages:
             ),
         )
 
+    def _agree(self, sums: list[ModelSum]) -> None:
+        def content(one: ModelSum, site: str) -> RecordDict:
+            weights = one.survivors.weights
+            order = SecaggSurvivors(*self._order(one), list(weights), list(weights.values()))
+            return messages.content(order)
+
+        def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggAgreed:
+            report = _decoded(SecaggAgreed, reply, asked, _SLACK_BYTES)
+            key = one.keys[report.site].identity_key
+            if report.identity_key != key:
+                raise MessageError("signed with another key than its own of this sum")
+            word = SignedKeys(report.site, key, (one.survivors.digest,), report.signature)
+            anybody = Pins(allow_unpinned=True)
+            one.survivors.check_word(word, anybody, self._occasion(one), len(one.weights))
+            one.agreed[report.site] = word
+            return report
+
+        def enough(one: ModelSum) -> None:
+            if len(one.agreed) < one.quorum:
+                raise SecaggError(
+                    f"{len(one.agreed)} sites agreed on who is left, {one.quorum} must"
+                )
+
+        self._exchange(SECAGG_AGREE, "agree", sums, lambda one: one.masked, content, inspect)
+        self._each(sums, enough)
+
     def _unmask(self, sums: list[ModelSum]) -> None:
         def content(one: ModelSum, site: str) -> RecordDict:
-            alive = [site, *one.around(site, one.masked)]
-            return messages.content(SecaggSurvivors(*self._order(one), alive))
+            words = one.agreed.values()
+            return messages.content(
+                SecaggAgreement(
+                    *self._order(one),
+                    [word.site for word in words],
+                    [word.identity_key for word in words],
+                    [word.signature for word in words],
+                )
+            )
 
         def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggDisclosure:
             site = asked.site.site
@@ -243,15 +286,13 @@ class SecaggAverages:
             report = _decoded(SecaggDisclosure, reply, asked, limit)
             if sorted(report.survivors) != sorted(alive) or sorted(report.others) != gone:
                 raise MessageError("shares that were not asked for")
-            if any(len(share) != shamir.SHARE_BYTES for share in (*report.seeds, *report.keys)):
-                raise MessageError(f"a share of another length than {shamir.SHARE_BYTES} bytes")
             one.told[site] = Disclosure(
                 dict(zip(report.survivors, report.seeds, strict=True)),
                 dict(zip(report.others, report.keys, strict=True)),
             )
             return report
 
-        self._exchange(SECAGG_UNMASK, "unmask", sums, lambda one: one.masked, content, inspect)
+        self._exchange(SECAGG_UNMASK, "unmask", sums, lambda one: one.agreed, content, inspect)
 
     def _finish(self, one: ModelSum, model: Parameters) -> None:
         total = one.members.total(one.masked, one.delivered, one.told)

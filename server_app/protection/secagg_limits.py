@@ -8,10 +8,11 @@ import numpy as np
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.objectives import objective_of
+from common.secagg.agreement import capped
 from common.secagg.neighbours import SMALLEST_THRESHOLD
 from server_app.selection.rules import Cohort, Selection
 
-__all__ = ["check", "check_groups", "fewest", "whole_weights"]
+__all__ = ["capped", "check", "check_groups", "fewest", "whole_weights"]
 
 _FINEST_WEIGHT = 10**6
 

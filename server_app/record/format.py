@@ -78,6 +78,8 @@ class SecaggRecord(JsonRecord):
     """Their weighted mean training loss, in nats."""
     reason: str = ""
     """Why it was given up; empty if it was not."""
+    agreed: int = 0
+    """Sites left after they signed who is in the sum, before anybody unmasked."""
 
 
 @dataclass(frozen=True, kw_only=True)

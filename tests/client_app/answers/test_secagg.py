@@ -18,13 +18,14 @@ from common import messages
 from common.identity import Identity, fingerprint
 from common.messages import Order
 from common.secagg.messages import (
+    SECAGG_AGREE,
     SECAGG_MASK,
     SECAGG_SHARE,
     SECAGG_UNMASK,
     SealedShares,
+    SecaggAgreement,
     SecaggCircle,
     SecaggDisclosure,
-    SecaggSurvivors,
 )
 from common.secagg.protocol import Keys, occasion_of
 
@@ -37,19 +38,25 @@ def play(tmp_path):
 def test_each_step_is_answered_once_and_in_its_turn(play):
     circle = play.circle()
     assert "out of turn" in said(play.train(0))
-    survivors = SecaggSurvivors(1, 1, 0, play.names)
-    assert "out of turn" in said(play.ask(SECAGG_UNMASK, 0, survivors))
+    survivors, nobody = play.survivors(), SecaggAgreement(1, 1, 0, [], [], [])
+    assert "out of turn" in said(play.ask(SECAGG_AGREE, 0, survivors))
+    assert "out of turn" in said(play.ask(SECAGG_UNMASK, 0, nobody))
     assert "out of turn" in said(play.ask(SECAGG_MASK, 0, SealedShares("site-0", 1, 1, 0, [], [])))
     dealt = play.dealt(circle)
     assert "out of turn" in said(play.ask(SECAGG_SHARE, 0, circle))
     delivery = play.delivery(dealt, 0)
     assert not play.ask(SECAGG_MASK, 0, delivery).has_error()
     assert "out of turn" in said(play.ask(SECAGG_MASK, 0, delivery))
-    told = SecaggDisclosure.decode(play.ask(SECAGG_UNMASK, 0, survivors).content)
+    for site in range(1, 5):
+        play.ask(SECAGG_MASK, site, play.delivery(dealt, site))
+    assert "out of turn" in said(play.ask(SECAGG_UNMASK, 0, nobody))
+    agreement = play.agreed([(site, survivors) for site in range(5)])
+    # A second list, without site-4, gets no signature.
+    others = play.survivors(play.names[:4])
+    assert "out of turn" in said(play.ask(SECAGG_AGREE, 0, others))
+    told = SecaggDisclosure.decode(play.ask(SECAGG_UNMASK, 0, agreement).content)
     assert sorted(told.survivors) == play.names
-    # A second request, for the other kind of share of site-4, gets nothing.
-    others = SecaggSurvivors(1, 1, 0, play.names[:4])
-    assert "out of turn" in said(play.ask(SECAGG_UNMASK, 0, others))
+    assert "out of turn" in said(play.ask(SECAGG_UNMASK, 0, agreement))
     assert "out of turn" in said(play.train(0))
     assert not play.train(0, attempt=2).has_error()
     assert "out of turn" in said(play.train(0, attempt=1))
@@ -69,12 +76,15 @@ def test_secrets_are_gone_after_the_last_step_and_after_a_restart(play):
     assert not play.ask(SECAGG_MASK, 0, play.delivery(dealt, 0)).has_error()
     record = states[0]["secure-sum"]
     assert {record[key] for key in ("vector", "seed", "sealing", "masking")} == {b""}
-    play.ask(SECAGG_UNMASK, 0, SecaggSurvivors(1, 1, 0, play.names))
+    for site in range(1, 5):
+        play.ask(SECAGG_MASK, site, play.delivery(dealt, site))
+    agreement = play.agreed([(site, play.survivors()) for site in range(5)])
+    assert not play.ask(SECAGG_UNMASK, 0, agreement).has_error()
     assert "secure-sum" not in states[0]
     assert "secure-sum-circle" not in states[0]
     kept = states[1]["kept"]
     play.grid._contexts[play.nodes[1]].state = RecordDict({"kept": kept})
-    assert "secrets of this sum are gone" in said(play.ask(SECAGG_MASK, 1, play.delivery(dealt, 1)))
+    assert "secrets of this sum are gone" in said(play.ask(SECAGG_UNMASK, 1, agreement))
 
 
 def test_of_two_processes_with_the_same_state_one_answers(tmp_path):
@@ -183,14 +193,88 @@ def test_shares_that_were_changed_or_swapped_are_refused(play):
 
 
 def test_survivors_that_cannot_be_are_refused(play):
-    dealt = play.dealt(play.circle())
-    for site, names, reason in (
-        (0, play.names[:3], "3 survivors, at least 4"),
-        (1, ["site-0", *play.names[2:]], "not this member"),
-        (2, [*play.names, "site-9"], "'site-9' dealt no shares"),
+    play.masked()
+    for site, survivors, reason in (
+        (0, play.survivors(play.names[:3]), "3 survivors, at least 4"),
+        (1, play.survivors(["site-0", *play.names[2:]]), "this site with weight None"),
+        (2, play.survivors([*play.names, "site-9"]), "'site-9' dealt no shares"),
+        (3, play.survivors(site_3=7), "this site with weight 7, its vector is masked with"),
+        (4, play.survivors(site_1=-7), "below 0"),
     ):
-        assert not play.ask(SECAGG_MASK, site, play.delivery(dealt, site)).has_error()
-        assert reason in said(play.ask(SECAGG_UNMASK, site, SecaggSurvivors(1, 1, 0, names)))
+        assert reason in said(play.ask(SECAGG_AGREE, site, survivors))
+        assert "out of turn" in said(play.ask(SECAGG_AGREE, site, play.survivors()))
+
+
+def without(agreement, site):
+    places = [place for place, name in enumerate(agreement.sites) if name != site]
+    columns = (agreement.sites, agreement.identity_keys, agreement.signatures)
+    return type(agreement)(1, 1, 0, *([column[place] for place in places] for column in columns))
+
+
+def test_nobody_unmasks_before_a_quorum_has_signed_the_same_survivors(play):
+    play.masked()
+    truth, lie = play.survivors(), play.survivors(play.names[:4])
+    # Two are told that site-4 is gone, three that it is there: neither list finds four.
+    agreement = play.agreed([(0, lie), (1, lie), (2, truth), (3, truth), (4, truth)])
+    for site, other in ((0, "site-2"), (2, "site-0")):
+        reason = said(play.ask(SECAGG_UNMASK, site, agreement))
+        assert f"'{other}' did not agree to these survivors" in reason
+    few = without(without(agreement, "site-0"), "site-1")
+    assert "3 sites agreed on the survivors, 4 of 5 must" in said(play.ask(SECAGG_UNMASK, 3, few))
+
+
+def test_words_that_are_not_the_signers_do_not_count(play):
+    play.masked()
+    agreement = play.agreed([(site, play.survivors()) for site in range(5)])
+    stranger = Identity.generate().sign("site-4", occasion_of(1, 1, 1, 0), [bytes(32)])
+    for site, bad, reason in (
+        (0, replace(agreement, signatures=swapped(agreement.signatures)), "signature"),
+        (1, replace(agreement, sites=[*agreement.sites[:4], "site-9"]), "'site-9' is no survivor"),
+        (2, replace(agreement, signatures=[*agreement.signatures[:4], stranger.signature]),
+         "signature"),
+    ):  # fmt: skip
+        assert reason in said(play.ask(SECAGG_UNMASK, site, bad))
+    assert not play.ask(SECAGG_UNMASK, 3, without(agreement, "site-4")).has_error()
+
+
+def test_a_site_that_makes_up_a_sum_tells_nothing(play):
+    """Whatever the server says the others weigh, only those count who signed for it."""
+    play.weights = {0: 400, 1: 1, 2: 1, 3: 1, 4: 1}
+    play.masked()
+    weights = {f"site_{site}": weight for site, weight in play.weights.items()} | {"site_4": 450}
+    agreement = play.agreed([(site, play.survivors(**weights)) for site in range(5)])
+    assert agreement.sites == play.names[:4]  # site-4 knows better
+    assert "'site-0' has 400 of 403 of the weight" in said(play.ask(SECAGG_UNMASK, 0, agreement))
+    assert not play.ask(SECAGG_UNMASK, 1, agreement).has_error()
+
+
+def test_a_model_is_not_summed_again_without_one_or_two_of_its_sites(tmp_path):
+    """And not in another run: the history lies where the site keeps things."""
+    play = Play(tmp_path)
+    contexts = play.grid._contexts
+    for place, node in enumerate(play.nodes):
+        contexts[node].node_config["state-dir"] = str(tmp_path / f"state-{place}")
+    play.masked()
+    agreement = play.agreed([(site, play.survivors()) for site in range(5)])
+    for site in range(5):
+        assert not play.ask(SECAGG_UNMASK, site, agreement).has_error()
+    for node in play.nodes:
+        contexts[node] = Context(
+            2, node, contexts[node].node_config, RecordDict(), contexts[node].run_config
+        )
+    play.masked()
+    lacking = play.survivors(play.names[:4])
+    said_so = said(play.ask(SECAGG_AGREE, 0, lacking))
+    assert "summed before over a cohort that differs in 'site-4' alone" in said_so
+    heavier = play.survivors(site_4=1)
+    assert "differs in 'site-4' alone" in said(play.ask(SECAGG_AGREE, 1, heavier))
+    # The same cohort again tells nothing new, and another model is another matter.
+    assert not play.ask(SECAGG_AGREE, 2, play.survivors()).has_error()
+    play.arrays = messages.encode_arrays(
+        {name: value * 0.99 for name, value in messages.decode_arrays(play.arrays).items()}
+    )
+    play.masked(attempt=2)
+    assert not play.ask(SECAGG_AGREE, 0, play.survivors(play.names[:4], attempt=2)).has_error()
 
 
 def test_sites_that_pin_each_other_take_no_other_keys(play):

@@ -69,7 +69,15 @@ def test_the_server_sees_masked_vectors_alone_and_the_strategy_one_reply():
         opened = Opened.of(content)
         kinds.setdefault(opened.mark and opened.mark.kind, []).append(opened)
     assert sorted(map(str, kinds)) == sorted(
-        ["None", "query.introduce", "train.for_sum", "query.share", "query.mask", "query.unmask"]
+        [
+            "None",
+            "query.introduce",
+            "train.for_sum",
+            "query.share",
+            "query.mask",
+            "query.agree",
+            "query.unmask",
+        ]
     )
     assert not any(len(each.theirs) for kind, all_ in kinds.items() if kind for each in all_)
     assert all(set(each.theirs) == {"metrics"} for each in kinds[None])  # of the evaluation

@@ -25,6 +25,7 @@ from common import messages
 from common import models as networks
 from common.errors import RoundError
 from common.secagg.messages import (
+    SECAGG_AGREE,
     SECAGG_MASK,
     SECAGG_SHARE,
     SECAGG_TRAIN,
@@ -101,6 +102,15 @@ def test_weights_that_the_server_chooses_go_inside_the_mask(tmp_path):
     assert_equal_to_fixed_point(model_of(masked), model_of(plain), len(orders), len(orders))
 
 
+def test_the_weight_of_a_site_with_most_rows_is_cut_and_that_is_said(tmp_path, caplog):
+    settings = settings_in(tmp_path, num_clients=3, split="masked_sums:mostly_first")
+    first, *others = (len(site.train) for site in simulated_federation(settings)[1])
+    assert first > 10 * sum(others)
+    folder = simulate(settings)
+    assert lines(folder)[0]["secure_sums"][0]["weight"] == 2 * sum(others)
+    assert "site-0: weight cut, so that no secure sum is one site's by half" in caplog.text
+
+
 def test_weights_are_whole_numbers_in_the_same_ratios():
     clients = np.arange(3)
     assert secagg_limits.whole_weights(Cohort(clients)) is None
@@ -172,7 +182,7 @@ def test_noise_of_the_sites_goes_under_the_mask_and_their_losses_stay_with_them(
 def test_one_of_five_drops_out_at_any_step(tmp_path, kind):
     settings = settings_in(tmp_path)
     folder, _ = run(settings, {(2, kind): raises})
-    counted = range(5) if kind == SECAGG_UNMASK else [0, 1, 3, 4]
+    counted = range(5) if kind in (SECAGG_AGREE, SECAGG_UNMASK) else [0, 1, 3, 4]
     arrays, rows, _ = trained_directly(settings, counted)
     assert_equal_to_fixed_point(model_of(folder), average(arrays, rows))
     [line] = lines(folder)
@@ -180,9 +190,9 @@ def test_one_of_five_drops_out_at_any_step(tmp_path, kind):
     assert line["rejected"][0]["site"] == "site-2"
     assert "no power" in line["rejected"][0]["reason"]
     [record] = line["secure_sums"]
-    left = [record[key] for key in ("advertised", "shared", "masked", "unmasked")]
+    left = [record[key] for key in ("advertised", "shared", "masked", "agreed", "unmasked")]
     place = STEPS.index(kind)
-    assert left == [5] * place + [4] * (4 - place)
+    assert left == [5] * place + [4] * (5 - place)
 
 
 @pytest.mark.parametrize("kind", STEPS)
@@ -203,7 +213,9 @@ def test_two_of_five_are_too_many_and_end_in_a_clean_abort(tmp_path, kind):
     ) as grid:
         context = Context(1, 1, {}, RecordDict(), settings.to_dict())
         simulated_federation(settings)
-        with pytest.raises(RoundError, match=r"model 0: .*(4 are needed|cannot be recovered)"):
+        with pytest.raises(
+            RoundError, match=r"model 0: .*(4 are needed|who is left, 4 must|cannot be recovered)"
+        ):
             server.app(grid, context)
     first, second = lines(server.run_folder_of(context))
     assert (first["trained"], second["trained"]) == ([], [])

@@ -7,14 +7,15 @@ from masked_sums import STEPS, Play, said
 from common import messages
 from common.secagg.messages import (
     MASKED,
+    SECAGG_AGREE,
     SECAGG_MASK,
     SECAGG_SHARE,
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     SealedShares,
+    SecaggAgreement,
     SecaggDisclosure,
     SecaggKeys,
-    SecaggSurvivors,
 )
 
 
@@ -37,22 +38,34 @@ def masked_by(play, site, delivery):
     return messages.decode_arrays(messages.arrays_of(reply.content))[MASKED]
 
 
+def agreement_of_others(play, dealt):
+    """The words of all sites but the first, which has masked its vector."""
+    for place in range(1, 5):
+        assert not play.ask(SECAGG_MASK, place, play.delivery(dealt, place)).has_error()
+    return play.agreed([(place, play.survivors()) for place in range(1, 5)])
+
+
 @pytest.mark.parametrize("last", STEPS)
 def test_a_restarted_site_answers_no_step_of_a_sum_again(folders, last):
     circle = folders.circle()
     dealt = {}
+    words = SecaggAgreement(1, 1, 0, [], [], [])
     asked = {
         SECAGG_TRAIN: lambda: folders.train(0),
         SECAGG_SHARE: lambda: folders.ask(SECAGG_SHARE, 0, circle),
         SECAGG_MASK: lambda: folders.ask(SECAGG_MASK, 0, folders.delivery(dealt, 0)),
-        SECAGG_UNMASK: lambda: folders.ask(
-            SECAGG_UNMASK, 0, SecaggSurvivors(1, 1, 0, folders.names)
-        ),
+        SECAGG_AGREE: lambda: folders.ask(SECAGG_AGREE, 0, folders.survivors()),
+        SECAGG_UNMASK: lambda: folders.ask(SECAGG_UNMASK, 0, words),
     }
     for place, name in enumerate(folders.names[1:], start=1):
         dealt[name] = SealedShares.decode(folders.ask(SECAGG_SHARE, place, circle).content)
     for kind in STEPS[1 : STEPS.index(last) + 1]:
-        assert not asked[kind]().has_error()
+        if kind == SECAGG_UNMASK:
+            words = agreement_of_others(folders, dealt)
+        reply = asked[kind]()
+        assert not reply.has_error()
+        if kind == SECAGG_SHARE:
+            dealt[folders.names[0]] = SealedShares.decode(reply.content)
     restart(folders, 0)
     # Twice: a step that is in its turn finds no secrets, and is not in its turn any more.
     for ask in (*asked.values(), *asked.values()):
@@ -76,19 +89,20 @@ def test_no_site_tells_both_shares_of_a_peer_whatever_it_is_asked_and_when(folde
     names = folders.names
     lists = [names, *(sorted({*names} - {gone}) for gone in names[1:])]
     for attempt, survivors in enumerate(lists, start=1):
-        dealt = folders.dealt(folders.circle(attempt=attempt))
-        masked_by(folders, 0, folders.delivery(dealt, 0, attempt=attempt))
-        told = SecaggDisclosure.decode(
-            folders.ask(SECAGG_UNMASK, 0, SecaggSurvivors(1, attempt, 0, survivors)).content
-        )
+        # Of another model each time: of one, a site unmasks a single one of these.
+        model = messages.decode_arrays(folders.arrays)
+        folders.arrays = messages.encode_arrays({name: v * 0.99 for name, v in model.items()})
+        folders.masked(attempt)
+        truth = folders.survivors(survivors, attempt)
+        alive = [names.index(name) for name in survivors]
+        words = folders.agreed([(site, truth) for site in alive], attempt)
+        told = SecaggDisclosure.decode(folders.ask(SECAGG_UNMASK, 0, words).content)
         assert sorted(told.survivors) == survivors
         assert {*told.survivors} | {*told.others} == {*names}
         assert not {*told.survivors} & {*told.others}
-        for others in lists:
-            assert "out of turn" in said(
-                folders.ask(SECAGG_UNMASK, 0, SecaggSurvivors(1, attempt, 0, others))
-            )
-        restart(folders, 0)
-        assert "out of turn" in said(
-            folders.ask(SECAGG_UNMASK, 0, SecaggSurvivors(1, attempt, 0, lists[-1]))
-        )
+        for _ in ("at once", "after a restart"):
+            for others in lists:
+                again = folders.survivors(others, attempt)
+                assert "out of turn" in said(folders.ask(SECAGG_AGREE, 0, again))
+            assert "out of turn" in said(folders.ask(SECAGG_UNMASK, 0, words))
+            restart(folders, 0)

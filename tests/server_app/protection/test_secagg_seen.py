@@ -63,7 +63,7 @@ def test_every_byte_is_counted_by_site_and_phase(tmp_path):
         found[line["phase"], "down"] += line["bytes_down"]
         found[line["phase"], "up"] += line["bytes_up"]
     kinds = (messages.INTRODUCE, *STEPS, messages.EVALUATE)
-    names = ("introduce", "train", "share", "mask", "unmask", "evaluate")
+    names = ("introduce", "train", "share", "mask", "agree", "unmask", "evaluate")
     phases = dict(zip(kinds, names, strict=True))
     expected = Counter()
     for way, passed in (("down", grid.sent), ("up", grid.replies)):
@@ -73,7 +73,7 @@ def test_every_byte_is_counted_by_site_and_phase(tmp_path):
     assert found == expected
     [line] = lines(folder)
     assert line["bytes_up"] == sum(n for (_, way), n in found.items() if way == "up")
-    assert {"share", "mask", "unmask"} <= line["seconds"].keys()
+    assert {"share", "mask", "agree", "unmask"} <= line["seconds"].keys()
     size = sum(value.size for value in model_of(folder).values())
     masks = [line for line in lines(folder, "clients") if line["phase"] == "mask"]
     assert all(8 * size < line["bytes_up"] < 8 * size + 1000 for line in masks)

@@ -1,0 +1,95 @@
+"""Cohorts of sums, as a site remembers them: over which sites each model was summed.
+
+Two sums of one model over cohorts that differ in one or two sites differ by little else than what
+these sites trained. So a site takes part in one of them only. A model is known by a digest of its
+values: one that was changed in a digit is another.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+
+from common.errors import DataError, SecaggError
+from common.identity import packed
+
+__all__ = ["TOO_CLOSE", "CohortHistory", "digest_of"]
+
+TOO_CLOSE = 2
+"""Sites by which two cohorts of a model may not differ: so many or fewer, but not none."""
+
+Cohort = Mapping[str, int]
+"""Site -> its weight; a site of another weight differs."""
+
+
+def digest_of(model: Mapping[str, np.ndarray]) -> str:
+    """Return a digest of a model's values, names and shapes, 32 hexadecimal digits."""
+    found = hashlib.sha256()
+    for name, value in sorted(model.items()):
+        found.update(packed(name, str(value.shape), str(value.dtype)))
+        found.update(np.ascontiguousarray(value).tobytes())
+    return found.hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class CohortHistory:
+    """All sums that a site helped to unmask.
+
+    >>> known = CohortHistory().joined("a1", {"x": 5, "y": 5, "z": 5})
+    >>> known.joined("a1", {"x": 5, "y": 5, "z": 5}) == known
+    True
+    >>> known.joined("a1", {"x": 5, "y": 5, "z": 5, "w": 5})
+    Traceback (most recent call last):
+    ...
+    common.errors.SecaggError: this model was summed before over a cohort that differs in 'w' alone
+    """
+
+    models: Mapping[str, tuple[Cohort, ...]] = field(default_factory=dict)
+    """Digest of a model -> cohorts of its sums."""
+
+    def check(self, model: str, cohort: Cohort) -> None:
+        """Raise :class:`SecaggError` for a cohort from which an earlier one could be taken away."""
+        for known in self.models.get(model, ()):
+            other = {site for site in known.keys() | cohort if known.get(site) != cohort.get(site)}
+            if 0 < len(other) <= TOO_CLOSE:
+                names = " and ".join(map(repr, sorted(other)))
+                raise SecaggError(
+                    f"this model was summed before over a cohort that differs in {names} alone"
+                )
+
+    def joined(self, model: str, cohort: Cohort) -> Self:
+        """Return the history with one more sum; :class:`SecaggError` as of :meth:`check`."""
+        self.check(model, cohort)
+        known = self.models.get(model, ())
+        if cohort in known:
+            return self
+        return type(self)({**self.models, model: (*known, dict(cohort))})
+
+    def to_bytes(self) -> bytes:
+        """Return the text that :meth:`from_bytes` reads; equal cohorts stand there once."""
+        cohorts: list[Cohort] = []
+        models: dict[str, list[int]] = {}
+        for model, summed in self.models.items():
+            for cohort in summed:
+                if cohort not in cohorts:
+                    cohorts.append(cohort)
+            models[model] = [cohorts.index(cohort) for cohort in summed]
+        return json.dumps({"cohorts": cohorts, "models": models}).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> Self:
+        """Return the history of a text, an empty one of None; :class:`DataError` if unreadable."""
+        if data is None:
+            return cls()
+        try:
+            value = json.loads(data)
+            cohorts = value["cohorts"]
+            return cls({m: tuple(cohorts[i] for i in at) for m, at in value["models"].items()})
+        except (ValueError, LookupError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"this site's history of secure sums cannot be read ({error}); restore it from a "
+                "copy, for without it two sums of a model may give a single update away"
+            ) from None
