@@ -16,6 +16,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TOP = "coterie"
 APP = f"{TOP}/flower-app"
+PRESETS = "deploy/papers/presets"  # read by coterie reproduce, and no business of a site
 BELOW = ("common", "client_app", "server_app", "deploy")
 
 
@@ -36,6 +37,8 @@ class OnePackage(BuildHookInterface[Any]):
             changed.write_bytes(below_top((root / path).read_bytes()))
             below = path if path.parts[0] == TOP else Path(TOP, path)
             placed[changed] = below.as_posix()
+        for path in sorted((root / PRESETS).glob("*.toml")):
+            placed[path] = f"{TOP}/{PRESETS}/{path.name}"
         placed[root / "pyproject.toml"] = f"{APP}/pyproject.toml"
         build_data["force_include"] |= {str(path): place for path, place in placed.items()}
 

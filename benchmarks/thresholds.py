@@ -1,10 +1,9 @@
 r"""Thresholds: OT costs that separate pairs that gain by FedAvg from pairs that lose, and how sure.
 
-    python -m benchmarks.thresholds --data-dir ~/data --work-dir ~/sweep \
-        --page docs/results/thresholds.md --picture docs/images/thresholds.svg
+    python -m benchmarks.thresholds --data-dir ~/data --output ~/sweep
 
-Reads what ``benchmarks/regularisation.py`` measured (and measures what is missing). A pair gains if
-FedAvg's change over training alone, the mean over sites and seeds, is above 0. Intervals are
+Reads what ``deploy/papers/regularisation.py`` measured (and measures what is missing). A pair gains
+if FedAvg's change over training alone, the mean over sites and seeds, is above 0. Intervals are
 bootstrapped over pairs.
 """
 
@@ -14,8 +13,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
-from benchmarks.pairs import Results
-from benchmarks.regularisation import FEDAVG, MARKS, Pair, arguments, measured
+from deploy.papers.experiment import write_page
+from deploy.papers.pairs import Results
+from deploy.papers.regularisation import FEDAVG, MARKS, SweptPair, arguments, measured
 from server_app.report import drawing
 from server_app.transport.variants import VARIANTS
 
@@ -23,12 +23,12 @@ RESAMPLES = 2000
 LIMITS = VARIANTS["paper"].thresholds
 
 
-def change(pair: Pair) -> float:
+def change(pair: SweptPair) -> float:
     """Return FedAvg's over training alone in per cent."""
     return float(pair.change[FEDAVG].mean())
 
 
-def told_apart(pairs: Sequence[Pair]) -> float:
+def told_apart(pairs: Sequence[SweptPair]) -> float:
     """Return how often a pair that loses costs more than one that gains: 0.5 is chance.
 
     The area under the curve; NaN where all gain or all lose.
@@ -41,7 +41,7 @@ def told_apart(pairs: Sequence[Pair]) -> float:
     return float((above + equal / 2).mean())
 
 
-def best_limit(pairs: Sequence[Pair]) -> float:
+def best_limit(pairs: Sequence[SweptPair]) -> float:
     """Return the cost that best divides gain below from loss above, by the mean of both shares."""
     costs = np.sort([pair.cost for pair in pairs])
     limits = (costs[1:] + costs[:-1]) / 2
@@ -49,7 +49,7 @@ def best_limit(pairs: Sequence[Pair]) -> float:
     return float(limits[int(np.nanargmax(shares))]) if not np.isnan(shares).all() else float("nan")
 
 
-def _shares(pairs: Sequence[Pair], limit: float) -> float:
+def _shares(pairs: Sequence[SweptPair], limit: float) -> float:
     """Return the mean of the share of gains below a limit and that of losses above it."""
     gained = np.array([change(pair) > 0 for pair in pairs])
     below = np.array([pair.cost <= limit for pair in pairs])
@@ -58,7 +58,7 @@ def _shares(pairs: Sequence[Pair], limit: float) -> float:
     return float((below[gained].mean() + (~below)[~gained].mean()) / 2)
 
 
-def line_crosses(pairs: Sequence[Pair]) -> float:
+def line_crosses(pairs: Sequence[SweptPair]) -> float:
     """Return the cost at which a straight line through the changes is 0; NaN if it does not fall.
 
     NaN as well where that is outside [0, 1].
@@ -71,7 +71,7 @@ def line_crosses(pairs: Sequence[Pair]) -> float:
     return float(zero) if 0 <= zero <= 1 else float("nan")
 
 
-def interval(pairs: Sequence[Pair], figure: Callable[[Sequence[Pair]], float]) -> str:
+def interval(pairs: Sequence[SweptPair], figure: Callable[[Sequence[SweptPair]], float]) -> str:
     """Return a figure with its 95 % interval over resampled pairs, and how often it exists."""
     rng = np.random.default_rng(0)
     draws = [
@@ -86,7 +86,7 @@ def interval(pairs: Sequence[Pair], figure: Callable[[Sequence[Pair]], float]) -
     return f"{found:.2f} ({low:.2f} to {high:.2f}; {len(known) / RESAMPLES:.0%})"
 
 
-def _groups(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
+def _groups(pairs: Sequence[SweptPair]) -> list[tuple[str, list[SweptPair]]]:
     """Return all pairs, each shift with the pair that has none, and the hospitals."""
     members = {kind: {kind, "none"} for kind in MARKS if kind not in ("none", "hospitals")}
     members["hospitals"] = {"hospitals"}
@@ -94,7 +94,7 @@ def _groups(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
     return [("all", list(pairs)), *parts]
 
 
-def limits_table(pairs: Sequence[Pair]) -> str:
+def limits_table(pairs: Sequence[SweptPair]) -> str:
     """Return, for all pairs and each kind, how well the cost tells gain from loss, and where."""
     text = "| pairs | n | gain | told apart | best limit | line crosses 0 |\n"
     text += "|---|---:|---:|---:|---:|---:|\n"
@@ -105,7 +105,7 @@ def limits_table(pairs: Sequence[Pair]) -> str:
     return text
 
 
-def ranges_table(pairs: Sequence[Pair]) -> str:
+def ranges_table(pairs: Sequence[SweptPair]) -> str:
     """Return what FedAvg gave in each range of the default thresholds."""
     low, high = LIMITS.beneficial, LIMITS.detrimental
     ranges = (
@@ -126,7 +126,7 @@ def ranges_table(pairs: Sequence[Pair]) -> str:
     return text
 
 
-def picture(pairs: Sequence[Pair]) -> Figure:
+def picture(pairs: Sequence[SweptPair]) -> Figure:
     """Draw FedAvg's change over training alone against the cost, with bars of one deviation."""
     figure = Figure(figsize=(drawing.WIDE, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -157,12 +157,13 @@ def main() -> None:
     """Write page and picture, once everything is measured."""
     args = arguments(__doc__.splitlines()[0])
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
-    pairs = measured(Results(args.work_dir, args.data_dir, args.minutes), args.seeds)
+    pairs = measured(Results(args.output, args.data_dir, args.minutes), args.seeds)
     if pairs is None:
         return
-    args.page.write_text(f"{ranges_table(pairs)}\n{limits_table(pairs)}", encoding="utf-8")
     with drawing.style():
-        args.picture.write_text(drawing.svg(picture(pairs), "FedAvg's gain against the OT cost"))
+        document = drawing.svg(picture(pairs), "FedAvg's gain against the OT cost")
+    tables = f"{ranges_table(pairs)}\n{limits_table(pairs)}"
+    write_page(args.output / "thresholds", tables, document)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from common.config import Settings
 from common.errors import ConfigError, CoterieError
 from deploy import finished_runs
 from deploy.finished_runs import RunArgument
+from deploy.papers.reproduction import reproduce
 from deploy.sites import commands
 from deploy.sites.commands import ConfigFile, Words, completed
 from deploy.tables import data_app
@@ -171,7 +172,7 @@ def resume(
     rich_help_panel=_RUNS,
     epilog=_examples(
         "coterie compare strategy=random,simclust clients-per-round=5 seed=0..4",
-        "coterie compare benchmarks/papers/<a file>.toml --quick",
+        "coterie compare mine.toml --quick --recorded records",
     ),
 )
 def compare(
@@ -349,6 +350,13 @@ app.command(
     rich_help_panel=_MODELS,
     epilog=_examples("coterie assign runs/<a run> its-model.safetensors"),
 )(finished_runs.assign)
+app.command(
+    rich_help_panel=_RUNS,
+    epilog=_examples(
+        "coterie reproduce fama",
+        "coterie reproduce fama table-1 --quick data-dir=data",
+    ),
+)(reproduce)
 app.command(
     "against-local",
     rich_help_panel=_MODELS,

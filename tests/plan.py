@@ -57,6 +57,7 @@ ORDER = (
     "server_app/app",
     "deploy/simulation",
     "deploy/compare",
+    "deploy/papers",
     "deploy/sites",
     "deploy/tracking",
     "deploy",

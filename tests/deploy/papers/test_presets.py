@@ -1,14 +1,13 @@
-"""The presets of the papers' experiments: each is a comparison that would start."""
-
-from pathlib import Path
+"""Comparisons of the papers, and of who trains: each would start, and stands in the docs."""
 
 import pytest
+from plan import ROOT
 
 from deploy.compare.grid import read_grid
+from deploy.papers.elements import PRESETS
 from server_app import methods
 
-ROOT = Path(__file__).parents[2]
-FILES = sorted((ROOT / "benchmarks" / "papers").glob("*.toml"))
+FILES = sorted([*PRESETS.glob("*.toml"), *(ROOT / "benchmarks").glob("who-trains*.toml")])
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
@@ -29,7 +28,7 @@ def test_quick_variant_is_a_part_of_the_full_one(file):
 
 
 def test_fama_has_all_metrics_of_the_paper_and_its_figures():
-    grid = read_grid(ROOT / "benchmarks" / "papers" / "fama.toml")
+    grid = read_grid(PRESETS / "fama.toml")
     assert len(grid.cases) == 3 * 5 * (6 + 10)
     assert grid.target == 0.97
     first = [case for case in grid.cases if case.settings.seed == 0]
@@ -41,4 +40,4 @@ def test_fama_has_all_metrics_of_the_paper_and_its_figures():
 
 def test_documentation_names_every_preset():
     text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
-    assert [file.name for file in FILES if f"benchmarks/papers/{file.name}" not in text] == []
+    assert [file.name for file in FILES if f"/{file.name}`" not in text] == []

@@ -1,7 +1,6 @@
 r"""Regularisation: the best strength of a pull by OT cost, FedProx, Ditto and pFedMe over pairs.
 
-    python -m benchmarks.regularisation --data-dir ~/data --work-dir ~/sweep \
-        --page docs/results/regularisation.md --picture docs/images/regularisation.svg
+    python -m deploy.papers.regularisation --data-dir ~/data --output ~/sweep
 
 Five strengths of each, on synthetic pairs (three shifts) and on all pairs of the four hospitals of
 heart-disease. A pair's best strength is the one of highest accuracy, the mean over both sites and
@@ -13,13 +12,13 @@ import argparse
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from benchmarks.pairs import (
+from deploy.papers.experiment import experiment_parser, write_page
+from deploy.papers.pairs import (
     HOSPITAL_PAIRS,
     PLAIN,
     Results,
@@ -46,7 +45,7 @@ BANDS = ((0.0, 0.2), (0.2, 1.0))
 
 
 @dataclass(frozen=True)
-class Pair:
+class SweptPair:
     """What was measured of one pair, in the seeds in which there was something to compare."""
 
     kind: str
@@ -77,7 +76,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Fit:
+class CostFit:
     """A logarithm of a strength and a cost, over n pairs."""
 
     n: int
@@ -88,7 +87,7 @@ class Fit:
     rank_p_value: float
 
     @classmethod
-    def of(cls, costs: Sequence[float], logarithms: Sequence[float]) -> "Fit":
+    def of(cls, costs: Sequence[float], logarithms: Sequence[float]) -> "CostFit":
         """Fit logarithms of strengths to costs."""
         line, rank = stats.pearsonr(costs, logarithms), stats.spearmanr(costs, logarithms)
         return cls(len(costs), line.statistic, line.pvalue, rank.statistic, rank.pvalue)
@@ -104,12 +103,7 @@ class Fit:
 
 def arguments(description: str) -> argparse.Namespace:
     """Return the command line's of a page about the sweep."""
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--data-dir", type=Path, required=True, help="holds HeartDisease/")
-    parser.add_argument("--work-dir", type=Path, required=True, help="results.jsonl")
-    parser.add_argument("--page", type=Path, required=True, help="Markdown file to write")
-    parser.add_argument("--picture", type=Path, required=True, help="SVG file to write")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser = experiment_parser(description, seeds=5)
     parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
     return parser.parse_args()
 
@@ -120,7 +114,7 @@ def names() -> list[tuple[str, float | str]]:
     return [("none", 0.0), *drawn, *HOSPITAL_PAIRS]
 
 
-def measured(results: Results, num_seeds: int) -> list[Pair] | None:
+def measured(results: Results, num_seeds: int) -> list[SweptPair] | None:
     """Measure what is missing, one seed of all pairs after the other; None if time ran out."""
     scenarios = [Scenario(*name, seed) for seed in range(num_seeds) for name in names()]
     for scenario in scenarios:
@@ -131,7 +125,7 @@ def measured(results: Results, num_seeds: int) -> list[Pair] | None:
     return [pair for pair in found if pair is not None]
 
 
-def _pair(results: Results, kind: str, size: float | str, num_seeds: int) -> Pair | None:
+def _pair(results: Results, kind: str, size: float | str, num_seeds: int) -> SweptPair | None:
     """Return what is known of the seeds that have a cost; None if none has."""
     costs = {
         Scenario(kind, size, seed): results.cost(Scenario(kind, size, seed))
@@ -147,7 +141,7 @@ def _pair(results: Results, kind: str, size: float | str, num_seeds: int) -> Pai
         trial: np.array([change_to_local(*both) for both in zip(each, lines[LOCAL], strict=True)])
         for trial, each in lines.items()
     }
-    return Pair(
+    return SweptPair(
         kind,
         size,
         float(np.mean([line["cost"] for line in known.values()])),
@@ -157,7 +151,7 @@ def _pair(results: Results, kind: str, size: float | str, num_seeds: int) -> Pai
     )
 
 
-def pairs_table(pairs: Sequence[Pair]) -> str:
+def pairs_table(pairs: Sequence[SweptPair]) -> str:
     """Return one line per pair: each method at its best strength."""
     heads = " | ".join(f"{name}: best | acc. (%) | change (%)" for name in METHODS)
     text = f"| pair | seeds | OT cost | null | alone (%) | FedAvg (%) | change (%) | {heads} |\n"
@@ -176,7 +170,7 @@ def _spread(values: np.ndarray) -> str:
     return f"{values.mean():+.1f} ± {values.std():.1f}"
 
 
-def fits_table(pairs: Sequence[Pair]) -> str:
+def fits_table(pairs: Sequence[SweptPair]) -> str:
     """Return the fits per method, of all pairs and of each kind of pair, and pooled."""
     text = "| objective | pairs | n | correlation | p | rank correlation | p |\n"
     text += "|---|---|---:|---:|---:|---:|---:|\n"
@@ -184,18 +178,18 @@ def fits_table(pairs: Sequence[Pair]) -> str:
     real = [pair for pair in pairs if pair.group == "hospitals"]
     for method in METHODS:
         for words, some in (("all", pairs), ("synthetic", drawn), ("hospitals", real)):
-            fit = Fit.of([p.cost for p in some], _logarithms(some, method))
+            fit = CostFit.of([p.cost for p in some], _logarithms(some, method))
             text += f"| {method} | {words} | {fit.cells} |\n"
     pooled = np.concatenate([stats.zscore(_logarithms(pairs, method)) for method in METHODS])
-    fit = Fit.of([pair.cost for pair in pairs] * len(METHODS), pooled)
+    fit = CostFit.of([pair.cost for pair in pairs] * len(METHODS), pooled)
     return text + f"| pooled | all, each objective standardised | {fit.cells} |\n"
 
 
-def _logarithms(pairs: Sequence[Pair], method: str) -> list[float]:
+def _logarithms(pairs: Sequence[SweptPair], method: str) -> list[float]:
     return [float(np.log10(pair.best(method).strength)) for pair in pairs]
 
 
-def bands_table(pairs: Sequence[Pair]) -> str:
+def bands_table(pairs: Sequence[SweptPair]) -> str:
     """Return the mean change over training alone at every strength, by band of the cost."""
     text = "| costs | pairs | objective | " + " | ".join(f"{s:g}" for s in STRENGTHS) + " |\n"
     text += "|---|---:|---" + "|---:" * len(STRENGTHS) + "|\n"
@@ -208,7 +202,7 @@ def bands_table(pairs: Sequence[Pair]) -> str:
     return text
 
 
-def _bands(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
+def _bands(pairs: Sequence[SweptPair]) -> list[tuple[str, list[SweptPair]]]:
     """Return the pairs of each band, and those of it that label by one rule or by two."""
     found = []
     for low, high in BANDS:
@@ -222,18 +216,18 @@ def _bands(pairs: Sequence[Pair]) -> list[tuple[str, list[Pair]]]:
     return found
 
 
-def in_band(pairs: Sequence[Pair], low: float, high: float) -> list[Pair]:
+def in_band(pairs: Sequence[SweptPair], low: float, high: float) -> list[SweptPair]:
     """Return the pairs of costs above ``low`` and up to ``high``."""
     return [pair for pair in pairs if low < pair.cost <= high]
 
 
-def _over_pairs(pairs: Sequence[Pair], trial: Trial) -> str:
+def _over_pairs(pairs: Sequence[SweptPair], trial: Trial) -> str:
     """Return mean and standard error over pairs of a trial's change."""
     changes = [pair.change[trial].mean() for pair in pairs]
     return f"{np.mean(changes):+.2f} ± {stats.sem(changes):.2f}"
 
 
-def unseen_table(pairs: Sequence[Pair]) -> str:
+def unseen_table(pairs: Sequence[SweptPair]) -> str:
     """Return what the best trial of all other pairs of its band gives a pair."""
     text = "| costs | pairs | chosen, how often | change (%) | FedAvg (%) | better than FedAvg "
     text += "| better than alone |\n|---|---:|---|---:|---:|---:|---:|\n"
@@ -255,12 +249,12 @@ def unseen_table(pairs: Sequence[Pair]) -> str:
     return text
 
 
-def _best_of(pairs: Sequence[Pair]) -> Trial:
+def _best_of(pairs: Sequence[SweptPair]) -> Trial:
     """Return the trial of the highest mean change over pairs."""
     return max(TRIALS, key=lambda trial: np.mean([pair.change[trial].mean() for pair in pairs]))
 
 
-def picture(pairs: Sequence[Pair]) -> Figure:
+def picture(pairs: Sequence[SweptPair]) -> Figure:
     """Draw the best strength of each method against the cost."""
     figure = Figure(figsize=(drawing.WIDE, 3.6), layout="constrained")
     panels = figure.subplots(1, len(METHODS), sharey=True)
@@ -291,15 +285,15 @@ def main() -> None:
     """Measure what is missing; once all is there, write page and picture."""
     args = arguments(__doc__.splitlines()[0])
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
-    results = Results(args.work_dir, args.data_dir, args.minutes)
+    results = Results(args.output, args.data_dir, args.minutes)
     pairs = measured(results, args.seeds)
     print(len(results.lines), "lines", "so far" if pairs is None else "and complete")
     if pairs is None:
         return
     tables = (pairs_table, fits_table, bands_table, unseen_table)
-    args.page.write_text("\n".join(table(pairs) for table in tables), encoding="utf-8")
     with drawing.style():
-        args.picture.write_text(drawing.svg(picture(pairs), "Best strength against the OT cost"))
+        document = drawing.svg(picture(pairs), "Best strength against the OT cost")
+    write_page(args.output, "\n".join(table(pairs) for table in tables), document)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
 r"""Shift: the OT cost after one round beside a whole training, of two synthetic sites pulled apart.
 
-    python -m benchmarks.shift --work-dir ~/sweep --page docs/results/shift.md \
-        --picture docs/images/shift.svg
+    python -m deploy.papers.shift --output ~/sweep
 
 For every kind of shift, from none to the largest: the cost, its null, the weight divergence of
 FedAvg over all rounds, and FedAvg's accuracy over training alone. What was measured is not measured
@@ -12,13 +11,13 @@ import argparse
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from benchmarks.pairs import PLAIN, Results, Scenario, change_to_local, mean_accuracy
+from deploy.papers.experiment import experiment_parser, write_page
+from deploy.papers.pairs import PLAIN, Results, Scenario, change_to_local, mean_accuracy
 from server_app.report import drawing
 
 SIZES = {
@@ -30,7 +29,7 @@ MARKS = {"feature": "o", "concept": "^", "label": "s"}
 
 
 @dataclass(frozen=True)
-class Point:
+class ShiftedPair:
     """One pair of one seed."""
 
     kind: str
@@ -46,17 +45,13 @@ class Point:
 
 def arguments() -> argparse.Namespace:
     """Return the command line's."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work-dir", type=Path, required=True, help="results.jsonl")
-    parser.add_argument("--page", type=Path, required=True, help="Markdown file to write")
-    parser.add_argument("--picture", type=Path, required=True, help="SVG file to write")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser = experiment_parser(__doc__, seeds=5)
     parser.add_argument("--shifts", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
     return parser.parse_args()
 
 
-def measured(results: Results, kind: str, size: float, seed: int) -> Point | None:
+def measured(results: Results, kind: str, size: float, seed: int) -> ShiftedPair | None:
     """Measure one pair; None if time ran out."""
     # without a shift all kinds are one: what is none is measured once
     scenario = Scenario(kind if size else "none", size, seed)
@@ -64,7 +59,7 @@ def measured(results: Results, kind: str, size: float, seed: int) -> Point | Non
     fedavg, local = (results.run(scenario, trial) for trial in PLAIN)
     if cost is None or fedavg is None or local is None:
         return None
-    return Point(
+    return ShiftedPair(
         kind,
         size,
         cost["cost"],
@@ -76,7 +71,7 @@ def measured(results: Results, kind: str, size: float, seed: int) -> Point | Non
     )
 
 
-def table(points: Sequence[Point]) -> str:
+def table(points: Sequence[ShiftedPair]) -> str:
     """Return one line per shift and size: means over seeds, deviations behind ±."""
     text = (
         "| shift | size | OT cost | null, 95 % | weight divergence | FedAvg (%) | alone (%) "
@@ -107,7 +102,7 @@ def _cell(values: Sequence[float | None], digits: int) -> str:
     return f"{np.mean(known):.{digits}f} ± {np.std(known):.{digits}f}{some}"
 
 
-def correlations(points: Sequence[Point]) -> str:
+def correlations(points: Sequence[ShiftedPair]) -> str:
     """Return the cost's rank correlations, shift by shift."""
     text = "| shift | pairs | with size | with divergence | with FedAvg's change |\n"
     text += "|---|---:|---:|---:|---:|\n"
@@ -133,7 +128,7 @@ def _p(value: float) -> str:
     return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
-def picture(points: Sequence[Point]) -> Figure:
+def picture(points: Sequence[ShiftedPair]) -> Figure:
     """Draw weight divergence, and FedAvg's change over training alone, against the cost."""
     figure = Figure(figsize=(drawing.WIDE, 4.2), layout="constrained")
     panels = figure.subplots(1, 2)
@@ -162,7 +157,7 @@ def main() -> None:
     """Measure what is missing, and write page and picture."""
     args = arguments()
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
-    results = Results(args.work_dir, None, args.minutes)
+    results = Results(args.output, None, args.minutes)
     points = [
         point
         for seed in range(args.seeds)
@@ -170,9 +165,9 @@ def main() -> None:
         for size in SIZES[kind]
         if (point := measured(results, kind, size, seed))
     ]
-    args.page.write_text(f"{table(points)}\n{correlations(points)}", encoding="utf-8")
     with drawing.style():
-        args.picture.write_text(drawing.svg(picture(points), "OT cost, divergence and gain"))
+        document = drawing.svg(picture(points), "OT cost, divergence and gain")
+    write_page(args.output, f"{table(points)}\n{correlations(points)}", document)
 
 
 if __name__ == "__main__":

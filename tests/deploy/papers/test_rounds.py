@@ -5,9 +5,9 @@ import json
 import pytest
 from safetensors.numpy import load_file
 
-from benchmarks.rounds import Federation
 from common.config import Settings
 from common.objectives import OBJECTIVES, objective_of
+from deploy.papers.rounds import PlayedFederation
 from deploy.simulation.grid import simulate
 
 
@@ -32,7 +32,7 @@ def test_sweeps_play_the_rounds_of_a_simulation_bit_for_bit(objective, tmp_path,
             "output-dir": str(tmp_path),
         }
     )
-    outcome = Federation.of(settings).trained(settings)
+    outcome = PlayedFederation.of(settings).trained(settings)
     folder = simulate(settings)
     lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     last = {e["site"]: e for e in lines if (e["round"], e["phase"]) == (3, "evaluate")}

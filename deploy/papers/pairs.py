@@ -1,6 +1,6 @@
 """Two sites: their OT cost after one round of FedAvg, and what each local objective gives them.
 
-A pair's rounds are those of ``coterie simulate``, played by ``benchmarks/rounds.py``. What was
+A pair's rounds are those of ``coterie simulate``, played by ``deploy/papers/rounds.py``. What was
 measured is kept in a file of results and not measured again.
 """
 
@@ -16,14 +16,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks.rounds import Federation
 from common import models
 from common.config import Settings
 from common.data import readers
 from common.data.readers import HOSPITALS, DataFolder
+from common.errors import ConfigError
 from common.messages import Parameters
 from common.objectives import OBJECTIVES
 from common.seeds import generator
+from deploy.papers.rounds import PlayedFederation
 from server_app.transport.null_costs import null_cost
 from server_app.transport.pair_costs import ot_cost
 
@@ -93,7 +94,7 @@ class Results:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._file = self.folder / "results.jsonl"
-        self._opened: tuple[Scenario, Federation] | None = None
+        self._opened: tuple[Scenario, PlayedFederation] | None = None
         if self._file.exists():
             for text in self._file.read_text().splitlines():
                 line = json.loads(text)
@@ -113,10 +114,10 @@ class Results:
             lambda: _run(self._federation(scenario), self._values(scenario) | trial.settings),
         )
 
-    def _federation(self, scenario: Scenario) -> Federation:
+    def _federation(self, scenario: Scenario) -> PlayedFederation:
         """Return a pair's sites, which the runs after one another share."""
         if self._opened is None or self._opened[0] != scenario:
-            self._opened = scenario, Federation.of(Settings.parse(self._values(scenario)))
+            self._opened = scenario, PlayedFederation.of(Settings.parse(self._values(scenario)))
         return self._opened[1]
 
     def _once(self, key: tuple[Any, ...], measure: Any) -> Values | None:
@@ -135,7 +136,8 @@ class Results:
             return values | SYNTHETIC | {"shift": scenario.kind, "shift-size": scenario.size}
         file = self.folder / f"{scenario.kind}-{scenario.size}.npz"
         if not file.exists():
-            assert self.data_dir is not None, "hospitals need --data-dir"
+            if self.data_dir is None:
+                raise ConfigError("the hospitals' files: give --data-dir, which has HeartDisease/")
             _write_hospitals(self.data_dir, (scenario.kind, str(scenario.size)), file)
         return values | {"dataset": str(file), "test-fraction": 0.3}
 
@@ -150,7 +152,7 @@ def _write_hospitals(data_dir: Path, pair: tuple[str, str], file: Path) -> None:
     np.savez_compressed(file, X=rows.x[kept], y=classes[kept], client=names[kept])
 
 
-def _run(sites: Federation, values: Values) -> Values:
+def _run(sites: PlayedFederation, values: Values) -> Values:
     outcome = sites.trained(Settings.parse(values))
     return {
         "accuracy": {site: found.accuracy for site, found in outcome.evaluations.items()},
@@ -159,7 +161,7 @@ def _run(sites: Federation, values: Values) -> Values:
     }
 
 
-def _cost(sites: Federation, values: Values) -> Values:
+def _cost(sites: PlayedFederation, values: Values) -> Values:
     """Return the cost of the training rows through the model after one round of FedAvg."""
     settings = Settings.parse(values | {"objective": "fedavg", "num-server-rounds": 1})
     sides = list(_representations(sites, settings, sites.trained(settings).common))
@@ -173,7 +175,7 @@ def _cost(sites: Federation, values: Values) -> Values:
 
 
 def _representations(
-    sites: Federation, settings: Settings, model: Parameters
+    sites: PlayedFederation, settings: Settings, model: Parameters
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield, per site, what goes into the last layer for its training rows, and their classes."""
     dataset = sites.dataset

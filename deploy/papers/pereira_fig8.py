@@ -1,7 +1,6 @@
 """Pereira et al. (arXiv:2505.09704), Fig. 8: what noise on histograms leaves of two clusterings.
 
-    python -m benchmarks.papers.pereira_fig8 --quick
-    python -m benchmarks.papers.pereira_fig8 --output runs/pereira-fig8
+    python -m deploy.papers.pereira_fig8 --output runs/pereira-fig8
 
 Sites hold (1,rho)-Dirichlet parts of 60 000 labels of 10 classes, the sizes of Fashion-MNIST's
 training rows. Each adds Gaussian noise of sigma = gamma / M to the shares of its M = 10 classes
@@ -13,11 +12,9 @@ rho sites each, that hold a site of every block, which is what the repulsion is 
 Splits and clusterings come from the seed; the noise, as everywhere, from the operating system.
 """
 
-import argparse
 import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -26,6 +23,7 @@ from sklearn.metrics import adjusted_rand_score
 from common import splits
 from common.privacy.labels import PaperShares, plausible_counts
 from common.seeds import generator
+from deploy.papers.experiment import experiment_parser, write_page
 from server_app.clustering.algorithms import symmetric_kl_k_means
 from server_app.clustering.repulsion import repulsive
 from server_app.report import drawing
@@ -42,7 +40,7 @@ NO_SKEW = 1e6
 
 
 @dataclass(frozen=True)
-class Point:
+class NoisePoint:
     """One point of a half of the figure."""
 
     num_sites: int
@@ -67,7 +65,7 @@ class Point:
         return np.repeat(np.arange(self.num_partitions), list(sizes))
 
 
-def found_blocks(point: Point, seed: int) -> float:
+def found_blocks(point: NoisePoint, seed: int) -> float:
     """Return the adjusted Rand index of SimClust's clusters to the blocks, in [-0.5, 1]."""
     rng = generator(seed, "fig8", point.num_sites, point.num_partitions)
     shares = point.distributions(1.0, rng)
@@ -75,7 +73,7 @@ def found_blocks(point: Point, seed: int) -> float:
     return float(adjusted_rand_score(point.blocks, clusters.labels))
 
 
-def whole_groups(point: Point, seed: int) -> float:
+def whole_groups(point: NoisePoint, seed: int) -> float:
     """Return the share of RepClust's groups of rho sites that hold every block, in [0, 1]."""
     rng = generator(seed, "fig8-repclust", point.num_sites, point.num_partitions)
     shares = point.distributions(NO_SKEW, rng)
@@ -89,7 +87,7 @@ class Half:
     """A half of the figure: what is measured of a point and a seed, and its name."""
 
     name: str
-    measure: Callable[[Point, int], float]
+    measure: Callable[[NoisePoint, int], float]
     ordinate: str
 
 
@@ -97,7 +95,7 @@ HALVES = (
     Half("SimClust", found_blocks, "adjusted Rand index"),
     Half("RepClust", whole_groups, "groups with every block"),
 )
-Found = dict[Point, list[float]]
+Found = dict[NoisePoint, list[float]]
 
 
 def noisy(counts: np.ndarray, gamma: float) -> np.ndarray:
@@ -119,7 +117,7 @@ def table(found: Found) -> str:
     head = " | ".join(f"{sites} sites, rho {partitions}" for sites, partitions in columns)
     lines = [f"| gamma | epsilon of a site | {head} |", "|---:" * (2 + len(columns)) + "|"]
     for gamma in GAMMAS:
-        cells = [found[Point(*column, gamma)] for column in columns]
+        cells = [found[NoisePoint(*column, gamma)] for column in columns]
         texts = [f"{np.mean(values):.2f} ± {np.std(values):.2f}" for values in cells]
         lines.append(f"| {gamma:g} | {promise(gamma)} | {' | '.join(texts)} |")
     return "\n".join(lines)
@@ -131,7 +129,7 @@ def picture(half: Half, found: Found) -> Figure:
     panels = figure.subplots(1, len(SITES), sharey=True, squeeze=False)[0]
     for axes, sites in zip(panels, SITES, strict=True):
         for index, partitions in enumerate(PARTITIONS):
-            values = np.array([found[Point(sites, partitions, gamma)] for gamma in GAMMAS])
+            values = np.array([found[NoisePoint(sites, partitions, gamma)] for gamma in GAMMAS])
             middle, spread = values.mean(axis=1), values.std(axis=1)
             color = drawing.cluster_color(index)
             axes.plot(GAMMAS, middle, "o-", ms=4, color=color, label=f"rho = {partitions}")
@@ -149,23 +147,17 @@ def picture(half: Half, found: Found) -> Figure:
 
 def main() -> None:
     """Compute all points, print the tables, and draw the pictures where a folder is given."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--splits", type=int, default=50, help="splits per point")
-    parser.add_argument("--quick", action="store_true", help="5 splits per point")
-    parser.add_argument("--output", type=Path, help="folder for the tables and figures")
-    arguments = parser.parse_args()
-    seeds = range(5 if arguments.quick else arguments.splits)
-    points = [Point(*entry) for entry in itertools.product(SITES, PARTITIONS, GAMMAS)]
+    arguments = experiment_parser(__doc__, seeds=50).parse_args()
+    points = [NoisePoint(*entry) for entry in itertools.product(SITES, PARTITIONS, GAMMAS)]
     for half in HALVES:
-        found = {point: [half.measure(point, seed) for seed in seeds] for point in points}
+        found = {
+            point: [half.measure(point, seed) for seed in range(arguments.seeds)]
+            for point in points
+        }
         print(f"{half.name}: {half.ordinate}\n\n{table(found)}\n")
-        if arguments.output:
-            arguments.output.mkdir(parents=True, exist_ok=True)
-            stem = half.name.lower()
-            (arguments.output / f"{stem}.md").write_text(table(found) + "\n", encoding="utf-8")
-            with drawing.style():
-                document = drawing.svg(picture(half, found), f"{half.ordinate} against gamma")
-            (arguments.output / f"{stem}.svg").write_text(document, encoding="utf-8")
+        with drawing.style():
+            document = drawing.svg(picture(half, found), f"{half.ordinate} against gamma")
+        write_page(arguments.output / half.name.lower(), table(found), document)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Private precheck: verdicts that change when the label cost comes from noisy class statistics.
 
-    python benchmarks/private_precheck.py --data-dir DATA
+    python -m deploy.papers.private_precheck --data-dir DATA --output ~/private-precheck
 
 The angles between rows stay as they are in the clear: two-party products give them to about 1e-6,
 far below what moves a verdict. What changes is the label cost, from means and covariances released
@@ -10,13 +10,11 @@ can make a null without one site's rows, so private verdicts follow the threshol
 ones are shown with and without their null.
 """
 
-import argparse
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import safetensors.numpy
@@ -28,6 +26,7 @@ from client_app.site import open_site
 from common import models
 from common.config import Settings
 from common.privacy.statistics import ball_rows, release_moments
+from deploy.papers.experiment import experiment_parser, write_page
 from deploy.simulation.grid import simulate
 from server_app.dissimilarity import FloatArray
 from server_app.methods import build
@@ -60,7 +59,7 @@ class NoisyEvidence:
 
 
 @dataclass(frozen=True)
-class Case:
+class NoisyCase:
     """A pair of sites: its cost and verdict in the clear, and by rho those of every draw."""
 
     group: str
@@ -130,7 +129,7 @@ def noisy(clear: ClearRows, rho: float) -> NoisyEvidence:
     return NoisyEvidence(clear, sites)
 
 
-def cases(name: str, clear: ClearRows, judged: Thresholds, draws: int) -> Iterator[Case]:
+def cases(name: str, clear: ClearRows, judged: Thresholds, draws: int) -> Iterator[NoisyCase]:
     """Yield every pair that has something to compare."""
     costs = evidence_costs(clear, clear.settings)
     private = {rho: [noisy(clear, rho) for _ in range(draws)] for rho in RHOS}
@@ -138,7 +137,7 @@ def cases(name: str, clear: ClearRows, judged: Thresholds, draws: int) -> Iterat
         if pair.total is None:
             continue
         null = clear.null(i, j, {label: each.weight for label, each in pair.per_class.items()})
-        yield Case(
+        yield NoisyCase(
             name,
             min(min(each.rows_a, each.rows_b) for each in pair.per_class.values()),
             pair.total,
@@ -153,7 +152,7 @@ def _range(pair: OtCost, evidence: NoisyEvidence, i: int, j: int) -> tuple[float
     return found
 
 
-def table(found: Sequence[Case], judged: Thresholds) -> str:
+def table(found: Sequence[NoisyCase], judged: Thresholds) -> str:
     """Return what becomes of the verdicts by group and rho, as Markdown."""
     rows = [
         "| pairs | rows of the smallest class | clear cost | rho | private: least | largest "
@@ -192,17 +191,14 @@ def _change(before: Verdict, after: Verdict) -> str:
 
 def main() -> None:
     """Print and write the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0] if __doc__ else None)
-    parser.add_argument("--data-dir", default="", help="folder with the heart disease files")
-    parser.add_argument("--output", type=Path, default=Path("runs/private-precheck"))
-    parser.add_argument("--seeds", type=int, default=3)
+    parser = experiment_parser(__doc__, seeds=3)
     parser.add_argument("--draws", type=int, default=20, help="of the noise, per pair")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
-    found: list[Case] = []
+    found: list[NoisyCase] = []
     judged = Thresholds()
     for seed in range(arguments.seeds):
-        for name, words in federations(arguments.data_dir):
+        for name, words in federations(str(arguments.data_dir or "")):
             own = {"strategy": "ot-groups", "num-server-rounds": 1, "seed": seed, "workers": 1}
             settings = Settings.parse(own | words | {"output-dir": str(arguments.output / "runs")})
             group = build(settings).group
@@ -211,10 +207,10 @@ def main() -> None:
             new = list(cases(name, evidence_of(settings, group), judged, arguments.draws))
             found += new
             print(seed, name, [f"{case.clear:.3f} {case.verdict}" for case in new], flush=True)
-    command = shlex.join(["python", "benchmarks/private_precheck.py", *sys.argv[1:]])
+    command = shlex.join(["python", "-m", "deploy.papers.private_precheck", *sys.argv[1:]])
     page = "\n\n".join([f"`{command}`", table(found, judged)])
-    (arguments.output / "tables.md").write_text(page + "\n", encoding="utf-8")
     print(page)
+    write_page(arguments.output, page)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The local objectives, the averaging and the evaluation are those of ``coterie simulate``, without
 messages, ledgers and files, and only the last round is evaluated.
-``tests/benchmarks/test_rounds.py`` holds the two against each other, bit for bit.
+``tests/deploy/papers/test_rounds.py`` holds the two against each other, bit for bit.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from server_app.rounds.divergence import weight_divergences
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Training:
     """What a training gave."""
 
     evaluations: dict[str, Evaluation]
@@ -42,7 +42,7 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Federation:
+class PlayedFederation:
     """Sites and the first model, which runs of the same data and seed have in common."""
 
     dataset: Dataset
@@ -56,7 +56,7 @@ class Federation:
         shape, classes = dataset.input_shape, dataset.num_classes
         return cls(dataset, parts, models.initial_parameters(settings, shape, classes))
 
-    def trained(self, settings: Settings) -> Outcome:
+    def trained(self, settings: Settings) -> Training:
         """Return what every site has after ``num-server-rounds`` with all of them."""
         objective = objective_of(settings)
         sites = [self._site(part, settings) for part in self.parts]
@@ -78,7 +78,7 @@ class Federation:
             else personal.evaluate(common, site, order)[1]
             for site in sites
         }
-        return Outcome(found, float(np.mean(divergences)) if divergences else None, common)
+        return Training(found, float(np.mean(divergences)) if divergences else None, common)
 
     def _site(self, part: SiteRows, settings: Settings) -> Site:
         keeper = ContextKeeper(RecordDict())

@@ -1,10 +1,10 @@
-"""Print the OT cost against the number of rows per class, as a table in Markdown.
+"""Sample size: the OT cost against the number of rows per class.
 
 Repeats the question of figure 4 of Elhussein & Gürsoy, "A Universal Metric of Dataset Similarity
 for Cross-silo Federated Learning": how many rows does the cost need? Three relations between two
 clients of two classes each: the same distribution, independent ones, and opposite ones (h, -h).
 
-    python -m benchmarks.sample_size
+    python -m deploy.papers.sample_size --output ~/sample-size
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ from collections.abc import Callable
 import numpy as np
 
 from common.seeds import generator
+from deploy.papers.experiment import experiment_parser, write_page
 from server_app.dissimilarity import FloatArray
 from server_app.transport.null_costs import null_cost
 from server_app.transport.pair_costs import ot_cost
@@ -67,20 +68,30 @@ def costs(width: int, rows: int, repeat: int) -> list[float]:
     return [*(np.nan if total is None else total for total in totals), *chance]
 
 
+def table(width: int, repeats: int) -> str:
+    """Return a width's table: means over the repeats, deviations behind ±."""
+    lines = [
+        f"{width} columns\n",
+        "| rows per class | authors: same | independent | opposite "
+        "| paper: same | independent | opposite | null: mean | 95 % |",
+        "|---:|" + "---:|" * 8,
+    ]
+    for rows in ROWS_PER_CLASS:
+        found = np.array([costs(width, rows, repeat) for repeat in range(repeats)])
+        cells = [
+            "-" if np.isnan(mean) else f"{mean:.3f} ± {deviation:.3f}"
+            for mean, deviation in zip(found.mean(axis=0), found.std(axis=0), strict=True)
+        ]
+        lines.append(f"| {rows} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
-    """Print one table per width: means over the repeats, deviations behind ±."""
-    for width in WIDTHS:
-        print(f"\n{width} columns\n")
-        print("| rows per class | authors: same | independent | opposite ", end="")
-        print("| paper: same | independent | opposite | null: mean | 95 % |")
-        print("|---:|" + "---:|" * 8)
-        for rows in ROWS_PER_CLASS:
-            table = np.array([costs(width, rows, repeat) for repeat in range(REPEATS)])
-            cells = [
-                "-" if np.isnan(mean) else f"{mean:.3f} ± {deviation:.3f}"
-                for mean, deviation in zip(table.mean(axis=0), table.std(axis=0), strict=True)
-            ]
-            print(f"| {rows} | " + " | ".join(cells) + " |", flush=True)
+    """Write one table per width."""
+    arguments = experiment_parser(__doc__, seeds=REPEATS).parse_args()
+    tables = "\n".join(table(width, arguments.seeds) for width in WIDTHS)
+    print(tables)
+    write_page(arguments.output, tables)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,1 @@
+"""Papers: the experiments that they report, as comparisons and programs."""

@@ -1,0 +1,268 @@
+"""Elements of the papers: each table and figure, and what makes it here."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from common.config import unknown_name
+from common.errors import ConfigError
+
+PRESETS = Path(__file__).parent / "presets"
+_Named = TypeVar("_Named", "Element", "Paper")
+
+
+@dataclass(frozen=True)
+class Element:
+    """A table or figure: made by a comparison, by an experiment of its own, or not at all."""
+
+    name: str
+    shows: str
+    preset: str = ""
+    """Of the comparison, a file of :data:`PRESETS`."""
+    experiment: str = ""
+    """A module of this room."""
+    words: tuple[str, ...] = ()
+    """Settings of the comparison, or arguments of the experiment."""
+    quick: tuple[str, ...] = ()
+    """Arguments of the experiment's small variant; a comparison's stands in its file."""
+    data: str = ""
+    """Data set that ``data-dir`` must hold; empty: drawn, or none."""
+    hours: float = 0.0
+    """Of the whole, on two cores."""
+    minutes: float = 0.0
+    """Of the small variant, on two cores."""
+    missing: str = ""
+    """Why nothing here makes it."""
+
+    def __post_init__(self) -> None:
+        """Refuse an element with two makers, or with none and no reason."""
+        makers = [word for word in (self.preset, self.experiment, self.missing) if word]
+        if len(makers) != 1:
+            raise ConfigError(
+                f"{self.name}: one of preset, experiment and missing is to be given, not {makers}"
+            )
+
+    @property
+    def file(self) -> Path:
+        """The preset's."""
+        return PRESETS / f"{self.preset}.toml"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and its elements."""
+
+    name: str
+    title: str
+    elements: tuple[Element, ...]
+
+    def element(self, name: str) -> Element:
+        """Return an element by its name.
+
+        Raises:
+            ConfigError: no element has it.
+        """
+        return _named(self.elements, name, f"element of {self.name}")
+
+
+def paper(name: str) -> Paper:
+    """Return a paper by its name.
+
+    Raises:
+        ConfigError: no paper has it.
+    """
+    return _named(PAPERS, name, "paper")
+
+
+def _named(all_of_them: Iterable[_Named], name: str, what: str) -> _Named:
+    known = {each.name: each for each in all_of_them}
+    if name not in known:
+        raise ConfigError(unknown_name(what, name, known))
+    return known[name]
+
+
+_FAMA = Paper(
+    "fama",
+    "Famá et al., Measuring Data Similarity for Efficient Federated Learning (arXiv:2403.07450)",
+    tuple(
+        Element(
+            f"table-{number}",
+            f"rounds, clients and energy to 97 % on MNIST, Dirichlet({alpha}): nine metrics",
+            preset="fama",
+            words=(f"dirichlet-alpha={alpha}",),
+            data="mnist",
+            hours=hours,
+            minutes=minutes,
+        )
+        for number, alpha, hours, minutes in ((1, 0.05, 4, 2), (2, 0.1, 3, 2), (3, 2.0, 1, 1))
+    ),
+)
+
+_PEREIRA = Paper(
+    "pereira",
+    "Pereira et al., Energy-Efficient Federated Learning for AIoT using Clustering Methods "
+    "(arXiv:2505.09704)",
+    (
+        Element(
+            "fig-1",
+            "share of communication in the energy of training against the model's size",
+            preset="pereira-fig1",
+            data="cifar10",
+            hours=0.5,
+            minutes=1.4,
+        ),
+        Element(
+            "table-1",
+            "rounds and energy to 40 % on CIFAR-10, (1,1)-, (1,2)- and (1,5)-Dirichlet; also the "
+            "phases of Fig. 4 and the curves of Fig. 5 (35 h with stop-at-target=true)",
+            preset="pereira-cifar10",
+            data="cifar10",
+            hours=150,
+            minutes=4.6,
+        ),
+        Element(
+            "table-1-at-50",
+            "the same, to 50 %",
+            preset="pereira-cifar10",
+            words=("target-accuracy=0.5",),
+            data="cifar10",
+            hours=150,
+            minutes=4.6,
+        ),
+        Element(
+            "table-2-fashion-mnist",
+            "accuracy held within an energy, and at the end, on Fashion-MNIST",
+            preset="pereira-fmnist",
+            data="fashion-mnist",
+            hours=4,
+            minutes=4.7,
+        ),
+        Element(
+            "table-2-cifar10",
+            "the same on CIFAR-10, (1,5)-Dirichlet",
+            preset="pereira-cifar10",
+            words=("num-partitions=5",),
+            data="cifar10",
+            hours=50,
+            minutes=4.6,
+        ),
+        Element(
+            "table-2-cifar100",
+            "the same on CIFAR-100 with ResNet-18; its hours are calculated, it wants a GPU",
+            preset="pereira-cifar100",
+            data="cifar100",
+            hours=5000,
+            minutes=10,
+        ),
+        Element(
+            "fig-6",
+            "number of groups, SimClust and RepClust, CIFAR-10",
+            preset="pereira-fig6",
+            data="cifar10",
+            hours=160,
+            minutes=3.5,
+        ),
+        Element(
+            "fig-7",
+            "energy of what precedes the training, against the number of sites",
+            missing="python -m benchmarks.growth, in a checkout, times the grouping of up to 1000 "
+            "sites (docs/results/growth.md); energy by G has no experiment yet",
+        ),
+        Element(
+            "fig-8",
+            "what noise on label histograms leaves of SimClust's and RepClust's groups",
+            experiment="pereira_fig8",
+            quick=("--seeds", "2"),
+            hours=0.5,
+            minutes=1.5,
+        ),
+    ),
+)
+
+_ELHUSSEIN = Paper(
+    "elhussein",
+    "Elhussein & Gürsoy, A Universal Metric of Dataset Similarity for Cross-silo Federated "
+    "Learning",
+    (
+        Element(
+            "fig-3",
+            "cost, weight divergence over the rounds and gain, of two sites pulled apart",
+            experiment="shift",
+            quick=("--seeds", "1", "--shifts", "feature"),
+            hours=0.2,
+            minutes=1,
+        ),
+        Element(
+            "fig-4",
+            "how many rows the cost needs",
+            experiment="sample_size",
+            quick=("--seeds", "2"),
+            hours=0.02,
+            minutes=0.5,
+        ),
+        Element(
+            "fig-5",
+            "the cost beside Wasserstein distances, with the paired t-test of VI-F",
+            missing="the baselines stand beside the cost, no experiment plays them yet",
+        ),
+        Element(
+            "strength",
+            "the best strength of FedProx, Ditto and pFedMe against the cost",
+            experiment="regularisation",
+            quick=("--seeds", "1"),
+            data="heart-disease",
+            hours=0.3,
+            minutes=4,
+        ),
+        Element(
+            "privacy",
+            "verdicts from class statistics released with differential privacy",
+            experiment="private_precheck",
+            quick=("--seeds", "1", "--draws", "5"),
+            data="heart-disease",
+            hours=0.2,
+            minutes=3,
+        ),
+        Element(
+            "ixi",
+            "costs of the three scanners of IXITiny: 0.08, 0.28 and 0.30 (VI-D)",
+            missing="its files are not handed on: coterie precheck dataset=ixi-tiny data-dir=... "
+            "with a copy of yours",
+        ),
+    ),
+)
+
+_TALASSO = Paper(
+    "fedsccs",
+    "Talasso et al., FedSCCS: Hierarchical Clustering with Multiple Models for Federated Learning",
+    (
+        *(
+            Element(
+                name,
+                shows,
+                preset=preset,
+                data="motionsense",
+                hours=hours,
+                minutes=minutes,
+            )
+            for name, shows, preset, hours, minutes in (
+                ("fig-3", "accuracy by number of clusters", "fedsccs-clusters", 2, 4.3),
+                (
+                    "fig-4",
+                    "clients per cluster: clusters.json of the runs of fig-3",
+                    "fedsccs-clusters",
+                    2,
+                    4.3,
+                ),
+                ("fig-5", "methods, everybody trains", "fedsccs", 1, 2.4),
+                ("fig-6", "methods, one or the worst half trains", "fedsccs", 1, 2.4),
+                ("fig-7", "how often each site trains", "fedsccs", 1, 2.4),
+                ("fig-8", "uplink by number of clusters and rule", "fedsccs-clusters", 2, 4.3),
+            )
+        ),
+    ),
+)
+
+PAPERS = (_FAMA, _PEREIRA, _ELHUSSEIN, _TALASSO)
+"""All four."""

@@ -1,0 +1,117 @@
+"""Reproduction of a paper: its elements listed, or made."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from common.config import split_word
+from common.errors import ComparisonError, ConfigError
+from deploy.papers.elements import PAPERS, Element, Paper, paper
+
+_PLACES = {"data-dir": "--data-dir", "output-dir": "--output"}
+"""Settings that an experiment takes, too, and its names for them."""
+
+
+def reproduce(
+    of: Annotated[str, typer.Argument(metavar="[PAPER]", help="which; none: list them")] = "",
+    name: Annotated[
+        str, typer.Argument(metavar="[ELEMENT]", help="table or figure; none: list them")
+    ] = "",
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE]...",
+            help="data-dir=..., output-dir=..., and for a comparison any setting over its own",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="the small variant, of minutes")] = False,
+    recorded: Annotated[
+        Path | None,
+        typer.Option(help="folder of recorded runs, which are not played; new ones are added"),
+    ] = None,
+) -> None:
+    """List what the four papers show, and make it: tables, pages and pictures."""
+    if not of:
+        typer.echo("\n".join(_papers()))
+    elif not name:
+        typer.echo("\n".join(_elements(paper(of))))
+    else:
+        _make(paper(of), paper(of).element(name), words or [], quick, recorded)
+
+
+def _papers() -> list[str]:
+    lines = []
+    for each in PAPERS:
+        names = ", ".join(element.name for element in each.elements)
+        lines += [f"{each.name}: {each.title}", f"  {names}"]
+    return [*lines, "", "coterie reproduce PAPER says what each takes"]
+
+
+def _elements(of: Paper) -> list[str]:
+    lines = [of.title]
+    for element in of.elements:
+        lines += ["", f"{element.name}: {element.shows}"]
+        if element.missing:
+            lines.append(f"  not made here: {element.missing}")
+            continue
+        lines.append(
+            f"  about {element.hours:g} h on two cores; --quick: about {element.minutes:g} min; "
+            f"data: {element.data or 'none'}"
+        )
+        lines.append(f"  coterie reproduce {of.name} {element.name} --quick")
+    return lines
+
+
+def _make(
+    of: Paper, element: Element, words: list[str], quick: bool, recorded: Path | None
+) -> None:
+    if element.missing:
+        raise ConfigError(f"{of.name} {element.name} is not made here: {element.missing}")
+    if element.experiment:
+        _experiment(of, element, words, quick, recorded)
+    else:
+        _comparison(of, element, words, quick, recorded)
+
+
+def _comparison(
+    of: Paper, element: Element, words: list[str], quick: bool, recorded: Path | None
+) -> None:
+    from deploy.compare.compare import compared
+    from deploy.compare.grid import read_grid
+
+    given = {split_word(word)[0] for word in words}
+    own = [word for word in element.words if split_word(word)[0] not in given]
+    # Elements that are read off the same runs share a folder, and play them once.
+    if own and "name" not in given:
+        own.append(f"name={of.name}-{element.name}{'-quick' if quick else ''}")
+    compared(read_grid(element.file, [*own, *words], quick=quick), records=recorded)
+
+
+def _experiment(
+    of: Paper, element: Element, words: list[str], quick: bool, recorded: Path | None
+) -> None:
+    if recorded:
+        raise ConfigError(
+            f"{of.name} {element.name} is no comparison of runs: --recorded has nothing for it; "
+            "its folder keeps what was measured"
+        )
+    places = {"output-dir": f"runs/{of.name}-{element.name}{'-quick' if quick else ''}"}
+    for word in words:
+        key, value = split_word(word)
+        if key not in _PLACES:
+            raise ConfigError(
+                f"{key}: {of.name} {element.name} takes {' and '.join(_PLACES)} alone"
+            )
+        places[key] = value
+    options = [part for key, value in places.items() for part in (_PLACES[key], value)]
+    module = f"{__package__}.{element.experiment}"
+    # A process of its own: an experiment plays rounds with the settings of a script.
+    command = [sys.executable, "-m", module, *element.words, *(element.quick if quick else ())]
+    code = subprocess.run([*command, *options], check=False).returncode  # noqa: S603 - ours
+    if code:
+        raise ComparisonError(
+            f"{of.name} {element.name}: {module} ended with {code}; what it says stands above"
+        )
