@@ -69,7 +69,7 @@ def apart(one: Parameters, other: Parameters) -> float:
 
 def in_float64(first: Parameters, lesson: Lesson, work: Training) -> Parameters:
     """Return what the loop makes of a client in float64."""
-    network = models.build(work.model, lesson.input_shape, lesson.num_classes).double()
+    network = models.build(work.model, lesson.input_shape, lesson.num_outputs).double()
     models.load_parameters(network, {k: v.astype(np.float64) for k, v in first.items()})
     cpu = torch.device("cpu")
     inputs = lesson.inputs[lesson.rows].astype(np.float64)
@@ -85,7 +85,7 @@ def differences(work: Training, dataset: Dataset, seed: int) -> list[float]:
 
     def lesson() -> Lesson:
         order = generator(seed, "order")
-        return Lesson(dataset.train_x, dataset.train_targets, mine, order, 0, dataset.num_classes)
+        return Lesson(dataset.train_x, dataset.train_targets, mine, order, 0, dataset.num_outputs)
 
     settings = work.settings("loop").replace(seed=seed)
     first = models.initial_parameters(settings, dataset.input_shape, dataset.num_classes)

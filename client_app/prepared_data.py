@@ -24,8 +24,11 @@ from common.data.preprocessing import Preprocessing
 _POINTER = "prepared.json"  # which folder holds the data, and of which words it was made
 _FACTS = "facts.json"
 _PREPROCESSING = "preprocessing.json"
-_ARRAYS = ("train_x", "train_y", "test_x", "test_y", "train_masks", "test_masks")
-_FORMAT = 3  # raised when the same file would be prepared differently
+_ARRAYS = (
+    *("train_x", "train_y", "test_x", "test_y", "train_masks", "test_masks"),
+    *("train_quantities", "test_quantities"),
+)
+_FORMAT = 4  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:
@@ -138,11 +141,13 @@ def _opened(folder: Path) -> Dataset:
         if (folder / f"{name}.npy").exists()
     }
     made = folder / _PREPROCESSING
+    preprocessing = Preprocessing.parse(made.read_bytes(), source=str(made))
     return Dataset(
         name=facts["name"],
         num_classes=len(facts["classes"]),
         class_names=tuple(facts["classes"]),
         columns=tuple(facts["columns"]),
-        preprocessing=Preprocessing.parse(made.read_bytes(), source=str(made)),
+        preprocessing=preprocessing,
+        measure=preprocessing.measure,
         **arrays,
     )

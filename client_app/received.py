@@ -37,18 +37,18 @@ def received_models(content: RecordDict, site: Site, number: int) -> list[Parame
 
 def _check(parameters: Parameters, site: Site, *, trains: bool) -> None:
     settings, dataset = site.settings, site.dataset
-    network = settings.model, dataset.input_shape, dataset.num_classes
+    network = settings.model, dataset.input_shape, dataset.num_outputs
     messages.check_arrays(parameters, _template(settings.objective, *network, trains))
 
 
 @functools.lru_cache(maxsize=4)
 def _template(
-    objective: str, model: str, input_shape: tuple[int, ...], num_classes: int, trains: bool
+    objective: str, model: str, input_shape: tuple[int, ...], num_outputs: int, trains: bool
 ) -> Template:
-    whole = models.parameters_of(models.blank(model, input_shape, num_classes))
-    shared = parts_of_network(objective, model, input_shape, num_classes).shared
+    whole = models.parameters_of(models.blank(model, input_shape, num_outputs))
+    shared = parts_of_network(objective, model, input_shape, num_outputs).shared
     received = {name: value for name, value in whole.items() if name in shared}
     if trains:
-        buffers = models.buffer_names(model, input_shape, num_classes)
+        buffers = models.buffer_names(model, input_shape, num_outputs)
         received |= sent_beside(objective, first_memory(received, buffers), 0)
     return Template.of(received)

@@ -9,14 +9,21 @@ from client_app.shifted_sites import shifted
 from client_app.site_config import SiteConfig
 from common import seeds
 from common.config import Scalar, Settings
-from common.data.datasets import SYNTHETIC, Dataset, load_dataset
+from common.data.datasets import SYNTHETIC, Dataset, load_dataset, task_of
 from common.data.shifts import IMAGE_SHIFTS
 from common.data.synthetic import SyntheticSites
 from common.privacy import disclosures
 from common.radio import LinkRates
 from common.splits import SiteRows, partition
 
-__all__ = ["SIMULATION", "drawn_rate", "is_of_one_owner", "released", "simulated_federation"]
+__all__ = [
+    "SIMULATION",
+    "drawn_rate",
+    "is_of_one_owner",
+    "released",
+    "simulated_federation",
+    "with_task",
+]
 
 SIMULATION = "COTERIE_SIMULATION"
 """Variable of the environment, set to 1 by whoever starts Flower's own simulation: all sites are
@@ -57,6 +64,18 @@ def _synthetic_sites(settings: Settings) -> SyntheticSites | None:
     )
 
 
+def with_task(settings: Settings) -> Settings:
+    """Return a simulation's settings with ``task=regression`` where its label is a quantity.
+
+    Only the data can say so, and from here on every process must know it.
+    """
+    if settings.task != "auto" or settings.resume:
+        return settings
+    schema = Path(settings.table_schema) if settings.table_schema else None
+    task = task_of(settings.dataset, settings.label_column, schema)
+    return settings.replace(task=task) if task == "regression" else settings
+
+
 @functools.lru_cache(maxsize=1)
 def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
     """Return the data set and the rows of every site.
@@ -71,6 +90,7 @@ def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
         client_column=settings.client_column,
         group_column=settings.group_column,
         table_schema=Path(settings.table_schema) if settings.table_schema else None,
+        task=settings.task,
         test_fraction=settings.test_fraction,
         sites=_synthetic_sites(settings),
         seed=settings.seed,

@@ -17,7 +17,7 @@ from client_app.site_config import SiteConfig
 from client_app.site_state import Keeper, keeper_of
 from common import config
 from common.config import Settings
-from common.data.datasets import Dataset
+from common.data.datasets import Dataset, is_named_part
 from common.errors import ConfigError, DataError, MessageError
 from common.foreign.code import top_level
 from common.plugins import foreign_pieces
@@ -73,6 +73,14 @@ class Site:
         return self.dataset.train_x[self.rows.train], self.dataset.train_targets[self.rows.train]
 
     @property
+    def test_labels(self) -> np.ndarray:
+        """Held-out rows' classes (n,) int64, or quantities (n,) float64 in the label's unit."""
+        measure, quantities = self.dataset.measure, self.dataset.test_quantities
+        if measure is None or quantities is None:
+            return self.dataset.test_y[self.rows.test]
+        return measure.quantities(quantities[self.rows.test])
+
+    @property
     def test(self) -> tuple[np.ndarray, np.ndarray]:
         """Held-out inputs and labels, or masks."""
         return self.dataset.test_x[self.rows.test], self.dataset.test_targets[self.rows.test]
@@ -92,6 +100,7 @@ def open_site(context: Context) -> Site:
             f"the federation has {announced} nodes, but {settings.dataset} is split over "
             f"{len(parts)} sites: set num-clients={announced}, or start {len(parts)} nodes"
         )
+    _check_task(settings, dataset, parts[index].name)
     if own.device:
         settings = settings.replace(device=own.device)
     return Site(
@@ -133,6 +142,10 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
             "data of its own; submit the run with shift=none"
         )
     dataset = prepared_data.open_dataset(own)
+    has_classes = is_named_part(own.dataset)
+    if settings.task == "classification" or (settings.task == "auto" and has_classes):
+        dataset = dataset.of_classes()
+    _check_task(settings, dataset, own.site)
     train, test = (np.arange(len(y)) for y in (dataset.train_y, dataset.test_y))
     device = own.device or "auto"
     return Site(
@@ -145,6 +158,18 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
         own.budget,
         own.link_rate,
         simulated=False,
+    )
+
+
+def _check_task(settings: Settings, dataset: Dataset, site: str) -> None:
+    """Refuse to learn classes where the data are quantities and the run does not say which."""
+    if (settings.task == "regression") == (dataset.measure is not None):
+        return
+    if dataset.measure is None:
+        raise ConfigError(f"site {site}: task = 'regression': its label has classes, no quantities")
+    raise ConfigError(
+        f"site {site}: its label is a quantity, and the run does not say what is to be learnt: set "
+        "task=regression, or task=classification for the classes between the schema's limits"
     )
 
 

@@ -1,11 +1,12 @@
-"""Metrics of a task: what a model's probabilities are worth, beside accuracy and loss.
+"""Metrics of a task: what a model's answers are worth, beside accuracy and loss.
 
 A site computes them on its held-out rows. What it sends are sums: of some metrics the sums of all
 sites added are those of all rows together, so that a federation's figure is what one table would
 give. Of the others (those that rank rows) only each site's own figure can be had, and the
 federation's is their mean by rows.
 
-Definitions are scikit-learn's; a test holds them to it. Probabilities are (n, K), labels (n,).
+Definitions are scikit-learn's; a test holds them to it. Probabilities are (n, K), labels (n,); of a
+quantity both are (n,) float64 in the unit of the label.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +17,7 @@ import numpy as np
 
 from common.plugins import Table
 
-__all__ = ["TASK_METRICS", "OfCounts", "PerSite", "RowMean", "TaskMetric"]
+__all__ = ["TASK_METRICS", "OfCounts", "OfErrors", "PerSite", "RowMean", "TaskMetric"]
 
 
 class TaskMetric(ABC):
@@ -29,6 +30,8 @@ class TaskMetric(ABC):
     """Whether what a site sends tells its held-out rows of each class."""
     adds: bool = True
     """Whether sums of sites can be added; else a federation has a mean over its sites."""
+    task: str = "classification"
+    """Whose answers it judges: probabilities, or with ``regression`` quantities."""
 
     @abstractmethod
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -61,6 +64,7 @@ class RowMean(TaskMetric):
     """(probabilities, labels) -> (n,)."""
     words: str
     greater_is_better: bool = True
+    task: str = "classification"
 
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the scores' sum and their number."""
@@ -111,6 +115,7 @@ class PerSite(TaskMetric):
     words: str
     greater_is_better: bool = True
     adds: bool = False
+    task: str = "classification"
 
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the metric itself."""
@@ -123,6 +128,47 @@ class PerSite(TaskMetric):
     def value(self, sums: np.ndarray) -> float:
         """Return the metric itself."""
         return float(sums[0])
+
+
+@dataclass(frozen=True)
+class OfErrors(TaskMetric):
+    """R2: the share of the labels' squared deviations from their mean that answers explain."""
+
+    words: str
+    greater_is_better: bool = True
+    tells_classes: bool = True  # the labels' mean and deviation, which is no less
+    task: str = "regression"
+
+    def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return squared errors, rows, the labels' mean and their squared deviations from it."""
+        errors, mean = labels - probabilities, labels.mean()
+        return np.array([errors @ errors, len(labels), mean, ((labels - mean) ** 2).sum()])
+
+    def could_be(self, sums: np.ndarray, rows: int, num_classes: int) -> bool:
+        """Return whether these are finite, of so many rows, and no sum of squares is negative."""
+        if sums.shape != (4,) or not np.isfinite(sums).all() or sums[1] != rows:
+            return False
+        return bool(sums[0] >= 0 and sums[3] >= 0)
+
+    def pooled(self, sums: Sequence[np.ndarray], rows: Sequence[int]) -> float:
+        """Return R2 of all sites' rows: their deviations are from the mean of all of them."""
+        told = np.array(sums)
+        errors, counts, means, inside = told.T
+        mean = np.average(means, weights=counts)
+        between = float(counts @ (means - mean) ** 2)
+        return self.value(np.array([errors.sum(), counts.sum(), mean, inside.sum() + between]))
+
+    def value(self, sums: np.ndarray) -> float:
+        """Return 1 - errors / deviations; NaN where all labels are one."""
+        return float(1 - sums[0] / sums[3]) if sums[3] > 0 else float("nan")
+
+
+def _square_error(said: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return np.asarray((said - labels) ** 2)
+
+
+def _error(said: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    return np.asarray(np.abs(said - labels))
 
 
 def _is_right(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -198,6 +244,9 @@ _BUILT_IN: Mapping[str, TaskMetric] = {
     ),
     "brier": RowMean(_squares, "squared error of the probabilities", greater_is_better=False),
     "log-loss": RowMean(_surprise, "cross-entropy in nats", greater_is_better=False),
+    "mse": RowMean(_square_error, "mean squared error", False, task="regression"),
+    "mae": RowMean(_error, "mean absolute error", False, task="regression"),
+    "r2": OfErrors("share of the labels' variance that is explained"),
 }
 
 TASK_METRICS: Table[TaskMetric] = Table(

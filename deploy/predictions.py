@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pandas import DataFrame
+from scipy.special import softmax
 from torch import nn
 
 from client_app import prepared_data
@@ -60,6 +61,8 @@ class ModelInUse:
     def of_rows(self, rows: DataFrame | NDArray[Any]) -> DataFrame:
         """Return a row for each one given: ``prediction`` and a ``probability-<class>`` for each.
 
+        Of a quantity the prediction is all there is.
+
         Args:
             rows: raw; an array (n, *input shape), or a table with the columns of the training.
         """
@@ -68,17 +71,21 @@ class ModelInUse:
                 "the run's rows are volumes, in which a model finds masks: use coterie.load_network"
             )
         inputs = self.preprocessing.prepared(_array(rows, self.preprocessing))
-        found = np.concatenate(list(self._probabilities(inputs)))
+        found = np.concatenate(list(self._outputs(inputs)))
+        measure = self.preprocessing.measure
+        if measure is not None and found.shape[1] == 1:
+            return DataFrame({"prediction": measure.quantities(found[:, 0])})
+        found = softmax(found, axis=1)
         labels = self.preprocessing.labels
         table = DataFrame(found, columns=[f"probability-{name}" for name in labels])
         table.insert(0, "prediction", labels[found.argmax(axis=1)])
         return table
 
-    def _probabilities(self, inputs: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
+    def _outputs(self, inputs: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
         with torch.inference_mode():
             for start in range(0, max(len(inputs), 1), _ROWS_AT_A_TIME):
                 logits = self.network(torch.from_numpy(inputs[start : start + _ROWS_AT_A_TIME]))
-                yield torch.softmax(logits.double(), dim=1).numpy()
+                yield logits.double().numpy()
 
 
 def _chosen(run: Path, site: str | None) -> int:

@@ -139,7 +139,8 @@ def _run(
     strategy.meter = meter
     strategy.resume(done, state)
     site = roster.sites[0]
-    first = first_shared(settings, tuple(site.input_shape), site.num_classes)
+    outputs = settings.num_outputs(site.num_classes)
+    first = first_shared(settings, tuple(site.input_shape), outputs)
     strategy.start(
         grid,
         messages.encode_arrays(first),

@@ -1,5 +1,6 @@
 """Task figures: the run's metrics beside accuracy, of each site, each model and all rows."""
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,12 +13,23 @@ from common.errors import ConfigError, MessageError
 from common.messages import EvaluateReport, TaskFigures
 from common.objectives import objective_of
 from common.task_metrics import TASK_METRICS, TaskMetric
+from server_app import tasks
 from server_app.protection import catalogue
 from server_app.rounds import guard
 from server_app.rounds.attempt import Metrics
 from server_app.rounds.guard import Asked
 
-__all__ = ["SiteFigures", "check", "figures_of", "inspection", "metrics_of", "tells_classes"]
+__all__ = [
+    "SiteFigures",
+    "check",
+    "figures_of",
+    "inspection",
+    "metrics_of",
+    "say_task",
+    "tells_classes",
+]
+
+log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True)
@@ -47,6 +59,7 @@ def check(settings: Settings) -> None:
             "accuracy is the mean Dice score; leave metrics out"
         )
     for name in names:
+        _check_task(name, settings)
         if _metric(name).tells_classes:
             needs = frozenset({"class-counts"})
             catalogue.check(needs, settings, of=f"metrics={name}")
@@ -54,6 +67,23 @@ def check(settings: Settings) -> None:
         raise ConfigError(
             f"target-metric = {settings.target_metric!r}: is better the smaller it is; name one "
             "of metrics that grows"
+        )
+
+
+def _check_task(name: str, settings: Settings) -> None:
+    task = "regression" if settings.task == "regression" else "classification"
+    if _metric(name).task != task:
+        others = ", ".join(key for key, metric in TASK_METRICS.items() if metric.task == task)
+        raise ConfigError(f"metrics = {name!r}: is not of task={task}; its metrics are {others}")
+
+
+def say_task(settings: Settings) -> None:
+    """Log what the words of a run mean where its label is a quantity."""
+    if settings.task == "regression":
+        log.info(
+            "task=regression: accuracy is the share of %s; what compares labels compares the "
+            "classes between the limits",
+            tasks.accuracy_means(settings.to_dict()).removesuffix(", over all sites"),
         )
 
 

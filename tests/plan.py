@@ -48,7 +48,7 @@ ORDER = (
     "server_app/protection",
     "server_app/aggregation",
     "server_app/transport",
-    "server_app/masked_data",
+    "server_app/tasks",
     "server_app/task_figures",
     "server_app/methods",
     "server_app/report",

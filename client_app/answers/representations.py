@@ -43,7 +43,7 @@ def represented(parameters: Parameters, site: Site) -> SeenRows:
     settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
     network = engine.network_with(
-        parameters, settings.model, dataset.input_shape, dataset.num_classes, device
+        parameters, settings.model, dataset.input_shape, dataset.num_outputs, device
     )
     with loop.one_thread(device):
         seen = last_inputs(

@@ -22,11 +22,11 @@ def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
     metrics = [TASK_METRICS.named(name) for name in names]
     if any(metric.tells_classes for metric in metrics):
         require(site, "label-histogram")
-    seen = engine.probabilities(parameters, site), site.dataset.test_y[site.rows.test]
+    said = engine.predictions(parameters, site)
     sums = []
     for name, metric in zip(names, metrics, strict=True):
         with contained(f"metrics = {name!r}"):
-            sums.append(metric.sums(*seen))
+            sums.append(metric.sums(said, site.test_labels))
     return TaskFigures(
         list(names), [len(own) for own in sums], [float(value) for own in sums for value in own]
     )

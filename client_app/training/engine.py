@@ -31,7 +31,7 @@ from common.messages import Order, Parameters
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
 
 _Name = tuple[str, tuple[int, ...], int, torch.device]
-"""A network's name, the shape of its inputs, its classes, and where it computes."""
+"""A network's name, the shape of its inputs, how many outputs it has, and where it computes."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Lesson:
     inputs: np.ndarray
     """(n, *input shape) float32, of which ``rows`` (m,) are the client's."""
     labels: np.ndarray
-    """(n,) int64, or masks (n, depth, height, width) bool."""
+    """(n,) int64, quantities (n,) float32, or masks (n, depth, height, width) bool."""
     rows: np.ndarray
     order: np.random.Generator
     """Of the order of the rows in each epoch."""
     dropout_seed: int
     """Of torch's generator, which draws the dropout masks."""
-    num_classes: int
+    num_outputs: int
 
     @classmethod
     def of(cls, site: Site, order: Order, what: str = "train") -> Self:
@@ -59,7 +59,7 @@ class Lesson:
             rows=site.rows.train,
             order=seeds.generator(site.settings.seed, *words),
             dropout_seed=seeds.derive_seed(site.settings.seed, "torch", *words),
-            num_classes=site.dataset.num_classes,
+            num_outputs=site.dataset.num_outputs,
         )
 
     @property
@@ -83,7 +83,7 @@ def fit(
     if pull is not None and not pull.acts:
         pull = None  # the same code, and so the same bits, as without
     device = loop.choose_device(settings.device)
-    name = (settings.model, lesson.input_shape, lesson.num_classes, device)
+    name = (settings.model, lesson.input_shape, lesson.num_outputs, device)
     shares = None
     if blend is not None:
         parameters, shares = _blended(network_with(parameters, *name), lesson, settings, blend)
@@ -116,7 +116,7 @@ def fit_together(
     watch = Stopwatch()
     first = lessons[0]
     device = loop.choose_device(settings.device)
-    network = _network(settings.model, first.input_shape, first.num_classes, device)
+    network = _network(settings.model, first.input_shape, first.num_outputs, device)
     if not (stacked.can_stack(network) and _takes_usual_steps(settings)):
         return None
     if not _fits(parameters, network):
@@ -205,18 +205,22 @@ def _by_hand(
 
 
 def _takes_usual_steps(settings: Settings) -> bool:
-    """Return whether a run has the optimiser and the loss that the engines know."""
-    return OPTIMIZERS.named(settings.optimizer).by_hand and LOSSES.named(settings.loss).by_hand
+    """Return whether a run has the optimiser and the loss that the engines know: of classes."""
+    return (
+        OPTIMIZERS.named(settings.optimizer).by_hand
+        and LOSSES.named(settings.loss).by_hand
+        and settings.task != "regression"
+    )
 
 
-def trained_by(settings: Settings, input_shape: tuple[int, ...], num_classes: int) -> str:
+def trained_by(settings: Settings, input_shape: tuple[int, ...], num_outputs: int) -> str:
     """Return in words which code trains a run's network on this machine."""
     # On the CPU: a process that has started CUDA cannot be forked.
-    network = models.blank(settings.model, input_shape, num_classes)
+    network = models.blank(settings.model, input_shape, num_outputs)
     device = loop.choose_device(settings.device)
     if settings.engine == "stacked" and stacked.can_stack(network) and _takes_usual_steps(settings):
         return f"sites side by side, on {device}"
-    name = (settings.model, input_shape, num_classes, device)
+    name = (settings.model, input_shape, num_outputs, device)
     by_hand = _by_hand(models.parameters_of(network), name, settings)
     if isinstance(by_hand, DenseSgd):
         return "steps by hand for dense layers"
@@ -227,12 +231,12 @@ def trained_by(settings: Settings, input_shape: tuple[int, ...], num_classes: in
 def _hand_written(
     name: str,
     input_shape: tuple[int, ...],
-    num_classes: int,
+    num_outputs: int,
     device: torch.device,
     settings: Settings,
 ) -> DenseSgd | ConvolutionalSgd | None:
     """Return what trains a network without autograd; None where nothing does."""
-    network = _network(name, input_shape, num_classes, device)
+    network = _network(name, input_shape, num_outputs, device)
     dense = dense_shape(network)
     if dense is not None:
         return DenseSgd(dense, settings, dense_c.load())
@@ -283,7 +287,7 @@ def network_with(
     parameters: Parameters,
     name: str,
     input_shape: tuple[int, ...],
-    num_classes: int,
+    num_outputs: int,
     device: torch.device,
 ) -> nn.Module:
     """Return the network of a name with these parameters.
@@ -291,16 +295,16 @@ def network_with(
     It is made once per process: nothing of a client stays in it, for parameters and buffers are
     all that a network holds.
     """
-    network = _network(name, input_shape, num_classes, device)
+    network = _network(name, input_shape, num_outputs, device)
     models.load_parameters(network, parameters)
     return network
 
 
 @functools.lru_cache(maxsize=2)
 def _network(
-    name: str, input_shape: tuple[int, ...], num_classes: int, device: torch.device
+    name: str, input_shape: tuple[int, ...], num_outputs: int, device: torch.device
 ) -> nn.Module:
-    network = models.blank(name, input_shape, num_classes).to(device)
+    network = models.blank(name, input_shape, num_outputs).to(device)
     flatten(network)
     return network
 
@@ -313,14 +317,19 @@ def evaluate(parameters: Parameters, sites: Sequence[Site]) -> list[Evaluation]:
     return _evaluate(parameters, sites[0], dataset.test_x[rows], dataset.test_targets[rows], parts)
 
 
-def probabilities(parameters: Parameters, site: Site) -> np.ndarray:
-    """Return a model's probabilities of each held-out row of a site, (n, classes) float64."""
+def predictions(parameters: Parameters, site: Site) -> np.ndarray:
+    """Return what a model says of each held-out row of a site, float64.
+
+    Probabilities (n, classes), or quantities (n,) in the unit of the label.
+    """
     rows, settings, dataset = site.rows.test, site.settings, site.dataset
     device = loop.choose_device(settings.device)
-    name = (settings.model, dataset.input_shape, dataset.num_classes, device)
+    name = (settings.model, dataset.input_shape, dataset.num_outputs, device)
     network = network_with(parameters, *name)
     with loop.one_thread(device), loop.hushed(settings):
         logits = loop.outputs(network, dataset.test_x[rows])
+    if dataset.measure is not None:
+        return dataset.measure.quantities(logits[:, 0])
     return np.asarray(softmax(logits.astype(np.float64), axis=1))
 
 
@@ -339,7 +348,7 @@ def _evaluate(
     """Return loss and accuracy on consecutive parts of rows; any site of the run will do."""
     settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
-    name = (settings.model, dataset.input_shape, dataset.num_classes, device)
+    name = (settings.model, dataset.input_shape, dataset.num_outputs, device)
     sgd = _by_hand(parameters, name, settings)
     if isinstance(sgd, ConvolutionalSgd):
         np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)

@@ -21,6 +21,7 @@ from common.errors import ConfigError, DataError
 from common.foreign import code
 from common.networks import NETWORKS
 from common.objectives import USUAL, Phase
+from common.tables.measure import NEAR
 
 _EVALUATION_VOLUMES = 16
 _EVALUATION_BATCH = 1024  # rows per forward pass; bounds memory, changes no figure
@@ -31,7 +32,7 @@ _EVALUATION_IMAGES = 128  # on a CPU: what a convolution makes of so few stays i
 class TensorRows:
     """Rows on one device: ``inputs`` (n, *input shape) float32, ``labels`` (n,) int64.
 
-    Of volumes the labels are masks, (n, depth, height, width) bool.
+    Of volumes the labels are masks, (n, depth, height, width) bool; quantities are (n,) float32.
     """
 
     inputs: Tensor
@@ -106,7 +107,7 @@ def train(
     phase: Phase = USUAL,
     companion: Companion | None = None,
 ) -> float:
-    """Run the epochs of a phase in place; return the last one's mean loss in nats.
+    """Run the epochs of a phase in place; return the last one's mean loss.
 
     The row order of each epoch comes from ``rng``; the last batch may be short. The loss is the
     run's ``loss`` alone, before the (first) step on each batch.
@@ -148,7 +149,8 @@ def train(
 class Evaluation:
     """Mean cross-entropy in nats and accuracy in [0, 1] over some rows.
 
-    Of masks: mean loss and score of Dice, both in [0, 1].
+    Of masks: mean loss and score of Dice, both in [0, 1]. Of quantities: mean squared error, in
+    squares of the measure's unit, and share of the rows that are met to half a unit.
     """
 
     loss: float
@@ -207,9 +209,12 @@ def _by_part(losses: Tensor, scores: Tensor, sizes: Sequence[int]) -> list[Evalu
 
 
 def _each(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return loss and score of each row, (n,): of a class whether it is met, of a mask Dice."""
+    """Return loss and score of each row, (n,): whether it is met; of a mask Dice's."""
     if labels.dim() > 1:
         return dice.losses(outputs, labels), dice.scores(outputs, labels)
+    if labels.is_floating_point():
+        error = outputs[:, 0] - labels
+        return error**2, error.abs() <= NEAR
     loss = functional.cross_entropy(outputs, labels, reduction="none")
     return loss, outputs.argmax(1) == labels
 

@@ -19,7 +19,8 @@ __all__ = ["LOSSES", "Loss", "of"]
 
 MeanLoss = Callable[["Tensor", "Tensor"], "Tensor"]
 """(what the network makes of n rows, (n, K), their classes, (n,) int64) -> a mean over the rows, a
-tensor without axes; of masks (n, 1, depth, height, width) and (n, depth, height, width) bool."""
+tensor without axes; of quantities (n, 1) and (n,) float32, scaled; of masks (n, 1, depth, height,
+width) and (n, depth, height, width) bool."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,15 @@ class Loss:
 
 
 def _usual(outputs: "Tensor", labels: "Tensor") -> "Tensor":
-    """Return the cross-entropy in nats, of masks Dice's loss."""
+    """Return the cross-entropy in nats, of quantities the squared error, of masks Dice's loss."""
     from torch.nn import functional
 
     from client_app.training import dice
 
     if labels.dim() > 1:
         return dice.losses(outputs, labels).mean()
+    if labels.is_floating_point():
+        return functional.mse_loss(outputs[:, 0], labels)
     return functional.cross_entropy(outputs, labels)
 
 

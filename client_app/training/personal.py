@@ -203,18 +203,18 @@ def _first(received: Parameters, site: Site) -> Parameters:
     parts = _parts(site)
     if not (parts.kept or parts.frozen):
         return received
-    initial = _initial(site.settings, site.dataset.input_shape, site.dataset.num_classes)
+    initial = _initial(site.settings, site.dataset.input_shape, site.dataset.num_outputs)
     return {**initial, **received}
 
 
 def _parts(site: Site) -> Parts:
     settings, dataset = site.settings, site.dataset
-    network = settings.model, dataset.input_shape, dataset.num_classes
+    network = settings.model, dataset.input_shape, dataset.num_outputs
     return parts_of_network(settings.objective, *network)
 
 
 @functools.lru_cache(maxsize=1)
 def _initial(
-    settings: Settings, input_shape: tuple[int, ...], num_classes: int
+    settings: Settings, input_shape: tuple[int, ...], num_outputs: int
 ) -> dict[str, np.ndarray]:
-    return models.initial_parameters(settings, input_shape, num_classes)
+    return models.initial_parameters(settings, input_shape, num_outputs)

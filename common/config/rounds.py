@@ -11,10 +11,15 @@ class RoundSettings(Schema):
     """How many rounds there are, and what ends one."""
 
     num_server_rounds: int = Field(20, ge=1, description="rounds of training")
+    task: Literal["auto", "classification", "regression"] = Field(
+        "auto",
+        description="what is learnt of a label: its classes, or the quantity that it is; auto: "
+        "what the data set or its schema says; real sites must be told of quantities",
+    )
     metrics: Annotated[str, KeyOf("common.task_metrics:TASK_METRICS", several=True)] = Field(
         "accuracy",
         description="of the task on held-out rows; several with commas between, "
-        "package.module:name among them",
+        "package.module:name among them; task=regression: mse and mae unless others are named",
     )
     target_metric: str = Field(
         "accuracy", description="one of metrics: target-accuracy is of it, and so is the best model"
@@ -55,7 +60,12 @@ class RoundSettings(Schema):
     def more_metrics(self) -> tuple[str, ...]:
         """The metrics beside accuracy, which every run has."""
         names = (word.strip() for word in self.metrics.split(","))
-        return tuple(name for name in names if name != "accuracy")
+        named = tuple(name for name in names if name != "accuracy")
+        return named or (("mse", "mae") if self.task == "regression" else ())
+
+    def num_outputs(self, num_classes: int) -> int:
+        """Return how many numbers the run's network says of a row."""
+        return 1 if self.task == "regression" else num_classes
 
     @model_validator(mode="after")
     def _check_metrics(self) -> Self:

@@ -1,4 +1,4 @@
-"""Beijing air: hourly measurements of twelve stations over four years, PM2.5 in six classes.
+"""Beijing air: hourly measurements of twelve stations over four years; PM2.5, also in six classes.
 
 S. Chen, UCI Machine Learning Repository, data set 501; Zhang et al., Proc. R. Soc. A 473 (2017).
 """
@@ -14,6 +14,7 @@ from common.data.rows import Rows
 from common.tables import cells
 from common.tables.decoding import decoded
 from common.tables.fitting import FittedTable
+from common.tables.measure import Measure
 from common.tables.reading import read_raw
 from common.tables.table_schema import TableSchema
 
@@ -25,7 +26,7 @@ STATIONS = (
 )
 
 # Upper ends in µg/m³ of China's index of air quality for PM2.5: HJ 633-2012, Table 1.
-_LIMITS = (35.0, 75.0, 115.0, 150.0, 250.0)
+_MEASURE = Measure((35.0, 75.0, 115.0, 150.0, 250.0))
 _CLASSES = ("excellent", "good", "light", "moderate", "heavy", "severe")
 
 _GASES_AND_WEATHER = ("SO2", "NO2", "CO", "O3", "TEMP", "PRES", "DEWP", "RAIN", "WSPM")
@@ -45,7 +46,8 @@ def _schema() -> TableSchema:
     wind = {"name": "wd", "kind": "category", "categories": _WINDS, "missing": ["NA"]}
     label = {"name": "PM2.5", "kind": "label", "missing": ["NA"], "fill": "drop-row"}
     times = [{"name": name, "kind": "number"} for name in ("month", "hour")]
-    columns = [*times, *numbers, wind | {"fill": "category"}, label]
+    limits = {"limits": list(_MEASURE.limits)}
+    columns = [*times, *numbers, wind | {"fill": "category"}, label | limits]
     return TableSchema.of({"task": "regression", "columns": columns}, source="beijing-air")
 
 
@@ -59,8 +61,15 @@ def _station(path: Path) -> Rows:
     first_year, first_month = _FIRST_TEST_MONTH
     test = 12 * year + month >= 12 * first_year + first_month
     fitted = FittedTable.of(schema, table.features[~test])
-    y = np.searchsorted(_LIMITS, table.label).astype(np.int64)
-    return Rows(fitted.features(table.features), y, _CLASSES, test=test, columns=fitted.names)
+    return Rows(
+        fitted.features(table.features),
+        _MEASURE.classes(table.label),
+        _CLASSES,
+        test=test,
+        columns=fitted.names,
+        quantities=table.label,
+        measure=_MEASURE,
+    )
 
 
 def _stations(folder: DataFolder) -> Rows:
@@ -75,6 +84,10 @@ def _stations(folder: DataFolder) -> Rows:
         STATIONS,
         np.concatenate([part.test for part in parts if part.test is not None]),
         columns=parts[0].columns,
+        quantities=np.concatenate(
+            [part.quantities for part in parts if part.quantities is not None]
+        ),
+        measure=_MEASURE,
     )
 
 

@@ -13,7 +13,7 @@ from common.data.data_folder import DataFolder
 from common.data.holding_out import hold_out
 from common.data.in_memory import Dataset, standardised
 from common.data.named import NamedData
-from common.data.own_files import read_own
+from common.data.own_files import own_task, read_own
 from common.data.rows import Rows
 from common.data.site_tables import site_table
 from common.data.synthetic import SyntheticSites, synthetic_rows
@@ -34,6 +34,7 @@ __all__ = [
     "load_dataset",
     "load_site_file",
     "locate",
+    "task_of",
 ]
 
 DATASETS: Final[Table[NamedData]] = Table(
@@ -71,6 +72,7 @@ def load_dataset(
     client_column: str = "",
     group_column: str = "",
     table_schema: Path | None = None,
+    task: str = "auto",
     test_fraction: float = 0.2,
     sites: SyntheticSites | None = None,
     seed: int,
@@ -85,6 +87,9 @@ def load_dataset(
     Without a test split of its own, a data set gives up `test_fraction` (0 to 1, exclusive) of its
     rows, drawn from `seed`; otherwise both are unused. A site's table draws by its site alone.
     `sites` says what ``synthetic_rows`` is to be.
+
+    `task` says what is to be learnt where a label is a quantity that has classes, too:
+    ``regression`` or ``classification``; ``auto`` is what `task_of` says.
 
     Every feature of a table, and every channel of images, is standardised to mean 0 and standard
     deviation 1 over the training rows; what is constant there becomes 0.
@@ -103,17 +108,48 @@ def load_dataset(
     else:
         paths = [Path(part) for part in parts_of(located)]
         if table_schema is not None:
-            return _of_tables(paths, _of_classifiers(table_schema), test_fraction)
+            read = TableSchema.read(table_schema)
+            return _of_task(_of_tables(paths, read, test_fraction), task, read.task)
         if len(paths) > 1:
             raise ConfigError(
                 f"dataset names {len(paths)} tables, which need table-schema=FILE: coterie data "
                 "check proposes one"
             )
-        name, rows = paths[0].stem, read_own(paths[0], label_column, client_column, group_column)
+        name = paths[0].stem
+        rows = read_own(paths[0], label_column, client_column, group_column, task)
         _require_classes(rows, str(paths[0]))
     rng = seeds.generator(seed, "test-split", name)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
-    return standardised(name, rows, test)
+    own = "classification" if located == name else "regression"
+    return _of_task(standardised(name, rows, test), task, own)
+
+
+def task_of(name_or_path: str, label_column: str, table_schema: Path | None) -> str:
+    """Return what ``task=auto`` is for a data set: ``regression`` or ``classification``.
+
+    A named one has classes. Of own files the schema says it, and else the label: decimals, or more
+    numbers than classes could be, are quantities.
+
+    Raises:
+        ConfigError, DataError: as :func:`load_dataset`.
+    """
+    if name_or_path in known():
+        return "classification"
+    if table_schema is not None:
+        return TableSchema.read(table_schema).task
+    paths = parts_of(locate(name_or_path))
+    return own_task(Path(paths[0]), label_column) if len(paths) == 1 else "classification"
+
+
+def _of_task(dataset: Dataset, task: str, own: str) -> Dataset:
+    """Return a data set for a task; its own where that is ``auto``."""
+    if task == "regression" and dataset.measure is None:
+        raise ConfigError(
+            f"task = 'regression': {dataset.name} has no quantities; leave task out, or bring a "
+            "table whose label is one"
+        )
+    wanted = own if task == "auto" else task
+    return dataset.of_classes() if wanted == "classification" else dataset
 
 
 def _read_named(name: str, folder: DataFolder) -> Rows:
@@ -158,7 +194,7 @@ def load_site_file(
         DataError: a file that is missing, damaged or unfit, or holds another class.
     """
     if table_schema is not None:
-        return _of_table(path, _of_classifiers(table_schema), name, site, test_fraction)
+        return _of_table(path, TableSchema.read(table_schema), name, site, test_fraction)
     rows = _of_classes(_read_site(path.absolute(), name, label_column, group_column), classes, path)
     _require_classes(rows, str(path))
     rng = seeds.generator(0, "test-split", site)
@@ -242,17 +278,6 @@ def _located_table(text: str) -> str:
     return str(path)
 
 
-def _of_classifiers(path: Path) -> TableSchema:
-    """Return a schema whose label has classes; :class:`ConfigError` for another."""
-    table_schema = TableSchema.read(path)
-    if table_schema.task != "classification":
-        raise ConfigError(
-            f"schema {path}: task = {table_schema.task!r}: only classifiers are trained; put the "
-            f"values of {table_schema.label.name!r} into classes in the files, and check them anew"
-        )
-    return table_schema
-
-
 def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float) -> Dataset:
     """Return the rows of several sites' tables, each prepared as by its site."""
     names = [path.name.partition(".")[0] for path in paths]
@@ -265,6 +290,7 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         _of_table(path, table_schema, name, name, fraction)
         for path, name in zip(paths, names, strict=True)
     ]
+    has_quantities = sites[0].measure is not None
     return replace(
         sites[0],
         name="+".join(names),
@@ -272,6 +298,12 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         train_y=np.concatenate([site.train_y for site in sites]),
         test_x=np.concatenate([site.test_x for site in sites]),
         test_y=np.concatenate([site.test_y for site in sites]),
+        train_quantities=np.concatenate([site.train_targets for site in sites])
+        if has_quantities
+        else None,
+        test_quantities=np.concatenate([site.test_targets for site in sites])
+        if has_quantities
+        else None,
         train_owner=np.repeat(np.arange(len(sites)), [len(site.train_y) for site in sites]),
         test_owner=np.repeat(np.arange(len(sites)), [len(site.test_y) for site in sites]),
         owner_names=tuple(names),

@@ -11,6 +11,7 @@ from common.data.preprocessing import Preprocessing
 from common.data.rows import Array, IntArray, Rows, require_finite
 from common.data.standardising import mean_and_scale, scaled
 from common.errors import DataError
+from common.tables.measure import Measure
 
 __all__ = ["Dataset", "standardised", "standardised_again"]
 
@@ -41,6 +42,12 @@ class Dataset:
     train_masks: NDArray[np.bool_] | None = None
     """(n, depth, height, width): what is to be found in volumes, where that is the task."""
     test_masks: NDArray[np.bool_] | None = None
+    train_quantities: NDArray[np.float32] | None = None
+    """(n,): what is to be learnt where it is a number, as its measure scales it; train_y is then
+    its class."""
+    test_quantities: NDArray[np.float32] | None = None
+    measure: Measure | None = None
+    """Of the quantities; None: classes are learnt, or masks."""
     preprocessing: Preprocessing | None = None
     """How the features were made of raw rows; None where there is no one way."""
 
@@ -58,6 +65,8 @@ class Dataset:
         self._check_part("test", self.test_x, self.test_y, self.test_owner)
         self._check_masks("train", self.train_x, self.train_masks)
         self._check_masks("test", self.test_x, self.test_masks)
+        self._check_quantities("train", self.train_y, self.train_quantities)
+        self._check_quantities("test", self.test_y, self.test_quantities)
 
     def _check_part(self, part: str, x: Array, y: Array, owner: Array | None) -> None:
         what = f"{self.name}: {part}"
@@ -83,15 +92,45 @@ class Dataset:
                 f"one bool for each voxel of {x.shape}"
             )
 
+    def _check_quantities(self, part: str, y: Array, quantities: Array | None) -> None:
+        if (quantities is None) != (self.measure is None):
+            raise DataError(f"{self.name}: {part}_quantities and measure must be given together")
+        if quantities is None:
+            return
+        if quantities.dtype != np.float32 or quantities.shape != y.shape:
+            raise DataError(
+                f"{self.name}: {part}_quantities are {quantities.dtype} of shape "
+                f"{quantities.shape}; expected float32 {y.shape}"
+            )
+        require_finite(quantities, f"{self.name}: {part}_quantities")
+
     @property
     def train_targets(self) -> Array:
-        """What a model is to say of each training row: its mask, or else its class."""
-        return self.train_y if self.train_masks is None else self.train_masks
+        """What a model is to say of each training row: its mask, quantity, or else class."""
+        return _first_of(self.train_masks, self.train_quantities, self.train_y)
 
     @property
     def test_targets(self) -> Array:
         """The same of each test row."""
-        return self.test_y if self.test_masks is None else self.test_masks
+        return _first_of(self.test_masks, self.test_quantities, self.test_y)
+
+    @property
+    def num_outputs(self) -> int:
+        """How many numbers a network says of a row."""
+        return self.num_classes if self.measure is None else 1
+
+    def of_classes(self) -> "Dataset":
+        """Return the same with the classes to be learnt, even where there are quantities."""
+        if self.measure is None:
+            return self
+        made = self.preprocessing
+        return replace(
+            self,
+            train_quantities=None,
+            test_quantities=None,
+            measure=None,
+            preprocessing=made and made.model_copy(update={"limits": None}),
+        )
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -103,6 +142,10 @@ class Dataset:
         """A digest of the names of columns and classes, equal where a row means the same."""
         names = json.dumps([self.columns, self.class_names]).encode()
         return hashlib.blake2b(names, digest_size=8).hexdigest()
+
+
+def _first_of(*targets: Array | None) -> Array:
+    return next(target for target in targets if target is not None)
 
 
 def _check_numbers(what: str, numbers: Array, rows: int, limit: int) -> None:
@@ -126,7 +169,10 @@ def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
             raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
     train = np.flatnonzero(~test)
     mean, scale = mean_and_scale(rows.x, train)
-    owner, masks = rows.owner, rows.masks
+    owner, masks, measure = rows.owner, rows.masks, rows.measure
+    quantities = None
+    if measure is not None and rows.quantities is not None:
+        quantities = measure.scaled(rows.quantities)
     return Dataset(
         name=name,
         train_x=scaled(rows.x, train, mean, scale),
@@ -141,6 +187,9 @@ def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         columns=rows.columns,
         train_masks=None if masks is None else masks[~test],
         test_masks=None if masks is None else masks[test],
+        train_quantities=None if quantities is None else quantities[~test],
+        test_quantities=None if quantities is None else quantities[test],
+        measure=measure,
         preprocessing=Preprocessing(
             scaling="common",
             input_shape=rows.x.shape[1:],
@@ -148,6 +197,7 @@ def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
             columns=rows.columns,
             mean=tuple(mean.ravel().tolist()),
             scale=tuple(scale.ravel().tolist()),
+            limits=None if measure is None else measure.limits,
         ),
     )
 

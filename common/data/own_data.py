@@ -10,27 +10,54 @@ from common.data.files import read_arrays, read_image
 from common.data.own_tables import read_columns
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError
+from common.tables.measure import measure_of
 from common.tables.reading import TABLE_SUFFIXES, is_table
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
 
 
-def read_npz(path: Path) -> Rows:
+def read_npz(path: Path, task: str = "classification") -> Rows:
     """Return the rows of an ``.npz`` with X and y, optionally client and test (0 or 1).
 
     X is (n, features), or images: (n, height, width), (n, channels, height, width) or
     (n, height, width, channels) with 1 or 3 channels; where ``kind`` says "windows", signals:
     (n, channels, samples). Values of y and client may be any whole
-    numbers or texts; classes and clients are numbered in their sorted order.
+    numbers or texts; classes and clients are numbered in their sorted order. With ``task``
+    regression, or auto and decimals in y, y is a quantity and the classes are its fifths.
     """
     archive = read_arrays(path, "X", "y")
     x = _channels_first(archive, path)
-    class_names, y = numbered_values(archive["y"], f"{path.name}: y")
+    y, quantities, measure = archive["y"], None, None
+    if task == "regression" or (task == "auto" and _has_decimals(y)):
+        quantities = _quantities(y, f"{path.name}: y")
+        measure = measure_of(quantities, f"{path.name}: y")
+        class_names, y = measure.class_names, measure.classes(quantities)
+    else:
+        class_names, y = numbered_values(y, f"{path.name}: y")
     test = _test_marks(archive["test"], path) if "test" in archive else None
-    if "client" not in archive:
-        return Rows(x, y, class_names, test=test)
-    owner_names, owner = numbered_values(archive["client"], f"{path.name}: client")
-    return Rows(x, y, class_names, owner, owner_names, test)
+    owner_names: tuple[str, ...] = ()
+    owner = None
+    if "client" in archive:
+        owner_names, owner = numbered_values(archive["client"], f"{path.name}: client")
+    return Rows(x, y, class_names, owner, owner_names, test, quantities=quantities, measure=measure)
+
+
+def npz_has_quantities(path: Path) -> bool:
+    """Return whether an ``.npz`` has labels with decimals."""
+    return _has_decimals(read_arrays(path, "y")["y"])
+
+
+def _has_decimals(y: Array) -> bool:
+    return y.dtype.kind == "f" and bool((np.trunc(y) != y).any())
+
+
+def _quantities(y: Array, what: str) -> NDArray[np.float64]:
+    if y.ndim != 1 or y.dtype.kind not in "iuf" or not np.isfinite(y).all():
+        raise DataError(
+            f"{what} has shape {y.shape} and type {y.dtype}; task=regression needs one finite "
+            "number for each row"
+        )
+    return y.astype(np.float64)
 
 
 def _channels_first(archive: Mapping[str, Array], path: Path) -> Array:

@@ -9,21 +9,30 @@ from numpy.typing import NDArray
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError, did_you_mean, quotable
 from common.tables import cells
+from common.tables.measure import measure_of
+from common.tables.profiles import profile
+from common.tables.proposing import is_continuous
 from common.tables.reading import RawTable, line_of, read_raw
 from common.tables.table_schema import MOST_CLASSES, sorted_values
 
-__all__ = ["read_columns", "read_table"]
+__all__ = ["read_columns", "read_table", "table_has_quantities"]
 
 _ADVICE = "coterie data check FILE tells all that is unusual, and proposes how to read it"
 
 
 def read_table(
-    path: Path, label_column: str, client_column: str = "", group_column: str = ""
+    path: Path,
+    label_column: str,
+    client_column: str = "",
+    group_column: str = "",
+    task: str = "classification",
 ) -> Rows:
     """Return the rows of a table with a header; `client_column` and `group_column` may be empty.
 
     Every other column is a feature and must hold a number in every row. Labels and clients may be
-    whole numbers or texts, numbered in their sorted order.
+    whole numbers or texts, numbered in their sorted order. With ``task`` regression the label is a
+    number in every row, and its classes are the fifths of the file; with auto, if it has decimals
+    or more values than classes could be.
 
     Raises:
         DataError: a file that is missing, damaged or unfit: what a schema would have to settle.
@@ -39,10 +48,36 @@ def read_table(
         raise DataError(f"{path.name}: no feature columns besides {', '.join(raw.names)}")
     owner_names, owner = _values(raw, client_column) if client_column else ((), None)
     _, group = _values(raw, group_column) if group_column else ((), None)
-    class_names, y = _values(raw, label_column)
-    _check_classes(raw, label_column, class_names)
+    if task == "regression" or (task == "auto" and _is_continuous(raw, label_column)):
+        quantities = _numbers(raw, (label_column,))[:, 0]
+        measure = measure_of(quantities, f"{path.name}: column {label_column!r}")
+        class_names, y = measure.class_names, measure.classes(quantities)
+    else:
+        quantities, measure = None, None
+        class_names, y = _values(raw, label_column)
+        _check_classes(raw, label_column, class_names)
     x = _numbers(raw, features)
-    return Rows(x, y, class_names, owner, owner_names, group=group, columns=features)
+    return Rows(
+        x,
+        y,
+        class_names,
+        owner,
+        owner_names,
+        group=group,
+        columns=features,
+        quantities=quantities,
+        measure=measure,
+    )
+
+
+def table_has_quantities(path: Path, label_column: str) -> bool:
+    """Return whether a table's label has decimals or more numbers than classes could be."""
+    raw = read_raw(path)
+    return label_column in raw.names and _is_continuous(raw, label_column)
+
+
+def _is_continuous(raw: RawTable, name: str) -> bool:
+    return is_continuous(profile(name, raw.column(name)))
 
 
 def read_columns(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:

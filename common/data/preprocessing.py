@@ -15,6 +15,7 @@ from common.data.standardising import scaled
 from common.errors import DataError, quotable
 from common.schema import kebab_case
 from common.tables.fitting import FittedTable
+from common.tables.measure import Measure
 
 __all__ = ["Preprocessing"]
 
@@ -44,6 +45,8 @@ class Preprocessing(BaseModel):
     """Of the training rows, for each feature or channel; with ``scaling`` common."""
     scale: tuple[float, ...] = ()
     """1 / standard deviation of each; 0: constant in training, and so of no meaning."""
+    limits: tuple[float, ...] | None = None
+    """Between the classes of a label that is a quantity, of which the network says one number."""
 
     table: FittedTable | None = None
     """How the cells of a table became the features that are scaled; None: they are its columns."""
@@ -56,6 +59,11 @@ class Preprocessing(BaseModel):
         for name in ("mean", "scale"):
             if len(getattr(self, name)) != wanted:
                 raise ValueError(f"{name} has {len(getattr(self, name))} values, not {wanted}")
+        if self.limits:
+            try:
+                Measure(self.limits)
+            except DataError as error:
+                raise ValueError(str(error)) from None
         if self.scaling == "common" and not self.classes:
             raise ValueError("classes are missing")
         if self.columns and self.input_shape != (len(self.columns),):
@@ -63,6 +71,11 @@ class Preprocessing(BaseModel):
         if self.table is not None and self.table.names != self.columns:
             raise ValueError("the table makes other columns")
         return self
+
+    @property
+    def measure(self) -> Measure | None:
+        """How a network's one number is meant; None where it says a logit for each class."""
+        return Measure(self.limits) if self.limits else None
 
     def with_table(self, table: FittedTable) -> Self:
         """Return the same for features that a table's cells were made into."""

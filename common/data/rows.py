@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataError
+from common.tables.measure import Measure
 
 Array = NDArray[Any]
 IntArray = NDArray[np.int64]
@@ -49,13 +50,20 @@ class Rows:
     """Names of the features, where the file has them."""
     masks: NDArray[np.bool_] | None = None
     """(n, depth, height, width): what is to be found in each volume, where that is the task."""
+    quantities: NDArray[np.float64] | None = None
+    """(n,): a number that is known of each row, where there is one; y is then its class."""
+    measure: Measure | None = None
+    """Of the quantities."""
 
     def __post_init__(self) -> None:
         if self.x.ndim not in (2, 3, 4, 5):
             raise DataError(
                 f"rows of shape {self.x.shape[1:]}: expected (features,), windows or images"
             )
-        parts = (self.x, self.y, self.owner, self.test, self.group, self.masks)
+        parts = (
+            *(self.x, self.y, self.owner, self.test, self.group, self.masks),
+            self.quantities,
+        )
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) != 1 or 0 in self.x.shape:
             raise DataError(
@@ -63,3 +71,7 @@ class Rows:
                 "rows, labels, clients and test marks must be equally many, and at least one"
             )
         require_finite(self.x, "the data")
+        if (self.quantities is None) != (self.measure is None):
+            raise DataError("quantities and their measure must be given together")
+        if self.quantities is not None:
+            require_finite(self.quantities, "the label")

@@ -10,6 +10,7 @@ from common.data.rows import Rows
 from common.errors import DataError
 from common.tables.decoding import decoded
 from common.tables.fitting import FittedTable
+from common.tables.measure import Measure
 from common.tables.reading import read_raw
 from common.tables.table_schema import TableSchema
 
@@ -29,12 +30,24 @@ def site_table(
     """
     table = decoded(read_raw(path), table_schema)
     assert table.label is not None  # it was asked for
-    y = table.label.astype(np.int64)
+    is_quantity = table_schema.task == "regression"
+    measure = Measure(table_schema.label.limits) if is_quantity else None
+    y = measure.classes(table.label) if measure else table.label.astype(np.int64)
+    names = measure.class_names if measure else table_schema.label.categories
     rng = seeds.generator(0, "test-split", site)
-    bare = Rows(np.zeros((len(y), 1)), y, table_schema.label.categories, group=table.group)
+    bare = Rows(np.zeros((len(y), 1)), y, names, group=table.group)
     test = hold_out(bare, test_fraction, rng) if table.test is None else table.test
     if test.all():
         raise DataError(f"{path}: no row is left for training")
     fitted = FittedTable.of(table_schema, table.features[~test])
     x = fitted.features(table.features)
-    return Rows(x, y, bare.class_names, test=test, columns=fitted.names), fitted
+    rows = Rows(
+        x,
+        y,
+        names,
+        test=test,
+        columns=fitted.names,
+        quantities=table.label if measure else None,
+        measure=measure,
+    )
+    return rows, fitted

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.tables import cells
+from common.tables.measure import fifths
 from common.tables.table_schema import MOST_CLASSES
 
 __all__ = ["YES_NO", "ColumnProfile", "profile"]
@@ -44,6 +45,8 @@ class ColumnProfile:
     """How many values differ; 0 where numbers with decimals were not counted."""
     low: float = float("nan")
     high: float = float("nan")
+    fifths: tuple[float, ...] = ()
+    """What cuts its numbers into fifths, where they are more than classes could be."""
     has_words: bool = False
     """Whether most of its cells hold several words."""
     date: str = ""
@@ -172,6 +175,7 @@ def _of_numbers(
         distinct,
         float(finite.min()) if len(finite) else float("nan"),
         float(finite.max()) if len(finite) else float("nan"),
+        () if values else fifths(finite),
     )
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import isfinite
+from statistics import fmean
 
 from common.tables.cells import is_number
 from common.tables.profiles import YES_NO, ColumnProfile
@@ -77,6 +78,7 @@ def _label(found: ColumnProfile) -> TableColumn:
         name=found.name,
         kind="label",
         categories=() if is_continuous(found) else sorted_values(found.values),
+        limits=found.fifths if is_continuous(found) else (),
         missing=_missing(found),
         fill="drop-row" if _missing(found) else "refuse",
     )
@@ -192,9 +194,17 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
         missing=tuple(sorted(missing)) if not drop else (),
         fill=(_FILLS.get(kind) or fills[0]) if fills and not drop else "refuse",  # type: ignore[arg-type]
         categories=categories,
+        limits=_common_limits([c.limits for c in at]) if kind == "label" and not drop else (),
         same=same,
         date=tuple(dict.fromkeys(written for column in used for written in column.date)),
     )
+
+
+def _common_limits(found: Sequence[tuple[float, ...]]) -> tuple[float, ...]:
+    """Return the means of the files' limits; a file with fewer than others has no part."""
+    most = max(map(len, found))
+    means = [fmean(at) for at in zip(*(own for own in found if len(own) == most), strict=True)]
+    return tuple(float(f"{limit:.6g}") for limit in means)
 
 
 def _common_kind(kinds: AbstractSet[str]) -> str | None:

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from common.errors import ConfigError, DataError
 from common.schema import Schema
+from common.tables.measure import Measure
 
 __all__ = [
     "MOST_CLASSES",
@@ -53,6 +54,9 @@ class TableColumn(Schema):
     fill_value: str = Field(default="", description="fill=constant: the value")
     categories: tuple[str, ...] = Field(
         default=(), description="all values, in one order for all sites"
+    )
+    limits: tuple[float, ...] = Field(
+        default=(), description="kind=label, task=regression: quantities between its classes"
     )
     same: Mapping[str, str] = Field(
         default={}, description="what is written, and the value it means"
@@ -197,7 +201,18 @@ class TableSchema(TableProposal):
             raise ValueError("no column is left to learn from: every one is dropped")
         if self.task == "classification":
             self._check_classes()
+        else:
+            self._check_limits()
         return self
+
+    def _check_limits(self) -> None:
+        try:
+            Measure(self.label.limits)
+        except DataError as error:
+            raise ValueError(
+                f"column {self.label.name!r}: {error}; all sites put them between the classes of "
+                "a quantity, and coterie data check proposes them"
+            ) from None
 
     def _check_classes(self) -> None:
         classes = len(self.label.categories)

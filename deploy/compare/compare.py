@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from client_app.simulated_sites import with_task
 from common.data.datasets import locate
 from common.errors import ComparisonError, ConfigError, CoterieError
 from deploy.compare import page, tables
@@ -55,11 +56,11 @@ def compared(grid: Grid, jobs: int = 0, records: Path | None = None) -> Path:
 def _checked(case: Case) -> Case:
     """Return a case that could start: its method can be built and its data set be found."""
     try:
-        methods.build(case.settings)
-        found = locate(case.settings.dataset)
+        found = with_task(case.settings.replace(dataset=locate(case.settings.dataset)))
+        methods.build(found)
     except CoterieError as error:
         raise ConfigError(f"{case.label}: {error}") from None
-    return replace(case, settings=case.settings.replace(dataset=found))
+    return replace(case, settings=found)
 
 
 def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:

@@ -25,7 +25,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from client_app.simulated_sites import simulated_federation
+from client_app.simulated_sites import simulated_federation, with_task
 from client_app.training.convolutional import require_compiler
 from client_app.training.engine import trained_by
 from client_app.training.loop import choose_device
@@ -63,6 +63,8 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         own: node-configs of sites with data of their own; none: the data set is split.
     """
     settings = settings.with_absolute_paths()
+    if settings.table_schema or not own:
+        settings = with_task(settings)
     methods.build(settings)
     run_meter.check(settings)
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
@@ -82,7 +84,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         node_config=_node_config(settings),
         own=own,
         preprocessing=dataset.preprocessing if dataset else None,
-        trained_by=trained_by(settings, dataset.input_shape, dataset.num_classes)
+        trained_by=trained_by(settings, dataset.input_shape, dataset.num_outputs)
         if dataset
         else "",
     ) as grid:

@@ -159,6 +159,14 @@ class ModelGroups(Grouping):
             return ""
         return f"the {self.describe} of models, a row of numbers for each example"
 
+    def reads_probabilities(self, settings: Settings) -> str:
+        """Return predicted classes, or the probabilities of them, where they are compared."""
+        if self.describe == "predictions":
+            return "predicted classes"
+        is_last = settings.of(ProbeSettings).cka_layer == PROBABILITIES
+        of_last = self.describe == "activations" and is_last
+        return "probabilities, unless cka-layer names a layer of the network" if of_last else ""
+
     played_by: ClassVar[str] = f"{STRATEGIES}.model_similarity:ModelSimilarityClustering"
 
     @property

@@ -4,6 +4,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 if TYPE_CHECKING:
+    from common.config import Settings
     from server_app.strategies.base import FederatedTraining
 
 __all__ = ["STRATEGIES", "Description", "Grouping"]
@@ -26,6 +27,10 @@ class Description(Protocol):
     @property
     def needs_classes(self) -> str:
         """What it compares that only rows of classes have, in words; empty: masks will do."""
+        return ""
+
+    def reads_probabilities(self, settings: "Settings") -> str:
+        """Return what it compares that only a model of classes says, in words; empty: nothing."""
         return ""
 
     @property

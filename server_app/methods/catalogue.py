@@ -9,7 +9,7 @@ from common.errors import ConfigError
 from common.foreign.code import contained
 from common.objectives import objective_of
 from common.plugins import Table
-from server_app import masked_data, task_figures
+from server_app import task_figures, tasks
 from server_app.aggregation import aggregator
 from server_app.methods.method import Card, Method
 from server_app.methods.sources import BUILT_IN
@@ -60,7 +60,7 @@ def build(settings: Settings) -> Method:
 def compose(settings: Settings) -> Method:
     """Return the method that the settings name, whatever their protections keep from it."""
     method = _composed(settings)
-    masked_data.check(settings, method.asked)
+    tasks.check(settings, method.asked)
     if ROUTINGS[settings.routing].model_per_cluster and method.group is None:
         raise ConfigError(
             f"routing = {settings.routing!r}: strategy={settings.strategy} groups nobody; "

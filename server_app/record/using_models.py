@@ -170,7 +170,7 @@ def assign(run: Path, parameters: Parameters) -> Assignment:
 
 
 def _made_by(run: Path) -> tuple[Settings, Shape, int]:
-    """Return a run's settings, the shape of a row and the number of classes."""
+    """Return a run's settings, the shape of a row and how many numbers a network says of it."""
     try:
         settings = Settings.parse(tomllib.loads((run / "config.toml").read_text(encoding="utf-8")))
         site = RunFolder(run).sites()[0]
@@ -178,7 +178,7 @@ def _made_by(run: Path) -> tuple[Settings, Shape, int]:
             raise ValueError(f"{SiteEntry.FILE} says no num_classes")
     except (OSError, ValueError, LookupError) as error:
         raise DataError(f"{run} is no run's folder: {error}") from None
-    return settings, tuple(site.input_shape), site.num_classes
+    return settings, tuple(site.input_shape), settings.num_outputs(site.num_classes)
 
 
 def _check(parameters: Parameters, network: nn.Module) -> None:

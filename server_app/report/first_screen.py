@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from server_app import masked_data
+from server_app import tasks
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.recorded_run import RecordedRun
 from server_app.report import energy, objective
@@ -127,7 +127,7 @@ def _accuracy_facts(run: RecordedRun) -> list[Fact]:
     worst, deviation = (f(scores) if len(scores) else math.nan for f in (worst_tenth, spread))
     last = "Accuracy at the end" if run.state == "finished" else "Accuracy, last round"
     return [
-        Fact(last, say.percent(final), masked_data.accuracy_means(run.settings)),
+        Fact(last, say.percent(final), tasks.accuracy_means(run.settings)),
         Fact("Best accuracy", say.percent(best), f"in round {best_round}" if best >= 0 else ""),
         Fact("Worst tenth of the sites", say.percent(worst), "their mean accuracy, last round"),
         Fact(

@@ -75,7 +75,12 @@ def write_model_card(folder: RunFolder, run: RecordedRun) -> None:
 def _rows_in_words(run: RecordedRun, made: Preprocessing | None) -> Iterator[str]:
     parameters = run.results.num_parameters
     size = "" if parameters is None else f" of {parameters:,} parameters"
-    yield f"Network `{run.settings.get('model', 'not known')}`{size}; its outputs are logits."
+    outputs = "its outputs are logits"
+    if run.settings.get("task") == "regression":
+        measure = made and made.measure
+        meant = f": {measure.middle:g} + {measure.unit:g} x output" if measure else ""
+        outputs = f"its one output is the label in the unit of its limits{meant}"
+    yield f"Network `{run.settings.get('model', 'not known')}`{size}; {outputs}."
     if made is None:
         return
     shape = " x ".join(map(str, made.input_shape))

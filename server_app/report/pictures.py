@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from server_app import tasks
 from server_app.record.format import ModelScore, RoundLine
 from server_app.record.recorded_run import FloatArray, RecordedRun, number
 from server_app.report import energy, objective, round_plots, site_plots
@@ -23,7 +24,8 @@ def _draw_progress(run: RecordedRun) -> Picture | Absence:
     accuracy = _per_model(run, lambda scores: scores.accuracy)
     loss = _per_model(run, lambda scores: scores.loss)
     train_loss = run.column(lambda line: line.train_loss)
-    figure = round_plots.progress(run.numbers, accuracy, loss, train_loss)
+    unit = tasks.loss_means(run.settings)
+    figure = round_plots.progress(run.numbers, accuracy, loss, train_loss, unit)
     caption = (
         "Look for curves that level off: accuracy rising and loss falling means that the sites "
         "still learn from each other; every site counts by its held-out rows."

@@ -19,9 +19,13 @@ _SEPARATE_MODELS = 20  # with more, the models' curves become a band
 
 
 def progress(
-    rounds: IntArray, accuracy: FloatArray, loss: FloatArray, train_loss: FloatArray
+    rounds: IntArray,
+    accuracy: FloatArray,
+    loss: FloatArray,
+    train_loss: FloatArray,
+    unit: str = "nats",
 ) -> Figure:
-    """Return curves over rounds (T,): accuracy in percent beside losses in nats.
+    """Return curves over rounds (T,): accuracy in percent beside losses in a unit.
 
     ``accuracy`` and ``loss`` are (1 + m, T): row 0 over all sites, then one row per model, or no
     more rows. NaN leaves a gap.
@@ -34,7 +38,7 @@ def progress(
     dots = "o" if len(rounds) == 1 else ""
     right.plot(rounds, train_loss, ":", marker=dots, ms=3, color=INK, lw=1, label="training rows")
     left.set_ylabel("accuracy (%)")
-    right.set_ylabel("loss (nats)")
+    right.set_ylabel(f"loss ({unit})")
     for axes in (left, right):
         round_axis(axes, rounds)
         axes.grid(visible=True)

@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
+from server_app import tasks
 from server_app.record.format import RoundLine, SiteEntry
 from server_app.record.recorded_run import Json, RecordedRun
 from server_app.report import energy, objective, releases
@@ -119,7 +120,8 @@ def _round_table(run: RecordedRun) -> PageTable:
     rows = [_round_row(line, metrics) for line in run.rounds]
     head = ("round", "attempt", "accuracy", *metrics, "loss", "training loss", "trained")
     more = ("rejected", "missing", "to the sites", "from the sites", "seconds")
-    note = "Losses are in nats; accuracy and loss are over all sites' held-out rows."
+    unit = tasks.loss_means(run.settings)
+    note = f"Losses are in {unit}; accuracy and loss are over all sites' held-out rows."
     return PageTable("Rounds", head + more, rows, frozenset(), note)
 
 

@@ -29,7 +29,7 @@ def percent(share: float | None) -> str:
 
 
 def loss(value: float | None) -> str:
-    """Return a loss in nats with four digits."""
+    """Return a loss with four digits."""
     return number_or_unknown(value, "{:.4f}".format)
 
 

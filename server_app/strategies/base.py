@@ -27,7 +27,7 @@ from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.roster import Roster
 from server_app.rounds.routing import regrouped
 from server_app.strategies.one_round import OneRound
-from server_app.task_figures import tells_classes
+from server_app.task_figures import say_task, tells_classes
 
 log = logging.getLogger("coterie")
 
@@ -278,3 +278,4 @@ class FederatedTraining(OneRound):
             int(self.roster.num_examples.sum()),
             settings.num_server_rounds,
         )
+        say_task(settings)

@@ -66,7 +66,7 @@ class ModelSimilarityClustering(FederatedTraining):
             site = self.roster.sites[0]
             shape = tuple(site.input_shape)
             rows = self._probe_rows(shape, grid, timeout)
-            run = self.settings, shape, site.num_classes
+            run = self.settings, shape, self.settings.num_outputs(site.num_classes)
             self._prober = Prober.of_model(*run, self._layer, rows)
 
     def state(self) -> State:

@@ -55,11 +55,40 @@ def test_added_sums_of_sites_are_those_of_all_rows(drawn, sites):
     parts = [(p[owner == site], y[owner == site]) for site in range(sites) if any(owner == site)]
     sizes = [len(labels) for _, labels in parts]
     for name, metric in TASK_METRICS.items():
+        if metric.task != "classification":
+            continue
         sums = [metric.sums(*part) for part in parts]
         assert all(metric.could_be(s, n, drawn[2]) for s, n in zip(sums, sizes, strict=True)), name
         if metric.adds:
             whole = metric.value(metric.sums(p, y))
             assert metric.pooled(sums, sizes) == pytest.approx(whole, abs=1e-9)
+
+
+QUANTITIES = {
+    "mse": oracle.mean_squared_error,
+    "mae": oracle.mean_absolute_error,
+    "r2": oracle.r2_score,
+}
+
+
+@given(st.integers(0, 10_000), st.integers(2, 60), st.integers(1, 4))
+def test_those_of_quantities_are_scikit_learns_over_all_sites(seed, n, sites):
+    rng = np.random.default_rng(seed)
+    y = rng.normal(1000, 3, n)
+    said, owner = y + rng.normal(size=n), rng.integers(0, sites, n)
+    parts = [(said[owner == site], y[owner == site]) for site in set(owner.tolist())]
+    sizes = [len(labels) for _, labels in parts]
+    for name, expected in QUANTITIES.items():
+        metric = TASK_METRICS[name]
+        assert metric.task == "regression"
+        sums = [metric.sums(*part) for part in parts]
+        assert all(metric.could_be(s, k, 5) for s, k in zip(sums, sizes, strict=True))
+        assert metric.pooled(sums, sizes) == pytest.approx(expected(y, said), rel=1e-9, abs=1e-9)
+
+
+def test_where_all_quantities_are_one_there_is_no_r2():
+    metric = TASK_METRICS["r2"]
+    assert np.isnan(metric.value(metric.sums(np.array([1.0, 2.0]), np.array([5.0, 5.0]))))
 
 
 def test_a_site_of_one_class_has_no_auroc_and_the_others_mean_is_by_rows():
@@ -76,6 +105,10 @@ def test_a_site_of_one_class_has_no_auroc_and_the_others_mean_is_by_rows():
     ("name", "sums"),
     [
         ("accuracy", [3.0]),
+        ("r2", [1.0, 4.0, 2.0]),
+        ("r2", [1.0, 5.0, 2.0, 3.0]),
+        ("r2", [-1.0, 4.0, 2.0, 3.0]),
+        ("r2", [1.0, 4.0, np.inf, 3.0]),
         ("accuracy", [3.0, 5.0]),
         ("accuracy", [np.nan, 4.0]),
         ("macro-f1", [1.0, 1.0, 1.0]),

@@ -71,7 +71,7 @@ def test_models_have_the_metrics_of_the_sites_that_use_them():
 
 
 def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_report):
-    names = [name for name in TASK_METRICS if name != "accuracy"]
+    names = [n for n, m in TASK_METRICS.items() if n != "accuracy" and m.task == "classification"]
     settings = settings_in(
         tmp_path, f"metrics={','.join(names)}", "target-metric=macro-f1", "target-accuracy=0.05"
     )
@@ -108,6 +108,14 @@ def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_re
         ("metrics=brier target-metric=brier", "better the smaller"),
         ("metrics=macro-f1 label-privacy=gaussian", "what metrics=macro-f1 needs"),
         ("metrics=auroc dataset=ixi-tiny strategy=fedavg", "masks"),
+        ("metrics=r2", "is not of task=classification; its metrics are accuracy, balanced"),
+        (
+            "task=regression metrics=auroc",
+            "is not of task=regression; its metrics are mse, mae, r2",
+        ),
+        ("task=regression metrics=mae target-metric=mae", "better the smaller"),
+        ("task=regression strategy=flis", "compares predicted classes"),
+        ("task=regression strategy=fedsccs", "compares probabilities, unless cka-layer names"),
     ],
 )
 def test_what_cannot_be_had_is_refused_before_anything_starts(words, reason):

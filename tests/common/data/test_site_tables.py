@@ -4,7 +4,7 @@ import messy_hospitals
 import numpy as np
 import pytest
 
-from common.data.datasets import load_dataset, load_site_file, locate
+from common.data.datasets import load_dataset, load_site_file, locate, task_of
 from common.data.site_tables import site_table
 from common.errors import ConfigError, DataError
 from common.tables.checking import check_files
@@ -130,11 +130,77 @@ def test_without_a_schema_the_group_is_a_setting(tmp_path):
     assert np.isclose(gaps, gaps.min()).sum() >= 32  # eight runs of five in a row
 
 
-def test_a_label_of_quantities_is_refused_before_anything_is_read(federation, tmp_path):
-    files, path = federation
+@pytest.fixture(scope="module")
+def pressures(tmp_path_factory):
+    """Two hospitals whose label is a quantity, the second in another range, and their schema."""
+    folder = tmp_path_factory.mktemp("pressures")
+    rng = np.random.default_rng(4)
+    files = [folder / "north.csv", folder / "south.csv"]
+    for file, middle in zip(files, (120, 140), strict=True):
+        age = rng.integers(20, 90, 80)
+        label = middle + (age - 50) / 2 + rng.normal(0, 3, 80)
+        rows = [f"{a},{v:.1f}" for a, v in zip(age, label, strict=True)]
+        file.write_text("\n".join(["age,pressure", *rows]))
+    path = folder / "schema.toml"
+    path.write_text(check_files(files, "pressure").proposal.complete().to_toml())
+    return files, path
+
+
+def test_a_label_of_quantities_is_learnt_in_units_that_the_schema_says_to_all_sites(pressures):
+    files, path = pressures
+    schema = TableSchema.read(path)
+    each = [np.quantile(np.loadtxt(f, delimiter=",", skiprows=1)[:, 1], 0.4) for f in files]
+    assert schema.label.limits[1] == pytest.approx(np.mean(each), rel=1e-5)
+    together = load_dataset(",".join(map(str, files)), table_schema=path, seed=3)
+    assert together.measure.limits == schema.label.limits
+    assert (together.num_classes, together.num_outputs) == (5, 1)
+    for number, file in enumerate(files):
+        own = load_site_file(file, name="x", site=file.stem, table_schema=path)
+        chosen = together.train_owner == number
+        np.testing.assert_array_equal(together.train_targets[chosen], own.train_targets)
+        told = np.concatenate([own.train_targets, own.test_targets])
+        raw = np.loadtxt(file, delimiter=",", skiprows=1)[:, 1]
+        found = own.measure.quantities(told)
+        np.testing.assert_allclose(np.sort(found), np.sort(raw), rtol=1e-6)
+        np.testing.assert_array_equal(
+            own.measure.classes(raw), np.searchsorted(own.measure.limits, raw)
+        )
+    classes = load_dataset(
+        ",".join(map(str, files)), table_schema=path, task="classification", seed=3
+    )
+    assert (classes.measure, classes.num_outputs) == (None, 5)
+    np.testing.assert_array_equal(classes.train_targets, together.train_y)
+
+
+def test_a_label_of_quantities_without_common_limits_is_refused(pressures, tmp_path):
+    files, path = pressures
     other = tmp_path / "schema.toml"
-    other.write_text('task = "regression"\n' + path.read_text())
-    with pytest.raises(ConfigError, match="task = 'regression': only classifiers are trained"):
-        load_dataset(",".join(map(str, files)), table_schema=other, seed=0)
-    with pytest.raises(ConfigError, match="task = 'regression': only classifiers are trained"):
-        load_site_file(files[0], name="hearts", site="north", table_schema=other)
+    lines = path.read_text().splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("limits"))
+    end = next(n for n in range(start, len(lines)) if lines[n].endswith("]"))
+    other.write_text("\n".join(lines[:start] + lines[end + 1 :]))
+    with pytest.raises(ConfigError, match=r"'pressure': limits \[\]: must be two finite numbers"):
+        load_dataset(str(files[0]), table_schema=other, seed=0)
+
+
+@pytest.mark.parametrize("kind", ["csv", "npz"])
+def test_without_a_schema_a_label_with_decimals_is_a_quantity(kind, tmp_path):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(100, 2)), rng.normal(size=100)
+    path = tmp_path / f"own.{kind}"
+    if kind == "npz":
+        np.savez(path, X=x, y=y)
+    else:
+        np.savetxt(path, np.c_[x, y], delimiter=",", header="a,b,label", comments="")
+    assert task_of(str(path), "label", None) == "regression"
+    dataset = load_dataset(str(path), seed=0)
+    counts = np.bincount(np.concatenate([dataset.train_y, dataset.test_y]))
+    assert counts.tolist() == [20, 20, 20, 20, 20]
+    assert dataset.preprocessing.limits == dataset.measure.limits
+    with pytest.raises(DataError):
+        load_dataset(str(path), task="classification", seed=0)
+
+
+def test_a_data_set_of_classes_has_no_quantities():
+    with pytest.raises(ConfigError, match="task = 'regression': digits has no quantities"):
+        load_dataset("digits", task="regression", seed=0)

@@ -1,0 +1,137 @@
+"""Runs whose label is a quantity: what they learn, say and predict, and what they refuse."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from sklearn.linear_model import LinearRegression
+from sklearn.metrics import mean_absolute_error, r2_score
+from small_runs import lines
+
+from client_app.simulated_sites import simulated_federation, with_task
+from client_app.site import _check_task
+from client_app.training.loop import TensorRows, evaluate, train
+from common.config import Settings
+from common.errors import ConfigError
+from deploy.predictions import ModelInUse
+from deploy.simulation.grid import simulate
+
+
+def write(path, rows=240):
+    """Write a table of three wards: y is linear in a and b, times ten, with noise."""
+    rng = np.random.default_rng(7)
+    a, b = rng.normal(size=(2, rows))
+    y = 300 + 10 * (2 * a - b) + rng.normal(0, 2, rows)
+    frame = pd.DataFrame({"a": a, "b": b, "y": y, "ward": rng.choice(["e", "n", "s"], rows)})
+    frame.to_csv(path, index=False)
+    return frame
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("regression")
+    frame = write(folder / "wards.csv")
+    settings = Settings.parse(
+        {
+            "dataset": str(folder / "wards.csv"),
+            "label-column": "y",
+            "client-column": "ward",
+            "split": "by-user",
+            "num-clients": 0,
+            "strategy": "similarity",
+            "clients-per-round": 0,
+            "num-clusters": 1,
+            "num-server-rounds": 4,
+            "local-epochs": 4,
+            "metrics": "mae,r2",
+            "target-metric": "r2",
+            "workers": 1,
+            "output-dir": str(folder),
+        }
+    )
+    yield simulate(settings), with_task(settings), frame
+    simulated_federation.cache_clear()
+
+
+def test_a_label_with_decimals_is_learnt_as_a_quantity(played):
+    run, settings, frame = played
+    assert settings.task == "regression"
+    assert 'task = "regression"' in (run / "config.toml").read_text()
+    last = lines(run, "rounds.jsonl")[-1]
+    x, y = frame[["a", "b"]], frame["y"]
+    straight = LinearRegression().fit(x, y)
+    assert last["r2"] > 0.9 * r2_score(y, straight.predict(x))
+    # label methods go by the fifths of the label
+    assert json.loads((run / "sites.json").read_text())[0]["num_classes"] == 5
+
+
+def test_predictions_of_raw_rows_are_what_was_evaluated(played):
+    run, settings, frame = played
+    dataset, sites = simulated_federation(settings.with_absolute_paths())
+    predicted = ModelInUse(run).of_rows(frame)
+    assert list(predicted) == ["prediction"]
+    by_row = {
+        round(label, 4): value
+        for label, value in zip(frame["y"], predicted["prediction"], strict=True)
+    }
+    held_out = np.concatenate([dataset.test_targets[site.test] for site in sites])
+    labels = dataset.measure.quantities(held_out)
+    found = np.array([min(by_row.items(), key=lambda row: abs(row[0] - y))[1] for y in labels])
+    last = lines(run, "rounds.jsonl")[-1]
+    assert last["mae"] == pytest.approx(mean_absolute_error(labels, found), rel=1e-4)
+    assert last["r2"] == pytest.approx(r2_score(labels, found), rel=1e-4)
+    near = np.abs(labels - found) <= dataset.measure.unit / 2
+    assert last["accuracy"] == pytest.approx(near.mean())
+    squares = ((labels - found) / dataset.measure.unit) ** 2
+    assert last["loss"] == pytest.approx(squares.mean(), rel=1e-4)
+
+
+def test_the_report_says_what_accuracy_and_loss_are(played):
+    run, _, _ = played
+    page = (run / "report.html").read_text()
+    assert "a quarter of the distance between the outermost limits" in page
+    assert "Losses are in squared units of the label" in page
+    card = (run / "models" / "model-card.md").read_text()
+    assert "its one output is the label in the unit of its limits: " in card
+
+
+def test_a_site_learns_quantities_only_where_the_run_says_which(played):
+    _, settings, _ = played
+    dataset, _ = simulated_federation(settings.with_absolute_paths())
+    _check_task(settings, dataset, "a")
+    with pytest.raises(ConfigError, match="site a: its label is a quantity"):
+        _check_task(
+            settings.replace(task="auto", metrics="accuracy", target_metric="accuracy"),
+            dataset,
+            "a",
+        )
+    with pytest.raises(ConfigError, match="its label has classes, no quantities"):
+        _check_task(settings, dataset.of_classes(), "a")
+
+
+def test_steps_follow_the_gradient_of_the_squared_error():
+    network = torch.nn.Sequential(torch.nn.utils.skip_init(torch.nn.Linear, 2, 1))
+    x = torch.tensor([[1.0, 2.0], [0.0, 1.0]])
+    y = torch.tensor([3.0, -1.0])
+    with torch.no_grad():
+        network[0].weight.copy_(torch.tensor([[1.0, 1.0]]))
+        network[0].bias.zero_()
+    rows = TensorRows(x, y)
+    before = evaluate(network, rows)
+    # errors are 0 and 2; the second is missed by more than half a unit
+    assert (before.loss, before.accuracy) == (2.0, 0.5)
+    settings = Settings.parse(
+        {
+            "task": "regression",
+            "batch-size": 2,
+            "local-epochs": 1,
+            "momentum": 0,
+            "learning-rate": 0.1,
+        }
+    )
+    train(network, rows, settings, np.random.default_rng(0))
+    # gradient of the mean of squares: 2 / 2 * 2 * (x of the second row, 1)
+    np.testing.assert_allclose(network[0].weight.detach(), [[1.0, 0.8]], rtol=1e-6)
+    assert network[0].bias.item() == pytest.approx(-0.2)
