@@ -194,15 +194,22 @@ def compare(
         Path | None,
         typer.Option(help="folder of recorded runs, which are not played; new ones are added"),
     ] = None,
+    add: Annotated[
+        list[str] | None,
+        typer.Option(help="a strategy beside the file's methods", metavar="NAME"),
+    ] = None,
+    plays: Annotated[
+        bool, typer.Option("--play/--no-play", help="no-play: tables of the runs that are there")
+    ] = True,
 ) -> None:
     """Run many federations, skip those that are done, and write one table."""
     from deploy.compare.compare import compared as play
     from deploy.compare.grid import read_grid
 
     file, settings = _file_first(words or [])
-    grid = read_grid(file, settings, quick=quick, reference=reference)
+    grid = read_grid(file, settings, quick=quick, reference=reference, added=add or ())
     with _ended_by_ctrl_c("interrupted; the same command again plays what has not finished"):
-        play(grid, jobs, recorded)
+        play(grid, jobs, recorded, plays=plays)
 
 
 def _file_first(words: list[str]) -> tuple[Path | None, list[str]]:

@@ -22,3 +22,5 @@ class NamedData:
     """Whether the task is a mask of every volume; the one class then says nothing."""
     by_centre: bool = False
     """Whether its centres are the sites unless the settings say otherwise."""
+    planted: Callable[[str], str] | None = None
+    """Returns the group that was made of a site, by the site's name; None: no groups were made."""

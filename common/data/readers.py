@@ -72,6 +72,15 @@ def turned_digits(groups: int) -> Callable[[DataFolder], Rows]:
     return read
 
 
+def turn_of(site: str) -> str:
+    """Return by how much a site of turned digits turns them, by its name.
+
+    >>> turn_of("turn-180-site-14")
+    'turn-180'
+    """
+    return site.partition("-site-")[0]
+
+
 def mnist(folder: DataFolder) -> Rows:
     """Return MNIST from ``MNIST/raw/``."""
     return _idx_rows(folder, "mnist", "MNIST", ("train", "t10k"), _numbered("", 10))
@@ -337,8 +346,8 @@ def credit_cards(path: Path) -> Rows:
 
 NAMED: Mapping[str, NamedData] = {
     "digits": NamedData(digits),
-    "digits-2-turns": NamedData(turned_digits(2)),
-    "digits-4-turns": NamedData(turned_digits(4)),
+    "digits-2-turns": NamedData(turned_digits(2), planted=turn_of),
+    "digits-4-turns": NamedData(turned_digits(4), planted=turn_of),
     "mnist": NamedData(mnist),
     "fashion-mnist": NamedData(fashion_mnist),
     "emnist": NamedData(emnist),

@@ -150,6 +150,21 @@ COLUMNS = (
         "mean accuracy of the lowest tenth of the sites in the last round",
     ),
     Column(
+        "num_clusters",
+        "clusters",
+        lambda row: row.over_seeds(lambda run: run.num_clusters),
+        1,
+        "groups of sites at the end of the run",
+    ),
+    Column(
+        "agreement",
+        "ARI",
+        lambda row: row.over_seeds(lambda run: run.agreement),
+        2,
+        "adjusted Rand index of the groups at the end with those that were planted in the data: "
+        "1, the same; 0, as by chance, or one group for all",
+    ),
+    Column(
         "joules",
         "J, whole run",
         lambda row: row.over_seeds(lambda run: run.total_joules),

@@ -13,12 +13,12 @@ from deploy.compare import page, tables
 from deploy.compare.figures import Row, RunFigures, rows_of
 from deploy.compare.grid import Case, Grid
 from deploy.compare.recorded import lay_out, record
-from deploy.compare.runs import Outcome, Progress, alone, play
+from deploy.compare.runs import Outcome, Progress, alone, found, play
 from server_app import methods
 from server_app.record.run_folder import RunFolder
 
 
-def compared(grid: Grid, jobs: int = 0, records: Path | None = None) -> Path:
+def compared(grid: Grid, jobs: int = 0, records: Path | None = None, *, plays: bool = True) -> Path:
     """Run what is missing, write the tables and the page, and return the comparison's folder.
 
     Every run is checked before the first one starts.
@@ -28,6 +28,10 @@ def compared(grid: Grid, jobs: int = 0, records: Path | None = None) -> Path:
         jobs: processes; 0: one per core that this process may use.
         records: a folder of recorded runs, which are not played, and to which those that are
             played are added; None: none.
+        plays: whether what is missing is played; else the tables are of what is there.
+
+    Raises:
+        ComparisonError: a run failed, or none is there.
     """
     grid = replace(grid, cases=tuple(_checked(case) for case in grid.cases))
     folder = grid.output
@@ -41,8 +45,12 @@ def compared(grid: Grid, jobs: int = 0, records: Path | None = None) -> Path:
 
         if records:
             lay_out(records, grid.cases, folder / "runs")
-        outcomes = play(grid.cases, folder, jobs or len(os.sched_getaffinity(0)), report)
-        show.end()
+        if plays:
+            outcomes = play(grid.cases, folder, jobs or len(os.sched_getaffinity(0)), report)
+            show.end()
+        else:
+            outcomes = found(grid.cases, folder)
+            _say_missing(outcomes, folder)
         if records:
             record(records, outcomes)
         rows = _write(grid, outcomes, folder)
@@ -56,11 +64,11 @@ def compared(grid: Grid, jobs: int = 0, records: Path | None = None) -> Path:
 def _checked(case: Case) -> Case:
     """Return a case that could start: its method can be built and its data set be found."""
     try:
-        found = with_task(case.settings.replace(dataset=locate(case.settings.dataset)))
-        methods.build(found)
+        located = with_task(case.settings.replace(dataset=locate(case.settings.dataset)))
+        methods.build(located)
     except CoterieError as error:
         raise ConfigError(f"{case.label}: {error}") from None
-    return replace(case, settings=found)
+    return replace(case, settings=located)
 
 
 def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
@@ -83,6 +91,16 @@ def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
 def _in_words(rows: Sequence[Row], grid: Grid) -> str:
     first, *meanings = tables.legend(rows, grid)
     return "\n".join([tables.markdown(rows, grid), "", first, "", *(f"- {m}" for m in meanings)])
+
+
+def _say_missing(outcomes: Sequence[Outcome], folder: Path) -> None:
+    done = sum(outcome.folder is not None for outcome in outcomes)
+    if not done:
+        raise ComparisonError(
+            f"{folder}: none of the {len(outcomes)} runs is there; leave --no-play out, or name "
+            "the folder of their records with --recorded"
+        )
+    print(f"{done} of {len(outcomes)} runs are there")
 
 
 def _refuse_failures(outcomes: Sequence[Outcome]) -> None:

@@ -10,8 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
+from common.data.datasets import DATASETS
 from common.errors import DataError
 from deploy.compare.grid import Case
+from server_app import methods
+from server_app.record.clusters_format import ClustersFile
 from server_app.record.energy_figures import (
     COUNTED,
     Curve,
@@ -50,6 +53,11 @@ class RunFigures:
     """(n,) rounds in which each site's update counted."""
     rows: float
     """On which these updates were trained, each round's counted anew; NaN where not known."""
+    num_clusters: float
+    """At the end of the run; NaN where the method groups nobody, or its record tells no groups."""
+    agreement: float
+    """Adjusted Rand index with the groups that the data were planted in; one group has 0. NaN
+    where none were planted, or the record tells no groups."""
 
     @classmethod
     def of(cls, case: Case, folder: Path) -> "RunFigures":
@@ -70,6 +78,8 @@ class RunFigures:
         lines = [line for line in attempts if line.has_result]
         sites = {entry.site: entry.num_examples for entry in files.sites()}
         times = times_trained(lines, list(sites))
+        formed = (folder / ClustersFile.FILE).exists()
+        clusters = files.load(ClustersFile).sites if formed else None
         return cls(
             case=case,
             folder=folder,
@@ -85,6 +95,8 @@ class RunFigures:
             num_parameters=_num_parameters(results, folder),
             trained=np.array(list(times.values()), dtype=np.int64),
             rows=sum(times[name] * (rows or math.nan) for name, rows in sites.items()),
+            num_clusters=math.nan if clusters is None else float(len(set(clusters.values()))),
+            agreement=_agreement(case, list(sites), clusters),
         )
 
     @cached_property
@@ -119,6 +131,22 @@ class RunFigures:
         """Return the best accuracy held for the window within a budget of joules; NaN if none."""
         best = self.curve.best_sustained(self.case.settings.sustained_rounds, budget)
         return math.nan if best is None else best
+
+
+def _agreement(case: Case, sites: Sequence[str], clusters: Mapping[str, int] | None) -> float:
+    """Return the adjusted Rand index of a run's clusters with the planted groups."""
+    name = case.settings.dataset
+    planted = DATASETS[name].planted if name in DATASETS else None
+    if planted is None:
+        return math.nan
+    if clusters is None:
+        if methods.compose(case.settings).group is not None:
+            return math.nan
+        clusters = dict.fromkeys(sites, 0)
+    from sklearn.metrics import adjusted_rand_score  # takes half a second to load
+
+    groups = [planted(site) for site in sites]
+    return float(adjusted_rand_score(groups, [clusters[site] for site in sites]))
 
 
 def _num_parameters(results: ResultsFile, folder: Path) -> int:

@@ -1,21 +1,21 @@
 """Grid of a comparison: methods x scenarios x seeds, from a TOML file and words.
 
-A scenario is what the sites' data look like: settings of :data:`SCENARIO`. Any other setting with
-several values makes several methods, which are compared with each other within each scenario.
+A scenario is what the sites' data look like: settings of :data:`SCENARIO`, or a federation that the
+file names with all that is its own. Any other setting with several values makes several methods,
+which are compared with each other within each scenario.
 """
 
 import hashlib
 import itertools
 import json
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from common.config import Scalar, Settings, kebab_case, read_toml, split_word, unknown_name
+from common.config import Scalar, Settings, kebab_case, read_toml, unknown_name
 from common.errors import ConfigError, CoterieError
+from deploy.compare.plan import LARGEST, PaperFigures, Plan, Values, from_words
 
 SCENARIO = frozenset(
     {
@@ -24,8 +24,6 @@ SCENARIO = frozenset(
     }
 )
 _SEED = "seed"
-_RANGE = re.compile(r"(\d+)\.\.(\d+)")
-_LARGEST = 100_000  # runs of one comparison; more is a slip of the keyboard
 
 # Where a run is written and how it is executed changes none of its numbers.
 _ELSEWHERE = frozenset(
@@ -38,8 +36,6 @@ _ELSEWHERE = frozenset(
 _TARGET = frozenset({"target-accuracy", "sustained-rounds"})
 _SINGLE = _ELSEWHERE | _TARGET | {"stop-at-target"}
 _DEFAULT_NAME = "comparison"
-
-Values = dict[str, tuple[object, ...]]
 
 
 @dataclass(frozen=True)
@@ -94,28 +90,6 @@ def identity(settings: Settings) -> dict[str, Scalar]:
 
 
 @dataclass(frozen=True)
-class PaperFigures:
-    """What a paper reports of one method in one scenario."""
-
-    method: str
-    at: tuple[tuple[str, object], ...]
-    """Settings that a run must have: of the scenario, and what the figures depend on beside it."""
-    figures: Mapping[str, float]
-    """By name of :data:`PAPER_FIGURES`."""
-
-    def fits(self, case: Case) -> bool:
-        """Whether the figures are of this case's method and scenario."""
-        values = case.settings.to_dict()
-        return self.method == case.method and all(values[key] == value for key, value in self.at)
-
-
-PAPER_FIGURES = ("rounds", "clients", "accuracy", "energy", "training-energy", "deviation")
-"""Rounds to the target, mean clients per round, accuracy (%), energy and that of training alone (%
-of the reference's), standard deviation of the accuracy in the rounds that hold the target (points).
-"""
-
-
-@dataclass(frozen=True)
 class Grid:
     """All runs of a comparison, and how they are shown."""
 
@@ -160,7 +134,12 @@ class Grid:
 
 
 def read_grid(
-    file: Path | None, words: Iterable[str] = (), *, quick: bool = False, reference: str = ""
+    file: Path | None,
+    words: Iterable[str] = (),
+    *,
+    quick: bool = False,
+    reference: str = "",
+    added: Iterable[str] = (),
 ) -> Grid:
     """Return the comparison that a TOML file describes, changed by words; every run is checked.
 
@@ -169,14 +148,17 @@ def read_grid(
         words: ``key=value``, ``key=value,value`` or ``key=first..last``.
         quick: take what the file says under ``[quick]``.
         reference: the method that the others are held against; empty: the file's.
+        added: strategies that are methods beside the file's.
     """
-    plan = _Plan.of(read_toml(file) if file else {}, quick=quick, source=str(file or ""))
-    given = _from_words(words)
+    plan = Plan.of(read_toml(file) if file else {}, quick=quick, source=str(file or ""))
+    given = from_words(words)
     plan.give(given)
-    plan.refuse_several()
+    for strategy in added:
+        plan.add(strategy)
+    plan.refuse_several(_SINGLE)
     common = dict(plan.settings)
     name = str(common.pop("name", (file.stem if file else _DEFAULT_NAME,))[0])
-    cases = tuple(_cases(plan.methods, common))
+    cases = tuple(_cases(plan, common))
     return Grid(
         name=f"{name}-quick" if quick and "name" not in given else name,
         title=plan.title or name,
@@ -190,7 +172,7 @@ def read_grid(
 
 def _stands_in(figures: PaperFigures, cases: Iterable[Case]) -> bool:
     """Whether a figure is of a run asked for: a quick variant leaves methods out."""
-    return any(figures.fits(case) for case in cases)
+    return any(figures.fits(case.method, case.settings) for case in cases)
 
 
 def _first(cases: tuple[Case, ...]) -> str:
@@ -200,18 +182,23 @@ def _first(cases: tuple[Case, ...]) -> str:
 # --- from settings with several values to runs --------------------------------------------------
 
 
-def _cases(methods: Mapping[str, Values], common: Values) -> Iterable[Case]:
+def _cases(plan: Plan, common: Values) -> Iterable[Case]:
     """Yield all runs, one seed after another, so that a table of few seeds exists early."""
+    methods = plan.methods
     seeds = common.get(_SEED, (Settings.parse({}).seed,))
-    scenarios = _product({k: v for k, v in common.items() if k in SCENARIO})
+    varied = _product({k: v for k, v in common.items() if k in SCENARIO})
+    scenarios = [(*named, data) for named in plan.scenarios.items() for data in varied]
     shared = {k: v for k, v in common.items() if k not in SCENARIO and k != _SEED}
     size = len(seeds) * len(scenarios) * sum(_size(shared | own) for own in methods.values())
-    if size > _LARGEST:
-        raise ConfigError(f"the comparison has {size} runs; at most {_LARGEST}: leave values out")
-    for seed, scenario, (name, own) in itertools.product(seeds, scenarios, methods.items()):
-        values = shared | own
+    if size > LARGEST:
+        raise ConfigError(f"the comparison has {size} runs; at most {LARGEST}: leave values out")
+    axes = _several(common)
+    for seed, (title, theirs, data), (name, own) in itertools.product(
+        seeds, scenarios, methods.items()
+    ):
+        values = shared | theirs | own
         for chosen in _product(values):
-            yield _case(name, scenario, chosen, seed, _several(values), _several(common))
+            yield _case((name, title), data, chosen, seed, _several(values), axes)
 
 
 def _size(values: Values) -> int:
@@ -222,23 +209,25 @@ def _size(values: Values) -> int:
 
 
 def _case(
-    name: str,
+    names: tuple[str, str],
     scenario: Mapping[str, object],
     chosen: Mapping[str, object],
     seed: object,
     varied: frozenset[str],
     axes: frozenset[str],
 ) -> Case:
+    name, title = names
     values = {**scenario, **chosen, _SEED: seed}
     try:
         settings = Settings.parse(values).with_absolute_paths()
     except CoterieError as error:
         problem = ", ".join(f"{key}={values[key]}" for key in (*sorted(varied), _SEED))
-        raise ConfigError(f"{name or problem}: {error}") from None
+        where = ", ".join(filter(None, names)) or problem
+        raise ConfigError(f"{where}: {error}") from None
     known = settings.to_dict()
     rows = tuple((key, known[key]) for key in chosen if key in varied)
-    data = ", ".join(_pair(key, known[key]) for key in scenario if key in axes)
-    return Case(name, rows, data, settings)
+    data = [_pair(key, known[key]) for key in scenario if key in axes]
+    return Case(name, rows, ", ".join(filter(None, (title, *data))), settings)
 
 
 def _several(values: Values) -> frozenset[str]:
@@ -259,130 +248,3 @@ def _value(value: Scalar) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     return Path(value).name if isinstance(value, str) and "/" in value else str(value)
-
-
-# --- from files and words to settings with several values ---------------------------------------
-
-
-def _from_words(words: Iterable[str]) -> Values:
-    found: Values = {}
-    for word in words:
-        key, text = split_word(word)
-        if key in found:
-            raise ConfigError(f"{key} is given twice; give each setting once: {key}=value,value")
-        found[key] = tuple(
-            value for part in text.split(",") for value in _expanded(key, part.strip())
-        )
-    return found
-
-
-def _expanded(key: str, value: object) -> Iterable[object]:
-    """Return a value, or the integers from first to last that ``first..last`` stands for."""
-    match = _RANGE.fullmatch(value) if isinstance(value, str) else None
-    if match is None:
-        return (value,)
-    first, last = map(int, match.groups())
-    if not first <= last < first + _LARGEST:
-        raise ConfigError(f"{key} = {value}: a range goes up, and by less than {_LARGEST}")
-    return range(first, last + 1)
-
-
-def _from_table(table: Mapping[str, Any], where: str) -> Values:
-    texts = {key: ",".join(map(str, v)) if isinstance(v, list) else v for key, v in table.items()}
-    known = set(map(kebab_case, Settings.fields(texts)))
-    for key, value in table.items():
-        if key not in known:
-            raise ConfigError(f"{where}: {unknown_name('setting', key, known)}")
-        if isinstance(value, dict) or value == []:
-            raise ConfigError(f"{where}: {key}: give a value, or a list of values")
-    return {
-        key: tuple(
-            entry
-            for given in (value if isinstance(value, list) else [value])
-            for entry in _expanded(key, given)
-        )
-        for key, value in table.items()
-    }
-
-
-@dataclass
-class _Plan:
-    """What a TOML file says, with the words put over it."""
-
-    settings: Values
-    methods: dict[str, Values]
-    title: str
-    note: str
-    reference: str
-    paper: tuple[PaperFigures, ...]
-    source: str
-    file: str
-
-    @classmethod
-    def of(cls, content: Mapping[str, Any], *, quick: bool, source: str) -> "_Plan":
-        allowed = {"title", "note", "reference", "settings", "methods", "quick", "paper"}
-        _only(content, allowed, source)
-        methods = dict(content.get("methods") or {"": {}})
-        settings = dict(content.get("settings", {}))
-        if quick:
-            if "quick" not in content:
-                raise ConfigError("--quick: needs a TOML file with a table [quick]")
-            _only(content["quick"], {"settings", "methods"}, f"{source}: quick")
-            settings |= content["quick"].get("settings", {})
-            methods = _named(methods, content["quick"].get("methods", list(methods)), source)
-        paper = content.get("paper", {})
-        _only(paper, {"source", "figures"}, f"{source}: paper")
-        return cls(
-            settings=_from_table(settings, f"{source}: settings"),
-            methods={
-                name: _from_table(own, f"{source}: methods.{name}") for name, own in methods.items()
-            },
-            title=str(content.get("title", "")),
-            note=str(content.get("note", "")),
-            reference=str(content.get("reference", "")),
-            paper=tuple(
-                _paper_figures(entry, f"{source}: paper.figures", content.get("methods", {}))
-                for entry in paper.get("figures", ())
-            ),
-            source=str(paper.get("source", "")),
-            file=source,
-        )
-
-    def refuse_several(self) -> None:
-        """Refuse several values of what all runs must have in common."""
-        for key in sorted(_SINGLE):
-            if any(
-                len(values.get(key, ())) > 1 for values in (self.settings, *self.methods.values())
-            ):
-                raise ConfigError(f"{key}: all runs of a comparison have the same; give one value")
-
-    def give(self, words: Values) -> None:
-        """Put words over the file's settings; what a method is made of stays as it is."""
-        for key in words:
-            for name, own in self.methods.items():
-                if key in own:
-                    raise ConfigError(f"{key}: the method {name!r} of {self.file} sets it")
-        self.settings |= words
-
-
-def _named(methods: Mapping[str, Any], names: Iterable[str], source: str) -> dict[str, Any]:
-    unknown = [name for name in names if name not in methods]
-    if unknown:
-        raise ConfigError(f"{source}: quick: {unknown_name('method', unknown[0], methods)}")
-    return {name: methods[name] for name in names}
-
-
-def _only(table: Mapping[str, Any], allowed: set[str], where: str) -> None:
-    for key in table:
-        if key not in allowed:
-            raise ConfigError(f"{where}: {unknown_name('key', key, allowed)}")
-
-
-def _paper_figures(entry: Mapping[str, Any], where: str, methods: Iterable[str]) -> PaperFigures:
-    _only(entry, {"method", "at", *PAPER_FIGURES}, where)
-    method = str(entry.get("method", ""))
-    if method.partition(",")[0] not in methods:
-        raise ConfigError(f"{where}: {unknown_name('method', method, methods)}")
-    at = _from_table(entry.get("at", {}), f"{where}: at")
-    figures = {name: float(entry[name]) for name in PAPER_FIGURES if name in entry}
-    return PaperFigures(method, tuple((key, values[0]) for key, values in at.items()), figures)

@@ -42,11 +42,13 @@ def html(
 ) -> str:
     """Return the page; every text is escaped, only the pictures' elements are markup."""
     failed = [outcome for outcome in outcomes if outcome.error]
+    done = sum(outcome.folder is not None for outcome in outcomes)
+    whole = "finished" if done == len(outcomes) else "interrupted"
     return render(
         _TEMPLATE,
         grid=grid,
-        state="failed" if failed else "finished",
-        done=len(outcomes) - len(failed),
+        state="failed" if failed else whole,
+        done=done,
         total=len(outcomes),
         failed=failed,
         settings=_shared_settings(grid),

@@ -1,8 +1,8 @@
 """Recorded runs: a small file for each finished run, which stands for it elsewhere.
 
-``<digest>.json.xz`` holds the settings that decide a run's numbers, its figures, its sites, the
-lines of its rounds and the versions that played it: all that a comparison reads of a run. Neither
-models nor paths are in it.
+``<digest>.json.xz`` holds the settings that decide a run's numbers, its figures, its sites, who was
+grouped with whom at the end, the lines of its rounds and the versions that played it: all that a
+comparison reads of a run. Neither models nor paths are in it.
 """
 
 import hashlib
@@ -15,6 +15,7 @@ from typing import Any
 from common.errors import ConfigError
 from deploy.compare.grid import Case, identity
 from deploy.compare.runs import Outcome, finished
+from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import ResultsFile, RoundLine, SiteEntry
 from server_app.record.run_folder import PIECES, RunFolder
 
@@ -24,6 +25,7 @@ _LARGEST = 1 << 26  # bytes of a record, unpacked
 _PLACES = frozenset({"data-dir"})
 """Of a run's settings those that say where its data lie: another machine has them elsewhere."""
 _RESULTS, _SITES, _ROUNDS = ResultsFile.FILE, SiteEntry.FILE, RoundLine.FILE
+_CLUSTERS = ClustersFile.FILE  # of a method that groups; records of earlier versions have none
 _SETTINGS, _PACKAGES = "settings", "packages"
 
 
@@ -53,6 +55,8 @@ def record(records: Path, outcomes: Iterable[Outcome]) -> None:
                 _SITES: files.read_json(_SITES),
                 _ROUNDS: [line.to_json() for line in files.each(RoundLine)],
             }
+            if (files.path / _CLUSTERS).exists():
+                content[_CLUSTERS] = files.read_json(_CLUSTERS)
             text = json.dumps(content, separators=(",", ":"))
             records.mkdir(parents=True, exist_ok=True)
             RunFolder(records).write(path.name, lzma.compress(text.encode(), preset=9))
@@ -100,6 +104,8 @@ def _write_folder(content: Mapping[str, Any], case: Case, runs: Path) -> None:
         folder.write_json(PIECES, pieces)
     folder.write_json(_RESULTS, content[_RESULTS])
     folder.write_json(_SITES, content[_SITES])
+    if _CLUSTERS in content:
+        folder.write_json(_CLUSTERS, content[_CLUSTERS])
     folder.write(_ROUNDS, "".join(json.dumps(line) + "\n" for line in content[_ROUNDS]))
     done = len(content[_ROUNDS])
     # Last, for it makes the folder count.

@@ -39,7 +39,7 @@ class Outcome:
     folder: Path | None
     """Of a run that finished."""
     error: str = ""
-    """One line; empty if the run finished."""
+    """One line; empty if the run finished, or was not to be played."""
 
 
 Report = Callable[["Progress"], None]
@@ -150,6 +150,11 @@ def play(cases: Sequence[Case], folder: Path, jobs: int, report: Report) -> list
         _Crew(runs, jobs, report).play(missing, progress)
     outcomes |= {outcome.case: outcome for outcome in progress.ended}
     return [outcomes[case] for case in cases]
+
+
+def found(cases: Sequence[Case], folder: Path) -> list[Outcome]:
+    """Return the outcomes of what has finished, in order, and no folder for what has not."""
+    return [Outcome(case, finished(case, folder / "runs")) for case in cases]
 
 
 @dataclass

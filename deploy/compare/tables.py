@@ -8,8 +8,9 @@ from itertools import groupby
 
 from deploy.compare.columns import COLUMNS, Column
 from deploy.compare.figures import Row, RunFigures, Spread
-from deploy.compare.grid import PAPER_FIGURES, Grid
+from deploy.compare.grid import Grid
 from deploy.compare.paired import COMPARED, difference
+from deploy.compare.plan import PAPER_FIGURES
 from deploy.compare.runs import Outcome
 from server_app.record.energy_figures import COUNTED
 
@@ -112,7 +113,7 @@ def _compared(rows: Sequence[Row], grid: Grid) -> list[Column]:
 def _paper(row: Row, grid: Grid) -> dict[str, float]:
     found: dict[str, float] = {}
     for figures in grid.paper:
-        if figures.fits(row.runs[0].case):
+        if figures.fits(row.method, row.runs[0].case.settings):
             found |= figures.figures
     return found
 

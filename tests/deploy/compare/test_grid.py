@@ -83,7 +83,7 @@ def test_file_with_methods_of_several_values(file):
     ]
     assert len(grid.cases) == 18
     [figures] = grid.paper
-    assert [figures.fits(case) for case in first] == [True] + [False] * 5
+    assert [figures.fits(case.method, case.settings) for case in first] == [True] + [False] * 5
     assert figures.figures == {"rounds": 87.8}
 
 
@@ -186,3 +186,88 @@ def test_target_is_part_of_a_run_that_stops_there():
 def test_identity_holds_no_default():
     assert identity(Settings.parse({})) == {}
     assert identity(Settings.parse({"seed": "0", "local-epochs": 7})) == {"local-epochs": 7}
+
+
+FEDERATIONS = """
+reference = "plain"
+[settings]
+num-server-rounds = 3
+seed = "0..1"
+[scenarios.north]
+dataset = "digits-2-turns"
+split = "by-user"
+num-clients = 20
+num-clusters = 2
+[scenarios.south]
+num-clients = 4
+local-epochs = 7
+[methods]
+plain = { strategy = "fedavg", num-clusters = 0 }
+sim = { strategy = "simclust" }
+[quick]
+scenarios = ["south"]
+[quick.settings]
+seed = 0
+"""
+
+
+@pytest.fixture
+def federations(tmp_path):
+    path = tmp_path / "federations.toml"
+    path.write_text(FEDERATIONS)
+    return path
+
+
+def test_federations_by_name_bring_their_own_settings_under_those_of_methods(federations):
+    grid = read_grid(federations)
+    assert [(case.scenario, case.method) for case in grid.cases[:4]] == [
+        ("north", "plain"),
+        ("north", "sim"),
+        ("south", "plain"),
+        ("south", "sim"),
+    ]
+    plain, sim, south, _ = (case.settings for case in grid.cases[:4])
+    assert (plain.num_clusters, sim.num_clusters, south.num_clusters) == (0, 2, 0)
+    assert (sim.num_clients, south.num_clients, south.local_epochs) == (20, 4, 7)
+    # The name is not what a run is known by: the same words elsewhere are the same run.
+    [same] = read_grid(None, ["strategy=fedavg", "num-server-rounds=3", "num-clients=4", "seed=0",
+                              "local-epochs=7"]).cases  # fmt: skip
+    assert same.digest == grid.cases[2].digest
+
+
+def test_quick_variant_names_its_federations(federations):
+    grid = read_grid(federations, quick=True)
+    assert {case.scenario for case in grid.cases} == {"south"}
+    assert len(grid.cases) == 2
+
+
+def test_data_that_words_vary_make_scenarios_of_every_federation(federations):
+    grid = read_grid(federations, ["dirichlet-alpha=0.1,1", "seed=0"])
+    assert {case.scenario for case in grid.cases} == {
+        f"{name}, dirichlet-alpha={alpha}" for name in ("north", "south") for alpha in ("0.1", "1")
+    }
+
+
+def test_a_strategy_can_stand_beside_the_methods(federations):
+    grid = read_grid(federations, quick=True, added=["random-clusters", "flis"])
+    assert [case.method for case in grid.cases] == ["plain", "sim", "random-clusters", "flis"]
+    with pytest.raises(ConfigError, match=r"--add sim: .* has it already"):
+        read_grid(federations, added=["sim"])
+
+
+@pytest.mark.parametrize(
+    ("change", "words", "said"),
+    [
+        (("num-clients = 4", "num-clients = [4, 5]"), (), "scenarios.south: num-clients: a fed"),
+        (("num-clients = 4", "seed = 4"), (), "scenarios.south: seed: a federation is one"),
+        (("num-clients = 4", "target-accuracy = 0.5"), (), "target-accuracy: all runs of a comp"),
+        (("num-clients = 4", "num-clinets = 4"), (), "scenarios.south: .*num-clinets"),
+        (('["south"]', '["west"]'), ("--quick",), "quick: unknown scenario 'west'"),
+        (("", ""), ("local-epochs=2",), "local-epochs: the scenario 'south' of"),
+    ],
+)
+def test_what_no_federation_can_say_is_refused(federations, change, words, said):
+    federations.write_text(federations.read_text().replace(*change))
+    given = [word for word in words if word != "--quick"]
+    with pytest.raises(ConfigError, match=said):
+        read_grid(federations, given, quick="--quick" in words)

@@ -1,7 +1,9 @@
 """Recorded runs: they stand for the runs they were made of, on another machine too."""
 
+import csv
 import json
 import lzma
+import shutil
 
 import pytest
 from typer.testing import CliRunner
@@ -130,3 +132,41 @@ def test_run_that_failed_leaves_no_record(tmp_path):
     [case, _] = grid(tmp_path).cases
     record(tmp_path / "records", [Outcome(case, None, "no")])
     assert not (tmp_path / "records").exists()
+
+
+TURNED = (
+    *("dataset=digits-2-turns", "split=by-user", "num-clients=20"),
+    *("num-server-rounds=1", "local-epochs=1"),
+)
+
+
+def test_groups_at_the_end_are_recorded_and_held_against_the_planted_ones(tmp_path):
+    file = tmp_path / "two.toml"
+    file.write_text(
+        '[methods]\nfedavg = { strategy = "fedavg" }\nlocal = { strategy = "fedavg", objective = '
+        '"local" }\npacfl = { strategy = "pacfl", pacfl-directions = 1, pacfl-angles = "sum" }\n'
+    )
+    words = [str(file), *TURNED, f"output-dir={tmp_path}", "name=two"]
+    runner, records = CliRunner(), str(tmp_path / "records")
+    said = runner.invoke(app, ["compare", *words, "--recorded", records, "--jobs", "1"])
+    assert said.exit_code == 0, said.output
+    shutil.rmtree(tmp_path / "two")
+    again = runner.invoke(app, ["compare", *words, "--recorded", records, "--no-play"])
+    assert "3 of 3 runs are there" in again.output
+    with (tmp_path / "two" / "table.csv").open() as table:
+        found = {row["method"]: row for row in csv.DictReader(table)}
+    assert [float(found[name]["agreement_mean"]) for name in found] == [0, 0, 1]
+    assert [found[name]["num_clusters_mean"] for name in found] == ["", "", "2"]
+
+
+def test_what_is_not_there_is_an_empty_cell_and_nothing_is_played(played, tmp_path):
+    _, records = played
+    words = ["compare", *GRID[:-1], "seed=0..2", f"output-dir={tmp_path}", "--no-play"]
+    said = CliRunner().invoke(app, [*words, "--recorded", str(records)], catch_exceptions=False)
+    assert said.exit_code == 0
+    assert "2 of 3 runs are there" in said.output
+    assert "2 of 3 runs</span>" in (tmp_path / "comparison" / "comparison.html").read_text()
+    assert not list((tmp_path / "comparison" / "runs").glob("*.log"))
+    empty = CliRunner().invoke(app, [*words[:-2], f"output-dir={tmp_path / 'x'}", "--no-play"])
+    assert empty.exit_code != 0
+    assert "none of the 3 runs is there; leave --no-play out" in str(empty.exception or "")

@@ -1,0 +1,190 @@
+"""Plan of a comparison: what a TOML file and words say, as settings with several values."""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from common.config import Settings, kebab_case, split_word, unknown_name
+from common.errors import ConfigError
+
+__all__ = ["LARGEST", "PAPER_FIGURES", "PaperFigures", "Plan", "Values", "from_words"]
+
+Values = dict[str, tuple[object, ...]]
+
+LARGEST = 100_000
+"""Runs of one comparison; more is a slip of the keyboard."""
+_RANGE = re.compile(r"(\d+)\.\.(\d+)")
+
+
+@dataclass(frozen=True)
+class PaperFigures:
+    """What a paper reports of one method in one scenario."""
+
+    method: str
+    at: tuple[tuple[str, object], ...]
+    """Settings that a run must have: of the scenario, and what the figures depend on beside it."""
+    figures: Mapping[str, float]
+    """By name of :data:`PAPER_FIGURES`."""
+
+    def fits(self, method: str, settings: Settings) -> bool:
+        """Whether the figures are of this method, by its row's name, in this run's scenario."""
+        values = settings.to_dict()
+        return self.method == method and all(values[key] == value for key, value in self.at)
+
+
+PAPER_FIGURES = ("rounds", "clients", "accuracy", "energy", "training-energy", "deviation")
+"""Rounds to the target, mean clients per round, accuracy (%), energy and that of training alone (%
+of the reference's), standard deviation of the accuracy in the rounds that hold the target (points).
+"""
+
+
+def from_words(words: Iterable[str]) -> Values:
+    """Return what words say, each setting once: ``key=value,value`` or ``key=first..last``."""
+    found: Values = {}
+    for word in words:
+        key, text = split_word(word)
+        if key in found:
+            raise ConfigError(f"{key} is given twice; give each setting once: {key}=value,value")
+        found[key] = tuple(
+            value for part in text.split(",") for value in _expanded(key, part.strip())
+        )
+    return found
+
+
+def _expanded(key: str, value: object) -> Iterable[object]:
+    """Return a value, or the integers from first to last that ``first..last`` stands for."""
+    match = _RANGE.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return (value,)
+    first, last = map(int, match.groups())
+    if not first <= last < first + LARGEST:
+        raise ConfigError(f"{key} = {value}: a range goes up, and by less than {LARGEST}")
+    return range(first, last + 1)
+
+
+def _from_table(table: Mapping[str, Any], where: str) -> Values:
+    texts = {key: ",".join(map(str, v)) if isinstance(v, list) else v for key, v in table.items()}
+    known = set(map(kebab_case, Settings.fields(texts)))
+    for key, value in table.items():
+        if key not in known:
+            raise ConfigError(f"{where}: {unknown_name('setting', key, known)}")
+        if isinstance(value, dict) or value == []:
+            raise ConfigError(f"{where}: {key}: give a value, or a list of values")
+    return {
+        key: tuple(
+            entry
+            for given in (value if isinstance(value, list) else [value])
+            for entry in _expanded(key, given)
+        )
+        for key, value in table.items()
+    }
+
+
+@dataclass
+class Plan:
+    """What a TOML file says, with the words put over it."""
+
+    settings: Values
+    methods: dict[str, Values]
+    scenarios: dict[str, Values]
+    """Federations by name, each with the settings that are its own; else one without either."""
+    title: str
+    note: str
+    reference: str
+    paper: tuple[PaperFigures, ...]
+    source: str
+    file: str
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any], *, quick: bool, source: str) -> "Plan":
+        """Return what a file's content says; :class:`ConfigError` for what no file can."""
+        allowed = {"title", "note", "reference", "settings", "scenarios", "methods", "quick"}
+        _only(content, allowed | {"paper"}, source)
+        methods = dict(content.get("methods") or {"": {}})
+        scenarios = dict(content.get("scenarios") or {"": {}})
+        settings = dict(content.get("settings", {}))
+        if quick:
+            if "quick" not in content:
+                raise ConfigError("--quick: needs a TOML file with a table [quick]")
+            _only(content["quick"], {"settings", "methods", "scenarios"}, f"{source}: quick")
+            settings |= content["quick"].get("settings", {})
+            methods = _named("method", methods, content["quick"], source)
+            scenarios = _named("scenario", scenarios, content["quick"], source)
+        paper = content.get("paper", {})
+        _only(paper, {"source", "figures"}, f"{source}: paper")
+        return cls(
+            settings=_from_table(settings, f"{source}: settings"),
+            methods={
+                name: _from_table(own, f"{source}: methods.{name}") for name, own in methods.items()
+            },
+            scenarios={
+                name: _single(own, f"{source}: scenarios.{name}") for name, own in scenarios.items()
+            },
+            title=str(content.get("title", "")),
+            note=str(content.get("note", "")),
+            reference=str(content.get("reference", "")),
+            paper=tuple(
+                _paper_figures(entry, f"{source}: paper.figures", content.get("methods", {}))
+                for entry in paper.get("figures", ())
+            ),
+            source=str(paper.get("source", "")),
+            file=source,
+        )
+
+    def refuse_several(self, single: Iterable[str]) -> None:
+        """Refuse several values of what all runs must have in common."""
+        parts = (self.settings, *self.methods.values())
+        for key in sorted(single):
+            of_one = any(key in values for values in self.scenarios.values())
+            if of_one or any(len(values.get(key, ())) > 1 for values in parts):
+                raise ConfigError(f"{key}: all runs of a comparison have the same; give one value")
+
+    def give(self, words: Values) -> None:
+        """Put words over the file's settings; what a method is made of stays as it is."""
+        for key in words:
+            for kind, parts in (("method", self.methods), ("scenario", self.scenarios)):
+                for name, own in parts.items():
+                    if key in own:
+                        raise ConfigError(f"{key}: the {kind} {name!r} of {self.file} sets it")
+        self.settings |= words
+
+    def add(self, strategy: str) -> None:
+        """Put a strategy beside the methods, by its name."""
+        if strategy in self.methods:
+            raise ConfigError(f"--add {strategy}: {self.file or 'the comparison'} has it already")
+        self.methods[strategy] = {"strategy": (strategy,)}
+
+
+def _named(
+    kind: str, known: Mapping[str, Any], quick: Mapping[str, Any], source: str
+) -> dict[str, Any]:
+    names = quick.get(f"{kind}s", list(known))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise ConfigError(f"{source}: quick: {unknown_name(kind, unknown[0], known)}")
+    return {name: known[name] for name in names}
+
+
+def _single(table: Mapping[str, Any], where: str) -> Values:
+    values = _from_table(table, where)
+    for key, several in values.items():
+        if len(several) > 1 or key == "seed":
+            raise ConfigError(f"{where}: {key}: a federation is one scenario; give one value")
+    return values
+
+
+def _only(table: Mapping[str, Any], allowed: set[str], where: str) -> None:
+    for key in table:
+        if key not in allowed:
+            raise ConfigError(f"{where}: {unknown_name('key', key, allowed)}")
+
+
+def _paper_figures(entry: Mapping[str, Any], where: str, methods: Iterable[str]) -> PaperFigures:
+    _only(entry, {"method", "at", *PAPER_FIGURES}, where)
+    method = str(entry.get("method", ""))
+    if method.partition(",")[0] not in methods:
+        raise ConfigError(f"{where}: {unknown_name('method', method, methods)}")
+    at = _from_table(entry.get("at", {}), f"{where}: at")
+    figures = {name: float(entry[name]) for name in PAPER_FIGURES if name in entry}
+    return PaperFigures(method, tuple((key, values[0]) for key, values in at.items()), figures)
