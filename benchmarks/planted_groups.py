@@ -46,6 +46,16 @@ METHODS: Mapping[str, Words] = {
     "FL+HC, silhouette": {"strategy": "fl-hc", "cluster-at-round": 5, "num-clusters": 0},
     "FedGroup": {"strategy": "fed-group"},
     "FedGroup, madc": {"strategy": "fed-group", "fedgroup-measure": "madc"},
+    "PACFL": {"strategy": "pacfl"},
+    "PACFL, 1 direction": {"strategy": "pacfl", "pacfl-directions": 1},
+    "PACFL, 1 direction, all angles, silhouette": {
+        "strategy": "pacfl",
+        "pacfl-directions": 1,
+        "pacfl-angles": "sum",
+        "num-clusters": 0,
+    },
+    "EMD-CFL": {"strategy": "emd-cfl"},
+    "EMD-CFL, silhouette": {"strategy": "emd-cfl", "num-clusters": 0},
     "FedSCCS": {"strategy": "fedsccs", "cluster-at-round": 5},
     "FedSCCS, silhouette": {"strategy": "fedsccs", "cluster-at-round": 5, "num-clusters": 0},
 }

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
@@ -26,9 +27,11 @@ from client_app.site import Site, open_site, require
 from client_app.training import engine, personal
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages, plugins
-from common.errors import CoterieError
+from common.errors import CoterieError, DataError
 from common.messages import (
+    BasesReport,
     ChoiceReport,
+    EmbeddedReport,
     EvaluateReport,
     FineTuneReport,
     Introduction,
@@ -144,6 +147,30 @@ def _seen_report(site: Site, order: Order, seen: SeenRows, seconds: float) -> Re
         counts=list(seen.counts.values()),
         seconds=seconds,
     )
+
+
+@app.query("embedded_rows")
+@_of_site
+def embedded_rows(message: Message, site: Site) -> Message:
+    """Send what the model makes of some training rows, if the site's configuration releases it."""
+    require(site, "representations")
+    watch = Stopwatch()
+    order, parameters = _whole_task(message, site)
+    rows = probing.embedded(parameters, site)
+    report = EmbeddedReport(site.name, order.round, order.attempt, order.model, watch.seconds)
+    return messages.reply(message, report, {messages.EMBEDDED: rows})
+
+
+@app.query("class_bases")
+@_of_site
+def class_bases(message: Message, site: Site) -> Message:
+    """Send leading directions of the rows of every class, if the site's configuration says so."""
+    require(site, "class-bases")
+    bases = probing.class_bases(site)
+    if not bases:
+        raise DataError("all training rows are zeros, which have no direction")
+    report = BasesReport(site.name, list(bases), [basis.shape[1] for basis in bases.values()])
+    return messages.reply(message, report, {messages.BASES: np.hstack(list(bases.values()))})
 
 
 @app.query("class_statistics")

@@ -1,4 +1,7 @@
-"""Representations: what a model makes of a site's own rows, the inputs of its last layer."""
+"""Representations: what a model makes of a site's own rows, the inputs of its last layer.
+
+Beside them, what describes the rows without a model: the leading directions of each class.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +15,7 @@ from client_app.training import engine, loop
 from client_app.training.loop import TensorRows
 from common import models, seeds
 from common.messages import MOST_ROWS_SEEN, Parameters
-from common.privacy.disclosures import RowSettings
+from common.privacy.disclosures import BasesSettings, EmbeddedRowSettings, RowSettings
 
 
 @dataclass(frozen=True)
@@ -40,16 +43,66 @@ def represented(parameters: Parameters, site: Site) -> SeenRows:
     known = [label for label in range(len(counts)) if counts[label] >= min_rows]
     chosen = [site.rows.train[_rows_of(label, labels, site)] for label in known]
     rows = np.concatenate([np.empty(0, dtype=np.int64), *chosen])
+    seen = _seen(parameters, site, rows)
+    return SeenRows(seen, {label: int(counts[label]) for label in known})
+
+
+def embedded(parameters: Parameters, site: Site) -> np.ndarray:
+    """Return what the model makes of ``emd-rows`` training rows, (m, d) float32, without classes.
+
+    They are drawn by the seed; all of a site that has fewer.
+    """
+    most = site.settings.of(EmbeddedRowSettings).emd_rows
+    rng = seeds.generator(site.settings.seed, "embedded", site.name)
+    train = site.rows.train
+    return _seen(parameters, site, np.sort(rng.choice(train, min(most, len(train)), replace=False)))
+
+
+def _seen(parameters: Parameters, site: Site, rows: np.ndarray) -> np.ndarray:
     settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
     network = engine.network_with(
         parameters, settings.model, dataset.input_shape, dataset.num_outputs, device
     )
     with loop.one_thread(device):
-        seen = last_inputs(
+        return last_inputs(
             network, TensorRows.on(device, dataset.train_x[rows], dataset.train_y[rows])
         )
-    return SeenRows(seen, {label: int(counts[label]) for label in known})
+
+
+def class_bases(site: Site) -> dict[int, np.ndarray]:
+    """Return for each class the leading left singular vectors of its rows, (features, p) float32.
+
+    Vahidian et al., PACFL: of the matrix (features, rows) of standardised training rows, which is
+    not centred. p is ``pacfl-directions``, or the rank of a class that has less; a class of zeros
+    alone has no direction and is left out.
+    """
+    most = site.settings.of(BasesSettings).pacfl_directions
+    inputs, labels = site.train
+    found = {}
+    for label in np.unique(labels).tolist():
+        rows = inputs[labels == label].reshape(np.count_nonzero(labels == label), -1)
+        found[label] = leading_directions(rows.T, most).astype(np.float32)
+    return {label: basis for label, basis in found.items() if basis.shape[1]}
+
+
+def leading_directions(columns: np.ndarray, most: int) -> np.ndarray:
+    """Return the leading left singular vectors of a matrix (d, n), (d, at most ``most``) float64.
+
+    >>> leading_directions(np.array([[3.0, 3.0], [0.0, 0.0]]), 2).round(6).tolist()
+    [[1.0], [0.0]]
+    """
+    matrix = np.asarray(columns, dtype=np.float64)
+    if matrix.shape[1] > matrix.shape[0]:
+        # R of the transpose's QR has the same left singular vectors, and d columns in place of n.
+        matrix = np.linalg.qr(matrix.T, mode="r").T
+    left, values, _ = np.linalg.svd(matrix, full_matrices=False)
+    rank = int(np.count_nonzero(values > values[0] * max(matrix.shape) * np.finfo(np.float32).eps))
+    chosen = left[:, : min(most, rank)]
+    # The sign is arbitrary: the largest entry is positive, so that a run is the same everywhere.
+    largest = np.abs(chosen).argmax(axis=0)
+    signed: np.ndarray = chosen * np.sign(chosen[largest, np.arange(chosen.shape[1])])
+    return signed
 
 
 def _rows_of(label: int, labels: np.ndarray, site: Site) -> np.ndarray:

@@ -28,7 +28,9 @@ from common.messages.form import check_form
 from common.messages.keys import (
     ARRAYS,
     CHOOSE,
+    CLASS_BASES,
     CLASS_STATISTICS,
+    EMBEDDED_ROWS,
     EVALUATE,
     FIGURES,
     FINE_TUNE,
@@ -46,14 +48,12 @@ from common.messages.keys import (
 )
 from common.messages.marks import MessageMark, Opened, marked
 from common.messages.records import (
-    DISCLOSURES,
     METERED,
     MOMENTS,
     MOST_LOSS,
     MOST_ROWS_SEEN,
     MOST_SECONDS,
     PROBE,
-    RELEASES,
     ROWS_SEEN,
     EvaluateReport,
     FineTuneReport,
@@ -74,13 +74,19 @@ from common.messages.records import (
     Usage,
     check_range,
 )
+from common.messages.releases import DISCLOSURES, RELEASES
+from common.messages.row_descriptions import BASES, EMBEDDED, BasesReport, EmbeddedReport
 from common.messages.template import Template, check_arrays
 
 __all__ = [
     "ARRAYS",
+    "BASES",
     "CHOOSE",
+    "CLASS_BASES",
     "CLASS_STATISTICS",
     "DISCLOSURES",
+    "EMBEDDED",
+    "EMBEDDED_ROWS",
     "EVALUATE",
     "FIGURES",
     "FINE_TUNE",
@@ -103,8 +109,10 @@ __all__ = [
     "TRAIN",
     "TRAIN_CHOICE",
     "USAGE",
+    "BasesReport",
     "ChoiceOrder",
     "ChoiceReport",
+    "EmbeddedReport",
     "EvaluateReport",
     "FineTuneReport",
     "Introduction",

@@ -116,17 +116,6 @@ class Introduction(Record):
             check_range("link_rate", self.link_rate, *_LINK_RATES)
 
 
-RELEASES = (
-    *("label-histogram", "label-distances", "label-products"),
-    *("model", "masked-model", "loss", "model-choice"),
-)
-"""What a site can be asked for beyond its introduction and the metrics of its own evaluation."""
-
-DISCLOSURES = ("probe-rows", "representations", "class-statistics", "representation-products")
-"""What a site releases only where its own configuration names it: rows, what a model makes of each
-of them, the mean and second moment of that in every class, or its products with another site's."""
-
-
 @dataclass(frozen=True)
 class LabelHistogram(Record):
     """A site's answer to ``query.label_histogram``."""

@@ -9,7 +9,7 @@ from common.config import Settings
 from common.messages import DISCLOSURES
 from common.plugins import PieceSettings
 
-__all__ = ["FOR_COSTS", "RowSettings", "asked"]
+__all__ = ["FOR_COSTS", "BasesSettings", "EmbeddedRowSettings", "RowSettings", "asked"]
 
 FOR_COSTS: Mapping[str, tuple[str, ...]] = {
     "clear": ("representations",),
@@ -24,6 +24,30 @@ class RowSettings(PieceSettings):
     min_rows: int = Field(
         20, ge=2, description="ot-groups: rows of a class that a site needs for it to be compared"
     )
+
+
+class BasesSettings(PieceSettings):
+    """How much of its rows a site discloses as directions, as server and sites read it."""
+
+    pacfl_directions: int = Field(
+        3, ge=1, le=1000, description="pacfl: leading directions that a site sends of each class"
+    )
+
+    def discloses(self, settings: Settings) -> frozenset[str]:
+        """Return the directions."""
+        return frozenset({"class-bases"})
+
+
+class EmbeddedRowSettings(PieceSettings):
+    """How many of its rows a site discloses as a model embeds them, as server and sites read it."""
+
+    emd_rows: int = Field(
+        100, ge=2, le=10_000, description="emd-cfl: training rows that a site sends embedded"
+    )
+
+    def discloses(self, settings: Settings) -> frozenset[str]:
+        """Return what a model makes of rows."""
+        return frozenset({"representations"})
 
 
 def asked(settings: Settings) -> tuple[str, ...]:

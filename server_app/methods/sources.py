@@ -6,6 +6,7 @@ from server_app.methods import (
     balanced,
     baselines,
     clustered,
+    clustered_by_rows,
     elhussein,
     fama,
     morafah,
@@ -25,5 +26,6 @@ BUILT_IN: Mapping[str, Composition] = {
     **morafah.METHODS,
     **elhussein.METHODS,
     **clustered.METHODS,
+    **clustered_by_rows.METHODS,
     **balanced.METHODS,
 }

@@ -60,6 +60,17 @@ WORDS: dict[str, Word] = {
     "row-costs": Word(
         "what it costs to carry the rows of one site onto another's", brings=_COUNTED
     ),
+    "class-bases": Word(
+        "the leading directions of each site's rows in each class",
+        without_model=True,
+        # they tell which classes a site has, and look like its rows
+        hidden_by=frozenset(
+            {
+                *(f"label-privacy={kind}" for kind in ("gaussian", "k-rr", "paper", "two-party")),
+                "statistics-privacy=zcdp",
+            }
+        ),
+    ),
     "accuracies": Word("each site's accuracy on its held-out rows"),
     "rehearsals": Word("more than one update of a site in a round"),
 }
@@ -257,8 +268,9 @@ PROTECTIONS: list[Protection] = [
         "clips its update and adds noise, (epsilon, delta) for all runs of a model together, for "
         "replacing all rows of a site. The training loss stays at the site.",
         still="Losses and accuracies that the site is asked for, which of several models it "
-        "chooses (ifca: a release of its own, without noise), label histograms, rows of a probe "
-        "and durations leave as they are unless another protection covers them.",
+        "chooses (ifca: a release of its own, without noise), label histograms, rows of a "
+        "probe, directions of rows (pacfl), embedded rows (emd-cfl) and durations leave as they "
+        "are unless another protection covers them.",
         instead="use a strategy that trains nobody twice in a round, as random or simclust, or "
         "update-privacy=central-dp",
         chosen=_updates("local-dp"),

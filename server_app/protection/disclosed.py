@@ -56,6 +56,8 @@ WHAT: Mapping[str, str] = {
     messages.LOSS: "loss of a model on the training rows",
     messages.PROBE_ROWS: "training rows themselves, without labels",
     messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",
+    messages.EMBEDDED_ROWS: "what the shared model makes of some training rows",
+    messages.CLASS_BASES: "leading directions of the training rows of each class",
     messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
     messages.TRAIN: "trained model, rows, training loss",
     messages.TRAIN_CHOICE: "which of several models fits best, trained, rows, training loss",

@@ -60,6 +60,7 @@ WORDS = {
     "models": "models",
     "every-model": "models",
     "representations": "representations of single rows",
+    "class-bases": "leading directions of each site's rows",
     "rehearsals": "",
     "accuracies": "",
     "links": "links",

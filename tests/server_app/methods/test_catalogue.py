@@ -284,6 +284,8 @@ def test_methods_say_what_they_see():
     assert needs["fedamp"] == {"every-model"}
     assert needs["ifca"] == {"model-choice"}
     assert needs["cfl"] == {"updates"}
+    assert needs["pacfl"] == {"class-bases"}
+    assert needs["emd-cfl"] == {"representations"}
     assert needs["flis"] == needs["flis-sampling"] == {"models", "every-model"}
     assert needs["afl"] == {"sizes", "losses"}
     assert needs["oort"] == {"sizes", "losses", "links"}

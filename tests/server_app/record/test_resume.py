@@ -44,6 +44,8 @@ METHODS = {
     "cfl": {"cfl-first-round": 1, "cfl-mean-norm": 100},
     "fl-hc": {"cluster-at-round": 2, "num-clusters": 2, "selection": "worst"},
     "fed-group": {"num-clusters": 2, "selection": "random"},
+    "pacfl": {"num-clusters": 2, "selection": "random"},
+    "emd-cfl": {"num-clusters": 2, "selection": "worst"},
     "flis": {"flis-threshold": 0.5},
     "flis-sampling": {"flis-threshold": 0.5, "clients-per-round": 2},
     "ot-groups": {"num-clusters": 2, "selection": "worst"},
@@ -71,7 +73,7 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 
 COSTS = ("seconds", "bytes", "joules", "kg_co2e")
-BEFORE_ROUNDS = {"introduce", "label_histogram", "representations"}
+BEFORE_ROUNDS = {"introduce", "label_histogram", "representations", "class_bases", "embedded_rows"}
 
 
 def computed(folder: Path):
@@ -176,7 +178,7 @@ def test_killed_at_60_random_points_a_run_ends_with_the_same_numbers(whole, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["ifca", "fesem", "cfl", "fl-hc", "fed-group"])
+@pytest.mark.parametrize("method", ["ifca", "fesem", "cfl", "fl-hc", "fed-group", "emd-cfl"])
 @pytest.mark.parametrize("share", [0.3, 0.7])
 def test_clustered_training_goes_on_before_and_after_its_groups_are_formed(
     whole, tmp_path, method, share

@@ -1,0 +1,99 @@
+"""Clustered training by rows alone: methods that compare what sites give out of their rows."""
+
+from collections.abc import Mapping
+
+from common.config import Settings
+from common.privacy.disclosures import BasesSettings, EmbeddedRowSettings
+from server_app.clustering import by_rows
+from server_app.clustering.by_rows import PacflSettings
+from server_app.methods.method import Card, Composition, Method, model_per_cluster
+
+_CLUSTERED = ("selection", "clients-per-round")
+
+
+def pacfl(settings: Settings) -> Method:
+    """Principal angles between what sites' rows span, before round 1: Vahidian et al."""
+    return model_per_cluster(by_rows.by_principal_angles(settings), settings)
+
+
+PACFL = Composition(
+    pacfl,
+    card=Card(
+        paper="Vahidian et al. 2023",
+        source=(
+            "Vahidian, Morafah, Wang, Kungurtsev, Chen, Shah, Lin, “Efficient Distribution "
+            "Similarity Identification in Clustered Federated Learning via Principal Angles "
+            "Between Client Data Subspaces”, AAAI 2023, PACFL"
+        ),
+        trains="all, one or the worst half of every cluster",
+        sees="leading directions of each site's rows in each class",
+        rule=(
+            "Before round 1 every site sends, for each class that it has, the pacfl-directions "
+            "leading left singular vectors of its matrix of standardised training rows, (features, "
+            "rows), not centred; a class of fewer rows sends what it has. Side by side they span a "
+            "subspace, and two sites are as far apart as the smallest principal angle between "
+            "theirs, or the sum of all (pacfl-angles), in degrees. Groups merge by average "
+            "linkage up to pacfl-threshold, or until num-clusters are left, or where the "
+            "silhouette is largest; each has a model from round 1 on. A site that joins late goes "
+            "to the group of least mean distance. The authors' code takes the smallest angle "
+            "between single vectors, where their arbitrary signs count; here the angles are those "
+            "of the subspaces."
+        ),
+        assumes=(
+            "Rows of a kind lie along the same directions as they come. With more directions than "
+            "features every subspace is the whole space, and all angles are 0: few features need "
+            "few directions, or pacfl-angles=sum where sites have other classes."
+        ),
+        costs=(
+            "One message before round 1: features times directions times classes numbers from "
+            "each site. The vectors look like the site's rows and tell which classes it has, so a "
+            "site must opt in: it lists class-bases in its releases."
+        ),
+        settings=(
+            *("pacfl-directions", "pacfl-angles", "pacfl-threshold"),
+            *("num-clusters", "max-clusters", *_CLUSTERED),
+        ),
+        example="num-clusters=3",
+    ),
+    settings=(PacflSettings, BasesSettings),
+)
+
+
+def emd_cfl(settings: Settings) -> Method:
+    """Wasserstein distances of rows as the model of round 1 embeds them: Zhang et al."""
+    return model_per_cluster(by_rows.by_embedded_rows(settings), settings)
+
+
+EMD_CFL = Composition(
+    emd_cfl,
+    card=Card(
+        paper="Zhang et al. 2025",
+        source="Zhang, Williams, Toni, arXiv 2506.07769, clustering by the earth mover's distance",
+        trains="everybody, then all, one or the worst half of every cluster",
+        sees="representations of single rows",
+        rule=(
+            "Everybody trains one model in round 1. It then runs over emd-rows training rows of "
+            "each site, drawn by the seed, and what it makes of them (the inputs of its last "
+            "layer) goes to the server, without their classes. Two sites are as far apart as the "
+            "exact 1-Wasserstein distance of their rows, with Euclidean costs and equal weights. "
+            "Groups merge by average linkage until num-clusters are left, or where the silhouette "
+            "is largest, and each has a model of its own from round 2 on. A site that joins late "
+            "embeds its rows by the same model and goes to the group of least mean distance. It "
+            "is ot-groups without classes. Linkage and silhouette are ours: the paper's rule was "
+            "not at hand."
+        ),
+        assumes="A model trained for a round already sees what sites have in common.",
+        costs=(
+            "Everybody's training in round 1, then one message: emd-rows times the width of the "
+            "last hidden layer from each site, and a transport plan for each pair on the server. "
+            "Whoever holds these knows much of the rows, so a site must opt in: it lists "
+            "representations in its releases."
+        ),
+        settings=("emd-rows", "num-clusters", "max-clusters", *_CLUSTERED),
+        example="num-server-rounds=10",
+    ),
+    settings=(EmbeddedRowSettings,),
+)
+
+
+METHODS: Mapping[str, Composition] = {"pacfl": PACFL, "emd-cfl": EMD_CFL}
