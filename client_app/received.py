@@ -7,6 +7,7 @@ from flwr.app import RecordDict
 from client_app.site import Site
 from common import messages, models
 from common.messages import Parameters, Template
+from common.objectives import ServerMemory, objective_of
 from common.sharing import first_memory, parts_of_network, sent_beside
 
 __all__ = ["received_model", "received_models"]
@@ -38,17 +39,22 @@ def received_models(content: RecordDict, site: Site, number: int) -> list[Parame
 def _check(parameters: Parameters, site: Site, *, trains: bool) -> None:
     settings, dataset = site.settings, site.dataset
     network = settings.model, dataset.input_shape, dataset.num_outputs
-    messages.check_arrays(parameters, _template(settings.objective, *network, trains))
+    memory = objective_of(settings).memory if trains else None
+    messages.check_arrays(parameters, _template(settings.objective, *network, memory))
 
 
 @functools.lru_cache(maxsize=4)
 def _template(
-    objective: str, model: str, input_shape: tuple[int, ...], num_outputs: int, trains: bool
+    objective: str,
+    model: str,
+    input_shape: tuple[int, ...],
+    num_outputs: int,
+    memory: ServerMemory | None,
 ) -> Template:
     whole = models.parameters_of(models.blank(model, input_shape, num_outputs))
     shared = parts_of_network(objective, model, input_shape, num_outputs).shared
     received = {name: value for name, value in whole.items() if name in shared}
-    if trains:
+    if memory is not None:
         buffers = models.buffer_names(model, input_shape, num_outputs)
-        received |= sent_beside(objective, first_memory(received, buffers), 0)
+        received |= sent_beside(memory, first_memory(received, buffers), 0)
     return Template.of(received)

@@ -11,7 +11,15 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Parameters
 from common.networks import Shape
-from common.objectives import BATCH_NORM, BODY, HEAD, OBJECTIVES, beside_model, head_of
+from common.objectives import (
+    BATCH_NORM,
+    BODY,
+    HEAD,
+    OBJECTIVES,
+    ServerMemory,
+    beside_model,
+    head_of,
+)
 
 __all__ = [
     "Parts",
@@ -92,9 +100,8 @@ def first_memory(model: Parameters, buffers: Iterable[str]) -> dict[str, np.ndar
     return {name: np.zeros(model[name].shape, np.float32) for name in names}
 
 
-def sent_beside(objective: str, memory: Parameters, era: int) -> dict[str, np.ndarray]:
-    """Return what goes with a model to sites that train it; nothing for most objectives."""
-    known = OBJECTIVES.named(objective).memory
+def sent_beside(known: ServerMemory | None, memory: Parameters, era: int) -> dict[str, np.ndarray]:
+    """Return what goes with a model to sites that train it; nothing where nothing is remembered."""
     if known is None:
         return {}
     return beside_model(memory if known.travels else {}, np.array(era, np.int64))

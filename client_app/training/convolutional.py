@@ -15,6 +15,7 @@ from client_app.training import compiler, convolutional_c
 from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
 from client_app.training.dense import Frozen
 from client_app.training.optimizers import SgdSettings
+from client_app.training.orders import row_orders
 from common.config import Settings
 from common.errors import ConfigError
 from common.objectives import Pull
@@ -159,7 +160,7 @@ class ConvolutionalSgd:
             rows: (m,) the client's rows.
             rng: decides the row order of each epoch, as in :func:`client_app.training.loop.train`.
             pull: what pulls the parameters, if anything does.
-            epochs: passes over the rows; 0: ``local-epochs``.
+            epochs: passes over the rows; 0: ``local-epochs`` or ``local-steps``.
             frozen: for each array, whether it stands still; None: none does.
         """
         settings = self._settings
@@ -171,14 +172,16 @@ class ConvolutionalSgd:
         total = 0.0
         if frozen is None:
             frozen = np.zeros(2 * len(self._layers), np.int32)
-        for _ in range(epochs or settings.local_epochs):
+        last = len(rows)
+        for order in row_orders(len(rows), settings, rng, epochs):
+            last = len(order)
             total = self._steps.convolve(
                 len(self._layers),
                 self._layers,
                 inputs,
                 labels,
-                rows[rng.permutation(len(rows))],
-                len(rows),
+                rows[order],
+                last,
                 settings.batch_size,
                 len(self._values),
                 self._values,
@@ -197,7 +200,7 @@ class ConvolutionalSgd:
             )
         np.take(self._values, self._places, out=self.values)
         np.take(self._anchor, self._places, out=self.anchor)
-        return total / len(rows)
+        return total / last
 
     def logits(self, inputs: Floats) -> Floats:
         """Return the logits (n, classes) of inputs (n, channels, height, width)."""

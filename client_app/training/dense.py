@@ -18,6 +18,7 @@ from threadpoolctl import ThreadpoolController
 
 from client_app.training import compiler, dense_c
 from client_app.training.optimizers import SgdSettings
+from client_app.training.orders import row_orders
 from common.config import Settings
 from common.dropout import dropout_threshold
 from common.objectives import Pull
@@ -69,7 +70,7 @@ class DenseSgd:
         self.values = np.empty(shape.num_parameters, np.float32)
         self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
-        self._epochs = settings.local_epochs
+        self._settings = settings
         self._moving: Frozen = np.zeros(2 * (len(shape.widths) - 1), np.int32)
         self._steps: _Compiled | _InNumpy
         if compiled is not None and len(shape.widths) <= dense_c.MOST_LAYERS:
@@ -97,15 +98,15 @@ class DenseSgd:
             rng: decides the row order of each epoch, as in :func:`client_app.training.loop.train`.
             draw: gives the dropout bits of one layer and batch.
             pull: what pulls the parameters, if anything does.
-            epochs: passes over the rows; 0: ``local-epochs``.
+            epochs: passes over the rows; 0: ``local-epochs`` or ``local-steps``.
             frozen: for each array, whether it stands still; None: none does.
         """
         if pull is not None:
             np.concatenate([value.reshape(-1) for value in pull.anchor.values()], out=self.anchor)
         if frozen is None:
             frozen = self._moving
-        orders = (rows[rng.permutation(len(rows))] for _ in range(epochs or self._epochs))
-        return self._steps.train(inputs, labels, orders, draw, pull, frozen) / len(rows)
+        orders = [rows[each] for each in row_orders(len(rows), self._settings, rng, epochs)]
+        return self._steps.train(inputs, labels, orders, draw, pull, frozen) / len(orders[-1])
 
 
 class _Compiled:

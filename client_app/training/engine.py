@@ -23,6 +23,7 @@ from client_app.training.loop import Evaluation, Stopwatch, TensorRows
 from client_app.training.losses import LOSSES
 from client_app.training.mixing import Companion, blended
 from client_app.training.optimizers import OPTIMIZERS
+from client_app.training.orders import steps_of
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
@@ -101,8 +102,7 @@ def fit(
             network = network_with(parameters, *name)
             mixed = _fit_by_loop(network, again, settings, None, USUAL, beside).mixture
             fitted = replace(fitted, mixture=mixed)
-    batches = -(-len(lesson.rows) // settings.batch_size)
-    steps = batches * (phase.epochs or settings.local_epochs)
+    steps = steps_of(len(lesson.rows), settings, phase.epochs or 0)
     return replace(fitted, seconds=watch.seconds, steps=steps, shares=shares)
 
 
@@ -117,7 +117,7 @@ def fit_together(
     first = lessons[0]
     device = loop.choose_device(settings.device)
     network = _network(settings.model, first.input_shape, first.num_outputs, device)
-    if not (stacked.can_stack(network) and _takes_usual_steps(settings)):
+    if not (stacked.can_stack(network) and _stacks(settings)):
         return None
     if not _fits(parameters, network):
         return None
@@ -213,12 +213,17 @@ def _takes_usual_steps(settings: Settings) -> bool:
     )
 
 
+def _stacks(settings: Settings) -> bool:
+    """Return whether sites may be trained side by side, which counts in passes over their rows."""
+    return _takes_usual_steps(settings) and not settings.local_steps
+
+
 def trained_by(settings: Settings, input_shape: tuple[int, ...], num_outputs: int) -> str:
     """Return in words which code trains a run's network on this machine."""
     # On the CPU: a process that has started CUDA cannot be forked.
     network = models.blank(settings.model, input_shape, num_outputs)
     device = loop.choose_device(settings.device)
-    if settings.engine == "stacked" and stacked.can_stack(network) and _takes_usual_steps(settings):
+    if settings.engine == "stacked" and stacked.can_stack(network) and _stacks(settings):
         return f"sites side by side, on {device}"
     name = (settings.model, input_shape, num_outputs, device)
     by_hand = _by_hand(models.parameters_of(network), name, settings)

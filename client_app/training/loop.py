@@ -15,6 +15,7 @@ from client_app.training import dice, losses
 from client_app.training.losses import LOSSES
 from client_app.training.mixing import Companion
 from client_app.training.optimizers import OPTIMIZERS
+from client_app.training.orders import row_orders
 from client_app.training.steps import Anchored
 from common.config import Settings
 from common.errors import ConfigError, DataError
@@ -126,8 +127,9 @@ def train(
     steps = 1 if towards is None else towards.pull.steps
     network.train()
     total = torch.zeros((), device=rows.labels.device)
-    for _ in range(phase.epochs or settings.local_epochs):
-        order = torch.from_numpy(rng.permutation(len(rows))).to(rows.labels.device)
+    last = len(rows)
+    for pass_ in row_orders(len(rows), settings, rng, phase.epochs or 0):
+        order, last = torch.from_numpy(pass_).to(rows.labels.device), len(pass_)
         total.zero_()
         for batch in torch.split(order, settings.batch_size):
             inputs, labels = rows.inputs[batch], rows.labels[batch]
@@ -142,7 +144,7 @@ def train(
                     total += loss.detach() * len(batch)
             if towards is not None:
                 towards.follow(optimizer.values)
-    return total.item() / len(rows)
+    return total.item() / last
 
 
 @dataclass(frozen=True)

@@ -85,6 +85,12 @@ class Settings(
         if self.num_clients:
             for key in ("clients_per_round", "num_clusters", "max_clusters"):
                 at_most(key, getattr(self, key), "num-clients", self.num_clients)
+        usual = type(self).model_fields["local_epochs"].default
+        if self.local_steps and self.local_epochs != usual:
+            raise ValueError(
+                f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs} both say "
+                "how long a site trains; leave one of them out"
+            )
         if self.stop_at_target and self.tuning_epochs:
             raise ValueError(
                 f"stop-at-target = True and fine-tune-epochs = {self.tuning_epochs}: sites "

@@ -17,6 +17,9 @@ class TrainingSettings(Schema):
     )
     batch_size: int = Field(16, ge=1, description="rows per SGD step")
     local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")
+    local_steps: int = Field(
+        0, ge=0, description="SGD steps per round at every site; 0: what local-epochs makes"
+    )
     loss: Annotated[str, KeyOf("client_app.training.losses:LOSSES")] = Field(
         "auto",
         description="that the steps make small; auto: cross-entropy, of masks Dice's; or "

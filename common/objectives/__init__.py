@@ -37,6 +37,7 @@ from common.objectives.corrections import (
     ScaffoldSettings,
     dynamic_average,
     feddyn,
+    in_form,
     moved_control,
     scaffold,
 )
@@ -154,6 +155,7 @@ OBJECTIVES: Table[Objective] = Table(
             "one common model, the drift of each site's gradients taken out (SCAFFOLD)",
             memory=ServerMemory(moved_control, travels=True),
             settings=(DriftSettings, ScaffoldSettings),
+            in_run=in_form,
             example="momentum=0",
         ),
         "feddyn": Objective(
@@ -180,4 +182,5 @@ OBJECTIVES: Table[Objective] = Table(
 
 def objective_of(settings: "Settings") -> Objective:
     """Return a run's local objective."""
-    return OBJECTIVES.named(settings.objective)
+    named = OBJECTIVES.named(settings.objective)
+    return named.in_run(named, settings) if named.in_run else named

@@ -174,6 +174,8 @@ class ServerMemory:
     """Whether sites that train a model are sent its memory, and send theirs; else its era only."""
     counts_sites: bool = False
     """Whether all sites count alike in averages and shares; else by rows."""
+    needs_all: bool = False
+    """Whether all sites of a model must answer in every round; else all of them begin anew."""
 
 
 def with_own(received: Parameters, own: Parameters) -> Model:
@@ -243,6 +245,8 @@ class Objective:
     settings: tuple[type[PieceSettings], ...] = ()
     memory: ServerMemory | None = None
     """What is remembered of models beside them; sites then keep a memory of their own, too."""
+    in_run: "Callable[[Objective, Settings], Objective] | None" = None
+    """What it is in a run, where a setting of it changes more than numbers; None: what it is."""
     example: str = ""
     """Settings that it cannot do without, as words of a command."""
     fine_tune_epochs: int = 0

@@ -4,7 +4,9 @@ Both keep a vector at every site and one at the server for each model, over the 
 statistics of batch norm have neither gradient nor correction).
 """
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from pydantic import Field
@@ -14,9 +16,11 @@ from common.objectives.contract import (
     Fit,
     Learned,
     Model,
+    Objective,
     ObjectiveSettings,
     Parameters,
     Pull,
+    ServerMemory,
     beside_model,
     split,
 )
@@ -39,7 +43,13 @@ class DriftSettings(ObjectiveSettings):
 
 
 class ScaffoldSettings(ObjectiveSettings):
-    """Steps that SCAFFOLD can tell a mean gradient from."""
+    """Where SCAFFOLD's corrections are kept, and steps that tell a mean gradient."""
+
+    scaffold_form: Literal["full", "local"] = Field(
+        "full",
+        description="scaffold: full, corrections travel beside the model; local, each site makes "
+        "its own of the models alone, if all train in every round and take local-steps",
+    )
 
     def check_in_use(self, settings: "Settings") -> None:
         """Refuse steps that are not the learning rate times a gradient."""
@@ -50,6 +60,23 @@ class ScaffoldSettings(ObjectiveSettings):
                 f"{values['optimizer']} makes steps that are no gradients; set momentum=0 and "
                 "optimizer=sgd"
             )
+        if self.scaffold_form == "local":
+            self._check_local(values)
+
+    def _check_local(self, values: Mapping[str, object]) -> None:
+        """Refuse what would make a site's own account of the models differ from the server's."""
+        if not values["local-steps"]:
+            raise ValueError(
+                "scaffold-form = local: sites must take equally many steps; set local-steps, or "
+                "use scaffold-form=full"
+            )
+        usual = {"aggregation": "mean", "clip-updates": "0", "server-optimizer": "none"}
+        for key, value in usual.items():
+            if values[key] != value:
+                raise ValueError(
+                    f"scaffold-form = local and {key} = {values[key]}: a site takes the model that "
+                    "it gets for the mean of what the sites trained; use scaffold-form=full"
+                )
 
 
 class FedDynSettings(ObjectiveSettings):
@@ -100,6 +127,52 @@ def moved_control(
     model, told = split(average)
     moved = {n: c + share * (_wide(told[n]) - c) for n, c in memory.items()}
     return model, {name: value.astype(memory[name].dtype) for name, value in moved.items()}
+
+
+def scaffold_by_models(
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+) -> Learned:
+    """SCAFFOLD without vectors beside the models: q_i = c_i - c follows from them at each site.
+
+    q_i <- q_i + (x - y_i) / (K eta), x the model received and y_i what the site trained before;
+    then SGD with -q_i added to every gradient. Equal to :func:`scaffold` where all sites take part
+    in every round and take K steps: the c that it stands for is then the mean gradient of the last
+    round, (x before - x) / (K eta).
+    """
+    model, told = split(received)
+    names = [name for name, value in model.items() if value.dtype.kind == "f"]
+    zeros = {f"{kind}{name}": np.zeros_like(model[name]) for kind in "qy" for name in names}
+    known = _remembered(personal, told[ERA], {**zeros, "way": np.zeros(())})
+    before = float(known["way"])
+    own = {
+        name: _wide(known[f"q{name}"]) + (_wide(model[name]) - known[f"y{name}"]) / before
+        if before
+        else zeros[f"q{name}"]
+        for name in names
+    }
+    anchor = {
+        name: -own[name].astype(value.dtype) if name in own else np.zeros_like(value)
+        for name, value in model.items()
+    }
+    fitted = fit(model, Pull(anchor, 0.0, push=1.0))
+    after = {f"q{name}": value for name, value in own.items()}
+    after |= {f"y{name}": fitted.parameters[name] for name in names}
+    after["way"] = np.array(fitted.steps * settings.learning_rate)
+    sent = {**fitted.parameters, **beside_model({}, told[ERA])}
+    return Learned(sent, beside_model(after, told[ERA]), fitted.loss, fitted.seconds)
+
+
+def in_form(objective: Objective, settings: "Settings") -> Objective:
+    """Return SCAFFOLD as ``scaffold-form`` has it."""
+    if settings.of(ScaffoldSettings).scaffold_form == "full":
+        return objective
+    memory = ServerMemory(_forgotten, travels=False, needs_all=True)
+    return replace(objective, learn=scaffold_by_models, memory=memory)
+
+
+def _forgotten(before: Model, average: Model, memory: Model, share: float) -> tuple[Model, Model]:
+    """Return the average, and nothing to remember."""
+    return split(average)[0], {}
 
 
 def feddyn(

@@ -218,7 +218,14 @@ def check(settings: Settings, select: Selection) -> None:
     for word, needs_updates in ((named, rule.needs_updates), ("clip-updates", _clips(settings))):
         if needs_updates:
             catalogue.check(frozenset({"updates"}), settings, of=word)
-    if select.weighs and objective_of(settings).memory:
+    memory = objective_of(settings).memory
+    if memory and memory.needs_all and not select.takes_all:
+        raise ConfigError(
+            f"objective={settings.objective}, as it is set, needs all sites in every round, and "
+            f"strategy={settings.strategy} lets some rest; use strategy=fedavg, or a form of it "
+            "that does not"
+        )
+    if select.weighs and memory:
         raise ConfigError(
             f"objective={settings.objective} remembers by the shares of all sites, and "
             f"strategy={settings.strategy} weighs its cohort by its own; use strategy=random"

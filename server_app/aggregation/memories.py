@@ -1,5 +1,6 @@
 """Memories: what the server remembers of each model beside it, for objectives that ask for that."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,6 +10,8 @@ from common.config import Settings
 from common.messages import Parameters
 from common.objectives import objective_of
 from common.sharing import first_memory, sent_beside
+
+log = logging.getLogger("coterie")
 
 __all__ = ["Memories"]
 
@@ -24,7 +27,6 @@ class Memories:
     """
 
     def __init__(self, settings: Settings, buffers: frozenset[str]) -> None:
-        self._objective = settings.objective
         self._memory = objective_of(settings).memory
         self._buffers = buffers
         self._known: dict[int, Model] = {}
@@ -35,7 +37,7 @@ class Memories:
         if self._memory is None:
             return list(models)
         return [
-            {**model, **sent_beside(self._objective, self._of(index, model), self._era)}
+            {**model, **sent_beside(self._memory, self._of(index, model), self._era)}
             for index, model in enumerate(models)
         ]
 
@@ -50,6 +52,9 @@ class Memories:
         """
         if self._memory is None:
             return average
+        if self._memory.needs_all and share < 1 - 1e-9:
+            log.warning("not all sites of model %d answered: their corrections begin anew", index)
+            self._era += 1
         known = self._of(index, before)
         after, self._known[index] = self._memory.step(dict(before), average, known, share)
         return after

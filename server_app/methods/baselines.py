@@ -153,6 +153,11 @@ AFL = Composition(
 
 def oort(settings: Settings) -> Method:
     """Oort, sooner sites that fit badly and are quick: Lai et al. 2021."""
+    if settings.local_steps:
+        raise ConfigError(
+            f"local-steps = {settings.local_steps}: strategy=oort knows sites that take longer by "
+            "their rows, and now all take as long; use local-epochs"
+        )
     seconds = settings.of(OortSettings).oort_row_seconds * settings.local_epochs
     return Method(select=Oort(cohort_size(settings), seconds))
 

@@ -15,7 +15,7 @@ __all__ = ["ChangeToLocal", "SiteChange", "changes_to_local", "write"]
 _EQUAL = (
     *("dataset", "test-fraction", "num-clients", "split", "dirichlet-alpha", "num-partitions"),
     *("min-partition-size", "shift", "shift-size", "synthetic-rows", "seed", "model"),
-    *("batch-size", "local-epochs", "learning-rate", "momentum", "weight-decay"),
+    *("batch-size", "local-epochs", "local-steps", "learning-rate", "momentum", "weight-decay"),
     "num-server-rounds",
 )
 """Settings that two runs must share for their difference to be that of federating."""

@@ -87,6 +87,9 @@ class Selection(Protocol):
     """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``accuracies``,
     ``links``."""
 
+    takes_all: ClassVar[bool] = False
+    """Whether everybody available trains in every round."""
+
     @property
     def weighs(self) -> bool:
         """Whether its cohorts carry weights of their own."""
@@ -128,6 +131,8 @@ class Selection(Protocol):
 @dataclass(frozen=True)
 class Everybody(Selection):
     """All available clients."""
+
+    takes_all: ClassVar[bool] = True
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return everybody; draws nothing."""

@@ -86,6 +86,14 @@ BAD = {
     "objective=fedbn strategy=flis": "the batch norm of a model stays at the sites",
     "objective=fedbabu strategy=kcenter num-clusters=2": "nobody's own, for nobody trains it",
     "objective=scaffold": "momentum = 0.5 with optimizer = sgd makes steps that are no gradients",
+    "scaffold-form=local objective=scaffold momentum=0": "set local-steps, or use scaffold-form",
+    "scaffold-form=local objective=scaffold local-steps=5 momentum=0 strategy=fedavg "
+    "server-optimizer=adam": "for the mean of what the sites trained",
+    "objective=scaffold scaffold-form=local local-steps=5 momentum=0 strategy=random "
+    "clients-per-round=2": "needs all sites in every round, and strategy=random lets some rest",
+    "scaffold-form=local local-steps=5": "leave it out, or set objective=scaffold",
+    "local-steps=5 local-epochs=2": "both say how long a site trains",
+    "local-steps=5 strategy=oort clients-per-round=2": "use local-epochs",
     "objective=scaffold momentum=0 optimizer=adam": "set momentum=0 and optimizer=sgd",
     "objective=scaffold momentum=0 update-privacy=local-dp strategy=fedavg": "is not protected",
     "objective=feddyn update-privacy=central-dp strategy=fedavg": "would keep the noise",

@@ -200,6 +200,7 @@ def equal(one, other):
     return all(np.array_equal(one[name], other[name]) for name in one)
 
 
+TUNED = "tuned_accuracy", "tuned_loss"
 DRIFT, TWO_MODELS = ("scaffold", "feddyn"), ("apfl", "fedala")
 
 
@@ -237,11 +238,30 @@ def test_pfedmes_common_model_moves_as_far_as_beta_says(play):
         np.testing.assert_allclose(half[name], (FIRST[name] + whole[name]) / 2, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "objective", ["ditto", "pfedme", "local", "fedrep", "fedbabu", *DRIFT, *TWO_MODELS]
-)
-def test_a_run_that_was_interrupted_goes_on_with_its_personal_models(play, monkeypatch, objective):
-    whole = play(objective, num_server_rounds=4)
+@pytest.fixture
+def with_batch_norm():
+    """A small network that has some, by its name."""
+    NETWORKS.add("normed", Network(normed, frozenset({"images"})))
+    yield "normed"
+    NETWORKS.remove("normed")
+
+
+RESUMED = {
+    **{
+        name: {}
+        for name in ("ditto", "pfedme", "local", "fedrep", "lg-fedavg", *DRIFT, *TWO_MODELS)
+    },
+    "fedbabu": {"fine_tune_epochs": 1},
+    "fedbn": {"model": "normed"},
+    "scaffold by models": {"scaffold_form": "local", "local_steps": 4, "local_epochs": 5},
+}
+
+
+@pytest.mark.usefixtures("with_batch_norm")
+@pytest.mark.parametrize("name", RESUMED)
+def test_a_run_that_was_interrupted_goes_on_with_its_personal_models(play, monkeypatch, name):
+    objective = name.partition(" ")[0]
+    whole = play(objective, num_server_rounds=4, **RESUMED[name])
     record = Ledger.record
 
     def interrupted(ledger, attempt, *more):
@@ -251,13 +271,26 @@ def test_a_run_that_was_interrupted_goes_on_with_its_personal_models(play, monke
 
     monkeypatch.setattr(Ledger, "record", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        play(objective, num_server_rounds=4, name="cut-off")
+        play(objective, num_server_rounds=4, name="cut-off", **RESUMED[name])
     monkeypatch.setattr(Ledger, "record", record)
     [cut] = whole.parent.glob("cut-off-*")
     resumed = simulate(config.load(cut / "config.toml", [f"resume={cut}"]))
     # the sites introduce themselves again, which costs bytes and changes no figure
-    for key in ("accuracy", "loss", "train_loss", "shared_accuracy", "weight_divergence"):
+    for key in ("accuracy", "loss", "train_loss", "shared_accuracy", "weight_divergence", *TUNED):
         assert [r.get(key) for r in lines(resumed)] == [r.get(key) for r in lines(whole)], key
+
+
+def test_scaffold_by_the_models_alone_is_scaffold_at_fedavgs_bytes(play):
+    words = {"local_steps": 7, "local_epochs": 5, "num_server_rounds": 3}
+    fedavg, full = play("fedavg", **words), play("scaffold", **words)
+    own = play("scaffold", scaffold_form="local", **words)
+    for name, value in common_model(own).items():
+        np.testing.assert_allclose(value, common_model(full)[name], atol=2e-5)
+    moved = [abs(v - common_model(fedavg)[n]).max() for n, v in common_model(own).items()]
+    assert max(moved) > 1e-3
+    sent = [sum(line["bytes_up"] for line in lines(run)) for run in (fedavg, own, full)]
+    assert sent[0] < sent[1] < sent[0] + 12 * 400  # how often the clusters were formed anew
+    assert sent[2] > 1.9 * sent[0]
 
 
 def test_local_training_leaves_no_common_model_and_no_update(play):
@@ -343,12 +376,8 @@ def normed(shape, classes):
     return nn.Sequential(layers)
 
 
-def test_fedbn_sends_all_but_batch_norm_which_each_site_trains_for_itself(play):
-    NETWORKS.add("normed", Network(normed, frozenset({"images"})))
-    try:
-        fedbn, fedavg = (play(name, model="normed") for name in ("fedbn", "fedavg"))
-    finally:
-        NETWORKS.remove("normed")
+def test_fedbn_sends_all_but_batch_norm_which_each_site_trains_for_itself(play, with_batch_norm):
+    fedbn, fedavg = (play(name, model=with_batch_norm) for name in ("fedbn", "fedavg"))
     assert common_model(fedbn).keys() == HEAD
     assert {name for name in common_model(fedavg) if name not in HEAD} == {
         f"norm.{name}"

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.config import Settings
-from common.objectives import OBJECTIVES, Fitted, split
+from common.objectives import OBJECTIVES, Fitted, objective_of, split
 from common.sharing import first_memory, sent_beside
 
 RATE, STEPS = 0.1, 10
@@ -23,7 +23,7 @@ class Sites:
 
     def __init__(self, objective, curvatures, minima, rows=None, exact=False, **changes):
         self.settings = settings(objective, **changes)
-        self.objective = OBJECTIVES[objective]
+        self.objective = objective_of(self.settings)
         self.losses = list(zip(curvatures, minima, strict=True))
         self.weights = np.ones(len(self.losses)) if rows is None else np.asarray(rows, float)
         self.exact = exact
@@ -47,7 +47,7 @@ class Sites:
 
     def play(self, cohort=None):
         cohort = range(len(self.losses)) if cohort is None else cohort
-        sent = {**self.model, **sent_beside(self.settings.objective, self.memory, 0)}
+        sent = {**self.model, **sent_beside(self.objective.memory, self.memory, 0)}
         weights = self.weights[list(cohort)]
         if not self.objective.memory or self.objective.memory.counts_sites:
             weights = np.ones(len(weights))
@@ -123,6 +123,20 @@ def test_the_servers_control_is_the_mean_of_the_sites_whoever_took_part(cohorts,
         assert float(sites.memory["w"][0]) == pytest.approx(mean, abs=1e-4)
 
 
+def test_what_sites_make_of_the_models_alone_is_the_full_form_by_rows():
+    forms = [
+        Sites("scaffold", [1.0, 2.0, 0.5], [1.0, -1.0, 4.0], rows=[1, 3, 2], **words)
+        for words in ({}, {"scaffold_form": "local", "local_steps": STEPS})
+    ]
+    for _ in range(6):
+        for sites in forms:
+            sites.play()
+        assert forms[1].w == pytest.approx(forms[0].w, abs=1e-5)
+    assert forms[1].memory == {}
+    mean = np.average([split(own)[1]["qw"] for own in forms[1].own], axis=0, weights=[1, 3, 2])
+    assert mean == pytest.approx([0], abs=1e-5)
+
+
 @pytest.mark.parametrize(("curvatures", "minima"), [([2.0], [1.0]), ([2.0] * 3, [1.0] * 3)])
 def test_scaffold_at_one_site_or_at_equal_sites_is_fedavg(curvatures, minima):
     scaffold, fedavg = (Sites(name, curvatures, minima) for name in ("scaffold", "fedavg"))
@@ -150,7 +164,10 @@ def test_a_site_forgets_when_the_clusters_begin_anew():
     sites = Sites("scaffold", [1.0, 4.0], [1.0, -1.0])
     sites.play()
     assert sites.kept(0) != 0
-    sent = {**sites.model, **sent_beside("scaffold", first_memory(sites.model, ()), 1)}
+    sent = {
+        **sites.model,
+        **sent_beside(OBJECTIVES["scaffold"].memory, first_memory(sites.model, ()), 1),
+    }
     fit = sites.fit(*sites.losses[0])
     known, fresh = (
         sites.objective.learn(sent, own, fit, sites.settings) for own in (sites.own[0], None)
@@ -163,9 +180,11 @@ def test_a_site_forgets_when_the_clusters_begin_anew():
 def test_running_statistics_carry_no_memory():
     model = {"w": np.ones(2, np.float32), "mean": np.ones(2, np.float32)}
     assert first_memory(model, {"mean"}).keys() == {"w"}
-    assert sent_beside("scaffold", first_memory(model, {"mean"}), 3).keys() == {
+    assert sent_beside(OBJECTIVES["scaffold"].memory, first_memory(model, {"mean"}), 3).keys() == {
         "memory:w",
         "memory:era",
     }
-    assert sent_beside("feddyn", first_memory(model, ()), 3).keys() == {"memory:era"}
-    assert sent_beside("fedavg", first_memory(model, ()), 3) == {}
+    assert sent_beside(OBJECTIVES["feddyn"].memory, first_memory(model, ()), 3).keys() == {
+        "memory:era"
+    }
+    assert sent_beside(None, first_memory(model, ()), 3) == {}

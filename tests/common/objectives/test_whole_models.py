@@ -52,7 +52,7 @@ def learn(objective, personal=None, name="mlp", **changes):
     configured = settings(name, objective=objective, **changes)
     fit = fitting(lesson(name), configured)
     received = model(0, name)
-    received |= sent_beside(objective, first_memory(received, ()), 0)
+    received |= sent_beside(OBJECTIVES[objective].memory, first_memory(received, ()), 0)
     return OBJECTIVES[objective].learn(received, personal, fit, configured)
 
 
