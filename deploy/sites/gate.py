@@ -2,11 +2,11 @@
 
 Flower serves all of its interfaces on one port, and in the open-source version whoever reaches
 that port may submit a run, which is code that every site executes, and may enrol keys. So only what
-sites need is open to everybody; the rest is for the administrators' networks, by default this
-machine.
+sites need is open to everybody, within limits (``deploy/sites/limits.py``); the rest is for the
+administrators' networks, by default this machine.
 
 What the gate refuses, what Flower refuses of sites, and who failed to speak TLS is logged. It
-stands on ``uvicorn.run`` and, for the handshakes, on asyncio's own ``SSLProtocol._fatal_error``;
+stands on ``uvicorn.run`` and, for connections, on asyncio's own ``SSLProtocol``;
 ``tests/deploy/sites/test_deployment.py`` says if they moved.
 """
 
@@ -20,6 +20,8 @@ import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from logging import WARNING
 from typing import Any
+
+from deploy.sites.limits import BACKLOG, Body, Bounds, Connections, LimitError, Limits
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Scope = MutableMapping[str, Any]
@@ -35,26 +37,57 @@ _PUBLIC_KEY = b"flwr-public-key"
 
 
 class Gate:
-    """An ASGI application that lets only administrators past what sites need."""
+    """An ASGI application that lets only administrators past what sites need.
 
-    def __init__(self, app: App, admins: Sequence[Network], log: Log) -> None:
+    What sites need is within limits for everybody.
+    """
+
+    def __init__(
+        self, app: App, admins: Sequence[Network], log: Log, limits: Limits | None = None
+    ) -> None:
         self._app = app
         self._admins = admins
         self._log = log
+        self._limits = limits or Limits()
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         """Answer 403 to what is not for the one who asks; log every refusal, whoever refuses."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif self._may(scope):
+        elif _is_for_sites(scope):
+            await self._limited(scope, receive, send)
+        elif self._is_admin(scope):
             await self._app(scope, receive, self._watched(scope, send))
         else:
             self._refused(scope, 403, "only for administrators")
-            await _answer_403(send)
+            await _answer(send, 403, "only for administrators")
 
-    def _may(self, scope: Scope) -> bool:
-        if scope["path"] == _HEALTH or scope["path"].startswith(_FOR_SITES):
-            return True
+    async def _limited(self, scope: Scope, receive: Any, send: Send) -> None:
+        """Answer a site within the limits; what is beyond them is not read."""
+        try:
+            with self._limits.request(scope, receive) as body:
+                await self._answered(scope, body, send)
+                if body.refusal:
+                    raise body.refusal
+        except LimitError as refusal:
+            self._refused(scope, refusal.status, refusal.why)
+            await _answer(send, refusal.status, refusal.why)
+
+    async def _answered(self, scope: Scope, body: Body, send: Send) -> None:
+        """Let the application answer, unless the body's refusal is the answer."""
+        watched = self._watched(scope, send)
+
+        async def sending(event: MutableMapping[str, Any]) -> None:
+            if body.refusal is None:
+                await watched(event)
+
+        try:
+            await self._app(scope, body.receive, sending)
+        except Exception:  # of an application that was told that the peer is gone
+            if body.refusal is None:
+                raise
+
+    def _is_admin(self, scope: Scope) -> bool:
         address = ipaddress.ip_address(scope["client"][0]) if scope.get("client") else None
         # A client over IPv4 on a socket that takes both has an address inside ::ffff:0:0/96.
         address = getattr(address, "ipv4_mapped", None) or address
@@ -96,10 +129,16 @@ def _key_of(scope: Scope) -> str:
     return hashlib.sha256(key).hexdigest()[:16]
 
 
-async def _answer_403(send: Send) -> None:
-    headers = [(b"content-type", b"text/plain")]
-    await send({"type": "http.response.start", "status": 403, "headers": headers})
-    await send({"type": "http.response.body", "body": b"only for administrators\n"})
+def _is_for_sites(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return path == _HEALTH or path.startswith(_FOR_SITES)
+
+
+async def _answer(send: Send, status: int, why: str) -> None:
+    # The rest of a body that nobody reads would come over the connection, so that is closed.
+    headers = [(b"content-type", b"text/plain"), (b"connection", b"close")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{why}\n".encode()})
 
 
 def log_handshakes(log: Log) -> None:
@@ -128,12 +167,15 @@ def main() -> None:
     admins = parser.parse_args(sys.argv[1:split]).admin
     sys.argv = ["flower-superlink", *sys.argv[split + 1 :]]
     log_handshakes(log)
+    connections = Connections(Bounds(), admins, log)
+    connections.watch()
     server: Any = uvicorn
     original = server.run
 
     def run(*, app: App, **options: Any) -> None:
         # asyncio's own loop: the handshakes of uvloop cannot be watched.
-        original(app=Gate(app, admins, log), **(options | {"loop": "asyncio"}))
+        gate = connections.heard(Gate(app, admins, log))
+        original(app=gate, **(options | {"loop": "asyncio", "backlog": BACKLOG}))
 
     server.run = run
     flower_superlink()
