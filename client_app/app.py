@@ -9,6 +9,7 @@ from flwr.clientapp import ClientApp
 from client_app import energy
 from client_app.answers import (
     choice,
+    pilot,
     secagg,
     task_figures,
     two_party,
@@ -24,7 +25,7 @@ from client_app.answers.class_statistics import class_moments
 from client_app.answers.representations import SeenRows
 from client_app.received import received_model
 from client_app.site import Site, open_site, require
-from client_app.training import engine, personal
+from client_app.training import personal
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages, plugins
 from common.errors import CoterieError, DataError
@@ -254,11 +255,8 @@ def evaluate(message: Message, site: Site) -> Message:
     """Evaluate the model that this site uses on its held-out rows: its own, or the one received."""
     watch = Stopwatch()
     order, parameters = _task(message, site)
-    if not objective_of(site.settings).uses_received:
-        used, own, shared = personal.evaluate(parameters, site, order)
-        return evaluate_reply(message, site, order, used, own, watch.seconds, shared)
-    [result] = engine.evaluate(parameters, [site])
-    return evaluate_reply(message, site, order, parameters, result, watch.seconds)
+    used, own, shared = personal.evaluate(parameters, site, order)
+    return evaluate_reply(message, site, order, used, own, watch.seconds, shared)
 
 
 def evaluate_reply(
@@ -329,8 +327,7 @@ def loss(message: Message, site: Site) -> Message:
     require(site, "loss")
     watch = Stopwatch()
     order, received = _task(message, site)
-    parameters = personal.completed(received, site, order.round - 1)
-    found = engine.evaluate_on_training_rows(parameters, site)
+    found = personal.evaluate_on_training_rows(received, site, order)
     report = LossReport(
         site=site.name,
         round=order.round,
@@ -344,6 +341,8 @@ def loss(message: Message, site: Site) -> Message:
     return messages.reply(message, report)
 
 
+app.train("pilot_round")(_of_site(pilot.train))
+app.query("pilot_look")(_of_site(pilot.look))
 app.query("product_keys")(_of_node(two_party.keys))
 app.query("product_open")(_of_node(two_party.open_rows))
 app.query("product_share")(_of_node(two_party.share))

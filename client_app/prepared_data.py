@@ -26,9 +26,9 @@ _FACTS = "facts.json"
 _PREPROCESSING = "preprocessing.json"
 _ARRAYS = (
     *("train_x", "train_y", "test_x", "test_y", "train_masks", "test_masks"),
-    *("train_quantities", "test_quantities"),
+    *("train_quantities", "test_quantities", "train_group"),
 )
-_FORMAT = 4  # raised when the same file would be prepared differently
+_FORMAT = 5  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:

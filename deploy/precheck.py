@@ -17,6 +17,7 @@ from common.config import Scalar, Settings
 from common.data.datasets import class_names, locate
 from common.errors import ConfigError
 from server_app.methods import build
+from server_app.record.pilot_format import PilotRecord
 from server_app.record.precheck_format import PrecheckFile
 from server_app.record.run_folder import RunFolder
 from server_app.transport.verdicts import Verdict
@@ -43,7 +44,12 @@ EXIT_CODES: Mapping[str, int] = {
 """What the process ends with; 1 and 2 are errors, as everywhere."""
 
 # One FedAvg round is what the cost is defined on; more rounds train the groups as well.
-_FIXED = {"strategy": STRATEGY, "num-server-rounds": "1", "objective": "fedavg", "name": "precheck"}
+_FIXED = {
+    "strategy": STRATEGY,
+    "num-server-rounds": "1",
+    "objective": "fedavg",
+    "name": "precheck",
+}
 _OWN_FILES = "own-files"
 
 
@@ -71,6 +77,8 @@ def precheck_plan(words: Sequence[str], config_file: Path | None) -> PrecheckPla
     given = [word for word in words if "=" in word]
     keys = {word.partition("=")[0].strip() for word in given}
     given += [f"{key}={value}" for key, value in _fixed(given, files).items() if key not in keys]
+    if "strategy" not in keys and "pilot" not in keys:
+        given.append("pilot=true")
     if files and "dataset" in keys:
         raise ConfigError("dataset and files both say what the data are; leave one of them out")
     settings = config.load(config_file, given)
@@ -167,11 +175,19 @@ def result(folder: Path) -> dict[str, Any]:
 
 def summary(record: Json) -> list[str]:
     """Return lines for a terminal: the answer, a line per site and group, and where more stands."""
-    from server_app.report.precheck_words import SIGNS, approach, cost, headline, told
+    from server_app.report.precheck_words import headline
 
     found = PrecheckFile.from_json(record)
+    lines = _by_cost(found) if found.pilot is None else _by_pilot(found.pilot)
+    where = [f"page: {Path(record['report']).as_uri()}", f"run: {record['run']}"]
+    return [headline(found), *lines, *where]
+
+
+def _by_cost(found: PrecheckFile) -> list[str]:
+    from server_app.report.precheck_words import SIGNS, approach, cost, told
+
     width = max(len(site.site) for site in found.sites)
-    lines = [headline(found)]
+    lines = []
     for site in found.sites:
         words = told(site, found.thresholds)
         chance = "not known" if site.null is None else cost(site.null)
@@ -180,4 +196,21 @@ def summary(record: Json) -> list[str]:
         lines.append(f"  {sign} {name}  group {site.group + 1}  {figures}  {words}")
     for number, group in enumerate(found.groups, start=1):
         lines.append(f"group {number}: {', '.join(group.sites)}: {approach(group)}")
-    return [*lines, f"page: {Path(record['report']).as_uri()}", f"run: {record['run']}"]
+    return lines
+
+
+def _by_pilot(pilot: PilotRecord) -> list[str]:
+    from server_app.report.precheck_words import SIGNS, candidate_words, points, told_by_pilot
+
+    words, width = candidate_words(pilot), max(len(site.site) for site in pilot.sites)
+    lines = [
+        f"  {SIGNS[site.verdict]} {site.site.ljust(width)}  {told_by_pilot(site, words)}; "
+        f"recommended: {words[site.recommended]}"
+        for site in pilot.sites
+    ]
+    lines += [
+        f"on average over the sites: {points(each.change)} ({points(each.low)} to "
+        f"{points(each.high)}) points by {each.words}"
+        for each in pilot.candidates
+    ]
+    return [*lines, *(f"left out: {what}" for what in pilot.skipped)]

@@ -327,15 +327,24 @@ def predictions(parameters: Parameters, site: Site) -> np.ndarray:
 
     Probabilities (n, classes), or quantities (n,) in the unit of the label.
     """
-    rows, settings, dataset = site.rows.test, site.settings, site.dataset
+    logits, measure = _logits(parameters, site, site.test[0]), site.dataset.measure
+    if measure is not None:
+        return measure.quantities(logits[:, 0])
+    return np.asarray(softmax(logits.astype(np.float64), axis=1))
+
+
+def classified(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.ndarray:
+    """Return the class that a model says of each of some rows (n, *input shape), (n,) int64."""
+    return np.asarray(_logits(parameters, site, inputs).argmax(axis=1))
+
+
+def _logits(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.ndarray:
+    settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
     name = (settings.model, dataset.input_shape, dataset.num_outputs, device)
     network = network_with(parameters, *name)
     with loop.one_thread(device), loop.hushed(settings):
-        logits = loop.outputs(network, dataset.test_x[rows])
-    if dataset.measure is not None:
-        return dataset.measure.quantities(logits[:, 0])
-    return np.asarray(softmax(logits.astype(np.float64), axis=1))
+        return loop.outputs(network, inputs)
 
 
 def evaluate_on_training_rows(parameters: Parameters, site: Site) -> Evaluation:

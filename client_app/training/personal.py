@@ -150,11 +150,14 @@ def _in_parts(learned: Learned, parts: Parts) -> Learned:
 def evaluate(
     received: Parameters, site: Site, order: Order
 ) -> tuple[Parameters, Evaluation, Evaluation | None]:
-    """Return a site's own model, how it does on held-out rows, and the common one if there is.
+    """Return the model that a site uses, how it does on held-out rows, and the common one if both.
 
     A site that has not trained yet has no other model than the one received.
     """
-    objective, first = objective_of(site.settings), _first(received, site)
+    objective = objective_of(site.settings)
+    if objective.uses_received:
+        return received, engine.evaluate(received, [site])[0], None
+    first = _first(received, site)
     known = PersonalModels.of(site).up_to(order.round, first)
     used = first if known is None else objective.used(first, known)
     [result] = engine.evaluate(used, [site])
@@ -169,11 +172,7 @@ def fine_tuned(received: Parameters, site: Site, order: Order) -> tuple[Evaluati
 
     For ``fine-tune-epochs`` on the site's own rows; what that makes is not kept.
     """
-    if objective_of(site.settings).uses_received:
-        used = received
-        [before] = engine.evaluate(used, [site])
-    else:
-        used, before, _ = evaluate(received, site, order)
+    used, before, _ = evaluate(received, site, order)
     lesson, phase = (
         Lesson.of(site, order, "fine-tune"),
         Phase(epochs=site.settings.tuning_epochs),
@@ -182,6 +181,12 @@ def fine_tuned(received: Parameters, site: Site, order: Order) -> tuple[Evaluati
         engine.fit(used, lesson, site.settings, None, phase).parameters, [site]
     )
     return before, after
+
+
+def evaluate_on_training_rows(received: Parameters, site: Site, order: Order) -> Evaluation:
+    """Return how a model does on a site's training rows before a round, whole."""
+    parameters = completed(received, site, order.round - 1)
+    return engine.evaluate_on_training_rows(parameters, site)
 
 
 def completed(received: Parameters, site: Site, server_round: float = math.inf) -> Parameters:

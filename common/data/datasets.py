@@ -14,7 +14,7 @@ from common.data.holding_out import hold_out
 from common.data.in_memory import Dataset, standardised
 from common.data.named import NamedData
 from common.data.own_files import own_task, read_own
-from common.data.rows import Rows
+from common.data.rows import IntArray, Rows
 from common.data.site_tables import site_table
 from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean
@@ -307,8 +307,19 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         train_owner=np.repeat(np.arange(len(sites)), [len(site.train_y) for site in sites]),
         test_owner=np.repeat(np.arange(len(sites)), [len(site.test_y) for site in sites]),
         owner_names=tuple(names),
+        train_group=_groups_of(sites),
         preprocessing=None,  # each site has its own
     )
+
+
+def _groups_of(sites: Sequence[Dataset]) -> IntArray | None:
+    """Return which training rows of several sites belong together; rows of two sites do not."""
+    groups = [site.train_group for site in sites]
+    known = [group for group in groups if group is not None]
+    if len(known) < len(groups):
+        return None
+    step = 1 + max(int(group.max(initial=0)) for group in known)
+    return np.concatenate([place * step + group for place, group in enumerate(known)])
 
 
 def _of_table(

@@ -48,6 +48,8 @@ class Dataset:
     test_quantities: NDArray[np.float32] | None = None
     measure: Measure | None = None
     """Of the quantities; None: classes are learnt, or masks."""
+    train_group: IntArray | None = None
+    """(n,): training rows of one number belong together, as those of one patient."""
     preprocessing: Preprocessing | None = None
     """How the features were made of raw rows; None where there is no one way."""
 
@@ -63,6 +65,8 @@ class Dataset:
             )
         self._check_part("train", self.train_x, self.train_y, self.train_owner)
         self._check_part("test", self.test_x, self.test_y, self.test_owner)
+        if self.train_group is not None and self.train_group.shape != (len(self.train_x),):
+            raise DataError(f"{self.name}: {self.train_group.shape} groups of training rows")
         self._check_masks("train", self.train_x, self.train_masks)
         self._check_masks("test", self.test_x, self.test_masks)
         self._check_quantities("train", self.train_y, self.train_quantities)
@@ -190,6 +194,7 @@ def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         train_quantities=None if quantities is None else quantities[~test],
         test_quantities=None if quantities is None else quantities[test],
         measure=measure,
+        train_group=None if rows.group is None else rows.group[~test],
         preprocessing=Preprocessing(
             scaling="common",
             input_shape=rows.x.shape[1:],

@@ -46,6 +46,7 @@ def site_table(
         y,
         names,
         test=test,
+        group=table.group,
         columns=fitted.names,
         quantities=table.label if measure else None,
         measure=measure,

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 from common.config import Settings
+from common.pilot.settings import PilotSettings
 from common.privacy.disclosures import RowSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 from server_app.transport import groups
@@ -61,6 +62,7 @@ OT_GROUPS = Composition(
     settings=(
         OtGroupsSettings,
         RowSettings,
+        PilotSettings,
     ),
 )
 

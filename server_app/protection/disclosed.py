@@ -19,6 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
+from common.pilot.messages import PILOT_LOOK, PILOT_TRAIN
 from common.secagg.messages import (
     SECAGG_AGREE,
     SECAGG_MASK,
@@ -61,6 +62,9 @@ WHAT: Mapping[str, str] = {
     messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
     messages.TRAIN: "trained model, rows, training loss",
     messages.TRAIN_CHOICE: "which of several models fits best, trained, rows, training loss",
+    PILOT_TRAIN: "pilot: models trained without each fold, rows, and how many of the rows held out "
+    "the models received got right",
+    PILOT_LOOK: "pilot: how well each candidate did on the rows held out, and how sure that is",
     messages.CHOOSE: "which of several models fits best",
     SECAGG_TRAIN: "fresh public keys, once the model is trained",
     SECAGG_SHARE: "shares of mask secrets for other sites",
@@ -215,7 +219,7 @@ class DisclosureFile:
             self.write()
 
 
-_TRAINS = (messages.TRAIN, messages.TRAIN_CHOICE, SECAGG_TRAIN)
+_TRAINS = (messages.TRAIN, messages.TRAIN_CHOICE, SECAGG_TRAIN, PILOT_TRAIN)
 
 
 def shape_of(content: RecordDict) -> str:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from server_app.record.json_record import JsonRecord
 from server_app.record.json_record import null as or_null
+from server_app.record.pilot_format import PilotRecord
 
 __all__ = [
     "PrecheckAdvice",
@@ -48,7 +49,7 @@ class PrecheckSite(JsonRecord):
     group: int
     """Its recommended group, from 0."""
     verdict: str
-    """On training with that group, or, alone in it, with anybody."""
+    """Of the pilot, where one was played; else of the cost."""
     cost: float | None = or_null()
     """Behind the verdict, in [0, 1]; None: nothing to compare."""
     null: float | None = or_null()
@@ -57,6 +58,15 @@ class PrecheckSite(JsonRecord):
     """The site at the least cost; None: nothing to compare."""
     doubt: str | None = or_null()
     """Why a low cost does not say that the site gains; None: it does, or the cost is not low."""
+    by_cost: str | None = or_null()
+    """The cost's verdict on training with that group, or, alone in it, with anybody."""
+    change: float | None = or_null()
+    """By the pilot, in points of the metric against training alone; None: it cannot be told."""
+    low: float | None = or_null()
+    """Of the change's 90 % interval."""
+    high: float | None = or_null()
+    recommended: str | None = or_null()
+    """``local``, ``fedavg``, ``ditto`` or ``group:<n>``; None: no pilot was played."""
 
 
 @dataclass(frozen=True)
@@ -127,3 +137,5 @@ class PrecheckFile(JsonRecord):
     sites: tuple[PrecheckSite, ...] = ()
     groups: tuple[PrecheckGroup, ...] = ()
     pairs: tuple[PrecheckPair, ...] = ()
+    pilot: PilotRecord | None = None
+    """None: none was played."""

@@ -13,7 +13,7 @@ from server_app.record.precheck_format import PrecheckFile, PrecheckGroup, Prech
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.release_format import PrivacyFile, ReleaseTally
 from server_app.record.run_folder import RunFolder
-from server_app.report import drawing, site_plots
+from server_app.report import drawing, pilot_section, site_plots
 from server_app.report import releases as report_releases
 from server_app.report.drawing import cluster_color
 from server_app.report.page import PageTable, Picture, render
@@ -91,21 +91,28 @@ class DisclosedRow:
 
 def write_page(folder: RunFolder, run: RecordedRun, record: PrecheckFile) -> Path:
     """Write ``precheck.html`` of a run whose sites were compared; return its path."""
+    pilot = record.pilot
+    sure = _how_sure(record) if pilot is None else pilot_section.how_sure(pilot)
     page = render(
         TEMPLATE,
         name=run.name,
         mark=Mark.of(record.verdict),
         headline=headline(record),
-        lead=_lead(record),
+        lead=_lead(record) if pilot is None else pilot_section.lead(pilot),
+        pilot=pilot,
+        marks={str(verdict): Mark.of(verdict) for verdict in Verdict},
+        pilot_lines=[] if pilot is None else pilot_section.lines(pilot),
+        ways=[] if pilot is None else pilot_section.ways(pilot),
         counted=counted(record),
         groups=[_card(number, group, record) for number, group in enumerate(record.groups)],
         releases=list(_releases(run.privacy)),
-        sure=list(_how_sure(record)),
+        sure=list(sure),
         order=_by_group(record) if len(record.sites) <= _MATRIX_SITES else [],
         cells=_cells(record),
         pictures=_pictures(run),
         limits=record.thresholds,
         tables=[
+            *([] if pilot is None else [pilot_section.table(pilot)]),
             _site_table(record),
             _pair_table(record),
             _class_table(record),
@@ -219,7 +226,8 @@ def _pictures(run: RecordedRun) -> list[Picture]:
     if run.grouping is None or run.precheck is None:
         return []
     grouping, limit = run.grouping, run.precheck.thresholds.detrimental
-    found = []
+    changes = None if run.precheck.pilot is None else pilot_section.picture(run.precheck.pilot)
+    found = [] if changes is None else [changes]
     with drawing.style():
         if len(grouping.sites.names) > _MATRIX_SITES:
             figure = site_plots.dissimilarities(grouping.distances, grouping.sites, "OT cost")
@@ -245,7 +253,7 @@ def _site_table(record: PrecheckFile) -> PageTable:
     rows = [
         (
             site.site,
-            f"{SIGNS[site.verdict]} {site.verdict}",
+            f"{SIGNS[site.by_cost or site.verdict]} {site.by_cost or site.verdict}",
             str(site.group + 1),
             cost(site.cost),
             cost(site.null),
@@ -255,14 +263,14 @@ def _site_table(record: PrecheckFile) -> PageTable:
         )
         for site in record.sites
     ]
-    head = ("site", "verdict", "group", "cost", "chance", "nearest", "rows", "classes: rows")
+    head = ("site", "by cost", "group", "cost", "chance", "nearest", "rows", "classes: rows")
     note = (
         "Cost: the mean to the others in the group; of a site alone, that to the nearest. Chance: "
         "what equal data would cost at most (95 %). Classes: those with "
         f"{record.min_rows} rows or more."
     )
     colors = tuple(cluster_color(site.group) for site in record.sites)
-    return PageTable("Site by site", head, rows, frozenset({0, 1, 5, 7}), note, colors)
+    return PageTable("Costs, site by site", head, rows, frozenset({0, 1, 5, 7}), note, colors)
 
 
 def _pair_table(record: PrecheckFile) -> PageTable:

@@ -46,6 +46,7 @@ TEMPLATE = """\
 }
 .group li b { overflow-wrap: anywhere; }
 .group .chip { justify-self: start; }
+.group.plain { border-left: 0; padding-left: 0; margin-top: 0; }
 .left li { margin: 0 0 9px; line-height: 1.4; }
 .left li::first-letter { text-transform: uppercase; }
 .dots { margin: 0; padding-left: 1.1em; font-size: .9rem; }
@@ -56,6 +57,10 @@ TEMPLATE = """\
 .matrix td { font-size: .78rem; }
 .matrix th { overflow-wrap: anywhere; min-width: 6em; }
 @media (max-width: 860px) { .columns { grid-template-columns: minmax(0, 1fr); } }
+@media (max-width: 560px) {
+  .group li { grid-template-columns: minmax(0, 1fr) auto; }
+  .group li .small { grid-column: 1 / -1; }
+}
 @media print { .chip, td { print-color-adjust: exact; } }
 {% endblock %}
 {% block body %}
@@ -67,6 +72,25 @@ TEMPLATE = """\
 <main>
 <div class="columns">
 <div>
+{% if pilot %}
+<section class="card">
+<h2>Who gains how much, and how</h2>
+<div class="group plain">
+<ul>
+{% for line in pilot_lines %}
+<li><b>{{ line.names }}</b> {{ chip(marks[line.verdict]) }} <span class="small">{{ line.told }}.
+To try: <b>{{ line.recommended }}</b>.</span></li>
+{% endfor %}
+</ul>
+</div>
+<h3>On average over the sites</h3>
+<ul class="dots">
+{% for way, change in ways %}
+<li>{{ way }}: {{ change }}</li>
+{% endfor %}
+</ul>
+</section>
+{% else %}
 <section class="card">
 <h2>For whom, and with whom: {{ counted }}</h2>
 {% for group in groups %}
@@ -81,6 +105,7 @@ TEMPLATE = """\
 </div>
 {% endfor %}
 </section>
+{% endif %}
 <section class="card">
 <h2>How sure this is</h2>
 <ul class="dots">
@@ -105,6 +130,12 @@ stayed, but a model, and above all what it makes of single rows, can tell much a
 </section>
 </div>
 {% if order %}
+{% if pilot %}
+<h2>Why: how far apart the sites' data are</h2>
+<p class="quiet">The cost between two sites says how far apart their data are in the eyes of a model
+that all trained for one round: 0 is the same, 1 the opposite. It explains, and does not decide: it
+sees neither by which rule a site labels its rows nor how frequent its classes are.</p>
+{% endif %}
 <h2>Cost of every pair</h2>
 <p class="quiet">✓ up to {{ limits.beneficial }}, ✗ from {{ limits.detrimental }}, ? between or
 within what chance alone would make; ○ nothing to compare. Below: the most that equal data would

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 
 from common.objectives import OBJECTIVES
+from common.pilot.messages import LOCAL
+from server_app.record.pilot_format import PilotRecord, PilotSite
 from server_app.record.precheck_format import (
     PrecheckFile,
     PrecheckGroup,
@@ -13,7 +15,17 @@ from server_app.record.precheck_format import (
 from server_app.report.words import plural
 from server_app.transport.verdicts import Verdict
 
-__all__ = ["SIGNS", "approach", "cost", "counted", "headline", "told"]
+__all__ = [
+    "SIGNS",
+    "approach",
+    "candidate_words",
+    "cost",
+    "counted",
+    "headline",
+    "points",
+    "told",
+    "told_by_pilot",
+]
 
 SIGNS: Mapping[str, str] = {
     Verdict.BENEFICIAL: "✓",
@@ -22,6 +34,8 @@ SIGNS: Mapping[str, str] = {
     Verdict.NOTHING: "○",
 }
 """A sign beside each verdict, so that none is told by its colour alone."""
+
+MINUS = "\N{MINUS SIGN}"
 
 _ANSWERS: Mapping[str, str] = {
     Verdict.BENEFICIAL: "Yes",
@@ -77,6 +91,41 @@ def told(site: PrecheckSite, limits: PrecheckThresholds) -> str:
     if cost is not None and chance is not None and chance > limits.beneficial and cost <= chance:
         return "has too few rows to tell"
     return "may gain or lose: neither near nor far"
+
+
+def told_by_pilot(site: PilotSite, words: Mapping[str, str]) -> str:
+    """Return what a pilot tells a site.
+
+    Args:
+        site: its entry in ``precheck.json``.
+        words: what each candidate is.
+    """
+    found = {each.candidate: each for each in site.changes}
+    if site.about not in found:
+        return f"cannot be told: {site.needs}"
+    of = found[site.about]
+    figures = f"{points(of.change)} ({points(of.low)} to {points(of.high)})"
+    by = words.get(site.about, site.about)
+    if site.verdict == Verdict.BENEFICIAL:
+        return f"gains {figures} points by {by}"
+    if site.verdict == Verdict.DETRIMENTAL:
+        return f"loses: {figures} points by {by}"
+    return f"{figures} points by {by}; it needs {site.needs}" if site.needs else figures
+
+
+def points(value: float) -> str:
+    """Return a change in points with its sign.
+
+    >>> points(2.04), points(-0.5), points(0.0)
+    ('+2.0', '−0.5', '0.0')
+    """
+    text = f"{value:+.1f}".replace("-", MINUS)
+    return text[1:] if text[1:] == "0.0" else text
+
+
+def candidate_words(record: PilotRecord) -> dict[str, str]:
+    """Return what each candidate of a pilot is."""
+    return {LOCAL: "training alone"} | {each.candidate: each.words for each in record.candidates}
 
 
 def counted(record: PrecheckFile) -> str:

@@ -13,6 +13,7 @@ from common.errors import RoundError
 from common.messages import Parameters
 from server_app.clustering.algorithms import Clusters
 from server_app.methods import Method
+from server_app.pilot.after_costs import play_after_costs
 from server_app.record.checkpoint import State
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
@@ -77,9 +78,10 @@ class OtCostGroups(FederatedTraining):
         return None
 
     def after_training(self, grid: Grid, timeout: float) -> None:
-        """Form the groups that no later round needed: the precheck."""
+        """Form the groups that no later round needed, and play the pilot: the precheck."""
         if self._probe is None:
             self._form_groups(grid, timeout)
+        play_after_costs(self.settings, self.roster, self.clusters, self.folder, grid, timeout)
 
     def admit(
         self, newcomers: Roster, server_round: int, grid: Grid, timeout: float

@@ -352,7 +352,12 @@ def test_a_split_by_user_has_as_many_sites_as_there_are():
         (["nowhere.csv", "{0}"], DataError, "there is no file"),
         (["digit"], ConfigError, "dataset=digit is unknown; did you mean 'digits'"),
         (["ot-variant=pape"], ConfigError, "did you mean 'paper'"),
-        (["objective=local"], ConfigError, "no model leaves a site"),
+        (["objective=local", "pilot=false"], ConfigError, "no model leaves a site"),
+        (
+            ["objective=ditto"],
+            ConfigError,
+            "the pilot plays training alone, FedAvg and Ditto itself",
+        ),
     ],
 )
 def test_what_cannot_be_checked_is_refused_in_one_line(files, words, error, said):
@@ -362,7 +367,7 @@ def test_what_cannot_be_checked_is_refused_in_one_line(files, words, error, said
 
 def test_the_command_ends_with_the_verdict_and_prints_it_for_machines(files, tmp_path):
     command = [sys.executable, "-m", "deploy.cli", "precheck", *files, "label-column=sick"]
-    command += [f"output-dir={tmp_path / 'runs'}", "workers=1", "--json"]
+    command += [f"output-dir={tmp_path / 'runs'}", "workers=1", "--json", "pilot=false"]
     done = subprocess.run(
         command,
         capture_output=True,

@@ -12,7 +12,7 @@ from common.config import Settings
 from common.messages import EvaluateReport, Introduction, LossReport, PersonalReport, TrainReport
 from deploy.simulation.grid import simulate
 from server_app.metering.bill import Bill
-from server_app.record import clusters_format, precheck_format, release_format
+from server_app.record import clusters_format, pilot_format, precheck_format, release_format
 from server_app.record import format as run_format
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.energy_figures import PHASES
@@ -31,7 +31,7 @@ from server_app.record.run_folder import RunFolder
 PAGE = Path(__file__).parents[3] / "docs" / "run-folder.md"
 RECORDS = {
     record
-    for module in (run_format, clusters_format, release_format, precheck_format)
+    for module in (run_format, clusters_format, release_format, pilot_format, precheck_format)
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, JsonRecord) and record is not JsonRecord
 }
@@ -164,6 +164,10 @@ SECTIONS = {
     "an entry of `splits`": "SplitNote",
     "`thresholds`": "PrecheckThresholds",
     "an entry of `sites` in `precheck.json`": "PrecheckSite",
+    "`pilot`": "PilotRecord",
+    "an entry of `candidates`": "PilotCandidate",
+    "an entry of `sites` in a pilot": "PilotSite",
+    "an entry of `changes`": "PilotChange",
     "an entry of `groups`": "PrecheckGroup",
     "`advice`": "PrecheckAdvice",
     "an entry of `pairs`": "PrecheckPair",

@@ -1,0 +1,173 @@
+r"""Pilot on the four hospitals of heart-disease, over seeds, held against what training then shows.
+
+    python -m benchmarks.pilot_hospitals --data-dir ~/data --seeds 10
+
+The seed draws the held-out rows, the first model, the folds and the order of the rows. The pilot
+sees the training rows alone; the final figures are of 20 rounds on the held-out ones.
+"""
+
+import argparse
+import json
+import logging
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from benchmarks.precheck_heart import WORDS, trained
+from common.data.readers import HOSPITALS
+from deploy import precheck
+from server_app.report import report
+
+Record = dict[str, Any]
+
+FINAL = {
+    "local": ("strategy=fedavg", "objective=local"),
+    "ditto": ("strategy=fedavg", "objective=ditto", "personal-lambda=0.3"),
+    "fedavg": ("strategy=fedavg",),
+    "by OT cost": ("strategy=ot-groups",),
+    "by how alike their labels are dealt": (
+        *("strategy=similarity", "selection=all", "routing=per-cluster"),
+    ),
+}
+"""How each candidate is trained in the end; groupings by what they go by."""
+
+
+def told(data_dir: Path, seed: int) -> Record:
+    """Return what one precheck says, without its page."""
+    with tempfile.TemporaryDirectory() as parent, patch.object(report, "write_report"):
+        words = [*WORDS, f"data-dir={data_dir}", f"seed={seed}", f"output-dir={parent}"]
+        return precheck.result(precheck.run(precheck.precheck_plan(words, None)))
+
+
+def final_name(candidate: str, pilot: Record) -> str:
+    """Return the key of :data:`FINAL` that a candidate of a pilot is."""
+    words = {each["candidate"]: each["words"] for each in pilot["candidates"]}
+    return words[candidate].partition(", ")[2] if candidate.startswith("group:") else candidate
+
+
+def played(data_dir: Path, seed: int) -> list[Record]:
+    """Return for each hospital what it was told and every final accuracy, in points."""
+    pilot = told(data_dir, seed)["pilot"]
+    final = {name: trained(data_dir, seed, words) for name, words in FINAL.items()}
+    return [
+        {
+            "seed": seed,
+            "site": site["site"],
+            "verdict": site["verdict"],
+            "rounds": pilot["rounds"],
+            "about": final_name(site["about"], pilot),
+            "recommended": final_name(site["recommended"], pilot),
+            "changes": {final_name(c["candidate"], pilot): c for c in site["changes"]},
+            "final": {name: 100 * figures[site["site"]] for name, figures in final.items()},
+        }
+        for site in pilot["sites"]
+    ]
+
+
+def by_hospital(records: Sequence[Record]) -> Iterator[list[str]]:
+    """Yield what each hospital was told, and what FedAvg then changed."""
+    for site in HOSPITALS:
+        mine = [record for record in records if record["site"] == site]
+        verdicts = Counter(record["verdict"] for record in mine)
+        forecast = [record["changes"]["fedavg"]["change"] for record in mine]
+        final = [change(record, "fedavg") for record in mine]
+        about = [change(record, record["about"]) for record in mine]
+        yield [
+            site,
+            ", ".join(f"{verdict} {count}" for verdict, count in verdicts.most_common()),
+            spread(forecast),
+            spread(final),
+            spread(about),
+            ", ".join(
+                f"{name} {count}"
+                for name, count in Counter(r["recommended"] for r in mine).most_common()
+            ),
+        ]
+
+
+def change(record: Record, name: str) -> float:
+    """Return what a candidate changed in the end against training alone, in points."""
+    return float(record["final"][name] - record["final"]["local"])
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return mean and standard deviation over seeds."""
+    return f"{np.mean(values):+.1f} ± {np.std(values, ddof=1):.1f}"
+
+
+def by_rule(records: Sequence[Record]) -> Iterator[list[str]]:
+    """Yield the mean final accuracy of the hospitals by how each was chosen for."""
+    rules = {name: [record["final"][name] for record in records] for name in FINAL}
+    rules["what the pilot recommends"] = [r["final"][r["recommended"]] for r in records]
+    rules["best in hindsight"] = [max(record["final"].values()) for record in records]
+    for name, values in rules.items():
+        yield [name, f"{np.mean(values):.1f}"]
+
+
+def promises(records: Sequence[Record]) -> Iterator[str]:
+    """Yield how the verdicts and intervals stand against the final changes."""
+    for verdict, sign in (("beneficial", 1), ("detrimental", -1)):
+        own = [change(r, r["about"]) for r in records if r["verdict"] == verdict]
+        kept = sum(sign * value > 0 for value in own)
+        broken = sum(sign * value < -2 for value in own)
+        yield f"told {verdict}: {len(own)}; right {kept}, wrong by over 2 points {broken}"
+    inside = [
+        c["low"] <= change(r, name) <= c["high"]
+        for r in records
+        for name, c in r["changes"].items()
+    ]
+    yield f"90 % intervals that hold the final change: {np.mean(inside):.0%} of {len(inside)}"
+    clear = [r for r in records if abs(change(r, "fedavg")) > 0.5]
+    yield f"told apart (FedAvg, change beyond 0.5 points): {told_apart(clear):.2f} of {len(clear)}"
+    yield f"rounds played: {np.mean([r['rounds'] for r in records]):.1f} on average"
+
+
+def told_apart(records: Sequence[Record]) -> float:
+    """Return how often a site that gains was forecast more than one that loses; 0.5: chance."""
+    forecast: dict[bool, list[float]] = {True: [], False: []}
+    for record in records:
+        forecast[change(record, "fedavg") > 0].append(record["changes"]["fedavg"]["change"])
+    gains, losses = np.array(forecast[True]), np.array(forecast[False])
+    pairs = gains[:, None] - losses[None]
+    return float(((pairs > 0) + 0.5 * (pairs == 0)).mean())
+
+
+def table(head: Sequence[str], rows: Iterator[list[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def main() -> None:
+    """Play what is not in the work folder yet, and print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data-dir", type=Path, required=True)
+    parser.add_argument("--work-dir", type=Path, help="keeps each seed's figures")
+    parser.add_argument("--seeds", type=int, default=10)
+    given = parser.parse_args()
+    logging.disable(logging.WARNING)
+    records: list[Record] = []
+    for seed in range(given.seeds):
+        kept = given.work_dir / f"seed-{seed}.json" if given.work_dir else None
+        if kept is None or not kept.exists():
+            found = played(given.data_dir, seed)
+            if kept is not None:
+                kept.parent.mkdir(parents=True, exist_ok=True)
+                kept.write_text(json.dumps(found))
+        else:
+            found = json.loads(kept.read_text())
+        records += found
+    head = ("hospital", "told over seeds", "FedAvg: forecast", "FedAvg: final")
+    print(table((*head, "what it was told about: final", "recommended"), by_hospital(records)))
+    print("\n" + table(("each hospital gets", "mean accuracy, %"), by_rule(records)) + "\n")
+    for line in promises(records):
+        print(f"- {line}")
+
+
+if __name__ == "__main__":
+    main()

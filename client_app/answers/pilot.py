@@ -1,0 +1,248 @@
+"""Pilot: a site's part in it, training on folds of its rows and judging the candidates on them.
+
+Of what a site trains by itself nothing is sent: its local models and Ditto's personal ones stay,
+and always have their full number of rounds, which cost no message. Against shared models that are
+few rounds old, local ones of as few would look worse than they are.
+"""
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+
+from client_app.received import received_models
+from client_app.site import Site, require
+from client_app.training import engine, schedules
+from client_app.training.engine import Lesson
+from client_app.training.loop import Stopwatch
+from client_app.training.personal import PersonalModels
+from common import messages, models, seeds
+from common.config import Settings
+from common.messages import Order, Parameters
+from common.objectives import Pull
+from common.pilot.folds import NEVER, fold_of_rows, units_of
+from common.pilot.messages import DITTO, LOCAL, PilotLook, PilotOrder, PilotTrained
+from common.pilot.outcomes import Outcomes, measured
+
+__all__ = ["DITTO_STRENGTH", "RARE", "look", "train"]
+
+DITTO_STRENGTH = 0.3
+"""Ditto's personal-lambda: the best on average over 21 pairs (docs/results/regularisation.md)."""
+
+RARE = 0.1
+"""Share of a site's rows of the second of two classes, the one to be found, below which accuracy
+would not see whether it is found."""
+
+
+@dataclass(frozen=True)
+class _Folds:
+    """A site's rows in folds."""
+
+    site: Site
+    order: PilotOrder
+    fold: np.ndarray
+    """(n,) of the training rows."""
+
+    @classmethod
+    def of(cls, site: Site, order: PilotOrder) -> "_Folds":
+        rng = seeds.generator(site.settings.seed, "pilot folds", site.name)
+        labels, rows = site.dataset.train_y, site.rows.train
+        return cls(site, order, fold_of_rows(labels[rows], order.folds, rng, _groups(site)))
+
+    def fit(
+        self, start: Parameters, k: int, server_round: int, pull: Pull | None = None
+    ) -> Parameters:
+        """Return a model trained on for a round without fold k.
+
+        All candidates see the same rows in the same order.
+        """
+        order = Order(server_round, 1, 0)
+        lesson = replace(
+            Lesson.of(self.site, order, "pilot"), rows=self.site.rows.train[self.fold != k]
+        )
+        settings = schedules.in_round(
+            _trained_for(self.site.settings, self.order.full), server_round
+        )
+        return engine.fit(start, lesson, settings, pull).parameters
+
+    def fit_in_turn(
+        self, start: Parameters, k: int, rounds: range, pull: Pull | None = None
+    ) -> Parameters:
+        """Return a model trained on for several rounds without fold k, by this site alone."""
+        model = start
+        for number in rounds:
+            model = self.fit(model, k, number, pull)
+        return model
+
+    def hits(self, model: Sequence[Parameters]) -> np.ndarray:
+        """Return on which rows held out the models of the folds are right, (n,) 0 or 1."""
+        hits = np.zeros(len(self.fold))
+        for k in range(self.order.folds):
+            mine = self.site.rows.train[self.fold == k]
+            if len(mine):
+                said = engine.classified(model[k], self.site, self.site.dataset.train_x[mine])
+                hits[self.fold == k] = said == self.site.dataset.train_y[mine]
+        return np.asarray(hits[self.fold != NEVER])
+
+
+def train(message: Message, site: Site) -> Message:
+    """Train the shared models on each fold's rows and send them back; the site's own stay."""
+    require(site, "model")
+    watch = Stopwatch()
+    order = PilotOrder.decode(message.content)
+    received, folds = received_models(message.content, site, order.models), _Folds.of(site, order)
+    fitted = [
+        folds.fit(model, place % order.folds, order.round) for place, model in enumerate(received)
+    ]
+    _train_personal(folds, received[: order.folds])
+    if order.round == 1:
+        _train_local(folds)
+    shared = [
+        received[start : start + order.folds] for start in range(0, order.models, order.folds)
+    ]
+    held_out = int((folds.fold != NEVER).sum())
+    report = PilotTrained(
+        site=site.name,
+        round=order.round,
+        examples=[int((folds.fold != k).sum()) for k in range(order.folds)],
+        values=[float(folds.hits(one).mean()) if held_out else 0.0 for one in shared],
+        held_out=held_out,
+        seconds=watch.seconds,
+    )
+    return messages.reply(message, report, messages.together(fitted))
+
+
+def look(message: Message, site: Site) -> Message:
+    """Say how each candidate did on the rows held out of its training, and how sure that is."""
+    watch = Stopwatch()
+    order = PilotOrder.decode(message.content)
+    received, folds = received_models(message.content, site, order.models), _Folds.of(site, order)
+    candidates = {LOCAL: _local(folds), DITTO: _personal_in_full(folds, received[: order.folds])}
+    for place, name in enumerate(order.shared):
+        candidates[name] = received[place * order.folds : (place + 1) * order.folds]
+    judged = folds.fold != NEVER
+    labels, groups = site.dataset.train_y[site.rows.train][judged], _groups(site)
+    groups = None if groups is None else groups[judged]
+    metric = "balanced-accuracy" if _is_balanced(site) else "accuracy"
+    figures: dict[str, Any] = {"values": [], "covariance": [], "floor": 0.0, "accuracies": []}
+    if len(labels):
+        hits = np.stack([folds.hits(model) for model in candidates.values()], axis=1)
+        rng = seeds.generator(site.settings.seed, "pilot bootstrap", site.name)
+        balanced = metric != "accuracy"
+        figures = _figures(hits, measured(hits, labels, rng, balanced=balanced, groups=groups))
+    report = PilotLook(
+        site=site.name,
+        round=order.round,
+        candidates=list(candidates),
+        metric=metric,
+        held_out=len(labels),
+        units=len(np.unique(units_of(labels, groups))),
+        seconds=watch.seconds,
+        **figures,
+    )
+    return messages.reply(message, report)
+
+
+def _figures(hits: np.ndarray, found: Outcomes) -> dict[str, Any]:
+    """Return a look's figures by their names."""
+    return {
+        "values": found.values.tolist(),
+        "covariance": found.covariance.ravel().tolist(),
+        "floor": found.floor,
+        "accuracies": hits.mean(axis=0).tolist(),
+    }
+
+
+def _groups(site: Site) -> np.ndarray | None:
+    """Return which of a site's training rows belong together, if its data say so."""
+    groups = site.dataset.train_group
+    return None if groups is None else groups[site.rows.train]
+
+
+def _is_balanced(site: Site) -> bool:
+    """Return whether balanced accuracy judges a site: it was asked for, or what is sought is rare.
+
+    A class of which there is no row cannot be found, and does not count as rare.
+    """
+    if site.settings.target_metric == "balanced-accuracy":
+        return True
+    labels = site.dataset.train_y[site.rows.train]
+    return site.dataset.num_classes == 2 and 0 < (labels == 1).mean() < RARE
+
+
+# What a site trains by itself --------------------------------------------------------------------
+
+
+def _train_local(folds: _Folds) -> None:
+    site = folds.site
+    first = _initial(site.settings, site.dataset.input_shape, site.dataset.num_classes)
+    rounds = range(1, folds.order.full + 1)
+    fitted = [folds.fit_in_turn(first, k, rounds) for k in range(folds.order.folds)]
+    with site.keeper.locked():
+        _kept(site, LOCAL).write(folds.order.full, messages.together(fitted))
+
+
+def _local(folds: _Folds) -> list[Parameters]:
+    """Return each fold's local model; a site that was away in round 1 trains them now."""
+    found = _apart(folds, _kept(folds.site, LOCAL).up_to(folds.order.full, None))
+    if found is None:
+        _train_local(folds)
+        found = _apart(folds, _kept(folds.site, LOCAL).up_to(folds.order.full, None))
+    assert found is not None
+    return found
+
+
+def _train_personal(folds: _Folds, received: Sequence[Parameters]) -> None:
+    """Train Ditto's personal models for a round, each towards its fold's shared one."""
+    site, number = folds.site, folds.order.round
+    with site.keeper.locked():
+        before = _apart(folds, _kept(site, DITTO).up_to(number - 1, None)) or received
+        fitted = [
+            folds.fit(before[k], k, number, Pull(model, DITTO_STRENGTH))
+            for k, model in enumerate(received)
+        ]
+        _kept(site, DITTO).write(number, messages.together(fitted))
+
+
+def _personal_in_full(folds: _Folds, received: Sequence[Parameters]) -> list[Parameters]:
+    """Return Ditto's models after their full number of rounds, the last ones with no new average.
+
+    They are not kept: the next round begins where the last one ended.
+    """
+    order = folds.order
+    last = _apart(folds, _kept(folds.site, DITTO).up_to(order.round, None)) or received
+    rounds = range(order.round + 1, order.full + 1)
+    return [
+        folds.fit_in_turn(last[k], k, rounds, Pull(anchor, DITTO_STRENGTH))
+        for k, anchor in enumerate(received)
+    ]
+
+
+def _kept(site: Site, what: str) -> PersonalModels:
+    return replace(known := PersonalModels.of(site), name=f"pilot-{what}-{known.name}")
+
+
+def _apart(folds: _Folds, arrays: Parameters | None) -> list[Parameters] | None:
+    """Return the folds' models from a file, which lacks the order of their arrays."""
+    if arrays is None:
+        return None
+    site = folds.site
+    like = _initial(site.settings, site.dataset.input_shape, site.dataset.num_classes)
+    found = messages.apart(arrays, folds.order.folds)
+    return [{name: model[name] for name in like} for model in found]
+
+
+@functools.lru_cache(maxsize=2)
+def _initial(
+    settings: Settings, input_shape: tuple[int, ...], num_classes: int
+) -> dict[str, np.ndarray]:
+    return models.initial_parameters(settings, input_shape, num_classes)
+
+
+@functools.lru_cache(maxsize=2)
+def _trained_for(settings: Settings, rounds: int) -> Settings:
+    """Return a run's settings for so many rounds, which a schedule goes by."""
+    return settings.replace(num_server_rounds=rounds)

@@ -1,0 +1,1 @@
+"""Pilot: a few rounds on folds of the sites' training rows, and who gains by which candidate."""

@@ -1,0 +1,79 @@
+"""Pilot format: the keys of what a pilot found, within ``precheck.json``."""
+
+from dataclasses import dataclass
+
+from server_app.record.json_record import JsonRecord
+from server_app.record.json_record import null as or_null
+
+__all__ = ["PilotCandidate", "PilotChange", "PilotRecord", "PilotSite"]
+
+
+@dataclass(frozen=True)
+class PilotCandidate(JsonRecord):
+    """A way to train, over all sites."""
+
+    candidate: str
+    words: str
+    change: float
+    """Mean over the sites of the change against training alone, in points."""
+    low: float
+    """Of its 90 % interval."""
+    high: float
+
+
+@dataclass(frozen=True)
+class PilotChange(JsonRecord):
+    """What a candidate changes at one site against training alone there, in points."""
+
+    candidate: str
+    value: float
+    """The metric itself, in [0, 1], as measured."""
+    change: float
+    """Nearer to the other sites' than what was measured, where there are four or more."""
+    low: float
+    """Of its 90 % interval."""
+    high: float
+    measured: float
+    """The change before that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PilotSite(JsonRecord):
+    """What the pilot says to one site."""
+
+    site: str
+    verdict: str
+    about: str
+    """The candidate that the verdict is about: the one recommended, or FedAvg where that is to
+    train alone."""
+    recommended: str
+    metric: str
+    held_out: int
+    """Rows that were held out once each."""
+    units: int
+    """How many of them do not belong together with others."""
+    alone: float | None = or_null()
+    """The metric of training alone, in [0, 1]."""
+    needs: str
+    """What it would take to tell; empty where it can be told."""
+    changes: tuple[PilotChange, ...] = ()
+
+
+@dataclass(frozen=True)
+class PilotRecord(JsonRecord):
+    """What was played, and what it says."""
+
+    folds: int
+    rounds: int
+    """Played with shared models."""
+    full_rounds: int
+    """Of what a site trains by itself."""
+    looks: tuple[int, ...]
+    """After which rounds."""
+    seconds: float
+    best: str
+    """The candidate with the largest lower bound over all sites."""
+    skipped: tuple[str, ...]
+    """What was left out, in words."""
+    candidates: tuple[PilotCandidate, ...]
+    sites: tuple[PilotSite, ...]

@@ -1,0 +1,147 @@
+"""Answers of a pilot: verdicts, what is recommended, and the winner's curse."""
+
+import numpy as np
+import pytest
+
+from common.pilot.messages import PilotLook
+from server_app.clustering.algorithms import Clusters
+from server_app.pilot.answer import PilotAnswer
+from server_app.pilot.candidates import Candidates
+
+
+def look(site, values, *, error=0.02, held_out=200, metric="accuracy", names=None):
+    """What a site measured: ``values`` of local, ditto, fedavg and groupings."""
+    names = names or ["local", "ditto", "fedavg"][: len(values)]
+    return PilotLook(
+        site=site,
+        round=5,
+        candidates=list(names),
+        metric=metric,
+        held_out=held_out,
+        units=held_out,
+        values=list(values) if held_out else [],
+        covariance=(np.eye(len(values)) * error**2 / 2).ravel().tolist() if held_out else [],
+        floor=1e-6,
+        accuracies=list(values) if held_out else [],
+        seconds=0.0,
+    )
+
+
+def answer(*looks, groupings=()):
+    named = dict(enumerate(looks))
+    return PilotAnswer([each.site for each in looks], Candidates.of(len(looks), groupings), named)
+
+
+def test_a_clear_gain_a_clear_loss_and_neither():
+    found = answer(
+        look("gains", (0.7, 0.7, 0.8)),
+        look("loses", (0.8, 0.8, 0.7)),
+        look("same", (0.7, 0.7, 0.71)),
+    )
+    gains, loses, same = found.sites()
+    assert (gains.verdict, gains.recommended, gains.about) == ("beneficial", "fedavg", "fedavg")
+    [change] = [each for each in gains.changes if each.candidate == "fedavg"]
+    assert change.change == pytest.approx(10)
+    assert change.high - change.low == pytest.approx(2 * 1.645 * 2, rel=0.01)
+    assert (loses.verdict, loses.recommended, loses.about) == ("detrimental", "local", "fedavg")
+    assert same.verdict == "uncertain"
+    # errors fall with the root of the rows: 1 point needs (1.645 * 2)^2 as many
+    rows = int(same.needs.split()[1].replace(",", ""))
+    assert rows == pytest.approx(200 * (1.645 * 2) ** 2, rel=0.1)
+
+
+def test_where_nothing_is_clear_the_least_is_shared():
+    found = answer(*(look(f"s{i}", (0.7, 0.702, 0.703), error=0.05) for i in range(2)))
+    assert found.best == "local"
+    assert {site.recommended for site in found.sites()} == {"local"}
+    assert {site.about for site in found.sites()} == {"fedavg"}
+
+
+def test_many_sites_make_a_small_gain_sure():
+    found = answer(*(look(f"s{i}", (0.7, 0.7, 0.72), error=0.03) for i in range(25)))
+    assert found.best == "fedavg"
+    assert {site.verdict for site in found.sites()} == {"beneficial"}
+    alone = answer(
+        look("s0", (0.7, 0.7, 0.72), error=0.03), look("s1", (0.7, 0.7, 0.72), error=0.03)
+    )
+    assert {site.verdict for site in alone.sites()} == {"uncertain"}
+
+
+def test_noise_does_not_make_a_site_leave_what_is_best_for_all():
+    """36 sites of 70 rows, all alike: choosing by their own figures would go wrong for many."""
+    rng = np.random.default_rng(0)
+    truth = np.array([0.80, 0.79, 0.83])
+    looks = [
+        look(f"s{i}", np.clip(truth + rng.normal(0, 0.04, 3), 0, 1), error=0.057, held_out=70)
+        for i in range(36)
+    ]
+    own = [max(zip(each.values, each.candidates, strict=True))[1] for each in looks]
+    assert own.count("fedavg") < 30
+    found = answer(*looks)
+    assert found.best == "fedavg"
+    assert [site.recommended for site in found.sites()].count("fedavg") >= 35
+
+
+def test_a_site_that_differs_for_sure_is_told_so():
+    looks = [look(f"s{i}", (0.7, 0.72, 0.8), error=0.02) for i in range(9)]
+    found = answer(*looks, look("odd", (0.9, 0.9, 0.6), error=0.02))
+    *others, odd = found.sites()
+    assert {site.recommended for site in others} == {"fedavg"}
+    assert odd.verdict == "detrimental"
+    assert odd.recommended in ("local", "ditto")
+
+
+def test_a_grouping_is_no_candidate_of_a_site_that_it_leaves_alone():
+    labels = Clusters(np.array([0, 0, 1]))
+    names = ["local", "ditto", "fedavg", "group:1"]
+    found = answer(
+        look("a", (0.7, 0.7, 0.6, 0.8), names=names),
+        look("b", (0.7, 0.7, 0.6, 0.8), names=names),
+        look("c", (0.7, 0.7, 0.6)),
+        groupings=[(labels, "by something")],
+    )
+    assert found.best == "group:1"
+    a, b, c = found.sites()
+    assert (a.recommended, b.recommended, c.recommended) == ("group:1", "group:1", "local")
+    assert c.verdict == "detrimental"
+    [mean] = [each for each in found.over_all() if each.candidate == "group:1"]
+    assert mean.change == pytest.approx(20 / 3)  # the third has no change by it
+
+
+def test_sites_that_two_metrics_judge_are_not_shrunk_together():
+    looks = [look(f"s{i}", (0.7, 0.7, 0.8), error=0.05) for i in range(6)]
+    rare = look("rare", (0.5, 0.5, 0.9), error=0.05, metric="balanced-accuracy")
+    *_, told = answer(*looks, rare).sites()
+    assert told.metric == "balanced-accuracy"
+    [change] = [each for each in told.changes if each.candidate == "fedavg"]
+    assert change.change == pytest.approx(change.measured) == pytest.approx(40)
+
+
+def test_who_did_not_answer_or_has_nothing_to_judge_by_is_told_why():
+    empty = look("few", (0, 0, 0), held_out=0)
+    found = PilotAnswer(
+        ["here", "few", "gone"], Candidates.of(3, []), {0: look("here", (0.7, 0.7, 0.9)), 1: empty}
+    )
+    here, few, gone = found.sites()
+    assert here.verdict == "beneficial"
+    assert (few.verdict, few.changes) == ("nothing to compare", ())
+    assert "no class has two rows" in few.needs
+    assert (gone.verdict, gone.needs) == ("uncertain", "it did not answer")
+
+
+def test_nobody_had_anything_to_judge_by():
+    found = answer(*(look(f"s{i}", (0, 0, 0), held_out=0) for i in range(2)))
+    assert (found.best, found.over_all()) == ("local", ())
+    assert {site.verdict for site in found.sites()} == {"nothing to compare"}
+
+
+def test_groupings_that_are_other_candidates_are_left_out():
+    def of(*labels):
+        return Clusters(np.array(labels))
+
+    offered = [(of(0, 0, 0, 0), "all"), (of(0, 1, 2, 3), "each"), (of(0, 0, 1, 1), "x")]
+    found = Candidates.of(4, [*offered, (of(0, 0, 1, 1), "again"), (of(0, 1, 1, 1), "y")])
+    assert found.names == ("local", "ditto", "fedavg", "group:1", "group:2")
+    assert found.words("group:2") == "a model per group, y"
+    assert found.shared_by(0) == (("fedavg", 0), ("group:1", 0))
+    assert found.of_site(3) == ("local", "ditto", "fedavg", "group:1", "group:2")

@@ -1,0 +1,176 @@
+"""Playing of a pilot over a whole federation: what sites are told, at the edges, and in time."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from common.config import Settings, read_toml
+from common.errors import ConfigError
+from deploy import precheck
+from deploy.simulation import grid
+from server_app.pilot import playing
+from server_app.record.pilot_format import PilotRecord
+
+QUICK = ("local-epochs=1", "workers=1", "report=false", "split=by-user", "test-fraction=0.1")
+
+
+def world(name, rows=90, turned=False, seed=0, share=None):
+    """A site's rows: a line between two classes, the other way round if it is turned."""
+    rng = np.random.default_rng([seed, *name.encode()])
+    x = rng.normal(size=(rows, 4))
+    y = (x[:, 0] + 0.2 * x[:, 1] > 0) ^ turned
+    if share is not None:  # of the second class
+        order = np.argsort(x[:, 0])[::-1]
+        y = np.zeros(rows, bool)
+        y[order[: round(share * rows)]] = True
+    return x, y.astype(int), [name] * rows
+
+
+def checked(tmp_path, *worlds, words=()):
+    """Return the precheck of some sites."""
+    x, y, names = (np.concatenate(parts) for parts in zip(*worlds, strict=True))
+    np.savez(tmp_path / "sites.npz", X=x, y=y, client=names)
+    own = [f"dataset={tmp_path / 'sites.npz'}", f"output-dir={tmp_path / 'runs'}"]
+    planned = precheck.precheck_plan([*QUICK, *own, *words], None)
+    return precheck.result(precheck.run(planned))
+
+
+def by_site(record):
+    return {site["site"]: site for site in record["sites"]}
+
+
+FOUR = [world("a0"), world("a1"), world("b0", turned=True), world("b1", turned=True)]
+
+
+@pytest.fixture(scope="module")
+def two_worlds(tmp_path_factory):
+    """Two sites of one world and two that label the same rows the other way round."""
+    return checked(tmp_path_factory.mktemp("two-worlds"), *FOUR)
+
+
+def test_sites_that_label_by_other_rules_are_never_told_that_one_model_helps(two_worlds):
+    record = two_worlds
+    pilot = PilotRecord.from_json(record["pilot"])
+    for site in pilot.sites:
+        of = {each.candidate: each for each in site.changes}
+        assert of["fedavg"].change < -15
+        assert site.recommended != "fedavg"
+    assert {"site", "verdict", "change", "low", "high", "recommended"} <= record["sites"][0].keys()
+
+
+def test_the_costs_stay_beside_the_verdict(two_worlds):
+    site = by_site(two_worlds)["a0"]
+    assert site["by_cost"] in {"beneficial", "uncertain", "detrimental"}
+    assert len(two_worlds["pairs"]) == 6
+    lines = precheck.summary(two_worlds)
+    assert sum("recommended:" in line for line in lines) == 4
+    assert any(line.startswith("on average over the sites:") for line in lines)
+
+
+def test_an_interrupted_pilot_goes_on_where_it_was(tmp_path, two_worlds, monkeypatch):
+    class Killed(BaseException):
+        pass
+
+    play = playing.Pilot._play_round
+
+    def until_third(self, number):
+        if number == 3:
+            raise Killed
+        play(self, number)
+
+    monkeypatch.setattr(playing.Pilot, "_play_round", until_third)
+    with pytest.raises(Killed):
+        checked(tmp_path, *FOUR)
+    played = []
+    monkeypatch.setattr(
+        playing.Pilot,
+        "_play_round",
+        lambda self, number: (played.append(number), play(self, number)),
+    )
+    [folder] = (tmp_path / "runs").iterdir()
+    settings = Settings.parse(read_toml(folder / "config.toml"))
+    again = precheck.result(grid.simulate(settings.replace(resume=str(folder))))
+    assert played[0] == 3
+    for key in ("candidates", "sites", "rounds", "looks", "best"):
+        assert again["pilot"][key] == two_worlds["pilot"][key], key
+
+
+def test_it_stops_in_time_and_says_what_it_left_out(tmp_path):
+    words = ["pilot-minutes=0.0001"]
+    record = checked(tmp_path, world("a"), world("b"), words=words)
+    assert record["pilot"]["rounds"] == 1
+    assert record["pilot"]["skipped"] == ["rounds 2 to 5: more than 0.0001 minutes (pilot-minutes)"]
+    assert any("left out: rounds 2 to 5" in line for line in precheck.summary(record))
+
+
+@pytest.fixture(scope="module")
+def odd(tmp_path_factory):
+    """Sites at the edges: 13 rows, one class, a rare class, and two of equal rows."""
+    x, y, _ = world("same")
+    return checked(
+        tmp_path_factory.mktemp("odd"),
+        (x, y, ["same-1"] * len(y)),
+        (x, y, ["same-2"] * len(y)),
+        world("few", rows=13),
+        world("one", rows=40, share=0.0),
+        world("rare", rows=200, share=0.05),
+    )
+
+
+def test_thirteen_rows_leave_a_wide_interval(odd):
+    few = by_site(odd)["few"]
+    assert few["high"] - few["low"] > 20
+
+
+def test_a_site_of_one_class_is_never_told_that_it_gains(odd):
+    one = by_site(odd)["one"]
+    assert one["verdict"] in {"uncertain", "detrimental"}  # alone it is right on every row
+    assert one["recommended"] != "fedavg" or one["high"] >= 0
+
+
+def test_sites_of_equal_rows_are_told_alike(odd):
+    one, other = (by_site(odd)[name] for name in ("same-1", "same-2"))
+    assert abs(one["change"] - other["change"]) < one["high"] - one["low"]
+    assert "detrimental" not in {one["verdict"], other["verdict"]}
+
+
+def test_a_rare_class_is_judged_by_balanced_accuracy(odd):
+    metrics = {site["site"]: site["metric"] for site in odd["pilot"]["sites"]}
+    assert metrics.pop("rare") == "balanced-accuracy"
+    assert set(metrics.values()) == {"accuracy"}
+
+
+def test_the_costs_alone_where_nobody_asks_for_a_pilot(tmp_path):
+    record = checked(tmp_path, world("a"), world("b"), words=["pilot=false"])
+    assert "pilot" not in record
+    site = record["sites"][0]
+    assert (site["change"], site["recommended"], site["by_cost"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("objective=fedprox",), "the pilot plays training alone, FedAvg and Ditto itself"),
+        (("update-privacy=local-dp", "update-epsilon=1"), "as they are; set pilot=false"),
+        (("task=regression",), "there are no classes"),
+        (("pilot-folds=1",), "pilot-folds"),
+    ],
+)
+def test_what_it_cannot_play_is_refused_before_it_starts(words, said):
+    with pytest.raises(ConfigError, match=said):
+        precheck.precheck_plan([*words], None)
+
+
+def test_another_strategy_does_not_play_it():
+    with pytest.raises(ConfigError, match="strategy=ot-groups"):
+        Settings.parse({"strategy": "fedavg", "pilot": True})
+
+
+def test_what_left_the_sites_is_listed(two_worlds):
+    left = json.loads((Path(two_worlds["run"]) / "privacy.json").read_text())["releases"]
+    kinds = {entry["kind"]: entry for entry in left}
+    assert kinds["query.pilot_look"]["what"].startswith("pilot: how well each candidate did")
+    rounds = two_worlds["pilot"]["rounds"]
+    assert kinds["train.pilot_round"]["sites"]["a0"]["times"] == rounds
