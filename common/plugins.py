@@ -44,6 +44,7 @@ _HERE = __name__.removesuffix("common.plugins")  # empty, or the package that ho
 
 TABLES = (
     f"{_HERE}common.objectives:OBJECTIVES",
+    f"{_HERE}client_app.training.losses:LOSSES",
     f"{_HERE}client_app.training.optimizers:OPTIMIZERS",
     f"{_HERE}server_app.methods:METHODS",
     f"{_HERE}server_app.selection.in_clusters:IN_CLUSTERS",
@@ -56,7 +57,6 @@ _OTHER_TABLES = (
     f"{_HERE}common.data.datasets:DATASETS",
     f"{_HERE}common.splits:SPLITS",
     f"{_HERE}common.networks:NETWORKS",
-    f"{_HERE}client_app.training.losses:LOSSES",
     f"{_HERE}client_app.training.schedules:SCHEDULES",
     f"{_HERE}common.task_metrics:TASK_METRICS",
     f"{_HERE}server_app.dissimilarity:LABEL_METRICS",

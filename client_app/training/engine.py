@@ -20,7 +20,7 @@ from client_app.training import convolutional_c, dense_c, loop, stacked
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import Bits, DenseSgd, DenseShape, Draw
 from client_app.training.loop import Evaluation, Stopwatch, TensorRows
-from client_app.training.losses import LOSSES
+from client_app.training.losses import takes_by_hand
 from client_app.training.mixing import Companion, blended
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import steps_of
@@ -206,11 +206,7 @@ def _by_hand(
 
 def _takes_usual_steps(settings: Settings) -> bool:
     """Return whether a run has the optimiser and the loss that the engines know: of classes."""
-    return (
-        OPTIMIZERS.named(settings.optimizer).by_hand
-        and LOSSES.named(settings.loss).by_hand
-        and settings.task != "regression"
-    )
+    return OPTIMIZERS.named(settings.optimizer).by_hand and takes_by_hand(settings)
 
 
 def _stacks(settings: Settings) -> bool:

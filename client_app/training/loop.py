@@ -123,7 +123,7 @@ def train(
         companion: what learns beside the network, from each batch before it does.
     """
     optimizer = OPTIMIZERS.named(settings.optimizer).begin(network, settings, phase.frozen)
-    mean_loss = losses.of(settings)
+    mean_loss = losses.of(settings, rows.labels)
     steps = 1 if towards is None else towards.pull.steps
     network.train()
     total = torch.zeros((), device=rows.labels.device)
@@ -134,7 +134,7 @@ def train(
         for batch in torch.split(order, settings.batch_size):
             inputs, labels = rows.inputs[batch], rows.labels[batch]
             if companion is not None:
-                companion.step(inputs, labels)
+                companion.step(inputs, labels, mean_loss)
             for step in range(steps):
                 loss = mean_loss(network(inputs), labels)
                 loss.backward()  # type: ignore[no-untyped-call]

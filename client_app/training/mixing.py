@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.training import losses
+from client_app.training.losses import MeanLoss
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.steps import flat_gradients, flat_values, flatten
 from common import models
@@ -38,15 +39,14 @@ class Companion:
         self._values, self._gradients = flatten(self._mixed), flat_gradients(self._mixed)
         self._share = mixture.share
         self._rate = settings.learning_rate
-        self._mean_loss = losses.of(settings)
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Tensor, labels: Tensor, mean_loss: MeanLoss) -> None:
         """Learn from a batch before the network does; it will drop what the mixture dropped."""
         with torch.random.fork_rng(devices=_gpus(inputs)):
             with torch.no_grad():
                 common = flat_values(self._common)
                 torch.lerp(common, self._steps.values, self._share, out=self._values)
-            self._mean_loss(self._mixed(inputs), labels).backward()  # type: ignore[no-untyped-call]
+            mean_loss(self._mixed(inputs), labels).backward()  # type: ignore[no-untyped-call]
         with torch.no_grad():
             slope = torch.dot(self._gradients, self._steps.values - common).item()
             self._steps.gradients.add_(self._gradients, alpha=self._share)
@@ -118,7 +118,7 @@ def blended(
         for arrays in (blend.own, blend.shares)
     )
     towards = {name: value.detach() - own[name] for name, value in weights.items()}
-    mean_loss = losses.of(settings)
+    mean_loss = losses.of(settings, labels)
     network.train()
 
     def start() -> None:

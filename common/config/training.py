@@ -22,7 +22,8 @@ class TrainingSettings(Schema):
     )
     loss: Annotated[str, KeyOf("client_app.training.losses:LOSSES")] = Field(
         "auto",
-        description="that the steps make small; auto: cross-entropy, of masks Dice's; or "
+        description="that the steps make small; auto: cross-entropy, of quantities the squared "
+        "error, of masks Dice's; focal: rows that are told badly count more; or "
         "package.module:name",
     )
     optimizer: Annotated[str, KeyOf("client_app.training.optimizers:OPTIMIZERS")] = Field(

@@ -159,13 +159,13 @@ def test_at_share_0_a_site_of_apfl_uses_the_common_model_and_at_1_its_own():
 def test_at_share_0_apfls_own_model_stands_still_and_at_1_it_is_trained_alone():
     network = linear([0.0, 0.0])
     still = Companion(network, ONE_STEP, Mixture({"weight": np.float32([[-9.0], [9.0]])}, 0.0))
-    still.step(ONE_ROW.inputs, ONE_ROW.labels)
+    still.step(ONE_ROW.inputs, ONE_ROW.labels, functional.cross_entropy)
     assert still.mixture.own["weight"].flatten().tolist() == [-9.0, 9.0]
     assert still.mixture.share == 0.0  # it would go below: the own model is worse
     alone = linear([3.0, -3.0])
     own = Mixture({"weight": np.float32([[3.0], [-3.0]])}, 1.0)
     ahead = Companion(network, ONE_STEP, own)
-    ahead.step(ONE_ROW.inputs, ONE_ROW.labels)
+    ahead.step(ONE_ROW.inputs, ONE_ROW.labels, functional.cross_entropy)
     loop.train(alone, ONE_ROW, ONE_STEP, np.random.default_rng(0))
     assert ahead.mixture.share == 1.0
     assert np.array_equal(ahead.mixture.own["weight"], alone.weight.detach().numpy())
@@ -176,7 +176,7 @@ def test_a_mixture_has_running_statistics_of_its_own():
         network = nn.Sequential(nn.BatchNorm1d(1), nn.Linear(1, 2))
     before = models.parameters_of(network)
     companion = Companion(network, ONE_STEP, Mixture(before, 0.5))
-    companion.step(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1]))
+    companion.step(torch.tensor([[1.0], [3.0]]), torch.tensor([0, 1]), functional.cross_entropy)
     seen = companion.mixture.own
     assert seen["0.running_mean"] == pytest.approx([0.2])  # a tenth of the way to the mean
     assert seen["0.num_batches_tracked"] == 1
