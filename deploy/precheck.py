@@ -132,7 +132,7 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
     settings = planned.settings
     table_schema = os.path.abspath(settings.table_schema) if settings.table_schema else ""
     # A schema says which classes there are.
-    classes = [] if table_schema else _common_classes(planned.files, settings.label_column)
+    classes = [] if table_schema else _common_classes(planned.files, settings)
     return [
         SiteConfig.parse(
             {
@@ -153,8 +153,9 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
     ]
 
 
-def _common_classes(files: Sequence[Path], label_column: str) -> list[str]:
-    found = {name for file in files for name in class_names(file, label_column)}
+def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
+    columns = settings.label_column, settings.group_column
+    found = {name for file in files for name in class_names(file, *columns)}
     whole = all(name.lstrip("-").isdigit() for name in found)
     return sorted(found, key=int) if whole else sorted(found)
 

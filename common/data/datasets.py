@@ -202,14 +202,16 @@ def load_site_file(
     return standardised(name, rows, test)
 
 
-def class_names(path: Path, label_column: str = "label") -> tuple[str, ...]:
+def class_names(path: Path, label_column: str = "label", group_column: str = "") -> tuple[str, ...]:
     """Return the sorted classes that occur in a .csv, an .npz or a folder of images.
+
+    The group column of a table may hold words.
 
     Raises:
         ConfigError: no such thing.
         DataError: a file that is missing, damaged or unfit.
     """
-    return read_own(Path(locate(str(path))), label_column).class_names
+    return read_own(Path(locate(str(path))), label_column, "", group_column).class_names
 
 
 def _read_site(path: Path, name: str, label_column: str, group_column: str) -> Rows:

@@ -71,8 +71,9 @@ def ways(pilot: PilotRecord) -> list[tuple[str, str]]:
 def how_sure(pilot: PilotRecord) -> Iterator[str]:
     """Yield sentences on how far the figures can be trusted."""
     yield (
-        "The brackets hold nine in ten of what other rows of the same sites would have given. That "
-        "many more rounds change the picture is not in them, and they are not calibrated yet."
+        "The brackets are for other rows of the same sites: nine in ten of them. That more rounds "
+        "can change the picture is not in them, and they are not calibrated: what training then "
+        "shows lies outside more often."
     )
     yield (
         f"What a site trains by itself had {pilot.full_rounds} rounds, what is shared "

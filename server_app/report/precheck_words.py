@@ -16,6 +16,7 @@ from server_app.report.words import plural
 from server_app.transport.verdicts import Verdict
 
 __all__ = [
+    "MINUS",
     "SIGNS",
     "approach",
     "candidate_words",

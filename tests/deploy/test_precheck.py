@@ -335,6 +335,16 @@ def test_a_plan_is_one_round_of_ot_groups_over_everything_but_words(files, tmp_p
     assert precheck.precheck_plan(["num-server-rounds=5"], None).settings.num_server_rounds == 5
 
 
+def test_files_may_name_their_groups_in_words(tmp_path):
+    (tmp_path / "a.csv").write_text("age,patient,sick\n1,x,no\n2,x,yes\n3,y,yes\n")
+    (tmp_path / "b.csv").write_text("age,patient,sick\n1,z,no\n2,z,no\n")
+    files = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
+    words = [*files, "label-column=sick", "group-column=patient"]
+    [first, second] = precheck._node_configs(precheck.precheck_plan(words, None), tmp_path)
+    assert first["classes"] == second["classes"] == "no,yes"
+    assert first["group-column"] == "patient"
+
+
 def test_a_split_by_user_has_as_many_sites_as_there_are():
     settings = precheck.precheck_plan(["split=by-user", "dataset=heart-disease"], None).settings
     assert settings.num_clients == 0
