@@ -86,5 +86,5 @@ def shrunk(own: Change, of: AllSites) -> Change:
 
 
 def interval(of: Change) -> tuple[float, float]:
-    """Return a change's 90 % interval, in points."""
-    return of.change - Z * of.error, of.change + Z * of.error
+    """Return a change's 90 % interval, in points, of which there are 100 each way."""
+    return max(of.change - Z * of.error, -100.0), min(of.change + Z * of.error, 100.0)

@@ -182,12 +182,7 @@ def _needs(told: Change, units: int) -> str:
     """Return what it would take to tell whether a change is a gain or a loss."""
     if judge(told) is not Verdict.UNCERTAIN:
         return ""
-    if abs(told.change) < _SMALL:
-        half = Z * told.error
-        return (
-            f"it changes too little to tell: by less than {_SMALL} points, give or take {half:.1f}"
-        )
-    # errors fall with the root of the rows
-    factor = (Z * told.error / abs(told.change)) ** 2
-    rows = math.ceil(units * factor * 1.05)
-    return f"about {rows:,} rows to judge by in place of {units:,}, if the change is what it seems"
+    # Errors fall with the root of the rows; a smaller change is none to speak of.
+    factor = (Z * told.error / max(abs(told.change), _SMALL)) ** 2
+    needed = math.ceil(units * max(factor, 1) * 1.05)
+    return f"about {needed:,} rows (or groups of rows) to judge by, of {units:,} now"

@@ -101,5 +101,6 @@ def test_intervals_hold_the_truth_and_the_winner_is_less_cursed(number, spread, 
 def test_an_interval_is_ninety_percent_of_a_normal():
     low, high = interval(Change(2.0, 3.0))
     assert (low, high) == (2 - 3 * Z, 2 + 3 * Z)
+    assert interval(Change(-94, 5))[0] == -100
     draws = np.random.default_rng(0).normal(2, 3, 200_000)
     assert ((draws > low) & (draws < high)).mean() == pytest.approx(0.9, abs=0.003)
