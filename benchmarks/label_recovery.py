@@ -20,6 +20,8 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from common.privacy.labels import DiscreteGaussianCounts, plausible_counts
+
 IntArray = NDArray[np.int64]
 Found = tuple[tuple[int, ...], ...]
 
@@ -91,11 +93,54 @@ def recovered(
     return exact, several
 
 
+def with_noise(
+    rows: tuple[int, int], classes: int, alpha: float, epsilon: float, seeds: int
+) -> list[float]:
+    """Return how well single histograms are known from noisy ones, and from the prior alone.
+
+    The server is given the noisy histogram itself, which is more than any products tell. A guess
+    from the prior is the mean of the ordered shares; it and the truth are compared in that order.
+
+    Returns:
+        Exactly right (%) and rows by which a class is off in the mean, of either.
+    """
+    mechanism = DiscreteGaussianCounts(epsilon, 1e-5)
+    hits, errors = np.zeros(2), np.zeros(2)
+    prior = np.random.default_rng(seeds).dirichlet(np.full(classes, alpha), size=100_000)
+    ordered = np.sort(prior, axis=1).mean(axis=0)
+    for seed in range(seeds):
+        rng = np.random.default_rng(seed)
+        number = int(rng.integers(rows[0], rows[1] + 1))
+        counts = rng.multinomial(number, rng.dirichlet(np.full(classes, alpha)))
+        noisy = np.rint(plausible_counts(mechanism.release(counts), number))
+        guess = np.rint(ordered * number)
+        for place, off in enumerate((noisy - counts, guess - np.sort(counts))):
+            hits[place] += not off.any()
+            errors[place] += np.abs(off).mean()
+    return [*(100 * hits / seeds), *(errors / seeds)]
+
+
+def noise_table(seeds: int) -> None:
+    """Print what is known of histograms once noise was added."""
+    print("| rows | classes | alpha | epsilon | exact (%) | from the prior | off by | prior |")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for rows, classes, alpha, epsilon in itertools.product(
+        ((30, 70), (100, 300), (400, 500)), (3, 10), (0.1, 1), (1, 4)
+    ):
+        found = with_noise(rows, classes, alpha, epsilon, seeds)
+        cells = [f"{rows[0]} to {rows[1]}", classes, alpha, epsilon, *(f"{v:.1f}" for v in found)]
+        print("| " + " | ".join(map(str, cells)) + " |", flush=True)
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=200)
+    parser.add_argument("--noise", action="store_true", help="histograms with noise instead")
     asked = parser.parse_args()
+    if asked.noise:
+        noise_table(asked.seeds)
+        return
     print(f"`{shlex.join(['python', 'benchmarks/label_recovery.py', *sys.argv[1:]])}`\n")
     print("| sites | rows of each | classes | alpha | all found (%) | several explanations (%) |")
     print("|---:|---:|---:|---:|---:|---:|")

@@ -5,7 +5,7 @@ seeds and keys are forgotten as soon as no step needs them.
 """
 
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from client_app import site_config
 from client_app.answers.protocol_steps import ProtocolSteps
 from client_app.answers.two_party_peer import DEAL, OFFER, ROWS, Party, sealed, unsealed
-from client_app.answers.two_party_rows import Material, material
+from client_app.answers.two_party_rows import Material, label_note, material
 from client_app.peers import identity_of
 from client_app.site import Site, require
 from common import messages
@@ -22,6 +22,9 @@ from common.identity import EphemeralKey
 from common.messages import Parameters, Record, ReleaseNote
 from common.transport_plan import cosine_costs, transport_cost
 from common.two_party import protocol as secure
+from common.two_party.messages import (
+    ROWS as OF_ROWS,
+)
 from common.two_party.messages import (
     CostCase,
     Product,
@@ -42,8 +45,7 @@ _OPENING = "opening"
 _KEYS = ReleaseNote("fresh public key, signed; numbers of rows in the clear")
 _SEALED = ReleaseNote("sealed for other sites: the server cannot read it")
 _SHARED = ReleaseNote(
-    "masked: it gives a product only together with the other site's answer, within 2^-20; no "
-    "differential privacy"
+    "masked: it gives a product only together with the other site's answer, within 2^-20"
 )
 _COSTS = ReleaseNote("worked out for two other sites from their products; no differential privacy")
 
@@ -72,10 +74,10 @@ def _answer(step: int, message: Message, site: Site, context: Context, work: Wor
     """Answer a step, if the site's owner lets it be a party."""
     order = TwoPartyOrder.decode(message.content)
     require(site, order.purpose)
-    if site.budget.bounded:
+    if site.budget.bounded and order.purpose == OF_ROWS:
         raise BudgetError(
             f"this site has a privacy budget (privacy-epsilon = {site.budget.epsilon:g}), and no "
-            "epsilon holds for two-party products: run without them"
+            "epsilon holds for two-party products of rows: run without them"
         )
     if site_config.from_node_config(context.node_config).coordinator_is_site:
         raise TrustError(
@@ -105,7 +107,7 @@ def _offer(party: Party, content: RecordDict) -> RecordDict:
     )
     party.keep(OFFER, ConfigRecord({"private": key.private, **asdict(offer)}))
     party.keep(ROWS, messages.encode_arrays(held.as_arrays()))
-    return _content(offer, _KEYS)
+    return _content(offer, _noted(_KEYS, party))
 
 
 def _openings(party: Party, content: RecordDict) -> RecordDict:
@@ -150,7 +152,7 @@ def _shares(party: Party, content: RecordDict) -> RecordDict:
             found[place] = sealed(channel, part, purpose, product.number, shape)
     # A third site needs its key once more, for what the others sealed for it.
     party.forget(ROWS, *(() if party.order.reveals_cost else (OFFER, DEAL)))
-    return _content(TwoPartyStep(party.name), _SHARED, found)
+    return _content(TwoPartyStep(party.name), _noted(_SHARED, party), found)
 
 
 def _share(
@@ -209,6 +211,14 @@ def _cost(party: Party, case: CostCase, left: np.ndarray, right: np.ndarray) -> 
 def _share_with(peer: str) -> str:
     """Return what a share for a third site is sealed as: one pair's, and nobody else's."""
     return f"share of the product with {peer}"
+
+
+def _noted(note: ReleaseNote, party: Party) -> ReleaseNote:
+    """Return a note beside that of the noise on labels, if there are any in the product."""
+    noise = label_note(party.order.purpose, party.site)
+    if noise is None:
+        return replace(note, mechanism=f"{note.mechanism}; no differential privacy")
+    return replace(noise, mechanism=f"{note.mechanism}; of labels with {noise.mechanism}")
 
 
 def _check_arrays(arrays: Parameters, expected: Iterable[str]) -> None:

@@ -8,18 +8,19 @@ import numpy as np
 from flwr.app import RecordDict
 from numpy.typing import NDArray
 
-from client_app.answers import label_histogram, representations
+from client_app.answers import label_histogram, representations, with_noise
 from client_app.received import received_model
 from client_app.site import Site
 from client_app.training.personal import completed
 from common.errors import MessageError
+from common.messages import ReleaseNote
 from common.projection import unit_rows
 from common.two_party.label_products import INNER_PRODUCT, LABEL_PRODUCTS, LabelProduct
 from common.two_party.messages import LABEL_SHARES, LABELS, ROWS
 from common.two_party.protocol import fixed_rows
 from common.two_party.ring import Words
 
-__all__ = ["Material", "material"]
+__all__ = ["Material", "label_note", "material"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,22 +67,27 @@ def material(purpose: str, content: RecordDict, site: Site) -> Material:
         return _label_vectors(site, LABEL_PRODUCTS[site.settings.metric])
     if purpose == LABEL_SHARES:
         inner = _label_vectors(site, LABEL_PRODUCTS[INNER_PRODUCT])
-        shares = _label_shares(site)
+        shares, _ = _label_shares(site)
         return replace(inner, own=(float(shares @ shares),))
     if purpose == ROWS:
         return _directions(content, site)
     raise MessageError(f"{purpose} with metric={site.settings.metric} is no two-party product")
 
 
-def _label_shares(site: Site) -> NDArray[np.float64]:
+def label_note(purpose: str, site: Site) -> ReleaseNote | None:
+    """Return how the label shares in a product are protected; None: no labels are in it."""
+    return _label_shares(site)[1] if purpose in (LABELS, LABEL_SHARES) else None
+
+
+def _label_shares(site: Site) -> tuple[NDArray[np.float64], ReleaseNote]:
     counts = label_histogram.histogram(
         site.dataset.train_y[site.rows.train], site.dataset.num_classes
     )
-    return np.array(counts) / sum(counts)
+    return with_noise.noisy_shares(site, counts)
 
 
 def _label_vectors(site: Site, how: LabelProduct) -> Material:
-    shares = _label_shares(site)
+    shares, _ = _label_shares(site)
     left, right = fixed_rows(how.left(shares)[None]), fixed_rows(how.right(shares)[None])
     return Material({0: left}, {0: right}, left.shape[1])
 

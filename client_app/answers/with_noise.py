@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Message
+from numpy.typing import NDArray
 
 from client_app.site import Participant, Site
 from client_app.site_state import Keeper
@@ -24,10 +25,16 @@ from common.objectives import Fitted, objective_of
 from common.privacy import accounting
 from common.privacy.accounting import ContinuousGaussian
 from common.privacy.book import SITE, Budget, Entry, PrivacyBook
-from common.privacy.labels import LabelMechanism, label_mechanism
+from common.privacy.labels import (
+    DiscreteGaussianCounts,
+    LabelMechanism,
+    label_mechanism,
+    plausible_counts,
+)
 from common.privacy.updates import MOST_NOISE, UpdateNoise, clipped_update, noisy_model
 
-__all__ = ["BOOK", "book_of", "charge_update", "label_answer", "release_once", "update_answer"]
+__all__ = ["BOOK", "book_of", "charge_update", "label_answer", "noisy_shares"]
+__all__ += ["release_once", "update_answer"]
 
 BOOK = "privacy-book.json"
 
@@ -110,6 +117,17 @@ def label_answer(
             "out no exact label histogram: run with label-privacy=gaussian or k-rr"
         )
     return LabelHistogram(site.name, counts), None
+
+
+def noisy_shares(site: Participant, counts: list[int]) -> tuple[NDArray[np.float64], ReleaseNote]:
+    """Return a site's shares of the classes (K,) with noise, for products, and how protected.
+
+    The noise and the answer are those of ``label-privacy=gaussian``. Whatever a product of these
+    shares tells, it tells of the noisy ones: epsilon holds for it, too.
+    """
+    mechanism = DiscreteGaussianCounts(site.settings.epsilon, site.settings.delta)
+    noisy, note = _noisy(site, counts, mechanism)
+    return plausible_counts(noisy.estimates, sum(counts)) / sum(counts), note
 
 
 def update_answer(

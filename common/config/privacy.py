@@ -16,7 +16,7 @@ class PrivacySettings(Schema):
         "labels, with the paper's noise, or not at all (distances by two-party computation)",
     )
     epsilon: float = Field(
-        1.0, gt=0, le=1000, description="label-privacy=gaussian, k-rr: of one site's histogram"
+        1.0, gt=0, le=1000, description="label-privacy=gaussian, k-rr, two-party: of a histogram"
     )
     delta: float = Field(
         1e-5, gt=0, le=0.01, description="of every noise that is not pure; below 1 / rows"

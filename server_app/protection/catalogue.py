@@ -185,11 +185,12 @@ PROTECTIONS: list[Protection] = [
         hides=_EXACT | _HISTOGRAM,
         whom="A site's label histogram, from the server and from the other sites, as long as the "
         "server does not work together with a site: every two sites compute their distance, or "
-        "their inner product, together, see two-party.md.",
-        still="The distances, which the server sees and publishes as clusters: skewed histograms "
-        "can be found from them, and there is no differential privacy. Inner products, which "
-        "balanced-cohort and fed-cbs ask for, give all histograms away up to a rotation, and small "
-        "ones exactly, up to the order of the classes. " + _OTHER_RELEASES,
+        "their inner product, together, of counts with discrete Gaussian noise: (epsilon, delta) "
+        "for replacing one row, label included, whatever is found from them; see two-party.md.",
+        still="The distances, which the server sees and publishes as clusters: skewed noisy "
+        "histograms can be found from them. Inner products, which balanced-cohort and fed-cbs "
+        "ask for, give all noisy histograms away up to a rotation, and small ones exactly, up to "
+        "the order of the classes. " + _OTHER_RELEASES,
         instead="use strategy=similarity, balanced-cohort, fed-cbs or fed-lecc, or "
         "label-privacy=gaussian or k-rr",
         chosen=_label("two-party"),

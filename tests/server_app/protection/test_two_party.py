@@ -9,9 +9,12 @@ from scipy.stats import chisquare
 from small_runs import settings_in
 from wires import SITES, Wire, arrays_of, on, redealt, with_arrays
 
+from client_app.answers.with_noise import book_of
+from client_app.site_state import keeper_of
 from common import messages
 from common.errors import ConfigError, RoundError
 from common.identity import EphemeralKey, Identity
+from common.privacy.book import REPLACE_ROW
 from common.two_party.label_products import INNER_PRODUCT, LABEL_PRODUCTS
 from common.two_party.messages import (
     LABELS,
@@ -73,7 +76,8 @@ def test_distances_are_those_in_the_clear(metric):
 
 @pytest.mark.parametrize("metric", DISTANCES)
 def test_clusters_are_those_in_the_clear(tmp_path, no_report, metric):
-    words = (*WORDS[:1], f"metric={metric}", "num-clients=8", "num-server-rounds=1")
+    # Noise of epsilon 100 is none: a draw that is not 0 has a chance of about 1e-13.
+    words = (*WORDS[:1], f"metric={metric}", "num-clients=8", "num-server-rounds=1", "epsilon=100")
     folders = {
         privacy: simulate(settings_in(tmp_path, *words, f"label-privacy={privacy}"))
         for privacy in ("two-party", "none")
@@ -247,9 +251,18 @@ def test_where_the_coordinator_is_a_site_nothing_leaves(wire):
     assert not [content for kind, content in wire.seen if kind == TWO_PARTY_OPEN]
 
 
-def test_a_site_with_a_budget_refuses_what_has_no_epsilon(wire):
+def test_what_products_tell_of_labels_costs_a_site_of_its_budget_once(wire):
+    """Distances of noisy shares: whoever works the shares out has what the noise left."""
     wire.node(1).node_config["privacy-epsilon"] = 1.0
-    refused(wire, "no epsilon holds for two-party products")
+    play(wire)
+    book = book_of(keeper_of(wire.node(1)))
+    assert [entry.what for entry in book.entries] == ["label histogram"]
+    assert book.spent(REPLACE_ROW, 1e-5) == pytest.approx(1.0, rel=1e-3)
+
+
+def test_a_site_whose_budget_does_not_allow_the_noise_is_named(wire):
+    wire.node(1).node_config["privacy-epsilon"] = 0.5
+    refused(wire, "label histogram would bring this site to epsilon 0.9999")
 
 
 def test_a_site_that_does_not_release_it_is_named_before_anybody_is_asked(wire):

@@ -49,7 +49,7 @@ def trained(folder):
 
 def test_cohorts_are_those_in_the_clear_and_no_histogram_leaves_a_site(tmp_path):
     pairs, clear = (
-        simulate(settings_in(tmp_path, *WORDS, f"label-privacy={privacy}"))
+        simulate(settings_in(tmp_path, *WORDS, "epsilon=100", f"label-privacy={privacy}"))
         for privacy in ("two-party", "none")
     )
     assert trained(pairs) == trained(clear)
@@ -68,7 +68,7 @@ def test_resumed_run_goes_on_with_the_products_it_has(tmp_path, monkeypatch):
         if server_round == 2:
             raise RoundError("stopped")
 
-    words = (*WORDS, "label-privacy=two-party")
+    words = (*WORDS, "epsilon=100", "label-privacy=two-party")
     with monkeypatch.context() as patch:
         patch.setattr(LabelProducts, "after_round", stopped)
         with pytest.raises(RoundError, match="stopped"):
