@@ -53,7 +53,7 @@ def run_there(flower, settings):
 def assert_equal_runs(there, here):
     assert {path.name for path in there.iterdir()} == {path.name for path in here.iterdir()}
     results = [json.loads((f / "results.json").read_text()) for f in (there, here)]
-    for key in ("accuracy", "shared_accuracy", "selected"):
+    for key in ("accuracy", "shared_accuracy", "tuned_accuracy", "selected"):
         assert results[0].get(key) == results[1].get(key)
     names = {path.name for path in (here / "models").glob("*.safetensors")}
     assert {path.name for path in (there / "models").glob("*.safetensors")} == names
@@ -137,3 +137,16 @@ def test_flwr_run_lets_sites_choose_models_and_splits_clusters(flower, tmp_path,
     ours = simulate(settings.replace(output_dir=str(tmp_path / "ours")))
     assert_equal_runs(folder, ours)
     assert (folder / "clusters.json").read_text() == (ours / "clusters.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [{"objective": "scaffold", "momentum": 0.0, "fine-tune-epochs": 1}, {"objective": "fedrep"}],
+    ids=["vectors", "parts"],
+)
+def test_flwr_run_sends_what_objectives_share_and_keeps_the_rest(flower, tmp_path, words):
+    small = {"num-clients": 2, "num-server-rounds": 2, "local-epochs": 1, "strategy": "fedavg"}
+    settings = Settings.parse(small | words | {"output-dir": str(tmp_path / "flower")})
+    folder, _ = run_there(flower, settings)
+    ours = simulate(settings.replace(output_dir=str(tmp_path / "ours")))
+    assert_equal_runs(folder, ours)
