@@ -1,8 +1,9 @@
-"""Guard: time and memory from a round's replies to updates that count, for small and large models.
+"""Guard: work and memory from a round's replies to updates that count, for small and large models.
 
     python -m benchmarks.guard
 
-Intake, metering, inspection and, where there is one, the comparison of the updates' norms.
+Intake, metering, inspection and, where there is one, the comparison of the updates' norms; in
+processor time, which other programs on the machine do not lengthen as they do wall time.
 docs/results/robustness.md has the table, before and after these were built.
 """
 
@@ -50,7 +51,7 @@ def _judge() -> Callable[..., Any]:
 
 
 def measured(sites: int, numbers: int) -> tuple[float, float]:
-    """Return the median seconds of one exchange, and the MiB that it adds at most."""
+    """Return the median processor seconds of one exchange, and the MiB that it adds at most."""
     rng = np.random.default_rng(0)
     model = {f"w{i}": rng.normal(size=numbers // 10).astype(np.float32) for i in range(10)}
     names = tuple(f"site-{number:03d}" for number in range(sites))
@@ -79,9 +80,9 @@ def measured(sites: int, numbers: int) -> tuple[float, float]:
 
     seconds = []
     for _ in range(_TURNS):
-        began = time.perf_counter()
+        began = time.process_time()
         once()
-        seconds.append(time.perf_counter() - began)
+        seconds.append(time.process_time() - began)
     tracemalloc.start()
     once()
     peak = tracemalloc.get_traced_memory()[1]

@@ -129,8 +129,7 @@ def inspect_loss(reply: Message, asked: Asked) -> LossReport:
     refuse_error(reply)
     report = LossReport.decode(reply.content)
     _compare(report, asked, asked.site.num_examples)
-    if not (np.isfinite(report.rms_loss) and report.rms_loss >= 0):
-        raise MessageError(f"rms_loss = {report.rms_loss}")
+    messages.check_range("rms_loss", report.rms_loss, 0, MOST_LOSS)
     return report
 
 

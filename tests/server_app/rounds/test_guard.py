@@ -143,6 +143,7 @@ def test_evaluations(order, changes, reason):
         ({"site": "site-04"}, "signed 'site-04'"),
         ({"rms_loss": float("inf")}, "rms_loss = inf"),
         ({"rms_loss": -0.1}, "rms_loss = -0.1"),
+        ({"rms_loss": 1e300}, r"rms_loss = 1e\+300: must be 0 to 1e\+38"),
     ],
 )
 def test_losses(order, changes, reason):
