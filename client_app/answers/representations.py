@@ -95,7 +95,7 @@ def leading_directions(columns: np.ndarray, most: int) -> np.ndarray:
     matrix = np.asarray(columns, dtype=np.float64)
     if matrix.shape[1] > matrix.shape[0]:
         # R of the transpose's QR has the same left singular vectors, and d columns in place of n.
-        matrix = np.linalg.qr(matrix.T, mode="r").T
+        matrix = np.asarray(np.linalg.qr(matrix.T, mode="r"), dtype=np.float64).T
     left, values, _ = np.linalg.svd(matrix, full_matrices=False)
     rank = int(np.count_nonzero(values > values[0] * max(matrix.shape) * np.finfo(np.float32).eps))
     chosen = left[:, : min(most, rank)]

@@ -90,7 +90,10 @@ def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
 
 def _in_words(rows: Sequence[Row], grid: Grid) -> str:
     first, *meanings = tables.legend(rows, grid)
-    return "\n".join([tables.markdown(rows, grid), "", first, "", *(f"- {m}" for m in meanings)])
+    over = tables.overall_markdown(rows, grid)
+    parts = [over, ""] if over else []
+    parts += [tables.markdown(rows, grid), "", first, "", *(f"- {m}" for m in meanings)]
+    return "\n".join(parts)
 
 
 def _say_missing(outcomes: Sequence[Outcome], folder: Path) -> None:

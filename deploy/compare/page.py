@@ -10,7 +10,14 @@ from deploy.compare.columns import COLUMNS, Column
 from deploy.compare.figures import Row, common_joules
 from deploy.compare.grid import Grid, identity
 from deploy.compare.runs import Outcome
-from deploy.compare.tables import columns_of, differences, head_and_cells, legend, scenarios
+from deploy.compare.tables import (
+    columns_of,
+    differences,
+    head_and_cells,
+    legend,
+    overall,
+    scenarios,
+)
 from server_app.report import drawing
 from server_app.report.page import PageTable, Picture, render
 
@@ -41,6 +48,7 @@ def html(
     parts: Sequence[Section], rows: Sequence[Row], outcomes: Sequence[Outcome], grid: Grid
 ) -> str:
     """Return the page; every text is escaped, only the pictures' elements are markup."""
+    over, ranks = overall(rows, grid) if rows else ([], [])
     failed = [outcome for outcome in outcomes if outcome.error]
     done = sum(outcome.folder is not None for outcome in outcomes)
     whole = "finished" if done == len(outcomes) else "interrupted"
@@ -53,6 +61,8 @@ def html(
         failed=failed,
         settings=_shared_settings(grid),
         legend=legend(rows, grid) if rows else [],
+        over=[_table(head, cells, title) for title, head, cells in over],
+        ranks=ranks,
         sections=parts,
     )
 
@@ -78,8 +88,8 @@ def _section(number: int, scenario: str, rows: Sequence[Row], grid: Grid) -> Sec
     )
 
 
-def _table(head: Sequence[str], cells: Sequence[Sequence[str]]) -> PageTable:
-    return PageTable("", tuple(head), [tuple(line) for line in cells], frozenset({0}))
+def _table(head: Sequence[str], cells: Sequence[Sequence[str]], title: str = "") -> PageTable:
+    return PageTable(title, tuple(head), [tuple(line) for line in cells], frozenset({0}))
 
 
 def _pictures(
@@ -181,6 +191,20 @@ body { max-width: 1500px; }
 {% endif %}
 </header>
 <main>
+{% if over %}
+<section>
+<h2>Over all federations</h2>
+{% for each in over %}
+<h3>{{ each.title }}</h3>
+<div class="scroll">
+{{ table(each) }}
+</div>
+{% endfor %}
+{% for sentence in ranks %}
+<p>{{ sentence }}</p>
+{% endfor %}
+</section>
+{% endif %}
 {% for section in sections %}
 <section>
 <h2>{{ section.title }}</h2>

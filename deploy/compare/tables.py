@@ -12,6 +12,7 @@ from deploy.compare.grid import Grid
 from deploy.compare.paired import COMPARED, difference
 from deploy.compare.plan import PAPER_FIGURES
 from deploy.compare.runs import Outcome
+from deploy.compare.standings import Table, over_federations
 from server_app.record.energy_figures import COUNTED
 
 _PAPER_TITLES = {
@@ -127,6 +128,22 @@ def markdown(rows: Sequence[Row], grid: Grid) -> str:
         parts.append(_aligned(*head_and_cells(group, grid)))
         parts += [_aligned(head, cells)] if cells else []
     return "\n\n".join(parts)
+
+
+def overall(rows: Sequence[Row], grid: Grid) -> tuple[list[Table], list[str]]:
+    """Return the tables over all scenarios, and sentences on their ranks; none of one scenario."""
+    expected: dict[str, int] = {}
+    first = grid.cases[0].method
+    for case in grid.cases:
+        expected[case.scenario] = expected.get(case.scenario, 0) + (case.method == first)
+    return over_federations(rows, expected)
+
+
+def overall_markdown(rows: Sequence[Row], grid: Grid) -> str:
+    """Return the same as text."""
+    tables, sentences = overall(rows, grid)
+    parts = [f"**{title}**\n\n{_aligned(head, cells)}" for title, head, cells in tables]
+    return "\n\n".join([*parts, *sentences])
 
 
 def _aligned(head: list[str], cells: list[list[str]]) -> str:

@@ -153,7 +153,7 @@ def nearest_group(distances: FloatArray, clusters: Clusters) -> int:
         clusters: of the others; in some group somebody can be compared.
     """
     means = [
-        np.nanmean(own) if np.isfinite(own).any() else np.inf
+        float(np.nanmean(own)) if np.isfinite(own).any() else np.inf
         for own in (distances[clusters.members(group)] for group in range(clusters.k))
     ]
     return int(np.argmin(means))

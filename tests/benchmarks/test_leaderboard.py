@@ -1,0 +1,79 @@
+"""The leaderboard: a comparison that would start, and its tables from what is recorded."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from benchmarks import leaderboard
+from deploy.cli import app
+from deploy.compare.grid import read_grid
+from server_app import methods
+
+ROOT = Path(__file__).parents[2]
+FILE = ROOT / "benchmarks" / "leaderboard.toml"
+
+TINY = """
+reference = "fedavg"
+[settings]
+num-server-rounds = 1
+local-epochs = 1
+[scenarios.turned]
+dataset = "digits-2-turns"
+split = "by-user"
+num-clients = 20
+[scenarios.skewed]
+num-clients = 4
+dirichlet-alpha = 0.3
+[methods]
+fedavg = { strategy = "fedavg" }
+"""
+MINE = '''
+"""A stranger's method."""
+from coterie import Method
+from server_app.selection.rules import Everybody
+
+
+def everybody(settings):
+    return Method(Everybody())
+'''
+
+
+@pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
+def test_every_run_would_start_with_energy_and_the_quick_part_is_of_the_full_one(quick):
+    grid = read_grid(FILE, quick=quick)
+    for case in grid.cases:
+        methods.build(case.settings)
+        assert case.settings.energy == "codecarbon"
+    assert len({case.scenario for case in grid.cases}) == (5 if quick else 8)
+    clustered = {"ifca", "cfl", "fl-hc", "fed-group", "fesem", "pacfl", "emd-cfl", "fedsccs"}
+    assert clustered < {case.settings.strategy for case in grid.cases}
+
+
+@pytest.mark.slow
+def test_strangers_method_stands_in_the_ranks_beside_the_others(tmp_path, monkeypatch):
+    (tmp_path / "tiny.toml").write_text(TINY)
+    (tmp_path / "mine.py").write_text(MINE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    words = ["compare", "tiny.toml", f"output-dir={tmp_path}", "--add", "mine:everybody"]
+    records = ["--add", "flis", "--recorded", str(tmp_path / "records")]
+    played = CliRunner().invoke(app, [*words, *records, "--jobs", "1"], catch_exceptions=False)
+    assert played.exit_code == 0, played.output
+    text = (tmp_path / "tiny" / "table.md").read_text()
+    lines = [line.split("|") for line in text.splitlines() if line.startswith("| mine:everybody")]
+    fedavg = [line.split("|") for line in text.splitlines() if line.startswith("| fedavg")]
+    assert lines[0][2:] == fedavg[0][2:]  # the same method by another name shares its rank
+    assert "Friedman's p that all are alike" in text
+    page = (tmp_path / "tiny" / "comparison.html").read_text()
+    assert "Over all federations" in page
+    assert "Friedman" in page
+
+
+@pytest.mark.slow
+def test_committed_page_is_made_of_the_records_by_one_command(tmp_path):
+    committed = leaderboard.PAGE.read_text(encoding="utf-8")
+    page = tmp_path / "leaderboard.md"
+    page.write_text(committed.partition(leaderboard.MARK)[0], encoding="utf-8")
+    leaderboard.main(["--work-dir", str(tmp_path), "--page", str(page)])
+    assert page.read_text(encoding="utf-8") == committed, "run benchmarks/leaderboard.py"
