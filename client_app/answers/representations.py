@@ -5,6 +5,7 @@ Beside them, what describes the rows without a model: the leading directions of 
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
@@ -95,7 +96,8 @@ def leading_directions(columns: np.ndarray, most: int) -> np.ndarray:
     matrix = np.asarray(columns, dtype=np.float64)
     if matrix.shape[1] > matrix.shape[0]:
         # R of the transpose's QR has the same left singular vectors, and d columns in place of n.
-        matrix = np.asarray(np.linalg.qr(matrix.T, mode="r"), dtype=np.float64).T
+        triangle = cast(np.ndarray, np.linalg.qr(matrix.T, mode="r"))  # its stub says Q, too
+        matrix = triangle.T
     left, values, _ = np.linalg.svd(matrix, full_matrices=False)
     rank = int(np.count_nonzero(values > values[0] * max(matrix.shape) * np.finfo(np.float32).eps))
     chosen = left[:, : min(most, rank)]

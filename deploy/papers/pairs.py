@@ -19,7 +19,8 @@ import torch
 from common import models
 from common.config import Settings
 from common.data import readers
-from common.data.readers import HOSPITALS, DataFolder
+from common.data.data_folder import DataFolder
+from common.data.readers import HOSPITALS
 from common.errors import ConfigError
 from common.messages import Parameters
 from common.objectives import OBJECTIVES
@@ -168,9 +169,9 @@ def _cost(sites: PlayedFederation, values: Values) -> Values:
     found = ot_cost(*sides[0], *sides[1])
     null = None
     if found.total is not None:
-        counts = [Counter(y.tolist()) for _, y in sides]
+        one, other = (Counter(y.tolist()) for _, y in sides)
         rng = generator(settings.seed, "null")
-        null = max(null_cost(h, y, *counts, rng).high for h, y in sides)
+        null = max(null_cost(h, y, one, other, rng).high for h, y in sides)
     return {"cost": found.total, "null": null, "coverage": found.coverage}
 
 

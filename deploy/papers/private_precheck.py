@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -38,7 +39,7 @@ from server_app.transport.representations import Representations
 from server_app.transport.verdicts import Thresholds, Verdict
 
 RHOS = (0.1, 1.0, 5.0)
-SHIFTS = {
+SHIFTS: dict[str, dict[str, Any]] = {
     "equal": {"shift": "none"},
     **{
         f"{kind} {size}": {"shift": kind, "shift-size": size}
@@ -75,7 +76,7 @@ class NoisyCase:
         return [judged.judge_between(low, high) for low, high in self.ranges[rho].tolist()]
 
 
-def federations(data_dir: str) -> Iterator[tuple[str, dict[str, object]]]:
+def federations(data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield every federation with the name of its group."""
     yield "heart disease", {
         "dataset": "heart-disease", "split": "by-user", "num-clients": 0, "data-dir": data_dir
@@ -107,7 +108,7 @@ def evidence_of(settings: Settings, group: OtGroups) -> ClearRows:
 
 
 def _seen(settings: Settings, probe: dict[str, np.ndarray], place: int, sites: int) -> SeenRows:
-    config = {"partition-id": place, "num-partitions": sites}
+    config: dict[str, Any] = {"partition-id": place, "num-partitions": sites}
     site = open_site(Context(1, 2 + place, config, RecordDict(), settings.to_dict()))
     return represented(probe, site)
 

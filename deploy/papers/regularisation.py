@@ -180,7 +180,7 @@ def fits_table(pairs: Sequence[SweptPair]) -> str:
         for words, some in (("all", pairs), ("synthetic", drawn), ("hospitals", real)):
             fit = CostFit.of([p.cost for p in some], _logarithms(some, method))
             text += f"| {method} | {words} | {fit.cells} |\n"
-    pooled = np.concatenate([stats.zscore(_logarithms(pairs, method)) for method in METHODS])
+    pooled = [value for method in METHODS for value in stats.zscore(_logarithms(pairs, method))]
     fit = CostFit.of([pair.cost for pair in pairs] * len(METHODS), pooled)
     return text + f"| pooled | all, each objective standardised | {fit.cells} |\n"
 

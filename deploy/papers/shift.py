@@ -110,7 +110,7 @@ def correlations(points: Sequence[ShiftedPair]) -> str:
         mine = [point for point in points if point.kind == kind and point.cost is not None]
         if not mine:
             continue
-        costs = [point.cost for point in mine]
+        costs = [point.cost for point in mine if point.cost is not None]
         cells = [
             _rank(costs, [getattr(point, name) for point in mine])
             for name in ("size", "divergence", "change")
@@ -119,7 +119,7 @@ def correlations(points: Sequence[ShiftedPair]) -> str:
     return text
 
 
-def _rank(one: Sequence[float | None], other: Sequence[float]) -> str:
+def _rank(one: Sequence[float], other: Sequence[float]) -> str:
     found = stats.spearmanr(one, other)
     return f"{found.statistic:+.2f} (p {_p(found.pvalue)})"
 
