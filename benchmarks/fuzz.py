@@ -79,6 +79,24 @@ PLAYS: Mapping[str, Mapping[str, Any]] = {
     "personal models": {"strategy": "fedavg", "objective": "ditto"},
     "noisy updates": {"strategy": "fedavg", "update-privacy": "local-dp"},
     "secure sums": {"strategy": "fedavg", "secagg": True},
+    "choice of a model": {"strategy": "ifca", "num-clusters": 2},
+    # A seed by which three sites choose one model, as a sum needs.
+    "choice before a secure sum": {
+        "strategy": "ifca",
+        "num-clusters": 2,
+        "secagg": True,
+        "seed": 2,
+    },
+    "fine-tuning": {"strategy": "fedavg", "fine-tune-epochs": 1},
+    "class bases": {"strategy": "pacfl", "num-clusters": 2},
+    "embedded rows": {"strategy": "emd-cfl", "num-clusters": 2},
+    "pilot": {
+        "strategy": "ot-groups",
+        "pilot": True,
+        "pilot-folds": 2,
+        "pilot-rounds": 1,
+        "num-server-rounds": 1,
+    },
 }
 MOST_GROWTH = 16_384  # bytes that one damaged reply may add to the run's folder
 _RUN = 1
@@ -327,7 +345,7 @@ class Fuzzer:
         before = self._size()
         grid = MeteredGrid(_Canned(replies, nodes), RunMeter(), DisclosureFile(self._folder))
         try:
-            roster = rosters.introduce(grid, expected=SITES, timeout=1.0)
+            roster = rosters.introduce(grid, expected=SITES, timeout=1.0, everybody=True)
         except CoterieError as error:
             tally.refused += 1
             names = (f"node {nodes[place]}", repr(own), own, said and repr(said))
