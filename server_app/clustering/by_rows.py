@@ -131,7 +131,7 @@ def wasserstein(sites: Sequence[FloatArray]) -> FloatArray:
 
     All rows of a site weigh the same; the cost between two is Euclidean.
 
-    >>> wasserstein([np.array([[0.0], [2.0]]), np.array([[1.0]])])[0, 1]
+    >>> float(wasserstein([np.array([[0.0], [2.0]]), np.array([[1.0]])])[0, 1])
     1.0
 
     Args:

@@ -42,4 +42,4 @@ def test_fama_has_all_metrics_of_the_paper_and_its_figures():
 
 def test_documentation_names_every_preset():
     text = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
-    assert [file.name for file in FILES if f"/{file.name}`" not in text] == []
+    assert [file.name for file in FILES if f"{file.name}`" not in text] == []
