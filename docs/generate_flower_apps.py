@@ -27,7 +27,7 @@ def page(text: str) -> str:
 
 
 def _row(name: str) -> str:
-    values = dict(word.split("=") for word in CARDS[name].example.split()) | {"strategy": name}
+    values = CARDS[name].example_settings | {"strategy": name}
     method = compose(Settings.parse(values))
     link = f"[`{name}`](methods/{name}.md)"
     missing = unmet(method)

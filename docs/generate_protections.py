@@ -46,7 +46,7 @@ CHANGING = {
 
 def needs_of(name: str, setting: str) -> frozenset[str]:
     """Return what a method needs to see with a protection; settings are those of its card."""
-    values = dict(word.split("=") for word in CARDS[name].example.split()) | {"strategy": name}
+    values = CARDS[name].example_settings | {"strategy": name}
     return compose(Settings.parse(values | CHANGING.get(setting, {}))).needs
 
 

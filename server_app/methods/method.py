@@ -66,6 +66,11 @@ class Card:
         if empty and empty != ["settings"]:
             raise ConfigError(f"a method's card has no {empty[0]}: say it in a phrase")
 
+    @property
+    def example_settings(self) -> dict[str, str]:
+        """The example's words by key."""
+        return dict(word.split("=") for word in self.example.split())
+
 
 @dataclass(frozen=True)
 class Composition:

@@ -7,6 +7,7 @@ from common.errors import ConfigError, did_you_mean
 from server_app import methods
 from server_app.clustering.by_labels import LabelGroups
 from server_app.methods import METHODS, Method
+from server_app.methods.catalogue import CARDS
 from server_app.protection.catalogue import WORDS
 
 __all__ = ["composed", "unmet"]
@@ -41,6 +42,9 @@ def composed(name: str, given: Mapping[str, Scalar], **fixed: Scalar) -> tuple[S
             raise ConfigError(f"unknown setting {key!r} of method={name!r}{where}{near}")
     # How many sites there are is for the app's own strategy to say, unless it is set here.
     values: dict[str, object] = {"num-clients": 0, "split": "by-user", "strategy": name}
+    if name in CARDS:  # else a method that needs a certain objective speaks of that alone
+        example = CARDS[name].example_settings
+        values |= {key: value for key, value in example.items() if key == "objective"}
     values |= {kebab_case(key): value for key, value in {**fixed, **given}.items()}
     settings = Settings.parse(values)
     method = methods.build(settings)

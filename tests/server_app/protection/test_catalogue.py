@@ -31,7 +31,7 @@ def words_of(setting):
 
 
 def settings_of(name, setting, **more):
-    example = dict(word.split("=") for word in CARDS[name].example.split())
+    example = CARDS[name].example_settings
     kept = {"num-clusters", "delta-mode", "selection", "objective"}
     own = {key: example[key] for key in kept & example.keys()}
     if "clients-per-round" in more:
