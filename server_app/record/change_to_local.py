@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.config import Settings
 from common.errors import DataError
 from server_app.record.format import ChangeToLocalFile, SiteChangeEntry
 from server_app.record.recorded_run import RecordedRun
@@ -76,11 +77,15 @@ def changes_to_local(run: Path, local: Path, *, tuned: bool = False) -> ChangeTo
         raise DataError(
             f"{local}: objective = {alone.settings.get('objective')}; name a run of objective=local"
         )
+    fields = Settings.fields()
     for key in _EQUAL:
-        if ours.settings.get(key) != alone.settings.get(key):
+        # A run of an earlier version has not what came later, and did as the default does.
+        default = fields[key.replace("-", "_")].default
+        one, other = (each.settings.get(key, default) for each in (ours, alone))
+        if one != other:
             raise DataError(
-                f"{key} = {ours.settings.get(key)!r} in {run}, {alone.settings.get(key)!r} in "
-                f"{local}: repeat the local run with the settings of the other"
+                f"{key} = {one!r} in {run}, {other!r} in {local}: repeat the local run with the "
+                "settings of the other"
             )
     found = ours.tuned if tuned else ours.evaluated
     if not found and tuned:

@@ -416,10 +416,12 @@ def test_a_wrong_share_of_a_masking_key_is_noticed(four):
     np.testing.assert_array_equal(good, sums.plain(alive))
     gone = sums.names[3]
     share = told[alive[0]].keys[gone]
-    for bad in (share[:-1] + bytes([share[-1] ^ 1]), b"\0" * 33, b"cut"):
-        with pytest.raises(SecaggError, match=r"not of that key|cannot be recovered|33 bytes"):
-            wrong = told | {alive[0]: replace(told[alive[0]], keys={gone: bad})}
+    for bad in (share[:-1] + bytes([share[-1] ^ 1]), b"\0" * 33):
+        wrong = told | {alive[0]: replace(told[alive[0]], keys={gone: bad})}
+        with pytest.raises(SecaggError, match=r"not of that key|cannot be recovered"):
             relay.total(masked_by(four, alive), everybody, wrong)
+    with pytest.raises(SecaggError, match="another length than 33 bytes"):
+        replace(told[alive[0]], keys={gone: b"cut"})
 
 
 def test_a_wrong_share_of_a_seed_leaves_noise(four):
