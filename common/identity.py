@@ -12,7 +12,7 @@ import hashlib
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Self
 
 from cryptography.exceptions import InvalidSignature, InvalidTag
@@ -211,6 +211,10 @@ class Pins:
                 f"{occasion.round} of this run"
             ) from None
         self._check_fingerprint(site, fingerprint(signed.identity_key))
+
+    def with_own(self, site: str, identity: Identity) -> Self:
+        """Return the pins and a site's own: nobody lists itself among its peers."""
+        return replace(self, fingerprints={**self.fingerprints, site: fingerprint(identity.public)})
 
     def pinned(self, site: str) -> bool:
         """Return whether a site is listed."""

@@ -87,6 +87,22 @@ def test_secrets_are_gone_after_the_last_step_and_after_a_restart(play):
     assert "secrets of this sum are gone" in said(play.ask(SECAGG_UNMASK, 1, agreement))
 
 
+def test_a_site_that_pins_all_others_and_not_itself_goes_to_the_end(play):
+    """As real sites do: their files list their peers."""
+    contexts = [play.grid._contexts[node] for node in play.nodes]
+    prints = {
+        name: fingerprint(identity_of(keeper_of(context)).public)
+        for name, context in zip(play.names, contexts, strict=True)
+    }
+    for name, context in zip(play.names, contexts, strict=True):
+        others = ",".join(f"{peer}:{digits}" for peer, digits in prints.items() if peer != name)
+        context.node_config = context.node_config | {"peers": others}
+    play.masked()
+    agreement = play.agreed([(site, play.survivors()) for site in range(5)])
+    for site in range(5):
+        assert not play.ask(SECAGG_UNMASK, site, agreement).has_error()
+
+
 def test_of_two_processes_with_the_same_state_one_answers(tmp_path):
     """A site's files outlive a process: a copy of its state from before a step is of no use."""
     play = Play(tmp_path, **{"state-dir": str(tmp_path / "state")})

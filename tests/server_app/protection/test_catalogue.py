@@ -92,7 +92,7 @@ NEEDED = {
 }
 
 
-TOO_SMALL = {("secagg=true", name) for name in ("wc", "kcenter", "ot-groups")}
+TOO_SMALL = {("secagg=true", name) for name in ("wc", "kcenter", "ot-groups", "pacfl")}
 """Only the clusters that come about can tell whether each has sites enough for a sum."""
 
 
