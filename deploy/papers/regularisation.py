@@ -105,7 +105,10 @@ def arguments(description: str) -> argparse.Namespace:
     """Return the command line's of a page about the sweep."""
     parser = experiment_parser(description, seeds=5)
     parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.data_dir is None:
+        parser.error("the hospitals' files: give --data-dir, which has HeartDisease/")
+    return given
 
 
 def names() -> list[tuple[str, float | str]]:
