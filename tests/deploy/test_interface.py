@@ -121,7 +121,8 @@ def test_a_comparison_and_a_precheck_from_python(tmp_path, capsys):
     )
     assert (folder / "table.csv").read_text().count("\n") == 3
     words = {"num_clients": 3, "workers": 1, "output_dir": tmp_path, "quiet": True}
-    found = coterie.precheck(dataset="digits", **words)
+    pilot = {"pilot_folds": 2, "pilot_rounds": 1, "pilot_minutes": 0.05}
+    found = coterie.precheck(dataset="digits", **words, **pilot)
     assert found["verdict"] in ("beneficial", "uncertain", "detrimental")
     assert Path(found["report"]).exists()
     assert capsys.readouterr().out == ""
