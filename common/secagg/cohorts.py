@@ -41,7 +41,7 @@ class CohortHistory:
     >>> known = CohortHistory().joined("a1", {"x": 5, "y": 5, "z": 5})
     >>> known.joined("a1", {"x": 5, "y": 5, "z": 5}) == known
     True
-    >>> known.joined("a1", {"x": 5, "y": 5, "z": 5, "w": 5})
+    >>> known.joined("a1", {"x": 5, "y": 5, "z": 5, "w": 5})  # doctest: +IGNORE_EXCEPTION_DETAIL
     Traceback (most recent call last):
     ...
     common.errors.SecaggError: this model was summed before over a cohort that differs in 'w' alone

@@ -99,6 +99,7 @@ def is_well(port):
     return reply.status_code == 200 and reply.text == str(5 * MIB)
 
 
+@pytest.mark.checkout  # its server is a program that imports the checkout
 def test_a_body_of_600_mb_is_not_held(server):
     pid, port = server
     assert is_well(port)
@@ -120,6 +121,7 @@ def test_a_body_of_600_mb_is_not_held(server):
     assert is_well(port)
 
 
+@pytest.mark.checkout  # its server is a program that imports the checkout
 def test_slow_bodies_and_silent_connections_are_ended(server):
     _, port = server
     context = ssl._create_unverified_context()
@@ -137,6 +139,7 @@ def test_slow_bodies_and_silent_connections_are_ended(server):
     assert is_well(port)
 
 
+@pytest.mark.checkout  # its server is a program that imports the checkout
 def test_connections_beyond_the_bound_are_cut_and_sites_unharmed(server):
     pid, port = server
     before, kept = resident(pid), []
