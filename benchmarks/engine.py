@@ -137,11 +137,13 @@ def ours(work: Workload, engine: str, workers: int, rounds: int, folder: Path) -
     import torch
 
     from client_app.simulated_sites import simulated_federation
+    from client_app.training.engine import decided
     from deploy.simulation.grid import InProcessGrid, load_client_app
 
     settings = settings_of(work, engine, folder)
     began = time.perf_counter()
     simulated_federation(settings)
+    settings = decided(settings, (work.shape, work.classes))
     torch.set_num_threads(1)
     with InProcessGrid(
         load_client_app, settings.to_dict(), num_nodes=work.clients, workers=workers
@@ -289,37 +291,44 @@ def sequential(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
     return {"seconds": seconds, "cpu": cpu_seconds() - processor}
 
 
+REFERENCE = "Flower + Ray"
 ENGINES: dict[str, Callable[[Workload, int, Path], dict[str, Any]]] = {
-    "compiled, 2 workers": lambda work, rounds, folder: ours(work, "compiled", 2, rounds, folder),
-    "compiled, 1 worker": lambda work, rounds, folder: ours(work, "compiled", 1, rounds, folder),
+    REFERENCE: flower,
+    "auto, 2 workers": lambda work, rounds, folder: ours(work, "auto", 2, rounds, folder),
+    "auto, 1 worker": lambda work, rounds, folder: ours(work, "auto", 1, rounds, folder),
     "batched, 2 workers": lambda work, rounds, folder: ours(work, "batched", 2, rounds, folder),
     "batched, 1 worker": lambda work, rounds, folder: ours(work, "batched", 1, rounds, folder),
     "loop, 2 workers": lambda work, rounds, folder: ours(work, "loop", 2, rounds, folder),
-    "Flower + Ray": flower,
     "plain PyTorch": sequential,
 }
+"""The first is what the others are held against, row by row as they end."""
 
 
 PFL = "pfl"
 """Measured where the environment variable of this name holds the Python that has it."""
 
 
+GROWTH = ((100, 10), (1000, 100), (10_000, 1000), (100_000, 1000))
+"""Clients, and how many of them take part in a round: a tenth, and then a hundredth."""
+
+
 def growth(folder: Path) -> None:
-    """Print time and memory of 100, 1000 and 10 000 clients, a tenth of them per round."""
+    """Print time and memory of ever more clients."""
     print(
         "\n| clients | per round | s to the grid | first round s | median round s "
-        "| MiB after half, after all |"
+        "| processor ms per client | MiB after half, after all |"
     )
-    print("|---|---|---|---|---|---|")
-    for clients in (100, 1000, 10_000):
-        work = Workload("mlp", (12,), 6, 60, clients, clients // 10, 16, 1)
+    print("|---|---|---|---|---|---|---|")
+    for clients, per_round in GROWTH:
+        work = Workload("mlp", (12,), 6, 60, clients, per_round, 16, 1)
         with tempfile.TemporaryDirectory(dir=folder) as own:
-            found = in_own_process("growth", "batched, 2 workers", work, 20, Path(own))
+            found = in_own_process("growth", "auto, 2 workers", work, 20, Path(own))
         seconds = found["seconds"]
         memory = ", ".join(f"{mib:.0f}" for mib in found["memory_mib"])
+        spent = 1000 * found["cpu"] / (len(seconds) - 1) / per_round
         print(
-            f"| {clients} | {clients // 10} | {found['start']:.2f} | {seconds[0]:.2f} | "
-            f"{statistics.median(seconds[1:]):.3f} | {memory} |",
+            f"| {clients} | {per_round} | {found['start']:.2f} | {seconds[0]:.2f} | "
+            f"{statistics.median(seconds[1:]):.3f} | {spent:.2f} | {memory} |",
             flush=True,
         )
 
@@ -374,7 +383,7 @@ def rates(found: dict[str, Any], work: Workload) -> list[float]:
 
 
 def table(names: Iterable[str], repeats: int, folder: Path) -> None:
-    """Print one line per workload and engine."""
+    """Print one line per workload and engine, each as soon as it is there."""
     print(
         "\n| workload | engine | samples/s, median (min to max) | x Flower + Ray "
         "| samples per processor second | x Flower + Ray | s to start |"
@@ -382,28 +391,50 @@ def table(names: Iterable[str], repeats: int, folder: Path) -> None:
     print("|---|---|---|---|---|---|---|")
     for name in names:
         work = WORKLOADS[name]
+        engines = [
+            engine
+            for engine in (*ENGINES, *([PFL] if PFL in os.environ else []))
+            # dense networks train in compiled steps with either engine
+            if not (engine.startswith("batched") and work.model.endswith("mlp"))
+        ]
+        reference: dict[str, float] = {}
         with tempfile.TemporaryDirectory(dir=folder) as own:
-            found = {
-                engine: in_own_process(name, engine, work, repeats + 1, Path(own))
-                for engine in (*ENGINES, *([PFL] if PFL in os.environ else []))
-                # dense networks train in compiled steps with either engine
-                if not (engine.startswith("compiled") and work.model.endswith("mlp"))
-            }
-        medians = {engine: statistics.median(rates(f, work)) for engine, f in found.items()}
-        processor = {engine: repeats * work.samples / f["cpu"] for engine, f in found.items()}
-        for engine, median in medians.items():
-            spread = rates(found[engine], work)
-            start = found[engine].get("start")
-            print(
-                f"| {name} | {engine} | {median:,.0f} ({min(spread):,.0f} to {max(spread):,.0f}) | "
-                f"{median / medians['Flower + Ray']:.2f} | {processor[engine]:,.0f} | "
-                f"{processor[engine] / processor['Flower + Ray']:.2f} | "
-                f"{'' if start is None else f'{start:.2f}'} |",
-                flush=True,
-            )
-        for engine in ("compiled, 2 workers", "batched, 2 workers") if work.flops else ():
-            share = processor[engine] * work.flops / peak()
-            print(f"\n{name}, {engine}: {100 * share:.0f} % of the fp32 matrix peak", flush=True)
+            for engine in engines:
+                try:
+                    found = in_own_process(name, engine, work, repeats + 1, Path(own))
+                except RuntimeError as error:
+                    print(f"| {name} | {engine} | failed |  |  |  |  |", flush=True)
+                    print(error, file=sys.stderr)
+                    continue
+                _row(name, engine, work, repeats, found, reference)
+
+
+def _row(
+    name: str,
+    engine: str,
+    work: Workload,
+    repeats: int,
+    found: dict[str, Any],
+    reference: dict[str, float],
+) -> None:
+    spread = rates(found, work)
+    figures = {"wall": statistics.median(spread), "cpu": repeats * work.samples / found["cpu"]}
+    if engine == REFERENCE:
+        reference |= figures
+    ratios = {
+        kind: f"{value / reference[kind]:.2f}" if reference else ""
+        for kind, value in figures.items()
+    }
+    start = found.get("start")
+    print(
+        f"| {name} | {engine} | {figures['wall']:,.0f} ({min(spread):,.0f} to {max(spread):,.0f}) "
+        f"| {ratios['wall']} | {figures['cpu']:,.0f} | {ratios['cpu']} "
+        f"| {'' if start is None else f'{start:.2f}'} |",
+        flush=True,
+    )
+    if work.flops and engine in ("auto, 2 workers", "batched, 2 workers"):
+        share = figures["cpu"] * work.flops / peak()
+        print(f"{name}, {engine}: {100 * share:.0f} % of the fp32 matrix peak", file=sys.stderr)
 
 
 def main() -> None:

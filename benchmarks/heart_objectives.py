@@ -1,4 +1,4 @@
-r"""All five local objectives on heart-disease: four hospitals, each with what it uses in the end.
+r"""Local objectives on heart-disease: four hospitals, each with what it uses in the end.
 
     python -m benchmarks.heart_objectives --data-dir ~/data --work-dir ~/heart \
         --page docs/results/heart-disease-objectives.md
@@ -56,7 +56,9 @@ class Variant:
     @property
     def settings(self) -> Values:
         """As settings of a run."""
-        return {"objective": self.objective} | ({self.key: self.strength} if self.key else {})
+        example = dict(word.split("=") for word in OBJECTIVES[self.objective].example.split())
+        strength = {self.key: self.strength} if self.key else {}
+        return {"objective": self.objective} | example | strength
 
     @property
     def name(self) -> str:
@@ -70,6 +72,8 @@ VARIANTS = (
     *(Variant("fedprox", "proximal-mu", mu) for mu in (0.01, 0.1, 1.0)),
     *(Variant("ditto", "personal-lambda", strength) for strength in (0.1, 1.0, 10.0)),
     *(Variant("pfedme", "personal-lambda", strength) for strength in (0.1, 1.0, 10.0)),
+    *map(Variant, ("fedper", "lg-fedavg", "fedrep", "fedbabu", "apfl", "fedala")),
+    *map(Variant, ("scaffold", "feddyn")),
 )
 
 
@@ -91,13 +95,14 @@ def run(args: argparse.Namespace, variant: Variant, seed: int) -> Values:
         *_, last = folder.each(RoundLine)
         lines = list(folder.each(ClientLine))
     evaluated = [line for line in lines if (line.round, line.phase) == (last.round, "evaluate")]
+    tuned = {line.site: line.tuned_accuracy for line in lines if line.phase == "fine-tune"}
     objective = OBJECTIVES[variant.objective]
     two = objective.is_personal and objective.shares_model
     return {
         "variant": variant.name,
         "seed": seed,
-        "sites": {line.site: line.accuracy for line in evaluated},
-        "all": last.accuracy,
+        "sites": {line.site: line.accuracy for line in evaluated} | tuned,
+        "all": last.tuned_accuracy if tuned else last.accuracy,
         "common": last.shared_accuracy if two else None,
     }
 

@@ -9,7 +9,7 @@ from flwr.clientapp import ClientApp
 from client_app import energy
 from client_app.answers import (
     choice,
-    pilot,
+    pilot_sums,
     secagg,
     task_figures,
     two_party,
@@ -341,13 +341,17 @@ def loss(message: Message, site: Site) -> Message:
     return messages.reply(message, report)
 
 
-app.train("pilot_round")(_of_site(pilot.train))
-app.query("pilot_look")(_of_site(pilot.look))
+app.train("pilot_round")(_of_site(pilot_sums.train))
+app.query("pilot_look")(_of_site(pilot_sums.look))
+app.query("score_counts")(_of_site(task_figures.score_counts))
+app.query("final_evaluation")(_of_site(task_figures.final_evaluation))
 app.query("product_keys")(_of_node(two_party.keys))
 app.query("product_open")(_of_node(two_party.open_rows))
 app.query("product_share")(_of_node(two_party.share))
 app.query("product_cost")(_of_node(two_party.cost))
 app.train("for_sum")(_of_node(secagg.train))
+app.train("pilot_for_sum")(_of_node(pilot_sums.for_sum))
+app.query("pilot_tell")(_of_site(pilot_sums.tell))
 app.query("share")(_of_node(secagg.share))
 app.query("mask")(_of_node(secagg.mask))
 app.query("agree")(_of_node(secagg.agree))

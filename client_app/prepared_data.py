@@ -26,9 +26,10 @@ _FACTS = "facts.json"
 _PREPROCESSING = "preprocessing.json"
 _ARRAYS = (
     *("train_x", "train_y", "test_x", "test_y", "train_masks", "test_masks"),
-    *("train_quantities", "test_quantities", "train_group"),
+    *("train_times", "test_times", "train_weights"),
+    *("train_quantities", "test_quantities", "train_group", "test_group"),
 )
-_FORMAT = 5  # raised when the same file would be prepared differently
+_FORMAT = 6  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:
@@ -54,6 +55,7 @@ def load(config: SiteConfig) -> Dataset:
         site=config.site,
         label_column=config.label_column,
         group_column=config.group_column,
+        split_column=config.split_column,
         classes=config.class_names,
         table_schema=Path(config.table_schema) if config.table_schema else None,
         test_fraction=config.test_fraction,
@@ -70,6 +72,7 @@ def _words(config: SiteConfig) -> str:
             os.path.abspath(config.data_path),
             config.label_column,
             config.group_column,
+            config.split_column,
             config.class_names,
             config.table_schema,
             config.test_fraction,

@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from client_app.shifted_sites import shifted
 from client_app.site_config import SiteConfig
@@ -18,6 +19,7 @@ from common.splits import SiteRows, partition
 
 __all__ = [
     "SIMULATION",
+    "dealt",
     "drawn_rate",
     "is_of_one_owner",
     "released",
@@ -56,7 +58,34 @@ def drawn_rate(name: str, settings: Settings) -> float:
     return LinkRates.parse(settings.link_rate).draw(rng)
 
 
-def _synthetic_sites(settings: Settings) -> SyntheticSites | None:
+class _Dealing(NamedTuple):
+    """The settings that decide which rows there are and whose they are, under their names.
+
+    Runs that differ elsewhere share what was made of these.
+    """
+
+    dataset: str
+    data_dir: str
+    download: bool
+    label_column: str
+    client_column: str
+    group_column: str
+    split_column: str
+    table_schema: str
+    task: str
+    test_fraction: float
+    seed: int
+    split: str
+    num_clients: int
+    dirichlet_alpha: float
+    num_partitions: int
+    min_partition_size: int
+    shift: str
+    shift_size: float
+    synthetic_rows: int
+
+
+def _synthetic_sites(settings: _Dealing) -> SyntheticSites | None:
     if settings.dataset != SYNTHETIC:
         return None
     return SyntheticSites(
@@ -65,7 +94,7 @@ def _synthetic_sites(settings: Settings) -> SyntheticSites | None:
 
 
 def with_task(settings: Settings) -> Settings:
-    """Return a simulation's settings with ``task=regression`` where its label is a quantity.
+    """Return a simulation's settings with its task where its label is a quantity, or survival.
 
     Only the data can say so, and from here on every process must know it.
     """
@@ -73,15 +102,20 @@ def with_task(settings: Settings) -> Settings:
         return settings
     schema = Path(settings.table_schema) if settings.table_schema else None
     task = task_of(settings.dataset, settings.label_column, schema)
-    return settings.replace(task=task) if task == "regression" else settings
+    return settings.replace(task=task) if task != "classification" else settings
 
 
-@functools.lru_cache(maxsize=1)
 def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
     """Return the data set and the rows of every site.
 
     Made once per process, not per message; workers forked afterwards share its pages.
     """
+    return dealt(_Dealing(*(getattr(settings, name) for name in _Dealing._fields)))
+
+
+@functools.lru_cache(maxsize=1)
+def dealt(settings: _Dealing) -> tuple[Dataset, list[SiteRows]]:
+    """Return the same; ``cache_clear`` makes the next call read the data anew."""
     dataset = load_dataset(
         settings.dataset,
         data_dir=Path(settings.data_dir) if settings.data_dir else None,
@@ -89,6 +123,7 @@ def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
         label_column=settings.label_column,
         client_column=settings.client_column,
         group_column=settings.group_column,
+        split_column=settings.split_column,
         table_schema=Path(settings.table_schema) if settings.table_schema else None,
         task=settings.task,
         test_fraction=settings.test_fraction,

@@ -74,7 +74,12 @@ class Site:
 
     @property
     def test_labels(self) -> np.ndarray:
-        """Held-out rows' classes (n,) int64, or quantities (n,) float64 in the label's unit."""
+        """Held-out rows' classes (n,) int64, or quantities (n,) float64 in the label's unit.
+
+        Of survival times and events (n, 2) float64.
+        """
+        if self.dataset.task == "survival":
+            return self.dataset.test_targets[self.rows.test]
         measure, quantities = self.dataset.measure, self.dataset.test_quantities
         if measure is None or quantities is None:
             return self.dataset.test_y[self.rows.test]
@@ -163,10 +168,18 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
 
 def _check_task(settings: Settings, dataset: Dataset, site: str) -> None:
     """Refuse to learn classes where the data are quantities and the run does not say which."""
-    if (settings.task == "regression") == (dataset.measure is not None):
+    wanted = settings.task if settings.task != "auto" else "classification"
+    if wanted == dataset.task:
         return
-    if dataset.measure is None:
+    if wanted == "survival":
+        raise ConfigError(f"site {site}: task = 'survival': its schema has no column of times")
+    if wanted == "regression":
         raise ConfigError(f"site {site}: task = 'regression': its label has classes, no quantities")
+    if dataset.task == "survival":
+        raise ConfigError(
+            f"site {site}: its schema is of survival, and the run does not say what is to be "
+            "learnt: set task=survival, or task=classification for the event alone"
+        )
     raise ConfigError(
         f"site {site}: its label is a quantity, and the run does not say what is to be learnt: set "
         "task=regression, or task=classification for the classes between the schema's limits"

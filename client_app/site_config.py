@@ -34,6 +34,9 @@ class SiteConfig(Schema):
     group_column: str = Field(
         "", description="table without a schema: rows of one value are held out together"
     )
+    split_column: str = Field(
+        "", description="table without a schema: says of each row whether it is for train or test"
+    )
     table_schema: str = Field("", description="the federation's schema.toml: how tables are read")
     classes: str = Field(
         "", description="all classes of the federation in one order, separated by commas"

@@ -17,7 +17,11 @@ CoterieError              exit code 1
 
 import difflib
 import errno
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+T = TypeVar("T")
+U = TypeVar("U")
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -25,6 +29,24 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     near = difflib.get_close_matches(word, names, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(names)}"
+
+
+def of_each(items: Iterable[T], look: Callable[[T], U]) -> list[U]:
+    """Return what is found in each of some files; one that is refused does not hide the next.
+
+    Raises:
+        DataError: a line or more for each that cannot be used.
+    """
+    found: list[U] = []
+    refused: list[str] = []
+    for item in items:
+        try:
+            found.append(look(item))
+        except (ConfigError, DataError) as error:
+            refused.append(str(error))
+    if refused:
+        raise DataError("\n".join(dict.fromkeys(refused)))
+    return found
 
 
 class CoterieError(Exception):

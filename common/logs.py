@@ -26,6 +26,7 @@ EVENTS = (
     "rejected",
     "missing",
     "released",
+    "round",
     "finished",
     "failed",
 )

@@ -1,8 +1,12 @@
-"""Models: a network of :mod:`common.networks` and its parameters as arrays by name."""
+"""Models: a network of :mod:`common.networks` and its parameters as arrays by name.
+
+PyTorch is loaded where a network is made: the lists of settings and methods, and whatever refuses
+a setting, read this file and need none (two seconds).
+"""
+
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import nn
 
 from common.config import Settings
 from common.errors import ConfigError
@@ -11,8 +15,11 @@ from common.messages import Parameters
 from common.networks import NETWORKS, VOLUMES, Shape, kind_of
 from common.seeds import derive_seed
 
+if TYPE_CHECKING:
+    from torch import nn
 
-def build(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
+
+def build(name: str, input_shape: Shape, num_classes: int) -> "nn.Module":
     """Return a network with PyTorch's default initialisation from its global generator.
 
     Args:
@@ -54,6 +61,9 @@ def _try_out(network: object, input_shape: Shape, num_classes: int) -> None:
 
     It is shown two rows of noise, as standardised as data are; nothing in it changes.
     """
+    import torch
+    from torch import nn
+
     if not isinstance(network, nn.Module):
         raise ConfigError(f"makes a {type(network).__name__}; it must be a torch Module")
     kinds = {parameter.dtype for parameter in network.parameters()}
@@ -72,8 +82,10 @@ def _try_out(network: object, input_shape: Shape, num_classes: int) -> None:
         raise ConfigError("makes NaN or infinity of rows of standard noise")
 
 
-def blank(name: str, input_shape: Shape, num_classes: int) -> nn.Module:
+def blank(name: str, input_shape: Shape, num_classes: int) -> "nn.Module":
     """Return :func:`build`'s network for parameters to be loaded into; nobody's draws change."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         return build(name, input_shape, num_classes)
 
@@ -82,12 +94,14 @@ def initial_parameters(
     settings: Settings, input_shape: Shape, num_classes: int
 ) -> dict[str, np.ndarray]:
     """Return the first global model, decided by the run's seed alone."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "initial model"))
         return parameters_of(build(settings.model, input_shape, num_classes))
 
 
-def parameters_of(network: nn.Module) -> dict[str, np.ndarray]:
+def parameters_of(network: "nn.Module") -> dict[str, np.ndarray]:
     """Return copies of a network's parameters and buffers, in the order of its state dict."""
     state = network.state_dict()
     return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
@@ -99,19 +113,23 @@ def buffer_names(name: str, input_shape: Shape, num_classes: int) -> frozenset[s
     return frozenset(network.state_dict().keys() - dict(network.named_parameters()).keys())
 
 
-def batch_norm_names(network: nn.Module) -> frozenset[str]:
+def batch_norm_names(network: "nn.Module") -> frozenset[str]:
     """Return the names of a network's arrays that are batch norm's, running statistics included.
 
     By the type of the layer: some are called otherwise, as ``downsample.1`` in a ResNet.
     """
+    from torch import nn
+
     kinds = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
     layers = (name for name, layer in network.named_modules() if isinstance(layer, kinds))
     starts = tuple(f"{name}." for name in layers)
     return frozenset(name for name in network.state_dict() if name.startswith(starts))
 
 
-def load_parameters(network: nn.Module, parameters: Parameters) -> None:
+def load_parameters(network: "nn.Module", parameters: Parameters) -> None:
     """Copy parameters and buffers into a network; names and shapes must match."""
+    import torch
+
     state = network.state_dict()
     if state.keys() != parameters.keys():
         raise ConfigError(
@@ -124,8 +142,10 @@ def load_parameters(network: nn.Module, parameters: Parameters) -> None:
             value.copy_(torch.from_numpy(parameters[name].copy()))
 
 
-def last_linear(network: nn.Module) -> nn.Linear | nn.Conv3d:
+def last_linear(network: "nn.Module") -> "nn.Linear | nn.Conv3d":
     """Return the layer whose input is the representation and whose output are the logits."""
+    from torch import nn
+
     layer = dict(network.named_children()).get("output")
     if not isinstance(layer, nn.Linear | nn.Conv3d):
         raise ConfigError(

@@ -5,6 +5,7 @@ Only the offline tracker is used, and it is told a carbon intensity, so that it 
 has one reading; who of those that worked on it caused which part is decided elsewhere.
 """
 
+import functools
 import logging
 import math
 from dataclasses import dataclass
@@ -204,6 +205,7 @@ def _busy_seconds() -> float:
     return float(sum(times) - sum(idle))
 
 
+@functools.cache
 def kg_co2e_per_kwh(country: str) -> float:
     """Return the carbon intensity of a country's electricity, by its ISO code of three letters."""
     from codecarbon.core.emissions import Emissions

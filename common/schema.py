@@ -13,7 +13,16 @@ from pydantic_core import CoreSchema, core_schema
 
 from common.errors import ConfigError, did_you_mean
 
-__all__ = ["KeyOf", "Scalar", "Schema", "allowed_values", "at_most", "kebab_case", "unknown_name"]
+__all__ = [
+    "KeyOf",
+    "Listed",
+    "Scalar",
+    "Schema",
+    "allowed_values",
+    "at_most",
+    "kebab_case",
+    "unknown_name",
+]
 
 Scalar = bool | int | float | str
 
@@ -67,6 +76,24 @@ class Schema(BaseModel):
         """Return a checked copy with some fields (snake_case) changed."""
         values = self.to_dict() | {kebab_case(name): value for name, value in changes.items()}
         return self.parse(values)
+
+
+@dataclass(frozen=True)
+class Listed:
+    """Marks a text of entries with commas between, which together are one value."""
+
+    alone: tuple[str, ...] = ()
+    """Entries that are values by themselves."""
+
+    def values(self, entries: Iterable[str]) -> tuple[str, ...]:
+        """Return the values that entries are.
+
+        >>> Listed(("none", "site")).values(["none", "0.5", "9.5"])
+        ('none', '0.5,9.5')
+        """
+        found = [*entries]
+        together = ",".join(entry for entry in found if entry not in self.alone)
+        return (*(entry for entry in found if entry in self.alone), *([together] * bool(together)))
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ def parts(objective: str, names: Iterable[str], batch_norm_names: Iterable[str] 
         batch_norm_names: of those that belong to layers of batch norm, statistics included.
 
     Raises:
-        ConfigError: there is no such objective, or it keeps batch norm and there is none.
+        ConfigError: there is no such objective, it keeps batch norm and there is none, or it tells
+            the last layer from the others and none is called so.
     """
     sharing, everything = OBJECTIVES.named(objective).sharing, frozenset(names)
     of = {HEAD: head_of(everything), BATCH_NORM: frozenset(batch_norm_names)}
@@ -70,6 +71,11 @@ def parts(objective: str, names: Iterable[str], batch_norm_names: Iterable[str] 
         raise ConfigError(
             f"objective={objective}: the network has no batch norm that a site could keep; use "
             "another model, as model=resnet18, or another objective"
+        )
+    if len((sharing.kept | sharing.frozen) & {HEAD, BODY}) == 1 and not of[HEAD]:
+        raise ConfigError(
+            f"objective={objective}: it tells the last layer from the others, and the network has "
+            "no child named output; name its last layer so, or use another objective"
         )
     kept, frozen = (
         frozenset(name for part in chosen for name in of[part])

@@ -17,7 +17,16 @@ import numpy as np
 
 from common.plugins import Table
 
-__all__ = ["TASK_METRICS", "OfCounts", "OfErrors", "PerSite", "RowMean", "TaskMetric"]
+__all__ = [
+    "TASK_METRICS",
+    "OfCounts",
+    "OfErrors",
+    "OfPairs",
+    "PerSite",
+    "RowMean",
+    "TaskMetric",
+    "concordance",
+]
 
 
 class TaskMetric(ABC):
@@ -31,7 +40,10 @@ class TaskMetric(ABC):
     adds: bool = True
     """Whether sums of sites can be added; else a federation has a mean over its sites."""
     task: str = "classification"
-    """Whose answers it judges: probabilities, or with ``regression`` quantities."""
+    """Whose answers it judges: probabilities, or with ``regression`` quantities, with ``survival``
+    risks."""
+    decides: bool = False
+    """Whether it looks at the class said alone, which a decision threshold can change."""
 
     @abstractmethod
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -65,6 +77,7 @@ class RowMean(TaskMetric):
     words: str
     greater_is_better: bool = True
     task: str = "classification"
+    decides: bool = False
 
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the scores' sum and their number."""
@@ -88,6 +101,7 @@ class OfCounts(TaskMetric):
     words: str
     greater_is_better: bool = True
     tells_classes: bool = True
+    decides: bool = True
 
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the confusion counts, row after row."""
@@ -163,6 +177,64 @@ class OfErrors(TaskMetric):
         return float(1 - sums[0] / sums[3]) if sums[3] > 0 else float("nan")
 
 
+@dataclass(frozen=True)
+class OfPairs(TaskMetric):
+    """Harrell's concordance: of pairs of one site's rows, the share whose risks are in order."""
+
+    words: str
+    greater_is_better: bool = True
+    tells_classes: bool = True  # how many pairs there are, which is no less
+    task: str = "survival"
+
+    def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
+        """Return pairs in order, half of those with equal risks among them, and all pairs.
+
+        Args:
+            probabilities: (n,) risks.
+            labels: (n, 2) times and events.
+        """
+        return np.array(concordance(probabilities, labels), np.float64)
+
+    def could_be(self, sums: np.ndarray, rows: int, num_classes: int) -> bool:
+        """Return whether these are pairs of so many rows."""
+        if sums.shape != (2,) or not np.isfinite(sums).all():
+            return False
+        return bool(0 <= sums[0] <= sums[1] <= rows * (rows - 1) / 2)
+
+    def value(self, sums: np.ndarray) -> float:
+        """Return the share; NaN where no two rows can be compared."""
+        return float(sums[0] / sums[1]) if sums[1] > 0 else float("nan")
+
+
+_EVENTS_AT_ONCE = 256
+
+
+def concordance(risks: np.ndarray, known: np.ndarray) -> tuple[float, int]:
+    """Return how many pairs of rows are in order, and how many can be compared.
+
+    A pair can be compared if the row of the shorter time had its event; of equal times, if one had
+    it and the other had not (Harrell et al. 1982). It is in order if that row's risk is the larger,
+    and half of it if the risks are equal.
+
+    >>> concordance(np.array([3.0, 2.0, 1.0]), np.array([[1, 1], [2, 0], [3, 1]]))
+    (2.0, 2)
+
+    Args:
+        risks: (n,).
+        known: (n, 2) times, and 1 where the event ended it.
+    """
+    times, events = known[:, 0], known[:, 1] > 0
+    first = np.flatnonzero(events)
+    in_order, pairs = 0.0, 0
+    for start in range(0, len(first), _EVENTS_AT_ONCE):
+        own = first[start : start + _EVENTS_AT_ONCE, None]
+        later = (times > times[own]) | ((times == times[own]) & ~events)
+        pairs += int(np.count_nonzero(later))
+        in_order += float(np.count_nonzero(later & (risks < risks[own])))
+        in_order += float(np.count_nonzero(later & (risks == risks[own]))) / 2
+    return in_order, pairs
+
+
 def _square_error(said: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return np.asarray((said - labels) ** 2)
 
@@ -235,7 +307,7 @@ def _average_precision(found: np.ndarray, score: np.ndarray) -> float:
 
 
 _BUILT_IN: Mapping[str, TaskMetric] = {
-    "accuracy": RowMean(_is_right, "share of the rows classified right"),
+    "accuracy": RowMean(_is_right, "share of the rows classified right", decides=True),
     "balanced-accuracy": OfCounts(_recall, "mean over classes of the share found"),
     "macro-f1": OfCounts(_macro_f1, "mean over classes of F1"),
     "auroc": PerSite(_one_against_rest(_auroc), "area under the ROC curve"),
@@ -246,6 +318,7 @@ _BUILT_IN: Mapping[str, TaskMetric] = {
     "log-loss": RowMean(_surprise, "cross-entropy in nats", greater_is_better=False),
     "mse": RowMean(_square_error, "mean squared error", False, task="regression"),
     "mae": RowMean(_error, "mean absolute error", False, task="regression"),
+    "c-index": OfPairs("share of comparable pairs whose risks are in order"),
     "r2": OfErrors("share of the labels' variance that is explained"),
 }
 

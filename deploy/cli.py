@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from pathlib import Path
 from typing import Annotated
 
@@ -17,11 +16,11 @@ from common import config, logs
 from common.config import Settings
 from common.errors import ConfigError, CoterieError
 from deploy import finished_runs
-from deploy.finished_runs import RunArgument
 from deploy.papers.reproduction import reproduce
 from deploy.sites import commands
 from deploy.sites.commands import ConfigFile, Words, completed
 from deploy.tables import data_app
+from deploy.watch.command import watch, watched_if
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -30,6 +29,11 @@ _DATA = "Tables"
 
 QuietOption = Annotated[
     bool, typer.Option("--quiet", help="no progress: warnings, and the folder at the end")
+]
+
+
+WatchOption = Annotated[
+    bool, typer.Option("--watch", help="serve a live page on this machine; its address is printed")
 ]
 
 
@@ -55,12 +59,13 @@ def _ended_by_ctrl_c(words: str = "") -> Iterator[None]:
         raise typer.Exit(130) from None
 
 
-def _play(settings: Settings, quiet: bool, track: Sequence[str] | None) -> None:
+def _play(settings: Settings, quiet: bool, track: Sequence[str] | None, watched: bool) -> None:
     """Run a federation, all imports of seconds included."""
     from deploy.simulation.grid import simulate as run
     from deploy.tracking.tracked import tracking
 
     with contextlib.ExitStack() as stack:
+        stack.enter_context(watched_if(watched, settings))
         if quiet:
             stack.enter_context(_warnings_alone())
         else:
@@ -133,6 +138,7 @@ def simulate(
     config_file: ConfigFile = None,
     quiet: QuietOption = False,
     track: TrackOption = None,
+    watched: WatchOption = False,
 ) -> None:
     """Run a whole federation on this machine."""
     settings = config.load(config_file, _with_dataset(words or []))
@@ -141,7 +147,7 @@ def simulate(
     from server_app.methods import build
 
     build(settings)
-    _play(settings.replace(dataset=locate(settings.dataset)), quiet, track)
+    _play(settings.replace(dataset=locate(settings.dataset)), quiet, track, watched)
 
 
 def _with_dataset(words: list[str]) -> list[str]:
@@ -159,13 +165,14 @@ def resume(
     words: Words = None,
     quiet: QuietOption = False,
     track: TrackOption = None,
+    watched: WatchOption = False,
 ) -> None:
     """Go on with a simulation after its last checkpoint, under the settings it had.
 
     Only workers, data-dir and how long to wait may be given anew.
     """
     given = [*(words or ()), f"resume={run.absolute()}"]
-    _play(config.load(run / "config.toml", given), quiet, track)
+    _play(config.load(run / "config.toml", given), quiet, track, watched)
 
 
 @app.command(
@@ -179,9 +186,9 @@ def compare(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE.toml] [KEY=VALUE,VALUE...]...",
-            help="a comparison's file, and settings that go over it: strategy=random,simclust "
-            "seed=0..4",
+            metavar="[FILE.toml] [TABLE]... [KEY=VALUE,VALUE...]...",
+            help="a comparison's file, tables that are a site each, and settings that go over it: "
+            "strategy=random,simclust seed=0..4",
             autocompletion=completed,
         ),
     ] = None,
@@ -201,22 +208,46 @@ def compare(
     plays: Annotated[
         bool, typer.Option("--play/--no-play", help="no-play: tables of the runs that are there")
     ] = True,
+    shard: Annotated[
+        str, typer.Option(help="play the i-th of n parts alone", metavar="I/N")
+    ] = "1/1",
+    cluster: Annotated[
+        str,
+        typer.Option(
+            help="Ray cluster whose cores play the runs, or auto; all see the folder",
+            metavar="HOST:PORT",
+        ),
+    ] = "",
+    launcher: Annotated[
+        str,
+        typer.Option(help="slurm: its jobs play the runs; all see the folder", metavar="NAME"),
+    ] = "",
+    watched: WatchOption = False,
 ) -> None:
     """Run many federations, skip those that are done, and write one table."""
     from deploy.compare.compare import compared as play
     from deploy.compare.grid import read_grid
+    from deploy.compare.shard import Shard
 
-    file, settings = _file_first(words or [])
-    grid = read_grid(file, settings, quick=quick, reference=reference, added=add or ())
-    with _ended_by_ctrl_c("interrupted; the same command again plays what has not finished"):
-        play(grid, jobs, recorded, plays=plays)
+    file, tables, settings = _files_first(words or [])
+    grid = read_grid(
+        file, settings, tables=tables, quick=quick, reference=reference, added=add or ()
+    )
+    again = "interrupted; the same command again plays what has not finished"
+    with watched_if(watched, grid.output), _ended_by_ctrl_c(again):
+        part = Shard.parse(shard)
+        play(grid, jobs, recorded, plays=plays, shard=part, cluster=cluster, launcher=launcher)
 
 
-def _file_first(words: list[str]) -> tuple[Path | None, list[str]]:
-    """Return the TOML file that the words begin with, if they do, and the others."""
-    if words and "=" not in words[0]:
-        return Path(words[0]), words[1:]
-    return None, words
+def _files_first(words: list[str]) -> tuple[Path | None, list[str], list[str]]:
+    """Return the TOML file that the words begin with, if they do, tables, and the settings."""
+    from common.tables.reading import is_table
+
+    file = None
+    if words and "=" not in words[0] and not is_table(Path(words[0])):
+        file, words = Path(words[0]), words[1:]
+    tables = [word for word in words if "=" not in word]
+    return file, tables, [word for word in words if "=" in word]
 
 
 @app.command(
@@ -257,61 +288,10 @@ def precheck(
     raise typer.Exit(check.EXIT_CODES[record["verdict"]])
 
 
-ModelOption = Annotated[
-    int | None,
-    typer.Option(min=0, help="number of the model, where each cluster has one of its own"),
-]
-
-
-SiteOption = Annotated[
-    Path | None,
-    typer.Option(help="of a real site: its site.toml; its own scaling, its cluster's model"),
-]
-
-
-@app.command(
-    rich_help_panel=_MODELS,
-    epilog=_examples(
-        "coterie predict runs/<a run> new.csv --output out.csv",
-        "coterie predict runs/<a run> new.csv --output out.csv --model 1",
-    ),
-)
-def predict(
-    run: RunArgument,
-    file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="new rows, raw: a .csv, or an .npz with X")
-    ],
-    output: Annotated[Path, typer.Option(help="the .csv to be written")],
-    model: ModelOption = None,
-    site: SiteOption = None,
-) -> None:
-    """Say what a run's model makes of new rows, scaled as the training rows were."""
-    from deploy.predictions import ModelInUse
-
-    using = ModelInUse(run.absolute(), model, site)
-    table, others = using.of_file(file)
-    table.to_csv(output, index=False)
-    if others:
-        typer.echo(f"no columns of the training, and passed over: {', '.join(others)}", err=True)
-    typer.echo(f"{len(table)} rows by model {using.number}: {output.absolute()}")
-
-
-@app.command(
-    rich_help_panel=_MODELS,
-    epilog=_examples("coterie export runs/<a run> --output for-the-clinic"),
-)
-def export(
-    run: RunArgument,
-    output: Annotated[Path | None, typer.Option(help="a folder; else export/ in the run's")] = None,
-    model: ModelOption = None,
-    site: SiteOption = None,
-) -> None:
-    """Write a run's model as ONNX, and how to prepare rows for it; needs the extra export."""
-    from deploy.onnx_export import export_model
-    from deploy.predictions import ModelInUse
-
-    using = ModelInUse(run.absolute(), model, site)
-    typer.echo(export_model(run, using, (output or run / "export").absolute()))
+app.command(
+    rich_help_panel=_RUNS,
+    epilog=_examples("coterie watch runs/<a run>", "coterie watch runs/comparison --port 8000"),
+)(watch)
 
 
 @app.command(rich_help_panel=_LISTS)
@@ -323,16 +303,6 @@ def settings() -> None:
         typer.echo(line)
 
 
-def _say_axes() -> None:
-    """Print for every two axes which of their values are refused together."""
-    from server_app.methods.axes import pairs
-
-    for (axis, other), found in groupby(pairs(), lambda pair: (pair.axis, pair.other)):
-        refused = [f"  {pair.words}" for pair in found if pair.refused]
-        typer.echo(f"{axis} and {other}: all go together{', but' if refused else ''}")
-        typer.echo("\n".join(refused), nl=bool(refused))
-
-
 @app.command(rich_help_panel=_LISTS)
 def methods(
     axes: Annotated[
@@ -341,7 +311,10 @@ def methods(
 ) -> None:
     """List the methods that strategy=... can name."""
     if axes:
-        _say_axes()
+        from deploy.settings_listing import axes_listing
+
+        for line in axes_listing():
+            typer.echo(line)
         return
     from server_app.methods import listing
 
@@ -354,27 +327,44 @@ def methods(
 
 
 app.command(
-    rich_help_panel=_MODELS,
-    epilog=_examples("coterie assign runs/<a run> its-model.safetensors"),
-)(finished_runs.assign)
-app.command(
     rich_help_panel=_RUNS,
     epilog=_examples(
         "coterie reproduce fama",
         "coterie reproduce fama table-1 --quick data-dir=data",
     ),
 )(reproduce)
-app.command(
-    "against-local",
-    rich_help_panel=_MODELS,
-    epilog=_examples("coterie against-local runs/<a run> runs/<one of objective=local>"),
-)(finished_runs.against_local)
+for what, examples in (
+    (
+        finished_runs.predict,
+        (
+            "coterie predict runs/<a run> new.csv --output out.csv",
+            "coterie predict runs/<a run> june.csv july.parquet --output out.csv",
+            "coterie predict runs/<a run> new.csv --output out.csv --model 1",
+        ),
+    ),
+    (finished_runs.export, ("coterie export runs/<a run> --output for-the-clinic",)),
+    (finished_runs.assign, ("coterie assign runs/<a run> its-model.safetensors",)),
+    (
+        finished_runs.against_local,
+        ("coterie against-local runs/<a run> runs/<one of objective=local>",),
+    ),
+    (
+        finished_runs.energy,
+        (
+            "coterie energy runs/<a run> --country DEU",
+            "coterie energy runs/<a run> --series hours.csv",
+        ),
+    ),
+):
+    app.command(rich_help_panel=_MODELS, epilog=_examples(*examples))(what)
 for command in (
     commands.provision,
     commands.serve,
     commands.register,
     commands.submit,
     commands.doctor,
+    commands.bundle,
+    commands.approve,
 ):
     app.command(rich_help_panel=_SITES)(command)
 app.add_typer(commands.site_app, name="site", rich_help_panel=_SITES)

@@ -1,13 +1,62 @@
-"""Commands that look at finished runs: the model for a new site, the gain over training alone."""
+"""Commands that look at finished runs: predictions, a new site's model, gains, emissions."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-__all__ = ["RunArgument", "against_local", "assign"]
+from common.errors import ConfigError
+
+__all__ = ["against_local", "assign", "energy", "export", "predict"]
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="folder of a run")]
+ModelOption = Annotated[
+    int | None,
+    typer.Option(min=0, help="number of the model, where each cluster has one of its own"),
+]
+SiteOption = Annotated[
+    Path | None,
+    typer.Option(help="of a real site: its site.toml; its own scaling, its cluster's model"),
+]
+
+
+def predict(
+    run: RunArgument,
+    files: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="FILE...",
+            help="new rows, raw: .csv, .tsv (.gz), .parquet, or .npz with X; several have their "
+            "rows in one output, whose first column names the file",
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="the .csv to be written")],
+    model: ModelOption = None,
+    site: SiteOption = None,
+) -> None:
+    """Say what a run's model makes of new rows, scaled as the training rows were."""
+    from deploy.predictions import ModelInUse
+
+    using = ModelInUse(run.absolute(), model, site)
+    table, others = using.of_files(files)
+    table.to_csv(output, index=False)
+    if others:
+        typer.echo(f"no columns of the training, and passed over: {', '.join(others)}", err=True)
+    typer.echo(f"{len(table)} rows by model {using.number}: {output.absolute()}")
+
+
+def export(
+    run: RunArgument,
+    output: Annotated[Path | None, typer.Option(help="a folder; else export/ in the run's")] = None,
+    model: ModelOption = None,
+    site: SiteOption = None,
+) -> None:
+    """Write a run's model as ONNX, and how to prepare rows for it; needs the extra export."""
+    from deploy.onnx_export import export_model
+    from deploy.predictions import ModelInUse
+
+    using = ModelInUse(run.absolute(), model, site)
+    typer.echo(export_model(run, using, (output or run / "export").absolute()))
 
 
 def assign(
@@ -46,3 +95,41 @@ def against_local(
     typer.echo(f"mean: {changes.mean:+.1f} %")
     change_to_local.write(run, changes)
     report.write_report(RunFolder(run))
+
+
+def energy(
+    run: RunArgument,
+    country: Annotated[
+        str, typer.Option(help="ISO code of three letters: its mean intensity", metavar="CODE")
+    ] = "",
+    series: Annotated[
+        Path | None,
+        typer.Option(help="a .csv with time,g_per_kwh over the time of the run", metavar="FILE"),
+    ] = None,
+) -> None:
+    """Say what a run's joules emitted, by where or when they were drawn; nothing is run again."""
+    from deploy.emissions import Series, in_country, in_series
+    from server_app.record.energy_figures import PHASES, joules_by_phase
+    from server_app.record.format import RoundLine
+    from server_app.record.run_folder import RunFolder
+    from server_app.report import report
+    from server_app.report.words import joules_in_words, number_or_unknown
+
+    if bool(country) == (series is not None):
+        raise ConfigError("coterie energy: give either --country DEU or --series hours.csv")
+    folder = RunFolder(run)
+    found = in_series(folder, Series.read(series)) if series else in_country(folder, country)
+    joules = joules_by_phase(folder.each(RoundLine))
+    for phase in PHASES:
+        drawn = number_or_unknown(joules[phase], joules_in_words)
+        emitted = number_or_unknown(found.kg_co2e.get(phase), _grams)
+        typer.echo(f"{phase}: {drawn}, {emitted}")
+    total = number_or_unknown(found.kg_co2e_total, _grams)
+    grams = number_or_unknown(found.g_per_kwh, "{:.4g}".format)
+    typer.echo(f"total without evaluation: {total}, at {grams} g/kWh ({found.intensity})")
+    folder.store(found)
+    typer.echo(f"report: {report.write_report(folder).absolute().as_uri()}")
+
+
+def _grams(kilograms: float) -> str:
+    return f"{1000 * kilograms:.4g} g CO2e"

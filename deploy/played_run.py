@@ -17,6 +17,7 @@ from server_app.record.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+    from sklearn.pipeline import Pipeline
     from torch import nn
 
 __all__ = ["PlayedRun", "load_run"]
@@ -98,6 +99,19 @@ class PlayedRun:
         from deploy.predictions import ModelInUse
 
         return ModelInUse(self.folder, k).of_rows(rows)
+
+    def preprocessing(self, site: str | os.PathLike[str] | None = None) -> "Pipeline":
+        """Return what prepares raw rows of a table, a fitted pipeline of scikit-learn.
+
+        It takes a DataFrame of texts as they stand in the file (``pandas.read_csv(file, dtype=str,
+        keep_default_na=False)``) or of typed columns; what it gives the network takes as float32.
+
+        Args:
+            site: a real site's ``site.toml``, where sites prepared their rows by own figures.
+        """
+        from deploy.predictions import preprocessing_for
+
+        return preprocessing_for(self.folder, None if site is None else Path(site)).pipeline()
 
     def _repr_html_(self) -> str:
         from server_app.report.round_plots import progress

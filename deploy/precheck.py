@@ -16,6 +16,7 @@ from common import config
 from common.config import Scalar, Settings
 from common.data.datasets import class_names, locate
 from common.errors import ConfigError
+from common.pilot.settings import PLAYED_BY, PilotSettings
 from server_app.methods import build
 from server_app.record.pilot_format import PilotRecord
 from server_app.record.precheck_format import PrecheckFile
@@ -34,7 +35,8 @@ __all__ = [
 
 Json = Mapping[str, Any]
 
-STRATEGY = "ot-groups"
+STRATEGY, SUMMED = PLAYED_BY
+"""With costs, and with the pilot alone."""
 
 EXIT_CODES: Mapping[str, int] = {
     Verdict.BENEFICIAL: 0,
@@ -77,12 +79,13 @@ def precheck_plan(words: Sequence[str], config_file: Path | None) -> PrecheckPla
     given = [word for word in words if "=" in word]
     keys = {word.partition("=")[0].strip() for word in given}
     given += [f"{key}={value}" for key, value in _fixed(given, files).items() if key not in keys]
-    if "strategy" not in keys and "pilot" not in keys:
+    costs_alone = "strategy" in keys and f"strategy={SUMMED}" not in given
+    if "pilot" not in keys and not costs_alone:
         given.append("pilot=true")
     if files and "dataset" in keys:
         raise ConfigError("dataset and files both say what the data are; leave one of them out")
     settings = config.load(config_file, given)
-    if settings.strategy != STRATEGY:
+    if settings.strategy != STRATEGY and not settings.of(PilotSettings).pilot:
         raise ConfigError(
             f"strategy = {settings.strategy!r}: a precheck compares sites by their OT costs; "
             "leave strategy out, or use coterie simulate"
@@ -95,11 +98,13 @@ def precheck_plan(words: Sequence[str], config_file: Path | None) -> PrecheckPla
 
 
 def _fixed(given: Sequence[str], files: Sequence[Path]) -> Mapping[str, str]:
+    # Costs need what a model makes of single rows, which the server does not see with secagg.
+    fixed = _FIXED | ({"strategy": SUMMED} if "secagg=true" in given else {})
     if files:
-        return _FIXED | {"dataset": _OWN_FILES, "num-clients": str(len(files))}
+        return fixed | {"dataset": _OWN_FILES, "num-clients": str(len(files))}
     if "split=by-user" in given:
-        return _FIXED | {"num-clients": "0"}
-    return _FIXED
+        return fixed | {"num-clients": "0"}
+    return fixed
 
 
 def _check_names(files: Sequence[Path]) -> None:
@@ -142,6 +147,7 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
                 "label-column": settings.label_column,
                 "classes": ",".join(classes),
                 "group-column": settings.group_column,
+                "split-column": settings.split_column,
                 "table-schema": table_schema,
                 "test-fraction": settings.test_fraction,
                 "state-dir": str(folder / file.stem),
@@ -154,7 +160,7 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
 
 
 def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
-    columns = settings.label_column, settings.group_column
+    columns = settings.label_column, settings.group_column, settings.split_column
     found = {name for file in files for name in class_names(file, *columns)}
     whole = all(name.lstrip("-").isdigit() for name in found)
     return sorted(found, key=int) if whole else sorted(found)
@@ -207,6 +213,7 @@ def _by_pilot(pilot: PilotRecord) -> list[str]:
     lines = [
         f"  {SIGNS[site.verdict]} {site.site.ljust(width)}  {told_by_pilot(site, words)}; "
         f"recommended: {words[site.recommended]}"
+        + (f"; to tell: {site.needs}" if site.needs and site.held_out else "")
         for site in pilot.sites
     ]
     lines += [
@@ -214,4 +221,5 @@ def _by_pilot(pilot: PilotRecord) -> list[str]:
         f"{points(each.high)}) points by {each.words}"
         for each in pilot.candidates
     ]
-    return [*lines, *(f"left out: {what}" for what in pilot.skipped)]
+    lines += [f"left out: {what}" for what in pilot.skipped]
+    return [*lines, f"next: {pilot.to_do}", f"  {pilot.command}"]

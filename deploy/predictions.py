@@ -1,27 +1,30 @@
 """Predictions: what a run's models make of new, raw rows."""
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pandas import DataFrame
+from pandas import DataFrame, concat
 from scipy.special import softmax
 from torch import nn
 
 from client_app import prepared_data
 from common.data.own_data import read_new_rows
 from common.data.preprocessing import Preprocessing
-from common.errors import ConfigError, DataError, did_you_mean
+from common.errors import ConfigError, DataError, did_you_mean, of_each
+from common.evaluation.final import decided
 from common.tables.reading import of_frame, read_raw
 from deploy.sites.site import SiteFile
+from server_app.final_evaluation.format import FinalEvaluationFile
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.record.using_models import load_network, model_numbers, preprocessing_of
 
-__all__ = ["ModelInUse"]
+__all__ = ["ModelInUse", "preprocessing_for"]
 
 _ROWS_AT_A_TIME = 1024
 
@@ -43,9 +46,8 @@ class ModelInUse:
         own = None if site is None else SiteFile.read(site)
         self.number = _chosen(run, None if own is None else own.site) if model is None else model
         self.network: nn.Module = load_network(run, self.number)
-        self.preprocessing = preprocessing_of(run)
-        if own is not None:
-            self.preprocessing = _of_site(own, run)
+        self.preprocessing = preprocessing_of(run) if own is None else _of_site(own, run)
+        self.threshold = _threshold(run, self.number, None if own is None else own.site)
 
     def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
         """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
@@ -58,10 +60,25 @@ class ModelInUse:
         others = tuple(name for name in raw.names if name not in used)
         return self.of_rows(table.new_features(raw)), others
 
+    def of_files(self, paths: Sequence[Path]) -> tuple[DataFrame, tuple[str, ...]]:
+        """Return the same of several files, one after the other, by their names in ``file``.
+
+        Raises:
+            DataError: a line for each problem of each file.
+        """
+        found = of_each(paths, self.of_file)
+        if len(paths) > 1:
+            for path, (table, _) in zip(paths, found, strict=True):
+                table.insert(0, "file", str(path))
+        passed = dict.fromkeys(name for _, others in found for name in others)
+        return concat([table for table, _ in found], ignore_index=True), tuple(passed)
+
     def of_rows(self, rows: DataFrame | NDArray[Any]) -> DataFrame:
         """Return a row for each one given: ``prediction`` and a ``probability-<class>`` for each.
 
-        Of a quantity the prediction is all there is.
+        Of a quantity the prediction is all there is, of survival the ``risk``: the larger, the
+        sooner the event. Where the run chose a decision threshold, the
+        prediction goes by it.
 
         Args:
             rows: raw; an array (n, *input shape), or a table with the columns of the training.
@@ -72,13 +89,15 @@ class ModelInUse:
             )
         inputs = self.preprocessing.prepared(_array(rows, self.preprocessing))
         found = np.concatenate(list(self._outputs(inputs)))
+        if self.preprocessing.risk and found.shape[1] == 1:
+            return DataFrame({"risk": found[:, 0]})
         measure = self.preprocessing.measure
         if measure is not None and found.shape[1] == 1:
             return DataFrame({"prediction": measure.quantities(found[:, 0])})
         found = softmax(found, axis=1)
         labels = self.preprocessing.labels
         table = DataFrame(found, columns=[f"probability-{name}" for name in labels])
-        table.insert(0, "prediction", labels[found.argmax(axis=1)])
+        table.insert(0, "prediction", labels[decided(found, self.threshold).argmax(axis=1)])
         return table
 
     def _outputs(self, inputs: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
@@ -86,6 +105,11 @@ class ModelInUse:
             for start in range(0, max(len(inputs), 1), _ROWS_AT_A_TIME):
                 logits = self.network(torch.from_numpy(inputs[start : start + _ROWS_AT_A_TIME]))
                 yield logits.double().numpy()
+
+
+def preprocessing_for(run: Path, site: Path | None) -> Preprocessing:
+    """Return how a run's rows were prepared, by a site's own file where each did it itself."""
+    return preprocessing_of(run) if site is None else _of_site(SiteFile.read(site), run)
 
 
 def _chosen(run: Path, site: str | None) -> int:
@@ -101,6 +125,25 @@ def _chosen(run: Path, site: str | None) -> int:
     members = {number: [name for name, k in clusters.items() if k == number] for number in numbers}
     listed = "; ".join(f"{number} (sites {_listed(names)})" for number, names in members.items())
     raise ConfigError(f"{run} has {len(numbers)} models; set --model (in Python: k) to {listed}")
+
+
+def _threshold(run: Path, number: int, site: str | None) -> float:
+    """Return the probability from which on a row is of the second class; NaN: the more probable."""
+    if not (run / FinalEvaluationFile.FILE).exists():
+        return math.nan
+    found = RunFolder(run).load(FinalEvaluationFile)
+    if found.decision_threshold == "common":
+        return found.thresholds.get(str(number), math.nan)
+    if found.decision_threshold == "none":
+        return math.nan
+    if site is None:
+        raise ConfigError(
+            f"{run}: each site has a decision threshold of its own; name the site's file "
+            "by --site, or run it with decision-threshold=common"
+        )
+    if site not in found.sites:
+        raise ConfigError(f"{run} chose no decision threshold for site {site!r}")
+    return found.sites[site].threshold
 
 
 def _listed(names: list[str]) -> str:

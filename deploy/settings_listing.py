@@ -1,7 +1,8 @@
-"""Settings listing: every setting under the theme it belongs to, in lines of 80 columns."""
+"""Settings listing: every setting under its theme, and which do not go together."""
 
 import textwrap
 from collections.abc import Iterator
+from itertools import groupby
 from pkgutil import resolve_name
 
 from pydantic.fields import FieldInfo
@@ -9,7 +10,7 @@ from pydantic.fields import FieldInfo
 from common import plugins
 from common.config import Schema, Settings, allowed_values, kebab_case
 
-__all__ = ["listing"]
+__all__ = ["axes_listing", "listing"]
 
 _WIDTH = 80
 
@@ -48,3 +49,13 @@ def _users(declared: type[plugins.PieceSettings]) -> Iterator[str]:
         for name, piece in table.items():
             if declared in plugins.settings_of(piece):
                 yield f"{table.kind}={name}"
+
+
+def axes_listing() -> Iterator[str]:
+    """Yield for every two axes of methods which of their values are refused together."""
+    from server_app.methods.axes import pairs
+
+    for (axis, other), found in groupby(pairs(), lambda pair: (pair.axis, pair.other)):
+        refused = [f"  {pair.words}" for pair in found if pair.refused]
+        yield f"{axis} and {other}: all go together{', but' if refused else ''}"
+        yield from refused

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError, of_each
 
 if TYPE_CHECKING:
     from common.tables.table_schema import TableProposal
@@ -27,6 +27,12 @@ def check(
     label_column: Annotated[
         str, typer.Option(help="what is to be learned; else a usual name that the files share")
     ] = "",
+    time_column: Annotated[
+        str, typer.Option(help="survival: how long a row was followed; the label is the event")
+    ] = "",
+    weight_column: Annotated[
+        str, typer.Option(help="how much a row counts in training; else a name like sample_weight")
+    ] = "",
     against: Annotated[
         Path | None, typer.Option(help="the federation's schema, which says what is in order")
     ] = None,
@@ -45,7 +51,7 @@ def check(
         problems = check_against(files, TableSchema.read(against))
         schema, why = against.absolute(), []
     else:
-        found = check_files(files, label_column)
+        found = check_files(files, label_column, time_column, weight_column)
         problems = found.problems
         schema, why = _written(found.proposal, output), _lacks(found.proposal)
     if as_json:
@@ -74,10 +80,84 @@ def merge(
     from common.tables.proposing import joined
     from common.tables.table_schema import TableProposal
 
-    schema = joined([TableProposal.read(path) for path in proposals]).complete()
+    schema = joined(of_each(proposals, TableProposal.read)).complete()
     for column in schema.columns:
         typer.echo(f"{column.name}: {column.kind}" + (f", {column.drop}" if column.drop else ""))
     typer.echo(f"schema: {_written(schema, output)}")
+
+
+@data_app.command()
+def sums(
+    site: Annotated[
+        str,
+        typer.Option(
+            help="the site's site.toml, which says all the rest; or, before it has one, its id"
+        ),
+    ],
+    file: Annotated[
+        Path | None, typer.Argument(help="the site's table; else its data-path")
+    ] = None,
+    against: Annotated[
+        Path | None, typer.Option(help="the federation's schema; else the site's table-schema")
+    ] = None,
+    hide_with: Annotated[
+        list[str] | None,
+        typer.Option(help="other=FILE: a secret that the site other has, too; once for each"),
+    ] = None,
+    test_fraction: Annotated[
+        float | None, typer.Option(help="as it will be in its site.toml; else what that says")
+    ] = None,
+    output: Output = Path("sums.json"),
+) -> None:
+    """Add up a site's training rows, so that all sites can scale and fill alike.
+
+    Of a site.toml they are the rows that the site trains on, and nothing else can be said of them.
+    """
+    from common.data.site_tables import site_sums
+    from deploy.sums import SummedRows, hidden
+
+    rows = SummedRows.of(site, file, against, test_fraction)
+    found = site_sums(rows.file, rows.schema, site=rows.site, test_fraction=rows.test_fraction)
+    path = _free(output)
+    shown, partners = hidden(found, hide_with or [])
+    path.write_text(shown.to_json(), encoding="utf-8")
+    typer.echo(f"rows: those that site {rows.site} trains on of {rows.file}, ", nl=False)
+    typer.echo(f"test-fraction {rows.test_fraction:g}")
+    typer.echo(
+        f"sums: {path}, " + (f"hidden with {', '.join(partners)}" if partners else "not hidden")
+    )
+
+
+@data_app.command()
+def common(
+    schema: Annotated[Path, typer.Argument(help="the federation's schema")],
+    sites: Annotated[list[Path], typer.Argument(help="what coterie data sums wrote at each site")],
+    output: Output = Path("federation-common.toml"),
+) -> None:
+    """Join the sites' sums into a schema by which all of them scale and fill alike."""
+    from common.tables.common_sums import (
+        CommonSums,
+        common_class_weights,
+        with_common_figures,
+    )
+    from common.tables.table_schema import TableSchema
+
+    found = of_each(sites, lambda path: CommonSums.parse(_text(path), source=str(path)))
+    federation = TableSchema.read(schema)
+    joined = with_common_figures(federation, found)
+    if federation.task == "classification" and federation.weight is None:
+        weights = ",".join(f"{each:.6g}" for each in common_class_weights(federation, found))
+        typer.echo(f"classes alike in training: class-weights={weights}")
+    typer.echo(f"schema: {_written(joined, output)}")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise DataError(f"sums {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise DataError(f"sums {path}: is no text") from None
 
 
 def _lacks(proposal: "TableProposal") -> list[str]:
@@ -91,10 +171,15 @@ def _lacks(proposal: "TableProposal") -> list[str]:
 
 def _written(schema: "TableProposal", output: Path) -> Path:
     """Write a schema under a name that is free, and return its path."""
+    path = _free(output)
+    path.write_text(schema.to_toml(), encoding="utf-8")
+    return path
+
+
+def _free(output: Path) -> Path:
     path = output.absolute()
     number = 2
     while path.exists():
         path = output.absolute().with_stem(f"{output.stem}-{number}")
         number += 1
-    path.write_text(schema.to_toml(), encoding="utf-8")
     return path

@@ -71,7 +71,7 @@ def check(settings: Settings) -> None:
 
 
 def _check_task(name: str, settings: Settings) -> None:
-    task = "regression" if settings.task == "regression" else "classification"
+    task = "classification" if settings.task == "auto" else settings.task
     if _metric(name).task != task:
         others = ", ".join(key for key, metric in TASK_METRICS.items() if metric.task == task)
         raise ConfigError(f"metrics = {name!r}: is not of task={task}; its metrics are {others}")
@@ -79,6 +79,11 @@ def _check_task(name: str, settings: Settings) -> None:
 
 def say_task(settings: Settings) -> None:
     """Log what the words of a run mean where its label is a quantity."""
+    if settings.task == "survival":
+        log.info(
+            "task=survival: accuracy is the concordance of held-out rows; a step is on all rows of "
+            "a site, whatever batch-size says; what compares labels compares shares of events"
+        )
     if settings.task == "regression":
         log.info(
             "task=regression: accuracy is the share of %s; what compares labels compares the "

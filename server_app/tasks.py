@@ -14,6 +14,11 @@ def accuracy_means(settings: Mapping[str, object]) -> str:
     """Return in words what a run calls accuracy."""
     if has_masks(settings.get("dataset")):
         return "mean Dice score of the masks found in held-out volumes, over all sites"
+    if settings.get("task") == "survival":
+        return (
+            "pairs of held-out rows of one site of which the first to have its event was said to "
+            "be at the larger risk (concordance), mean over the sites by rows"
+        )
     if settings.get("task") == "regression":
         return (
             "held-out rows predicted to within a quarter of the distance between the outermost "
@@ -26,6 +31,8 @@ def loss_means(settings: Mapping[str, object]) -> str:
     """Return in words what a run's losses are in."""
     if has_masks(settings.get("dataset")):
         return "1 - Dice"
+    if settings.get("task") == "survival":
+        return "nats of Cox's partial likelihood for each event"
     if settings.get("task") == "regression":
         return "squared units of the label's limits"
     return "nats"
@@ -46,9 +53,10 @@ def check(settings: Settings, asked: Description | None) -> None:
             f"strategy={settings.strategy} compares {asked.needs_classes}; use "
             "strategy=ot-groups, wc, wc-updates, random or fedavg"
         )
-    if settings.task == "regression" and (compared := asked.reads_probabilities(settings)):
+    one_number = settings.task in ("regression", "survival")
+    if one_number and (compared := asked.reads_probabilities(settings)):
         raise ConfigError(
-            f"task = 'regression': a model says one number of a row, and "
+            f"task = {settings.task!r}: a model says one number of a row, and "
             f"strategy={settings.strategy} compares {compared}; use "
             "strategy=similarity, ot-groups, wc or fedavg"
         )

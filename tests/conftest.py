@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from browser import start
 from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import HealthCheck, settings
 
@@ -17,6 +18,9 @@ _UNHURRIED = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("repeatable", derandomize=True, **_UNHURRIED)
 settings.register_profile("search", **_UNHURRIED)
 settings.load_profile("repeatable")
+
+# No test cuts the power, so none waits for the disk; those of a full or crashing disk say so.
+os.fsync = lambda descriptor: None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -56,6 +60,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no real data sets in {folder}; COTERIE_TEST_DATA names another folder")
     return folder
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """Chromium without a window; tests are skipped where there is none."""
+    driver = start()
+    yield driver
+    driver.quit()
 
 
 @pytest.fixture

@@ -16,6 +16,8 @@ from deploy.sites.site import SiteFile, free_port
 from server_app import app as server_app
 
 ROOT = Path(__file__).parent.parent
+INSTALLED = os.environ.get("COTERIE_COMMAND")  # in place of the checkout's
+COMMAND = [INSTALLED] if INSTALLED else [sys.executable, "-m", "deploy.cli"]
 _MARK = "COTERIE_TEST_DEPLOYMENT"  # in the environment of every process that belongs to one
 PATIENCE = 1200.0  # seconds; machines that run tests have other things to do
 
@@ -28,19 +30,19 @@ class Deployment:
         self.port = free_port()
         self.host = host
         self.server = folder / "provision" / "server"
-        self._environment = os.environ | {
-            "PYTHONPATH": str(ROOT),
-            "OMP_NUM_THREADS": "1",
-            _MARK: str(folder),
-        }
+        self._environment = os.environ | {"OMP_NUM_THREADS": "1", _MARK: str(folder)}
+        self._environment.pop("PYTHONPATH", None)
+        if not INSTALLED:
+            self.finds_modules_in(ROOT)
         self.processes = {}
 
     def finds_modules_in(self, folder):
         """Let all processes to come import what is installed in a folder."""
-        self._environment["PYTHONPATH"] += f":{folder}"
+        before = self._environment.get("PYTHONPATH")
+        self._environment["PYTHONPATH"] = f"{before}:{folder}" if before else str(folder)
 
     def coterie(self, *words, check=True, **options):
-        command = [sys.executable, "-m", "deploy.cli", *map(str, words)]
+        command = [*COMMAND, *map(str, words)]
         options = {"capture_output": True, "timeout": PATIENCE} | options
         done = subprocess.run(command, cwd=self.folder, env=self._environment, text=True, **options)
         assert not check or done.returncode == 0, done.stdout + done.stderr
@@ -48,7 +50,7 @@ class Deployment:
 
     def start(self, name, *words):
         """Start a command in the background; what it prints goes to ``<name>.log``."""
-        command = [sys.executable, "-m", "deploy.cli", *map(str, words)]
+        command = [*COMMAND, *map(str, words)]
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = subprocess.Popen(
                 command, cwd=self.folder, env=self._environment, stdout=log, stderr=log

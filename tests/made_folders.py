@@ -2,15 +2,28 @@
 
 import re
 from collections import Counter
+from dataclasses import replace
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import numpy as np
 
 from common.config import Settings
+from server_app.record.pilot_format import PilotCandidate, PilotChange, PilotRecord, PilotSite
+from server_app.record.precheck_format import (
+    PrecheckAdvice,
+    PrecheckFile,
+    PrecheckGroup,
+    PrecheckPair,
+    PrecheckSite,
+    PrecheckThresholds,
+    PrecheckWeights,
+)
 from server_app.record.run_folder import RunFolder
 from server_app.report.report import write_report
 
+PAGES = {"precheck.html", "report.html", "models/model-card.md"}
+"""Of a run: what its pages may lead to."""
 VOID = {"meta", "link", "br", "img", "hr", "input"}
 
 
@@ -142,12 +155,56 @@ def whole_run(tmp_path, n=20, k=4, rounds=6, models=1, **settings):
     return folder
 
 
+def prechecked_run(tmp_path, n):
+    """Return the folder of a run whose sites were compared, and played a pilot, and its record."""
+    folder, names = new_folder(tmp_path), site_names(n)
+    write_sites(folder, names)
+    write_groups(folder, names, 2, np.random.default_rng(n), kind="OT costs")
+    folder.set_status("finished", done=1, rounds=1)
+    verdicts = ["beneficial", "uncertain", "detrimental", "uncertain"]
+    ways = {"ditto": "personal models beside a common one (Ditto)", "fedavg": "one model for all"}
+    sites, told = [], []
+    for place, name in enumerate(names):
+        verdict, change = verdicts[place % 4], 3.0 - place % 4
+        changes = tuple(PilotChange(way, 0.8, change, change - 2, change + 2, 1.0) for way in ways)
+        told.append(
+            PilotSite(
+                site=name, verdict=verdict, about="fedavg", recommended="fedavg", held_out=90,
+                units=90, metric="accuracy", needs="about 900 rows", alone=0.8, changes=changes,
+            )
+        )  # fmt: skip
+        sites.append(PrecheckSite(name, 120, {"0": 60, "1": 60}, place % 2, verdict, 0.2, 0.1))
+    pairs = tuple(
+        PrecheckPair(
+            sites=(one, other), cost=0.25, null=0.1, verdict="uncertain", coverage=(1.0, 0.5)
+        )
+        for place, one in enumerate(names)
+        for other in names[place + 1 :]
+    )
+    candidates = tuple(PilotCandidate(way, words, 1.0, -0.5, 2.5) for way, words in ways.items())
+    pilot = PilotRecord(3, 10, 20, (5, 10), 9.0, "fedavg", (), candidates, tuple(told))
+    command = "coterie simulate --config /runs/mine/config.toml strategy=fedavg pilot=false"
+    record = PrecheckFile(
+        verdict="uncertain", variant="paper", weights=PrecheckWeights(2, 1), min_rows=20,
+        thresholds=PrecheckThresholds(0.2, 0.3), evidence="clear", sites=tuple(sites), pairs=pairs,
+        groups=tuple(
+            PrecheckGroup(
+                sites=tuple(names[k::2]), advice=PrecheckAdvice({"objective": "fedavg"}, "near")
+            )
+            for k in range(2)
+        ),
+        pilot=replace(pilot, to_do="Train one model for all.", command=command),
+    )  # fmt: skip
+    folder.store(record)
+    return folder
+
+
 def check_self_contained(reader, page):
     assert not {"script", "link", "iframe", "object", "embed", "base"} & set(reader.tags)
     for name, value in reader.attributes:
         assert not name.startswith("on")
         if name in {"src", "href", "xlink:href", "action", "poster", "data", "srcset"}:
-            assert value.startswith(("#", "data:image/png;base64,")), value
+            assert value.startswith(("#", "data:image/png;base64,")) or value in PAGES, value
     assert "@import" not in page
     assert set(re.findall(r"url\((.)", page)) <= {"#"}
     ids = [value for name, value in reader.attributes if name == "id"]

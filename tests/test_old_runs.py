@@ -166,6 +166,7 @@ def test_an_old_run_is_held_against_a_new_one_of_training_alone(tmp_path):
     check_report(run, Reader((run / "report.html").read_text()))
 
 
+@pytest.mark.slow
 def test_a_comparison_finds_old_runs_and_adds_a_new_one(tmp_path):
     runs = tmp_path / "both" / "runs"
     old = {name: finished(name, runs) for name in NAMES}

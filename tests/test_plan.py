@@ -213,6 +213,21 @@ def test_arithmetic_and_the_command_load_neither_flower_nor_torch():
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_list_or_a_refusal_of_settings_does_not_wait_for_torch():
+    code = (
+        "import sys\n"
+        "from typer.testing import CliRunner\n"
+        "from deploy.cli import app\n"
+        "for words, said in ([['methods'], 'simclust'], [['simulate', 'metric=euclid'], '']):\n"
+        "    result = CliRunner().invoke(app, words)\n"
+        "    assert result.exception is None or words[0] == 'simulate', result\n"
+        "    assert said in result.output, result.output\n"
+        "sys.exit('torch' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 @pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").rglob("*.py")), ids=lambda p: p.stem)
 def test_what_benchmarks_import_is_there(file):
     importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))

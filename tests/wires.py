@@ -17,8 +17,8 @@ SITES = 3
 class Wire(InProcessGrid):
     """Three sites, whose messages can be seen and changed on the way."""
 
-    def __init__(self, settings):
-        super().__init__(load_client_app, settings.to_dict(), num_nodes=SITES, workers=1)
+    def __init__(self, settings, sites=SITES):
+        super().__init__(load_client_app, settings.to_dict(), num_nodes=sites, workers=1)
         self.settings = settings
         self.seen: list[tuple[str, RecordDict]] = []
         self.change: Callable[[str, str, RecordDict], RecordDict] = lambda kind, way, content: (

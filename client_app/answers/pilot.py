@@ -8,7 +8,6 @@ few rounds old, local ones of as few would look worse than they are.
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from flwr.app import Message
@@ -27,7 +26,7 @@ from common.pilot.folds import NEVER, fold_of_rows, units_of
 from common.pilot.messages import DITTO, LOCAL, PilotLook, PilotOrder, PilotTrained
 from common.pilot.outcomes import Outcomes, measured
 
-__all__ = ["DITTO_STRENGTH", "RARE", "look", "train"]
+__all__ = ["DITTO_STRENGTH", "RARE", "Folds", "Judged", "judged", "look", "train", "train_own"]
 
 DITTO_STRENGTH = 0.3
 """Ditto's personal-lambda: the best on average over 21 pairs (docs/results/regularisation.md)."""
@@ -38,7 +37,7 @@ would not see whether it is found."""
 
 
 @dataclass(frozen=True)
-class _Folds:
+class Folds:
     """A site's rows in folds."""
 
     site: Site
@@ -47,19 +46,26 @@ class _Folds:
     """(n,) of the training rows."""
 
     @classmethod
-    def of(cls, site: Site, order: PilotOrder) -> "_Folds":
+    def of(cls, site: Site, order: PilotOrder) -> "Folds":
+        """Return a site's folds, the same in every round."""
         rng = seeds.generator(site.settings.seed, "pilot folds", site.name)
         labels, rows = site.dataset.train_y, site.rows.train
         return cls(site, order, fold_of_rows(labels[rows], order.folds, rng, _groups(site)))
 
     def fit(
-        self, start: Parameters, k: int, server_round: int, pull: Pull | None = None
+        self,
+        start: Parameters,
+        k: int,
+        server_round: int,
+        pull: Pull | None = None,
+        *,
+        draw: int = 1,
     ) -> Parameters:
         """Return a model trained on for a round without fold k.
 
-        All candidates see the same rows in the same order.
+        All candidates see the same rows in the same order, that of a draw.
         """
-        order = Order(server_round, 1, 0)
+        order = Order(server_round, draw, 0)
         lesson = replace(
             Lesson.of(self.site, order, "pilot"), rows=self.site.rows.train[self.fold != k]
         )
@@ -87,73 +93,100 @@ class _Folds:
                 hits[self.fold == k] = said == self.site.dataset.train_y[mine]
         return np.asarray(hits[self.fold != NEVER])
 
+    @property
+    def held_out(self) -> int:
+        """Rows that are held out of one fold."""
+        return int((self.fold != NEVER).sum())
+
+    def share_right(self, model: Sequence[Parameters]) -> float:
+        """Return the share of them that the models of the folds get right; 0: there are none."""
+        return float(self.hits(model).mean()) if self.held_out else 0.0
+
 
 def train(message: Message, site: Site) -> Message:
     """Train the shared models on each fold's rows and send them back; the site's own stay."""
     require(site, "model")
     watch = Stopwatch()
     order = PilotOrder.decode(message.content)
-    received, folds = received_models(message.content, site, order.models), _Folds.of(site, order)
+    received, folds = received_models(message.content, site, order.models), Folds.of(site, order)
     fitted = [
         folds.fit(model, place % order.folds, order.round) for place, model in enumerate(received)
     ]
-    _train_personal(folds, received[: order.folds])
-    if order.round == 1:
-        _train_local(folds)
+    train_own(folds, received[: order.folds])
     shared = [
         received[start : start + order.folds] for start in range(0, order.models, order.folds)
     ]
-    held_out = int((folds.fold != NEVER).sum())
     report = PilotTrained(
         site=site.name,
         round=order.round,
-        examples=[int((folds.fold != k).sum()) for k in range(order.folds)],
-        values=[float(folds.hits(one).mean()) if held_out else 0.0 for one in shared],
-        held_out=held_out,
+        values=[folds.share_right(one) for one in shared],
+        held_out=folds.held_out,
         seconds=watch.seconds,
     )
     return messages.reply(message, report, messages.together(fitted))
+
+
+def train_own(folds: Folds, common: Sequence[Parameters]) -> None:
+    """Train what a site keeps: Ditto's models for a round, and in the first the local ones."""
+    _train_personal(folds, common)
+    if folds.order.round == 1:
+        _train_local(folds)
+
+
+@dataclass(frozen=True)
+class Judged:
+    """How the candidates did on a site's rows, each held out once."""
+
+    candidates: list[str]
+    metric: str
+    held_out: int
+    units: int
+    outcomes: Outcomes | None
+    """None: no row is held out."""
+    accuracies: list[float]
 
 
 def look(message: Message, site: Site) -> Message:
     """Say how each candidate did on the rows held out of its training, and how sure that is."""
     watch = Stopwatch()
     order = PilotOrder.decode(message.content)
-    received, folds = received_models(message.content, site, order.models), _Folds.of(site, order)
-    candidates = {LOCAL: _local(folds), DITTO: _personal_in_full(folds, received[: order.folds])}
-    for place, name in enumerate(order.shared):
-        candidates[name] = received[place * order.folds : (place + 1) * order.folds]
-    judged = folds.fold != NEVER
-    labels, groups = site.dataset.train_y[site.rows.train][judged], _groups(site)
-    groups = None if groups is None else groups[judged]
-    metric = "balanced-accuracy" if _is_balanced(site) else "accuracy"
-    figures: dict[str, Any] = {"values": [], "covariance": [], "floor": 0.0, "accuracies": []}
-    if len(labels):
-        hits = np.stack([folds.hits(model) for model in candidates.values()], axis=1)
-        rng = seeds.generator(site.settings.seed, "pilot bootstrap", site.name)
-        balanced = metric != "accuracy"
-        figures = _figures(hits, measured(hits, labels, rng, balanced=balanced, groups=groups))
+    received, folds = received_models(message.content, site, order.models), Folds.of(site, order)
+    found = judged(folds, received)
+    of = found.outcomes
     report = PilotLook(
         site=site.name,
         round=order.round,
-        candidates=list(candidates),
-        metric=metric,
-        held_out=len(labels),
-        units=len(np.unique(units_of(labels, groups))),
+        candidates=found.candidates,
+        metric=found.metric,
+        held_out=found.held_out,
+        units=found.units,
+        values=[] if of is None else of.values.tolist(),
+        covariance=[] if of is None else of.covariance.ravel().tolist(),
+        floor=0.0 if of is None else of.floor,
+        accuracies=found.accuracies,
         seconds=watch.seconds,
-        **figures,
     )
     return messages.reply(message, report)
 
 
-def _figures(hits: np.ndarray, found: Outcomes) -> dict[str, Any]:
-    """Return a look's figures by their names."""
-    return {
-        "values": found.values.tolist(),
-        "covariance": found.covariance.ravel().tolist(),
-        "floor": found.floor,
-        "accuracies": hits.mean(axis=0).tolist(),
-    }
+def judged(folds: Folds, received: Sequence[Parameters]) -> Judged:
+    """Return how the candidates did whose shared models were received, fold after fold."""
+    site, order = folds.site, folds.order
+    candidates = {LOCAL: _local(folds), DITTO: _personal_in_full(folds, received[: order.folds])}
+    for place, name in enumerate(order.shared):
+        candidates[name] = list(received[place * order.folds : (place + 1) * order.folds])
+    held = folds.fold != NEVER
+    labels, groups = site.dataset.train_y[site.rows.train][held], _groups(site)
+    groups = None if groups is None else groups[held]
+    metric = "balanced-accuracy" if _is_balanced(site) else "accuracy"
+    outcomes, accuracies = None, list[float]()
+    if len(labels):
+        hits = np.stack([folds.hits(model) for model in candidates.values()], axis=1)
+        rng = seeds.generator(site.settings.seed, "pilot bootstrap", site.name)
+        outcomes = measured(hits, labels, rng, balanced=metric != "accuracy", groups=groups)
+        accuracies = hits.mean(axis=0).tolist()
+    units = len(np.unique(units_of(labels, groups)))
+    return Judged(list(candidates), metric, len(labels), units, outcomes, accuracies)
 
 
 def _groups(site: Site) -> np.ndarray | None:
@@ -176,7 +209,7 @@ def _is_balanced(site: Site) -> bool:
 # What a site trains by itself --------------------------------------------------------------------
 
 
-def _train_local(folds: _Folds) -> None:
+def _train_local(folds: Folds) -> None:
     site = folds.site
     first = _initial(site.settings, site.dataset.input_shape, site.dataset.num_classes)
     rounds = range(1, folds.order.full + 1)
@@ -185,7 +218,7 @@ def _train_local(folds: _Folds) -> None:
         _kept(site, LOCAL).write(folds.order.full, messages.together(fitted))
 
 
-def _local(folds: _Folds) -> list[Parameters]:
+def _local(folds: Folds) -> list[Parameters]:
     """Return each fold's local model; a site that was away in round 1 trains them now."""
     found = _apart(folds, _kept(folds.site, LOCAL).up_to(folds.order.full, None))
     if found is None:
@@ -195,7 +228,7 @@ def _local(folds: _Folds) -> list[Parameters]:
     return found
 
 
-def _train_personal(folds: _Folds, received: Sequence[Parameters]) -> None:
+def _train_personal(folds: Folds, received: Sequence[Parameters]) -> None:
     """Train Ditto's personal models for a round, each towards its fold's shared one."""
     site, number = folds.site, folds.order.round
     with site.keeper.locked():
@@ -207,7 +240,7 @@ def _train_personal(folds: _Folds, received: Sequence[Parameters]) -> None:
         _kept(site, DITTO).write(number, messages.together(fitted))
 
 
-def _personal_in_full(folds: _Folds, received: Sequence[Parameters]) -> list[Parameters]:
+def _personal_in_full(folds: Folds, received: Sequence[Parameters]) -> list[Parameters]:
     """Return Ditto's models after their full number of rounds, the last ones with no new average.
 
     They are not kept: the next round begins where the last one ended.
@@ -225,7 +258,7 @@ def _kept(site: Site, what: str) -> PersonalModels:
     return replace(known := PersonalModels.of(site), name=f"pilot-{what}-{known.name}")
 
 
-def _apart(folds: _Folds, arrays: Parameters | None) -> list[Parameters] | None:
+def _apart(folds: Folds, arrays: Parameters | None) -> list[Parameters] | None:
     """Return the folds' models from a file, which lacks the order of their arrays."""
     if arrays is None:
         return None

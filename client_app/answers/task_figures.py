@@ -1,12 +1,34 @@
-"""Task figures: what a site sends of a run's metrics, beside its accuracy and loss."""
+"""Task figures: what a site sends of a run's metrics, beside its accuracy and loss.
 
+And after the last round, where a run asks, of resamples, a threshold and calibration.
+"""
+
+import numpy as np
+from flwr.app import Message
+
+from client_app.received import received_model
 from client_app.site import Site, require
-from client_app.training import engine
+from client_app.training import engine, personal
+from common import messages, seeds
+from common.errors import ConfigError
+from common.evaluation import final as arithmetic
 from common.foreign.code import contained
-from common.messages import Parameters, TaskFigures
+from common.messages import (
+    FinalReport,
+    Order,
+    Parameters,
+    ScoreCounts,
+    TaskFigures,
+    ThresholdOrder,
+)
 from common.task_metrics import TASK_METRICS
 
-__all__ = ["figures"]
+__all__ = ["figures", "final_evaluation", "score_counts"]
+
+
+def tells(name: str) -> bool:
+    """Return whether what a site sends of a metric tells its held-out rows of each class."""
+    return TASK_METRICS.named(name).tells_classes
 
 
 def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
@@ -20,7 +42,7 @@ def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
     if not names:
         return None
     metrics = [TASK_METRICS.named(name) for name in names]
-    if any(metric.tells_classes for metric in metrics):
+    if any(map(tells, names)):
         require(site, "label-histogram")
     said = engine.predictions(parameters, site)
     sums = []
@@ -30,3 +52,78 @@ def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
     return TaskFigures(
         list(names), [len(own) for own in sums], [float(value) for own in sums for value in own]
     )
+
+
+def score_counts(message: Message, site: Site) -> Message:
+    """Count training rows by class and by the probability that the model used gives the second."""
+    require(site, "label-histogram")
+    order = Order.decode(message.content)
+    used = _used(message, site, order)
+    counts = _counted(used, site)
+    report = ScoreCounts(site.name, order.round, order.attempt, order.model, len(site.rows.train))
+    return messages.reply(message, report, {messages.COUNTS: counts})
+
+
+def final_evaluation(message: Message, site: Site) -> Message:
+    """Tell the metrics of the model used on held-out rows and on resamples of them.
+
+    Of classes also the confusion at the threshold, and the calibration.
+    """
+    order = ThresholdOrder.decode(message.content)
+    names = arithmetic.reported(site.settings.task, site.settings.more_metrics)
+    if any(tells(name) for name in names):
+        require(site, "label-histogram")
+    used = _used(message, site, order)
+    said, labels = engine.predictions(used, site), site.test_labels
+    threshold = order.threshold
+    if site.settings.decision_threshold == "site":
+        threshold = arithmetic.best_threshold(_counted(used, site))
+    groups = site.dataset.test_group
+    if groups is not None:
+        groups = groups[site.rows.test]
+    rng = seeds.generator(site.settings.seed, "bootstrap", site.name)
+    draws = arithmetic.resamples(len(labels), groups, site.settings.bootstrap_resamples, rng)
+    own, widths = _sums(names, said, labels, threshold)
+    figures = [own, *(_sums(names, said[rows], labels[rows], threshold)[0] for rows in draws)]
+    arrays = {messages.FIGURES_OF_RESAMPLES: np.array(figures)}
+    if said.ndim == 2:
+        arrays[messages.COUNTS] = arithmetic.confusion(said, labels, threshold)
+        arrays[messages.CALIBRATION] = arithmetic.calibration(said, labels)
+    report = FinalReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        num_examples=len(labels),
+        units=len(labels if groups is None else np.unique(groups)),
+        threshold=threshold,
+        metrics=list(names),
+        widths=widths,
+    )
+    return messages.reply(message, report, arrays)
+
+
+def _used(message: Message, site: Site, order: Order) -> Parameters:
+    used, _, _ = personal.evaluate(received_model(message.content, site), site, order)
+    return used
+
+
+def _counted(used: Parameters, site: Site) -> np.ndarray:
+    if site.dataset.num_outputs != 2:
+        raise ConfigError(
+            f"decision-threshold = {site.settings.decision_threshold!r}: is for two classes, and "
+            f"{site.settings.dataset} has {site.dataset.num_classes}; leave it out"
+        )
+    said = engine.predictions(used, site, site.train[0])
+    return arithmetic.score_counts(said, site.dataset.train_y[site.rows.train])
+
+
+def _sums(
+    names: tuple[str, ...], said: np.ndarray, labels: np.ndarray, threshold: float
+) -> tuple[np.ndarray, list[int]]:
+    """Return the number of rows and all metrics' sums, and how many belong to each metric."""
+    parts = []
+    for name in names:
+        with contained(f"metrics = {name!r}"):
+            parts.append(arithmetic.sums_at(TASK_METRICS.named(name), said, labels, threshold))
+    return np.concatenate([[float(len(labels))], *parts]), [len(part) for part in parts]

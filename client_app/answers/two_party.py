@@ -12,7 +12,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app import site_config
 from client_app.answers.protocol_steps import ProtocolSteps
-from client_app.answers.two_party_peer import DEAL, OFFER, ROWS, Party, sealed, unsealed
+from client_app.answers.two_party_peer import DEAL, MODEL, OFFER, ROWS, Party, sealed, unsealed
 from client_app.answers.two_party_rows import Material, label_note, material
 from client_app.peers import identity_of
 from client_app.site import Site, require
@@ -20,6 +20,7 @@ from common import messages
 from common.errors import BudgetError, MessageError, TrustError
 from common.identity import EphemeralKey
 from common.messages import Parameters, Record, ReleaseNote
+from common.secagg.cohorts import digest_of
 from common.transport_plan import cosine_costs, transport_cost
 from common.two_party import protocol as secure
 from common.two_party.messages import (
@@ -37,11 +38,12 @@ from common.two_party.messages import (
 )
 from common.two_party.protocol import Shape
 from common.two_party.ring import Words
-from common.two_party.triangles import has_triangle
+from common.two_party.triangles import PairsRead
 
 Work = Callable[[Party, RecordDict], RecordDict]
 
 _OPENING = "opening"
+_READ = "two-party-pairs-read.json"  # kept
 _KEYS = ReleaseNote("fresh public key, signed; numbers of rows in the clear")
 _SEALED = ReleaseNote("sealed for other sites: the server cannot read it")
 _SHARED = ReleaseNote(
@@ -105,6 +107,9 @@ def _offer(party: Party, content: RecordDict) -> RecordDict:
         rows=[len(rows) for rows in held.left.values()],
         own=list(held.own),
     )
+    if party.order.reveals_cost:
+        sent = messages.decode_arrays(messages.arrays_of(content))
+        party.keep(MODEL, ConfigRecord({"digest": digest_of(sent)}))
     party.keep(OFFER, ConfigRecord({"private": key.private, **asdict(offer)}))
     party.keep(ROWS, messages.encode_arrays(held.as_arrays()))
     return _content(offer, _noted(_KEYS, party))
@@ -178,16 +183,17 @@ def _costs(party: Party, content: RecordDict) -> RecordDict:
     data = messages.decode_arrays(messages.arrays_of(content))
     _check_arrays(data, {f"{place}.{side}" for place in cases for side in ("left", "right")})
     pairs = {(case.left, case.right) for case in cases.values()}
-    if has_triangle(pairs) or any(party.name in pair for pair in pairs):
-        raise TrustError(
-            "this site is to read a product of its own, or the products of three sites with each "
-            "other, which would give it rows"
-        )
+    if any(party.name in pair for pair in pairs):
+        raise TrustError("this site is to read a product of its own, which would give it rows")
+    keeper = party.site.keeper
+    with keeper.locked():  # on disk before anything is opened
+        read = PairsRead.from_bytes(keeper.read(_READ)).joined(party.model, sorted(pairs))
+        keeper.write(_READ, read.to_bytes())
     costs = [
         _cost(party, case, data[f"{place}.left"], data[f"{place}.right"])
         for place, case in cases.items()
     ]
-    party.forget(OFFER, DEAL)
+    party.forget(OFFER, DEAL, MODEL)
     return _content(TwoPartyCosts(party.name, costs), _COSTS)
 
 

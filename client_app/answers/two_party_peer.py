@@ -24,11 +24,11 @@ from common.two_party.messages import (
 from common.two_party.protocol import Shape
 from common.two_party.ring import FRACTION_BITS, Words
 
-__all__ = ["DEAL", "OFFER", "ROWS", "Party", "sealed", "unsealed"]
+__all__ = ["DEAL", "MODEL", "OFFER", "ROWS", "Party", "sealed", "unsealed"]
 
 log = logging.getLogger("coterie")
 
-OFFER, ROWS, DEAL = "offer", "rows", "deal"
+OFFER, ROWS, DEAL, MODEL = "offer", "rows", "deal", "model"
 """What a party keeps in Flower's ``Context.state``."""
 
 
@@ -59,6 +59,11 @@ class Party:
     def deal(self) -> TwoPartyDeal:
         """What the server dealt in step 2."""
         return TwoPartyDeal.decode(RecordDict({messages.RECORD: self._kept(DEAL)}))
+
+    @property
+    def model(self) -> str:
+        """Digest of the model by which the rows are multiplied."""
+        return str(self._kept(MODEL)["digest"])
 
     def check(self, deal: TwoPartyDeal) -> None:
         """Refuse sites that this one does not trust, and products that it should not take part in.

@@ -13,8 +13,8 @@ from torch import nn
 
 from client_app.training import compiler, convolutional_c
 from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
-from client_app.training.dense import Frozen
-from client_app.training.optimizers import SgdSettings
+from client_app.training.dense_layers import Frozen
+from client_app.training.optimizers import OPTIMIZERS, SgdSettings
 from client_app.training.orders import row_orders
 from common.config import Settings
 from common.errors import ConfigError
@@ -138,7 +138,10 @@ class ConvolutionalSgd:
         self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
         # as the steps lay them out, with 0 for the channels that fill a block
-        self._values, self._gradients, self._momenta, self._anchor = np.zeros((4, size), np.float32)
+        self._values, self._gradients, self._anchor = np.zeros((3, size), np.float32)
+        self._momenta = np.zeros(2 * size, np.float32)
+        self._rule = OPTIMIZERS.named(settings.optimizer).by_hand
+        assert self._rule is not None
         space = steps.space(len(self._layers), self._layers, settings.batch_size)
         self._space = compiler.memory_for(space, steps.lanes)
 
@@ -172,7 +175,7 @@ class ConvolutionalSgd:
         total = 0.0
         if frozen is None:
             frozen = np.zeros(2 * len(self._layers), np.int32)
-        last = len(rows)
+        last, taken, steps = len(rows), 0, 1 if pull is None else pull.steps
         for order in row_orders(len(rows), settings, rng, epochs):
             last = len(order)
             total = self._steps.convolve(
@@ -193,11 +196,14 @@ class ConvolutionalSgd:
                 settings.weight_decay,
                 self._anchor,
                 0.0 if pull is None else pull.strength,
-                1 if pull is None else pull.steps,
+                steps,
                 0.0 if pull is None else pull.follow,
                 0.0 if pull is None else pull.push,
                 frozen,
+                self._rule,
+                taken,
             )
+            taken += -(-last // settings.batch_size) * steps
         np.take(self._values, self._places, out=self.values)
         np.take(self._anchor, self._places, out=self.anchor)
         return total / last
@@ -255,7 +261,8 @@ def require_compiler(settings: Settings) -> None:
     try:
         convolutional_c.load()
     except compiler.CannotCompileError as error:
+        other = "" if settings.resume else ", or use engine=batched"
         raise ConfigError(
-            f"engine = 'compiled': nothing compiles here ({error}); install a C compiler (gcc), or "
-            "use engine=batched"
+            f"engine = 'compiled': nothing compiles here ({error}); install a C compiler (gcc)"
+            f"{other}"
         ) from error

@@ -8,6 +8,7 @@ convolutions as large as what goes into them.
 
 import ctypes
 import functools
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,9 @@ import numpy as np
 from client_app.training import compiler
 from client_app.training.compiler import array_of
 
-__all__ = ["MOST_LAYERS", "ConvolutionalSteps", "load"]
+log = logging.getLogger("coterie")
+
+__all__ = ["MOST_LAYERS", "ConvolutionalSteps", "load", "load_or_say"]
 
 MOST_LAYERS = 64
 
@@ -457,19 +460,23 @@ static char *furnish(int layers, const layer *l, int groups, char *space, float 
     return take(space, groups * out_size(l - 1), &r->in);
 }
 
-/* A step of SGD: `strength` times the way from the anchor and `push` times the anchor are added to
-   each gradient, and the anchor moves the share `follow` of its way to the new values. */
+/* A step: `strength` times the way from the anchor and `push` times the anchor are added to each
+   gradient, and the anchor moves the share `follow` of its way to the new values. */
 static void move(int64_t parameters, float *values, float *gradients, float *momenta,
                  float learning_rate, float momentum, float decay, float *anchor, float strength,
-                 float push, float follow) {
+                 float push, float follow, const adaptive *adam, float *squares) {
     if (strength > 0)
         for (int64_t i = 0; i < parameters; i++)
             gradients[i] += strength * (values[i] - anchor[i]);
     if (push != 0)
         for (int64_t i = 0; i < parameters; i++) gradients[i] += push * anchor[i];
-    for (int64_t i = 0; i < parameters; i++) {
-        momenta[i] = momentum * momenta[i] + gradients[i] + decay * values[i];
-        values[i] -= learning_rate * momenta[i];
+    if (adam->kind) {
+        adapt(adam, parameters, gradients, values, momenta, squares);
+    } else {
+        for (int64_t i = 0; i < parameters; i++) {
+            momenta[i] = momentum * momenta[i] + gradients[i] + decay * values[i];
+            values[i] -= learning_rate * momenta[i];
+        }
     }
     if (follow > 0)
         for (int64_t i = 0; i < parameters; i++) anchor[i] += follow * (values[i] - anchor[i]);
@@ -505,13 +512,14 @@ void coterie_logits(int layers, const layer *l, const float *inputs, const int64
 /* Passes once over `rows` rows in the order given; returns their summed loss. `space` is 0 at first
    and begins at a multiple of a vector's size. After `repeats` steps on a batch, of which the first
    gives the loss, the anchor moves. `frozen` says of each layer's weights and biases whether they
-   stand still. */
+   stand still. With `adam`, 1 or 2 for AdamW, the steps are its, after `taken` of them; behind the
+   momenta lie as many second ones. */
 double coterie_convolve(int layers, const layer *l, const float *inputs, const int64_t *labels,
                         const int64_t *order, int64_t rows, int most, int64_t parameters,
                         float *values, float *gradients, float *momenta, char *space,
                         float learning_rate, float momentum, float decay, float *anchor,
                         float strength, int repeats, float follow, float push,
-                        const int32_t *frozen) {
+                        const int32_t *frozen, int adam, int64_t taken) {
     room r[MOST_LAYERS + 1];
     double total_loss = 0;
     unsigned before = flush_to_zero();
@@ -538,13 +546,15 @@ double coterie_convolve(int layers, const layer *l, const float *inputs, const i
             turn(l + i, r + i);
             backward(l + i, r + i, groups);
         }
+        adaptive by = in_step(adam, taken + step + 1, learning_rate, decay);
         for (int64_t i = 0, from = 0; from < parameters; i++) {
             const layer *own = l + i / 2; /* its weights, then its biases */
             int64_t size = i % 2 ? own->out_blocks * own->out_block : weights_of(own);
             if (!frozen[i])
                 move(size, values + from, gradients + from, momenta + from, learning_rate, momentum,
                      decay, anchor + from, strength, push,
-                     step % repeats == repeats - 1 ? follow : 0);
+                     step % repeats == repeats - 1 ? follow : 0, &by,
+                     momenta + parameters + from);
             from += size;
         }
     }
@@ -559,6 +569,7 @@ _CONVOLVE = [
     *(_FLOATS, _FLOATS, _FLOATS, array_of(np.uint8)),
     *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
     *(_FLOATS, ctypes.c_float, ctypes.c_int, ctypes.c_float, ctypes.c_float, array_of(np.int32)),
+    *(ctypes.c_int, ctypes.c_int64),
 ]
 _LOGITS = [
     *(ctypes.c_int, _LAYERS, _FLOATS, _INTS, ctypes.c_int64, ctypes.c_int),
@@ -586,6 +597,20 @@ class ConvolutionalSteps:
         sizes = [size for size in _BLOCKS if size <= self.most_channels]
         size = min(sizes, key=lambda size: (-(-channels // size) * size, -size))
         return -(-channels // size), size
+
+
+@functools.cache
+def load_or_say() -> ConvolutionalSteps | None:
+    """Return the compiled steps; None, said once, where they cannot be had on this machine."""
+    try:
+        return load()
+    except compiler.CannotCompileError as error:
+        log.info(
+            "convolutions train in torch's loop, which takes several times as long as steps in C; "
+            "install a C compiler (gcc): %s",
+            error,
+        )
+        return None
 
 
 @functools.cache

@@ -69,6 +69,8 @@ typedef struct {
    each gradient, and the anchor moves the share `follow` of its way to the new values. */
 typedef struct {
     float learning_rate, momentum, decay, strength, push, follow;
+    adaptive adam;
+    int64_t squares; /* vectors from a momentum to Adam's second one */
 } rule;
 
 /* A layer's weights are panels of PANEL outputs, the last of fewer, and in a panel [in][output];
@@ -83,6 +85,19 @@ typedef struct {
 /* Moves `count` vectors by their gradients. */
 static void move(const rule *by, int count, const vec *gradients, vec *values, vec *momenta,
                  vec *anchor) {
+    if (by->adam.kind) {
+        vec pulled[MOST_ROWS * MOST_PARTS];
+        for (int i = 0; i < count; i++) {
+            pulled[i] = gradients[i];
+            if (by->strength > 0) pulled[i] += by->strength * (values[i] - anchor[i]);
+            if (by->push != 0) pulled[i] += by->push * anchor[i];
+        }
+        adapt(&by->adam, count * LANES, (float *)pulled, (float *)values, (float *)momenta,
+              (float *)(momenta + by->squares));
+        for (int i = 0; i < count && by->follow > 0; i++)
+            anchor[i] += by->follow * (values[i] - anchor[i]);
+        return;
+    }
     for (int i = 0; i < count; i++) {
         vec gradient = gradients[i] + by->decay * values[i];
         if (by->strength > 0) gradient += by->strength * (values[i] - anchor[i]);
@@ -216,7 +231,7 @@ static void pass_back(const layer *l, int rows, float scale) {
 /* What lies in the space, zeros at first. */
 typedef struct {
     layer layers[MOST_LAYERS];
-    float *momenta, *values, *anchor; /* of all layers, one after the other */
+    float *momenta, *values, *anchor; /* of all layers, one after the other; momenta twice */
     float *turned;                    /* a layer's weights */
     float *zeros;
     int64_t *places; /* 0, 1, ..., most - 1 */
@@ -233,7 +248,7 @@ static char *furnish(int layers, const int *widths, int64_t most, char *space, r
     int64_t turned = 0, widest = 0, at = 0, bytes = sizeof(float);
     r->parameters = 0;
     for (int l = 0; l < layers; l++) r->parameters += (widths[l] + 1) * padded(widths[l + 1]);
-    space = take(space, bytes * r->parameters, &r->momenta);
+    space = take(space, 2 * bytes * r->parameters, &r->momenta);
     space = take(space, bytes * r->parameters, &r->values);
     space = take(space, bytes * r->parameters, &r->anchor);
     for (int i = 0; i < layers; i++) {
@@ -293,18 +308,20 @@ void coterie_exchange(int layers, const int *widths, int most, char *space, floa
     furnish(layers, widths, most, space, &r);
     exchange(layers, r.layers, values, r.values, into);
     if (pulled) exchange(layers, r.layers, anchor, r.anchor, into);
-    if (into) memset(r.momenta, 0, sizeof(float) * r.parameters);
+    if (into) memset(r.momenta, 0, 2 * sizeof(float) * r.parameters);
 }
 
 /* Passes once over `rows` rows in the order given; returns their summed loss. `bits` are the
    dropout draws of all steps end to end, 15 per unit; a unit is kept where they are at least its
    layer's threshold. After `repeats` steps on a batch, of which the first gives the loss, the
-   anchor moves. `frozen` says of each layer's weights and biases whether they stand still. */
+   anchor moves. `frozen` says of each layer's weights and biases whether they stand still. With
+   `adam`, 1 or 2 for AdamW, the steps are its, after `taken` of them. */
 double coterie_train(int layers, const int *widths, int most, char *space, const float *inputs,
                      const int64_t *labels, const int64_t *order, int64_t rows,
                      const int16_t *bits, const float *scales, const int16_t *thresholds,
                      float learning_rate, float momentum, float decay, float strength, int repeats,
-                     float follow, float push, const int32_t *frozen) {
+                     float follow, float push, const int32_t *frozen, int adam,
+                     int64_t taken) {
     room r;
     double total = 0;
     unsigned before = flush_to_zero();
@@ -313,7 +330,8 @@ double coterie_train(int layers, const int *widths, int most, char *space, const
     for (int64_t step = 0, at = 0; at < rows; at = ++step / repeats * most) {
         int size = rows - at < most ? (int)(rows - at) : most;
         float moved = step % repeats == repeats - 1 ? follow : 0;
-        rule by = {learning_rate, momentum, decay, strength, push, moved};
+        rule by = {learning_rate, momentum, decay, strength, push, moved,
+                   in_step(adam, taken + step + 1, learning_rate, decay), r.parameters / LANES};
         matrix in[MOST_LAYERS + 1] = {{inputs, order + at, widths[0]}};
         for (int i = 0; i < layers; i++) {
             layer *l = r.layers + i;
@@ -355,6 +373,7 @@ _TRAIN = [
     *(_BITS, _FLOATS, _BITS),
     *(ctypes.c_float, ctypes.c_float, ctypes.c_float),
     *(ctypes.c_float, ctypes.c_int, ctypes.c_float, ctypes.c_float, array_of(np.int32)),
+    *(ctypes.c_int, ctypes.c_int64),
 ]
 
 

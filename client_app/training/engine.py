@@ -18,16 +18,16 @@ from torch import nn
 from client_app.site import Site
 from client_app.training import convolutional_c, dense_c, loop, stacked
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
-from client_app.training.dense import Bits, DenseSgd, DenseShape, Draw
+from client_app.training.dense import DenseSgd
+from client_app.training.dense_layers import dense_shape, dropout_draw
 from client_app.training.loop import Evaluation, Stopwatch, TensorRows
-from client_app.training.losses import takes_by_hand
+from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
-from client_app.training.optimizers import OPTIMIZERS
+from client_app.training.optimizers import OPTIMIZERS, Rule
 from client_app.training.orders import steps_of
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
-from common.dropout import Dropout, dropout_bits
 from common.messages import Order, Parameters
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
 
@@ -49,6 +49,8 @@ class Lesson:
     dropout_seed: int
     """Of torch's generator, which draws the dropout masks."""
     num_outputs: int
+    weights: np.ndarray | None = None
+    """(n,) how much each row counts; None: all alike."""
 
     @classmethod
     def of(cls, site: Site, order: Order, what: str = "train") -> Self:
@@ -61,7 +63,13 @@ class Lesson:
             order=seeds.generator(site.settings.seed, *words),
             dropout_seed=seeds.derive_seed(site.settings.seed, "torch", *words),
             num_outputs=site.dataset.num_outputs,
+            weights=site.dataset.train_weights,
         )
+
+    def on(self, device: torch.device) -> TensorRows:
+        """Return the client's rows as tensors on a device."""
+        weights = None if self.weights is None else self.weights[self.rows]
+        return TensorRows.on(device, self.inputs[self.rows], self.labels[self.rows], weights)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -89,7 +97,8 @@ def fit(
     if blend is not None:
         parameters, shares = _blended(network_with(parameters, *name), lesson, settings, blend)
     again = replace(lesson, order=copy.deepcopy(lesson.order))
-    sgd = _by_hand(parameters, name, settings)
+    # the engines without autograd know no weights
+    sgd = _by_hand(parameters, name, settings) if lesson.weights is None else None
     if sgd is None:
         network = network_with(parameters, *name)
         fitted = _fit_by_loop(network, lesson, settings, pull, phase, beside)
@@ -117,7 +126,7 @@ def fit_together(
     first = lessons[0]
     device = loop.choose_device(settings.device)
     network = _network(settings.model, first.input_shape, first.num_outputs, device)
-    if not (stacked.can_stack(network) and _stacks(settings)):
+    if first.weights is not None or not (stacked.can_stack(network) and _stacks(settings)):
         return None
     if not _fits(parameters, network):
         return None
@@ -142,7 +151,7 @@ def _fit_by_loop(
     towards = None if pull is None else Anchored(network, pull)
     companion = None if beside is None else Companion(network, settings, beside)
     with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
-        rows = TensorRows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
+        rows = lesson.on(device)
         loss = loop.train(network, rows, settings, lesson.order, towards, phase, companion)
     fitted = models.parameters_of(network)
     if towards is None:
@@ -158,9 +167,10 @@ def _blended(
     device = next(network.parameters()).device
     received = models.parameters_of(network)
     with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
-        rows = TensorRows.on(device, lesson.inputs[lesson.rows], lesson.labels[lesson.rows])
         draws = lesson.order.spawn(1)[0]  # so that those of the training stay what they were
-        return blended(network, rows.inputs, rows.labels, settings, draws, received, blend)
+        rows = lesson.on(device)
+        own = rows.inputs, rows.labels
+        return blended(network, *own, settings, draws, received, blend, rows.weights)
 
 
 def _fit_by_hand(
@@ -176,7 +186,7 @@ def _fit_by_hand(
     frozen = np.array([name in phase.frozen for name in parameters], np.int32)
     if isinstance(sgd, DenseSgd):
         inputs = inputs.reshape(len(inputs), -1)
-        draw = _dropout(lesson.dropout_seed)
+        draw = dropout_draw(lesson.dropout_seed)
         loss = sgd.train(inputs, labels, rows, order, draw, pull, epochs, frozen)
     else:
         loss = sgd.train(inputs, labels, rows, order, pull, epochs, frozen)
@@ -205,26 +215,59 @@ def _by_hand(
 
 
 def _takes_usual_steps(settings: Settings) -> bool:
-    """Return whether a run has the optimiser and the loss that the engines know: of classes."""
-    return OPTIMIZERS.named(settings.optimizer).by_hand and takes_by_hand(settings)
+    """Return whether a run has an optimiser and the loss that the engines know: of classes."""
+    known = OPTIMIZERS.named(settings.optimizer).by_hand is not None
+    return known and takes_by_hand(settings)
 
 
 def _stacks(settings: Settings) -> bool:
-    """Return whether sites may be trained side by side, which counts in passes over their rows."""
-    return _takes_usual_steps(settings) and not settings.local_steps
+    """Return whether sites may be trained side by side: by SGD, in passes over their rows."""
+    is_sgd = OPTIMIZERS.named(settings.optimizer).by_hand is Rule.SGD
+    return is_sgd and _takes_usual_steps(settings) and not settings.local_steps
 
 
-def trained_by(settings: Settings, input_shape: tuple[int, ...], num_outputs: int) -> str:
-    """Return in words which code trains a run's network on this machine."""
+def decided(
+    settings: Settings, shapes: tuple[tuple[int, ...], int] | None, *, weighs: bool = False
+) -> Settings:
+    """Return settings with the engine that ``auto`` stands for on this machine.
+
+    Args:
+        settings: of a run.
+        shapes: of one row, and how many outputs the network has; None where only the sites know.
+        weighs: whether rows have weights, which the loop takes.
+
+    Raises:
+        ConfigError: a loss that cannot weigh rows.
+    """
+    if weighs:
+        refuse_unweighable(settings)
+    if settings.engine != "auto":
+        return settings
+    device = loop.choose_device(settings.device)
+    by_hand = device.type == "cpu" and _takes_usual_steps(settings)
+    if by_hand and shapes is not None:
+        network = models.blank(settings.model, *shapes)
+        by_hand = convolutional_shape(network, shapes[0]) is not None
+        by_hand = by_hand and dense_shape(network) is None
+    compiled = by_hand and convolutional_c.load_or_say() is not None
+    return settings.replace(engine="compiled" if compiled else "batched")
+
+
+def trained_by(
+    settings: Settings, input_shape: tuple[int, ...], num_outputs: int, *, weighs: bool = False
+) -> str:
+    """Return in words which code trains a run's network on this machine; rows can have weights."""
     # On the CPU: a process that has started CUDA cannot be forked.
     network = models.blank(settings.model, input_shape, num_outputs)
     device = loop.choose_device(settings.device)
+    if weighs:
+        return f"the loop with autograd, on {device}"
     if settings.engine == "stacked" and stacked.can_stack(network) and _stacks(settings):
         return f"sites side by side, on {device}"
     name = (settings.model, input_shape, num_outputs, device)
     by_hand = _by_hand(models.parameters_of(network), name, settings)
     if isinstance(by_hand, DenseSgd):
-        return "steps by hand for dense layers"
+        return f"{'compiled steps' if by_hand.is_compiled else 'steps in NumPy'} for dense layers"
     return "compiled steps for convolutions" if by_hand else f"the loop with autograd, on {device}"
 
 
@@ -242,41 +285,11 @@ def _hand_written(
     if dense is not None:
         return DenseSgd(dense, settings, dense_c.load())
     shape = convolutional_shape(network, input_shape)
-    if shape is None or settings.engine != "compiled":
+    if shape is None or settings.engine == "batched":
         return None
-    return ConvolutionalSgd(shape, settings, convolutional_c.load())
-
-
-def _dropout(seed: int) -> Draw:
-    """Return the bits that ``common.dropout.Dropout`` draws after ``torch.manual_seed(seed)``."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def draw(count: int) -> Bits:
-        bits: Bits = dropout_bits(count, generator=generator).numpy()
-        return bits
-
-    return draw
-
-
-def dense_shape(network: nn.Module) -> DenseShape | None:
-    """Return a network's widths and dropout if it is dense layers with ReLU, else None."""
-    if not isinstance(network, nn.Sequential):
-        return None
-    layers = [layer for layer in network if not isinstance(layer, nn.Flatten)]
-    widths: list[int] = []
-    dropout: list[float] = []
-    while layers:
-        layer = layers.pop(0)
-        if not isinstance(layer, nn.Linear) or layer.bias is None:
-            return None
-        widths.append(layer.in_features)
-        if not layers:
-            return DenseShape((*widths, layer.out_features), tuple(dropout))
-        if not isinstance(layers.pop(0), nn.ReLU):
-            return None
-        found = layers.pop(0) if layers and isinstance(layers[0], Dropout) else None
-        dropout.append(found.p if isinstance(found, Dropout) else 0.0)
-    return None
+    asked = settings.engine == "compiled"
+    steps = convolutional_c.load() if asked else convolutional_c.load_or_say()
+    return None if steps is None else ConvolutionalSgd(shape, settings, steps)
 
 
 def _fits(parameters: Parameters, network: nn.Module) -> bool:
@@ -318,12 +331,16 @@ def evaluate(parameters: Parameters, sites: Sequence[Site]) -> list[Evaluation]:
     return _evaluate(parameters, sites[0], dataset.test_x[rows], dataset.test_targets[rows], parts)
 
 
-def predictions(parameters: Parameters, site: Site) -> np.ndarray:
-    """Return what a model says of each held-out row of a site, float64.
+def predictions(parameters: Parameters, site: Site, inputs: np.ndarray | None = None) -> np.ndarray:
+    """Return what a model says of some rows (n, *input shape) of a site, float64.
 
-    Probabilities (n, classes), or quantities (n,) in the unit of the label.
+    Probabilities (n, classes), quantities (n,) in the unit of the label, or risks (n,). Without
+    rows it is of those that are held out.
     """
-    logits, measure = _logits(parameters, site, site.test[0]), site.dataset.measure
+    rows = site.test[0] if inputs is None else inputs
+    logits, measure = _logits(parameters, site, rows), site.dataset.measure
+    if site.dataset.task == "survival":
+        return np.asarray(logits[:, 0], np.float64)
     if measure is not None:
         return measure.quantities(logits[:, 0])
     return np.asarray(softmax(logits.astype(np.float64), axis=1))

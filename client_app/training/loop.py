@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app.training import dice, losses
+from client_app.training import dice, losses, survival
 from client_app.training.losses import LOSSES
 from client_app.training.mixing import Companion
 from client_app.training.optimizers import OPTIMIZERS
-from client_app.training.orders import row_orders
+from client_app.training.orders import batch_rows, row_orders
 from client_app.training.steps import Anchored
 from common.config import Settings
 from common.errors import ConfigError, DataError
@@ -33,22 +33,32 @@ _EVALUATION_IMAGES = 128  # on a CPU: what a convolution makes of so few stays i
 class TensorRows:
     """Rows on one device: ``inputs`` (n, *input shape) float32, ``labels`` (n,) int64.
 
-    Of volumes the labels are masks, (n, depth, height, width) bool; quantities are (n,) float32.
+    Of volumes the labels are masks, (n, depth, height, width) bool; quantities are (n,) float32;
+    times and events of survival (n, 2) float64.
     """
 
     inputs: Tensor
     labels: Tensor
+    weights: Tensor | None = None
+    """(n,) float32: how much each row counts in training; None: all alike."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
     @classmethod
-    def on(cls, device: torch.device, inputs: np.ndarray, labels: np.ndarray) -> "TensorRows":
+    def on(
+        cls,
+        device: torch.device,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None = None,
+    ) -> "TensorRows":
         """Return NumPy rows as tensors on a device, images channels last."""
         rows = torch.from_numpy(inputs).to(device)
         if rows.dim() == 4:
             rows = rows.contiguous(memory_format=torch.channels_last)
-        return cls(rows, torch.from_numpy(labels).to(device))
+        counting = None if weights is None else torch.from_numpy(weights).float().to(device)
+        return cls(rows, torch.from_numpy(labels).to(device), counting)
 
 
 def choose_device(name: str) -> torch.device:
@@ -123,7 +133,7 @@ def train(
         companion: what learns beside the network, from each batch before it does.
     """
     optimizer = OPTIMIZERS.named(settings.optimizer).begin(network, settings, phase.frozen)
-    mean_loss = losses.of(settings, rows.labels)
+    loss_of = losses.of_batches(settings, rows.labels, rows.weights)
     steps = 1 if towards is None else towards.pull.steps
     network.train()
     total = torch.zeros((), device=rows.labels.device)
@@ -131,8 +141,8 @@ def train(
     for pass_ in row_orders(len(rows), settings, rng, phase.epochs or 0):
         order, last = torch.from_numpy(pass_).to(rows.labels.device), len(pass_)
         total.zero_()
-        for batch in torch.split(order, settings.batch_size):
-            inputs, labels = rows.inputs[batch], rows.labels[batch]
+        for batch in torch.split(order, batch_rows(len(order), settings)):
+            inputs, labels, mean_loss = rows.inputs[batch], rows.labels[batch], loss_of(batch)
             if companion is not None:
                 companion.step(inputs, labels, mean_loss)
             for step in range(steps):
@@ -152,7 +162,8 @@ class Evaluation:
     """Mean cross-entropy in nats and accuracy in [0, 1] over some rows.
 
     Of masks: mean loss and score of Dice, both in [0, 1]. Of quantities: mean squared error, in
-    squares of the measure's unit, and share of the rows that are met to half a unit.
+    squares of the measure's unit, and share of the rows that are met to half a unit. Of survival:
+    mean over the events of Cox's loss, and concordance.
     """
 
     loss: float
@@ -175,6 +186,9 @@ def evaluate_parts(network: nn.Module, rows: TensorRows, sizes: Sequence[int]) -
     network.eval()
     with torch.inference_mode():
         batches = (torch.split(part, rows_at_once(rows)) for part in (rows.inputs, rows.labels))
+        if rows.labels.dim() == 2:
+            made = torch.cat([network(inputs) for inputs, _ in zip(*batches, strict=True)])
+            return _of_survival(made, rows.labels, sizes)
         found = [_each(network(inputs), labels) for inputs, labels in zip(*batches, strict=True)]
     losses, scores = zip(*found, strict=True)
     return _by_part(torch.cat(losses), torch.cat(scores), sizes)
@@ -200,6 +214,14 @@ def evaluate_outputs(outputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> l
 def _refuse_empty(sizes: Sequence[int]) -> None:
     if min(sizes) < 1:
         raise DataError("no held-out rows to evaluate on; give the site some, or do not ask it")
+
+
+def _of_survival(outputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Evaluation]:
+    found = survival.losses_and_concordance(outputs, labels, sizes)
+    return [
+        Evaluation(loss.mean().item(), score, (loss.double() ** 2).mean().sqrt().item())
+        for loss, score in found
+    ]
 
 
 def _by_part(losses: Tensor, scores: Tensor, sizes: Sequence[int]) -> list[Evaluation]:

@@ -4,26 +4,41 @@ torch is imported by what computes one, not by this file: settings are checked a
 before anything slow is loaded.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings, Table
+from common.schema import Listed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LOSSES", "ClassWeightSettings", "FocalSettings", "Loss", "of", "takes_by_hand"]
+__all__ = [
+    "LOSSES",
+    "ClassWeightSettings",
+    "FocalSettings",
+    "Loss",
+    "of",
+    "of_batches",
+    "refuse_unweighable",
+    "takes_by_hand",
+]
 
 MeanLoss = Callable[["Tensor", "Tensor"], "Tensor"]
 """(what the network makes of n rows, (n, K), their classes, (n,) int64) -> a mean over the rows, a
-tensor without axes; of quantities (n, 1) and (n,) float32, scaled; of masks (n, 1, depth, height,
+tensor without axes; of quantities (n, 1) and (n,) float32, scaled; of survival (n, 1) and times and
+events (n, 2); of masks (n, 1, depth, height,
 width) and (n, depth, height, width) bool."""
 
+
+EachLoss = Callable[["Tensor", "Tensor"], "Tensor"]
+"""Likewise, but each row's loss (n,)."""
 
 BeginLoss = Callable[[Settings, "Tensor"], MeanLoss]
 """(settings, labels of all rows that are trained on) -> a loss."""
@@ -32,15 +47,36 @@ BeginLoss = Callable[[Settings, "Tensor"], MeanLoss]
 class ClassWeightSettings(PieceSettings):
     """How much the rows of each class count."""
 
-    class_weights: Literal["none", "site"] = Field(
-        "none", description="in the loss: as many as they are, or every class of a site alike"
+    class_weights: Annotated[str, Listed(alone=("none", "site"))] = Field(
+        "none",
+        description="in the loss: none, as many as they are; site, every class of a site alike; or "
+        "a number for each class with commas between, the same at all sites, as coterie data "
+        "common says them",
     )
 
     def check(self, settings: Settings) -> None:
         """Refuse weights where there are no classes, or where the loss does not know them."""
         self.refuse_unused(settings, LOSSES)
+        if self.class_weights not in ("none", "site"):
+            self.common  # noqa: B018 - it raises for what are no weights
         if self.class_weights != "none":
             _require_classes(settings, f"class-weights = {self.class_weights}")
+
+    @property
+    def common(self) -> tuple[float, ...]:
+        """The weights of all sites; none where each has its own, or nobody has any."""
+        if self.class_weights in ("none", "site"):
+            return ()
+        try:
+            weights = tuple(float(word) for word in self.class_weights.split(","))
+        except ValueError:
+            weights = ()
+        if len(weights) < 2 or not all(0 < weight < math.inf for weight in weights):
+            raise ValueError(
+                f"class-weights = {self.class_weights!r}: must be none, site, or a number above 0 "
+                "for each class, as 0.53,9.5"
+            )
+        return weights
 
 
 class FocalSettings(PieceSettings):
@@ -59,8 +95,10 @@ class FocalSettings(PieceSettings):
 def _require_classes(settings: Settings, what: str) -> None:
     from common.data.datasets import has_masks
 
-    if settings.task == "regression" or has_masks(settings.dataset):
-        raise ValueError(f"{what}: is for classes, not for quantities and masks; leave it out")
+    if settings.task in ("regression", "survival") or has_masks(settings.dataset):
+        raise ValueError(
+            f"{what}: is for classes, not for quantities, times and masks; leave it out"
+        )
 
 
 @dataclass(frozen=True)
@@ -68,20 +106,37 @@ class Loss:
     """A value of the setting ``loss``."""
 
     begin: BeginLoss
+    each: Callable[[Settings], EachLoss] | None = None
+    """(settings) -> the rows' losses, of which it is the mean; None: it cannot weigh rows."""
     by_hand: bool = False
     """Whether the engines that do without autograd minimise it, too."""
     settings: tuple[type[PieceSettings], ...] = ()
 
 
 def _usual(settings: Settings, labels: "Tensor") -> MeanLoss:
-    """Return the cross-entropy in nats, of quantities the squared error, of masks Dice's loss."""
+    """Return the cross-entropy in nats, of quantities the squared error, of masks Dice's loss.
+
+    Of survival Cox's.
+    """
+    if settings.task == "survival":
+        from client_app.training import survival
+
+        survival.require_events(labels)
+        return lambda outputs, labels: survival.cox_losses(outputs, labels).mean()
     if settings.of(ClassWeightSettings).class_weights == "none":
         return _mean
-    return _weighted(_cross_entropy, labels)
+    return _weighted(_cross_entropy, settings, labels)
 
 
 def _focal(settings: Settings, labels: "Tensor") -> MeanLoss:
     """Return the focal loss: Lin et al. 2017, Eq. (4), its alpha from ``class-weights``."""
+    each = _each_focal(settings)
+    if settings.of(ClassWeightSettings).class_weights == "none":
+        return lambda outputs, labels: each(outputs, labels).mean()
+    return _weighted(each, settings, labels)
+
+
+def _each_focal(settings: Settings) -> EachLoss:
     gamma = settings.of(FocalSettings).focal_gamma
 
     def each(outputs: "Tensor", labels: "Tensor") -> "Tensor":
@@ -89,26 +144,48 @@ def _focal(settings: Settings, labels: "Tensor") -> MeanLoss:
         # 1 - p by expm1: near p = 1 the difference would lose its digits
         return (-(-loss).expm1()) ** gamma * loss if gamma else loss
 
-    if settings.of(ClassWeightSettings).class_weights == "none":
-        return lambda outputs, labels: each(outputs, labels).mean()
-    return _weighted(each, labels)
+    return each
 
 
-def _weighted(each: MeanLoss, labels: "Tensor") -> MeanLoss:
-    """Return the mean of rows' losses, each times rows / (classes x rows of its class).
+def _weighted(each: EachLoss, settings: Settings, labels: "Tensor") -> MeanLoss:
+    """Return the mean of rows' losses, each times the weight of its class.
 
-    Classes are those that the site has: the weights' mean over its rows is 1.
+    Of a site that is rows / (classes x rows of the class); classes are those that it has, and the
+    weights' mean over its rows is 1.
     """
+    if common := settings.of(ClassWeightSettings).common:
+        return _weighted_by(each, common)
     counts = labels.bincount()
     present = int((counts > 0).sum())
     weights = len(labels) / (present * counts.clamp(min=1).float())
     return lambda outputs, labels: (weights[labels] * each(outputs, labels)).mean()
 
 
+def _weighted_by(each: EachLoss, common: tuple[float, ...]) -> MeanLoss:
+    import torch
+
+    def mean(outputs: "Tensor", labels: "Tensor") -> "Tensor":
+        if outputs.shape[1] != len(common):
+            raise ConfigError(
+                f"class-weights names {len(common)} weights, and there are {outputs.shape[1]} "
+                "classes; name one for each"
+            )
+        weights = torch.tensor(common, dtype=outputs.dtype, device=outputs.device)
+        return (weights[labels] * each(outputs, labels)).mean()
+
+    return mean
+
+
 def _cross_entropy(outputs: "Tensor", labels: "Tensor") -> "Tensor":
     from torch.nn import functional
 
     return functional.cross_entropy(outputs, labels, reduction="none")
+
+
+def _each(outputs: "Tensor", labels: "Tensor") -> "Tensor":
+    if labels.is_floating_point():
+        return (outputs[:, 0] - labels) ** 2
+    return _cross_entropy(outputs, labels)
 
 
 def _mean(outputs: "Tensor", labels: "Tensor") -> "Tensor":
@@ -127,8 +204,8 @@ LOSSES: Table[Loss] = Table(
     "loss",
     "coterie.losses",
     {
-        "auto": Loss(_usual, by_hand=True, settings=(ClassWeightSettings,)),
-        "focal": Loss(_focal, settings=(ClassWeightSettings, FocalSettings)),
+        "auto": Loss(_usual, lambda settings: _each, by_hand=True, settings=(ClassWeightSettings,)),
+        "focal": Loss(_focal, _each_focal, settings=(ClassWeightSettings, FocalSettings)),
     },
     of=Loss,
     made_of=lambda mean: Loss(lambda settings, labels: mean),
@@ -139,7 +216,57 @@ LOSSES: Table[Loss] = Table(
 def takes_by_hand(settings: Settings) -> bool:
     """Return whether a run's loss is the one that the engines without autograd know."""
     weighted = settings.of(ClassWeightSettings).class_weights != "none"
-    return LOSSES.named(settings.loss).by_hand and settings.task != "regression" and not weighted
+    return (
+        LOSSES.named(settings.loss).by_hand
+        and settings.task in ("auto", "classification")
+        and not weighted
+    )
+
+
+def refuse_unweighable(settings: Settings) -> None:
+    """Raise :class:`ConfigError` where rows have weights and a run's loss does not take them."""
+    if LOSSES.named(settings.loss).each is None:
+        raise ConfigError(
+            f"loss = {settings.loss!r}: does not know the weights of rows; drop the schema's "
+            "column of kind 'weight', or use loss=auto or loss=focal"
+        )
+    class_weights = settings.of(ClassWeightSettings).class_weights
+    if class_weights != "none":
+        raise ConfigError(
+            f"class-weights = {class_weights}: the rows have weights of their own; set "
+            "class-weights=none, or drop the schema's column of kind 'weight'"
+        )
+
+
+def of_batches(
+    settings: Settings, labels: "Tensor", weights: "Tensor | None"
+) -> Callable[["Tensor"], MeanLoss]:
+    """Return what gives the loss of a batch, for the places (b,) of its rows.
+
+    With weights it is the mean of the rows' losses, each times its weight over the mean weight of
+    all rows that are trained on: scikit-learn's ``sample_weight``, over batches of all rows.
+
+    Args:
+        settings: of the run.
+        labels: (n,) of all rows that the site trains on.
+        weights: (n,) of the same, 0 or more; None: they count alike.
+
+    Raises:
+        ConfigError: a loss that cannot weigh rows.
+    """
+    if weights is None:
+        mean = of(settings, labels)
+        return lambda batch: mean
+    refuse_unweighable(settings)
+    begin = LOSSES.named(settings.loss).each
+    assert begin is not None  # it was refused
+    each, shares = begin(settings), weights / weights.mean()
+
+    def of_batch(batch: "Tensor") -> MeanLoss:
+        own = shares[batch]
+        return lambda outputs, labels: (own * each(outputs, labels)).mean()
+
+    return of_batch
 
 
 def of(settings: Settings, labels: "Tensor") -> MeanLoss:

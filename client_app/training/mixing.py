@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from client_app.training import losses
 from client_app.training.losses import MeanLoss
 from client_app.training.optimizers import OPTIMIZERS
+from client_app.training.orders import batch_rows
 from client_app.training.steps import flat_gradients, flat_values, flatten
 from common import models
 from common.config import Settings
@@ -94,6 +95,7 @@ def blended(
     rng: np.random.Generator,
     received: Parameters,
     blend: Blend,
+    weights: Tensor | None = None,
 ) -> tuple[Model, Model]:
     """Return a site's start, and A after its training: Zhang et al. 2023, eq. 5 and 6.
 
@@ -107,31 +109,32 @@ def blended(
         rng: draws the rows.
         received: the whole model.
         blend: what it is blended with.
+        weights: (n,) how much the rows count; None: all alike.
     """
     count = max(1, int(BLENDING.ROWS * len(labels)))
     rows = torch.from_numpy(rng.permutation(len(labels))[:count]).to(labels.device)
-    batches = torch.split(rows, settings.batch_size)
+    batches = torch.split(rows, batch_rows(len(rows), settings))
     models.load_parameters(network, received)
-    weights = {name: p for name, p in network.named_parameters() if name in blend.shares}
+    mixed = {name: p for name, p in network.named_parameters() if name in blend.shares}
     own, shares = (
-        {n: torch.from_numpy(np.array(arrays[n])).to(labels.device) for n in weights}
+        {n: torch.from_numpy(np.array(arrays[n])).to(labels.device) for n in mixed}
         for arrays in (blend.own, blend.shares)
     )
-    towards = {name: value.detach() - own[name] for name, value in weights.items()}
-    mean_loss = losses.of(settings, labels)
+    towards = {name: value.detach() - own[name] for name, value in mixed.items()}
+    loss_of = losses.of_batches(settings, labels, weights)
     network.train()
 
     def start() -> None:
         with torch.no_grad():
-            for name, value in weights.items():
+            for name, value in mixed.items():
                 value.copy_(own[name] + towards[name] * shares[name])
 
     def one_pass() -> float:
         total = 0.0
         for batch in batches:
-            loss = mean_loss(network(inputs[batch]), labels[batch])
-            gradients = torch.autograd.grad(loss, list(weights.values()))
-            for name, gradient in zip(weights, gradients, strict=True):
+            loss = loss_of(batch)(network(inputs[batch]), labels[batch])
+            gradients = torch.autograd.grad(loss, list(mixed.values()))
+            for name, gradient in zip(mixed, gradients, strict=True):
                 shares[name] -= BLENDING.RATE * gradient * towards[name]
                 shares[name].clamp_(0, 1)
             start()
@@ -145,5 +148,5 @@ def blended(
         last = seen[-BLENDING.LAST :]
         if len(last) == BLENDING.LAST and np.std(last) < BLENDING.DEVIATION:
             break
-    begun = {name: value.detach().cpu().numpy().copy() for name, value in weights.items()}
+    begun = {name: value.detach().cpu().numpy().copy() for name, value in mixed.items()}
     return {**received, **begun}, {name: value.cpu().numpy() for name, value in shares.items()}

@@ -6,6 +6,7 @@ names before anything slow is loaded.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
     from client_app.training.steps import Steps
 
-__all__ = ["OPTIMIZERS", "Optimizer", "SgdSettings", "TorchFactory"]
+__all__ = ["OPTIMIZERS", "Optimizer", "Rule", "SgdSettings", "TorchFactory"]
 
 Begin = Callable[["nn.Module", Settings, frozenset[str]], "Steps"]
 """(network, settings with the round's learning rate, frozen parameters) -> steps on it."""
@@ -37,17 +38,25 @@ class SgdSettings(PieceSettings):
         self.refuse_unused(settings, OPTIMIZERS)
 
 
+class Rule(IntEnum):
+    """Steps that the engines without autograd take, too, as those in C number them."""
+
+    SGD = 0
+    ADAM = 1
+    ADAMW = 2
+
+
 @dataclass(frozen=True)
 class Optimizer:
     """A value of the setting ``optimizer``."""
 
     begin: Begin
-    by_hand: bool = False
-    """Whether the engines that do without autograd take these steps, too."""
+    by_hand: Rule | None = None
+    """As which of their steps the engines without autograd take these, if they do."""
     settings: tuple[type[PieceSettings], ...] = ()
 
 
-def of_torch(factory: TorchFactory) -> Optimizer:
+def of_torch(factory: TorchFactory, by_hand: Rule | None = None) -> Optimizer:
     """Return the optimiser that takes the steps of a class of ``torch.optim``'s kind."""
 
     def begin(network: "nn.Module", settings: Settings, frozen: frozenset[str]) -> "Steps":
@@ -55,7 +64,7 @@ def of_torch(factory: TorchFactory) -> Optimizer:
 
         return OfTorch(network, settings, frozen, factory)
 
-    return Optimizer(begin)
+    return Optimizer(begin, by_hand)
 
 
 def _sgd(network: "nn.Module", settings: Settings, frozen: frozenset[str]) -> "Steps":
@@ -82,9 +91,9 @@ OPTIMIZERS: Table[Optimizer] = Table(
     "optimizer",
     "coterie.optimizers",
     {
-        "sgd": Optimizer(_sgd, by_hand=True, settings=(SgdSettings,)),
-        "adam": of_torch(_adam),
-        "adamw": of_torch(_adamw),
+        "sgd": Optimizer(_sgd, by_hand=Rule.SGD, settings=(SgdSettings,)),
+        "adam": of_torch(_adam, Rule.ADAM),
+        "adamw": of_torch(_adamw, Rule.ADAMW),
     },
     of=Optimizer,
     made_of=of_torch,

@@ -6,7 +6,12 @@ import numpy as np
 
 from common.config import Settings
 
-__all__ = ["row_orders", "steps_of"]
+__all__ = ["batch_rows", "row_orders", "steps_of"]
+
+
+def batch_rows(n: int, settings: Settings) -> int:
+    """Return how many of n rows a step is on: all of survival, whose rows are compared."""
+    return max(n, 1) if settings.task == "survival" else settings.batch_size
 
 
 def row_orders(
@@ -22,10 +27,10 @@ def row_orders(
         rng: draws each order.
         epochs: passes, in the place of what the settings say; 0: what they say.
     """
-    left = steps_of(n, settings, epochs)
+    left, batch = steps_of(n, settings, epochs), batch_rows(n, settings)
     while left > 0:
-        order = rng.permutation(n)[: left * settings.batch_size]
-        left -= -(-len(order) // settings.batch_size)
+        order = rng.permutation(n)[: left * batch]
+        left -= -(-len(order) // batch)
         yield order
 
 
@@ -33,4 +38,4 @@ def steps_of(n: int, settings: Settings, epochs: int = 0) -> int:
     """Return how many batches a training on n rows takes; ``epochs`` as above."""
     if settings.local_steps and not epochs:
         return settings.local_steps
-    return (epochs or settings.local_epochs) * -(-n // settings.batch_size)
+    return (epochs or settings.local_epochs) * -(-n // batch_rows(n, settings))

@@ -28,7 +28,7 @@ __all__ = [
 MAY_CHANGE = frozenset(
     {
         *("resume", "workers", "data-dir", "output-dir", "round-timeout", "deadline-factor"),
-        *("log-format", "report"),
+        *("log-format", "report", "cluster"),
     }
 )
 """Settings that a resumed run may be given anew: where things lie and how long to wait."""

@@ -25,6 +25,9 @@ class DataSettings(Schema):
         description="table without a schema: rows of one value, as of one patient, are held out "
         "together",
     )
+    split_column: str = Field(
+        "", description="table without a schema: says of each row whether it is for train or test"
+    )
     table_schema: str = Field("", description="the federation's schema.toml: how tables are read")
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="held out per class where the data has no test split"

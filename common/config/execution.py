@@ -21,9 +21,17 @@ class ExecutionSettings(Schema):
     )
     report: bool = Field(True, description="write report.html and its plots when the run ends")
     workers: int = Field(0, ge=0, le=1024, description="simulation processes; 0: one per core")
-    engine: Literal["loop", "batched", "compiled", "stacked"] = Field(
-        "batched",
-        description="batched: hand-written steps for dense networks, sites evaluated together; "
+    cluster: str = Field(
+        "",
+        pattern=r"^(|auto|[A-Za-z0-9.-]{1,253}:[0-9]{1,5})$",
+        description="Ray cluster whose nodes play the workers of a simulation, host:port or auto; "
+        "empty: this machine alone",
+    )
+    engine: Literal["auto", "loop", "batched", "compiled", "stacked"] = Field(
+        "auto",
+        description="auto: compiled where the network and the machine allow it, else batched, and "
+        "the run's config.toml says which; "
+        "batched: hand-written steps for dense networks, sites evaluated together; "
         "compiled: for convolutions too, which needs a C compiler and is not bound to torch's "
         "rounding (max-pooling may decide a near tie otherwise); "
         "stacked: sites of a simulation side by side in one network, for a GPU, with rounding of "

@@ -4,22 +4,39 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from common.schema import KeyOf, Schema
+from common.schema import KeyOf, Listed, Schema
+
+_USUAL_METRICS = {"regression": ("mse", "mae"), "survival": ("c-index",)}
 
 
 class RoundSettings(Schema):
     """How many rounds there are, and what ends one."""
 
     num_server_rounds: int = Field(20, ge=1, description="rounds of training")
-    task: Literal["auto", "classification", "regression"] = Field(
+    task: Literal["auto", "classification", "regression", "survival"] = Field(
         "auto",
-        description="what is learnt of a label: its classes, or the quantity that it is; auto: "
-        "what the data set or its schema says; real sites must be told of quantities",
+        description="what is learnt of a label: its classes, the quantity that it is, or how "
+        "soon its event comes; auto: what the data set or its schema says; real sites must be told",
     )
-    metrics: Annotated[str, KeyOf("common.task_metrics:TASK_METRICS", several=True)] = Field(
-        "accuracy",
-        description="of the task on held-out rows; several with commas between, "
-        "package.module:name among them; task=regression: mse and mae unless others are named",
+    metrics: Annotated[str, KeyOf("common.task_metrics:TASK_METRICS", several=True), Listed()] = (
+        Field(
+            "accuracy",
+            description="of the task on held-out rows; several with commas between, "
+            "package.module:name among them; task=regression: mse and mae unless others are named, "
+            "task=survival: c-index",
+        )
+    )
+    bootstrap_resamples: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="after the last round: resamples of each site's held-out rows, or groups of "
+        "them, for 95 % intervals of its figures; 0: none",
+    )
+    decision_threshold: Literal["none", "site", "common"] = Field(
+        "none",
+        description="of two classes: each site's own probability, or one for all sites of a model, "
+        "from which on a row is said to be of the second; chosen on training rows",
     )
     target_metric: str = Field(
         "accuracy", description="one of metrics: target-accuracy is of it, and so is the best model"
@@ -57,15 +74,20 @@ class RoundSettings(Schema):
     )
 
     @property
+    def ends_with_evaluation(self) -> bool:
+        """Whether sites tell more of their held-out rows after the last round."""
+        return self.bootstrap_resamples > 0 or self.decision_threshold != "none"
+
+    @property
     def more_metrics(self) -> tuple[str, ...]:
         """The metrics beside accuracy, which every run has."""
         names = (word.strip() for word in self.metrics.split(","))
         named = tuple(name for name in names if name != "accuracy")
-        return named or (("mse", "mae") if self.task == "regression" else ())
+        return named or _USUAL_METRICS.get(self.task, ())
 
     def num_outputs(self, num_classes: int) -> int:
         """Return how many numbers the run's network says of a row."""
-        return 1 if self.task == "regression" else num_classes
+        return 1 if self.task in ("regression", "survival") else num_classes
 
     @model_validator(mode="after")
     def _check_metrics(self) -> Self:
@@ -82,4 +104,9 @@ class RoundSettings(Schema):
     def _check_target(self) -> Self:
         if self.stop_at_target and not self.target_accuracy:
             raise ValueError("stop-at-target = True: set target-accuracy, which is 0 (none)")
+        if self.stop_at_target and self.ends_with_evaluation:
+            raise ValueError(
+                "stop-at-target = True with bootstrap-resamples or decision-threshold: what they "
+                "ask for comes after the last round, which must be known; leave one of them out"
+            )
         return self

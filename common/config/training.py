@@ -15,7 +15,7 @@ class TrainingSettings(Schema):
         description="network; auto: lenet for images, unet3d for volumes, mlp for rows of features "
         "and windows; or package.module:name",
     )
-    batch_size: int = Field(16, ge=1, description="rows per SGD step")
+    batch_size: int = Field(16, ge=1, description="rows per SGD step; task=survival: all of a site")
     local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")
     local_steps: int = Field(
         0, ge=0, description="SGD steps per round at every site; 0: what local-epochs makes"
@@ -23,7 +23,7 @@ class TrainingSettings(Schema):
     loss: Annotated[str, KeyOf("client_app.training.losses:LOSSES")] = Field(
         "auto",
         description="that the steps make small; auto: cross-entropy, of quantities the squared "
-        "error, of masks Dice's; focal: rows that are told badly count more; or "
+        "error, of survival Cox's, of masks Dice's; focal: rows that are told badly count more; or "
         "package.module:name",
     )
     optimizer: Annotated[str, KeyOf("client_app.training.optimizers:OPTIMIZERS")] = Field(

@@ -60,7 +60,7 @@ def _station(path: Path) -> Rows:
     year, month = (cells.numbers(raw.column(name))[table.rows] for name in ("year", "month"))
     first_year, first_month = _FIRST_TEST_MONTH
     test = 12 * year + month >= 12 * first_year + first_month
-    fitted = FittedTable.of(schema, table.features[~test])
+    fitted = FittedTable.of(schema, table.features, ~test)
     return Rows(
         fitted.features(table.features),
         _MEASURE.classes(table.label),

@@ -6,18 +6,20 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common import seeds
 from common.data import beijing_air, flamby, readers
 from common.data.data_folder import DataFolder
 from common.data.holding_out import hold_out
-from common.data.in_memory import Dataset, standardised
+from common.data.in_memory import Dataset, Figures, standardised
 from common.data.named import NamedData
 from common.data.own_files import own_task, read_own
+from common.data.preprocessing import Preprocessing
 from common.data.rows import IntArray, Rows
 from common.data.site_tables import site_table
 from common.data.synthetic import SyntheticSites, synthetic_rows
-from common.errors import ConfigError, DataError, did_you_mean
+from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.foreign.code import contained
 from common.plugins import Table
 from common.tables.reading import TABLE_SUFFIXES, is_table
@@ -71,6 +73,7 @@ def load_dataset(
     label_column: str = "label",
     client_column: str = "",
     group_column: str = "",
+    split_column: str = "",
     table_schema: Path | None = None,
     task: str = "auto",
     test_fraction: float = 0.2,
@@ -81,8 +84,8 @@ def load_dataset(
 
     A name of the table wins over a file of that name. The columns are for a table without a schema;
     without a `client_column` there are no natural clients, without a `group_column` rows are held
-    out one by one. With a schema there may be several tables, with commas between: a natural client
-    each, prepared as the real site does it.
+    out one by one, and a `split_column` says which are. With a schema there may be several tables,
+    with commas between: a natural client each, prepared as the real site does it.
 
     Without a test split of its own, a data set gives up `test_fraction` (0 to 1, exclusive) of its
     rows, drawn from `seed`; otherwise both are unused. A site's table draws by its site alone.
@@ -116,7 +119,7 @@ def load_dataset(
                 "check proposes one"
             )
         name = paths[0].stem
-        rows = read_own(paths[0], label_column, client_column, group_column, task)
+        rows = read_own(paths[0], label_column, client_column, group_column, task, split_column)
         _require_classes(rows, str(paths[0]))
     rng = seeds.generator(seed, "test-split", name)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
@@ -143,10 +146,13 @@ def task_of(name_or_path: str, label_column: str, table_schema: Path | None) -> 
 
 def _of_task(dataset: Dataset, task: str, own: str) -> Dataset:
     """Return a data set for a task; its own where that is ``auto``."""
-    if task == "regression" and dataset.measure is None:
+    if task in ("regression", "survival") and dataset.task != task:
+        lacks, bring = {
+            "regression": ("no quantities", "a table whose label is one"),
+            "survival": ("no times", "a table with a column of kind 'time' in its schema"),
+        }[task]
         raise ConfigError(
-            f"task = 'regression': {dataset.name} has no quantities; leave task out, or bring a "
-            "table whose label is one"
+            f"task = {task!r}: {dataset.name} has {lacks}; leave task out, or bring {bring}"
         )
     wanted = own if task == "auto" else task
     return dataset.of_classes() if wanted == "classification" else dataset
@@ -170,6 +176,7 @@ def load_site_file(
     site: str,
     label_column: str = "label",
     group_column: str = "",
+    split_column: str = "",
     classes: tuple[str, ...] = (),
     table_schema: Path | None = None,
     test_fraction: float = 0.2,
@@ -185,6 +192,7 @@ def load_site_file(
         site: the site's id.
         label_column: of a table without a schema.
         group_column: likewise; rows of one value are held out together. Empty: none.
+        split_column: likewise; says which rows are for testing. Empty: none.
         classes: all classes of the federation in their common order; without them, the classes
             are those that occur here, sorted.
         table_schema: the federation's, which then says all this.
@@ -195,14 +203,18 @@ def load_site_file(
     """
     if table_schema is not None:
         return _of_table(path, TableSchema.read(table_schema), name, site, test_fraction)
-    rows = _of_classes(_read_site(path.absolute(), name, label_column, group_column), classes, path)
+    rows = _of_classes(
+        _read_site(path.absolute(), name, label_column, group_column, split_column), classes, path
+    )
     _require_classes(rows, str(path))
     rng = seeds.generator(0, "test-split", site)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     return standardised(name, rows, test)
 
 
-def class_names(path: Path, label_column: str = "label", group_column: str = "") -> tuple[str, ...]:
+def class_names(
+    path: Path, label_column: str = "label", group_column: str = "", split_column: str = ""
+) -> tuple[str, ...]:
     """Return the sorted classes that occur in a .csv, an .npz or a folder of images.
 
     The group column of a table may hold words.
@@ -211,13 +223,18 @@ def class_names(path: Path, label_column: str = "label", group_column: str = "")
         ConfigError: no such thing.
         DataError: a file that is missing, damaged or unfit.
     """
-    return read_own(Path(locate(str(path))), label_column, "", group_column).class_names
+    own = Path(locate(str(path)))
+    read = read_own(own, label_column, "", group_column, split_column=split_column)
+    return read.class_names
 
 
-def _read_site(path: Path, name: str, label_column: str, group_column: str) -> Rows:
+def _read_site(
+    path: Path, name: str, label_column: str, group_column: str, split_column: str
+) -> Rows:
     read = DATASETS[name].read_site if name in DATASETS else None
     if read is None:
-        return read_own(Path(locate(str(path))), label_column, "", group_column)
+        own = Path(locate(str(path)))
+        return read_own(own, label_column, "", group_column, split_column=split_column)
     if not path.exists():
         raise DataError(f"dataset={name}: there is no file {path}")
     return read(path)
@@ -264,7 +281,7 @@ def locate(name_or_path: str) -> str:
     if path.is_dir() or (is_file and path.is_file()):
         return str(path)
     if "," in name_or_path:
-        return ",".join(map(_located_table, name_or_path.split(",")))
+        return ",".join(of_each(name_or_path.split(","), _located_table))
     if is_file:
         raise DataError(f"dataset={name_or_path}: there is no file {path}")
     if path.exists():
@@ -288,11 +305,13 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ConfigError(f"two tables are called {twice!r}: a site goes by its file's name")
-    sites = [
-        _of_table(path, table_schema, name, name, fraction)
-        for path, name in zip(paths, names, strict=True)
-    ]
+    sites = of_each(
+        zip(paths, names, strict=True),
+        lambda own: _of_table(own[0], table_schema, own[1], own[1], fraction),
+    )
+    alike = all(site.preprocessing == sites[0].preprocessing for site in sites)
     has_quantities = sites[0].measure is not None
+    times = sites[0].task == "survival"
     return replace(
         sites[0],
         name="+".join(names),
@@ -306,17 +325,41 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         test_quantities=np.concatenate([site.test_targets for site in sites])
         if has_quantities
         else None,
+        train_times=np.concatenate([_known(site.train_times) for site in sites]) if times else None,
+        test_times=np.concatenate([_known(site.test_times) for site in sites]) if times else None,
+        train_weights=np.concatenate([_known(site.train_weights) for site in sites])
+        if table_schema.weight
+        else None,
         train_owner=np.repeat(np.arange(len(sites)), [len(site.train_y) for site in sites]),
         test_owner=np.repeat(np.arange(len(sites)), [len(site.test_y) for site in sites]),
         owner_names=tuple(names),
-        train_group=_groups_of(sites),
-        preprocessing=None,  # each site has its own
+        train_group=_joined_groups([site.train_group for site in sites]),
+        test_group=_joined_groups([site.test_group for site in sites]),
+        preprocessing=sites[0].preprocessing if alike else _by_site(sites[0]),
     )
 
 
-def _groups_of(sites: Sequence[Dataset]) -> IntArray | None:
-    """Return which training rows of several sites belong together; rows of two sites do not."""
-    groups = [site.train_group for site in sites]
+def _by_site(site: Dataset) -> Preprocessing:
+    """Return what is the same where every site prepares its rows by figures of its own."""
+    made = site.preprocessing
+    assert made is not None  # every table has one
+    return Preprocessing(
+        scaling="site",
+        input_shape=made.input_shape,
+        classes=made.classes,
+        columns=made.columns,
+        limits=made.limits,
+        risk=made.risk,
+    )
+
+
+def _known(values: NDArray[np.float64] | None) -> NDArray[np.float64]:
+    assert values is not None  # the schema has a column of them
+    return values
+
+
+def _joined_groups(groups: Sequence[IntArray | None]) -> IntArray | None:
+    """Return which rows of several sites belong together; rows of two sites do not."""
     known = [group for group in groups if group is not None]
     if len(known) < len(groups):
         return None
@@ -329,6 +372,18 @@ def _of_table(
 ) -> Dataset:
     rows, fitted = site_table(path, table_schema, site=site, test_fraction=fraction)
     assert rows.test is not None  # it holds rows out
-    dataset = standardised(name, rows, rows.test)
+    dataset = standardised(name, rows, rows.test, _common_figures(table_schema))
     assert dataset.preprocessing is not None
     return replace(dataset, preprocessing=dataset.preprocessing.with_table(fitted))
+
+
+def _common_figures(table_schema: TableSchema) -> Figures | None:
+    """Return mean and 1 / deviation (1, features) of all sites; None where each has its own."""
+    if table_schema.scaling == "site":
+        return None
+    means, deviations = (
+        np.concatenate([getattr(column, key) for column in table_schema.features])[None]
+        for key in ("means", "deviations")
+    )
+    scale = np.divide(1.0, deviations, out=np.zeros_like(deviations), where=deviations > 0)
+    return means, scale

@@ -16,6 +16,9 @@ from common.tables.measure import Measure
 __all__ = ["Dataset", "standardised", "standardised_again"]
 
 
+Figures = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """Training and test rows, standardised, with the natural client of each row where there is one.
@@ -48,8 +51,16 @@ class Dataset:
     test_quantities: NDArray[np.float32] | None = None
     measure: Measure | None = None
     """Of the quantities; None: classes are learnt, or masks."""
+    train_times: NDArray[np.float64] | None = None
+    """(n,): how long each row was followed, where that is the task; train_y is then 1 where the
+    event ended it."""
+    test_times: NDArray[np.float64] | None = None
+    train_weights: NDArray[np.float64] | None = None
+    """(n,): how much each training row counts, 0 or more; None: all alike."""
     train_group: IntArray | None = None
     """(n,): training rows of one number belong together, as those of one patient."""
+    test_group: IntArray | None = None
+    """(n,): the same of test rows."""
     preprocessing: Preprocessing | None = None
     """How the features were made of raw rows; None where there is no one way."""
 
@@ -65,12 +76,15 @@ class Dataset:
             )
         self._check_part("train", self.train_x, self.train_y, self.train_owner)
         self._check_part("test", self.test_x, self.test_y, self.test_owner)
-        if self.train_group is not None and self.train_group.shape != (len(self.train_x),):
-            raise DataError(f"{self.name}: {self.train_group.shape} groups of training rows")
+        self._check_groups("training", self.train_x, self.train_group)
+        self._check_groups("test", self.test_x, self.test_group)
         self._check_masks("train", self.train_x, self.train_masks)
         self._check_masks("test", self.test_x, self.test_masks)
         self._check_quantities("train", self.train_y, self.train_quantities)
         self._check_quantities("test", self.test_y, self.test_quantities)
+        self._check_times("train", self.train_y, self.train_times)
+        self._check_times("test", self.test_y, self.test_times)
+        self._check_weights()
 
     def _check_part(self, part: str, x: Array, y: Array, owner: Array | None) -> None:
         what = f"{self.name}: {part}"
@@ -84,6 +98,10 @@ class Dataset:
             raise DataError(f"{what}_owner and owner_names must be given together")
         if owner is not None:
             _check_numbers(f"{what}_owner", owner, len(x), len(self.owner_names))
+
+    def _check_groups(self, part: str, x: Array, group: Array | None) -> None:
+        if group is not None and group.shape != (len(x),):
+            raise DataError(f"{self.name}: {group.shape} groups of {len(x)} {part} rows")
 
     def _check_masks(self, part: str, x: Array, masks: Array | None) -> None:
         if (masks is None) != (x.ndim != 5):
@@ -108,32 +126,76 @@ class Dataset:
             )
         require_finite(quantities, f"{self.name}: {part}_quantities")
 
+    def _check_times(self, part: str, y: Array, times: Array | None) -> None:
+        if times is None:
+            return
+        if times.shape != y.shape or times.dtype != np.float64 or self.num_classes != 2:
+            raise DataError(
+                f"{self.name}: {part}_times are {times.dtype} of shape {times.shape}; expected "
+                f"float64 {y.shape}, and two classes"
+            )
+        require_finite(times, f"{self.name}: {part}_times")
+        if times.min() < 0:
+            raise DataError(f"{self.name}: {part}_times holds {times.min()}; expected 0 or more")
+
+    def _check_weights(self) -> None:
+        weights = self.train_weights
+        if weights is None:
+            return
+        if weights.shape != self.train_y.shape or weights.dtype != np.float64:
+            raise DataError(
+                f"{self.name}: train_weights are {weights.dtype} of shape {weights.shape}; "
+                f"expected float64 {self.train_y.shape}"
+            )
+        require_finite(weights, f"{self.name}: train_weights")
+        if weights.min() < 0 or not weights.any():
+            raise DataError(
+                f"{self.name}: the training rows' weights are from {weights.min():g} to "
+                f"{weights.max():g}; expected 0 or more, and one above 0"
+            )
+
+    @property
+    def task(self) -> str:
+        """What is learnt: ``classification``, ``regression`` or ``survival``; masks are classes."""
+        if self.train_times is not None:
+            return "survival"
+        return "classification" if self.measure is None else "regression"
+
     @property
     def train_targets(self) -> Array:
-        """What a model is to say of each training row: its mask, quantity, or else class."""
+        """What a model is to say of each training row: its mask, quantity, or else class.
+
+        Of survival (n, 2) float64: how long it was followed, and whether the event ended that.
+        """
+        if self.train_times is not None:
+            return np.stack([self.train_times, self.train_y], axis=1)
         return _first_of(self.train_masks, self.train_quantities, self.train_y)
 
     @property
     def test_targets(self) -> Array:
         """The same of each test row."""
+        if self.test_times is not None:
+            return np.stack([self.test_times, self.test_y], axis=1)
         return _first_of(self.test_masks, self.test_quantities, self.test_y)
 
     @property
     def num_outputs(self) -> int:
         """How many numbers a network says of a row."""
-        return self.num_classes if self.measure is None else 1
+        return self.num_classes if self.task == "classification" else 1
 
     def of_classes(self) -> "Dataset":
         """Return the same with the classes to be learnt, even where there are quantities."""
-        if self.measure is None:
+        if self.task == "classification":
             return self
         made = self.preprocessing
         return replace(
             self,
             train_quantities=None,
             test_quantities=None,
+            train_times=None,
+            test_times=None,
             measure=None,
-            preprocessing=made and made.model_copy(update={"limits": None}),
+            preprocessing=made and made.model_copy(update={"limits": None, "risk": None}),
         )
 
     @property
@@ -161,8 +223,12 @@ def _check_numbers(what: str, numbers: Array, rows: int, limit: int) -> None:
         raise DataError(f"{what}: row {row} holds {numbers[row]}; expected 0 to {limit - 1}")
 
 
-def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
+def standardised(
+    name: str, rows: Rows, test: NDArray[np.bool_], figures: Figures | None = None
+) -> Dataset:
     """Return rows as a data set, each feature by the mean and deviation of its training rows.
+
+    ``figures`` are mean and 1 / deviation of each feature, where all sites share them.
 
     Raises:
         DataError: no row is for training, or none for testing.
@@ -172,7 +238,7 @@ def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         if not chosen.any():
             raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
     train = np.flatnonzero(~test)
-    mean, scale = mean_and_scale(rows.x, train)
+    mean, scale = figures or mean_and_scale(rows.x, train)
     owner, masks, measure = rows.owner, rows.masks, rows.measure
     quantities = None
     if measure is not None and rows.quantities is not None:
@@ -193,8 +259,12 @@ def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
         test_masks=None if masks is None else masks[test],
         train_quantities=None if quantities is None else quantities[~test],
         test_quantities=None if quantities is None else quantities[test],
+        train_times=None if rows.times is None else rows.times[~test],
+        test_times=None if rows.times is None else rows.times[test],
+        train_weights=None if rows.weights is None else rows.weights[~test],
         measure=measure,
         train_group=None if rows.group is None else rows.group[~test],
+        test_group=None if rows.group is None else rows.group[test],
         preprocessing=Preprocessing(
             scaling="common",
             input_shape=rows.x.shape[1:],
@@ -203,6 +273,7 @@ def standardised(name: str, rows: Rows, test: NDArray[np.bool_]) -> Dataset:
             mean=tuple(mean.ravel().tolist()),
             scale=tuple(scale.ravel().tolist()),
             limits=None if measure is None else measure.limits,
+            risk=None if rows.times is None else True,
         ),
     )
 

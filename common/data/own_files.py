@@ -17,6 +17,7 @@ def read_own(
     client_column: str = "",
     group_column: str = "",
     task: str = "classification",
+    split_column: str = "",
 ) -> Rows:
     """Return the rows of a file or folder; :class:`DataError` if it is damaged or unfit.
 
@@ -29,7 +30,7 @@ def read_own(
         return read_image_folder(path)
     if path.suffix.lower() == ".npz":
         return read_npz(path, task)
-    return read_table(path, label_column, client_column, group_column, task)
+    return read_table(path, label_column, client_column, group_column, task, split_column)
 
 
 def own_task(path: Path, label_column: str) -> str:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError, did_you_mean, quotable
 from common.tables import cells
+from common.tables.decoding import TEST_WORDS, TRAIN_WORDS
 from common.tables.measure import measure_of
 from common.tables.profiles import profile
 from common.tables.proposing import is_continuous
@@ -26,8 +27,9 @@ def read_table(
     client_column: str = "",
     group_column: str = "",
     task: str = "classification",
+    split_column: str = "",
 ) -> Rows:
-    """Return the rows of a table with a header; `client_column` and `group_column` may be empty.
+    """Return the rows of a table with a header; all columns but the label's may be empty.
 
     Every other column is a feature and must hold a number in every row. Labels and clients may be
     whole numbers or texts, numbered in their sorted order. With ``task`` regression the label is a
@@ -43,6 +45,8 @@ def read_table(
         special.append(_named(raw, "client-column", client_column))
     if group_column:
         special.append(_named(raw, "group-column", group_column))
+    if split_column:
+        special.append(_named(raw, "split-column", split_column))
     features = tuple(name for name in raw.names if name not in special)
     if not features:
         raise DataError(f"{path.name}: no feature columns besides {', '.join(raw.names)}")
@@ -63,6 +67,7 @@ def read_table(
         class_names,
         owner,
         owner_names,
+        test=_test_marks(raw, split_column) if split_column else None,
         group=group,
         columns=features,
         quantities=quantities,
@@ -141,6 +146,19 @@ def _values(raw: RawTable, name: str) -> tuple[tuple[str, ...], IntArray]:
     place = {value: number for number, value in enumerate(names)}
     numbers = np.array([place[value] for value in found], np.int64)
     return names, numbers[encoded.indices.to_numpy()]
+
+
+def _test_marks(raw: RawTable, name: str) -> NDArray[np.bool_]:
+    """Return which rows a column says are for testing; both parts must have some."""
+    words = [value.lower() for value in cells.values(raw.column(name)).to_pylist()]
+    test = np.isin(words, TEST_WORDS)
+    wrong = ~test & ~np.isin(words, TRAIN_WORDS)
+    if wrong.any():
+        raise _refused(raw, name, int(wrong.argmax()), "neither train nor test")
+    if test.all() or not test.any():
+        part = "training" if test.all() else "testing"
+        raise DataError(f"{raw.path.name}: column {name!r} says of no row that it is for {part}")
+    return test
 
 
 def _check_classes(raw: RawTable, label: str, classes: tuple[str, ...]) -> None:

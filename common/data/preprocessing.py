@@ -4,7 +4,7 @@ A run keeps it beside its models, as JSON: whoever has both can predict.
 """
 
 from functools import cached_property
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,10 @@ from common.errors import DataError, quotable
 from common.schema import kebab_case
 from common.tables.fitting import FittedTable
 from common.tables.measure import Measure
+from common.tables.transformer import column_transformer
+
+if TYPE_CHECKING:
+    from sklearn.pipeline import Pipeline
 
 __all__ = ["Preprocessing"]
 
@@ -47,6 +51,8 @@ class Preprocessing(BaseModel):
     """1 / standard deviation of each; 0: constant in training, and so of no meaning."""
     limits: tuple[float, ...] | None = None
     """Between the classes of a label that is a quantity, of which the network says one number."""
+    risk: bool | None = None
+    """Whether the network says one number, the larger the sooner the event; None: it does not."""
 
     table: FittedTable | None = None
     """How the cells of a table became the features that are scaled; None: they are its columns."""
@@ -104,6 +110,38 @@ class Preprocessing(BaseModel):
             return np.array(numbers, np.int64)
         return np.array(self.classes)
 
+    def pipeline(self) -> "Pipeline":
+        """Return the same of a table's rows as a fitted pipeline of scikit-learn.
+
+        It takes a pandas DataFrame of raw rows and gives (n, features) float64: a
+        ``ColumnTransformer``, then a ``StandardScaler``. A network takes them as float32.
+
+        Raises:
+            DataError: rows of images or signals, or figures that only a site knows.
+        """
+        from pandas import DataFrame
+        from sklearn.compose import ColumnTransformer
+        from sklearn.pipeline import Pipeline
+        from sklearn.preprocessing import StandardScaler
+
+        self._require_figures()
+        if not self.columns:
+            raise DataError(
+                "the run's rows are no table with names: use run.predict or run.network"
+            )
+        if self.table is not None:
+            columns = column_transformer(self.table)
+        else:
+            columns = ColumnTransformer([("numbers", "passthrough", [*self.columns])])
+            columns.fit(DataFrame(np.zeros((1, len(self.columns))), columns=[*self.columns]))
+        scaling = StandardScaler().fit(np.zeros((1, len(self.columns))))
+        scale = np.array(self.scale)
+        scaling.mean_ = np.array(self.mean)
+        # what never varied becomes 0, whatever it is in new rows
+        scaling.scale_ = np.divide(1.0, scale, out=np.full_like(scale, np.inf), where=scale > 0)
+        scaling.var_ = np.where(scale > 0, scaling.scale_, 0.0) ** 2
+        return Pipeline([("columns", columns), ("scaling", scaling)])
+
     def prepared(self, raw: Array) -> NDArray[np.float32]:
         """Return raw rows (n, ...) as the network takes them, (n, *input_shape).
 
@@ -111,16 +149,19 @@ class Preprocessing(BaseModel):
             DataError: rows of another shape, values that are no finite numbers, or figures that
                 only a site knows.
         """
-        if self.scaling != "common":
-            raise DataError(
-                "the run's sites prepared their rows by figures of their own; name the site's file "
-                "by --site, or use coterie.load_network on rows that you prepare yourself"
-            )
+        self._require_figures()
         x = self._shaped(np.asarray(raw))
         require_finite(x, "the rows")
         along = (1, -1, *(1 for _ in self.input_shape[1:]))
         mean, scale = (np.reshape(figures, along) for figures in (self.mean, self.scale))
         return scaled(x, np.arange(len(x)), mean, scale)
+
+    def _require_figures(self) -> None:
+        if self.scaling != "common":
+            raise DataError(
+                "the run's sites prepared their rows by figures of their own; name the site's file "
+                "by --site, or use coterie.load_network on rows that you prepare yourself"
+            )
 
     def _shaped(self, x: Array) -> Array:
         """Return rows in the shape they must have; images of one channel may lack its axis."""

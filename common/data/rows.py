@@ -55,6 +55,13 @@ class Rows:
     measure: Measure | None = None
     """Of the quantities."""
 
+    times: NDArray[np.float64] | None = None
+    """(n,): how long each row was followed, 0 or more, where that is the task; y is then 1 where
+    the event ended it, and 0 where nobody looked any more."""
+
+    weights: NDArray[np.float64] | None = None
+    """(n,): how much each row counts in training, 0 or more; None: all alike."""
+
     def __post_init__(self) -> None:
         if self.x.ndim not in (2, 3, 4, 5):
             raise DataError(
@@ -62,7 +69,7 @@ class Rows:
             )
         parts = (
             *(self.x, self.y, self.owner, self.test, self.group, self.masks),
-            self.quantities,
+            *(self.quantities, self.times, self.weights),
         )
         lengths = {len(part) for part in parts if part is not None}
         if len(lengths) != 1 or 0 in self.x.shape:
@@ -75,3 +82,7 @@ class Rows:
             raise DataError("quantities and their measure must be given together")
         if self.quantities is not None:
             require_finite(self.quantities, "the label")
+        if self.times is not None:
+            require_finite(self.times, "the time")
+            if len(self.class_names) != 2 or self.times.min() < 0:
+                raise DataError("times must be 0 or more, and their label must have two classes")

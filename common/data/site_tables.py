@@ -3,18 +3,20 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common import seeds
 from common.data.holding_out import hold_out
-from common.data.rows import Rows
+from common.data.rows import IntArray, Rows
 from common.errors import DataError
-from common.tables.decoding import decoded
+from common.tables.common_sums import CommonSums
+from common.tables.decoding import DecodedTable, decoded
 from common.tables.fitting import FittedTable
 from common.tables.measure import Measure
 from common.tables.reading import read_raw
 from common.tables.table_schema import TableSchema
 
-__all__ = ["site_table"]
+__all__ = ["site_sums", "site_table"]
 
 
 def site_table(
@@ -28,6 +30,40 @@ def site_table(
     Raises:
         DataError: a line for each problem of the file.
     """
+    table, y, names, measure, test = _read(path, table_schema, site, test_fraction)
+    fitted = FittedTable.of(table_schema, table.features, ~test)
+    x = fitted.features(table.features)
+    rows = Rows(
+        x,
+        y,
+        names,
+        test=test,
+        group=table.group,
+        columns=fitted.names,
+        quantities=table.label if measure else None,
+        measure=measure,
+        times=table.time,
+        weights=table.weight,
+    )
+    return rows, fitted
+
+
+def site_sums(
+    path: Path, table_schema: TableSchema, *, site: str, test_fraction: float
+) -> CommonSums:
+    """Return what the training rows of a site's file add to the figures of all sites.
+
+    Raises:
+        DataError: a line for each problem of the file.
+    """
+    table, y, _, _, test = _read(path, table_schema, site, test_fraction)
+    return CommonSums.of(site, table_schema, table.features[~test], y[~test])
+
+
+def _read(
+    path: Path, table_schema: TableSchema, site: str, test_fraction: float
+) -> tuple[DecodedTable, IntArray, tuple[str, ...], Measure | None, NDArray[np.bool_]]:
+    """Return a site's rows, their classes with names and measure, and which are for testing."""
     table = decoded(read_raw(path), table_schema)
     assert table.label is not None  # it was asked for
     is_quantity = table_schema.task == "regression"
@@ -39,16 +75,4 @@ def site_table(
     test = hold_out(bare, test_fraction, rng) if table.test is None else table.test
     if test.all():
         raise DataError(f"{path}: no row is left for training")
-    fitted = FittedTable.of(table_schema, table.features[~test])
-    x = fitted.features(table.features)
-    rows = Rows(
-        x,
-        y,
-        names,
-        test=test,
-        group=table.group,
-        columns=fitted.names,
-        quantities=table.label if measure else None,
-        measure=measure,
-    )
-    return rows, fitted
+    return table, y, names, measure, test

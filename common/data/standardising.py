@@ -26,7 +26,7 @@ def mean_and_scale(
     sums, squares = np.zeros_like(near), np.zeros_like(near)
     lowest, highest = np.full_like(near, np.inf), np.full_like(near, -np.inf)
     for chunk in chunks(x, len(rows)):
-        values = x[rows[chunk]]
+        values = np.ascontiguousarray(x[rows[chunk]])  # the same sums however x lies in memory
         np.minimum(lowest, values.min(axis=axes, keepdims=True), out=lowest)
         np.maximum(highest, values.max(axis=axes, keepdims=True), out=highest)
         part = values.astype(np.float64)

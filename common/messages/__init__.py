@@ -24,6 +24,14 @@ from common.messages.contents import (
     with_figures,
     with_usage,
 )
+from common.messages.final_evaluation import (
+    CALIBRATION,
+    COUNTS,
+    FIGURES_OF_RESAMPLES,
+    FinalReport,
+    ScoreCounts,
+    ThresholdOrder,
+)
 from common.messages.form import check_form
 from common.messages.keys import (
     ARRAYS,
@@ -33,6 +41,7 @@ from common.messages.keys import (
     EMBEDDED_ROWS,
     EVALUATE,
     FIGURES,
+    FINAL_EVALUATION,
     FINE_TUNE,
     INTRODUCE,
     LABEL_HISTOGRAM,
@@ -42,6 +51,7 @@ from common.messages.keys import (
     PROBE_ROWS,
     RECORD,
     REPRESENTATIONS,
+    SCORE_COUNTS,
     TRAIN,
     TRAIN_CHOICE,
     USAGE,
@@ -74,22 +84,27 @@ from common.messages.records import (
     Usage,
     check_range,
 )
-from common.messages.releases import DISCLOSURES, RELEASES
+from common.messages.releases import DISCLOSURES, GIVEN_OUT, RELEASES
 from common.messages.row_descriptions import BASES, EMBEDDED, BasesReport, EmbeddedReport
 from common.messages.template import Template, check_arrays
 
 __all__ = [
     "ARRAYS",
     "BASES",
+    "CALIBRATION",
     "CHOOSE",
     "CLASS_BASES",
     "CLASS_STATISTICS",
+    "COUNTS",
     "DISCLOSURES",
     "EMBEDDED",
     "EMBEDDED_ROWS",
     "EVALUATE",
     "FIGURES",
+    "FIGURES_OF_RESAMPLES",
+    "FINAL_EVALUATION",
     "FINE_TUNE",
+    "GIVEN_OUT",
     "INTRODUCE",
     "LABEL_HISTOGRAM",
     "LOSS",
@@ -106,6 +121,7 @@ __all__ = [
     "RELEASES",
     "REPRESENTATIONS",
     "ROWS_SEEN",
+    "SCORE_COUNTS",
     "TRAIN",
     "TRAIN_CHOICE",
     "USAGE",
@@ -114,6 +130,7 @@ __all__ = [
     "ChoiceReport",
     "EmbeddedReport",
     "EvaluateReport",
+    "FinalReport",
     "FineTuneReport",
     "Introduction",
     "LabelHistogram",
@@ -130,8 +147,10 @@ __all__ = [
     "Record",
     "ReleaseNote",
     "RepresentationReport",
+    "ScoreCounts",
     "TaskFigures",
     "Template",
+    "ThresholdOrder",
     "TrainReport",
     "Usage",
     "apart",

@@ -226,6 +226,8 @@ class Objective:
     learn: Learn
     words: str
     """What a federation gets by it, as a report says it."""
+    source: str = ""
+    """Paper and equation or algorithm."""
     is_personal: bool = False
     """Whether sites keep whole models of their own, which are then what a site uses."""
     sharing: Sharing = Sharing()

@@ -10,17 +10,38 @@ from flwr.app import MessageType
 
 from common.errors import MessageError
 from common.messages import MOST_SECONDS, Record, check_range
+from common.pilot.verdicts import Verdict
 
-__all__ = ["DITTO", "FEDAVG", "LOCAL", "PILOT_LOOK", "PILOT_TRAIN", "PilotLook", "PilotOrder"]
-__all__ += ["PilotTrained"]
+__all__ = [
+    "DITTO",
+    "FEDAVG",
+    "LOCAL",
+    "METRICS",
+    "PILOT_LOOK",
+    "PILOT_SUM",
+    "PILOT_TELL",
+    "PILOT_TRAIN",
+    "PilotCommon",
+    "PilotLook",
+    "PilotOrder",
+    "PilotTold",
+    "PilotTrained",
+]
 
 PILOT_TRAIN = f"{MessageType.TRAIN}.pilot_round"
 PILOT_LOOK = f"{MessageType.QUERY}.pilot_look"
+PILOT_SUM = f"{MessageType.TRAIN}.pilot_for_sum"
+"""Of a secure sum: its further steps are those of every sum."""
+PILOT_TELL = f"{MessageType.QUERY}.pilot_tell"
 
 LOCAL, DITTO, FEDAVG = "local", "ditto", "fedavg"
 """Names of candidates; the others are groupings."""
 
+METRICS = ("accuracy", "balanced-accuracy")
+"""That judge a site."""
+
 _MOST_ROUNDS = 10_000
+_MOST_POINTS = 200
 
 
 @dataclass(frozen=True)
@@ -55,8 +76,6 @@ class PilotTrained(Record):
 
     site: str
     round: int
-    examples: list[int]
-    """Training rows in each fold."""
     values: list[float]
     """Share of the rows held out that each shared candidate's models, as received, got right; 0
     where none is held out."""
@@ -107,3 +126,90 @@ class PilotLook(Record):
             check_range("covariance", value, -1, 1)
         if self.held_out:
             check_range("floor", self.floor, 1e-24, 1)
+
+
+# Under secure sums --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class PilotCommon(Record):
+    """What ``query.pilot_tell`` brings beside the models: what all sites have in common."""
+
+    round: int
+    """The last one played."""
+    folds: int
+    full: int
+    best: str
+    """Candidate."""
+    rise: float
+    """Of FedAvg's models, see :class:`common.pilot.forecast.Played`."""
+    ones: list[str]
+    """Candidates, one entry for each pair that is compared."""
+    others: list[str]
+    sites: int
+    means: list[float]
+    errors: list[float]
+    spreads: list[float]
+    noises: list[float]
+    """See :class:`common.pilot.shrinkage.AllSites`."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no server can have found."""
+        check_range("round", self.round, 1, _MOST_ROUNDS)
+        check_range("full", self.full, 1, _MOST_ROUNDS)
+        check_range("folds", self.folds, 2, 20)
+        check_range("sites", self.sites, 0, 1_000_000)
+        check_range("rise", self.rise, -100, 100)
+        columns = (self.others, self.means, self.errors, self.spreads, self.noises)
+        if any(len(column) != len(self.ones) for column in columns):
+            raise MessageError("pairs of candidates with lists of unequal lengths")
+        for value in self.means:
+            check_range("means", value, -_MOST_POINTS, _MOST_POINTS)
+        for value in (*self.errors, *self.noises):
+            check_range("errors", value, 1e-9, 1e6)
+        for value in self.spreads:
+            check_range("spreads", value, 0, 1e6)
+
+
+@dataclass(frozen=True)
+class PilotTold(Record):
+    """What a site says that judged its own folds: its verdict, and more if its owner agrees."""
+
+    site: str
+    round: int
+    verdict: str
+    about: str
+    recommended: str
+    metric: str
+    held_out: int
+    units: int
+    needed: int
+    """Units that it would take to tell; 0: none, no number would do, or the site keeps it."""
+    candidates: list[str]
+    """Of the lists below; empty: the site keeps its figures."""
+    alone: float
+    """0 where it keeps it."""
+    values: list[float]
+    changes: list[float]
+    errors: list[float]
+    measured: list[float]
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse what no site can have found."""
+        check_range("seconds", self.seconds, 0, MOST_SECONDS)
+        check_range("alone", self.alone, 0, 1)
+        if self.verdict not in tuple(Verdict):
+            raise MessageError(f"verdict = {self.verdict!r}: none that a pilot has")
+        if self.metric not in METRICS:
+            raise MessageError(f"metric = {self.metric!r}: none of {', '.join(METRICS)}")
+        check_range("needed", self.needed, 0, 2**62)
+        columns = (self.values, self.changes, self.errors, self.measured)
+        if any(len(column) != len(self.candidates) for column in columns):
+            raise MessageError("candidates with lists of unequal lengths")
+        for value in self.values:
+            check_range("values", value, 0, 1)
+        for value in (*self.changes, *self.measured):
+            check_range("changes", value, -_MOST_POINTS, _MOST_POINTS)
+        for value in self.errors:
+            check_range("errors", value, 0, 1e6)

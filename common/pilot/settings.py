@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PLAYED_BY", "PilotSettings"]
 
-PLAYED_BY = "ot-groups"
-"""The strategy that plays it."""
+PLAYED_BY = ("ot-groups", "fedavg")
+"""Strategies that play it: with the costs beside it, or alone."""
 
 
 class PilotSettings(PieceSettings):
@@ -21,14 +21,14 @@ class PilotSettings(PieceSettings):
 
     pilot: bool = Field(
         False,
-        description="ot-groups: play a few rounds on folds of the training rows and say who gains; "
-        "coterie precheck does unless told not to",
+        description="ot-groups, fedavg: play a few rounds on folds of the training rows after the "
+        "last round and say who gains; coterie precheck does unless told not to",
     )
     pilot_folds: int = Field(
         3, ge=2, le=20, description="pilot: parts of each site's training rows, each held out once"
     )
     pilot_rounds: int = Field(
-        5, ge=1, le=100, description="pilot: rounds before the first look; as many again if unclear"
+        5, ge=1, le=100, description="pilot: rounds to the first look; as many again while unclear"
     )
     pilot_minutes: float = Field(
         0,
@@ -36,27 +36,36 @@ class PilotSettings(PieceSettings):
         description="pilot: begin no round that would end later; 0: take as long as needed",
     )
 
+    def discloses(self, settings: "Settings") -> frozenset[str]:
+        """Return what a site tells beside its verdict where the server sees sums only."""
+        return frozenset({"pilot-change"}) if self.pilot and settings.secagg else frozenset()
+
     def check(self, settings: "Settings") -> None:
         """Refuse what the pilot cannot play."""
         if not self.pilot:
             return
-        if settings.strategy != PLAYED_BY:
+        if settings.strategy not in PLAYED_BY:
             raise ValueError(
                 f"pilot = True: strategy = {settings.strategy} does not play it; use "
-                f"strategy={PLAYED_BY}, as coterie precheck does"
+                f"strategy={PLAYED_BY[0]}, as coterie precheck does, or strategy={PLAYED_BY[1]}, "
+                "which asks for no costs"
             )
         if settings.objective != "fedavg":
             raise ValueError(
                 f"objective = {settings.objective}: the pilot plays training alone, FedAvg and "
                 "Ditto itself; leave objective out, or set pilot=false"
             )
-        if settings.secagg or settings.update_privacy != "none":
-            key = "secagg" if settings.secagg else "update-privacy"
+        if settings.secagg and settings.strategy != PLAYED_BY[1]:
             raise ValueError(
-                f"{key} = {getattr(settings, key.replace('-', '_'))}: the pilot sends each site's "
-                "models as they are; set pilot=false"
+                f"secagg = True: strategy = {settings.strategy} asks for what a model makes of "
+                f"single rows; use strategy={PLAYED_BY[1]}, whose server reads sums only"
             )
-        if settings.task == "regression" or has_masks(settings.dataset):
+        if settings.update_privacy != "none":
+            raise ValueError(
+                f"update-privacy = {settings.update_privacy}: the pilot adds no noise to the "
+                "models that it sends; set pilot=false, or secagg=true in place of the noise"
+            )
+        if settings.task in ("regression", "survival") or has_masks(settings.dataset):
             what = f"dataset = {settings.dataset!r}, task = {settings.task}"
             raise ValueError(
                 f"{what}: there are no classes, and the pilot counts rows classified right; set "

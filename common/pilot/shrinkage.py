@@ -11,15 +11,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.pilot.outcomes import Change
+from common.pilot.outcomes import Change, FloatArray
 
-__all__ = ["FEWEST", "AllSites", "Z", "interval", "over_sites", "shrunk"]
+__all__ = [
+    "FEWEST",
+    "UNIT",
+    "AllSites",
+    "Z",
+    "first_sums",
+    "in_common",
+    "interval",
+    "over_sites",
+    "second_sums",
+    "shrunk",
+    "spread_of",
+]
 
 Z = 1.6448536269514722
 """Standard errors on each side of a 90 % interval."""
 
 FEWEST = 4
 """Sites for shrinkage: it gains from here on (James & Stein)."""
+
+UNIT = 10.0
+"""Points in the unit of sums."""
+_SUREST = 0.1
+"""Points, the least error that a change is taken to have beside others."""
 
 
 @dataclass(frozen=True)
@@ -41,27 +58,65 @@ class AllSites:
     noise: float
 
 
+def first_sums(of: Change | None) -> FloatArray:
+    """Return what a site puts into the sums from which the spread is told, (5,); None: zeros.
+
+    1, w, w^2, w y and w y^2 of its change y with w = 1 / v, in units of ten points so that none is
+    very large or small. A change is not taken to be surer than to a tenth of a point.
+    """
+    if of is None:
+        return np.zeros(5)
+    y, w = of.change / UNIT, 1 / _variance(of)
+    return np.array([1, w, w**2, w * y, w * y**2])
+
+
+def spread_of(total: FloatArray) -> float:
+    """Return the standard deviation of the true changes over sites, in points, from first sums.
+
+    DerSimonian & Laird's (1986): it makes the weighted sum of squares what it is expected to be,
+    and is 0 where noise explains all of that.
+    """
+    sites, w, squares, wy, wyy = total.tolist()
+    scale = w - squares / w if sites > 1 else 0.0
+    if scale <= 0:
+        return 0.0
+    return UNIT * float(np.sqrt(max(0.0, (wyy - wy**2 / w - (sites - 1)) / scale)))
+
+
+def second_sums(of: Change | None, spread: float) -> FloatArray:
+    """Return what a site adds once the spread is known, (3,): w, w y and w v; None: zeros.
+
+    Here w = 1 / (v + spread^2), in the same units.
+    """
+    if of is None:
+        return np.zeros(3)
+    y, v = of.change / UNIT, _variance(of)
+    w = 1 / (v + (spread / UNIT) ** 2)
+    return np.array([w, w * y, w * v])
+
+
+def in_common(sites: int, spread: float, total: FloatArray) -> AllSites:
+    """Return what at least one site's changes have in common, from their second sums."""
+    w, wy, wv = total.tolist()
+    error, noise = UNIT * w**-0.5, UNIT**2 * wv / w
+    return AllSites(sites, UNIT * wy / w, float(error), spread, noise)
+
+
+def _variance(of: Change) -> float:
+    return (max(of.error, _SUREST) / UNIT) ** 2
+
+
 def over_sites(changes: Sequence[Change]) -> AllSites:
     """Return mean and spread of at least one site's changes, none without an error.
 
-    The spread is DerSimonian & Laird's (1986): it makes the weighted sum of squares what it is
-    expected to be, and is 0 where noise explains all of that.
-
     >>> three = [Change(1.0, 1.0), Change(2.0, 1.0), Change(6.0, 1.0)]
     >>> found = over_sites(three)
-    >>> found.mean, round(found.spread**2, 9), round(found.error**2, 9)  # 7 is their variance
+    >>> round(found.mean, 9), round(found.spread**2, 9), round(found.error**2, 9)
     (3.0, 6.0, 2.333333333)
     """
-    y = np.array([each.change for each in changes])
-    v = np.array([each.error for each in changes]) ** 2
-    assert (v > 0).all()
-    w = 1 / v
-    q = (w * y**2).sum() - (w * y).sum() ** 2 / w.sum()
-    scale = w.sum() - (w**2).sum() / w.sum()
-    spread = max(0.0, float((q - (len(y) - 1)) / scale)) if len(y) > 1 else 0.0
-    w = 1 / (v + spread)
-    mean, noise = (float((w * each).sum() / w.sum()) for each in (y, v))
-    return AllSites(len(y), mean, float(w.sum() ** -0.5), float(np.sqrt(spread)), noise)
+    spread = spread_of(np.sum([first_sums(each) for each in changes], axis=0))
+    second = np.sum([second_sums(each, spread) for each in changes], axis=0)
+    return in_common(len(changes), spread, second)
 
 
 def shrunk(own: Change, of: AllSites) -> Change:

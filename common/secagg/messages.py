@@ -10,7 +10,7 @@ from typing import Any
 from flwr.app import MessageType
 
 from common.errors import MessageError
-from common.messages import Order, Record
+from common.messages import Order, Record, check_range
 
 SECAGG_TRAIN = f"{MessageType.TRAIN}.for_sum"
 SECAGG_SHARE = f"{MessageType.QUERY}.share"
@@ -39,6 +39,36 @@ class AppSumOrder(SecaggOrder):
     """Names of those that go into the sum beside the arrays."""
     weight_key: str
     """Name of the one that is the number of rows."""
+
+
+@dataclass(frozen=True)
+class PilotSumOrder(SecaggOrder):
+    """What ``train.pilot_for_sum`` asks beside the models of the folds: numbers to be summed."""
+
+    played: int
+    """Rounds of the pilot: the one to be trained, or the last one of which figures are summed."""
+    folds: int
+    full: int
+    """Rounds that a site's own models are trained for."""
+    spreads: list[float]
+    """In points, by pair of candidates; none in the first sum of figures."""
+    step: str
+    """One of :data:`PILOT_STEPS`."""
+
+    def __post_init__(self) -> None:
+        """Refuse a step that no pilot has."""
+        if self.step not in PILOT_STEPS:
+            raise MessageError(f"step = {self.step!r}: none of {', '.join(PILOT_STEPS)}")
+        check_range("folds", self.folds, 2, 20)
+        for name in ("played", "full"):
+            check_range(name, getattr(self, name), 1, 10_000)
+        for spread in self.spreads:
+            check_range("spreads", spread, 0, 1e6)
+
+
+PILOT_STEPS = ("train", "changes", "weights")
+"""What of a pilot is summed: trained models; changes, from which means and spreads follow; and the
+same with weights that rest on the spreads."""
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ __all__ = [
     "is_temporal",
     "is_text",
     "meant",
+    "number",
     "number_cells",
     "numbers",
     "plain_numbers",
@@ -99,11 +100,16 @@ def is_number(text: str) -> bool:
     return _ANY_NUMBER.fullmatch(text) is not None
 
 
+def number(text: str) -> float:
+    """Return the number that such a text stands for."""
+    return float(text.replace(",", "."))
+
+
 def _plain(text: str) -> str:
     if not is_number(text):
         return text
-    number = float(text.replace(",", "."))
-    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else text
+    found = number(text)
+    return str(int(found)) if found.is_integer() and abs(found) < 1e15 else text
 
 
 def number_cells(column: Any, decimal: str = ".") -> Any:

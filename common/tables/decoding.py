@@ -21,12 +21,20 @@ from common.tables.profiles import YES_NO
 from common.tables.reading import RawTable
 from common.tables.table_schema import TableColumn, TableSchema
 
-__all__ = ["DecodedTable", "decoded", "problems_against"]
+__all__ = [
+    "TEST_WORDS",
+    "TRAIN_WORDS",
+    "DecodedTable",
+    "decoded",
+    "decoded_column",
+    "problems_against",
+]
 
 Floats = NDArray[np.float64]
 
 _QUOTED = 5
-_TRAIN, _TEST = ("train", "training", "0"), ("test", "testing", "1")
+TRAIN_WORDS = "train", "training", "0"
+TEST_WORDS = "test", "testing", "1"
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +45,10 @@ class DecodedTable:
     """(n, columns) in the schema's order; a category is its place in the schema, NaN is missing."""
     label: Floats | None
     """(n,): the place of each row's class, or its quantity; None where the file has none."""
+    time: Floats | None
+    """(n,): how long each row was followed, 0 or more; None without a column that says so."""
+    weight: Floats | None
+    """(n,): how much each row counts in training, 0 or more; None without a column that says so."""
     group: NDArray[np.int64] | None
     """(n,): rows of one number belong together."""
     test: NDArray[np.bool_] | None
@@ -70,6 +82,24 @@ def decoded(raw: RawTable, schema: TableSchema, *, new: bool = False) -> Decoded
     return table
 
 
+def decoded_column(raw: RawTable, wanted: TableColumn) -> Floats:
+    """Return one feature's column of new rows as numbers (n,), NaN where one is missing.
+
+    Raises:
+        DataError: a line for each problem.
+    """
+    values, wrong = _numbers(raw.column(wanted.name), _of_new_rows(wanted), is_quantity=False)
+    if wrong:
+        found = (Problem(str(raw.path), wanted.name, kind, says) for kind, says in wrong)
+        raise DataError("\n".join(map(str, found)))
+    return values
+
+
+def _of_new_rows(wanted: TableColumn) -> TableColumn:
+    """Return how cells of new rows are read, of which none is left out."""
+    return wanted.replace(fill="refuse") if wanted.fill == "drop-row" else wanted
+
+
 def _decode(
     raw: RawTable, schema: TableSchema, found: list[Problem], *, new: bool = False
 ) -> DecodedTable:
@@ -88,26 +118,37 @@ def _decode(
             says = "the schema needs it; add it, or drop it in the schema for all sites"
             found.append(Problem(file, wanted.name, "missing-column", says))
             return None
-        dropping = wanted.fill == "drop-row"
-        asked = wanted.replace(fill="refuse") if new and dropping else wanted
-        values, wrong = _numbers(raw.column(wanted.name), asked, schema)
+        asked = _of_new_rows(wanted) if new else wanted
+        is_quantity = schema.task == "regression" and wanted.kind == "label"
+        values, wrong = _numbers(raw.column(wanted.name), asked, is_quantity=is_quantity)
         found.extend(Problem(file, wanted.name, kind, says) for kind, says in wrong)
-        if dropping:
+        if wanted.fill == "drop-row":
             keep[np.isnan(values)] = False
         return values
 
-    features = np.full((raw.rows, len(schema.features)), np.nan)
+    # Column by column in memory, as they come: writing across rows takes several times as long.
+    features = np.empty((raw.rows, len(schema.features)), order="F")
     for place, wanted in enumerate(schema.features):
         values = column(wanted)
-        if values is not None:
-            features[:, place] = values
+        features[:, place] = np.nan if values is None else values
     label = None if new else column(schema.label)
+    time = None if new or schema.time is None else column(schema.time)
+    weight = None if new or schema.weight is None else column(schema.weight)
+    for counted, values, what in (
+        (schema.time, time, "were followed for less than no time"),
+        (schema.weight, weight, "count for less than nothing"),
+    ):
+        if counted is not None and values is not None and (values < 0).any():
+            says = f"{int((values < 0).sum())} rows {what}; mend them"
+            found.append(Problem(file, counted.name, "text", says))
     group = None if new or schema.group is None else _groups(raw, schema.group, found)
     test = None if new or not schema.marking else _test_marks(raw, schema.marking[0], found)
     rows = np.flatnonzero(keep)
     return DecodedTable(
         features if keep.all() else features[rows],
         None if label is None else label[rows],
+        None if time is None else time[rows],
+        None if weight is None else weight[rows],
         None if group is None else group[rows],
         None if test is None else test[rows],
         rows,
@@ -145,8 +186,8 @@ def _test_marks(
         test = days >= first.days
     else:
         words = pc.utf8_lower(known)
-        test = _is_in(words, _TEST)
-        other = pa.array(~test & ~_is_in(words, (*_TRAIN, "")))
+        test = _is_in(words, TEST_WORDS)
+        other = pa.array(~test & ~_is_in(words, (*TRAIN_WORDS, "")))
         _refuse(pc.filter(known, other), "category", "neither train nor test", wrong)
     found.extend(Problem(str(raw.path), wanted.name, kind, says) for kind, says in wrong)
     return test
@@ -162,21 +203,24 @@ def _is_in(words: Any, known: tuple[str, ...]) -> NDArray[np.bool_]:
 Wrong = Iterator[tuple[str, str]]
 
 
-def _numbers(column: Any, wanted: TableColumn, schema: TableSchema) -> tuple[Floats, list[Any]]:
-    """Return a column's cells as numbers (n,), NaN where missing, and what is wrong with them."""
+def _numbers(
+    column: Any, wanted: TableColumn, *, is_quantity: bool
+) -> tuple[Floats, list[tuple[str, str]]]:
+    """Return a column's cells as numbers (n,), NaN where missing, and what is wrong with them.
+
+    A label can be a quantity; numbers always are.
+    """
     wrong: list[tuple[str, str]] = []
-    is_quantity = wanted.kind == "number" or (
-        wanted.kind == "label" and schema.task == "regression"
-    )
+    is_quantity = is_quantity or wanted.kind in ("number", "time", "weight")
     if is_quantity and cells.is_text(column):
         plain = cells.plain_numbers(column)
-        marks = [float(mark) for mark in wanted.missing if cells.is_number(mark)]
+        marks = [cells.number(mark) for mark in wanted.missing if cells.is_number(mark)]
         if plain is not None and not np.isin(plain, marks).any():
             return _clipped(plain, wanted), wrong
     # An empty cell is a missing value whatever else stands for one.
     column = cells.without(column, {"", *wanted.missing})
     missing = column.null_count
-    if wanted.kind == "category" or (wanted.kind == "label" and schema.task == "classification"):
+    if wanted.kind == "category" or (wanted.kind == "label" and not is_quantity):
         values = _places(column, wanted, wrong)
     elif wanted.kind == "yes/no":
         values = _answers(column, wrong)

@@ -4,6 +4,7 @@ Everything here is plain data and can be kept as JSON beside a model. Held again
 imputers and encoders by the tests.
 """
 
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, Self
 
@@ -49,11 +50,19 @@ class FittedTable(BaseModel):
         return self
 
     @classmethod
-    def of(cls, table_schema: TableSchema, features: Floats) -> Self:
-        """Return what training rows (n, columns), as decoding gives them, make of a schema."""
+    def of(
+        cls, table_schema: TableSchema, columns: Floats, among: NDArray[np.bool_] | None = None
+    ) -> Self:
+        """Return what training rows make of a schema.
+
+        Args:
+            table_schema: how they were read.
+            columns: (n, columns) as decoding gives them.
+            among: (n,) which of them are for training; None: all.
+        """
         fills = tuple(
-            _fill(column, values)
-            for column, values in zip(table_schema.features, features.T, strict=True)
+            _fill(column, values, among)
+            for column, values in zip(table_schema.features, columns.T, strict=True)
         )
         return cls(values=table_schema.to_values(), fills=fills)
 
@@ -65,18 +74,28 @@ class FittedTable(BaseModel):
     @property
     def names(self) -> tuple[str, ...]:
         """Of the features: a column's name, or ``column=value`` for each of its indicators."""
-        return tuple(name for column in self.table_schema.features for name in _names(column))
+        features = self.table_schema.features
+        return tuple(name for column in features for name in self.names_of(column))
+
+    @staticmethod
+    def names_of(column: TableColumn) -> tuple[str, ...]:
+        """Return the names of the features that a column becomes."""
+        if not _is_spread(column):
+            return (column.name,)
+        return tuple(f"{column.name}={value}" for value in _indicated(column))
 
     def features(self, columns: Floats) -> Floats:
         """Return features (n, len(names)) of decoded columns (n, columns); nothing is missing."""
-        out = np.empty((len(columns), len(self.names)))
+        out = np.empty((len(columns), len(self.names)), order="F")
         place = 0
         for column, values, fill in zip(
             self.table_schema.features, columns.T, self.fills, strict=True
         ):
-            made = _indicators(column, np.where(np.isnan(values), fill, values))
-            out[:, place : place + made.shape[1]] = made
-            place += made.shape[1]
+            missing = np.isnan(values)
+            filled = np.where(missing, fill, values) if missing.any() else values
+            for made in _made(column, filled):
+                out[:, place] = made
+                place += 1
         return out
 
     def new_features(self, raw: RawTable) -> Floats:
@@ -88,8 +107,7 @@ class FittedTable(BaseModel):
         return self.features(decoded(raw, self.table_schema, new=True).features)
 
 
-def _fill(column: TableColumn, values: Floats) -> float:
-    known = values[~np.isnan(values)]
+def _fill(column: TableColumn, values: Floats, among: NDArray[np.bool_] | None) -> float:
     if column.fill == "constant":
         if column.kind == "category":
             return float(column.categories.index(column.fill_value))
@@ -98,6 +116,7 @@ def _fill(column: TableColumn, values: Floats) -> float:
         return float(len(column.categories))
     if column.fill in ("refuse", "drop-row"):
         return 0.0  # of which there is none to fill
+    known = values[~np.isnan(values)] if among is None else values[among & ~np.isnan(values)]
     if not len(known):
         return 0.0  # the same in all rows, so that it says nothing after scaling
     if column.fill == "median":
@@ -116,14 +135,10 @@ def _indicated(column: TableColumn) -> tuple[str, ...]:
     return (*column.categories[1:], *missing)
 
 
-def _names(column: TableColumn) -> tuple[str, ...]:
+def _made(column: TableColumn, values: Floats) -> Iterator[NDArray[Any]]:
+    """Yield the features (n,) that a column's values become."""
     if not _is_spread(column):
-        return (column.name,)
-    return tuple(f"{column.name}={value}" for value in _indicated(column))
-
-
-def _indicators(column: TableColumn, values: Floats) -> Floats:
-    if not _is_spread(column):
-        return values[:, None]
-    places = np.arange(1, len(_indicated(column)) + 1)
-    return np.asarray(values[:, None] == places, np.float64)
+        yield values
+        return
+    for place in range(1, len(_indicated(column)) + 1):
+        yield values == place

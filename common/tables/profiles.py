@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,7 @@ class ColumnProfile:
     low: float = float("nan")
     high: float = float("nan")
     fifths: tuple[float, ...] = ()
-    """What cuts its numbers into fifths, where they are more than classes could be."""
+    """Of a label: what cuts its numbers into fifths, where they are more than classes could be."""
     has_words: bool = False
     """Whether most of its cells hold several words."""
     date: str = ""
@@ -84,8 +84,19 @@ class ColumnProfile:
         return self.distinct == self.known >= _LEAST_IDS
 
 
-def profile(name: str, column: Any) -> ColumnProfile:
-    """Return what a column is like: texts as :mod:`common.tables.reading` has them, or typed."""
+def profile(name: str, column: Any, *, is_label: bool = False) -> ColumnProfile:
+    """Return what a column is like: texts as :mod:`common.tables.reading` has them, or typed.
+
+    Of a label it is told, too, what cuts its numbers into fifths.
+    """
+    found = _profile(name, column)
+    if not (is_label and found.is_numeric and not found.values):
+        return found
+    known = cells.numbers(cells.without(column, found.missing), found.decimal)
+    return replace(found, fifths=fifths(known[np.isfinite(known)]))
+
+
+def _profile(name: str, column: Any) -> ColumnProfile:
     if not cells.is_text(column):
         return _of_typed(name, column)
     found = cells.plain_numbers(column)
@@ -175,7 +186,6 @@ def _of_numbers(
         distinct,
         float(finite.min()) if len(finite) else float("nan"),
         float(finite.max()) if len(finite) else float("nan"),
-        () if values else fifths(finite),
     )
 
 

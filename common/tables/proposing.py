@@ -3,11 +3,13 @@
 A guess is for people to read. What it leaves out, it says why; what it cannot decide, it asks.
 """
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from math import isfinite
 from statistics import fmean
+from typing import Literal
 
 from common.tables.cells import is_number
 from common.tables.profiles import YES_NO, ColumnProfile
@@ -18,11 +20,14 @@ from common.tables.table_schema import (
     sorted_values,
 )
 
-__all__ = ["guess_label", "joined", "proposed", "usual_columns"]
+__all__ = ["could_be_label", "guess_label", "joined", "proposed", "usual_columns"]
 
 _LABEL_NAMES = (
     *("label", "target", "class", "outcome", "diagnosis", "y", "num", "status"),
     *("disease", "sick", "died", "death", "survived", "response", "result"),
+)
+_WEIGHT_NAME = re.compile(
+    r"(sample|row|case|survey|sampling|frequency|probability|importance)[_\W]?weights?|ip[ct]?w"
 )
 _FILLS = {"number": "median", "date": "median", "yes/no": "most-frequent", "category": "category"}
 _OF_VALUES = ("category", "yes/no")
@@ -36,6 +41,11 @@ def guess_label(headers: Sequence[Sequence[str]]) -> str:
     """Return the usual name of a label that most headers have; empty if there is none."""
     by_small = {name.lower(): name for name in usual_columns(headers)}
     return next((by_small[name] for name in _LABEL_NAMES if name in by_small), "")
+
+
+def could_be_label(name: str, label: str) -> bool:
+    """Return whether a column is the label, or goes by a usual name of one where nobody says."""
+    return name == label if label else name.lower() in _LABEL_NAMES
 
 
 def usual_columns(headers: Sequence[Sequence[str]]) -> tuple[str, ...]:
@@ -52,17 +62,38 @@ def usual_columns(headers: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return max(orders, key=lambda order: orders[order])
 
 
-def proposed(profiles: Sequence[ColumnProfile], label: str, *, ragged: bool) -> TableProposal:
-    """Return what one file would need; of two columns of one name the first is described."""
+def proposed(
+    profiles: Sequence[ColumnProfile],
+    label: str,
+    *,
+    ragged: bool,
+    time: str = "",
+    weight: str = "",
+) -> TableProposal:
+    """Return what one file would need; of two columns of one name the first is described.
+
+    Args:
+        profiles: of its columns.
+        label: the column that is to be learned.
+        ragged: whether rows have other numbers of cells than the header.
+        time: of survival, the column that says how long a row was followed; empty: another task.
+        weight: how much a row counts; empty: a usual name, of which a patient's weight is none.
+    """
     by_name = {profile.name: profile for profile in reversed(profiles)}
     columns = [by_name[name] for name in dict.fromkeys(profile.name for profile in profiles)]
+    continuous = label in by_name and is_continuous(by_name[label])
     return TableProposal(
-        task="regression"
-        if label in by_name and is_continuous(by_name[label])
-        else "classification",
+        task="survival" if time else "regression" if continuous else "classification",
         ragged_rows="drop" if ragged else "refuse",
         columns=tuple(
-            _label(found) if found.name == label else _feature(found) for found in columns
+            _known_as("time", found)
+            if time and found.name == time
+            else _label(found)
+            if found.name == label
+            else _known_as("weight", found)
+            if (found.name == weight if weight else not time and _is_weight(found))
+            else _feature(found)
+            for found in columns
         ),
     )
 
@@ -84,14 +115,30 @@ def _label(found: ColumnProfile) -> TableColumn:
     )
 
 
+def _is_weight(found: ColumnProfile) -> bool:
+    """Return whether a column's name says that it weighs rows, and its numbers can."""
+    named = _WEIGHT_NAME.fullmatch(found.name.strip().lower()) is not None
+    return named and found.is_numeric and found.low >= 0 and not found.is_constant
+
+
+def _known_as(kind: Literal["time", "weight"], found: ColumnProfile) -> TableColumn:
+    missing = _missing(found)
+    return TableColumn(
+        name=found.name,
+        kind=kind,
+        missing=missing,
+        fill="drop-row" if missing else "refuse",
+    )
+
+
 def _missing(found: ColumnProfile) -> tuple[str, ...]:
     return tuple(sorted({*found.missing, *found.infinite, *found.others}))
 
 
 def _feature(found: ColumnProfile) -> TableColumn:
     kind, drop = _kind(found)
-    used = not drop
-    missing = _missing(found) if used else ()
+    # A file without a value, or with one, still tells what stands for none.
+    missing = _missing(found) if drop in ("", _NO_VALUE, _ONE_VALUE) else ()
     return TableColumn(
         name=found.name,
         kind=kind,  # type: ignore[arg-type]
@@ -159,8 +206,9 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
             drop = "quantities in one file, classes in another" if texts else column.drop
             column = column.replace(categories=(), same={}, drop=drop)
         columns.append(column)
+    survival = any(own.task == "survival" for own in proposals)
     return TableProposal(
-        task="regression" if regression else "classification",
+        task="survival" if survival else "regression" if regression else "classification",
         ragged_rows="drop" if any(own.ragged_rows == "drop" for own in proposals) else "refuse",
         columns=tuple(_one_group(columns)),
     )
@@ -169,7 +217,8 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
 def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> TableColumn:
     # Where one file holds one value or none, others may differ: it is used all the same.
     used = [column for column in at if column.drop not in (_NO_VALUE, _ONE_VALUE)] or list(at)
-    kinds = {column.kind for column in used}
+    kinds: set[str] = {column.kind for column in used}
+    kinds |= {c.kind for c in at if c.drop == _ONE_VALUE and not _has_words_for(kinds, c)}
     kind = used[0].kind if len(kinds) == 1 else _common_kind(kinds)
     drops = [column.drop for column in used if column.drop]
     if without:
@@ -198,6 +247,16 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
         same=same,
         date=tuple(dict.fromkeys(written for column in used for written in column.date)),
     )
+
+
+def _has_words_for(kinds: AbstractSet[str], constant: TableColumn) -> bool:
+    """Return whether the one value of a file can stand in a column of such kinds."""
+    if "number" in kinds:
+        return all(map(is_number, constant.categories))
+    answers = {*YES_NO, *YES_NO.values()}
+    if kinds == {"yes/no"}:
+        return all(value.lower() in answers for value in constant.categories)
+    return "date" not in kinds
 
 
 def _common_limits(found: Sequence[tuple[float, ...]]) -> tuple[float, ...]:

@@ -33,6 +33,11 @@ NUMERIC = ("number", "yes/no", "date")
 """Kinds of columns that are one number each."""
 
 _FEATURES = (*NUMERIC, "category")
+_EXPECTED = {(1, 1): "one", (0, 1): "one at most"}
+_UNFIT = {
+    "time": "none, or task = 'survival'",
+    "weight": "none: Cox's loss weighs no rows; take another task, or drop the column",
+}
 _HEAD = """\
 # What the columns of this federation's tables mean. Every site reads its table by this file.
 # Read it, change what is wrong, and check again: coterie data check FILES... --against THIS FILE
@@ -45,7 +50,19 @@ class TableColumn(Schema):
     """What one column means, and what becomes of it."""
 
     name: str = Field(min_length=1, description="as the header has it")
-    kind: Literal["number", "category", "yes/no", "date", "id", "text", "label", "group", "split"]
+    kind: Literal[
+        "number",
+        "category",
+        "yes/no",
+        "date",
+        "id",
+        "text",
+        "label",
+        "time",
+        "weight",
+        "group",
+        "split",
+    ]
     drop: str = Field(default="", description="why the column is not used; empty: it is")
     missing: tuple[str, ...] = Field(default=(), description="texts that stand for a missing value")
     fill: Literal["refuse", "drop-row", "median", "most-frequent", "constant", "category"] = Field(
@@ -69,6 +86,12 @@ class TableColumn(Schema):
     )
     test_from: str = Field(
         default="", description="kind=date: rows from this day on, as 2016-03-01, are for testing"
+    )
+    means: tuple[float, ...] = Field(
+        default=(), description="scaling=common: over all sites, of each feature it becomes"
+    )
+    deviations: tuple[float, ...] = Field(
+        default=(), description="scaling=common: likewise; 0: constant, and so of no meaning"
     )
     clip_low: float = Field(default=-1e30, description="smaller numbers become this")
     clip_high: float = Field(default=1e30, description="larger numbers become this")
@@ -126,11 +149,14 @@ class TableColumn(Schema):
 class TableProposal(Schema):
     """What one site's file, or several, would need; it may yet lack a class or a feature."""
 
-    task: Literal["classification", "regression"] = Field(
+    task: Literal["classification", "regression", "survival"] = Field(
         default="classification", description="what the label is"
     )
     ragged_rows: Literal["refuse", "drop"] = Field(
         default="refuse", description="rows with more or fewer cells than the header"
+    )
+    scaling: Literal["site", "common"] = Field(
+        default="site", description="by whose training rows features get mean 0 and deviation 1"
     )
     columns: tuple[TableColumn, ...] = Field(description="[[columns]], one for each")
 
@@ -187,23 +213,43 @@ class TableSchema(TableProposal):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        for kind, least in (("label", 1), ("group", 0), ("split", 0)):
+        times = int(self.task == "survival")
+        for kind, least, most in (
+            *(("label", 1, 1), ("time", times, times)),
+            *(("weight", 0, 1 - times), ("group", 0, 1), ("split", 0, 1)),
+        ):
             found = [c.name for c in self.columns if c.kind == kind and not c.drop]
-            if not least <= len(found) <= 1:
+            if not least <= len(found) <= most:
                 raise ValueError(
                     f"{len(found)} columns of kind {kind!r} ({', '.join(found) or 'none'}); "
-                    f"expected {'one' if least else 'one at most'}"
+                    f"expected {_EXPECTED.get((least, most)) or _UNFIT[kind]}"
                 )
         if len(self.marking) > 1:
             names = ", ".join(column.name for column in self.marking)
             raise ValueError(f"{names} all say which rows are for testing; keep one")
         if not self.features:
             raise ValueError("no column is left to learn from: every one is dropped")
-        if self.task == "classification":
-            self._check_classes()
-        else:
+        self._check_scaling()
+        if self.task == "regression":
             self._check_limits()
+        else:
+            self._check_classes()
         return self
+
+    def _check_scaling(self) -> None:
+        for column in self.features:
+            given = len(column.means), len(column.deviations)
+            if self.scaling == "site" and given != (0, 0):
+                raise ValueError(
+                    f"column {column.name!r}: means and deviations are for scaling = 'common'"
+                )
+            if self.scaling == "common" and (0 in given or given[0] != given[1]):
+                raise ValueError(
+                    f"column {column.name!r}: scaling = 'common' needs its means and deviations; "
+                    "coterie data common finds them"
+                )
+            if any(deviation < 0 for deviation in column.deviations):
+                raise ValueError(f"column {column.name!r}: a deviation is below 0")
 
     def _check_limits(self) -> None:
         try:
@@ -216,6 +262,11 @@ class TableSchema(TableProposal):
 
     def _check_classes(self) -> None:
         classes = len(self.label.categories)
+        if self.task == "survival" and classes != 2:
+            raise ValueError(
+                f"column {self.label.name!r}: {classes} categories; task = 'survival' needs two: "
+                "nothing happened while the row was followed, and, second, it did"
+            )
         if not 2 <= classes <= MOST_CLASSES:
             raise ValueError(
                 f"column {self.label.name!r}: {classes} classes; expected 2 to {MOST_CLASSES} "
@@ -224,8 +275,18 @@ class TableSchema(TableProposal):
 
     @property
     def label(self) -> TableColumn:
-        """What is to be learned."""
+        """What is to be learned; with task = survival the event."""
         return next(c for c in self.columns if c.kind == "label" and not c.drop)
+
+    @property
+    def time(self) -> TableColumn | None:
+        """How long each row was followed: until its event, or until nobody looked any more."""
+        return next((c for c in self.columns if c.kind == "time" and not c.drop), None)
+
+    @property
+    def weight(self) -> TableColumn | None:
+        """How much each row counts in training."""
+        return next((c for c in self.columns if c.kind == "weight" and not c.drop), None)
 
     @property
     def features(self) -> tuple[TableColumn, ...]:

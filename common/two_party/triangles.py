@@ -1,16 +1,20 @@
 """Triangles of sites, which no reader of products may see: which third site reads each pair.
 
 The products of three sites with each other give X X' of each; with those of two of the three pairs
-nobody has that.
+nobody has that. A third site remembers over runs which pairs it read, since who reads what goes by
+the sites that take part.
 """
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import combinations
+from typing import Self
 
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError, TrustError
 
-__all__ = ["has_triangle", "third_sites"]
+__all__ = ["PairsRead", "has_triangle", "third_sites"]
 
 
 def has_triangle(pairs: Iterable[tuple[str, str]] | Iterable[tuple[int, int]]) -> bool:
@@ -52,3 +56,54 @@ def _third(first: int, second: int, count: int) -> int:
     if 2 * apart < count:
         return (first - apart) % count
     return (second + apart) % count  # the short way round is from second to first
+
+
+@dataclass(frozen=True)
+class PairsRead:
+    """The pairs whose products a third site has read, by digest of the model.
+
+    >>> known = PairsRead().joined("a1", [("x", "y"), ("y", "z")])
+    >>> known.joined("b2", [("x", "z")]).joined("a1", [("x", "y")]).models["a1"]
+    (('x', 'y'), ('y', 'z'))
+    >>> known.joined("a1", [("x", "z")])  # doctest: +IGNORE_EXCEPTION_DETAIL
+    Traceback (most recent call last):
+    ...
+    common.errors.TrustError: this site would read the products of three sites with each other
+    """
+
+    models: Mapping[str, tuple[tuple[str, str], ...]] = field(default_factory=dict)
+
+    def joined(self, model: str, pairs: Iterable[tuple[str, str]]) -> Self:
+        """Return these and more of a model; :class:`TrustError` if three sites are all paired."""
+        known = self.models.get(model, ())
+        both = tuple(dict.fromkeys((*known, *pairs)))
+        if has_triangle(both):
+            raise TrustError(
+                "this site would read the products of three sites with each other, which gives it "
+                "rows"
+                + (
+                    ": it read others in an earlier run, over the same model and other sites; play "
+                    "reveal=cost with the sites of that run, or another seed"
+                    if known
+                    else ""
+                )
+            )
+        return type(self)({**self.models, model: both})
+
+    def to_bytes(self) -> bytes:
+        """Return the text that :meth:`from_bytes` reads."""
+        return json.dumps(self.models).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes | None) -> Self:
+        """Return the pairs of a text, none of None; :class:`DataError` if unreadable."""
+        if data is None:
+            return cls()
+        try:
+            models = json.loads(data).items()
+            return cls({m: tuple((str(a), str(b)) for a, b in pairs) for m, pairs in models})
+        except (ValueError, TypeError, AttributeError) as error:
+            raise DataError(
+                f"this site's history of products that it read cannot be read ({error}); restore "
+                "it from a copy, for without it two runs may give it rows of other sites"
+            ) from None

@@ -172,6 +172,20 @@ COLUMNS = (
         "pre-processing, training and communication of all rounds",
     ),
     Column(
+        "pre_joules",
+        "J, pre",
+        lambda row: row.over_seeds(lambda run: run.joules["pre"]),
+        2,
+        "pre-processing of all rounds, on sites and server",
+    ),
+    Column(
+        "train_joules",
+        "J, training",
+        lambda row: row.over_seeds(lambda run: run.joules["train"]),
+        0,
+        "training of all rounds, with averaging on the server",
+    ),
+    Column(
         "communication_joules",
         "J, comm.",
         lambda row: row.over_seeds(lambda run: run.joules["comm"]),
@@ -184,6 +198,13 @@ COLUMNS = (
         lambda row: row.over_seeds(communication_share),
         1,
         "share of communication in the joules of the whole run",
+    ),
+    Column(
+        "grams_co2e",
+        "g CO2e",
+        lambda row: row.over_seeds(lambda run: run.grams_co2e),
+        3,
+        "greenhouse gases of the whole run's joules, by the mean intensity of energy-country",
     ),
     Column(
         "rows",

@@ -7,18 +7,29 @@ from dataclasses import replace
 from pathlib import Path
 
 from client_app.simulated_sites import with_task
+from common import power
 from common.data.datasets import locate
 from common.errors import ComparisonError, ConfigError, CoterieError
 from deploy.compare import page, tables
 from deploy.compare.figures import Row, RunFigures, rows_of
 from deploy.compare.grid import Case, Grid
 from deploy.compare.recorded import lay_out, record
-from deploy.compare.runs import Outcome, Progress, alone, found, play
+from deploy.compare.runs import Outcome, Progress, found, in_turn, play
+from deploy.compare.shard import WHOLE, Shard
 from server_app import methods
 from server_app.record.run_folder import RunFolder
 
 
-def compared(grid: Grid, jobs: int = 0, records: Path | None = None, *, plays: bool = True) -> Path:
+def compared(
+    grid: Grid,
+    jobs: int = 0,
+    records: Path | None = None,
+    *,
+    plays: bool = True,
+    shard: Shard = WHOLE,
+    cluster: str = "",
+    launcher: str = "",
+) -> Path:
     """Run what is missing, write the tables and the page, and return the comparison's folder.
 
     Every run is checked before the first one starts.
@@ -29,28 +40,49 @@ def compared(grid: Grid, jobs: int = 0, records: Path | None = None, *, plays: b
         records: a folder of recorded runs, which are not played, and to which those that are
             played are added; None: none.
         plays: whether what is missing is played; else the tables are of what is there.
+        shard: the part of the runs that this call plays; the tables are of all that are there.
+        cluster: address of a Ray cluster whose cores play them; empty: this machine's do.
+        launcher: ``slurm``: jobs of Slurm play them; empty: this process sees to it.
 
     Raises:
         ComparisonError: a run failed, or none is there.
     """
+    if launcher not in ("", "slurm"):
+        raise ConfigError(f"--launcher {launcher}: unknown; slurm is the one there is")
+    if launcher and cluster:
+        raise ConfigError("--launcher and --cluster: either plays the runs; leave one of them out")
     grid = replace(grid, cases=tuple(_checked(case) for case in grid.cases))
     folder = grid.output
-    with alone(folder):
-        show = _Line()
+    show = _Line()
 
-        def report(progress: Progress) -> None:
-            show(progress)
-            if records:
-                record(records, progress.ended)
+    def report(progress: Progress) -> None:
+        show(progress)
+        if records:
+            record(records, progress.ended)
 
+    with in_turn(folder):
         if records:
             lay_out(records, grid.cases, folder / "runs")
-        if plays:
-            outcomes = play(grid.cases, folder, jobs or len(os.sched_getaffinity(0)), report)
-            show.end()
+    played: list[Outcome] = []
+    if plays:
+        mine = shard.of(grid.cases)
+        if cluster:
+            from deploy.compare.on_cluster import play_on_cluster  # Ray takes a second to import
+
+            played = play_on_cluster(mine, folder, jobs, report, cluster)
+        elif launcher:
+            from deploy.compare.on_slurm import play_on_slurm
+
+            played = play_on_slurm(mine, folder, jobs, report)
         else:
-            outcomes = found(grid.cases, folder)
-            _say_missing(outcomes, folder)
+            played = play(mine, folder, jobs or len(os.sched_getaffinity(0)), report)
+        show.end()
+    outcomes = _all(grid.cases, played, folder)
+    if not plays:
+        _refuse_none(outcomes, folder)
+    if not plays or shard.of_several:
+        print(f"{sum(o.folder is not None for o in outcomes)} of {len(outcomes)} runs are there")
+    with in_turn(folder):
         if records:
             record(records, outcomes)
         rows = _write(grid, outcomes, folder)
@@ -61,11 +93,20 @@ def compared(grid: Grid, jobs: int = 0, records: Path | None = None, *, plays: b
     return folder
 
 
+def _all(cases: Sequence[Case], played: Sequence[Outcome], folder: Path) -> list[Outcome]:
+    """Return every case's outcome, in order: as it was played here, or as it is found."""
+    by_case = {outcome.case: outcome for outcome in played}
+    by_case |= {o.case: o for o in found([c for c in cases if c not in by_case], folder)}
+    return [by_case[case] for case in cases]
+
+
 def _checked(case: Case) -> Case:
     """Return a case that could start: its method can be built and its data set be found."""
     try:
         located = with_task(case.settings.replace(dataset=locate(case.settings.dataset)))
         methods.build(located)
+        if located.energy_country:
+            power.kg_co2e_per_kwh(located.energy_country)
     except CoterieError as error:
         raise ConfigError(f"{case.label}: {error}") from None
     return replace(case, settings=located)
@@ -96,14 +137,12 @@ def _in_words(rows: Sequence[Row], grid: Grid) -> str:
     return "\n".join(parts)
 
 
-def _say_missing(outcomes: Sequence[Outcome], folder: Path) -> None:
-    done = sum(outcome.folder is not None for outcome in outcomes)
-    if not done:
+def _refuse_none(outcomes: Sequence[Outcome], folder: Path) -> None:
+    if all(outcome.folder is None for outcome in outcomes):
         raise ComparisonError(
             f"{folder}: none of the {len(outcomes)} runs is there; leave --no-play out, or name "
             "the folder of their records with --recorded"
         )
-    print(f"{done} of {len(outcomes)} runs are there")
 
 
 def _refuse_failures(outcomes: Sequence[Outcome]) -> None:
@@ -137,9 +176,9 @@ class _Line:
         text = _words(progress)
         if self._terminal:
             print(f"\r\033[K{text}", end="", flush=True)
-        elif len(progress.ended) != self._seen:
+        elif progress.done + len(progress.ended) != self._seen:
             print(text, flush=True)
-            self._seen = len(progress.ended)
+            self._seen = progress.done + len(progress.ended)
 
     def end(self) -> None:
         """Leave the line."""
@@ -156,6 +195,8 @@ def _words(progress: Progress) -> str:
         parts.append(f"{failed} failed")
     if progress.running:
         parts.append(f"{progress.running} running")
+    if progress.elsewhere:
+        parts.append(f"{progress.elsewhere} played by others")
     if progress.seconds_left and progress.running:
         parts.append(f"about {_duration(progress.seconds_left)} left")
     if progress.ended:

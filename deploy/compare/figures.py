@@ -10,8 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import safetensors
 
+from common import power
 from common.data.datasets import DATASETS
 from common.errors import DataError
+from common.power import JOULES_PER_KWH
 from deploy.compare.grid import Case
 from server_app import methods
 from server_app.record.clusters_format import ClustersFile
@@ -126,6 +128,14 @@ class RunFigures:
     def total_joules(self) -> float:
         """Of pre-processing, training and communication."""
         return sum(self.joules[phase] for phase in COUNTED)
+
+    @property
+    def grams_co2e(self) -> float:
+        """Of :attr:`total_joules` in the comparison's country; NaN where none is set."""
+        country = self.case.settings.energy_country
+        if not country:
+            return math.nan
+        return 1000 * power.kg_co2e_per_kwh(country) * self.total_joules / JOULES_PER_KWH
 
     def held(self, budget: float = math.inf) -> float:
         """Return the best accuracy held for the window within a budget of joules; NaN if none."""

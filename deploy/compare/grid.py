@@ -8,7 +8,7 @@ which are compared with each other within each scenario.
 import hashlib
 import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,6 +20,7 @@ from deploy.compare.plan import LARGEST, PaperFigures, Plan, Values, from_words
 SCENARIO = frozenset(
     {
         *("dataset", "data-dir", "label-column", "client-column", "test-fraction"),
+        *("group-column", "split-column", "table-schema"),
         *("num-clients", "split", "dirichlet-alpha", "num-partitions", "min-partition-size"),
     }
 )
@@ -29,7 +30,7 @@ _SEED = "seed"
 _ELSEWHERE = frozenset(
     {
         *("output-dir", "name", "workers", "download", "checkpoint-every", "resume"),
-        *("log-format", "report"),
+        *("log-format", "report", "energy-country", "cluster"),
     }
 )
 # These too, unless the run ends when the target was held: they are figures of a finished curve.
@@ -73,8 +74,20 @@ class Case:
     @property
     def digest(self) -> str:
         """Sixteen hexadecimal digits that differ wherever two runs' numbers may."""
-        text = json.dumps(identity(self.settings), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return _digest(self.settings)
+
+    @cached_property
+    def digests(self) -> tuple[str, ...]:
+        """Its own, and that of the case which leaves the engine to the machine.
+
+        A run of that one is this one's, too, where the machine chose the engine asked for.
+        """
+        return tuple({self.digest: None, _digest(self.settings.replace(engine="auto")): None})
+
+
+def _digest(settings: Settings) -> str:
+    text = json.dumps(identity(settings), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def identity(settings: Settings) -> dict[str, Scalar]:
@@ -137,6 +150,7 @@ def read_grid(
     file: Path | None,
     words: Iterable[str] = (),
     *,
+    tables: Sequence[str] = (),
     quick: bool = False,
     reference: str = "",
     added: Iterable[str] = (),
@@ -146,12 +160,17 @@ def read_grid(
     Args:
         file: with the tables that docs/compare.md explains; None: words alone.
         words: ``key=value``, ``key=value,value`` or ``key=first..last``.
+        tables: files that together are the data set, a site each; none: the settings say it.
         quick: take what the file says under ``[quick]``.
         reference: the method that the others are held against; empty: the file's.
         added: strategies that are methods beside the file's.
     """
     plan = Plan.of(read_toml(file) if file else {}, quick=quick, source=str(file or ""))
     given = from_words(words)
+    if tables:
+        if "dataset" in given:
+            raise ConfigError("dataset and files both say what the data are; leave one of them out")
+        given["dataset"] = (",".join(tables),)
     plan.give(given)
     for strategy in added:
         plan.add(strategy)

@@ -2,15 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
 from deploy.compare import plots as compare_plots
 from deploy.compare.columns import COLUMNS, Column
-from deploy.compare.figures import Row, common_joules
+from deploy.compare.figures import Row, common_joules, selection_shares
 from deploy.compare.grid import Grid, identity
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import (
+    cell,
     columns_of,
     differences,
     head_and_cells,
@@ -64,7 +66,24 @@ def html(
         over=[_table(head, cells, title) for title, head, cells in over],
         ranks=ranks,
         sections=parts,
+        runs=_runs(outcomes),
     )
+
+
+def _runs(outcomes: Sequence[Outcome]) -> PageTable:
+    """Return the runs that are there, each with its report where it has one."""
+    there = [(outcome.case, outcome.folder) for outcome in outcomes if outcome.folder is not None]
+    rows = [
+        (case.method, case.scenario or "-", str(case.settings.seed), folder.name)
+        for case, folder in there
+    ]
+    links = tuple(
+        f"runs/{quote(folder.name)}/report.html" if (folder / "report.html").exists() else ""
+        for _, folder in there
+    )
+    head = ("method", "federation", "seed", "folder")
+    note = "A method leads to the run's own report, where that was written."
+    return PageTable("Runs", head, rows, frozenset({0, 1, 3}), note, links=links)
 
 
 def _shared_settings(grid: Grid) -> str:
@@ -94,8 +113,8 @@ def _table(head: Sequence[str], cells: Sequence[Sequence[str]], title: str = "")
 
 def _pictures(
     rows: Sequence[Row], grid: Grid, *, metered: bool
-) -> Iterable[tuple[str, str, str, Figure, bool]]:
-    """Yield name, title, caption, figure and whether it is wide."""
+) -> Iterable[tuple[str, str, str, Figure, bool, str]]:
+    """Yield name, title, caption, figure, whether it is wide, and what it shows in words."""
     against = "rounds and energy" if metered else "rounds"
     yield (
         "accuracy",
@@ -105,14 +124,17 @@ def _pictures(
         + (" Dotted: the target." if grid.target else ""),
         compare_plots.accuracy_curves(rows, grid.target),
         True,
+        _in_words(rows, "accuracy"),
     )
     for key in compare_plots.swept(rows):
+        shown = _sweep_columns(rows, grid)
         yield (
             key,
             f"Against {key}",
             "Mean over seeds with one standard deviation.",
-            compare_plots.sweep(rows, key, _sweep_columns(rows, grid)),
+            compare_plots.sweep(rows, key, shown),
             True,
+            _in_words(rows, *(column.key for column in shown)),
         )
     if metered and len({run.num_parameters for row in rows for run in row.runs}) > 1:
         yield (
@@ -121,6 +143,7 @@ def _pictures(
             "Mean over seeds with one standard deviation.",
             compare_plots.communication_shares(rows),
             True,
+            _in_words(rows, "communication_share"),
         )
     if metered:
         yield (
@@ -129,6 +152,7 @@ def _pictures(
             "Mean over seeds with one standard deviation of the total; evaluation is not counted.",
             compare_plots.energy_by_phase(rows),
             False,
+            _in_words(rows, "pre_joules", "train_joules", "communication_joules"),
         )
     yield (
         "selection",
@@ -136,7 +160,23 @@ def _pictures(
         "A flat line uses all sites alike; a steep one rests on a few. Same lines as above.",
         compare_plots.selection_frequency(rows),
         False,
+        "; ".join(f"{row.method} {_selected(row)}" for row in rows) + ".",
     )
+
+
+def _in_words(rows: Sequence[Row], *keys: str) -> str:
+    """Return figures of the table, method by method."""
+    columns = [column for column in COLUMNS if column.key in keys]
+    return "; ".join(
+        f"{row.method}: "
+        + ", ".join(f"{each.title} {cell(each.of(row), each.digits)}" for each in columns)
+        for row in rows
+    )
+
+
+def _selected(row: Row) -> str:
+    shares = 100 * selection_shares(row.runs)
+    return f"from {shares[0]:.0f} % of the rounds, of the most selected, to {shares[-1]:.0f} %"
 
 
 _SWEEP = ("rounds_to_target", "held_accuracy", "joules_to_target", "joules")
@@ -153,16 +193,17 @@ def _sweep_columns(rows: Sequence[Row], grid: Grid) -> list[Column]:
 
 
 def _picture(
-    number: int, kind: str, title: str, caption: str, figure: Figure, wide: bool
+    number: int, kind: str, title: str, caption: str, figure: Figure, wide: bool, values: str
 ) -> Picture:
     name = f"{number}-{kind}"
     document = drawing.svg(figure, title)
-    return Picture(name, title, caption, document, drawing.inline(document, f"p{name}"), wide)
+    element = drawing.inline(document, f"p{name}")
+    return Picture(name, title, caption, document, element, wide, values)
 
 
 _TEMPLATE = """\
 {% extends "frame" %}
-{% from "parts" import gallery, table %}
+{% from "parts" import gallery, scrolled, sections as sections_of %}
 {% block title %}{{ grid.title }}{% endblock %}
 {% block style %}
 body { max-width: 1500px; }
@@ -196,9 +237,7 @@ body { max-width: 1500px; }
 <h2>Over all federations</h2>
 {% for each in over %}
 <h3>{{ each.title }}</h3>
-<div class="scroll">
-{{ table(each) }}
-</div>
+{{ scrolled(each) }}
 {% endfor %}
 {% for sentence in ranks %}
 <p>{{ sentence }}</p>
@@ -208,13 +247,9 @@ body { max-width: 1500px; }
 {% for section in sections %}
 <section>
 <h2>{{ section.title }}</h2>
-<div class="scroll">
-{{ table(section.table) }}
-</div>
+{{ scrolled(section.table, section.title) }}
 {% if section.differences %}
-<div class="scroll">
-{{ table(section.differences) }}
-</div>
+{{ scrolled(section.differences, section.title ~ ", differences") }}
 {% endif %}
 {{ gallery(section.pictures) }}
 {% for absence in section.absences %}
@@ -222,6 +257,7 @@ body { max-width: 1500px; }
 {% endfor %}
 </section>
 {% endfor %}
+{{ sections_of([runs]) }}
 {% if legend %}
 <section>
 <h2>What the columns mean</h2>

@@ -1,12 +1,13 @@
 """Plan of a comparison: what a TOML file and words say, as settings with several values."""
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from common.config import Settings, kebab_case, split_word, unknown_name
 from common.errors import ConfigError
+from common.schema import Listed
 
 __all__ = ["LARGEST", "PAPER_FIGURES", "PaperFigures", "Plan", "Values", "from_words"]
 
@@ -46,10 +47,16 @@ def from_words(words: Iterable[str]) -> Values:
         key, text = split_word(word)
         if key in found:
             raise ConfigError(f"{key} is given twice; give each setting once: {key}=value,value")
-        found[key] = tuple(
-            value for part in text.split(",") for value in _expanded(key, part.strip())
-        )
+        parts = _entries(key, [part.strip() for part in text.split(",")])
+        found[key] = tuple(value for part in parts for value in _expanded(key, part))
     return found
+
+
+def _entries(key: str, entries: Sequence[object]) -> Sequence[object]:
+    """Return the values among entries: of a setting that is a list itself, they are one."""
+    field = Settings.fields().get(key.replace("-", "_"))
+    marks = [mark for mark in (field.metadata if field else ()) if isinstance(mark, Listed)]
+    return marks[0].values(map(str, entries)) if marks else entries
 
 
 def _expanded(key: str, value: object) -> Iterable[object]:
@@ -74,7 +81,7 @@ def _from_table(table: Mapping[str, Any], where: str) -> Values:
     return {
         key: tuple(
             entry
-            for given in (value if isinstance(value, list) else [value])
+            for given in (_entries(key, value) if isinstance(value, list) else [value])
             for entry in _expanded(key, given)
         )
         for key, value in table.items()

@@ -3,6 +3,7 @@
 Every run is in a folder of its own under ``runs/`` of the comparison's folder, and its name begins
 with the digest of its settings. A run counts as done when its folder says ``finished`` and its
 ``config.toml`` holds the settings asked for; so a call that was killed is continued by the next.
+Several calls, also on several machines, can share the folder: each plays what it can claim.
 """
 
 import contextlib
@@ -14,8 +15,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -23,6 +24,7 @@ from pathlib import Path
 from common import config
 from common.config import Settings, read_toml
 from common.errors import ConfigError, CoterieError
+from deploy.compare.claims import Claim, claimed
 from deploy.compare.grid import Case, identity
 from server_app.record import piece_sources
 from server_app.record.run_folder import RunFolder
@@ -51,10 +53,12 @@ class Progress:
 
     total: int
     found: int
-    """Runs that were there before this call."""
+    """Runs that were there before this call, or that others played meanwhile."""
     began: float
     ended: list[Outcome]
     running: int = 0
+    elsewhere: int = 0
+    """Runs that other calls are at."""
 
     @property
     def done(self) -> int:
@@ -71,8 +75,8 @@ class Progress:
 
 
 @contextlib.contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Keep a second call out of a comparison's folder while this one works in it."""
+def in_turn(folder: Path) -> Iterator[None]:
+    """Let one call at a time write what a comparison's folder holds beside its runs."""
     try:
         (folder / "runs").mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,13 +85,7 @@ def alone(folder: Path) -> Iterator[None]:
         ) from None
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise ConfigError(
-            f"{folder}: another comparison works here; wait for it, or give another name=..."
-        ) from None
-    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)
@@ -95,8 +93,8 @@ def alone(folder: Path) -> Iterator[None]:
 
 def finished(case: Case, runs: Path) -> Path | None:
     """Return the folder of a case's finished run; None if there is none."""
-    for folder in sorted(runs.glob(f"{case.digest}-*")):
-        if _state(folder) == "finished" and _settings(folder) == identity(case.settings):
+    for folder in sorted(path for own in case.digests for path in runs.glob(f"{own}-*")):
+        if _state(folder) == "finished" and _is_of(case, folder):
             return folder
     return None
 
@@ -123,21 +121,30 @@ def _can_go_on(folder: Path) -> bool:
     return alive and any((folder / "checkpoints").glob("round-*"))
 
 
-def _settings(folder: Path) -> object:
-    """Return what identifies the run of a folder; None if this version cannot read it."""
+def _is_of(case: Case, folder: Path) -> bool:
+    """Return whether a folder's run has a case's settings; not if this version cannot read it.
+
+    Where the case leaves the engine to the machine, any engine's run is its run.
+    """
     try:
-        return identity(Settings.parse(read_toml(folder / "config.toml")))
+        found = Settings.parse(read_toml(folder / "config.toml"))
     except ConfigError:
-        return None
+        return False
+    if case.settings.engine == "auto":
+        found = found.replace(engine="auto")
+    return identity(found) == identity(case.settings)
 
 
 def play(cases: Sequence[Case], folder: Path, jobs: int, report: Report) -> list[Outcome]:
     """Run what has not finished yet, ``jobs`` at a time, and return all outcomes in order.
 
+    What another call is at in the same folder is waited for, and taken over where that call dies.
     A run that fails is an outcome like any other, and starts anew in the next call; one that was
     interrupted goes on from its last checkpoint.
     """
     runs = folder / "runs"
+    with in_turn(folder):  # and so it is there
+        pass
     outcomes: dict[Case, Outcome] = {}
     for case in cases:
         _refuse_changed(case, runs)
@@ -147,7 +154,7 @@ def play(cases: Sequence[Case], folder: Path, jobs: int, report: Report) -> list
     progress = Progress(len(cases), len(outcomes), time.monotonic(), [])
     report(progress)
     if missing:
-        _Crew(runs, jobs, report).play(missing, progress)
+        outcomes |= _Crew(runs, jobs, report).play(missing, progress)
     outcomes |= {outcome.case: outcome for outcome in progress.ended}
     return [outcomes[case] for case in cases]
 
@@ -160,6 +167,7 @@ def found(cases: Sequence[Case], folder: Path) -> list[Outcome]:
 @dataclass
 class _Run:
     case: Case
+    claim: Claim
     process: BaseProcess
     told: Connection
 
@@ -178,43 +186,72 @@ class _Crew:
         self._context.set_forkserver_preload([f"{deploy}.simulation.grid"])
         self._busy: list[_Run] = []
 
-    def play(self, cases: Sequence[Case], progress: Progress) -> None:
+    def play(self, cases: Sequence[Case], progress: Progress) -> dict[Case, Outcome]:
+        """Play what nobody else plays; return the outcomes of what others did."""
         waiting = list(cases)
+        theirs: dict[Case, Outcome] = {}
         try:
             while waiting or self._busy:
-                while waiting and len(self._busy) < self._jobs:
-                    self._busy.append(self._start(waiting.pop(0)))
+                for outcome in self._begin(waiting):
+                    theirs[outcome.case] = outcome
+                    progress.found += 1
                 progress.running = len(self._busy)
+                # Where there is room for another one, what waits is others'.
+                progress.elsewhere = len(waiting) if len(self._busy) < self._jobs else 0
                 self._report(progress)
                 for run in self._ended():
                     self._busy.remove(run)
                     progress.ended.append(self._outcome(run))
-            progress.running = 0
+            progress.running = progress.elsewhere = 0
             self._report(progress)
         finally:
             for run in self._busy:
-                run.process.kill()
-                run.process.join()
+                self._stop(run)
+        return theirs
 
-    def _start(self, case: Case) -> _Run:
+    def _begin(self, waiting: list[Case]) -> list[Outcome]:
+        """Start what can be claimed, and take it from what waits; return what others finished."""
+        done: list[Outcome] = []
+        for case in list(waiting):
+            if len(self._busy) == self._jobs:
+                break
+            if (claim := claimed(self._runs, case.digest)) is None:
+                continue
+            waiting.remove(case)
+            if (folder := finished(case, self._runs)) is not None:
+                claim.release()
+                done.append(Outcome(case, folder))
+            else:
+                self._busy.append(self._start(case, claim))
+        return done
+
+    def _stop(self, run: _Run) -> None:
+        run.process.kill()
+        run.process.join()
+        run.claim.release()
+
+    def _start(self, case: Case, claim: Claim) -> _Run:
         settings = self._settings(case)
         receiving, sending = self._context.Pipe(duplex=False)
         log = self._runs / f"{case.digest}.log"
         process = self._context.Process(target=_run, args=(settings, log, sending))
         process.start()
         sending.close()
-        return _Run(case, process, receiving)
+        return _Run(case, claim, process, receiving)
 
     def _settings(self, case: Case) -> Settings:
         """Return a new run's settings, or those that go on with one that was interrupted."""
         for leftover in self._runs.glob(f"{case.digest}-*"):
-            if _can_go_on(leftover) and _settings(leftover) == identity(case.settings):
+            if _can_go_on(leftover) and _is_of(case, leftover):
                 return config.load(leftover / "config.toml", [f"resume={leftover}", "workers=1"])
             if _state(leftover) != "finished":
                 shutil.rmtree(leftover)
         return case.settings.replace(output_dir=str(self._runs), name=case.digest, workers=1)
 
     def _ended(self) -> list[_Run]:
+        for run in self._busy:
+            if not run.claim.renew():  # this process stood still for so long that another took it
+                run.process.kill()
         ready = wait([run.process.sentinel for run in self._busy], timeout=_TICK_SECONDS)
         return [run for run in self._busy if run.process.sentinel in ready]
 
@@ -228,6 +265,7 @@ class _Crew:
         folder = None if error else finished(run.case, self._runs)
         if not error and folder is None:
             error = "it ended without a finished run folder"
+        run.claim.release()
         return Outcome(run.case, folder, error)
 
 
@@ -257,3 +295,31 @@ def _end_with_parent() -> None:
     assert parent is not None
     wait([parent.sentinel])
     os._exit(1)
+
+
+def number_there(cases: Sequence[Case], folder: Path) -> int:
+    """Return how many of the cases have a finished run."""
+    return sum(outcome.folder is not None for outcome in found(cases, folder))
+
+
+def outcomes_of(
+    cases: Sequence[Case], folder: Path, errors: Mapping[str, str], lost: str
+) -> list[Outcome]:
+    """Return what became of runs that others played, in the cases' order.
+
+    Args:
+        cases: of the comparison.
+        folder: its own.
+        errors: by the runs' digests, as :func:`play_claimed` returns them.
+        lost: why a run is not there of which nobody told.
+    """
+    return [
+        one if one.folder else replace(one, error=errors.get(one.case.digest, lost))
+        for one in found(cases, folder)
+    ]
+
+
+def play_claimed(cases: Sequence[Case], folder: Path) -> dict[str, str]:
+    """Play what can be claimed, one at a time; return the errors by the runs' digests."""
+    outcomes = play(cases, folder, 1, lambda progress: None)
+    return {outcome.case.digest: outcome.error for outcome in outcomes if outcome.error}

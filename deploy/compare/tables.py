@@ -97,7 +97,7 @@ def differences(rows: Sequence[Row], grid: Grid) -> tuple[list[str], list[list[s
     """Return a table's head and rows: each method against the reference; no row without one."""
     others = [row for row in rows if row.reference and row.method != grid.reference]
     columns = _compared(others, grid)
-    head = ["method", "pairs", *(f"{column.title}, difference" for column in columns)]
+    head = ["method", "pairs", *(_of_difference(column.title) for column in columns)]
     cells = []
     for row in others:
         found = [difference(row, column) for column in columns]
@@ -105,6 +105,16 @@ def differences(rows: Sequence[Row], grid: Grid) -> tuple[list[str], list[list[s
         texts = [each.text(column.digits) for each, column in zip(found, columns, strict=True)]
         cells.append([row.method, str(most), *texts])
     return head, cells if columns else []
+
+
+def _of_difference(title: str) -> str:
+    """Return the head of a column of differences: those between per cents are points.
+
+    >>> _of_difference("last (%)")
+    'last, difference (points)'
+    """
+    bare = title.removesuffix(" (%)")
+    return f"{title}, difference" if bare == title else f"{bare}, difference (points)"
 
 
 def _compared(rows: Sequence[Row], grid: Grid) -> list[Column]:

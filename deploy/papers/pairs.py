@@ -8,7 +8,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from common.seeds import generator
 from deploy.papers.rounds import PlayedFederation
 from server_app.transport.null_costs import null_cost
 from server_app.transport.pair_costs import ot_cost
+from server_app.transport.wasserstein import joint_wasserstein, per_class_wasserstein
 
 Values = dict[str, Any]
 
@@ -108,6 +109,18 @@ class Results:
             lambda: _cost(self._federation(scenario), self._values(scenario)),
         )
 
+    def all_costs(
+        self, scenario: Scenario, weights: Sequence[tuple[float, float]]
+    ) -> Values | None:
+        """Return ``weighted``, a cost for each pair of weights (w_F, w_L), and the baselines.
+
+        These are ``joint`` and ``per-class``, Wasserstein; None: no time left.
+        """
+        return self._once(
+            (*vars(scenario).values(), "all costs"),
+            lambda: _all_costs(self._federation(scenario), self._values(scenario), weights),
+        )
+
     def run(self, scenario: Scenario, trial: Trial) -> Values | None:
         """Return ``accuracy`` and ``loss`` by site, and ``divergence``; None: no time left."""
         return self._once(
@@ -164,8 +177,7 @@ def _run(sites: PlayedFederation, values: Values) -> Values:
 
 def _cost(sites: PlayedFederation, values: Values) -> Values:
     """Return the cost of the training rows through the model after one round of FedAvg."""
-    settings = Settings.parse(values | {"objective": "fedavg", "num-server-rounds": 1})
-    sides = list(_representations(sites, settings, sites.trained(settings).common))
+    settings, sides = _after_one_round(sites, values)
     found = ot_cost(*sides[0], *sides[1])
     null = None
     if found.total is not None:
@@ -175,12 +187,35 @@ def _cost(sites: PlayedFederation, values: Values) -> Values:
     return {"cost": found.total, "null": null, "coverage": found.coverage}
 
 
+def _all_costs(
+    sites: PlayedFederation, values: Values, weights: Sequence[tuple[float, float]]
+) -> Values:
+    """Return every cost of the same rows through the same model as :func:`_cost`."""
+    _, sides = _after_one_round(sites, values)
+    rows = (*sides[0], *sides[1])
+    return {
+        "weighted": [
+            ot_cost(*rows, feature_weight=feature, label_weight=label).total
+            for feature, label in weights
+        ],
+        "joint": joint_wasserstein(*rows),
+        "per-class": per_class_wasserstein(*rows),
+    }
+
+
+def _after_one_round(
+    sites: PlayedFederation, values: Values
+) -> tuple[Settings, list[tuple[np.ndarray, np.ndarray]]]:
+    settings = Settings.parse(values | {"objective": "fedavg", "num-server-rounds": 1})
+    return settings, list(_representations(sites, settings, sites.trained(settings).common))
+
+
 def _representations(
     sites: PlayedFederation, settings: Settings, model: Parameters
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield, per site, what goes into the last layer for its training rows, and their classes."""
     dataset = sites.dataset
-    network = models.build(settings.model, dataset.input_shape, dataset.num_classes).eval()
+    network = models.blank(settings.model, dataset.input_shape, dataset.num_classes).eval()
     models.load_parameters(network, model)
     seen: list[np.ndarray] = []
     models.last_linear(network).register_forward_pre_hook(

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.figure import Figure
-from scipy import stats
 
-from deploy.papers.experiment import experiment_parser, write_page
+from deploy.papers.experiment import experiment_parser, rank, write_page
 from deploy.papers.pairs import PLAIN, Results, Scenario, change_to_local, mean_accuracy
 from server_app.report import drawing
 
@@ -112,20 +111,11 @@ def correlations(points: Sequence[ShiftedPair]) -> str:
             continue
         costs = [point.cost for point in mine if point.cost is not None]
         cells = [
-            _rank(costs, [getattr(point, name) for point in mine])
+            rank(costs, [getattr(point, name) for point in mine])
             for name in ("size", "divergence", "change")
         ]
         text += f"| {kind} | {len(mine)} | {' | '.join(cells)} |\n"
     return text
-
-
-def _rank(one: Sequence[float], other: Sequence[float]) -> str:
-    found = stats.spearmanr(one, other)
-    return f"{found.statistic:+.2f} (p {_p(found.pvalue)})"
-
-
-def _p(value: float) -> str:
-    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def picture(points: Sequence[ShiftedPair]) -> Figure:

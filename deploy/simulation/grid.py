@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -23,11 +23,10 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.simulated_sites import simulated_federation, with_task
 from client_app.training.convolutional import require_compiler
-from client_app.training.engine import trained_by
+from client_app.training.engine import decided, trained_by
 from client_app.training.loop import choose_device
 from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
@@ -42,8 +41,11 @@ from server_app import methods
 from server_app.metering import run_meter
 from server_app.rounds.waiting import Waiting
 
-_RUN_ID = 1
-_SERVER_NODE = 1  # the id that Flower gives the SuperLink
+if TYPE_CHECKING:
+    from deploy.simulation.cluster import ClusterPool
+
+_RUN_ID = answering.RUN_ID
+_SERVER_NODE = answering.SERVER_NODE
 
 
 def load_client_app() -> ClientApp:
@@ -72,6 +74,9 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     choose_device(settings.device)
     require_compiler(settings)
     dataset, parts = (None, own) if own else simulated_federation(settings)
+    shapes = (dataset.input_shape, dataset.num_outputs) if dataset else None
+    weighs = dataset is not None and dataset.train_weights is not None
+    settings = decided(settings, shapes, weighs=weighs)
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.
     torch.set_num_threads(1)
@@ -84,9 +89,8 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         node_config=_node_config(settings),
         own=own,
         preprocessing=dataset.preprocessing if dataset else None,
-        trained_by=trained_by(settings, dataset.input_shape, dataset.num_outputs)
-        if dataset
-        else "",
+        trained_by=trained_by(settings, *shapes, weighs=weighs) if shapes else "",
+        cluster=settings.cluster,
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
@@ -99,6 +103,21 @@ def _node_config(settings: Settings) -> dict[str, Scalar]:
     code = sorted({top_level(piece.module) for piece in foreign_pieces(settings.to_dict())})
     releases: dict[str, Scalar] = {"releases": ",".join((*RELEASES, *opened))} if opened else {}
     return releases | ({"allow-code": ",".join(code)} if code else {})
+
+
+def _on_cluster(
+    load: Callable[[], ClientApp],
+    contexts: dict[int, Context],
+    address: str,
+    workers: int,
+    *,
+    data: bool,
+) -> "ClusterPool":
+    from deploy.simulation.cluster import ClusterPool  # Ray takes a second to import
+
+    run_config = next(iter(contexts.values())).run_config
+    gpu = str(run_config.get("device", "")).startswith("cuda")
+    return ClusterPool(load, contexts, address, workers, data=data and bool(run_config), gpu=gpu)
 
 
 def _partitions(num_nodes: int) -> list[dict[str, Scalar]]:
@@ -117,6 +136,7 @@ class InProcessGrid(Grid):
         own: configs of nodes that have data of their own, one for each, instead of a partition id.
         preprocessing: of all nodes' rows, where it is one.
         trained_by: which code trains the clients' networks, in words.
+        cluster: address of a Ray cluster whose nodes play the workers; empty: this machine does.
     """
 
     def __init__(
@@ -130,8 +150,9 @@ class InProcessGrid(Grid):
         own: Sequence[Mapping[str, Scalar]] = (),
         preprocessing: Preprocessing | None = None,
         trained_by: str = "",
+        cluster: str = "",
     ) -> None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = _RUN_ID, _SERVER_NODE, 0
+        answering.as_server()
         self._trained_by = trained_by
         self._run = Run.create_empty(_RUN_ID)
         self._load = load
@@ -149,8 +170,13 @@ class InProcessGrid(Grid):
         self._ids = itertools.count(1)
         self._pushed: dict[str, Message] = {}
         count = min(workers or len(os.sched_getaffinity(0)), num_nodes)
-        self._app = load() if count <= 1 else None
-        self._pool = None if count <= 1 else Pool(load, self._contexts, count)
+        here = not cluster and count <= 1
+        self._app = load() if here else None
+        self._pool: Pool | ClusterPool | None = None
+        if cluster:
+            self._pool = _on_cluster(load, self._contexts, cluster, workers, data=not own)
+        elif not here:
+            self._pool = Pool(load, self._contexts, count)
 
     # Grid --------------------------------------------------------------------------------------
 
@@ -206,7 +232,7 @@ class InProcessGrid(Grid):
 
     @property
     def _workers(self) -> list[Worker]:
-        return [] if self._pool is None else self._pool.workers
+        return self._pool.workers if isinstance(self._pool, Pool) else []
 
     def close(self) -> None:
         """End the workers."""
@@ -234,6 +260,10 @@ class InProcessGrid(Grid):
         for node, context in self._contexts.items():
             state = states.get(str(node))
             context.state = RecordDict() if state is None else answering.unpacked(state)
+
+    def are_here(self) -> bool:
+        """Return that there are clients."""
+        return True
 
     def trained_by(self) -> str:
         """Return which code trains the clients' networks."""

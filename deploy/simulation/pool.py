@@ -15,36 +15,24 @@ import signal
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 import torch
 from flwr.app import Context, Message, RecordDict
-from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
 
 from common.errors import WorkerError
-from deploy.simulation import answering
 from deploy.simulation.shared_memory import FORKS, new_shared, pickled, unpickled
+from deploy.simulation.work import DEATHS, Answered, Task, answered
+
+__all__ = ["Pool", "Task", "Worker"]
 
 _POLL_SECONDS = 2.0  # how often an idle worker looks whether its parent still lives
 _CHUNK_SECONDS = 0.05  # what a chunk may take; a round trip costs less than a hundredth of it
 _SMALL_SECONDS = 0.002  # below this, sharing work among the workers costs more than it saves
 _PATIENCE_SECONDS = 1.0  # how late a chunk may be before its messages are tried one by one
-_DEATHS = 2  # of workers by one unit, which then is what they die of
-
-
-@dataclass
-class Task:
-    """One message on its way to a client."""
-
-    message: Message
-    key: int
-    """Number of its content in this exchange; equal contents are sent to a worker once."""
-    deaths: int = 0
-    """Of workers that had its unit and nothing else to do."""
 
 
 @dataclass
@@ -218,7 +206,7 @@ class Pool:
             self._do_again(worker)
             return []
         worker.chunk = None
-        answers: list[_Answer] = unpickled(blob, worker.shared)
+        answers: list[Answered] = unpickled(blob, worker.shared)
         for task, answer in zip(chunk.tasks, answers, strict=True):
             metadata = task.message.metadata
             self._last[metadata.dst_node_id, metadata.message_type] = answer.seconds
@@ -238,11 +226,11 @@ class Pool:
             [unit] = chunk.units
             for task in unit:
                 task.deaths += 1
-            if unit[0].deaths == _DEATHS:
+            if unit[0].deaths == DEATHS:
                 self._give_up([worker for worker in self.workers if worker.chunk is not None])
                 nodes = ", ".join(str(task.message.metadata.dst_node_id) for task in unit)
                 raise WorkerError(
-                    f"{_DEATHS} processes that worked for node {nodes} died, the last with exit "
+                    f"{DEATHS} processes that worked for node {nodes} died, the last with exit "
                     f"code {worker.process.exitcode}: where memory ran out set fewer workers, then "
                     "coterie resume"
                 )
@@ -284,18 +272,6 @@ class Pool:
 
 # In the worker ---------------------------------------------------------------------------------
 
-_Arrival = tuple[Metadata, int, RecordDict | None]
-"""A message's metadata, the key of its content, and its client's state."""
-
-
-@dataclass
-class _Answer:
-    """What a worker sends back for one message."""
-
-    reply: Message
-    state: RecordDict | None
-    seconds: float
-
 
 def _work(
     connection: Connection,
@@ -320,47 +296,5 @@ def _work(
                 contents, current = {}, exchange
             for key, blob in blobs.items():
                 contents[key] = unpickled(blob, received)
-            answers = [
-                a for unit in _merged(units, contexts) for a in _unit(app, unit, contents, contexts)
-            ]
+            answers = answered(app, units, contents, contexts)
             connection.send_bytes(pickled(answers, shared)[0])
-
-
-def _merged(units: Iterable[list[_Arrival]], contexts: dict[int, Context]) -> list[list[_Arrival]]:
-    """Join neighbours whose replies do not depend on who is answered beside them."""
-    any_context = next(iter(contexts.values()))
-    result: list[list[_Arrival]] = []
-    for kind, same in groupby(units, key=lambda unit: unit[0][0].message_type):
-        alike = list(same)
-        if answering.depends_on_unit(kind, any_context):
-            result += alike
-        else:
-            result.append([arrival for unit in alike for arrival in unit])
-    return result
-
-
-def _unit(
-    app: ClientApp,
-    unit: Sequence[_Arrival],
-    contents: dict[int, RecordDict],
-    contexts: dict[int, Context],
-) -> list[_Answer]:
-    began = time.monotonic()
-    asked = [answering.message_of(metadata, contents[key]) for metadata, key, _ in unit]
-    there = [_with_state(contexts[metadata.dst_node_id], state) for metadata, _, state in unit]
-    replies = answering.answer(app, asked, there)
-    seconds = (time.monotonic() - began) / len(unit)
-    return [
-        _Answer(reply, context.state or None, seconds)
-        for reply, context in zip(replies, there, strict=True)
-    ]
-
-
-def _with_state(context: Context, state: RecordDict | None) -> Context:
-    return Context(
-        context.run_id,
-        context.node_id,
-        context.node_config,
-        RecordDict() if state is None else state,
-        context.run_config,
-    )

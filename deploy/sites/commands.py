@@ -1,4 +1,4 @@
-"""Commands of a real federation: provision, site, serve, register, submit, doctor."""
+"""Commands of a real federation: provision, site, serve, register, submit, doctor, approve."""
 
 from enum import StrEnum
 from pathlib import Path
@@ -8,6 +8,7 @@ import typer
 
 from common import config
 from common.config.completion import complete
+from deploy.manifests.formats import MANIFESTS, Format
 
 
 def completed(context: typer.Context, incomplete: str) -> list[str]:
@@ -48,12 +49,18 @@ def provision(
     output: Annotated[
         Path | None, typer.Option(help="where the folders go; else provision/ beside the file")
     ] = None,
+    kept_by: Annotated[
+        Format | None,
+        typer.Option("--format", help="write units or manifests into the folders, too"),
+    ] = None,
 ) -> None:
     """Make certificates and one folder per recipient; run it again to add sites or change keys."""
     from deploy.sites import provision as provisioning
 
     read = provisioning.FederationPlan.read(plan)
-    done = provisioning.write_folders(read, output or plan.absolute().parent / "provision")
+    manifest = None if kept_by is None else MANIFESTS[kept_by]
+    folder = output or plan.absolute().parent / "provision"
+    done = provisioning.write_folders(read, folder, manifest)
     typer.echo("\n".join(done) or "nothing changed")
 
 
@@ -71,8 +78,8 @@ def site(
     if config_file is None:
         raise typer.BadParameter("name the site's own file", param_hint="--config")
     from client_app import prepared_data
-    from deploy.sites import flower
-    from deploy.sites.site import Node, SiteFile
+    from deploy.sites.site import SiteFile
+    from deploy.sites.supervisor import Supervisor
 
     own = SiteFile.read(config_file)
     dataset = prepared_data.prepare(own)
@@ -81,8 +88,7 @@ def site(
         f"rows of {dataset.num_classes} classes ({', '.join(dataset.class_names)})",
         err=True,
     )
-    node = Node.of(own)
-    flower.become(node.command, node.env, source=f"site {own.site}", log=log_format)
+    raise typer.Exit(Supervisor(own, config_file, log_format).run())
 
 
 @site_app.command("init")
@@ -114,6 +120,10 @@ def serve(
         list[str] | None,
         typer.Option(help="a network, as 10.1.2.0/24, that may submit runs beside this machine"),
     ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(help="a network that may read /metrics beside those that may submit runs"),
+    ] = None,
     log_format: LogOption = LogFormat.TEXT,
 ) -> None:
     """Start the SuperLink, with TLS, node keys and a database file."""
@@ -121,7 +131,7 @@ def serve(
     from deploy.sites.serve import Server
 
     server = Server.open(folder)
-    command = server.command(host, tuple(admin or ()))
+    command = server.command(host, tuple(admin or ()), tuple(metrics or ()))
     flower.become(command, server.env(), source="superlink", log=log_format)
 
 
@@ -134,16 +144,27 @@ def register(folder: ServerFolder) -> None:
     typer.echo("\n".join(done) or "nothing changed")
 
 
-def submit(folder: ServerFolder, words: Words = None, config_file: ConfigFile = None) -> None:
+def submit(
+    folder: ServerFolder,
+    words: Words = None,
+    config_file: ConfigFile = None,
+    watched: Annotated[
+        bool,
+        typer.Option("--watch", help="serve a live page here, where the server's runs are written"),
+    ] = False,
+) -> None:
     """Send a run to the SuperLink and follow it; exit code 0 completed, 1 failed, 3 stopped."""
     from deploy.sites import submit as submitting
     from deploy.sites.serve import Server
+    from deploy.watch.command import watched_if
     from server_app.methods import build
 
     server = Server.open(folder)
     settings = config.load(config_file, words or (), server.usual_settings)
     build(settings)
-    raise typer.Exit(submitting.send(settings, server.connection()))
+    with watched_if(watched, settings):
+        code = submitting.send(settings, server.connection())
+    raise typer.Exit(code)
 
 
 def doctor(
@@ -160,3 +181,57 @@ def doctor(
         typer.echo(str(finding))
         failed += finding.verdict is Readiness.FAIL
     raise typer.Exit(1 if failed else 0)
+
+
+def bundle(
+    output: Annotated[
+        Path | None, typer.Option(help="write it to this file, for sites that are to approve it")
+    ] = None,
+) -> None:
+    """Say which program this installation sends to the sites, by its SHA-256."""
+    from common.errors import ConfigError
+    from deploy.approval.bundle import SUFFIX, installed
+
+    found = installed()
+    if output is not None:
+        if output.suffix != SUFFIX:
+            raise ConfigError(f"{output}: name a file that ends in {SUFFIX}")
+        output.write_bytes(found.content)
+    typer.echo(found.words)
+
+
+def approve(
+    named: Annotated[
+        str,
+        typer.Argument(
+            metavar="BUNDLE",
+            help="a .fab file, or the first digits of a bundle that the site refused",
+        ),
+    ],
+    config_file: Annotated[Path, typer.Option("--config", help="the site's own file, site.toml")],
+    diff: Annotated[
+        bool, typer.Option("--diff", help="print all lines that differ from the installation's")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
+) -> None:
+    """Let a site run a bundle, a .fab file or one that it refused, after showing what it is."""
+    from deploy.approval.approved import Approved, found
+    from deploy.approval.bundle import installed
+    from deploy.sites.site import SiteFile
+
+    site = SiteFile.read(config_file)
+    shown, own = found(named, Path(site.state_dir)), installed()
+    typer.echo(f"bundle:       {shown.words}")
+    typer.echo(f"installation: {own.words}")
+    changes = shown.changes(own)
+    lines = shown.difference(own) if diff else [f"  {line}" for line in changes]
+    typer.echo("\n".join([*lines, f"files that differ: {len(changes)}"]))
+    approved = Approved.read(config_file)
+    if approved.covers(shown.digest, lambda: own.digest):
+        typer.echo(f"site {site.site} runs it already: approved = {str(approved)!r}")
+        return
+    question = f"Its code will run as this user, with the data of site {site.site}. Approve it?"
+    if not yes and not typer.confirm(question):
+        raise typer.Exit(1)
+    approved.joined(shown.digest).write(config_file)
+    typer.echo(f"{config_file}: approved; the next run may use it, without a restart")

@@ -26,8 +26,11 @@ from packaging.requirements import Requirement
 from client_app.training import compiler
 from common.data.datasets import is_named_part
 from common.errors import CoterieError
+from common.messages import GIVEN_OUT
 from common.tables.checking import check_against
 from common.tables.table_schema import TableSchema
+from deploy.approval.approved import INSTALLED, Approved
+from deploy.approval.bundle import installed
 from deploy.sites import certificates, flower, provision
 from deploy.sites.certificates import load_certificate
 from deploy.sites.serve import Server
@@ -115,7 +118,7 @@ def machine() -> Findings:
     for name in PROGRAMS:
         if shutil.which(name, path=flower.environment()["PATH"]) is None:
             yield _fail(name, "not found", "install Coterie into this Python: pip install -e .")
-    without = "none: dense networks train with NumPy, and engine=compiled is refused"
+    without = "none: networks train several times slower, and engine=compiled is refused"
     yield _ok("C compiler", compiler.found() or without)
 
 
@@ -236,10 +239,30 @@ def of_site(site: SiteFile) -> Findings:
     yield from disk(Path(site.state_dir))
     yield from _named("data", lambda: _data(site))
     yield from _named("device", lambda: _device(site))
-    yield from _named("releases", lambda: iter([_ok("releases", ", ".join(site.released))]))
+    yield from _releases(site)
+    yield from _named("approved", lambda: _approved(site))
     yield from _code(site)
     yield from _named("authority", lambda: _authority(site))
     yield from _reach(site.superlink, Path(site.root_certificates), clock=True)
+
+
+def _releases(site: SiteFile) -> Findings:
+    for name in site.released:
+        yield _ok(f"releases {name}", GIVEN_OUT[name])
+    kept = [name for name in GIVEN_OUT if name not in site.released]
+    yield _ok("does not release", ", ".join(kept) or "nothing")
+
+
+def _approved(site: SiteFile) -> Findings:
+    approved = Approved.parse(site.approved)
+    if approved.all_may:
+        remedy = f"approved = {INSTALLED!r}; whoever submits runs has this site's data otherwise"
+        yield _warn("approved", "whatever code a run sends", remedy)
+        return
+    for name in approved.names:
+        yield _ok("approved", f"its own, {installed().words}" if name == INSTALLED else name)
+    if not approved.names:
+        yield _warn("approved", "no code at all", "coterie approve BUNDLE --config site.toml")
 
 
 def _code(site: SiteFile) -> Findings:

@@ -19,8 +19,14 @@ import ssl
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from logging import WARNING
+from pathlib import Path
 from typing import Any
 
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from deploy.metrics.server import ExposedServer
+from deploy.sites import activation, holding
+from deploy.sites.holding import Holding
 from deploy.sites.limits import BACKLOG, Body, Bounds, Connections, LimitError, Limits
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -31,9 +37,12 @@ Log = Callable[..., None]
 
 THIS_MACHINE = ("127.0.0.0/8", "::1/128")
 _FOR_SITES = "/v1/fleet/"
-_JOINING = (f"{_FOR_SITES}activate-node", f"{_FOR_SITES}register-node")
+_JOINING = (activation.PATH, f"{_FOR_SITES}register-node")
 _HEALTH = "/health"
+_METRICS = "/metrics"
 _PUBLIC_KEY = b"flwr-public-key"
+_STOP_SECONDS = 3  # for answers that are under way; those kept back are not waited for
+_SHOWN = 16  # digits of a fingerprint in a log line
 
 
 class Gate:
@@ -43,12 +52,34 @@ class Gate:
     """
 
     def __init__(
-        self, app: App, admins: Sequence[Network], log: Log, limits: Limits | None = None
+        self,
+        app: App,
+        admins: Sequence[Network],
+        log: Log,
+        limits: Limits | None = None,
+        enrolled: Path | None = None,
+        runs: Path | None = None,
+        watchers: Sequence[Network] = (),
     ) -> None:
+        """Take what is behind the gate and who may pass it.
+
+        Args:
+            app: the SuperLink.
+            admins: networks that may do everything.
+            log: level, text and its values.
+            limits: of what sites send.
+            enrolled: file with the keys that were enrolled.
+            runs: list of the folders of runs.
+            watchers: networks that may read the figures beside the administrators.
+        """
         self._app = app
+        self._enrolled = enrolled
+        self._figures = ExposedServer(enrolled, runs)
+        self._watchers = (*watchers, *admins)
         self._admins = admins
         self._log = log
         self._limits = limits or Limits()
+        self._holding = Holding()
 
     async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
         """Answer 403 to what is not for the one who asks; log every refusal, whoever refuses."""
@@ -56,9 +87,14 @@ class Gate:
             await self._app(scope, receive, send)
         elif _is_for_sites(scope):
             await self._limited(scope, receive, send)
-        elif self._is_admin(scope):
+        elif scope["path"] == _METRICS and _is_of(self._watchers, scope):
+            await self._tell(send)
+        elif _is_of(self._admins, scope):
             await self._app(scope, receive, self._watched(scope, send))
+            if scope["path"] in holding.PUSHES:
+                self._holding.something_was_sent()
         else:
+            self._figures.request("administrators", 403)
             self._refused(scope, 403, "only for administrators")
             await _answer(send, 403, "only for administrators")
 
@@ -67,34 +103,43 @@ class Gate:
         try:
             with self._limits.request(scope, receive) as body:
                 await self._answered(scope, body, send)
+                self._figures.transferred("up", body.size)
                 if body.refusal:
                     raise body.refusal
         except LimitError as refusal:
+            self._figures.request("sites", refusal.status)
             self._refused(scope, refusal.status, refusal.why)
             await _answer(send, refusal.status, refusal.why)
 
     async def _answered(self, scope: Scope, body: Body, send: Send) -> None:
         """Let the application answer, unless the body's refusal is the answer."""
         watched = self._watched(scope, send)
+        if self._enrolled is not None and scope["path"] == activation.PATH:
+            watched = activation.explained(watched, _key_of(scope), self._enrolled)
 
         async def sending(event: MutableMapping[str, Any]) -> None:
             if body.refusal is None:
                 await watched(event)
 
         try:
-            await self._app(scope, body.receive, sending)
+            if scope["path"] == holding.PULL:
+                await self._holding.answer(self._app, scope, body.receive, sending)
+            else:
+                await self._app(scope, body.receive, sending)
         except Exception:  # of an application that was told that the peer is gone
             if body.refusal is None:
                 raise
 
-    def _is_admin(self, scope: Scope) -> bool:
-        address = ipaddress.ip_address(scope["client"][0]) if scope.get("client") else None
-        # A client over IPv4 on a socket that takes both has an address inside ::ffff:0:0/96.
-        address = getattr(address, "ipv4_mapped", None) or address
-        return address is not None and any(address in network for network in self._admins)
+    async def _tell(self, send: Send) -> None:
+        """Answer with the figures."""
+        text = self._figures.text(self._holding.held)
+        headers = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
 
     def _watched(self, scope: Scope, send: Send) -> Send:
         async def watched(event: MutableMapping[str, Any]) -> None:
+            self._count(scope, event)
             refused = event["type"] == "http.response.start" and event["status"] in (401, 403)
             if refused or _is_unknown_key(scope, event):
                 self._refused(scope, event["status"], "refused by the SuperLink")
@@ -102,11 +147,28 @@ class Gate:
 
         return watched
 
+    def _count(self, scope: Scope, event: MutableMapping[str, Any]) -> None:
+        fleet = scope["path"].startswith(_FOR_SITES)
+        if event["type"] == "http.response.start":
+            self._figures.request("sites" if fleet else "administrators", event["status"])
+            if fleet and event["status"] == 200 and (key := _key_of(scope)):
+                self._figures.heard(key)
+        elif fleet:
+            self._figures.transferred("down", len(event.get("body", b"")))
+
     def _refused(self, scope: Scope, status: int, why: str) -> None:
         client = scope["client"][0] if scope.get("client") else "unknown address"
-        key = _key_of(scope)
+        key = _key_of(scope)[:_SHOWN]
         whose = f", SuperNode key {key}" if key else ""
         self._log(WARNING, "refused %s %s: %d %s%s", client, scope["path"], status, why, whose)
+
+
+def _is_of(networks: Sequence[Network], scope: Scope) -> bool:
+    """Return whether a request comes from one of some networks."""
+    address = ipaddress.ip_address(scope["client"][0]) if scope.get("client") else None
+    # A client over IPv4 on a socket that takes both has an address inside ::ffff:0:0/96.
+    address = getattr(address, "ipv4_mapped", None) or address
+    return address is not None and any(address in network for network in networks)
 
 
 def _is_unknown_key(scope: Scope, event: MutableMapping[str, Any]) -> bool:
@@ -116,7 +178,7 @@ def _is_unknown_key(scope: Scope, event: MutableMapping[str, Any]) -> bool:
 
 
 def _key_of(scope: Scope) -> str:
-    """Return the beginning of the SHA-256 of the key that a site signs with; empty without one."""
+    """Return the SHA-256 of the key that a site signs with; empty without one."""
     header = dict(scope["headers"]).get(_PUBLIC_KEY, b"")
     if not header:
         return ""
@@ -126,7 +188,7 @@ def _key_of(scope: Scope) -> str:
         key = base64.b64decode(b"".join(lines), validate=True)
     except ValueError:
         return "malformed"
-    return hashlib.sha256(key).hexdigest()[:16]
+    return hashlib.sha256(key).hexdigest()
 
 
 def _is_for_sites(scope: Scope) -> bool:
@@ -163,8 +225,12 @@ def main() -> None:
 
     parser = argparse.ArgumentParser(prog="deploy.sites.gate")
     parser.add_argument("--admin", action="append", type=ipaddress.ip_network, required=True)
+    parser.add_argument("--metrics", action="append", type=ipaddress.ip_network, default=[])
+    parser.add_argument("--enrolled", type=Path)
+    parser.add_argument("--runs", type=Path)
     split = sys.argv.index("--")
-    admins = parser.parse_args(sys.argv[1:split]).admin
+    chosen = parser.parse_args(sys.argv[1:split])
+    admins = chosen.admin
     sys.argv = ["flower-superlink", *sys.argv[split + 1 :]]
     log_handshakes(log)
     connections = Connections(Bounds(), admins, log)
@@ -174,8 +240,10 @@ def main() -> None:
 
     def run(*, app: App, **options: Any) -> None:
         # asyncio's own loop: the handshakes of uvloop cannot be watched.
-        gate = connections.heard(Gate(app, admins, log))
-        original(app=gate, **(options | {"loop": "asyncio", "backlog": BACKLOG}))
+        files = {"enrolled": chosen.enrolled, "runs": chosen.runs}
+        gate = connections.heard(Gate(app, admins, log, **files, watchers=chosen.metrics))
+        own = {"loop": "asyncio", "backlog": BACKLOG, "timeout_graceful_shutdown": _STOP_SECONDS}
+        original(app=gate, **(options | own))
 
     server.run = run
     flower_superlink()

@@ -25,6 +25,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 
 from common.config import read_toml
 from common.errors import ConfigError, did_you_mean
+from deploy.manifests.formats import Manifest
 from deploy.sites import certificates, handouts
 from deploy.sites.certificates import RENEW_DAYS, Authority, load_certificate
 from deploy.sites.secret_files import private_folder, write_public
@@ -114,14 +115,31 @@ class FederationPlan:
         return {**usual, "supernode-key": SUPERNODE_KEY, **self.own[site]}
 
 
-def write_folders(plan: FederationPlan, folder: Path) -> list[str]:
-    """Write every recipient's folder and return, line by line, what was done."""
+def write_folders(
+    plan: FederationPlan, folder: Path, manifest: Manifest | None = None
+) -> list[str]:
+    """Write every recipient's folder and return, line by line, what was done.
+
+    Args:
+        plan: who takes part.
+        folder: of all of them.
+        manifest: how they are to be kept running, if that is wanted, too.
+
+    Raises:
+        ConfigError: a site's id that the manifest cannot name; nothing was written.
+    """
+    texts = {site: manifest.site(site) for site in plan.sites} if manifest else {}
     private_folder(folder)
     done: list[str] = []
     authority = _authority(plan, folder / "authority", done)
     _write_server(plan, authority, private_folder(folder / "server"), done)
     for site in plan.sites:
-        _write_site(plan, site, folder, done)
+        _write_site(plan, site, folder, done, manifest.metrics if manifest else "")
+        if manifest:
+            write_public(folder / "sites" / site / manifest.site_file(site), texts[site].encode())
+    if manifest:
+        text = manifest.server(plan.name, plan.port)
+        write_public(folder / "server" / manifest.server_file, text.encode())
     for gone in sorted(path.name for path in (folder / "sites").iterdir()):
         if gone not in plan.sites:
             shutil.rmtree(folder / "sites" / gone)
@@ -187,14 +205,17 @@ def _write_keys(plan: FederationPlan, folder: Path, done: list[str]) -> None:
             done.append(f"site {site}: SuperNode key {public.supernode_fingerprint[:16]}…")
 
 
-def _write_site(plan: FederationPlan, site: str, folder: Path, done: list[str]) -> None:
+def _write_site(
+    plan: FederationPlan, site: str, folder: Path, done: list[str], metrics: str
+) -> None:
     own = folder / "sites" / site
     if not own.exists():
         done.append(f"site {site}: {own} is for that site alone")
     own.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(folder / "server" / CA, own / CA)
     peers = {name: keys.identity_fingerprint for name, keys in plan.sites.items() if name != site}
-    text = handouts.site_file(site, plan.site_file(site), peers)
+    probed = {"metrics": metrics} if metrics else {}
+    text = handouts.site_file(site, {**probed, **plan.site_file(site)}, peers)
     write_public(own / "site.toml", text.encode())
     mine = plan.sites[site].identity_fingerprint
     write_public(own / "README.md", handouts.site(plan.name, site, mine).encode())

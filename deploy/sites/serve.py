@@ -1,6 +1,7 @@
 """Server of a provisioned federation: its SuperLink, and the keys it lets in."""
 
 import json
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +14,12 @@ from deploy.sites.flower import Connection, environment
 from deploy.sites.gate import THIS_MACHINE
 from deploy.sites.secret_files import private_folder, write_public
 from deploy.sites.site_keys import supernode_fingerprint
+from server_app import run_list
 from server_app.rounds.enrolment import FILE_VARIABLE
 
 STATE = "state"
+_POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds
+_RUNS = "runs.jsonl"  # the folders of all runs
 _ENROLLED = "enrolled.json"  # fingerprint of a key -> {"site", "node-id"}
 
 
@@ -66,11 +70,21 @@ class Server:
             self.folder / provision.CA,
         )
 
-    def command(self, host: str, admins: tuple[str, ...]) -> list[str]:
-        """Return the command that starts the SuperLink behind the gate."""
+    def command(
+        self, host: str, admins: tuple[str, ...], watchers: tuple[str, ...] = ()
+    ) -> list[str]:
+        """Return the command that starts the SuperLink behind the gate.
+
+        Args:
+            host: address to listen on.
+            admins: networks that may submit runs beside this machine.
+            watchers: networks that may read its figures beside these.
+        """
         gate = [word for network in (*THIS_MACHINE, *admins) for word in ("--admin", network)]
+        gate += [word for network in watchers for word in ("--metrics", network)]
         return [
-            *(sys.executable, "-m", f"{__package__}.gate", *gate, "--"),
+            *(sys.executable, "-m", f"{__package__}.gate", *gate),
+            *("--enrolled", str(self.state / _ENROLLED), "--runs", str(self.state / _RUNS), "--"),
             *("--host", host, "--port", str(self.port)),
             *("--ssl-certfile", str(self.folder / provision.CERTIFICATE)),
             *("--ssl-keyfile", str(self.folder / provision.KEY)),
@@ -82,7 +96,12 @@ class Server:
 
     def env(self) -> dict[str, str]:
         """Environment of the SuperLink."""
-        known = {FILE_VARIABLE: str(self.state / _ENROLLED)}
+        known = {
+            FILE_VARIABLE: str(self.state / _ENROLLED),
+            run_list.FILE_VARIABLE: str(self.state / _RUNS),
+        }
+        # Only the start of a run waits for this; five times a second takes 5 % of a core.
+        known[_POLL] = os.environ.get(_POLL, "1.0")
         return environment(FLWR_HOME=str(self.state / "flower"), **known)
 
 

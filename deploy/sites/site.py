@@ -1,18 +1,21 @@
 """Start of a site: a SuperNode with the site's own data."""
 
 import os
+import shlex
 import socket
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Self
 
 import tomli_w
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from client_app.site_config import SiteConfig
 from common.config import Scalar, read_toml
 from common.errors import ConfigError
-from deploy.sites.flower import environment, program
+from deploy.approval.approved import INSTALLED, SUPERNODE, Approved
+from deploy.sites.flower import environment
 
 NODE_CONFIG = "node-config.toml"
 
@@ -33,11 +36,31 @@ class SiteFile(SiteConfig):
         0, ge=0, le=65535, description="on this machine, for its own processes; 0: a free one"
     )
 
+    metrics: str = Field(
+        "",
+        pattern=r"^([^\s:/]+:\d{1,5})?$",
+        description="HOST:PORT of this machine for /metrics and /health; empty: neither",
+    )
+
+    approved: str = Field(
+        INSTALLED,
+        description="bundles of code that it runs, separated by commas: installed, this "
+        "installation's own; digests that coterie approve wrote; any: whatever a run sends",
+    )
+
     path_keys: ClassVar[tuple[str, ...]] = (
         *SiteConfig.path_keys,
         "root_certificates",
         "supernode_key",
     )
+
+    @model_validator(mode="after")
+    def _approves(self) -> Self:
+        try:
+            Approved.parse(self.approved)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        return self
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -61,9 +84,19 @@ class Node:
     command: list[str]
     env: dict[str, str]
 
+    @property
+    def words(self) -> str:
+        """The command as a person types it."""
+        return shlex.join(self.command)
+
     @classmethod
-    def of(cls, site: SiteFile) -> Self:
-        """Write the site's node-config into its state-dir and return how to start it."""
+    def of(cls, site: SiteFile, file: Path) -> Self:
+        """Write the site's node-config into its state-dir and return how to start it.
+
+        Args:
+            site: what its file says.
+            file: that file.
+        """
         state = Path(site.state_dir)
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
         # In a file, since Flower's own syntax for the command line knows no quotes in a text.
@@ -71,7 +104,7 @@ class Node:
         config.write_text(tomli_w.dumps(site.node_config), encoding="utf-8")
         config.chmod(0o600)
         command = [
-            program("flower-supernode"),
+            *(sys.executable, "-P", "-m", SUPERNODE, str(file.absolute()), str(state)),
             *("--superlink", site.superlink),
             *("--root-certificates", site.root_certificates),
             *("--auth-supernode-private-key", site.supernode_key),

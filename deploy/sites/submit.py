@@ -3,19 +3,15 @@
 import json
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import tomli_w
 
 from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError
+from deploy.approval.bundle import APP, installed
 from deploy.sites.flower import Connection
 from deploy.sites.secret_files import write_public
-
-_ROOT = Path(__file__).parents[2]
-APP = _ROOT if (_ROOT / "pyproject.toml").is_file() else _ROOT / "flower-app"
-"""The Flower app: the checkout that this file lies in, or what an installed copy carries of it."""
 
 _POLL_SECONDS = 2.0
 _EXIT_CODES = {"finished:completed": 0, "finished:failed": 1, "finished:stopped": 3}
@@ -37,11 +33,7 @@ def send(settings: Settings, connection: Connection) -> int:
 
 def start(settings: Settings, connection: Connection) -> str:
     """Send a run and return its id."""
-    if not (APP / "pyproject.toml").is_file():
-        raise ConfigError(
-            f"{APP} holds no pyproject.toml, which Flower needs to send the app: install Coterie "
-            "anew"
-        )
+    print(f"bundle: {installed().words}", file=sys.stderr, flush=True)
     config = connection.home / "run-config.toml"
     write_public(config, tomli_w.dumps(_run_config(settings.with_absolute_paths())).encode())
     answer = connection.call("run", str(APP), "--run-config", str(config))

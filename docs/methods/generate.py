@@ -75,10 +75,14 @@ def page(name: str, card: Card) -> str:
 def _settings(card: Card) -> str:
     fields = {name: Settings.fields()[name.replace("-", "_")] for name in card.settings}
     rows = [
-        f"| `{name}` | `{field.default}` | {field.description} ({allowed_values(field)}) |"
+        f"| `{name}` | `{field.default}` | {_cell(field.description)} ({allowed_values(field)}) |"
         for name, field in fields.items()
     ]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+
+
+def _cell(text: str | None) -> str:
+    return (text or "").replace("|", "\\|")
 
 
 if __name__ == "__main__":

@@ -42,6 +42,8 @@ class Aggregation:
     combine: Combine
     words: str
     """What it does, as a phrase."""
+    source: str = ""
+    """Paper and equation or algorithm."""
     needs_updates: bool = True
     """Whether the server must see every update; False: their weighted sum is enough."""
     weighs: bool = False
@@ -164,11 +166,16 @@ AGGREGATIONS: Table[Aggregation] = Table(
     "coterie.aggregations",
     {
         "mean": Aggregation(
-            _mean, "the mean, by rows or the cohort's own weights", needs_updates=False, weighs=True
+            _mean,
+            "the mean, by rows or the cohort's own weights",
+            source="McMahan et al. 2017, Algorithm 1",
+            needs_updates=False,
+            weighs=True,
         ),
         "median": Aggregation(
             on_updates(lambda updates, weights, settings: (robust.median(updates), ())),
             "every coordinate's median",
+            source="Yin et al. 2018, Algorithm 1, option I",
         ),
         "trimmed-mean": Aggregation(
             on_updates(
@@ -178,11 +185,13 @@ AGGREGATIONS: Table[Aggregation] = Table(
                 )
             ),
             "every coordinate's mean without its smallest and largest values",
+            source="Yin et al. 2018, Algorithm 1, option II",
             settings=(TrimmedMeanSettings,),
         ),
         "krum": Aggregation(
             on_updates(_krum),
             "the one update that lies closest to its neighbours",
+            source="Blanchard et al. 2017, section 4",
             picks=True,
             fewest=_enough_for_krum,
             settings=(KrumSettings,),
@@ -190,6 +199,7 @@ AGGREGATIONS: Table[Aggregation] = Table(
         "multi-krum": Aggregation(
             on_updates(_multi_krum),
             "the mean of the updates that lie close to their neighbours",
+            source="Blanchard et al. 2017, section 4",
             picks=True,
             fewest=_enough_for_krum,
             settings=(KrumSettings,),
@@ -199,6 +209,7 @@ AGGREGATIONS: Table[Aggregation] = Table(
                 lambda updates, weights, settings: (robust.geometric_median(updates, weights), ())
             ),
             "the point of smallest summed distance to the updates, by rows",
+            source="Pillutla et al. 2022, Algorithm 2",
             weighs=True,
         ),
     },

@@ -55,6 +55,10 @@ class MomentRule:
     learning_rate: float
     """Where ``server-learning-rate`` is 0."""
     settings: tuple[type[PieceSettings], ...] = ()
+    words: str = ""
+    """Its step, m and v being its moments and u the change that the average makes."""
+    source: str = ""
+    """Paper and algorithm."""
 
     def step(self, first: np.ndarray, second: np.ndarray, rates: Rates) -> np.ndarray:
         """Return by how much the array moves."""
@@ -181,10 +185,43 @@ SERVER_OPTIMIZERS: Table[MomentRule] = Table(
     "server-optimizer",
     "coterie.server-optimizers",
     {
-        "momentum": MomentRule(_momentum, False, 1.0, _SETTINGS),
-        "adam": MomentRule(_adam, True, 0.01, _SETTINGS),
-        "yogi": MomentRule(_yogi, True, 0.01, _SETTINGS),
-        "adagrad": MomentRule(_adagrad, True, 0.01, _SETTINGS),
+        "momentum": MomentRule(
+            _momentum,
+            False,
+            1.0,
+            _SETTINGS,
+            words="m <- b1 m + u; x <- x + eta m",
+            source="Hsu et al. 2019, section 3",
+        ),
+        "adam": MomentRule(
+            _adam,
+            True,
+            0.01,
+            _SETTINGS,
+            words=(
+                "m <- b1 m + (1 - b1) u; v <- b2 v + (1 - b2) u^2; x <- x + eta m / (sqrt(v) + tau)"
+            ),
+            source="Reddi et al. 2021, Algorithm 2",
+        ),
+        "yogi": MomentRule(
+            _yogi,
+            True,
+            0.01,
+            _SETTINGS,
+            words=(
+                "m <- b1 m + (1 - b1) u; v <- v - (1 - b2) u^2 sign(v - u^2); "
+                "x <- x + eta m / (sqrt(v) + tau)"
+            ),
+            source="Reddi et al. 2021, Algorithm 2",
+        ),
+        "adagrad": MomentRule(
+            _adagrad,
+            True,
+            0.01,
+            _SETTINGS,
+            words="m <- u; v <- v + u^2; x <- x + eta m / (sqrt(v) + tau)",
+            source="Reddi et al. 2021, Algorithm 2",
+        ),
     },
     of=MomentRule,
 )

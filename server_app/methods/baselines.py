@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.pilot.settings import PilotSettings
+from server_app.clustering.pilot_question import PilotQuestion
 from server_app.methods.method import Card, Composition, Method, cohort_size
 from server_app.selection.active import Active
 from server_app.selection.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
@@ -281,7 +283,8 @@ DELTA = Composition(
 
 def fedavg(settings: Settings) -> Method:
     """Everybody, one model: McMahan et al. 2017 with all clients; ``selection`` has no say."""
-    return Method(select=Everybody())
+    asked = PilotQuestion() if settings.of(PilotSettings).pilot else None
+    return Method(select=Everybody(), describe=asked)
 
 
 FEDAVG = Composition(
@@ -300,6 +303,7 @@ FEDAVG = Composition(
         settings=(),
         example="num-clients=10",
     ),
+    settings=(PilotSettings,),
 )
 
 

@@ -11,6 +11,7 @@ from common.objectives import objective_of
 from common.plugins import Table
 from server_app import task_figures, tasks
 from server_app.aggregation import aggregator
+from server_app.final_evaluation import asking
 from server_app.methods.method import Card, Method
 from server_app.methods.sources import BUILT_IN
 from server_app.protection import catalogue, secagg_limits
@@ -53,6 +54,7 @@ def build(settings: Settings) -> Method:
     per_cluster = method.route.model_per_cluster
     aggregator.check(settings, method.select)
     task_figures.check(settings)
+    asking.check(settings)
     secagg_limits.check(settings, method.select, model_per_cluster=per_cluster)
     return method
 

@@ -75,10 +75,18 @@ def check(strategy: Strategy, method: Method, settings: Settings) -> None:
 def takes_mean(strategy: Strategy) -> bool:
     """Return whether a strategy looks at the updates' weighted mean alone.
 
-    That is known of Flower's own ways to aggregate; another may look at single updates.
+    That is known of Flower's own ways to aggregate; another may look at single updates, unless it
+    leaves the mean to the class above it, as one that keeps each model does.
     """
     kinds = (FedAvg, FedAvgM, FedAdam, FedYogi, FedAdagrad)
-    return any(type(strategy).aggregate_train is kind.aggregate_train for kind in kinds)
+    for kind in type(strategy).__mro__:
+        own = vars(kind).get("aggregate_train")
+        if any(own is vars(known).get("aggregate_train") for known in kinds if own):
+            return True
+        hands_on = own and {"super", "aggregate_train"} <= set(own.__code__.co_names)
+        if own and (not hands_on or kind.__module__.startswith("flwr.")):
+            return False  # Flower's others choose among the updates first
+    return False
 
 
 def weight_key(strategy: Strategy) -> str:

@@ -2,42 +2,90 @@
 
 from dataclasses import replace
 
-from flwr.serverapp import Grid
-
 from common.config import Settings
 from common.pilot.settings import PilotSettings
+from common.pilot.verdicts import Verdict
 from common.sharing import first_shared
 from server_app.clustering.algorithms import Clusters
-from server_app.pilot.candidates import Candidates, groups_by_labels
+from server_app.pilot.candidates import Candidates, OfferedGroups, groups_by_labels
 from server_app.pilot.playing import Pilot
 from server_app.record.pilot_format import PilotRecord, PilotSite
-from server_app.record.precheck_format import PrecheckFile, PrecheckSite
+from server_app.record.precheck_format import (
+    PrecheckFile,
+    PrecheckSite,
+    PrecheckThresholds,
+    PrecheckWeights,
+)
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.roster import Roster
-from server_app.transport.verdicts import Verdict, overall
+from server_app.rounds.attempt import Federation
+from server_app.transport.variants import VARIANTS
+from server_app.transport.verdicts import overall
 
-__all__ = ["play_after_costs", "with_pilot"]
+__all__ = ["play_after_costs", "play_alone", "with_pilot"]
+
+_PER_CLUSTER = ("selection=all", "routing=per-cluster")
 
 
 def play_after_costs(
     settings: Settings,
-    roster: Roster,
+    federation: Federation,
     by_cost: Clusters,
+    alike: Clusters | None,
     folder: RunFolder,
-    grid: Grid,
-    timeout: float,
 ) -> None:
-    """Play the pilot if a run asks for it, and put its verdicts into ``precheck.json``."""
+    """Play the pilot if a run asks for it, and put its verdicts into ``precheck.json``.
+
+    Args:
+        settings: of the run.
+        federation: everybody, and how they are reached.
+        by_cost: the groups that the costs advise.
+        alike: those of the first round's models, where the server saw them.
+        folder: of the run.
+    """
     if not settings.of(PilotSettings).pilot:
         return
-    labels = groups_by_labels(settings, roster, grid, timeout)
-    offered = [(by_cost, "by OT cost")]
-    offered += [] if labels is None else [(labels, "by how alike their labels are dealt")]
+    roster = federation.roster
+    labels = groups_by_labels(settings, roster, federation.grid, federation.timeout)
+    offered = [OfferedGroups(by_cost, "by OT cost", ("strategy=ot-groups",))]
+    if labels is not None:
+        words = "by how alike their labels are dealt"
+        offered.append(OfferedGroups(labels, words, ("strategy=similarity", *_PER_CLUSTER)))
+    if alike is not None and len(alike.labels) == len(roster):  # nobody came later
+        words = "by how alike their models of round 1 are"
+        own = ("strategy=fedsccs", "cluster-at-round=1", *_PER_CLUSTER)
+        offered.append(OfferedGroups(alike, words, own))
     candidates = Candidates.of(len(roster), offered)
-    site = roster.sites[0]
+    _play(settings, federation, candidates, folder.load(PrecheckFile), folder)
+
+
+def play_alone(settings: Settings, federation: Federation, folder: RunFolder) -> None:
+    """Play the pilot without costs and without groups: the candidates that secure sums have, too.
+
+    No site says what its rows look like.
+    """
+    limits = VARIANTS["paper"].thresholds
+    nothing = PrecheckFile(
+        verdict=str(Verdict.UNCERTAIN),
+        variant="paper",
+        weights=PrecheckWeights(0, 0),
+        min_rows=0,
+        thresholds=PrecheckThresholds(limits.beneficial, limits.detrimental),
+        evidence="none",
+    )
+    _play(settings, federation, Candidates.of(len(federation.roster), []), nothing, folder)
+
+
+def _play(
+    settings: Settings,
+    federation: Federation,
+    candidates: Candidates,
+    costs: PrecheckFile,
+    folder: RunFolder,
+) -> None:
+    site = federation.roster.sites[0]
     first = first_shared(settings, tuple(site.input_shape), site.num_classes)
-    pilot = Pilot(settings, roster, candidates, first, folder, grid, timeout)
-    folder.store(with_pilot(folder.load(PrecheckFile), pilot.play()))
+    pilot = Pilot(settings, federation, candidates, first, folder)
+    folder.store(with_pilot(costs, pilot.play()))
 
 
 def with_pilot(record: PrecheckFile, pilot: PilotRecord) -> PrecheckFile:

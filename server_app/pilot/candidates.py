@@ -14,10 +14,37 @@ from server_app.clustering.algorithms import Clusters
 from server_app.rounds.label_inquiry import LabelInquiry
 from server_app.rounds.roster import Roster
 
-__all__ = ["Candidates", "SharedModel", "groups_by_labels"]
+__all__ = ["FEWEST", "Candidates", "OfferedGroups", "SharedModel", "groups_by_labels"]
 
 SharedModel = tuple[str, int]
 """A candidate, and a group of its sites."""
+
+FEWEST = 3
+"""Sites that a silhouette can group."""
+
+_WORDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    LOCAL: ("each site alone", ("strategy=fedavg", "objective=local")),
+    DITTO: (
+        "personal models beside a common one (Ditto)",
+        ("strategy=fedavg", "objective=ditto", "personal-lambda=0.3"),
+    ),
+    FEDAVG: ("one model for all (FedAvg)", ("strategy=fedavg",)),
+}
+
+
+@dataclass(frozen=True)
+class OfferedGroups:
+    """A grouping that can be tried: a model per group.
+
+    Attributes:
+        clusters: the groups.
+        by: what they go by, as a phrase.
+        settings: of a run that trains in such groups, as ``key=value``.
+    """
+
+    clusters: Clusters
+    by: str
+    settings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -26,48 +53,63 @@ class Candidates:
 
     Attributes:
         number: of sites.
-        groupings: how the sites can be grouped, each with what it goes by, in words.
+        groupings: how the sites can be grouped, by name.
     """
 
     number: int
-    groupings: Mapping[str, tuple[Clusters, str]]
+    groupings: Mapping[str, OfferedGroups]
 
     @classmethod
-    def of(cls, number: int, offered: Sequence[tuple[Clusters, str]]) -> "Candidates":
+    def of(cls, number: int, offered: Sequence[OfferedGroups]) -> "Candidates":
         """Return the candidates with those groupings on offer that are candidates of their own.
 
         All sites in one group are FedAvg, each in its own is training alone, and of two equal ones
         the first counts.
         """
-        kept: list[tuple[Clusters, str]] = []
-        for clusters, words in offered:
-            known = [other.labels for other, _ in kept]
-            if 1 < clusters.k < number and not any(
-                np.array_equal(clusters.labels, labels) for labels in known
-            ):
-                kept.append((clusters, words))
-        return cls(number, {f"group:{n}": pair for n, pair in enumerate(kept, start=1)})
+        kept: list[OfferedGroups] = []
+        for groups in offered:
+            labels = groups.clusters.labels
+            known = any(np.array_equal(labels, other.clusters.labels) for other in kept)
+            if 1 < groups.clusters.k < number and not known:
+                kept.append(groups)
+        return cls(number, {f"group:{n}": groups for n, groups in enumerate(kept, start=1)})
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them, the one that shares least first."""
         return (LOCAL, DITTO, FEDAVG, *self.groupings)
 
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Those with models that sites share, FedAvg the first; Ditto's common one is FedAvg's."""
+        return (FEDAVG, *self.groupings)
+
     def words(self, name: str) -> str:
         """Return what a candidate is, as a phrase."""
-        usual = {
-            LOCAL: "each site alone",
-            DITTO: "personal models beside a common one (Ditto)",
-            FEDAVG: "one model for all (FedAvg)",
-        }
-        return usual[name] if name in usual else f"a model per group, {self.groupings[name][1]}"
+        if name in _WORDS:
+            return _WORDS[name][0]
+        return f"a model per group, {self.groupings[name].by}"
+
+    def settings(self, name: str) -> tuple[str, ...]:
+        """Return the settings of a run that trains so, as ``key=value``."""
+        return _WORDS[name][1] if name in _WORDS else self.groupings[name].settings
+
+    def groups(self, name: str, sites: Sequence[str]) -> tuple[tuple[str, ...], ...]:
+        """Return a grouping's groups by the names of their sites; of other candidates none."""
+        if name not in self.groupings:
+            return ()
+        clusters = self.groupings[name].clusters
+        return tuple(
+            tuple(sites[client] for client in clusters.members(group).tolist())
+            for group in range(clusters.k)
+        )
 
     def shared_by(self, client: int) -> tuple[SharedModel, ...]:
         """Return which models a site trains with others, FedAvg's first."""
         found = [(FEDAVG, 0)]
-        for name, (clusters, _) in self.groupings.items():
-            group = int(clusters.labels[client])
-            if len(clusters.members(group)) > 1:
+        for name, offered in self.groupings.items():
+            group = int(offered.clusters.labels[client])
+            if len(offered.clusters.members(group)) > 1:
                 found.append((name, group))
         return tuple(found)
 
@@ -86,7 +128,7 @@ def groups_by_labels(
     hidden = settings.label_privacy != "none" or any(
         "label-histogram" not in site.releases for site in roster.sites
     )
-    if hidden or len(roster) < _FEWEST:
+    if hidden or len(roster) < FEWEST:
         return None
     inquiry = LabelInquiry(settings)
     if inquiry.ask_all(roster, grid, timeout):
@@ -94,7 +136,3 @@ def groups_by_labels(
     grouping = by_labels.by_distances(settings)
     rng = seeds.generator(settings.seed, "pilot", "label groups")
     return grouping.grouped(inquiry.counts, rng).clusters
-
-
-_FEWEST = 3
-"""Sites that a silhouette can group."""

@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
-from common.pilot.messages import PILOT_LOOK, PILOT_TRAIN
+from common.pilot.messages import PILOT_LOOK, PILOT_SUM, PILOT_TELL, PILOT_TRAIN
 from common.secagg.messages import (
     SECAGG_AGREE,
     SECAGG_MASK,
@@ -62,16 +62,22 @@ WHAT: Mapping[str, str] = {
     messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
     messages.TRAIN: "trained model, rows, training loss",
     messages.TRAIN_CHOICE: "which of several models fits best, trained, rows, training loss",
-    PILOT_TRAIN: "pilot: models trained without each fold, rows, and how many of the rows held out "
-    "the models received got right",
+    PILOT_TRAIN: "pilot: models trained without each fold, and how many of the rows held out the "
+    "models received got right",
     PILOT_LOOK: "pilot: how well each candidate did on the rows held out, and how sure that is",
+    PILOT_SUM: "pilot: fresh public keys, once the folds' models are trained or judged",
+    PILOT_TELL: "pilot: the site's own verdict, how many rows it judged by, and its change if its "
+    "owner releases that",
     messages.CHOOSE: "which of several models fits best",
     SECAGG_TRAIN: "fresh public keys, once the model is trained",
     SECAGG_SHARE: "shares of mask secrets for other sites",
-    SECAGG_MASK: "masked vector of trained model, rows and training loss",
+    SECAGG_MASK: "masked vector of trained model, rows and training loss, or of a pilot's figures",
     SECAGG_AGREE: "signature under who is in the sum",
     SECAGG_UNMASK: "one share of one mask secret of each other site",
     messages.FINE_TUNE: "loss and accuracy on the held-out rows before and after fine-tuning",
+    messages.SCORE_COUNTS: "training rows by class and by the probability that a model gives them",
+    messages.FINAL_EVALUATION: "metrics, confusion and calibration on the held-out rows, and the "
+    "metrics on resamples of them",
     messages.EVALUATE: "loss and accuracy on the held-out rows",
     _ERROR: "error message",
     _MALFORMED: "reply that could not be read",
@@ -219,7 +225,7 @@ class DisclosureFile:
             self.write()
 
 
-_TRAINS = (messages.TRAIN, messages.TRAIN_CHOICE, SECAGG_TRAIN, PILOT_TRAIN)
+_TRAINS = (messages.TRAIN, messages.TRAIN_CHOICE, SECAGG_TRAIN, PILOT_TRAIN, PILOT_SUM)
 
 
 def shape_of(content: RecordDict) -> str:

@@ -73,6 +73,10 @@ class SecaggAverages:
     """Whether the server knows how many rows a site has, and not only how many it may have."""
     order: Callable[..., SecaggOrder] = SecaggOrder
     """Makes what a site is asked of the fields of one."""
+    kind: str = SECAGG_TRAIN
+    """Of the message that asks."""
+    arrays: bool = True
+    """Whether a vector holds arrays like the model's that is sent, and not the metrics alone."""
 
     @classmethod
     def of_losses(cls, attempt: Attempt, settings: Settings) -> Self:
@@ -131,7 +135,7 @@ class SecaggAverages:
         self._agree(sums)
         self._unmask(sums)
         with self.attempt.timed("server"):
-            self._each(sums, lambda one: self._finish(one, models[one.model]))
+            self._each(sums, lambda one: self._finish(one, self._summed(models[one.model])))
         self.attempt.sums = [one.record for one in sums]
         for one in sums:
             if one.reason:
@@ -179,7 +183,7 @@ class SecaggAverages:
             one.keys[report.site] = signed
             return report
 
-        self._exchange(SECAGG_TRAIN, "train", sums, lambda one: one.weights, content, inspect)
+        self._exchange(self.kind, "train", sums, lambda one: one.weights, content, inspect)
         self._each(sums, self._join)
 
     def _join(self, one: ModelSum) -> None:
@@ -223,7 +227,8 @@ class SecaggAverages:
             return messages.content(SealedShares(site, *self._order(one), dealers, sealed))
 
         def inspect(reply: Message, asked: Asked, one: ModelSum) -> MaskedReport:
-            size = sum(value.size for value in models[one.model].values()) + self.num_metrics + 1
+            like = self._summed(models[one.model])
+            size = sum(value.size for value in like.values()) + self.num_metrics + 1
             report = _decoded(MaskedReport, reply, asked, _SLACK_BYTES + 8 * size)
             arrays = messages.decode_arrays(messages.arrays_of(reply.content))
             vector = arrays.get(MASKED, np.empty(0))
@@ -293,6 +298,10 @@ class SecaggAverages:
             return report
 
         self._exchange(SECAGG_UNMASK, "unmask", sums, lambda one: one.agreed, content, inspect)
+
+    def _summed(self, model: Parameters) -> Parameters:
+        """Return arrays like those that a vector holds."""
+        return model if self.arrays else {}
 
     def _finish(self, one: ModelSum, model: Parameters) -> None:
         total = one.members.total(one.masked, one.delivered, one.told)

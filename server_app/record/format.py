@@ -1,8 +1,8 @@
 """Run-folder format: every key of the files that more than one module writes or reads.
 
-Lines of ``rounds.jsonl`` and ``clients.jsonl``, ``sites.json``, ``status.json``, ``results.json``
-and ``change-to-local.json``; :mod:`server_app.record.clusters_format` has ``clusters.json``,
-:mod:`server_app.record.release_format` what left the sites,
+Lines of ``rounds.jsonl`` and ``clients.jsonl``, ``sites.json``, ``status.json``, ``results.json``,
+``change-to-local.json`` and ``emissions.json``; :mod:`server_app.record.clusters_format` has
+``clusters.json``, :mod:`server_app.record.release_format` what left the sites,
 :mod:`server_app.record.precheck_format` what a precheck found. Nothing else spells a key of theirs.
 docs/run-folder.md lists the same keys for whoever reads the files without Coterie.
 
@@ -20,6 +20,7 @@ __all__ = [
     "REPORTED",
     "ChangeToLocalFile",
     "ClientLine",
+    "EmissionsFile",
     "ModelScore",
     "Rejection",
     "ResultsFile",
@@ -269,6 +270,20 @@ class StatusFile(JsonRecord):
     """Where that process runs."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class AskingFile(JsonRecord):
+    """``asking.json``: the exchange that a running run's round waits for; gone when it ends."""
+
+    FILE = "asking.json"
+
+    round: int
+    attempt: int
+    phase: str
+    """As in ``clients.jsonl``."""
+    sites: tuple[str, ...]
+    """That were asked."""
+
+
 @dataclass(frozen=True)
 class SiteCosts(JsonRecord):
     """What one site cost in all; None: not known."""
@@ -360,3 +375,21 @@ class ChangeToLocalFile(JsonRecord):
     mean_change: float = math.nan
     """In per cent, each site counting once."""
     sites: Mapping[str, SiteChangeEntry] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EmissionsFile(JsonRecord):
+    """``emissions.json``: greenhouse gases of a run's joules, as ``coterie energy`` found them."""
+
+    FILE = "emissions.json"
+
+    intensity: str = ""
+    """ISO code of a country, or name of the file with a series of carbon intensities."""
+    round: int | None = None
+    """The last whose joules count."""
+    g_per_kwh: float = math.nan
+    """Mean over the joules that count."""
+    kg_co2e: Mapping[str, float | None] = field(default_factory=dict)
+    """By phase."""
+    kg_co2e_total: float = math.nan
+    """Without evaluation."""

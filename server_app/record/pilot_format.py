@@ -19,6 +19,10 @@ class PilotCandidate(JsonRecord):
     low: float
     """Of its 90 % interval."""
     high: float
+    settings: tuple[str, ...] = ()
+    """Of a run that trains so, as ``key=value``."""
+    groups: tuple[tuple[str, ...], ...] = ()
+    """Of a model per group, each group's sites."""
 
 
 @dataclass(frozen=True)
@@ -77,3 +81,7 @@ class PilotRecord(JsonRecord):
     """What was left out, in words."""
     candidates: tuple[PilotCandidate, ...]
     sites: tuple[PilotSite, ...]
+    to_do: str = ""
+    """What follows, in a sentence."""
+    command: str = ""
+    """For it, to be pasted into a terminal."""

@@ -18,10 +18,12 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from server_app.final_evaluation.format import FinalEvaluationFile
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import (
     ChangeToLocalFile,
     ClientLine,
+    EmissionsFile,
     ResultsFile,
     RoundLine,
     SiteEntry,
@@ -30,6 +32,7 @@ from server_app.record.format import (
 from server_app.record.json_record import JsonRecord
 from server_app.record.precheck_format import PrecheckFile
 from server_app.record.release_format import CentralDpFile, PrivacyFile
+from server_app.record.run_folder import PREPROCESSING
 from server_app.record.run_status import read_status
 
 FloatArray = npt.NDArray[np.float64]
@@ -152,8 +155,14 @@ class RecordedRun:
     """What left the sites."""
     change_to_local: ChangeToLocalFile | None
     """What the run gave each site over training alone, once that was asked."""
+    emissions: EmissionsFile | None
+    """Of its joules, once a country or a series was applied to them."""
     precheck: PrecheckFile | None
     """Costs between sites and what they advise."""
+    final_evaluation: FinalEvaluationFile | None
+    """What the sites told of their held-out rows after the last round, if they were asked."""
+    class_names: tuple[str, ...]
+    """In the order of the network's outputs; none where only the sites know them."""
     central: CentralDpFile | None
     """What the models that left the server promise, if they were made noisy there."""
     sites: list[SiteEntry]
@@ -179,7 +188,10 @@ class RecordedRun:
             privacy=files.record(PrivacyFile, PrivacyFile()),
             central=files.record(CentralDpFile, None),
             change_to_local=files.record(ChangeToLocalFile, None),
+            emissions=files.record(EmissionsFile, None),
             precheck=files.record(PrecheckFile, None),
+            final_evaluation=files.record(FinalEvaluationFile, None),
+            class_names=tuple(map(str, files.mapping(PREPROCESSING).get("classes", ()))),
             sites=files.read(SiteEntry.FILE, _introductions, []),
             rounds=files.rounds(),
             newest=files.read(ClientLine.FILE, _newest_client_lines, []),

@@ -26,8 +26,9 @@ from common.config import MAY_CHANGE, Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, quotable
 from common.messages import Introduction, Parameters
+from server_app import run_list
 from server_app.record import piece_sources
-from server_app.record.format import ClientLine, RoundLine, SiteEntry, StatusFile
+from server_app.record.format import AskingFile, ClientLine, RoundLine, SiteEntry, StatusFile
 from server_app.record.json_record import JsonRecord
 from server_app.record.run_status import beating, read_status
 
@@ -133,10 +134,12 @@ class RunFolder:
         reserve = self.path / ".reserve"
         try:
             reserve.write_bytes(os.urandom(_RESERVED_BYTES))
+            run_list.note(self.path)
             with beating(self.path):
                 yield
         finally:
             reserve.unlink(missing_ok=True)
+            (self.path / AskingFile.FILE).unlink(missing_ok=True)
 
     def write(self, name: str, data: str | bytes) -> None:
         """Replace a file: written under another name, synced, renamed."""
@@ -226,6 +229,11 @@ class RunFolder:
                 host=socket.gethostname(),
             )
         )
+
+    def say_asking(self, asking: AskingFile) -> None:
+        """Say whom a round waits for; neither synced nor renamed: a crash makes it untrue."""
+        text = json.dumps(asking.to_json()) + "\n"
+        (self.path / AskingFile.FILE).write_text(text, encoding="utf-8")
 
     def rounds_done(self) -> int:
         """Return the last round that ended, as the status says."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from common.errors import quotable
 from server_app.record.format import ResultsFile, RoundLine, StatusFile
 
-__all__ = ["beating", "read_status"]
+__all__ = ["RUNNING", "beating", "read_status"]
 
 _BEAT_SECONDS = 30.0
 _STALE_SECONDS = 120.0  # four beats: a busy machine is no dead one

@@ -9,10 +9,11 @@ import contextlib
 import io
 import re
 import warnings
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape
 
 import matplotlib
-import matplotlib.colors
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
@@ -34,6 +35,7 @@ __all__ = [
     "short",
     "style",
     "svg",
+    "with_titles",
 ]
 
 INK = "#1b1f24"
@@ -43,13 +45,15 @@ PAPER = "#fefefe"
 GREY = "#8a9099"
 """Of what belongs to no cluster; readable on light and on dark."""
 
-_TAB20 = matplotlib.colormaps["tab20"]
-# Okabe and Ito, "Color Universal Design" (2008), without black and with yellow last, as it is faint
-# on white; then what tab20 has that differs from these and from grey.
+# In the order of Okabe and Ito, "Color Universal Design" (2008), without black; their orange, sky
+# and yellow darkened, so that every colour has a contrast of 3 on the light and on the dark card.
 _PALETTE = (
-    *("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#f0e442"),
-    *(matplotlib.colors.to_hex(_TAB20(index)) for index in (8, 10, 16, 7, 5, 18, 13, 3, 9, 11, 1)),
+    *("#0072b2", "#bd7d00", "#009e73", "#cc79a7", "#3a95cc", "#cf4520", "#948a00"),
+    *("#9467bd", "#a0695c", "#2f9696", "#e0567a", "#5f9440", "#7d7fd0", "#b85fc0"),
+    *("#6f8ba8", "#c0703a", "#9c845a", "#7f9a00"),
 )
+_MARKS = re.compile(r'<g id="sites-\d+">.*?</g>\n *</g>', re.DOTALL)
+_MARK = re.compile(r"(<use [^>]*?)/>")
 NARROW, WIDE = 5.6, 11.5  # inches; the page shows two narrow pictures or a wide one side by side
 NAMED_CLUSTERS = 12
 """Longest legend."""
@@ -99,6 +103,16 @@ def inline(document: str, name: str) -> str:
     element = re.sub(r"<metadata>.*?</metadata>", "", element, flags=re.DOTALL)
     element = re.sub(r'(\sid="|url\(#|href="#)', rf"\g<1>{name}-", element)
     return element.replace(INK, "currentColor").replace(PAPER, "none")
+
+
+def with_titles(document: str, names: Sequence[str]) -> str:
+    """Return an SVG in which marks of gids ``sites-<n>`` say, in order, whose they are."""
+    told = iter(names)
+
+    def titled(mark: re.Match[str]) -> str:
+        return f"{mark[1]}><title>{escape(short(next(told), 60))}</title></use>"
+
+    return _MARKS.sub(lambda group: _MARK.sub(titled, group[0]), document)
 
 
 def cluster_color(cluster: int) -> str:

@@ -16,11 +16,11 @@ from server_app.record.recorded_run import RecordedRun, number
 from server_app.report import energy_plots
 from server_app.report import words as say
 from server_app.report.energy_plots import WORDS
-from server_app.report.page import PageTable
-from server_app.report.template import Absence, Fact
+from server_app.report.page import Absence, Fact, PageTable
 from server_app.report.words import joules_in_words
 
 _TITLE = "Energy and bytes"
+_TOTAL = "total without evaluation"
 NAME, PICTURE = "energy", "What joules were spent on, and what they bought"
 CAPTION = (
     "Look for the longest bar, and on the right for a curve that levels off: from there on, joules "
@@ -36,7 +36,8 @@ def facts(run: RecordedRun) -> list[Fact]:
     """Return the energy of the run for the first screen."""
     joules = joules_by_phase(run.rounds)
     total = sum(joules[phase] for phase in COUNTED)
-    kilograms = run.results.kg_co2e
+    _, gases = _emitted(run)
+    kilograms = gases.get(_TOTAL, math.nan)
     sources = sources_by_phase(run.rounds)
     told = sorted({word for phase in COUNTED for word in (sources[phase] or "").split(", ")})
     gas = [f"{1000 * kilograms:.3g} g CO2e"] if math.isfinite(kilograms) else []
@@ -69,30 +70,60 @@ def figure(run: RecordedRun) -> Figure | Absence:
     return energy_plots.joules_plot(joules, _of_server(run), curve, target, reached)
 
 
+def in_words(run: RecordedRun) -> str:
+    """Return the joules of each phase in words."""
+    joules = joules_by_phase(run.rounds)
+    return ", ".join(f"{WORDS[phase]} {_joules(joules[phase])}" for phase in PHASES) + "."
+
+
 def tables(run: RecordedRun) -> list[PageTable]:
     """Return the run's costs by phase, and each site's."""
     if not run.rounds:
         return [PageTable(_TITLE, note="No round has ended.")]
     joules, sources = joules_by_phase(run.rounds), sources_by_phase(run.rounds)
-    server = _of_server(run)
+    server, (_, gases) = _of_server(run), _emitted(run)
     rows = [
         (
             WORDS[phase],
             _joules(joules[phase]),
             _joules(server.get(phase, 0.0 if phase == "comm" else math.nan)),
             sources[phase] or "not metered",
+            *([_grams(gases[phase])] if gases else ()),
         )
         for phase in PHASES
     ]
-    rows.append(("total without evaluation", _joules(sum(joules[p] for p in COUNTED)), "", ""))
-    head = ("phase", "joules", "of which the server", "source")
+    total = _joules(sum(joules[phase] for phase in COUNTED))
+    rows.append((_TOTAL, total, "", "", *([_grams(gases[_TOTAL])] if gases else ())))
+    head = ("phase", "joules", "of which the server", "source", *(["CO2e"] if gases else ()))
     by_phase = PageTable(_TITLE, head, rows, frozenset({0, 3}), _note(run))
     return [by_phase, *_by_site(run.results)]
 
 
+def _emitted(run: RecordedRun) -> tuple[object, dict[str, float]]:
+    """Return whose intensity was applied last, and kg CO2e by phase and in total; empty: none.
+
+    What was applied before more rounds were played is of another run than the page's.
+    """
+    applied = run.emissions
+    if applied is not None and applied.round == max(run.by_round, default=0):
+        by_phase = {phase: number(applied.kg_co2e.get(phase)) for phase in PHASES}
+        return applied.intensity, by_phase | {_TOTAL: applied.kg_co2e_total}
+    total, kilograms = run.results.joules_total, run.results.kg_co2e
+    if not math.isfinite(kilograms):
+        return "", {}
+    factor = kilograms / total if total else math.nan
+    joules = joules_by_phase(run.rounds)
+    by_phase = {phase: factor * joules[phase] for phase in PHASES}
+    return run.settings.get("energy-country"), by_phase | {_TOTAL: kilograms}
+
+
 def _note(run: RecordedRun) -> str:
     metered = run.environment.get("metered")
-    return f"{_NOTE} The server's machine: {metered}." if metered else _NOTE
+    told = [_NOTE, *([f"The server's machine: {metered}."] if metered else ())]
+    applied, gases = _emitted(run)
+    if gases:
+        told.append(f"CO2e by the carbon intensity of {applied}.")
+    return " ".join(told)
 
 
 def _by_site(results: ResultsFile) -> list[PageTable]:
@@ -119,6 +150,10 @@ def _of_server(run: RecordedRun) -> dict[str, float]:
     lines = [line.joules_server or {} for line in run.rounds]
     phases = {phase for line in lines for phase in line}
     return {phase: sum(number(line.get(phase)) for line in lines) for phase in phases}
+
+
+def _grams(kilograms: float) -> str:
+    return say.number_or_unknown(kilograms, lambda known: f"{1000 * known:.3g} g")
 
 
 def _joules(value: float | None) -> str:

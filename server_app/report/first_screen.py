@@ -2,16 +2,15 @@
 
 import math
 from collections import Counter
-from pathlib import Path
 
 import numpy as np
 
 from server_app import tasks
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.recorded_run import RecordedRun
-from server_app.report import energy, objective
+from server_app.report import energy, final_section, objective
 from server_app.report import words as say
-from server_app.report.template import Fact
+from server_app.report.page import Fact
 
 __all__ = ["LABELS", "facts", "lead", "no_clusters"]
 
@@ -31,7 +30,7 @@ def lead(run: RecordedRun) -> list[str]:
     what = (
         f"{say.plural(len(run.ordered_sites.names), 'site')} "
         f"{objective.doing(run.settings, model)} on "
-        f"the data set {Path(str(get['dataset'])).name} ({split}); "
+        f"the data set {say.data_set(get['dataset'])} ({split}); "
         f"the method {get['strategy']} decided who trained in each round."
     )
     disclosure = run.clusters.disclosure
@@ -95,6 +94,7 @@ def facts(run: RecordedRun) -> list[Fact]:
     missing = sum(reason == "no reply" for *_, reason in run.refused)
     rows = sum(site.num_examples or 0 for site in run.sites)
     return [
+        *final_section.facts(run),
         *_accuracy_facts(run),
         Fact("Rounds", f"{done} of {planned}", "one round: train, average, evaluate"),
         Fact(

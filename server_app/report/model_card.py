@@ -76,6 +76,8 @@ def _rows_in_words(run: RecordedRun, made: Preprocessing | None) -> Iterator[str
     parameters = run.results.num_parameters
     size = "" if parameters is None else f" of {parameters:,} parameters"
     outputs = "its outputs are logits"
+    if run.settings.get("task") == "survival":
+        outputs = "its one output is a log hazard: the larger, the sooner the event"
     if run.settings.get("task") == "regression":
         measure = made and made.measure
         meant = f": {measure.middle:g} + {measure.unit:g} x output" if measure else ""
@@ -117,8 +119,8 @@ def _changed(run: RecordedRun) -> dict[str, object]:
         for key, value in run.settings.items()
         if key not in MAY_CHANGE and value != defaults.get(key)
     }
-    return {"dataset": Path(str(run.settings.get("dataset", ""))).name} | {
-        key: Path(str(value)).name if key == "dataset" else value for key, value in changed.items()
+    return {"dataset": say.data_set(run.settings.get("dataset", ""))} | {
+        key: say.data_set(value) if key == "dataset" else value for key, value in changed.items()
     }
 
 

@@ -7,8 +7,7 @@ from common.objectives import OBJECTIVES, Sharing
 from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun
 from server_app.report import drawing
 from server_app.report import words as say
-from server_app.report.page import PageTable, Picture
-from server_app.report.template import Absence
+from server_app.report.page import Absence, PageTable, Picture
 
 _ALONE = "Against training alone"
 _TITLE = "How far the sites pull apart"
@@ -43,11 +42,17 @@ def draw(run: RecordedRun) -> Picture | Absence | None:
             "Look at the gap on the left: it is what a model of its own gives a site over the "
             f"common one. On the right: {caption[0].lower()}{caption[1:]}"
         )
-    figure = _figure(run.numbers, divergence, run.column(lambda line: line.accuracy), shared)
-    document = drawing.svg(figure, _TITLE)
-    wide = bool(figure.get_figwidth() > drawing.NARROW)
-    element = drawing.inline(document, "divergence")
-    return Picture("divergence", _TITLE, caption, document, element, wide)
+    own = run.column(lambda line: line.accuracy)
+    known = divergence[np.isfinite(divergence)]
+    values = f"Weight divergence: {known[0]:.3g} first, {known[-1]:.3g} last."
+    if np.isfinite(shared).any():
+        last = np.flatnonzero(np.isfinite(shared))[-1]
+        values += (
+            f" Accuracy of the sites' own models {say.percent(own[last])}, of the common one "
+            f"{say.percent(shared[last])} in round {run.numbers[last]}."
+        )
+    with_both = _figure(run.numbers, divergence, own, shared)
+    return Picture.of("divergence", _TITLE, caption, with_both, values)
 
 
 def _figure(

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from server_app.report import drawing
 
-__all__ = ["PageTable", "Picture", "render"]
+__all__ = ["STYLE", "Absence", "Fact", "PageTable", "Picture", "render"]
 
 _UNFOLDED_ROWS = 25
 
@@ -32,13 +32,26 @@ class Picture:
     element: str
     """The same as an ``<svg>`` element in the page's colours."""
     wide: bool
+    values: str
+    """What it shows in words and figures, for who does not see it."""
 
     @classmethod
-    def of(cls, name: str, title: str, caption: str, figure: Figure) -> Self:
-        """Return a figure that was made, and is saved, inside :func:`drawing.style`."""
-        document = drawing.svg(figure, title)
+    def of(
+        cls,
+        name: str,
+        title: str,
+        caption: str,
+        figure: Figure,
+        values: str,
+        sites: Sequence[str] = (),
+    ) -> Self:
+        """Return a figure that was made, and is saved, inside :func:`drawing.style`.
+
+        ``sites`` are those whose marks have the gids ``sites-<n>``, in their order.
+        """
+        document = drawing.with_titles(drawing.svg(figure, title), sites)
         wide = bool(figure.get_figwidth() > drawing.NARROW)
-        return cls(name, title, caption, document, drawing.inline(document, name), wide)
+        return cls(name, title, caption, document, drawing.inline(document, name), wide, values)
 
 
 @dataclass(frozen=True)
@@ -52,11 +65,30 @@ class PageTable:
     note: str = ""
     colors: tuple[str, ...] = ()
     """One per row as ``#rrggbb``, or none."""
+    links: tuple[str, ...] = ()
+    """Where each row's first cell leads, empty for nowhere; or none."""
 
     @property
     def folded(self) -> bool:
         """Whether the rows show only when asked for."""
         return len(self.rows) > _UNFOLDED_ROWS
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A figure of the first screen."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Absence:
+    """A picture that cannot be drawn, and why."""
+
+    title: str
+    reason: str
 
 
 def render(template: str, **values: Any) -> str:
@@ -78,16 +110,18 @@ def render(template: str, **values: Any) -> str:
     return environment.from_string(template).render(values)
 
 
-_STYLE = """\
+STYLE = """\
 :root {
   color-scheme: light dark;
   --ink: #1b1f24; --quiet: #59616b; --page: #f4f5f7; --card: #ffffff; --line: #d5d9de;
-  --finished: #1a7f37; --failed: #b42318; --running: #9a6700; --unknown: #59616b;
+  --finished: #1a7f37; --failed: #b42318; --running: #8a5a00; --unknown: #59616b;
+  --link: #0a5ea8;
 }
 @media screen and (prefers-color-scheme: dark) {
   :root {
     --ink: #e6e9ec; --quiet: #a3abb5; --page: #121417; --card: #1c1f24; --line: #3a4048;
     --finished: #57c878; --failed: #ff8f85; --running: #e3b341; --unknown: #a3abb5;
+    --link: #79b8ff;
   }
 }
 * { box-sizing: border-box; }
@@ -151,9 +185,32 @@ td.number, th.number {
 }
 summary { cursor: pointer; padding: 6px 0; }
 .quiet, .absent { color: var(--quiet); font-size: .9rem; }
-@media (max-width: 760px) { .pictures { grid-template-columns: minmax(0, 1fr); } }
+nav ul { display: flex; flex-wrap: wrap; gap: 4px 18px; margin: 10px 0 0; padding: 0; }
+nav li { list-style: none; }
+a { color: var(--link); }
+:focus-visible { outline: 3px solid var(--link); outline-offset: 2px; }
+@media screen and (max-width: 760px) {
+  body { padding: 16px 10px 32px; }
+  .facts { grid-template-columns: repeat(auto-fill, minmax(150px, 1fr)); }
+  .pictures { grid-template-columns: minmax(0, 1fr); }
+  figure { padding: 12px 10px; }
+  .wide .drawing { overflow-x: auto; }
+  .wide svg { width: 205%; }
+  .wide figcaption::before { content: "It goes on to the right. "; }
+}
 @media print {
-  body { background: none; padding: 0; font-size: 11px; max-width: none; }
+  @page { margin: 11mm 10mm; }
+  body { background: none; padding: 0; font-size: 9px; max-width: none; }
+  h1 { font-size: 16px; } h2 { font-size: 12px; margin: 12px 0 4px; } h3 { font-size: 10px; }
+  .facts { grid-template-columns: repeat(6, 1fr); gap: 4px; margin-top: 8px; }
+  .facts div { padding: 3px 6px; border-radius: 4px; }
+  .facts dt, .facts dd.note { font-size: 8px; } .facts dd { font-size: 11px; }
+  .pictures { gap: 6px; }
+  figure { padding: 4px 8px; border-radius: 4px; } figcaption { font-size: 8px; margin-top: 2px; }
+  table, .scroll table { font-size: 8px; } .quiet, .absent { font-size: 8px; }
+  th, td { padding: 1px 8px 1px 0; }
+  .scroll { overflow: visible; padding: 2px 6px; border-radius: 4px; }
+  nav, .scroll:has(> details:not([open])) { display: none; }
   figure, tr, .facts div { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
   .swatch, svg { print-color-adjust: exact; }
@@ -172,7 +229,7 @@ _FRAME = (
 <title>{% block title %}{% endblock %}</title>
 <style>
 """
-    + _STYLE
+    + STYLE
     + """\
 {% block style %}
 {% endblock %}
@@ -198,11 +255,13 @@ _PARTS = """\
 <tbody>
 {% for row in content.rows %}
 {% set color = content.colors[loop.index0] if content.colors else "" %}
+{% set link = content.links[loop.index0] if content.links else "" %}
 <tr>
 {%- for cell in row -%}
 <td{% if loop.index0 not in content.words %} class="number"{% endif %}>
 {%- if loop.first and color %}<span class="swatch" style="background:{{ color }}"></span>
-{%- endif %}{{ cell }}</td>
+{%- endif %}{% if loop.first and link %}<a href="{{ link }}">{{ cell }}</a>{% else %}{{ cell }}
+{%- endif %}</td>
 {%- endfor -%}
 </tr>
 {% endfor %}
@@ -210,16 +269,37 @@ _PARTS = """\
 </table>
 {% endmacro %}
 
-{% macro gallery(pictures) %}
-<div class="pictures">
-{% for picture in pictures %}
+{% macro scrolled(content, name="") %}
+<div class="scroll" tabindex="0" role="region" aria-label="{{ name or content.title }}, a table">
+{{ table(content) }}
+</div>
+{% endmacro %}
+
+{% macro navigation(links) %}
+{% if links %}
+<nav aria-label="Pages of this run"><ul>
+{% for words, target in links %}
+<li><a href="{{ target }}">{{ words }}</a></li>
+{% endfor %}
+</ul></nav>
+{% endif %}
+{% endmacro %}
+
+{% macro drawn(picture) %}
 <figure{% if picture.wide %} class="wide"{% endif %}>
 <h3>{{ picture.title }}</h3>
-<div role="img" aria-label="{{ picture.title }}. {{ picture.caption }}">
+<div class="drawing" role="img" aria-label="{{ picture.title }}. {{ picture.values }}"
+{%- if picture.wide %} tabindex="0"{% endif %}>
 {{ picture.element | safe }}
 </div>
 <figcaption>{{ picture.caption }}</figcaption>
 </figure>
+{% endmacro %}
+
+{% macro gallery(pictures) %}
+<div class="pictures">
+{% for picture in pictures %}
+{{ drawn(picture) }}
 {% endfor %}
 </div>
 {% endmacro %}
@@ -236,9 +316,7 @@ _PARTS = """\
 {{ table(content) }}
 </details></div>
 {% elif content.rows %}
-<div class="scroll">
-{{ table(content) }}
-</div>
+{{ scrolled(content) }}
 {% endif %}
 </section>
 {% endfor %}

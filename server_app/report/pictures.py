@@ -7,14 +7,15 @@ import numpy as np
 
 from server_app import tasks
 from server_app.record.format import ModelScore, RoundLine
-from server_app.record.recorded_run import FloatArray, RecordedRun, number
-from server_app.report import energy, objective, round_plots, site_plots
+from server_app.record.recorded_run import FloatArray, RecordedClusters, RecordedRun, number
+from server_app.report import energy, final_section, objective, round_plots, site_plots
 from server_app.report import words as say
 from server_app.report.first_screen import LABELS, no_clusters
-from server_app.report.page import Picture
-from server_app.report.template import Absence
+from server_app.report.page import Absence, Picture
 
-__all__ = ["DRAWINGS"]
+__all__ = ["DRAWINGS", "dissimilarities_in_words"]
+
+_SPOKEN_SITES = 40  # a longer list is no help to who hears it
 
 
 def _draw_progress(run: RecordedRun) -> Picture | Absence:
@@ -30,7 +31,26 @@ def _draw_progress(run: RecordedRun) -> Picture | Absence:
         "Look for curves that level off: accuracy rising and loss falling means that the sites "
         "still learn from each other; every site counts by its held-out rows."
     )
-    return Picture.of("progress", title, caption, figure)
+    gained, lost = _course(run, accuracy[0], say.percent), _course(run, loss[0], say.loss)
+    values = f"Accuracy: {gained}. Loss in {unit}: {lost}."
+    return Picture.of("progress", title, caption, figure, values)
+
+
+def _course(run: RecordedRun, values: FloatArray, write: Callable[[float], str]) -> str:
+    """Return how a figure (T,) went over the rounds: its ends, its least and its largest value."""
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known):
+        return "not known"
+    low, high = known[values[known].argmin()], known[values[known].argmax()]
+    places = dict.fromkeys((int(known[0]), int(low), int(high), int(known[-1])))
+    return ", ".join(f"{write(values[p])} in round {run.numbers[p]}" for p in sorted(places))
+
+
+def _of_sites(entries: Sequence[str]) -> str:
+    """Return what is said of each site, of the first of many."""
+    more = len(entries) - _SPOKEN_SITES
+    told = "; ".join(entries[:_SPOKEN_SITES])
+    return f"{told}; and {more} more in the table of sites." if more > 0 else f"{told}."
 
 
 def _per_model(run: RecordedRun, of: Callable[[RoundLine | ModelScore], float]) -> FloatArray:
@@ -59,7 +79,15 @@ def _draw_components(run: RecordedRun) -> Picture | Absence:
         "overlap can also come from what two principal components leave out."
     )
     figure = site_plots.components(points, shares, run.grouping.sites)
-    return Picture.of("components", title, caption, figure)
+    sites = run.grouping.sites
+    groups = [
+        f"{'cluster ' + str(cluster) if cluster >= 0 else 'in no cluster'}: "
+        + say.listed(sites.names[begin:end], _SPOKEN_SITES)
+        for begin, end in zip(sites.starts[:-1], sites.starts[1:], strict=True)
+        for cluster in [int(sites.clusters[begin])]
+    ]
+    values = f"{'; '.join(groups)}."
+    return Picture.of("components", title, caption, figure, values, sites.names)
 
 
 def _draw_silhouettes(run: RecordedRun) -> Picture | Absence:
@@ -74,9 +102,9 @@ def _draw_silhouettes(run: RecordedRun) -> Picture | Absence:
     hint, unit = _SCORES.get(str(run.clusters.score), _SCORES["silhouette"])
     caption = f"{hint}; this run used {say.plural(chosen, 'cluster')}."
     values = np.array([scores[k] for k in numbers.tolist()])
-    return Picture.of(
-        "silhouettes", title, caption, round_plots.silhouettes(numbers, values, chosen, unit)
-    )
+    told = ", ".join(f"{k} clusters {score:.3f}" for k, score in zip(numbers, values, strict=True))
+    figure = round_plots.silhouettes(numbers, values, chosen, unit)
+    return Picture.of("silhouettes", title, caption, figure, f"{unit}: {told}; chosen {chosen}.")
 
 
 _SCORES = {
@@ -104,7 +132,12 @@ def _draw_label_shares(run: RecordedRun) -> Picture | Absence:
         "classes, and that is why they share a cluster."
     )
     figure = site_plots.label_shares(run.grouping.descriptors, run.grouping.sites)
-    return Picture.of("label-shares", title, caption, figure)
+    shares, names = run.grouping.descriptors, run.grouping.sites.names
+    told = [
+        f"{name} has most of class {row.argmax()}, {say.percent(float(row.max()))}"
+        for name, row in zip(names, shares, strict=True)
+    ]
+    return Picture.of("label-shares", title, caption, figure, _of_sites(told))
 
 
 def _draw_dissimilarities(run: RecordedRun) -> Picture | Absence:
@@ -117,7 +150,28 @@ def _draw_dissimilarities(run: RecordedRun) -> Picture | Absence:
     )
     metric = run.grouping.kind if run.clusters.metric is None else run.clusters.metric
     figure = site_plots.dissimilarities(run.grouping.distances, run.grouping.sites, metric)
-    return Picture.of("dissimilarities", title, caption, figure)
+    values = dissimilarities_in_words(run.grouping)
+    return Picture.of("dissimilarities", title, caption, figure, values)
+
+
+def dissimilarities_in_words(grouping: RecordedClusters) -> str:
+    """Return the mean dissimilarity within and between clusters, and the nearest two sites."""
+    names, clusters = grouping.sites.names, grouping.sites.clusters
+    one, other = np.triu_indices(len(names), k=1)
+    apart = grouping.distances[one, other]
+    known = np.isfinite(apart)
+    if not known.any():
+        return "Nothing is known."
+    same = (clusters[one] == clusters[other]) & (clusters[one] >= 0)
+    told = [
+        f"{words} {apart[known & part].mean():.3g}"
+        for words, part in (("within clusters", same), ("between them", ~same))
+        if (known & part).any()
+    ]
+    near = np.flatnonzero(known)[apart[known].argmin()]
+    far = np.flatnonzero(known)[apart[known].argmax()]
+    ends = (f"{names[one[p]]} and {names[other[p]]}, {apart[p]:.3g}" for p in (near, far))
+    return f"Mean {', '.join(told)}. Nearest and farthest: {'; '.join(ends)}."
 
 
 def _draw_dendrogram(run: RecordedRun) -> Picture | Absence | None:
@@ -132,7 +186,9 @@ def _draw_dendrogram(run: RecordedRun) -> Picture | Absence | None:
         "apart; a branch of one colour is one cluster."
     )
     figure = site_plots.dendrogram(merges, run.grouping.sites)
-    return Picture.of("dendrogram", title, caption, figure)
+    heights = merges[:, 2]
+    values = f"{say.plural(len(heights), 'merge')}, at {heights.min():.3g} to {heights.max():.3g}."
+    return Picture.of("dendrogram", title, caption, figure, values)
 
 
 def _draw_participation(run: RecordedRun) -> Picture | Absence:
@@ -143,8 +199,14 @@ def _draw_participation(run: RecordedRun) -> Picture | Absence:
         "Look for empty rows: those sites never trained; coloured cells are sites that trained "
         "in a round, and the bars count them."
     )
-    figure = site_plots.participation(_doings(run), run.numbers, run.ordered_sites)
-    return Picture.of("participation", title, caption, figure)
+    doings = _doings(run)
+    figure = site_plots.participation(doings, run.numbers, run.ordered_sites)
+    times = (doings == site_plots.TRAINED).sum(axis=1)
+    told = [
+        f"{name} trained in {say.plural(int(count), 'round')}"
+        for name, count in zip(run.ordered_sites.names, times, strict=True)
+    ]
+    return Picture.of("participation", title, caption, figure, _of_sites(told))
 
 
 def _doings(run: RecordedRun) -> np.ndarray:
@@ -176,7 +238,10 @@ def _draw_accuracy_spread(run: RecordedRun) -> Picture | Absence:
     names = sorted(run.evaluated)
     accuracy = np.array([run.evaluated[name] for name in names])
     figure = site_plots.accuracy_spread(accuracy, names, run.clusters_of(names))
-    return Picture.of("accuracy-spread", title, caption, figure)
+    order = np.argsort(accuracy, kind="stable")
+    told = [f"{names[place]} {say.percent(accuracy[place])}" for place in order]
+    values = f"Mean {say.percent(float(accuracy.mean()))}. From worst to best: {_of_sites(told)}"
+    return Picture.of("accuracy-spread", title, caption, figure, values)
 
 
 def _draw_traffic(run: RecordedRun) -> Picture | Absence:
@@ -188,14 +253,18 @@ def _draw_traffic(run: RecordedRun) -> Picture | Absence:
         "Look for what a round costs the network: to the sites goes a model per site that trains "
         "or evaluates, back come the trained models; headers and TLS are not counted."
     )
-    return Picture.of("traffic", title, caption, round_plots.traffic(run.numbers, down, up))
+    values = (
+        f"To the sites: {_course(run, down, say.size)}. From them: {_course(run, up, say.size)}."
+    )
+    figure = round_plots.traffic(run.numbers, down, up)
+    return Picture.of("traffic", title, caption, figure, values)
 
 
 def _draw_energy(run: RecordedRun) -> Picture | Absence:
     drawn = energy.figure(run)
     if isinstance(drawn, Absence):
         return drawn
-    return Picture.of(energy.NAME, energy.PICTURE, energy.CAPTION, drawn)
+    return Picture.of(energy.NAME, energy.PICTURE, energy.CAPTION, drawn, energy.in_words(run))
 
 
 DRAWINGS: Sequence[Callable[[RecordedRun], Picture | Absence | None]] = (
@@ -207,6 +276,7 @@ DRAWINGS: Sequence[Callable[[RecordedRun], Picture | Absence | None]] = (
     _draw_dendrogram,
     _draw_participation,
     _draw_accuracy_spread,
+    final_section.draw_calibration,
     objective.draw,
     _draw_traffic,
     _draw_energy,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
+from common.pilot.forecast import Played
 from server_app.record.pilot_format import PilotChange, PilotRecord, PilotSite
 from server_app.report import drawing
 from server_app.report.page import PageTable, Picture
@@ -14,9 +15,11 @@ from server_app.report.words import percent, plural
 from server_app.transport.verdicts import Verdict
 
 __all__ = ["PilotLine", "how_sure", "lead", "lines", "picture", "table", "ways"]
+__all__ += ["would_change"]
 
 _NAMED_SITES = 15
 _DRAWN_SITES = 40
+_UNCLEAR = 5
 
 
 @dataclass(frozen=True)
@@ -25,8 +28,11 @@ class PilotLine:
 
     names: str
     verdict: str
+    figure: str
+    """The change; empty where it is not known."""
     told: str
     recommended: str
+    """Empty where that is what the change is about."""
 
 
 def lead(pilot: PilotRecord) -> str:
@@ -44,11 +50,31 @@ def lines(pilot: PilotRecord) -> list[PilotLine]:
     """Return what each site is told, or, of many, who is told what."""
     words = candidate_words(pilot)
     if len(pilot.sites) <= _NAMED_SITES:
-        return [
-            PilotLine(site.site, site.verdict, told_by_pilot(site, words), words[site.recommended])
-            for site in pilot.sites
-        ]
+        return [_line(pilot, site, words) for site in pilot.sites]
     return list(_by_verdict(pilot, words))
+
+
+def _line(pilot: PilotRecord, site: PilotSite, words: dict[str, str]) -> PilotLine:
+    about, company = _of(site, site.about), _company(pilot, site)
+    way = f"{words[site.recommended]}{f', with {company}' if company else ''}"
+    if about is None:
+        return PilotLine(site.site, site.verdict, "", told_by_pilot(site, words), way)
+    brackets = f"({points(about.low)} to {points(about.high)})"
+    doubt = f". {site.held_out:,} rows do not tell" if site.verdict == Verdict.UNCERTAIN else ""
+    figure = f"{points(about.change)} points"
+    if site.about == site.recommended:
+        return PilotLine(site.site, site.verdict, figure, f"{brackets} by {way}{doubt}", "")
+    told = f"{brackets} by {words[site.about]}{doubt}"
+    return PilotLine(site.site, site.verdict, figure, told, way)
+
+
+def _company(pilot: PilotRecord, site: PilotSite) -> str:
+    """Return who else is in a site's group, where a model per group is recommended to it."""
+    for candidate in pilot.candidates:
+        for group in candidate.groups:
+            if candidate.candidate == site.recommended and site.site in group:
+                return ", ".join(name for name in group if name != site.site)
+    return ""
 
 
 def _by_verdict(pilot: PilotRecord, words: dict[str, str]) -> Iterator[PilotLine]:
@@ -57,7 +83,15 @@ def _by_verdict(pilot: PilotRecord, words: dict[str, str]) -> Iterator[PilotLine
             mine = [s for s in pilot.sites if (s.verdict, s.recommended) == (verdict, way)]
             if mine:
                 names = ", ".join(site.site for site in mine)
-                yield PilotLine(plural(len(mine), "site"), str(verdict), names, words[way])
+                who, known = plural(len(mine), "site"), [_of(site, site.about) for site in mine]
+                changes = [each.change for each in known if each is not None]
+                figure = told = ""
+                if changes:
+                    ends = dict.fromkeys(points(pick(changes)) for pick in (min, max))
+                    figure = f"{' to '.join(ends)} points"
+                    told = f"by {words[mine[0].about]}: "
+                way_words = words[way] if not changes or way != mine[0].about else ""
+                yield PilotLine(who, str(verdict), figure, f"{told}{names}", way_words)
 
 
 def ways(pilot: PilotRecord) -> list[tuple[str, str]]:
@@ -71,9 +105,11 @@ def ways(pilot: PilotRecord) -> list[tuple[str, str]]:
 def how_sure(pilot: PilotRecord) -> Iterator[str]:
     """Yield sentences on how far the figures can be trusted."""
     yield (
-        "The brackets are for other rows of the same sites: nine in ten of them. That more rounds "
-        "can change the picture is not in them, and they are not calibrated: what training then "
-        "shows lies outside more often."
+        "The brackets hold what training in full then shows in nine of ten cases: so it was with "
+        "federations of other kinds that were played to the end. With few rows at a site, and of "
+        "kinds of data that these were not, it can be fewer."
+        if Played(pilot.rounds, {}).is_calibrated
+        else "The brackets rest on pilots of more rounds than this one had, and are too narrow."
     )
     yield (
         f"What a site trains by itself had {pilot.full_rounds} rounds, what is shared "
@@ -81,39 +117,95 @@ def how_sure(pilot: PilotRecord) -> Iterator[str]:
     )
     few = [site.site for site in pilot.sites if 0 < site.held_out < 30]
     if few:
-        yield f"Fewer than 30 rows to judge by: {', '.join(few)}. Little can be told there."
+        yield f"Fewer than 30 rows to judge by: {_some(few)}. Little can be told there."
     rare = [site.site for site in pilot.sites if site.metric != "accuracy"]
     if rare:
         yield (
-            f"Judged by balanced accuracy, each class counting alike: {', '.join(rare)}. Points of "
+            f"Judged by balanced accuracy, each class counting alike: {_some(rare)}. Points of "
             "accuracy would hardly see the rare class."
         )
-    unclear = [site for site in pilot.sites if site.needs]
-    if unclear:
-        needed = "; ".join(f"{site.site}: {site.needs}" for site in unclear[:5])
-        yield f"What would change the answer where it cannot be told: {needed}."
     for what in pilot.skipped:
         yield f"Left out, for want of time: {what}."
 
 
+def _some(names: Sequence[str]) -> str:
+    """Return names, and of many how many more there are."""
+    left = len(names) - _NAMED_SITES
+    return ", ".join(names) if left <= 0 else f"{', '.join(names[:_NAMED_SITES])} and {left} more"
+
+
+def would_change(pilot: PilotRecord) -> Iterator[str]:
+    """Yield what could make the answer another one, or a surer one."""
+    unclear = [site for site in pilot.sites if site.needs and site.held_out]
+    for needs in dict.fromkeys(site.needs for site in unclear[:_UNCLEAR]):
+        names = ", ".join(site.site for site in unclear[:_UNCLEAR] if site.needs == needs)
+        yield f"{names}: {needs}."
+    if len(unclear) > _UNCLEAR:
+        yield f"{len(unclear) - _UNCLEAR} more are unclear: precheck.json says what each needs."
+    silent = [site for site in pilot.sites if not site.held_out]
+    for needs in dict.fromkeys(site.needs for site in silent):
+        yield f"{', '.join(site.site for site in silent if site.needs == needs)}: {needs}."
+    if pilot.rounds < pilot.full_rounds:
+        yield (
+            f"Shared models had {pilot.rounds} of {pilot.full_rounds} rounds: with all of them "
+            f"(pilot-rounds={pilot.full_rounds}) the brackets are much narrower."
+        )
+    yield (
+        "Sites that agree on how they label and measure: where a site loses, its rule or its "
+        "classes often differ from the others', which more rows do not mend."
+    )
+
+
 def picture(pilot: PilotRecord) -> Picture | None:
-    """Return each site's intervals; None where there are none, or too many to be told apart."""
+    """Return each site's intervals, of many sites only what each is told about; None: no site's."""
     sites = [site for site in pilot.sites if site.changes]
-    if not 0 < len(sites) <= _DRAWN_SITES:
+    if not sites:
         return None
+    if len(sites) > _DRAWN_SITES:
+        return _picture_of_many(pilot, sites)
     with drawing.style():
         figure = _intervals(sites, candidate_words(pilot))
         caption = (
             "Right of the line a site gains, left of it it loses; what crosses it cannot be told. "
             "Lines are 90 % intervals, the filled mark is what the site is recommended."
         )
-        return Picture.of("changes", "Change against training alone", caption, figure)
+        told = [
+            f"{site.site}, {words[each.candidate]} {points(each.change)} points"
+            for words in [candidate_words(pilot)]
+            for site in sites
+            for each in site.changes
+        ]
+        values = f"{'; '.join(told)}."
+        return Picture.of("changes", "Change against training alone", caption, figure, values)
+
+
+def _picture_of_many(pilot: PilotRecord, sites: Sequence[PilotSite]) -> Picture:
+    told = [change for site in sites if (change := _of(site, site.about)) is not None]
+    told.sort(key=lambda each: each.change)
+    ends = np.array([[each.low, each.high] for each in told])
+    with drawing.style():
+        figure = Figure(figsize=(drawing.NARROW, 4.5), layout="constrained")
+        axes = figure.subplots()
+        axes.axvline(0, color=drawing.INK, lw=1)
+        heights, color = np.arange(len(told)), drawing.cluster_color(0)
+        axes.hlines(heights, ends[:, 0], ends[:, 1], color=color, lw=0.8, alpha=0.6)
+        axes.plot([each.change for each in told], heights, ".", color=color, ms=3)
+        axes.set_xlabel("points against training alone")
+        axes.set_ylabel("sites, from the largest loss to the largest gain")
+        axes.set_yticks([])
+        caption = (
+            "Each line is one site's 90 % interval of what it is told about. Right of the upright "
+            "line it gains, left of it it loses; what crosses it cannot be told."
+        )
+        low, high = points(told[0].change), points(told[-1].change)
+        values = f"{len(told)} sites, changes from {low} to {high} points."
+        return Picture.of("changes", "Change against training alone", caption, figure, values)
 
 
 def _intervals(sites: Sequence[PilotSite], words: dict[str, str]) -> Figure:
     names = list(dict.fromkeys(each.candidate for site in sites for each in site.changes))
-    height = 0.9 + len(sites) * (0.16 * len(names) + 0.12)
-    figure = Figure(figsize=(drawing.WIDE, min(height, 14)), layout="constrained")
+    height = 0.8 + 0.2 * len(names) + len(sites) * (0.16 * len(names) + 0.12)
+    figure = Figure(figsize=(drawing.NARROW, min(height, 14)), layout="constrained")
     axes = figure.subplots()
     axes.axvline(0, color=drawing.INK, lw=1)
     step = 0.8 / len(names)
@@ -131,7 +223,7 @@ def _intervals(sites: Sequence[PilotSite], words: dict[str, str]) -> Figure:
     axes.set_yticks(range(len(sites)), [drawing.short(site.site, 24) for site in sites])
     axes.set_ylim(len(sites) - 0.4, -0.6)
     axes.set_xlabel("points against training alone")
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False)
+    figure.legend(loc="outside lower left", frameon=False)
     return figure
 
 

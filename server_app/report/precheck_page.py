@@ -17,6 +17,7 @@ from server_app.report import drawing, pilot_section, site_plots
 from server_app.report import releases as report_releases
 from server_app.report.drawing import cluster_color
 from server_app.report.page import PageTable, Picture, render
+from server_app.report.pictures import dissimilarities_in_words
 from server_app.report.precheck_template import TEMPLATE
 from server_app.report.precheck_words import SIGNS, approach, cost, counted, headline, told
 from server_app.report.words import byte_size, percent, plural
@@ -103,6 +104,9 @@ def write_page(folder: RunFolder, run: RecordedRun, record: PrecheckFile) -> Pat
         marks={str(verdict): Mark.of(verdict) for verdict in Verdict},
         pilot_lines=[] if pilot is None else pilot_section.lines(pilot),
         ways=[] if pilot is None else pilot_section.ways(pilot),
+        changes=None if pilot is None else pilot_section.picture(pilot),
+        would_change=[] if pilot is None else list(pilot_section.would_change(pilot)),
+        doubts=[(site.site, site.doubt) for site in record.sites if site.doubt],
         counted=counted(record),
         groups=[_card(number, group, record) for number, group in enumerate(record.groups)],
         releases=list(_releases(run.privacy)),
@@ -226,13 +230,13 @@ def _pictures(run: RecordedRun) -> list[Picture]:
     if run.grouping is None or run.precheck is None:
         return []
     grouping, limit = run.grouping, run.precheck.thresholds.detrimental
-    changes = None if run.precheck.pilot is None else pilot_section.picture(run.precheck.pilot)
-    found = [] if changes is None else [changes]
+    found = []
     with drawing.style():
         if len(grouping.sites.names) > _MATRIX_SITES:
             figure = site_plots.dissimilarities(grouping.distances, grouping.sites, "OT cost")
             caption = "Dark is near: squares along the diagonal are the recommended groups."
-            found.append(Picture.of("costs", "Costs between the sites", caption, figure))
+            values = dissimilarities_in_words(grouping)
+            found.append(Picture.of("costs", "Costs between the sites", caption, figure, values))
         merges = grouping.linkage
         if merges is not None and 0 < len(merges) < site_plots.TREE_SITES:
             figure = site_plots.dendrogram(merges, grouping.sites)
@@ -245,7 +249,9 @@ def _pictures(run: RecordedRun) -> list[Picture]:
                 "Groups merge from below while the mean cost between their sites stays under the "
                 "dashed line; what joins above it is better kept apart."
             )
-            found.append(Picture.of("merges", "How the groups came about", caption, figure))
+            heights = merges[:, 2]
+            values = f"Groups merge at costs of {heights.min():.3g} to {heights.max():.3g}."
+            found.append(Picture.of("merges", "How the groups came about", caption, figure, values))
     return found
 
 

@@ -2,7 +2,7 @@
 
 TEMPLATE = """\
 {% extends "frame" %}
-{% from "parts" import gallery, sections %}
+{% from "parts" import drawn, gallery, navigation, sections %}
 {% macro chip(mark) -%}
 <span class="chip {{ mark.kind }}">{{ mark.sign }} {{ mark.word }}</span>
 {%- endmacro %}
@@ -56,18 +56,41 @@ TEMPLATE = """\
 .matrix td b { display: block; font-size: 1rem; white-space: nowrap; }
 .matrix td { font-size: .78rem; }
 .matrix th { overflow-wrap: anywhere; min-width: 6em; }
-@media (max-width: 860px) { .columns { grid-template-columns: minmax(0, 1fr); } }
-@media (max-width: 560px) {
+@media screen and (max-width: 860px) { .columns { grid-template-columns: minmax(0, 1fr); } }
+@media screen and (max-width: 560px) {
   .group li { grid-template-columns: minmax(0, 1fr) auto; }
-  .group li .small { grid-column: 1 / -1; }
+  .group li > span:last-child { grid-column: 1 / -1; }
 }
-@media print { .chip, td { print-color-adjust: exact; } }
+figure + .card { margin-top: 12px; }
+.next { margin: 12px 0; border-left: 4px solid var(--link); }
+.next h2 { margin: 0 0 4px; font-size: 1.05rem; }
+.next pre { margin: 4px 0 0; white-space: pre-wrap; overflow-wrap: anywhere; font-size: .85rem; }
+.on-paper { display: none; }
+@media print {
+  .chip, td { print-color-adjust: exact; }
+  .detail { display: none; } .on-paper { display: block; }
+  .answer { font-size: 18px; } .columns { gap: 6px; margin-top: 6px; }
+  .card { padding: 5px 9px; } .card + .card { margin-top: 6px; }
+  .group li, .left li { margin: 1px 0; }
+  .dots, .small, .next pre, .chip { font-size: 8px; }
+  .asked { font-size: 10px; } .next h2 { font-size: 12px; } .lead { max-width: none; }
+  .group li { grid-template-columns: 6em 7em 1fr; }
+  .matrix td, .matrix th { padding: 2px 6px; font-size: 8px; } .matrix td b { font-size: 9px; }
+}
 {% endblock %}
 {% block body %}
 <header>
 <p class="asked">Is it worth federating?</p>
 <h1 class="answer"><span class="{{ mark.kind }}">{{ mark.sign }}</span> {{ headline }}</h1>
+{% if pilot and pilot.to_do %}
+<section class="card next">
+<h2>What to do next</h2>
+<p>{{ pilot.to_do }} To paste into a terminal:</p>
+<pre tabindex="0" role="region" aria-label="The next command"><code>{{ pilot.command }}</code></pre>
+</section>
+{% endif %}
 <p class="lead">{{ lead }}</p>
+{{ navigation([("How the training went", "report.html")]) }}
 </header>
 <main>
 <div class="columns">
@@ -78,8 +101,12 @@ TEMPLATE = """\
 <div class="group plain">
 <ul>
 {% for line in pilot_lines %}
-<li><b>{{ line.names }}</b> {{ chip(marks[line.verdict]) }} <span class="small">{{ line.told }}.
-To try: <b>{{ line.recommended }}</b>.</span></li>
+<li><b>{{ line.names }}</b> {{ chip(marks[line.verdict]) }} <span>
+{% if line.figure %}
+<b>{{ line.figure }}</b>
+{% endif %}
+<span class="small">{{ line.told }}.{% if line.recommended %} To try:
+<b>{{ line.recommended }}</b>.{% endif %}</span></span></li>
 {% endfor %}
 </ul>
 </div>
@@ -114,7 +141,21 @@ To try: <b>{{ line.recommended }}</b>.</span></li>
 {% endfor %}
 </ul>
 </section>
+{% if pilot %}
+<section class="card">
+<h2>What would change the answer</h2>
+<ul class="dots">
+{% for sentence in would_change %}
+<li>{{ sentence }}</li>
+{% endfor %}
+</ul>
+</section>
+{% endif %}
 </div>
+<div>
+{% if changes %}
+{{ drawn(changes) }}
+{% endif %}
 <section class="card">
 <h2>What left each site</h2>
 <ul class="left">
@@ -129,18 +170,26 @@ To try: <b>{{ line.recommended }}</b>.</span></li>
 stayed, but a model, and above all what it makes of single rows, can tell much about them.</p>
 </section>
 </div>
+</div>
 {% if order %}
 {% if pilot %}
 <h2>Why: how far apart the sites' data are</h2>
 <p class="quiet">The cost between two sites says how far apart their data are in the eyes of a model
 that all trained for one round: 0 is the same, 1 the opposite. It explains, and does not decide: it
 sees neither by which rule a site labels its rows nor how frequent its classes are.</p>
+{% if doubts %}
+<ul class="dots">
+{% for name, doubt in doubts %}
+<li>{{ name }}: {{ doubt }}.</li>
+{% endfor %}
+</ul>
+{% endif %}
 {% endif %}
 <h2>Cost of every pair</h2>
 <p class="quiet">✓ up to {{ limits.beneficial }}, ✗ from {{ limits.detrimental }}, ? between or
 within what chance alone would make; ○ nothing to compare. Below: the most that equal data would
 cost by chance (95 %), and the share of the row's site that was compared with the column's.</p>
-<div class="scroll">
+<div class="scroll" tabindex="0" role="region" aria-label="Cost of every pair, a table">
 <table class="matrix">
 <thead><tr><td></td>{% for name in order %}<th scope="col">{{ name }}</th>{% endfor %}</tr></thead>
 <tbody>
@@ -160,12 +209,19 @@ cost by chance (95 %), and the share of the row's site that was compared with th
 </table>
 </div>
 {% endif %}
-{% if pictures %}
+{% if pictures and not order %}
+<h2>Pictures</h2>
+{{ gallery(pictures) }}
+{% endif %}
+<p class="on-paper">Every figure behind this page stands in the file itself, precheck.html.</p>
+<div class="detail">
+{% if pictures and order %}
 <h2>Pictures</h2>
 {{ gallery(pictures) }}
 {% endif %}
 {{ sections(tables) }}
-<p class="quiet">Run {{ name }}; report.html beside this page tells how the training went.</p>
+</div>
+<p class="quiet">Run {{ name }}.</p>
 </main>
 {% endblock %}
 """

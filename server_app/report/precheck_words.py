@@ -46,10 +46,19 @@ _ANSWERS: Mapping[str, str] = {
 
 _COUNTED: Mapping[Verdict, str] = {
     Verdict.BENEFICIAL: "should gain",
-    Verdict.UNCERTAIN: "cannot be told",
+    Verdict.UNCERTAIN: "unclear",
     Verdict.DETRIMENTAL: "better alone",
     Verdict.NOTHING: "with nothing to compare",
 }
+
+
+_KEPT: Mapping[Verdict, str] = {
+    Verdict.BENEFICIAL: "gains",
+    Verdict.UNCERTAIN: "cannot tell what it gains or loses",
+    Verdict.DETRIMENTAL: "loses",
+    Verdict.NOTHING: "has nothing to compare",
+}
+"""What a site says that keeps its figures."""
 
 
 def headline(record: PrecheckFile) -> str:
@@ -66,7 +75,7 @@ def headline(record: PrecheckFile) -> str:
 def _everybody(count: int, verdict: str) -> str:
     return {
         Verdict.BENEFICIAL: f"all {count} sites should gain",
-        Verdict.UNCERTAIN: f"for none of the {count} sites can be told whether it gains",
+        Verdict.UNCERTAIN: f"of none of the {count} sites can it be told whether it gains",
         Verdict.DETRIMENTAL: f"each of the {count} sites is better alone",
         Verdict.NOTHING: f"no two of the {count} sites have a class of enough rows in common",
     }[Verdict(verdict)]
@@ -102,16 +111,19 @@ def told_by_pilot(site: PilotSite, words: Mapping[str, str]) -> str:
         words: what each candidate is.
     """
     found = {each.candidate: each for each in site.changes}
+    by = words.get(site.about, site.about)
+    if site.about not in found and site.held_out:
+        says = _KEPT[Verdict(site.verdict)]
+        return f"{says} by {by}; it keeps its figures"
     if site.about not in found:
         return f"cannot be told: {site.needs}"
     of = found[site.about]
-    figures = f"{points(of.change)} ({points(of.low)} to {points(of.high)})"
-    by = words.get(site.about, site.about)
+    figures = f"{points(of.change)} points ({points(of.low)} to {points(of.high)}) by {by}"
     if site.verdict == Verdict.BENEFICIAL:
-        return f"gains {figures} points by {by}"
+        return f"gains {figures}"
     if site.verdict == Verdict.DETRIMENTAL:
-        return f"loses: {figures} points by {by}"
-    return f"{figures} points by {by}; it needs {site.needs}" if site.needs else figures
+        return f"loses: {figures}"
+    return f"gain or loss, {figures}: {site.held_out:,} rows do not tell"
 
 
 def points(value: float) -> str:

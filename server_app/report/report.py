@@ -4,17 +4,80 @@ It works on whatever a run's folder holds: a run that has just begun, one that w
 failed. What is missing is said on the page. The same folder gives the same bytes.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.report import drawing, precheck_page
 from server_app.report.first_screen import facts, lead
-from server_app.report.model_card import write_model_card
-from server_app.report.page import Picture
+from server_app.report.model_card import CARD, write_model_card
+from server_app.report.page import Absence, Fact, PageTable, Picture, render
 from server_app.report.pictures import DRAWINGS
 from server_app.report.tables import tables_of_run
-from server_app.report.template import Absence, Page
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that a report says, from top to bottom."""
+
+    name: str
+    state: str
+    lead: list[str]
+    error: str
+    notes: list[str]
+    facts: list[Fact]
+    pictures: list[Picture]
+    absences: list[Absence]
+    tables: list[PageTable]
+    links: list[tuple[str, str]]
+    """Words and place of the run's other pages."""
+
+    def render(self) -> str:
+        """Return the page; every text is escaped, only the pictures' elements are markup."""
+        return render(_TEMPLATE, page=self)
+
+
+_TEMPLATE = """\
+{% extends "frame" %}
+{% from "parts" import gallery, navigation, sections %}
+{% block title %}{{ page.name }}: {{ page.state }}{% endblock %}
+{% block body %}
+<header>
+<h1>{{ page.name }} <span class="badge {{ page.state }}">{{ page.state }}</span></h1>
+{% for sentence in page.lead %}
+<p class="lead">{{ sentence }}</p>
+{% endfor %}
+{% if page.error %}
+<div class="error" role="alert"><strong>The run stopped with an error:</strong>
+<pre>{{ page.error }}</pre></div>
+{% endif %}
+{% if page.notes %}
+<div class="notes"><strong>Not everything in the run's folder could be read:</strong>
+<ul>{% for note in page.notes %}<li>{{ note }}</li>{% endfor %}</ul></div>
+{% endif %}
+<dl class="facts">
+{% for fact in page.facts %}
+<div><dt>{{ fact.label }}</dt><dd>{{ fact.value }}</dd><dd class="note">{{ fact.note }}</dd></div>
+{% endfor %}
+</dl>
+{{ navigation(page.links) }}
+</header>
+<main>
+<h2>Pictures</h2>
+{{ gallery(page.pictures) }}
+{% if page.absences %}
+<p class="absent">Not shown:</p>
+<ul class="absent">
+{% for absence in page.absences %}
+<li>{{ absence.title }}: {{ absence.reason }}.</li>
+{% endfor %}
+</ul>
+{% endif %}
+{{ sections(page.tables) }}
+</main>
+{% endblock %}
+"""
 
 
 def write_report(folder: RunFolder) -> Path:
@@ -23,13 +86,23 @@ def write_report(folder: RunFolder) -> Path:
     Beside final models it writes their card.
     """
     run = RecordedRun.read(folder.path)
+    write_model_card(folder, run)
+    page = page_of(folder.path, run)
+    for picture in page.pictures:
+        folder.write(f"plots/{picture.name}.svg", picture.document)
+    folder.write("report.html", page.render())
+    if run.precheck is not None:
+        precheck_page.write_page(folder, run, run.precheck)
+    return folder.path / "report.html"
+
+
+def page_of(folder: Path, run: RecordedRun) -> Page:
+    """Return what the report says of a run as it is now; nothing is written."""
     with drawing.style():
         drawn = [draw(run) for draw in DRAWINGS]
     pictures = [entry for entry in drawn if isinstance(entry, Picture)]
     absences = [entry for entry in drawn if isinstance(entry, Absence)]
-    for picture in pictures:
-        folder.write(f"plots/{picture.name}.svg", picture.document)
-    page = Page(
+    return Page(
         name=run.name,
         state=run.state,
         lead=lead(run),
@@ -39,9 +112,13 @@ def write_report(folder: RunFolder) -> Path:
         pictures=pictures,
         absences=absences,
         tables=tables_of_run(run),
+        links=_other_pages(folder, precheck=run.precheck is not None),
     )
-    folder.write("report.html", page.render())
-    write_model_card(folder, run)
-    if run.precheck is not None:
-        precheck_page.write_page(folder, run, run.precheck)
-    return folder.path / "report.html"
+
+
+def _other_pages(folder: Path, *, precheck: bool) -> list[tuple[str, str]]:
+    """Return words and place of a run's pages beside the report."""
+    found = [("What the costs between the sites advise", precheck_page.FILE)] if precheck else []
+    if (folder / CARD).exists():
+        found.append(("Model card", CARD))
+    return found

@@ -4,16 +4,19 @@ Matrices are embedded as one pixel per entry, so a picture of a thousand sites a
 stays small.
 """
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import matplotlib.colors
 import numpy as np
 import numpy.typing as npt
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 from scipy.cluster import hierarchy
 
+from common.evaluation.final import CALIBRATION_BINS
 from server_app.record.fairness import worst_tenth
 from server_app.record.recorded_run import FloatArray, IntArray, OrderedSites
 from server_app.report.drawing import (
@@ -34,7 +37,9 @@ if TYPE_CHECKING:
 
 _MARKERS = "osD^vP<X>p*"
 _NAMED_SITES = 40  # with more, an axis names clusters
-_NAMED_POINTS = 25
+_PLOT_POINTS = 220.0  # the longer side of a plot of points, of an inch 72
+_LETTER = 3.6  # width of one in such a plot
+_BESIDE = 9.0
 _VECTOR_MARKS = 2000  # more marks are drawn as an image
 TREE_SITES = 300
 """With as many, a dendrogram's branches run into each other, and SciPy's recursion is too deep."""
@@ -65,6 +70,52 @@ def dissimilarities(distances: FloatArray, sites: OrderedSites, metric: str) -> 
     _site_rows(axes, sites, "white", 0.8 * NARROW)
     for start in sites.starts[1:-1]:
         axes.axvline(start - 0.5, color="white", lw=_boundary_width(sites))
+    return figure
+
+
+def calibration(bins: Mapping[str, Sequence[tuple[int, float, float]]], said: str) -> Figure:
+    """Return what was so against what was said, and below it how many rows that is of.
+
+    Args:
+        bins: (rows, probability said, share found) of each bin with rows, by place; the first is
+            of all the others together, each of which has a marker and a line of its own.
+        said: of what the probability is, as a phrase.
+    """
+    figure = Figure(figsize=(NARROW, 4.8), layout="constrained")
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    keys = upper.plot((0, 1), (0, 1), "--", color=GREY, lw=1, label="said is found")
+    few = len(bins) - 1 <= len(_MARKERS)
+    for number, (name, of) in enumerate(bins.items()):
+        rows, x, y = np.array(of, np.float64).reshape(-1, 3).T
+        marker = _MARKERS[number % len(_MARKERS)] if few or not number else ""
+        look: dict[str, Any] = {"color": INK, "lw": 2, "zorder": 3}
+        if number:
+            dashes = (0, (1 + number % 4, 1 + number // 4))
+            look = {"color": cluster_color(number - 1 if few else -1), "lw": 1, "ls": dashes}
+        upper.plot(x, y, **look)
+        if marker:
+            area = 12 + 150 * rows / rows.sum()
+            shown = {"c": look["color"], "marker": marker, "zorder": look.get("zorder", 2)}
+            upper.scatter(x, y, area, alpha=0.85, lw=0, **shown)
+        if few or number < 2:
+            label = short(name) if few or not number else f"each of {len(bins) - 1} sites"
+            keys += [Line2D([], [], marker=marker, ms=5, mew=0, label=label, **look)]
+    upper.set_ylabel("share found")
+    upper.set_ylim(-0.04, 1.04)
+    upper.grid(visible=True)
+    figure.legend(handles=keys, loc="outside lower center", ncols=3)
+    width = 1 / CALIBRATION_BINS
+    for count, middle, _ in next(iter(bins.values())):
+        place = (min(int(middle / width), CALIBRATION_BINS - 1) + 0.5) * width
+        lower.bar(place, count, 0.9 * width, color=INK, alpha=0.55)
+        lower.annotate(
+            f"{count}", (place, count), (0, 1), textcoords="offset points", ha="center", fontsize=7
+        )
+    lower.margins(y=0.2)
+    lower.set_ylabel("rows, all sites")
+    lower.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+    lower.set_xlabel(f"probability said of {said}")
+    lower.set_xlim(-0.02, 1.02)
     return figure
 
 
@@ -151,14 +202,15 @@ def components(points: FloatArray, shares: FloatArray, sites: OrderedSites) -> F
     """Return the sites at (n, 2) coordinates; ``shares`` (2,) are of the total variance."""
     figure = Figure(figsize=(NARROW, 4.2), layout="constrained")
     axes = figure.subplots()
-    for begin, end in zip(sites.starts[:-1], sites.starts[1:], strict=True):
+    for number, (begin, end) in enumerate(zip(sites.starts[:-1], sites.starts[1:], strict=True)):
         cluster = int(sites.clusters[begin])
         name = f"cluster {cluster} ({end - begin})" if cluster >= 0 else f"none ({end - begin})"
         marker = _MARKERS[cluster % len(_MARKERS)]
         color = cluster_color(cluster)
         x, y = points[begin:end].T
-        axes.plot(x, y, marker, ms=6, mew=0, color=color, label=name, alpha=0.85)
-    if len(sites.names) <= _NAMED_POINTS:
+        look: dict[str, Any] = {"color": color, "label": name, "alpha": 0.85}
+        axes.plot(x, y, marker, ms=6, mew=0, gid=f"sites-{number}", **look)
+    if len(sites.names) <= _NAMED_SITES:
         _name_points(axes, points, sites)
     axes.set_aspect("equal", adjustable="datalim")  # distances mean the same both ways
     axes.set_xlabel(f"1st component ({100 * shares[0]:.0f} % of the variance)")
@@ -170,15 +222,43 @@ def components(points: FloatArray, shares: FloatArray, sites: OrderedSites) -> F
 
 
 def _name_points(axes: "Axes", points: FloatArray, sites: OrderedSites) -> None:
-    """Name each site whose name would not cover an earlier one."""
-    span = np.maximum(np.ptp(points, axis=0), np.finfo(float).tiny)
-    named = np.empty((0, 2))
-    for name, place in zip(sites.names, points, strict=True):
-        gaps = np.abs(named - place) / span
-        if not np.any((gaps[:, 0] < 0.2) & (gaps[:, 1] < 0.045)):
-            named = np.vstack([named, place])
-            look: dict[str, Any] = {"xytext": (5, 3), "textcoords": "offset points", "fontsize": 7}
-            axes.annotate(short(name, 12), (place[0], place[1]), **look)
+    """Name each site, at the nearest place where its name covers no other and no point.
+
+    A name that does not lie beside its point is joined to it by a line.
+    """
+    span = np.maximum(np.ptp(points, axis=0).max(), np.finfo(float).tiny)
+    dots = (points - points.min(axis=0)) / span * _PLOT_POINTS  # roughly, in points of the page
+    taken = [(x - 4, y - 4, x + 4, y + 4) for x, y in dots]
+    for name, place, dot in zip(sites.names, points, dots, strict=True):
+        text = short(name, 12)
+        width = _LETTER * len(text)
+        boxes = ((dx, dy, _box(dot, dx, dy, width)) for dx, dy in _offsets(width))
+        free = ((dx, dy, box) for dx, dy, box in boxes if not any(_meet(box, o) for o in taken))
+        dx, dy, box = next(free, (5.0, 3.0, _box(dot, 5.0, 3.0, width)))
+        taken.append(box)
+        look: dict[str, Any] = {"xytext": (dx, dy), "textcoords": "offset points", "fontsize": 6.5}
+        if math.hypot(dx, dy) > _BESIDE and -dx != width + 5:
+            look["arrowprops"] = {"arrowstyle": "-", "color": GREY, "lw": 0.5, "shrinkB": 2}
+        axes.annotate(text, (place[0], place[1]), annotation_clip=False, **look)
+
+
+def _offsets(width: float) -> Iterator[tuple[float, float]]:
+    """Yield where a name's lower left corner may lie from its point, the nearest first."""
+    yield from ((5.0, 3.0), (5.0, -8.0), (-width - 5, 3.0), (-width - 5, -8.0))
+    for ring in range(1, 16):
+        for step in range(12):
+            angle = 2 * math.pi * step / 12
+            x, y = 14 * ring * math.cos(angle), 11 * ring * math.sin(angle)
+            yield x - (width if x < 0 else 0), y
+
+
+def _box(dot: FloatArray, dx: float, dy: float, width: float) -> tuple[float, float, float, float]:
+    x, y = float(dot[0]) + dx, float(dot[1]) + dy
+    return x, y - 1, x + width, y + 7
+
+
+def _meet(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
 
 
 def dendrogram(linkage: FloatArray, sites: OrderedSites) -> Figure:

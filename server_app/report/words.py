@@ -1,14 +1,17 @@
 """Figures in words, as the report's sections write them."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from server_app.record.format import RoundLine
 
 __all__ = [
     "byte_size",
+    "data_set",
     "duration",
     "joules_in_words",
+    "listed",
     "loss",
     "number_or_unknown",
     "percent",
@@ -57,6 +60,21 @@ def seconds(line: RoundLine) -> float:
 def plural(count: int, noun: str) -> str:
     """Return a number of things, as ``1 round`` or ``2 rounds``."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(names: Sequence[str], most: int) -> str:
+    """Return names with commas between, of more than ``most`` the first and how many follow."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def data_set(setting: object) -> str:
+    """Return a data set's name, or the names of the files that it is.
+
+    >>> data_set("/data/north.csv,/data/south.csv"), data_set("digits")
+    ('north.csv, south.csv', 'digits')
+    """
+    return listed([Path(part).name for part in str(setting).split(",")], 4)
 
 
 def byte_size(count: float) -> str:

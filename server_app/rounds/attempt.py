@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from common.messages import EvaluateReport, FineTuneReport, TrainReport
 from server_app.metering.run_meter import RunMeter
-from server_app.record.format import SecaggRecord
+from server_app.record.format import AskingFile, SecaggRecord
 from server_app.rounds.exchange import OK, Answer, Exchange
 from server_app.rounds.guard import Asked
 from server_app.rounds.roster import Roster
@@ -25,7 +25,7 @@ Update = tuple[Answer[Trained], TrainReport, dict[str, np.ndarray]]
 # In this order the lines of a round's answers are written, whenever they came; secagg's own steps
 # stand where training does.
 _FIRST = {"loss": 0, "rehearse": 1}
-_LAST = {"evaluate": 1, "fine-tune": 2}
+_LAST = {"evaluate": 1, "fine-tune": 2, "score-counts": 3, "final-evaluation": 4}
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Federation:
     """That the grid enters its messages into."""
     timeout: float
     """Seconds to wait in each exchange."""
+    asking: Callable[[AskingFile], None] | None = None
+    """Told of each exchange before it."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +125,13 @@ class Attempt:
         first = len(self.federation.meter.sent)
         with self.timed("server"):
             outgoing = exchange.outgoing()
+            if self.federation.asking is not None:
+                names = self.federation.roster.names
+                sites = tuple(names[client] for client in exchange.models)
+                asking = AskingFile(
+                    round=self.round, attempt=self.attempt, phase=phase, sites=sites
+                )
+                self.federation.asking(asking)
         with self.timed(phase):
             replies = self.federation.grid.send_and_receive(
                 outgoing, timeout=self.federation.timeout

@@ -100,6 +100,10 @@ class Courier(DelegatingGrid):
         """Return how simulated clients' rows were prepared; None of real ones, who tell nobody."""
         return None if self._clients is None else self._clients.preprocessing()
 
+    def are_here(self) -> bool:
+        """Return whether the clients are simulated."""
+        return self._clients is not None
+
     def trained_by(self) -> str:
         """Return which code trains simulated clients; empty for real ones, who choose it."""
         return "" if self._clients is None else self._clients.trained_by()

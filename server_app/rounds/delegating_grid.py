@@ -17,6 +17,10 @@ class HoldsClients(Protocol):
     Real sites keep that themselves, and survive the server.
     """
 
+    def are_here(self) -> bool:
+        """Return whether there are clients; a grid over one of real sites has none."""
+        ...
+
     def trained_by(self) -> str:
         """Return in words which code trains the clients' networks; empty: each its own."""
         ...

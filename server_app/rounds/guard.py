@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 
 from common import messages
 from common.errors import MessageError
@@ -18,6 +19,7 @@ from common.messages import (
     MOST_LOSS,
     ChoiceReport,
     EvaluateReport,
+    FinalReport,
     FineTuneReport,
     Introduction,
     LabelHistogram,
@@ -26,6 +28,7 @@ from common.messages import (
     Order,
     PersonalReport,
     ReleaseNote,
+    ScoreCounts,
     Template,
     TrainReport,
 )
@@ -71,7 +74,7 @@ def inspect_choice(reply: Message, asked: Asked, number: int) -> ChoiceReport:
     """Return a reply's choice among so many models; :class:`MessageError` if unusable."""
     refuse_error(reply)
     report = ChoiceReport.decode(reply.content)
-    _compare_order(report, _having_chosen(asked, report.model, number), asked.site.num_examples)
+    compare_order(report, _having_chosen(asked, report.model, number), asked.site.num_examples)
     return report
 
 
@@ -173,7 +176,8 @@ def refuse_error(reply: Message) -> None:
     """Raise the reason of an error reply."""
     if reply.has_error():
         reason = (reply.error.reason or "").strip().splitlines() or ["no reason given"]
-        failed = "" if reply.error.code == REFUSED else "the site failed: "
+        meant = reply.error.code in (REFUSED, ErrorCode.INVALID_FAB)
+        failed = "" if meant else "the site failed: "
         raise MessageError(f"{failed}{reason[-1]}")
 
 
@@ -184,14 +188,17 @@ def _compare(
     *,
     loss_withheld: bool = False,
 ) -> None:
-    _compare_order(report, asked, rows)
+    compare_order(report, asked, rows)
     if not loss_withheld:
         messages.check_range("loss", report.loss, -MOST_LOSS, MOST_LOSS)
 
 
-def _compare_order(
-    report: TrainReport | EvaluateReport | LossReport | ChoiceReport, asked: Asked, rows: int
+def compare_order(
+    report: TrainReport | EvaluateReport | LossReport | ChoiceReport | ScoreCounts | FinalReport,
+    asked: Asked,
+    rows: int,
 ) -> None:
+    """Raise :class:`MessageError` for a report of another site, round, model or more rows."""
     order = asked.order
     if report.site != asked.site.site:
         raise MessageError(f"signed {report.site!r}")

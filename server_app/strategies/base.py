@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
@@ -15,7 +16,7 @@ from common import logs, messages
 from common.config import Settings
 from common.errors import RoundError
 from server_app.clustering.algorithms import Clusters
-from server_app.metering.bill import Link
+from server_app.final_evaluation.asking import FinalEvaluation
 from server_app.methods import Method
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
@@ -28,6 +29,9 @@ from server_app.rounds.roster import Roster
 from server_app.rounds.routing import regrouped
 from server_app.strategies.one_round import OneRound
 from server_app.task_figures import say_task, tells_classes
+
+if TYPE_CHECKING:
+    from server_app.metering.bill import Link
 
 log = logging.getLogger("coterie")
 
@@ -64,6 +68,10 @@ class FederatedTraining(OneRound):
         Returns the share of the sites that it put into another cluster; None: it grouped nobody.
         """
         return None
+
+    def federation(self, grid: Grid, timeout: float) -> Federation:
+        """Return the sites as they are now, and how they are reached."""
+        return Federation(self.roster, grid, self.meter, timeout, self.folder.say_asking)
 
     def after_training(self, grid: Grid, timeout: float) -> None:
         """Exchange what a method needs after the last round; this one needs nothing."""
@@ -123,6 +131,8 @@ class FederatedTraining(OneRound):
             self.roster.require("loss", why=f"strategy={self.settings.strategy}")
         if tells_classes(self.settings):
             self.roster.require("label-histogram", why=f"metrics={self.settings.metrics}")
+        if self.settings.ends_with_evaluation:
+            self.roster.require("label-histogram", why="bootstrap-resamples or decision-threshold")
         if self.settings.secagg:
             self.roster.require("masked-model", why="secagg=true")
         if self.settings.secagg and "models" in self.method.needs:
@@ -135,7 +145,7 @@ class FederatedTraining(OneRound):
         for server_round in range(done + 1, num_rounds + 1):
             self._greet(server_round, grid, timeout)
             drift = self.before_round(server_round, grid, timeout)
-            federation = Federation(self.roster, grid, self.meter, timeout)
+            federation = self.federation(grid, timeout)
             train_loss, accuracy = self._play(server_round, federation, drift)
             result.train_metrics_clientapp[server_round] = MetricRecord({"train_loss": train_loss})
             result.evaluate_metrics_clientapp[server_round] = MetricRecord({"accuracy": accuracy})
@@ -230,6 +240,7 @@ class FederatedTraining(OneRound):
                 accuracy = None if train_loss is None else self.evaluate(attempt)
                 if accuracy is not None:
                     self.fine_tune(attempt)
+                    self._evaluate_finally(attempt)
                 self._record(attempt)
             if train_loss is not None and accuracy is not None:
                 self.after_round(server_round)
@@ -244,11 +255,21 @@ class FederatedTraining(OneRound):
             f"{attempt.first_reason()}"
         )
 
+    def _evaluate_finally(self, attempt: Attempt) -> None:
+        """Ask for intervals and a threshold after the last round, and keep them, if a run asks."""
+        last = attempt.round == self.settings.num_server_rounds
+        if not (last and self.settings.ends_with_evaluation):
+            return
+        there = np.flatnonzero(self.roster.available(attempt.federation.grid))
+        asking = FinalEvaluation(self.settings, self.roster, attempt)
+        self.folder.store(asking.held(self.models, self.routes, there, self.evaluators(attempt)))
+
     def _record(self, attempt: Attempt) -> None:
         """Put the attempt on disk, say how it went, and stop if the settings want that."""
         line = self._ledger.record(attempt, self.meter.close([*self.roster.links, *self._left_out]))
         audit.say_what_did_not_count(line)
-        log.info("%s", self._pace.words(line), extra={logs.ROUND: line})
+        ended = logs.fact("round", round=line.round, attempt=line.attempt)
+        log.info("%s", self._pace.words(line), extra=ended | {logs.ROUND: line})
         value = line.metric(self.settings.target_metric)
         if value > self._best:
             self._best = value

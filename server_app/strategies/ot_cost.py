@@ -19,7 +19,7 @@ from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
 from server_app.selection import rules
-from server_app.strategies.base import FederatedTraining
+from server_app.strategies.piloted import BeforePilot
 from server_app.transport.gathering import GATHER, gathered
 from server_app.transport.groups import OtGroups
 from server_app.transport.inquiry import Inquiry
@@ -32,7 +32,7 @@ log = logging.getLogger("coterie")
 PROBE_FILE = "models/shared.safetensors"
 
 
-class OtCostGroups(FederatedTraining):
+class OtCostGroups(BeforePilot):
     """Everybody trains one model in round 1; what it makes of their rows decides the groups.
 
     With one round this is the precheck: costs, verdicts and groups, and no further training.
@@ -81,7 +81,8 @@ class OtCostGroups(FederatedTraining):
         """Form the groups that no later round needed, and play the pilot: the precheck."""
         if self._probe is None:
             self._form_groups(grid, timeout)
-        play_after_costs(self.settings, self.roster, self.clusters, self.folder, grid, timeout)
+        federation = self.federation(grid, timeout)
+        play_after_costs(self.settings, federation, self.clusters, self.alike.clusters, self.folder)
 
     def admit(
         self, newcomers: Roster, server_round: int, grid: Grid, timeout: float

@@ -8,27 +8,17 @@ could make (the null) is the project's own: docs/decisions/0010-verdicts-and-nul
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 from scipy.cluster.hierarchy import linkage as scipy_linkage
 from scipy.spatial.distance import squareform
 
 from common.errors import ConfigError
+from common.pilot.verdicts import Verdict
 from server_app.clustering.algorithms import Clusters, cut_linkage
 from server_app.dissimilarity import FloatArray
 
 __all__ = ["Thresholds", "Verdict", "grouped", "overall", "site_verdict", "symmetric"]
-
-
-class Verdict(StrEnum):
-    """What a cost says about training together."""
-
-    BENEFICIAL = "beneficial"
-    UNCERTAIN = "uncertain"
-    DETRIMENTAL = "detrimental"
-    NOTHING = "nothing to compare"
-    """No class of which both have enough rows."""
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import os
 import stat
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from client_app import prepared_data
 from client_app.prepared_data import open_dataset, prepare
 from client_app.site_config import SiteConfig
-from common.data.datasets import load_site_file
+from common.data.datasets import Dataset, load_site_file
 from common.errors import DataError
 
 
@@ -161,3 +162,9 @@ class TestSiteFile:
         assert len(dataset.train_y) + len(dataset.test_y) == 46
         assert dataset.input_shape == (13,)
         assert dataset.class_names == ("healthy", "sick")
+
+
+def test_all_that_a_data_set_knows_of_its_rows_is_kept():
+    known = {f.name for f in fields(Dataset) if f.name.startswith(("train_", "test_"))}
+    of_several = {"train_owner", "test_owner"}  # a site's rows are its own
+    assert known - of_several == set(prepared_data._ARRAYS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from client_app.shifted_sites import shifted
-from client_app.simulated_sites import simulated_federation
+from client_app.simulated_sites import dealt, simulated_federation
 from common.config import Settings
 from common.data.datasets import Dataset
 from common.data.shifts import IMAGE_SHIFTS, rotated
@@ -100,7 +100,7 @@ def test_a_federation_of_digits_repeats_and_stands_apart():
     assert np.array_equal(same.test_x, plain.test_x)
 
     dataset, sites = federation(shift="rotation", **{"shift-size": 1.0})
-    simulated_federation.cache_clear()
+    dealt.cache_clear()
     again, _ = federation(shift="rotation", **{"shift-size": 1.0})
     assert np.array_equal(dataset.train_x, again.train_x)
     # 16 grey values: brightness of the plain digits, turned by hand, in the new units

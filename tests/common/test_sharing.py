@@ -25,6 +25,8 @@ OF_PAPERS = {  # shared, kept, frozen
     "fedavg": (ALL, set(), set()),
     "local": (set(), ALL, set()),
 }
+SPLIT = ("fedper", "lg-fedavg", "fedrep", "fedbabu")
+"""Objectives that tell the head from the body."""
 
 
 @pytest.mark.parametrize("objective", OF_PAPERS)
@@ -42,12 +44,18 @@ def test_parts_are_disjoint_and_together_all_of_a_model(objective, names, data):
     norm = data.draw(st.sets(st.sampled_from(sorted(names)))) if names else set()
     if objective == "fedbn" and not norm:
         return
+    if objective in SPLIT and not any(name.startswith("output.") for name in names):
+        return
     found = sharing.parts(objective, names, norm)
     together = [*found.shared, *found.kept, *found.frozen]
     assert sorted(together) == sorted(names)
 
 
-def test_fedbn_of_a_network_without_batch_norm_is_refused():
+def test_a_network_without_the_part_that_an_objective_names_is_refused():
+    for objective in SPLIT:
+        with pytest.raises(ConfigError, match=f"{objective}: .* no child named output; name"):
+            sharing.parts(objective, ["hidden.weight", "fc.weight"])
+    assert sharing.parts("local", ["hidden.weight", "fc.weight"]).shared == frozenset()
     with pytest.raises(ConfigError, match="objective=fedbn: the network has no batch norm"):
         sharing.parts("fedbn", ALL - NORM)
     with pytest.raises(ConfigError, match="model=resnet18"):

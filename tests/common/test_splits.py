@@ -198,6 +198,7 @@ def test_partitions_keep_blocks_of_classes_with_blocks_of_clients():
         assert set(labels[part]) <= blocks[client // 2]
 
 
+@pytest.mark.slow
 def test_the_hard_setting_of_the_paper_succeeds():
     labels = np.random.default_rng(0).integers(0, 10, 60_000)
     parts = splits.dirichlet(labels, 100, 0.05, 10, np.random.default_rng(0))

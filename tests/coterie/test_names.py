@@ -108,6 +108,7 @@ def test_a_stranger_that_was_imported_before_is_named_too(tmp_path):
     assert f"{tmp_path / 'common.py'} hides {ROOT / 'common'}," in done.stderr
 
 
+@pytest.mark.slow
 def test_empty_folders_of_the_same_names_hide_nothing(tmp_path):
     for name in plan.PACKAGES:
         (tmp_path / name).mkdir()

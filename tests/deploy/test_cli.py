@@ -37,6 +37,7 @@ def default_run(tmp_path_factory):
     return done
 
 
+@pytest.mark.slow
 def test_default_run_learns_digits_and_ends_with_its_folder(default_run):
     last = default_run.stdout.splitlines()[-1]
     assert last.startswith("run: /")
@@ -63,6 +64,7 @@ def test_default_run_learns_digits_and_ends_with_its_folder(default_run):
     assert not [name for name in names if name.endswith(".part")]
 
 
+@pytest.mark.slow
 def test_records_agree_with_each_other(default_run):
     folder = Path(default_run.stdout.splitlines()[-1].removeprefix("run: "))
     clusters = json.loads((folder / "clusters.json").read_text())["sites"]
@@ -83,6 +85,7 @@ def test_records_agree_with_each_other(default_run):
     assert results["accuracy"] == rounds[-1]["accuracy"]
 
 
+@pytest.mark.slow
 def test_written_config_runs_again_to_the_same_numbers(default_run, tmp_path):
     folder = Path(default_run.stdout.splitlines()[-1].removeprefix("run: "))
     words = (f"output-dir={tmp_path}", "workers=1", "num-server-rounds=4")
@@ -166,7 +169,9 @@ print(telemetry.FLWR_TELEMETRY_ENABLED)
 """
 
 
-@pytest.mark.parametrize(("said", "found"), [(None, "0"), ("1", "1")])
+@pytest.mark.parametrize(
+    ("said", "found"), [(None, "0"), pytest.param("1", "1", marks=pytest.mark.slow)]
+)
 def test_no_command_reports_to_flower_unless_told_to(said, found):
     known = {key: value for key, value in ENVIRONMENT.items() if key != "FLWR_TELEMETRY_ENABLED"}
     if said is not None:

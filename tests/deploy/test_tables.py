@@ -3,12 +3,15 @@
 import json
 
 import messy_hospitals
+import numpy as np
 import pandas as pd
 import pytest
+import torch
 from commands import coterie
 
 from common.data.site_tables import site_table
 from common.tables.table_schema import TableSchema
+from deploy.played_run import load_run
 from server_app.record.run_folder import RunFolder
 
 
@@ -62,12 +65,24 @@ def test_a_schema_that_is_there_is_not_written_over(tmp_path, hospitals):
 
 def test_files_that_cannot_be_read_have_a_line_each_and_nothing_is_written(tmp_path, hospitals):
     bad = [tmp_path / "bad-1.csv", tmp_path / "bad-2.csv"]
-    bad[0].write_text("")
+    for path in bad:
+        path.write_text("")
+    gone = [tmp_path / "gone-1.csv", tmp_path / "gone-2.csv"]
+    coterie("data", "check", hospitals[0], "--output", "own.toml", cwd=tmp_path)
     before = set(tmp_path.iterdir())
-    done = coterie("data", "check", hospitals[0], *bad, "--json", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert [str(path) in line for path, line in zip(bad, done.stderr.splitlines(), strict=True)]
-    assert set(tmp_path.iterdir()) == before
+    for wrong, words in (
+        (bad, ("data", "check", hospitals[0], *bad, "--json")),
+        (gone, ("data", "check", *gone, hospitals[0], "--against", "own.toml")),
+        (bad, ("data", "merge", bad[0], "own.toml", bad[1])),
+        (bad, ("data", "common", "own.toml", *bad)),
+        (bad, ("simulate", bad[0], hospitals[0], bad[1], "table-schema=own.toml")),
+        (gone, ("simulate", gone[0], *hospitals, gone[1], "table-schema=own.toml")),
+    ):
+        done = coterie(*words, cwd=tmp_path)
+        assert (done.returncode, done.stdout) == (2, ""), words
+        told = done.stderr.splitlines()
+        assert all(str(path) in line for path, line in zip(wrong, told, strict=True)), words
+        assert set(tmp_path.iterdir()) == before
 
 
 def test_proposals_without_a_label_are_not_joined(tmp_path):
@@ -102,7 +117,112 @@ def test_predictions_for_raw_rows_are_those_of_the_evaluation(tmp_path, hospital
     rows, _ = site_table(
         file, TableSchema.read(tmp_path / "schema.toml"), site="south", test_fraction=0.2
     )
-    predicted = pd.read_csv(tmp_path / "out.csv")["prediction"]
+    said = pd.read_csv(tmp_path / "out.csv")
+    played = load_run(run)
+    raw = pd.read_csv(file, sep=";", dtype=str, keep_default_na=False)
+    prepared = torch.from_numpy(played.preprocessing().transform(raw)).float()
+    with torch.no_grad():
+        probabilities = played.network()(prepared).softmax(1)[:, 1]
+    np.testing.assert_allclose(said["probability-yes"], probabilities, atol=1e-6)
+    predicted = said["prediction"]
+    _the_same_of_any_format(tmp_path, run, file, said)
     truth = pd.Series(rows.class_names)[rows.y].reset_index(drop=True)
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
     assert (predicted == truth)[rows.test].mean() == pytest.approx(lines[-1]["accuracy"])
+
+
+def _the_same_of_any_format(folder, run, file, said):
+    """Hold predictions of the same rows in other formats, all in one call, against the first's."""
+    texts = pd.read_csv(file, sep=";", dtype=str, keep_default_na=False)
+    texts.to_csv(folder / "rows.csv.gz", index=False)
+    texts.to_csv(folder / "rows.tsv", index=False, sep="\t")
+    typed = texts.assign(
+        age=texts["age"].astype(int), oldpeak=[_number(c) for c in texts["oldpeak"]]
+    )
+    typed.to_parquet(folder / "rows.parquet")
+    names = ["rows.csv.gz", "rows.tsv", str(file), "rows.parquet"]
+    done = coterie("predict", run, *names, "--output", "all.csv", cwd=folder)
+    assert done.returncode == 0, done.stderr
+    together = pd.read_csv(folder / "all.csv")
+    assert together["file"].tolist() == [name for name in names for _ in range(len(said))]
+    for _, own in together.drop(columns="file").groupby(together["file"]):
+        pd.testing.assert_frame_equal(own.reset_index(drop=True), said)
+    (folder / "broken.csv").write_text("age\n")
+    done = coterie("predict", run, "gone.csv", file, "broken.csv", "--output", "no.csv", cwd=folder)
+    assert done.returncode == 2
+    gone, broken = done.stderr.splitlines()
+    assert "gone.csv cannot be read" in gone
+    assert "broken.csv cannot be read" in broken
+    assert not (folder / "no.csv").exists()
+
+
+def _number(cell):
+    return float(cell.replace(",", ".")) if cell not in ("", "?") else None
+
+
+def test_a_time_column_makes_a_proposal_of_survival_that_predicts_risks(tmp_path):
+    rng = np.random.default_rng(0)
+    age = rng.normal(60, 10, 90)
+    frame = pd.DataFrame(
+        {
+            "age": age.round(2),
+            "days": np.ceil(rng.exponential(300 - 3 * age)),
+            "died": rng.choice(["no", "yes"], 90),
+        }
+    )
+    frame.to_csv(tmp_path / "ward.csv", index=False)
+    words = ("ward.csv", "--label-column", "died", "--time-column", "days")
+    assert coterie("data", "check", *words, cwd=tmp_path).returncode in (0, 3)
+    schema = TableSchema.read(tmp_path / "schema.toml")
+    assert (schema.task, schema.time.name, schema.label.name) == ("survival", "days", "died")
+    assert [column.name for column in schema.features] == ["age"]
+    again = coterie("data", "check", "ward.csv", "--against", "schema.toml", cwd=tmp_path)
+    assert again.returncode == 0
+    settings = (
+        *("table-schema=schema.toml", "split=iid", "num-clients=2", "strategy=fedavg"),
+        *("num-server-rounds=2", "report=false"),
+    )
+    done = coterie("simulate", "ward.csv", *settings, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    [run] = (tmp_path / "runs").iterdir()
+    said = coterie("predict", run, "ward.csv", "--output", "said.csv", cwd=tmp_path)
+    assert said.returncode == 0, said.stderr
+    risks = pd.read_csv(tmp_path / "said.csv")
+    assert list(risks) == ["risk"]
+    assert len(risks) == 90
+
+
+def test_hidden_sums_of_sites_make_a_schema_that_scales_in_common(tmp_path, hospitals):
+    assert coterie("data", "check", *hospitals, cwd=tmp_path).returncode == 3
+    names = [file.name.partition(".")[0] for file in hospitals]
+    for pair in [(a, b) for a in names for b in names if a < b]:
+        (tmp_path / f"{'-'.join(pair)}.key").write_bytes("-".join(pair).encode() * 4)
+    for file, name in zip(hospitals, names, strict=True):
+        hide = [
+            f"--hide-with={other}={'-'.join(sorted((name, other)))}.key"
+            for other in names
+            if other != name
+        ]
+        words = (file, "--against", "schema.toml", "--site", name, "--output", f"{name}.json")
+        done = coterie("data", "sums", *words, *hide, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+    sums = [f"{name}.json" for name in names]
+    done = coterie("data", "common", "schema.toml", *sums, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "class-weights=" in done.stdout
+    schema = TableSchema.read(tmp_path / "federation-common.toml")
+    assert schema.scaling == "common"
+    # the same once more is the same; other rows would show the difference
+    again = ("--site", "west", "--against", "schema.toml", "--output", "again.json", *hide)
+    done = coterie("data", "sums", hospitals[3], *again, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "again.json").read_text() == (tmp_path / "west.json").read_text()
+    done = coterie("data", "sums", hospitals[3], *again, "--test-fraction=0.3", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "hid other sums of west before" in done.stderr
+    twice = coterie("data", "sums", hospitals[3], *again, hide[0], cwd=tmp_path)
+    assert twice.returncode == 2
+    assert "north has a secret already" in twice.stderr
+    few = coterie("data", "common", "schema.toml", *sums[:3], cwd=tmp_path)
+    assert few.returncode == 2
+    assert "which has none here" in few.stderr

@@ -10,7 +10,7 @@ from sklearn.linear_model import LinearRegression
 from sklearn.metrics import mean_absolute_error, r2_score
 from small_runs import lines
 
-from client_app.simulated_sites import simulated_federation, with_task
+from client_app.simulated_sites import dealt, simulated_federation, with_task
 from client_app.site import _check_task
 from client_app.training.loop import TensorRows, evaluate, train
 from common.config import Settings
@@ -52,7 +52,7 @@ def played(tmp_path_factory):
         }
     )
     yield simulate(settings), with_task(settings), frame
-    simulated_federation.cache_clear()
+    dealt.cache_clear()
 
 
 def test_a_label_with_decimals_is_learnt_as_a_quantity(played):

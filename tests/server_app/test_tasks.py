@@ -5,7 +5,7 @@ import json
 import pytest
 from flamby_folders import write_ixi
 
-from client_app.simulated_sites import simulated_federation
+from client_app.simulated_sites import dealt, simulated_federation
 from common.config import Settings, load
 from common.data import flamby
 from common.errors import ConfigError
@@ -24,7 +24,7 @@ def tiny(tmp_path, monkeypatch):
     """Settings for a federation of three hospitals whose volumes have few voxels."""
     monkeypatch.setattr(flamby, "IXI_SHAPE", (12, 16, 8))
     write_ixi(tmp_path)
-    simulated_federation.cache_clear()
+    dealt.cache_clear()
     yield {
         "dataset": "ixi-tiny",
         "data-dir": str(tmp_path),
@@ -36,7 +36,7 @@ def tiny(tmp_path, monkeypatch):
         "learning-rate": 0.1,
         "workers": 1,
     }
-    simulated_federation.cache_clear()
+    dealt.cache_clear()
 
 
 def run(tiny, **changes):

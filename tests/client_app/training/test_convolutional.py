@@ -2,6 +2,7 @@
 
 import functools
 import json
+import logging
 from collections import OrderedDict
 from dataclasses import replace
 
@@ -23,7 +24,7 @@ from client_app.training.compiler import CannotCompileError
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.engine import Lesson
 from common import models
-from common.config import Settings
+from common.config import Settings, read_toml
 from common.dropout import Dropout
 from common.errors import ConfigError, DataError
 from common.objectives import Pull
@@ -130,7 +131,13 @@ def test_a_step_moves_against_the_gradient_in_float64(steps, **network):
     assume(check_a_step(steps, **network))
 
 
-@pytest.mark.parametrize("flags", [("-mno-avx512f",), ("-mno-avx512f", "-mno-avx2", "-mno-fma")])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param(("-mno-avx512f",), marks=pytest.mark.slow),
+        ("-mno-avx512f", "-mno-avx2", "-mno-fma"),
+    ],
+)
 def test_processors_with_shorter_vectors_take_the_same_steps(steps, flags, monkeypatch, tmp_path):
     if "avx512f" not in compiler._processor():
         pytest.skip("this processor has only short vectors itself")
@@ -175,6 +182,23 @@ def test_the_networks_of_the_papers_train_as_in_the_loop(name, changes):
         assert ours.parameters[key].dtype == value.dtype
     assert ours.loss == pytest.approx(loop.loss, abs=1e-5)
     assert any(not np.array_equal(ours.parameters[key], first[key]) for key in first)
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("more", [None, (0.5, 2, 0.1), (0.0, 1, 0.0, 0.01)])
+def test_adams_steps_are_those_of_the_loop(optimizer, more):
+    shape = CONVOLUTIONAL["lenet"]
+    first, anchor = (drawn.first_model("lenet", shape, 10, seed) for seed in range(2))
+    values = {"model": "lenet", "local-epochs": 2, "weight-decay": 0.1, "learning-rate": 0.001}
+    pull = None if more is None else Pull(anchor, *more)
+    loop, ours = (
+        engine.fit(first, lesson(shape), Settings(**values, optimizer=optimizer, engine=kind), pull)
+        for kind in ("loop", "compiled")
+    )
+    for key in first:
+        np.testing.assert_allclose(ours.parameters[key], loop.parameters[key], atol=1e-5)
+    assert ours.loss == pytest.approx(loop.loss, abs=1e-5)
 
 
 @pytest.mark.usefixtures("steps")
@@ -308,6 +332,7 @@ def test_it_knows_which_networks_are_convolutions_and_dense_layers():
 
 
 @pytest.mark.usefixtures("steps")
+@pytest.mark.slow
 def test_a_run_learns_the_same_with_either_engine(tmp_path, no_report):
     values = {"num-clients": 5, "clients-per-round": 3, "num-server-rounds": 4, "model": "lenet"}
     values |= {"strategy": "random", "output-dir": str(tmp_path)}
@@ -331,3 +356,53 @@ def test_without_a_compiler_the_run_is_refused_before_it_starts(monkeypatch, tmp
     with pytest.raises(ConfigError, match=r"no-such-compiler.*use engine=batched"):
         simulate(settings)
     assert not (tmp_path / "runs").exists()
+
+
+def test_auto_takes_the_compiled_steps_says_so_and_goes_on_with_them(tmp_path, no_report, capsys):
+    values = {"num-clients": 3, "clients-per-round": 2, "num-server-rounds": 2, "workers": 1}
+    values |= {"strategy": "random", "output-dir": str(tmp_path), "model": "lenet"}
+    if convolutional_c.load_or_say() is None:
+        pytest.skip("no C compiler here")
+    auto, compiled = (simulate(Settings(**values, **more)) for more in ({}, {"engine": "compiled"}))
+    assert read_toml(auto / "config.toml")["engine"] == "compiled"
+    [one, other] = [(run / "models" / "model-0.safetensors") for run in (auto, compiled)]
+    assert one.read_bytes() == other.read_bytes()
+    said = json.loads((auto / "environment.json").read_text())["trained by"]
+    assert said == "compiled steps for convolutions"
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "compiled"),
+        ({"model": "mlp"}, "batched"),
+        ({"model": "resnet18"}, "batched"),
+        ({"optimizer": "adam"}, "compiled"),
+        ({"loss": "focal"}, "batched"),
+        ({"engine": "loop"}, "loop"),
+    ],
+)
+def test_auto_is_the_fastest_engine_that_takes_the_run(changes, expected):
+    if convolutional_c.load_or_say() is None:
+        pytest.skip("no C compiler here")
+    settings = Settings(**{"model": "lenet", "device": "cpu", **changes})
+    assert engine.decided(settings, ((1, 8, 8), 10)).engine == expected
+    assert engine.trained_by(settings, (1, 8, 8), 10) == engine.trained_by(
+        engine.decided(settings, ((1, 8, 8), 10)), (1, 8, 8), 10
+    )
+
+
+def test_without_a_compiler_auto_is_the_next_best_and_says_so_once(
+    monkeypatch, tmp_path, no_report, caplog
+):
+    monkeypatch.setenv("CC", "no-such-compiler")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(convolutional_c, "load", convolutional_c.load.__wrapped__)
+    anew = functools.cache(convolutional_c.load_or_say.__wrapped__)
+    monkeypatch.setattr(convolutional_c, "load_or_say", anew)
+    values = {"num-clients": 3, "clients-per-round": 2, "num-server-rounds": 1, "workers": 1}
+    values |= {"strategy": "random", "output-dir": str(tmp_path), "model": "lenet"}
+    with caplog.at_level(logging.INFO, logger="coterie"):
+        run = simulate(Settings(**values))
+    assert caplog.text.count("install a C compiler") == 1
+    assert read_toml(run / "config.toml")["engine"] == "batched"

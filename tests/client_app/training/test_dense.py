@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from torch import nn
 
 from client_app.training import dense_c, engine
-from client_app.training.dense import DenseSgd, DenseShape
+from client_app.training.dense import DenseSgd
+from client_app.training.dense_layers import DenseShape, dense_shape
 from client_app.training.engine import Lesson
 from common import models
 from common.config import Settings
 from common.errors import ConfigError
+from common.objectives import USUAL, Phase, Pull
 
 
 @pytest.fixture(params=["compiled", "numpy"])
@@ -78,6 +80,36 @@ def test_equals_the_loop_also_with_dropout_and_a_short_last_batch(
         assert dense.parameters[key].dtype == value.dtype
         np.testing.assert_allclose(dense.parameters[key], value, atol=1e-5)
     assert dense.loss == pytest.approx(loop.loss, abs=1e-5)
+
+
+@pytest.mark.usefixtures("steps")
+@pytest.mark.parametrize("optimizer", ["adam", "adamw"])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_adams_steps_are_torchs_also_with_a_pull_and_what_stands_still(optimizer, weight_decay):
+    first, anchor = initial("mlp"), initial("mlp", seed=1)
+    values = {"model": "mlp", "local-epochs": 3, "optimizer": optimizer, "learning-rate": 0.003}
+    still, *_, moves = first
+    for pull, phase in (
+        (None, USUAL),
+        (Pull(anchor, 0.5, steps=2, follow=0.1), Phase(frozenset({still}))),
+        (Pull(anchor, 0.0, push=0.01), USUAL),
+    ):
+        loop, dense = (
+            engine.fit(
+                first,
+                again(lesson()),
+                Settings(**values, weight_decay=weight_decay, engine=kind),
+                pull,
+                phase,
+            )
+            for kind in ("loop", "batched")
+        )
+        for key, value in loop.parameters.items():
+            np.testing.assert_allclose(dense.parameters[key], value, atol=1e-5)
+        if pull is not None:
+            np.testing.assert_allclose(dense.anchor[moves], loop.anchor[moves], atol=1e-5)
+        stands = np.array_equal(dense.parameters[still], first[still])
+        assert stands == (still in phase.frozen)
 
 
 def test_really_takes_the_hand_written_steps_where_it_may_and_nowhere_else(monkeypatch):
@@ -173,7 +205,7 @@ def test_a_model_of_another_shape_is_refused_as_by_the_loop():
     ],
 )
 def test_recognises_dense_networks_only(network, expected):
-    assert engine.dense_shape(network) == expected
+    assert dense_shape(network) == expected
 
 
 def test_network_keeps_nothing_of_the_client_before():

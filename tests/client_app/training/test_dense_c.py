@@ -5,6 +5,7 @@ import logging
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import drawn
@@ -15,8 +16,9 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from client_app.training import compiler, dense_c, engine
-from client_app.training.dense import DenseSgd, DenseShape
+from client_app.training import compiler, dense_c
+from client_app.training.dense import DenseSgd
+from client_app.training.dense_layers import DenseShape, dropout_draw
 from common.config import Settings
 from common.dropout import Dropout
 from common.objectives import Pull
@@ -32,7 +34,7 @@ def trained(compiled, shape, settings, seed=0, rows=23, pull=None, spread=0.25):
     if pull is not None:
         anchor = {"all": rng.normal(size=shape.num_parameters).astype(np.float32) * spread}
         pull = Pull(anchor, *pull)
-    loss = sgd.train(x, y, mine, np.random.default_rng(1), engine._dropout(5), pull)
+    loss = sgd.train(x, y, mine, np.random.default_rng(1), dropout_draw(5), pull)
     return sgd.values.copy(), loss, sgd.anchor.copy()
 
 
@@ -107,7 +109,7 @@ def test_a_client_does_not_see_the_one_before_it():
 
     def train(inputs):
         sgd.values[:] = np.linspace(-1, 1, len(sgd.values))
-        loss = sgd.train(inputs, y, np.arange(4), np.random.default_rng(0), engine._dropout(0))
+        loss = sgd.train(inputs, y, np.arange(4), np.random.default_rng(0), dropout_draw(0))
         return sgd.values.copy(), loss
 
     values, loss = train(np.ones_like(x))
@@ -117,6 +119,7 @@ def test_a_client_does_not_see_the_one_before_it():
     assert loss == loss_again
 
 
+@pytest.mark.slow
 def test_compiled_steps_leave_the_processors_arithmetic_as_it_was():
     if dense_c.load() is None:
         pytest.skip("no C compiler here")
@@ -170,6 +173,39 @@ def test_it_is_compiled_once_and_kept(empty_cache, monkeypatch):
     assert list(empty_cache.iterdir()) == [library]
 
 
+def test_another_compiler_makes_its_own(empty_cache, monkeypatch, tmp_path):
+    if load_anew() is None:
+        pytest.skip("no C compiler here")
+    other = tmp_path / "other"
+    other.write_text('#!/bin/sh\nexec cc "$@"\n')
+    other.chmod(0o755)
+    monkeypatch.setenv("CC", str(other))
+    assert load_anew() is not None
+    assert len(list(empty_cache.iterdir())) == 2
+
+
+def test_what_others_could_have_written_is_not_loaded(empty_cache, caplog):
+    empty_cache.mkdir()
+    empty_cache.chmod(0o777)
+    with caplog.at_level(logging.INFO, logger="coterie"):
+        assert load_anew() is None
+    assert "others may write there" in caplog.text
+
+
+def test_those_that_begin_together_compile_once(empty_cache, tmp_path, monkeypatch):
+    if dense_c.load() is None:
+        pytest.skip("no C compiler here")
+    count = tmp_path / "count"
+    counting = tmp_path / "counting"
+    counting.write_text(f'#!/bin/sh\necho >> {count}\nexec cc "$@"\n')
+    counting.chmod(0o755)
+    monkeypatch.setenv("CC", str(counting))
+    with ThreadPoolExecutor(3) as pool:  # each opens the folder anew, as processes do
+        begun = [pool.submit(load_anew) for _ in range(3)]
+        assert all(each.result() is not None for each in begun)
+    assert len(count.read_text().splitlines()) == 2  # one library: compiled, then linked
+
+
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
 def test_without_a_compiler_numpy_serves_and_that_is_said(
     empty_cache, monkeypatch, caplog, compiler
@@ -188,7 +224,7 @@ def test_arrays_of_another_type_are_refused():
     sgd = DenseSgd(DenseShape((3, 2), ()), Settings(), compiled)
     x, y = np.zeros((4, 3)), np.zeros(4, np.int64)
     with pytest.raises(Exception, match="argument 5"):
-        sgd.train(x, y, np.arange(4), np.random.default_rng(0), engine._dropout(0))
+        sgd.train(x, y, np.arange(4), np.random.default_rng(0), dropout_draw(0))
 
 
 @drawn.seeded()

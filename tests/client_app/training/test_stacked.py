@@ -71,7 +71,7 @@ def test_each_client_gets_the_model_of_the_loop(name, changes):
     assert (ours.cpu_seconds > 0).all()
 
 
-@hypothesis_settings(max_examples=25, deadline=None)
+@hypothesis_settings(max_examples=8, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9),
     batch=st.integers(1, 20),
@@ -153,7 +153,7 @@ def test_a_step_reads_nothing_that_changes_its_place():
     assert {name: value.data_ptr() for name, value in after.items()} == places
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_run_learns_as_with_the_loop(workers, tmp_path, no_report):
     values = {"num-clients": 5, "num-server-rounds": 3, "model": "mlp", "strategy": "fedavg"}
     values |= {"output-dir": str(tmp_path), "workers": workers, "device": "cpu"}

@@ -65,6 +65,35 @@ def test_several_tables_need_a_schema_and_names_of_their_own(federation, tmp_pat
         locate(f"{files[0]},gone.csv")
 
 
+def test_a_column_weighs_the_training_rows_of_every_site(tmp_path):
+    rng = np.random.default_rng(0)
+    files = [tmp_path / name for name in ("north.csv", "south.csv")]
+    for file in files:
+        counts = rng.integers(1, 9, 30) / 4
+        rows = [f"{n % 2},{10 * count},{70 + n},{count}" for n, count in enumerate(counts)]
+        file.write_text("label,dose,weight,sample_weight\n" + "\n".join(rows) + "\n")
+    proposal = check_files(files).proposal
+    # a patient's weight is a feature
+    assert [column.name for column in proposal.complete().features] == ["dose", "weight"]
+    named = check_files(files, weight_column="weight").proposal.complete()
+    assert named.weight.name == "weight"
+    path = tmp_path / "schema.toml"
+    path.write_text(proposal.to_toml())
+    together = load_dataset(",".join(map(str, files)), table_schema=path, seed=0)
+    own = [load_site_file(f, name="x", site=f.stem, table_schema=path) for f in files]
+    for number, site in enumerate(own):
+        chosen = together.train_owner == number
+        np.testing.assert_array_equal(together.train_weights[chosen], site.train_weights)
+        assert np.corrcoef(site.train_x[:, 0], site.train_weights)[0, 1] == pytest.approx(1)
+    files[0].write_text(files[0].read_text().replace(",70,", ",70,-"))
+    with pytest.raises(DataError, match="sample_weight: text: 1 rows count for less than nothing"):
+        load_site_file(files[0], name="x", site="north", table_schema=path)
+    wrong = proposal.to_values() | {"task": "survival"}
+    wrong["columns"] = [*wrong["columns"], {"name": "days", "kind": "time"}]
+    with pytest.raises(ConfigError, match=r"kind 'weight' .*Cox's loss weighs no rows"):
+        TableSchema.of(wrong, source="x")
+
+
 def test_a_file_of_one_class_is_taken_only_where_somebody_says_there_are_others(tmp_path):
     path = tmp_path / "own.csv"
     path.write_text("a,label\n" + "\n".join(f"{n},no" for n in range(20)))
@@ -128,6 +157,23 @@ def test_without_a_schema_the_group_is_a_setting(tmp_path):
     assert len(shifted) == 40
     gaps = np.diff(shifted)
     assert np.isclose(gaps, gaps.min()).sum() >= 32  # eight runs of five in a row
+
+
+def test_without_a_schema_a_column_says_which_rows_are_for_testing(tmp_path):
+    path = tmp_path / "own.csv"
+    rows = [f"{n},{('train', 'TEST')[n % 3 == 0]},{n % 2}" for n in range(60)]
+    path.write_text("\n".join(["a,part,label", *rows]))
+    own = load_site_file(path, name="x", site="a", split_column="part")
+    together = load_dataset(str(path), split_column="part", seed=9)
+    assert (own.columns, len(own.test_y)) == (("a",), 20)
+    np.testing.assert_array_equal(own.test_y, [n % 2 for n in range(0, 60, 3)])
+    np.testing.assert_array_equal(together.test_x, own.test_x)
+    for cell, says in (("later", "holds 'later' on line 2, neither"), ("test", "for training")):
+        path.write_text("\n".join(["a,part,label", *(f"{n},{cell},{n % 2}" for n in range(9))]))
+        with pytest.raises(DataError, match=says):
+            load_site_file(path, name="x", site="a", split_column="part")
+    with pytest.raises(DataError, match=r"split-column=parts is no column .*did you mean"):
+        load_site_file(path, name="x", site="a", split_column="parts")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from common.config import Settings
 from common.objectives import OBJECTIVES, Fitted, objective_of, split
 from common.sharing import first_memory, sent_beside
+from server_app.aggregation.memories import Memories
 
 RATE, STEPS = 0.1, 10
 
@@ -135,6 +136,43 @@ def test_what_sites_make_of_the_models_alone_is_the_full_form_by_rows():
     assert forms[1].memory == {}
     mean = np.average([split(own)[1]["qw"] for own in forms[1].own], axis=0, weights=[1, 3, 2])
     assert mean == pytest.approx([0], abs=1e-5)
+
+
+def test_after_a_round_that_a_site_missed_the_models_alone_begin_anew(caplog):
+    words = {"scaffold_form": "local", "local_steps": STEPS}
+    curvatures, minima, rows = [1.0, 2.0, 0.5], [1.0, -1.0, 4.0], [2, 2, 2]
+    sites = Sites("scaffold", curvatures, minima, rows=rows, **words)
+    memories = Memories(sites.settings, frozenset())
+
+    def play(cohort):
+        [sent] = memories.sent([sites.model])
+        learned = []
+        for i in cohort:
+            fit = sites.fit(*sites.losses[i])
+            found = sites.objective.learn(sent, sites.own[i], fit, sites.settings)
+            sites.own[i] = found.personal
+            learned.append(found.shared)
+        weights = [rows[i] for i in cohort]
+        names = learned[0]
+        average = {
+            name: np.average([each[name] for each in learned], axis=0, weights=weights)
+            for name in names
+        }
+        sites.model = memories.step(0, sites.model, average, sum(weights) / sum(rows))
+
+    for cohort in ((0, 1, 2), (0, 1, 2), (0, 1)):
+        play(cohort)
+    assert "not all sites of model 0 answered: their corrections begin anew" in caplog.text
+    # From here on it is SCAFFOLD in full from its beginning, of which the first round is FedAvg's.
+    fresh = Sites("scaffold", curvatures, minima, rows=rows)
+    fedavg = Sites("fedavg", curvatures, minima, rows=rows)
+    fresh.model = fedavg.model = dict(sites.model)
+    fedavg.play()
+    for number in range(4):
+        play((0, 1, 2))
+        fresh.play()
+        assert sites.w == pytest.approx(fresh.w, abs=1e-5)
+        assert (sites.w == pytest.approx(fedavg.w, abs=1e-5)) == (number == 0)
 
 
 @pytest.mark.parametrize(("curvatures", "minima"), [([2.0], [1.0]), ([2.0] * 3, [1.0] * 3)])

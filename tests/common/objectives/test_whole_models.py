@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from client_app.training import engine, loop
-from client_app.training.dense import DenseSgd, DenseShape
+from client_app.training.dense import DenseSgd
+from client_app.training.dense_layers import DenseShape
 from client_app.training.engine import Lesson
 from client_app.training.loop import TensorRows
 from client_app.training.steps import Anchored

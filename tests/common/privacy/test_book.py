@@ -104,7 +104,7 @@ class Site(RuleBasedStateMachine):
 
 
 TestSite = Site.TestCase
-TestSite.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestSite.settings = settings(max_examples=15, stateful_step_count=12, deadline=None)
 
 
 def test_units_are_not_added():

@@ -328,6 +328,7 @@ def test_run_with_noisy_averages_ends_and_its_report_says_what_they_cost(tmp_pat
     assert any("central DP: updates clipped to 5" in entry.message for entry in caplog.records)
 
 
+@pytest.mark.slow
 def test_noise_differs_between_runs_of_one_seed(tmp_path, no_report):
     words = ("update-privacy=central-dp", "num-server-rounds=1")
     models = [simulate(settings_in(tmp_path, *words)) / "models/model-0.safetensors" for _ in "ab"]

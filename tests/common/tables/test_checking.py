@@ -1,7 +1,11 @@
 """Checks of tables: every planted problem is told at once, and the proposal settles them all."""
 
+import gzip
+import random
+
+import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from common.errors import ConfigError, DataError
@@ -140,6 +144,64 @@ def test_each_unreadable_file_has_a_line(tmp_path):
     assert [str(file) in line for file, line in zip(bad, lines, strict=True)] == [True] * 200
 
 
+def broken_files(folder, count):
+    """Write files that are cut off, damaged, empty, of another kind, or no files at all."""
+    rng = random.Random(0)
+    good = b"a,b,label\n" + b"".join(b"%d,%d,%d\n" % (n, 2 * n, n % 2) for n in range(50))
+    zipped = gzip.compress(good)
+    pd.DataFrame({"a": range(50), "label": [0, 1] * 25}).to_parquet(folder / "whole")
+    pd.DataFrame({"a": [[1], [2]], "label": [0, 1]}).to_parquet(folder / "lists")
+    whole, lists = ((folder / name).read_bytes() for name in ("whole", "lists"))
+
+    def damaged(data):
+        places = {rng.randrange(10, len(data)) for _ in range(6)}
+        return bytes(byte ^ 0xFF if at in places else byte for at, byte in enumerate(data))
+
+    kinds = [
+        lambda: (".csv.gz", zipped[: rng.randrange(1, len(zipped) - 9)]),
+        lambda: (".csv.gz", damaged(zipped)),
+        lambda: (".parquet", whole[: rng.randrange(len(whole) - 1)]),
+        lambda: (".parquet", damaged(whole)[:-4] + b"PAR?"),
+        lambda: (".parquet", lists),
+        lambda: (".csv", rng.randbytes(400) + b"\0"),
+        *(
+            lambda ext=ext, data=data: (ext, data)
+            for ext, data in (
+                *(
+                    (".csv", b""),
+                    (".csv", b"\n\n  \n"),
+                    (".csv", b"a,b,label\n"),
+                    (".csv", b",,,\n"),
+                ),
+                *(
+                    (".tsv", b"a\tlabel\n\n\n"),
+                    (".csv", b"\xef\xbb\xbf"),
+                    (".csv", b"\xff\xfea\xd8"),
+                ),
+                *((".csv", zipped), (".csv.gz", good), (".parquet", good), (".csv", whole)),
+                *((".csv", None), (".parquet", None)),
+            )
+        ),
+    ]
+    for number in range(count):
+        ending, data = kinds[number % len(kinds)]()
+        path = folder / f"bad-{number:03}{ending}"
+        if data is not None:
+            path.write_bytes(data)
+        elif number % 2:
+            path.mkdir()
+        yield path
+
+
+def test_each_of_200_broken_files_has_one_line(tmp_path):
+    files = [*broken_files(tmp_path, 200)]
+    with pytest.raises(DataError) as refused:
+        check_files(files)
+    lines = str(refused.value).splitlines()
+    for path, line in zip(files, lines, strict=True):
+        assert line.startswith(f"{path} cannot be read as a table: ")
+
+
 def test_against_a_schema_only_what_it_does_not_settle_is_told(tmp_path):
     names = "age,sex,visit,label"
     file = table(tmp_path, "own.csv", [row(n) for n in range(60)], header=names)
@@ -184,6 +246,9 @@ _CELLS = st.one_of(
     ),
     split=st.integers(1, 11),
 )
+@example(columns=[[*"aaaa000", "inf", "0", "0", "inf", "1"], [*"aaaaaaaaaaab"]], split=4)
+@example(columns=[[*"aaaaaaaaaaab"], [*"00aaaaaaaaa", "7,5"]], split=1)
+@example(columns=[["a", "inf"] * 5 + ["a", "NA"], ["a", "inf"] * 6], split=11)
 def test_a_schema_that_can_be_proposed_is_one_that_its_files_accept(
     tmp_path_factory, columns, split
 ):

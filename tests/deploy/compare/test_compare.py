@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from deploy.compare.grid import read_grid
-from deploy.compare.runs import Outcome, alone, finished, play
+from deploy.compare.runs import Outcome, finished, play
 
 ROOT = Path(__file__).parents[3]
 TINY = ["num-clients=4", "num-server-rounds=2", "local-epochs=1", "clients-per-round=2"]
@@ -104,6 +104,7 @@ def test_tables_are_what_the_run_folders_say(compared):
     assert float(first["accuracy_sd"]) == pytest.approx(np.std(mine, ddof=1))
 
 
+@pytest.mark.slow
 def test_second_call_runs_nothing(compared):
     folder, first = compared
     before = snapshot(folder)
@@ -128,17 +129,17 @@ def test_more_seeds_and_another_target_run_only_what_is_new(compared):
 
 
 class Resources(HTMLParser):
-    """What a page would load."""
+    """What a page would load, and what it leads to."""
 
     def __init__(self):
         super().__init__()
-        self.loaded, self.pictures = [], 0
+        self.loaded, self.links, self.pictures = [], [], 0
 
     def handle_starttag(self, tag, attrs):
         self.pictures += tag == "svg"
         for name, value in attrs:
             if name in ("src", "href", "xlink:href") and not value.startswith("#"):
-                self.loaded.append(value)
+                (self.links if tag == "a" else self.loaded).append(value)
 
 
 def test_page_is_one_offline_file_with_its_pictures(compared):
@@ -146,12 +147,15 @@ def test_page_is_one_offline_file_with_its_pictures(compared):
     page = Resources()
     page.feed(text)
     assert page.loaded == []
+    assert page.links
+    assert all((compared[0] / "comparison" / link).exists() for link in page.links)
     assert page.pictures >= 2
     assert "random" in text
     ids = re.findall(r'\sid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
 
 
+@pytest.mark.slow
 def test_failing_runs_are_told_at_the_end_and_the_others_go_on(tmp_path):
     # 400 sites cannot each have ten of the digits' 1438 training rows
     words = [word for word in TINY if not word.startswith("num-clients")]
@@ -286,12 +290,10 @@ def test_run_whose_process_dies_is_an_outcome_and_the_others_go_on(tmp_path):
             killed.append(active_children()[0].pid)
             os.kill(killed[0], signal.SIGKILL)
 
-    with alone(grid.output):
-        outcomes = play(grid.cases, grid.output, 1, kill_the_first)
+    outcomes = play(grid.cases, grid.output, 1, kill_the_first)
     assert [bool(outcome.error) for outcome in outcomes] == [True, False]
     assert "exit code -9" in outcomes[0].error
-    with alone(grid.output):
-        again = play(grid.cases, grid.output, 1, lambda progress: None)
+    again = play(grid.cases, grid.output, 1, lambda progress: None)
     assert [outcome.error for outcome in again] == ["", ""]
     assert again[1] == Outcome(grid.cases[1], outcomes[1].folder)
 
@@ -306,3 +308,44 @@ def test_run_of_other_defaults_is_not_taken_for_one_of_these(compared):
     assert finished(case, folder) is None
     config.write_text(text)
     assert finished(case, folder) == found
+
+
+@pytest.mark.slow
+def test_shards_play_each_run_once_and_the_last_one_has_the_whole_table(compared, tmp_path):
+    first, second = (coterie(tmp_path, *GRID, "--shard", f"{i}/2") for i in (1, 2))
+    assert "2 of 4 runs are there" in first.stdout
+    assert "4 of 4 runs are there" in second.stdout
+    whole, expected = (table(done.stdout) for done in (second, compared[1]))
+    for row in (*whole, *expected):
+        del row["s"]  # seconds
+    assert whole == expected
+    assert len(snapshot(tmp_path)) == 4
+
+
+@pytest.mark.slow
+def test_calls_side_by_side_share_the_runs_and_one_killed_is_made_up_for(compared, tmp_path):
+    words = [word.replace("rounds=2", "rounds=40") for word in GRID]
+    first, second = (
+        subprocess.Popen(
+            command(tmp_path, *words, "--jobs", "1"),
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stdout=out,
+            text=True,
+        )
+        for out in (subprocess.DEVNULL, subprocess.PIPE)
+    )
+    children = kill_in_the_middle_of_a_run(first, tmp_path)
+    wait_until(lambda: not running(children))
+    said, _ = second.communicate()
+    assert second.returncode == 0
+    assert len(snapshot(tmp_path)) == 4
+    assert len(list((tmp_path / "comparison" / "runs").glob("*/"))) == 4  # none was begun twice
+    alone = coterie(tmp_path / "alone", *words)
+    # Seconds differ, and bytes: whoever goes on with a run asks its sites again who they are.
+    same = ("method", "seeds", "rounds to target", "held (%)", "last (%)", "worst tenth (%)")
+    rows, expected = (
+        [{key: row[key] for key in same} for row in table(text)] for text in (said, alone.stdout)
+    )
+    assert rows == expected
+    assert not list((tmp_path / "comparison" / "runs").glob("*.claim"))

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from common import power
 from common.errors import DataError
 from deploy.compare import page
 from deploy.compare import plots as compare_plots
@@ -146,6 +147,35 @@ def test_figures_by_hand(tmp_path):
     assert value["seconds"] == 7
 
 
+def test_energy_by_phase_and_what_a_country_made_of_it(tmp_path):
+    abroad = [*WORDS, "energy-country=NOR"]
+    grid, runs = compared(tmp_path, abroad)
+    _, fast = rows_of(runs, "random")
+    value = {key: BY_KEY[key].of(fast).mean for key in BY_KEY}
+    assert (value["pre_joules"], value["train_joules"], value["communication_joules"]) == (5, 80, 8)
+    assert value["grams_co2e"] == pytest.approx(93 * power.kg_co2e_per_kwh("NOR") / 3600)
+    assert "g CO2e" in markdown([fast], grid)
+    [line] = csv.DictReader(io.StringIO(table_csv([fast], grid)))
+    assert float(line["grams_co2e_mean"]) == pytest.approx(value["grams_co2e"])
+    [section] = page.sections([fast], grid)
+    assert "g CO2e" in section.table.head
+    # No run is another for it, and without a country there is no column.
+    assert [case.digest for case in read_grid(None, WORDS).cases] == [
+        case.digest for case in grid.cases
+    ]
+    at_home, runs = compared(tmp_path / "home")
+    assert BY_KEY["grams_co2e"] not in columns_of(rows_of(runs, "random"), at_home)
+
+
+def test_the_page_leads_to_the_runs_that_have_a_report(tmp_path):
+    grid, runs = compared(tmp_path)
+    (runs[0].folder / "report.html").write_text("there")
+    outcomes = [Outcome(run.case, run.folder) for run in runs]
+    rows = rows_of(runs, "random")
+    found = re.findall(r'<a href="([^"]*)">(\w+)</a>', page.html([], rows, outcomes, grid))
+    assert found == [(f"runs/{runs[0].folder.name}/report.html", "random")]
+
+
 def test_spread_counts_only_what_is_known():
     spread = Spread.of([1.0, 3.0, math.nan])
     assert (spread.mean, spread.deviation, spread.known) == (2.0, pytest.approx(2**0.5), 2)
@@ -223,6 +253,7 @@ def test_table_says_the_same_in_every_form(tmp_path):
     assert float(simclust["rounds_to_target_mean"]) == 3
     assert float(simclust["rounds_to_target_sd"]) == 0
     assert simclust["rounds_to_target_seeds"] == "2"
+    assert "difference (points)" in differences.splitlines()[0]  # of per cents
     [only] = differences.splitlines()[2:]
     assert [cell.strip() for cell in only.split("|")][1:4] == ["simclust", "2", "-2.0 [-2.0, -2.0]"]
     [first, *_] = csv.DictReader(io.StringIO(differences_csv(rows, grid)))

@@ -64,6 +64,18 @@ def test_what_is_no_data_setting_makes_methods():
     assert {case.scenario for case in grid.cases} == {""}
 
 
+def test_a_setting_that_is_a_list_is_one_value(tmp_path):
+    words = ["metrics=auroc, brier", "class-weights=none,site,0.5,9.5", "seed=0..1"]
+    found = read_grid(None, words).cases
+    assert {case.settings.metrics for case in found} == {"auroc,brier"}
+    weights = [case.settings.to_dict()["class-weights"] for case in found[:3]]
+    assert weights == ["none", "site", "0.5,9.5"]
+    assert len(found) == 6
+    file = tmp_path / "own.toml"
+    file.write_text('[settings]\nmetrics = ["auroc", "brier"]\nseed = [0, 1]\n')
+    assert [case.settings.metrics for case in read_grid(file).cases] == ["auroc,brier"] * 2
+
+
 def test_a_comparison_of_one_run_is_named_after_its_strategy():
     [case] = read_grid(None, ["strategy=random", "clients-per-round=3"]).cases
     assert (case.method, case.label) == ("random", "random, seed 0")
@@ -153,7 +165,7 @@ def test_a_setting_of_the_methods_cannot_be_given_as_a_word(file):
 
 UNCHANGING = {
     *("output-dir", "name", "workers", "download", "checkpoint-every", "resume"),
-    *("log-format", "report"),
+    *("log-format", "report", "energy-country", "cluster"),
     *("target-accuracy", "sustained-rounds"),
 }
 
@@ -271,3 +283,14 @@ def test_what_no_federation_can_say_is_refused(federations, change, words, said)
     given = [word for word in words if word != "--quick"]
     with pytest.raises(ConfigError, match=said):
         read_grid(federations, given, quick="--quick" in words)
+
+
+def test_tables_are_the_data_set_of_all_runs():
+    tables = ["north.csv", "south.csv"]
+    words = ["table-schema=s.toml", "strategy=random,fedavg"]
+    grid = read_grid(None, words, tables=tables)
+    assert {case.settings.dataset for case in grid.cases} == {"north.csv,south.csv"}
+    assert {case.settings.split for case in grid.cases} == {"by-user"}
+    assert [case.method for case in grid.cases] == ["random", "fedavg"]
+    with pytest.raises(ConfigError, match="dataset and files both say"):
+        read_grid(None, ["dataset=digits"], tables=tables)

@@ -13,7 +13,7 @@ from deploy.compare.paired import Difference
 numbers = st.floats(-100, 100).map(lambda value: round(value, 4))
 
 
-@settings(max_examples=20)  # SciPy's exact test takes a quarter of a second
+@settings(max_examples=10)  # SciPy's exact test takes a quarter of a second
 @given(st.lists(st.tuples(numbers, numbers), min_size=5, max_size=12))
 def test_interval_and_p_are_scipys_of_the_pairs(pairs):
     one, other = np.array(pairs).T

@@ -140,6 +140,7 @@ TURNED = (
 )
 
 
+@pytest.mark.slow
 def test_groups_at_the_end_are_recorded_and_held_against_the_planted_ones(tmp_path):
     file = tmp_path / "two.toml"
     file.write_text(

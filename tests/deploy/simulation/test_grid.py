@@ -136,6 +136,7 @@ def test_bad_update_stops_the_run_if_asked_to(tmp_path):
     assert (folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_site_that_hangs_is_given_up_at_the_deadline_and_replaced(tmp_path, no_report):
     settings = settings_in(tmp_path, "round-timeout=10")
     folder = run(settings, federations.load(federations.hangs))
@@ -284,6 +285,7 @@ def test_workers_end_with_their_parent(tmp_path):
     assert not any(process.is_alive() for process in processes)
 
 
+@pytest.mark.slow
 def test_orphaned_workers_leave():
     read, write = os.pipe()
     child = os.fork()

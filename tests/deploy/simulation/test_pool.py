@@ -82,7 +82,7 @@ def test_a_chunk_that_died_by_another_cause_is_answered_whole(grid, tmp_path):
 
 def test_a_client_that_hangs_takes_nobody_with_it(grid, monkeypatch):
     monkeypatch.setattr(pool, "_PATIENCE_SECONDS", 0.3)
-    replies = everybody(grid, order("hang"), timeout=10)
+    replies = everybody(grid, order("hang"), timeout=4)
     assert answered(replies) == others()
     assert len(replies) == NODES - 1
     assert answered(everybody(grid, order())) == [2 + index for index in range(NODES)]

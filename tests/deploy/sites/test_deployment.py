@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 
 from client_app.site_state import FolderKeeper
 from common import messages
+from common.pilot.messages import PILOT_LOOK, PILOT_TELL, PILOT_TRAIN
 from common.secagg.messages import SECAGG_MASK
 from common.two_party.messages import TWO_PARTY_OPEN, TWO_PARTY_SHARE
 from deploy.sites.certificates import Authority
@@ -136,7 +137,7 @@ def test_a_run_whose_server_was_killed_goes_on_to_the_numbers_of_one_process(hos
         line["bytes_up"] for line in simulated[2:]
     ]
     joined = [("joined", site) for site in HOSPITALS]
-    told = [entry for entry in story(folder) if entry[0] != "released"]
+    told = [entry for entry in story(folder) if entry[0] not in ("released", "round")]
     assert told == [("started", None), *joined, ("resumed", None), *joined, ("finished", None)]
     assert_all_that_left_is_listed(folder)
 
@@ -239,6 +240,37 @@ def outside_address():
         return probe.getsockname()[0]
 
 
+def test_a_pilot_under_secure_sums_tells_what_one_process_does(hospitals, tmp_path):
+    settings = RUN | {"num-server-rounds": 1, "secagg": True, "pilot": True}
+    # One round: each is five exchanges, a look eleven, and every site starts a process for each.
+    settings |= {"local-epochs": 1, "pilot-folds": 2, "pilot-minutes": 0.0001}
+    with every_task_started_once(hospitals):
+        folder = hospitals.run(*words(settings))
+    ours = hospitals.in_one_process(settings, tmp_path, HOSPITALS)
+    deployed, simulated = (
+        json.loads((run / "precheck.json").read_text()) for run in (folder, ours)
+    )
+    assert deployed["pilot"]["looks"] == simulated["pilot"]["looks"]
+    assert deployed["pilot"]["command"].startswith("coterie submit provision/server ")
+    assert simulated["pilot"]["command"].startswith(("coterie precheck ", "coterie simulate "))
+    for mine, theirs in zip(deployed["sites"], simulated["sites"], strict=True):
+        for key in ("site", "verdict", "recommended"):
+            assert mine[key] == theirs[key], mine
+        # no owner named pilot-change among the releases
+        assert (mine["change"], mine["low"], mine["high"]) == (None, None, None)
+    for way, other in zip(
+        *(run["pilot"]["candidates"] for run in (deployed, simulated)), strict=True
+    ):
+        assert way["change"] == pytest.approx(other["change"], abs=1.5)
+    senders = {
+        entry["kind"]: set(entry["sites"])
+        for entry in json.loads((folder / "privacy.json").read_text())["releases"]
+    }
+    assert senders[PILOT_TELL] == set(HOSPITALS)
+    assert not senders.keys() & {PILOT_TRAIN, PILOT_LOOK, messages.REPRESENTATIONS}
+    assert_all_that_left_is_listed(folder)
+
+
 def test_a_failed_run_is_told_by_the_exit_code(hospitals):
     process = hospitals.submit(*words(RUN | {"dataset": "digits", "num-server-rounds": 1}))
     assert process.wait(timeout=deployments.PATIENCE) == 1
@@ -317,7 +349,8 @@ def test_a_site_killed_between_masking_and_unmasking_is_missed_and_the_sum_is_ex
 
 def test_a_key_that_was_rotated_is_refused_from_then_on(hospitals):
     va = hospitals.folder / "va"
-    shutil.copytree(va, old := hospitals.folder / "old-va")
+    socket_of_its_process = shutil.ignore_patterns("warm")
+    shutil.copytree(va, old := hospitals.folder / "old-va", ignore=socket_of_its_process)
     hospitals.coterie("site", "init", "va", "--rotate")
     hospitals.coterie("provision", "sites.toml")
     before = len(hospitals.warnings())

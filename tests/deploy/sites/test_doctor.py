@@ -3,15 +3,19 @@
 import datetime
 import email.utils
 import http.server
+import re
 import ssl
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from common.errors import ConfigError
+from common.messages import GIVEN_OUT, RELEASES
 from common.tables.checking import check_files
+from common.two_party.messages import PURPOSES
 from deploy.sites import certificates, doctor
 from deploy.sites.certificates import Authority
 from deploy.sites.doctor import Readiness, examine, of_server, of_site
@@ -19,6 +23,8 @@ from deploy.sites.provision import FederationPlan, write_folders
 from deploy.sites.serve import Server
 from deploy.sites.site import SiteFile, free_port
 from deploy.sites.site_keys import init
+
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.fixture
@@ -109,6 +115,14 @@ def test_it_says_whether_anything_compiles(monkeypatch):
     assert said() == sys.executable
     monkeypatch.setenv("CC", "no-such-compiler")
     assert "engine=compiled is refused" in said()
+
+
+@pytest.mark.parametrize(("approved", "found"), [("any", "whatever code"), ("", "no code at all")])
+def test_it_warns_of_a_site_that_runs_any_code_or_none(federation, superlink, approved, found):
+    edit(federation, 'site = "north"', f'site = "north"\napproved = "{approved}"')
+    [finding] = bad(of_site(site(federation))).values()
+    assert finding.verdict is Readiness.WARN
+    assert finding.found.startswith(found)
 
 
 def test_nobody_answers(federation):
@@ -210,3 +224,29 @@ def test_a_folder_that_was_not_provisioned(tmp_path):
     ]
     with pytest.raises(ConfigError, match="coterie provision"):
         Server.open(tmp_path)
+
+
+def releases_on_the_page():
+    """Name -> words and whether it is given out unless the file says otherwise, of the table."""
+    page = (ROOT / "docs" / "deployment.md").read_text()
+    table = page.partition("### What a site gives out")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([a-z-]+)` \| (.+) \| (yes|no) \|$", table, re.MULTILINE)
+    return {name: (words, usual == "yes") for name, words, usual in rows}
+
+
+def test_the_page_lists_every_release_as_the_doctor_says_it(federation, superlink):
+    page = releases_on_the_page()
+    assert page == {name: (words, name in RELEASES) for name, words in GIVEN_OUT.items()}
+    edit(federation, 'site = "north"', 'site = "north"\nreleases = "model,representations"')
+    said = {finding.what: finding.found for finding in of_site(site(federation))}
+    for name in ("model", "representations"):
+        assert said[f"releases {name}"] == page[name][0]
+    assert set(said["does not release"].split(", ")) == page.keys() - {"model", "representations"}
+
+
+def test_whatever_code_asks_an_owner_for_is_a_release_that_the_page_lists():
+    sources = "".join(path.read_text() for path in (ROOT / "client_app").rglob("*.py"))
+    # Without the last a site answers all the same, with less.
+    asked = set(re.findall(r"(?:\brequire\(site, |_RELEASE = )\"([a-z-]+)\"", sources))
+    asked |= set(PURPOSES)  # of two parties, named in their orders
+    assert asked == releases_on_the_page().keys()

@@ -140,6 +140,7 @@ def test_slow_bodies_and_silent_connections_are_ended(server):
 
 
 @pytest.mark.checkout  # its server is a program that imports the checkout
+@pytest.mark.slow
 def test_connections_beyond_the_bound_are_cut_and_sites_unharmed(server):
     pid, port = server
     before, kept = resident(pid), []

@@ -126,6 +126,7 @@ def test_sizes_differ_by_at_most_one(n, data, seed):
     assert sizes.max() - sizes.min() <= 1
 
 
+@pytest.mark.slow
 def test_with_sampled_partners_groups_are_still_far_above_random_and_the_generators(monkeypatch):
     monkeypatch.setattr(repulsion, "_PARTNERS", 40)  # of more clients than that
     rows = label_rows(7, 120)

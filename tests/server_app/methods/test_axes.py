@@ -1,5 +1,8 @@
 """Axes: every pair is refused or not as a run of it would be."""
 
+import importlib.util
+from pathlib import Path
+
 import pytest
 
 from common.config import Settings
@@ -32,3 +35,13 @@ def test_pairs_are_refused_for_the_reason_that_a_run_gives():
     }
     assert "secagg=true" in found["aggregation", "krum", "protection"]
     assert found["objective", "fedavg", "server-optimizer"] == {}
+
+
+@pytest.mark.slow
+@pytest.mark.checkout
+def test_committed_page_is_the_generated_one():
+    file = Path(__file__).parents[3] / "docs" / "generate_axes.py"
+    spec = importlib.util.spec_from_file_location("generate_axes", file)
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    assert made.PAGE.read_text(encoding="utf-8") == made.page(), "run python docs/generate_axes.py"

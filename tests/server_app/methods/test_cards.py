@@ -121,6 +121,7 @@ def coterie(folder, *commands):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_method_of_the_guide_takes_less_than_50_lines_and_runs_as_a_package(tmp_path):
     assert len(block_of_the_guide("python").splitlines()) < 50
     installed(tmp_path)

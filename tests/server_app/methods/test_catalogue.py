@@ -149,9 +149,8 @@ def played(folder, **words):
 
 
 def flow(name):
-    """Which messages a method exchanges: what it needs to see, and by what it groups."""
-    method = method_of(name)
-    return method.needs, type(method.group)
+    """Which messages a method exchanges."""
+    return method_of(name).needs
 
 
 FIRST_OF_ITS_FLOW = {flow(name): name for name in reversed(list(METHODS))}.values()

@@ -8,8 +8,11 @@ from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum, QFedAvg
 from other_apps import START, WITH_LABELS, Parts, counting_app, play
 
+from client_app.peers import identity_of
+from client_app.site_state import FolderKeeper
 from common import messages
 from common.errors import ConfigError, RoundError
+from common.identity import fingerprint
 from common.messages import Opened
 from common.secagg.messages import SECAGG_TRAIN
 from coterie.flower import Cohorts, PerCluster, label_histogram_mod, secure_sum_mod
@@ -172,10 +175,15 @@ def test_one_site_without_it_is_left_out_by_name_and_never_trains(caplog):
 
 class OwnAverage(FedAvg):
     def aggregate_train(self, server_round, replies):
+        return next(iter(replies)).content["arrays"], None
+
+
+class KeepsKrums(Krum):
+    def aggregate_train(self, server_round, replies):
         return super().aggregate_train(server_round, replies)
 
 
-@pytest.mark.parametrize("inner", [Krum, FedMedian, QFedAvg, OwnAverage])
+@pytest.mark.parametrize("inner", [Krum, FedMedian, QFedAvg, OwnAverage, KeepsKrums])
 def test_strategies_that_may_look_at_single_updates_are_refused(inner):
     message = f"secagg=True: {inner.__name__} may look at single updates"
     made = (lambda: inner(client_learning_rate=0.1)) if inner is QFedAvg else inner
@@ -224,6 +232,39 @@ def test_sites_take_keys_of_their_peers_alone_where_they_name_them(caplog):
     with caplog.at_level(logging.INFO):
         play(strategy(), grid, rounds=1)
     assert "site-0 is not in the sum: no fingerprint of 'site-1' is pinned here" in caplog.text
+
+
+def with_own_keys(app, nodes, folder):
+    """Nodes that keep an identity in a folder each and name all others by theirs."""
+    grid = Parts(app, nodes)
+    states = {f"site-{i}": folder / f"site-{i}" for i in range(nodes)}
+    found = {
+        site: fingerprint(identity_of(FolderKeeper.open(state)).public)
+        for site, state in states.items()
+    }
+    for context in grid._contexts.values():
+        own = f"site-{context.node_config['partition-id']}"
+        named = [f"{site}:{word}" for site, word in found.items() if site != own]
+        context.node_config.update({"peers": ",".join(named), "state-dir": str(states[own])})
+    return grid
+
+
+def test_sites_that_name_their_peers_end_with_what_the_strategy_would_average(tmp_path, caplog):
+    plain = play(FedAvg(), Parts(counting_app(), 4), rounds=3)
+    grid = with_own_keys(counting_app(SUMS), 4, tmp_path)
+    summed = play(strategy(), grid, rounds=3)
+    assert np.allclose(plain.arrays["w"].numpy(), summed.arrays["w"].numpy(), atol=1e-5)
+    assert "not in the sum" not in caplog.text
+
+
+def test_nobody_sums_with_a_site_that_has_another_key_than_its_peers_know(tmp_path, caplog):
+    grid = with_own_keys(counting_app(SUMS), 4, tmp_path)
+    grid._contexts[3].node_config["state-dir"] = str(tmp_path / "stranger")
+    with caplog.at_level(logging.INFO):
+        play(strategy(), grid, rounds=1)
+    assert "site-0 is not in the sum: 'site-1'" in caplog.text
+    assert "signs with the key" in caplog.text
+    assert "no secure sum: 1 of 4 members" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -3,10 +3,20 @@
 import numpy as np
 import pytest
 
+from common.pilot.forecast import Played, Stage
 from common.pilot.messages import PilotLook
+from common.pilot.shrinkage import Z
 from server_app.clustering.algorithms import Clusters
 from server_app.pilot.answer import PilotAnswer
-from server_app.pilot.candidates import Candidates
+from server_app.pilot.candidates import Candidates, OfferedGroups
+
+NOTHING_OPEN = Stage(0.0, 0.0, 0.0, (Z,))
+"""Of a pilot that was played to the end, which leaves nothing but the error of the rows."""
+
+
+def to_the_end(candidates):
+    stages = {(1, True): NOTHING_OPEN, (1, False): NOTHING_OPEN}
+    return Played(20, dict.fromkeys(candidates.shared, 0.0), stages)
 
 
 def look(site, values, *, error=0.02, held_out=200, metric="accuracy", names=None):
@@ -29,7 +39,8 @@ def look(site, values, *, error=0.02, held_out=200, metric="accuracy", names=Non
 
 def answer(*looks, groupings=()):
     named = dict(enumerate(looks))
-    return PilotAnswer([each.site for each in looks], Candidates.of(len(looks), groupings), named)
+    candidates = Candidates.of(len(looks), groupings)
+    return PilotAnswer([e.site for e in looks], candidates, named, to_the_end(candidates))
 
 
 def test_a_clear_gain_a_clear_loss_and_neither():
@@ -91,6 +102,15 @@ def test_a_site_that_differs_for_sure_is_told_so():
     assert odd.recommended in ("local", "ditto")
 
 
+@pytest.mark.parametrize(("errors", "tries"), [(0.5, "fedavg"), (2.0, "local")])
+def test_a_site_leaves_what_is_best_for_all_for_more_than_a_standard_error(errors, tries):
+    others = [look(f"s{i}", (0.7, 0.5, 0.8)) for i in range(2)]
+    odd = look("odd", (0.7, 0.5, 0.7 - errors * 0.02))
+    found = answer(*others, odd)  # three sites are not shrunk
+    assert found.best == "fedavg"
+    assert [site.recommended for site in found.sites()] == ["fedavg", "fedavg", tries]
+
+
 def test_a_grouping_is_no_candidate_of_a_site_that_it_leaves_alone():
     labels = Clusters(np.array([0, 0, 1]))
     names = ["local", "ditto", "fedavg", "group:1"]
@@ -98,7 +118,7 @@ def test_a_grouping_is_no_candidate_of_a_site_that_it_leaves_alone():
         look("a", (0.7, 0.7, 0.6, 0.8), names=names),
         look("b", (0.7, 0.7, 0.6, 0.8), names=names),
         look("c", (0.7, 0.7, 0.6)),
-        groupings=[(labels, "by something")],
+        groupings=[OfferedGroups(labels, "by something", ())],
     )
     assert found.best == "group:1"
     a, b, c = found.sites()
@@ -120,7 +140,10 @@ def test_sites_that_two_metrics_judge_are_not_shrunk_together():
 def test_who_did_not_answer_or_has_nothing_to_judge_by_is_told_why():
     empty = look("few", (0, 0, 0), held_out=0)
     found = PilotAnswer(
-        ["here", "few", "gone"], Candidates.of(3, []), {0: look("here", (0.7, 0.7, 0.9)), 1: empty}
+        ["here", "few", "gone"],
+        Candidates.of(3, []),
+        {0: look("here", (0.7, 0.7, 0.9)), 1: empty},
+        to_the_end(Candidates.of(3, [])),
     )
     here, few, gone = found.sites()
     assert here.verdict == "beneficial"
@@ -136,12 +159,38 @@ def test_nobody_had_anything_to_judge_by():
 
 
 def test_groupings_that_are_other_candidates_are_left_out():
-    def of(*labels):
-        return Clusters(np.array(labels))
+    def of(by, *labels):
+        return OfferedGroups(Clusters(np.array(labels)), by, ("strategy=x",))
 
-    offered = [(of(0, 0, 0, 0), "all"), (of(0, 1, 2, 3), "each"), (of(0, 0, 1, 1), "x")]
-    found = Candidates.of(4, [*offered, (of(0, 0, 1, 1), "again"), (of(0, 1, 1, 1), "y")])
+    offered = [of("all", 0, 0, 0, 0), of("each", 0, 1, 2, 3), of("x", 0, 0, 1, 1)]
+    found = Candidates.of(4, [*offered, of("again", 0, 0, 1, 1), of("y", 0, 1, 1, 1)])
     assert found.names == ("local", "ditto", "fedavg", "group:1", "group:2")
     assert found.words("group:2") == "a model per group, y"
+    assert found.groups("group:2", "abcd") == (("a",), ("b", "c", "d"))
+    assert (found.groups("fedavg", "abcd"), found.settings("group:2")) == ((), ("strategy=x",))
     assert found.shared_by(0) == (("fedavg", 0), ("group:1", 0))
     assert found.of_site(3) == ("local", "ditto", "fedavg", "group:1", "group:2")
+
+
+def test_what_training_leaves_open_makes_a_gain_unsure_but_not_what_is_recommended():
+    looks = {i: look(f"s{i}", (0.7, 0.7, 0.75), error=0.01) for i in range(3)}
+    candidates = Candidates.of(3, [])
+    open_ended = Stage(0.0, 4.0, 0.0, (Z,))
+    stages = {(1, True): open_ended, (1, False): open_ended}
+    played = Played(20, {"fedavg": 0.0}, stages)
+    found = PilotAnswer(["s0", "s1", "s2"], candidates, looks, played)
+    assert {site.verdict for site in found.sites()} == {"uncertain"}
+    assert {site.recommended for site in found.sites()} == {"fedavg"}
+    assert found.over_all()[-1].low < 0
+
+
+@pytest.mark.parametrize(("floor", "says"), [(1.0, "about "), (4.0, "no number of rows")])
+def test_rows_are_asked_for_only_where_more_of_them_would_tell(floor, says):
+    looks = {i: look(f"s{i}", (0.7, 0.7, 0.72), error=0.04) for i in range(3)}
+    stage = Stage(0.0, floor, 0.0, (Z,))
+    played = Played(20, {"fedavg": 0.0}, {(1, True): stage, (1, False): stage})
+    told = PilotAnswer(["s0", "s1", "s2"], Candidates.of(3, []), looks, played).sites()
+    assert all(says in site.needs for site in told)
+    if floor == 1.0:  # 2 points = Z * root(1 + 16 * 200 / rows), and a twentieth more of them
+        of = 1.05 * 200 * 16.01 / ((2 / Z) ** 2 - 1)
+        assert told[0].needs == f"about {float(f'{of:.2g}'):,.0f} rows to judge by, 200 now"

@@ -1,17 +1,25 @@
 """Playing of a pilot over a whole federation: what sites are told, at the edges, and in time."""
 
 import json
+import logging
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from client_app.answers import pilot as site_pilot
+from common import config
 from common.config import Settings, read_toml
 from common.errors import ConfigError
 from deploy import precheck
 from deploy.simulation import grid
 from server_app.pilot import playing
 from server_app.record.pilot_format import PilotRecord
+from server_app.record.precheck_format import PrecheckFile
+from server_app.record.recorded_run import RecordedRun
+from server_app.record.run_folder import RunFolder
+from server_app.report.precheck_page import write_page
 
 QUICK = ("local-epochs=1", "workers=1", "report=false", "split=by-user", "test-fraction=0.1")
 
@@ -35,6 +43,11 @@ def checked(tmp_path, *worlds, words=()):
     own = [f"dataset={tmp_path / 'sites.npz'}", f"output-dir={tmp_path / 'runs'}"]
     planned = precheck.precheck_plan([*QUICK, *own, *words], None)
     return precheck.result(precheck.run(planned))
+
+
+def page_of(record):
+    folder = RunFolder(Path(record["run"]))
+    return write_page(folder, RecordedRun.read(folder.path), folder.load(PrecheckFile)).read_text()
 
 
 def by_site(record):
@@ -67,6 +80,25 @@ def test_the_costs_stay_beside_the_verdict(two_worlds):
     lines = precheck.summary(two_worlds)
     assert sum("recommended:" in line for line in lines) == 4
     assert any(line.startswith("on average over the sites:") for line in lines)
+
+
+def test_models_of_round_1_find_who_labels_by_another_rule(two_worlds):
+    ways = {each["words"]: each for each in two_worlds["pilot"]["candidates"]}
+    found = ways["a model per group, by how alike their models of round 1 are"]
+    assert found["groups"] == [["a0", "a1"], ["b0", "b1"]]
+    costs_and_labels = [each["groups"] for each in ways.values() if each is not found]
+    assert found["groups"] not in costs_and_labels  # neither sees the rule
+    assert {each["recommended"] for each in two_worlds["sites"]} <= {"local", found["candidate"]}
+
+
+def test_the_next_command_can_be_pasted(two_worlds):
+    program, command, given, path, *words = shlex.split(two_worlds["pilot"]["command"])
+    assert (program, given, path) == ("coterie", "--config", f"{two_worlds['run']}/config.toml")
+    if command == "simulate":
+        assert not config.load(Path(path), words).pilot
+    else:
+        assert precheck.precheck_plan(words, Path(path)).settings.pilot
+    assert precheck.summary(two_worlds)[-3].strip() == two_worlds["pilot"]["command"]
 
 
 def test_an_interrupted_pilot_goes_on_where_it_was(tmp_path, two_worlds, monkeypatch):
@@ -142,6 +174,41 @@ def test_a_rare_class_is_judged_by_balanced_accuracy(odd):
     assert set(metrics.values()) == {"accuracy"}
 
 
+def test_a_site_that_dies_within_a_pilot_is_told_so_and_the_others_are_told_theirs(
+    tmp_path, monkeypatch, caplog
+):
+    fit = site_pilot.Folds.fit
+
+    def killed(folds, start, k, number, *more, **named):
+        if folds.site.name == "a1" and k == 1 and number == 2:
+            raise OSError("killed")
+        return fit(folds, start, k, number, *more, **named)
+
+    monkeypatch.setattr(site_pilot.Folds, "fit", killed)
+    words = ["strategy=fedavg", "pilot-rounds=3", "pilot-folds=2"]
+    with caplog.at_level(logging.WARNING):
+        record = checked(tmp_path, *(world(f"a{i}", rows=45) for i in range(3)), words=words)
+    assert "pilot, round 2: nothing from a1" in caplog.text
+    of = by_site(record)
+    assert (of["a1"]["verdict"], of["a1"]["change"]) == ("uncertain", None)
+    assert of["a0"]["change"] is not None
+    page = page_of(record)
+    assert "cannot be told: it did not answer" in page
+
+
+@pytest.mark.slow
+def test_a_hundred_sites_have_a_page_that_can_be_read(tmp_path):
+    worlds = [world(f"s{i:03}", rows=24, seed=i) for i in range(100)]
+    words = ["strategy=fedavg", "pilot-minutes=0.0001", "pilot-folds=2"]
+    record = checked(tmp_path, *worlds, words=words)
+    assert len(record["sites"]) == 100
+    page = page_of(record)
+    assert "of 100 sites" in page or "all 100 sites" in page or "none of the 100" in page
+    for name in ("s000", "s057", "s099"):
+        assert name in page
+    assert page.count('class="chip') < 40  # by verdict, not site by site
+
+
 def test_the_costs_alone_where_nobody_asks_for_a_pilot(tmp_path):
     record = checked(tmp_path, world("a"), world("b"), words=["pilot=false"])
     assert "pilot" not in record
@@ -153,7 +220,12 @@ def test_the_costs_alone_where_nobody_asks_for_a_pilot(tmp_path):
     ("words", "said"),
     [
         (("objective=fedprox",), "the pilot plays training alone, FedAvg and Ditto itself"),
-        (("update-privacy=local-dp", "update-epsilon=1"), "as they are; set pilot=false"),
+        (("update-privacy=local-dp", "update-epsilon=1"), "the pilot adds no noise to the models"),
+        (("secagg=true", "num-clients=2"), "num-clients = 2: an average needs at least 3 sites"),
+        (
+            ("secagg=true", "strategy=ot-groups", "pilot=true"),
+            "use strategy=fedavg, whose server reads sums only",
+        ),
         (("task=regression",), "there are no classes"),
         (("pilot-folds=1",), "pilot-folds"),
     ],
@@ -165,7 +237,7 @@ def test_what_it_cannot_play_is_refused_before_it_starts(words, said):
 
 def test_another_strategy_does_not_play_it():
     with pytest.raises(ConfigError, match="strategy=ot-groups"):
-        Settings.parse({"strategy": "fedavg", "pilot": True})
+        Settings.parse({"strategy": "random", "pilot": True})
 
 
 def test_what_left_the_sites_is_listed(two_worlds):

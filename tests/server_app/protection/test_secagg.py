@@ -66,6 +66,7 @@ def test_fedavg_gives_the_same_model_with_and_without(tmp_path, monkeypatch):
     assert kinds == dict.fromkeys(("query.introduce", *STEPS, messages.EVALUATE), 5)
 
 
+@pytest.mark.slow
 def test_a_model_per_cluster_and_any_number_of_workers(tmp_path):
     words = {
         "num_clients": 8,

@@ -74,7 +74,10 @@ def test_distances_are_those_in_the_clear(metric):
     assert how.distance(np.array([1 + 1e-6]), 10).min() >= 0
 
 
-@pytest.mark.parametrize("metric", DISTANCES)
+@pytest.mark.parametrize(
+    "metric",
+    [DISTANCES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in DISTANCES[1:])],
+)
 def test_clusters_are_those_in_the_clear(tmp_path, no_report, metric):
     # Noise of epsilon 100 is none: a draw that is not 0 has a chance of about 1e-13.
     words = (*WORDS[:1], f"metric={metric}", "num-clients=8", "num-server-rounds=1", "epsilon=100")

@@ -12,6 +12,7 @@ from common.logs import JsonFormatter
 from deploy.simulation.grid import InProcessGrid, simulate
 from server_app import app as server
 from server_app.record import audit
+from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
 
 log = logging.getLogger("coterie")
@@ -30,6 +31,9 @@ def test_a_run_leaves_who_joined_what_left_and_how_it_ended(tmp_path, no_report)
     joined = [entry for entry in trail if entry["event"] == "joined"]
     assert [entry["site"] for entry in joined] == ["site-0", "site-1", "site-2", "site-3"]
     assert all(entry["num_examples"] > 0 and "model" in entry["releases"] for entry in joined)
+    ended = [(entry["round"], entry["attempt"]) for entry in trail if entry["event"] == "round"]
+    written = RunFolder(path).each(RoundLine)
+    assert ended == [(line.round, line.attempt) for line in written]
     released = [entry for entry in trail if entry["event"] == "released"]
     kinds = [entry["what"].split(",")[0].split(":")[0] for entry in released]
     per_round = ["trained model", "loss and accuracy on the held-out rows"]

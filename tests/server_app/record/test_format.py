@@ -11,8 +11,14 @@ from small_runs import without_report
 from common.config import Settings
 from common.messages import EvaluateReport, Introduction, LossReport, PersonalReport, TrainReport
 from deploy.simulation.grid import simulate
+from server_app.final_evaluation import format as final_format
 from server_app.metering.bill import Bill
-from server_app.record import clusters_format, pilot_format, precheck_format, release_format
+from server_app.record import (
+    clusters_format,
+    pilot_format,
+    precheck_format,
+    release_format,
+)
 from server_app.record import format as run_format
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.energy_figures import PHASES
@@ -31,7 +37,10 @@ from server_app.record.run_folder import RunFolder
 PAGE = Path(__file__).parents[3] / "docs" / "run-folder.md"
 RECORDS = {
     record
-    for module in (run_format, clusters_format, release_format, pilot_format, precheck_format)
+    for module in (
+        *(run_format, clusters_format, release_format, pilot_format, precheck_format),
+        final_format,
+    )
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, JsonRecord) and record is not JsonRecord
 }
@@ -172,6 +181,9 @@ SECTIONS = {
     "`advice`": "PrecheckAdvice",
     "an entry of `pairs`": "PrecheckPair",
     "an entry of `classes` of a pair": "PrecheckClass",
+    "`overall` in `final-evaluation.json`": "EvaluatedRows",
+    "an entry of `figures`": "FigureInterval",
+    "an entry of `calibration`": "CalibrationBin",
 }
 
 

@@ -314,6 +314,7 @@ def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):
     assert json.loads((run / "status.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedsccs", "ot-groups"])
 def test_the_number_of_workers_may_change(tmp_path, whole, method):
     run = interrupted(tmp_path, method)

@@ -1,5 +1,8 @@
 """The pilot on the precheck's page and in a terminal: in words that nobody must look up."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from server_app.record.pilot_format import PilotCandidate, PilotChange, PilotRecord, PilotSite
@@ -37,16 +40,37 @@ THREE = pilot(
 
 def test_each_site_is_told_its_change_the_way_and_what_to_try():
     north, south, unclear = pilot_section.lines(THREE)
-    assert north.told == "gains +3.0 (+2.0 to +4.0) points by one model for all (FedAvg)"
-    assert (
-        south.told
-        == "loses: -12.0 (-16.0 to -8.0) points by one model for all (FedAvg)".replace("-", MINUS)
+    assert (north.figure, north.told, north.recommended) == (
+        "+3.0 points",
+        "(+2.0 to +4.0) by one model for all (FedAvg)",
+        "",
     )
-    assert (north.recommended, south.recommended) == (
-        "one model for all (FedAvg)",
-        "training alone",
+    assert south.figure == f"{MINUS}12.0 points"
+    assert south.recommended == "training alone"
+    assert unclear.told.endswith("(FedAvg). 13 rows do not tell")
+    words = candidate_words(THREE)
+    assert told_by_pilot(THREE.sites[0], words) == (
+        "gains +3.0 points (+2.0 to +4.0) by one model for all (FedAvg)"
     )
-    assert unclear.told.endswith("it needs about 900 rows to judge by, of 13 now")
+    assert told_by_pilot(THREE.sites[1], words).startswith(f"loses: {MINUS}12.0 points")
+
+
+def test_whoever_is_recommended_a_group_is_told_with_whom():
+    way = replace(THREE.candidates[0], candidate="group:1", groups=(("a", "b", "c"), ("d",)))
+    sites = [site(name, "beneficial", 3.0, 1.0, recommended="group:1") for name in "abd"]
+    ways = (*THREE.candidates, way)
+    lines = pilot_section.lines(replace(THREE, candidates=ways, sites=tuple(sites)))
+    assert lines[0].recommended.endswith(", with b, c")
+    assert "with" not in lines[2].recommended
+
+
+def test_what_would_change_the_answer_is_said_for_each_need_once():
+    needs = "more rounds"
+    sites = [site(f"s{i}", "uncertain", 0.5, 4.0, needs=needs) for i in range(7)]
+    said = list(pilot_section.would_change(pilot(*sites)))
+    assert said[0] == "s0, s1, s2, s3, s4: more rounds."
+    assert said[1].startswith("2 more are unclear")
+    assert any("5 of 20 rounds" in each for each in said)
 
 
 def test_a_site_without_figures_is_told_why():
@@ -71,14 +95,29 @@ def test_many_sites_are_told_by_verdict_and_none_is_lost():
     many = pilot(*(site(f"s{i}", "beneficial", 3.0, 1.0) for i in range(30)))
     [line] = pilot_section.lines(many)
     assert (line.names, line.told.count(",")) == ("30 sites", 29)
+    assert line.figure == "+3.0 points"
+
+
+def test_of_many_sites_the_least_and_the_largest_change_are_told():
+    many = pilot(*(site(f"s{i}", "beneficial", 3.0 + i, 1.0) for i in range(30)))
+    [line] = pilot_section.lines(many)
+    assert line.figure == "+3.0 to +32.0 points"
+
+
+def test_many_sites_are_drawn_from_the_largest_loss_to_the_largest_gain():
+    changes = np.random.default_rng(0).permutation(60) - 20.0
+    many = pilot(*(site(f"s{i}", "uncertain", change, 30.0) for i, change in enumerate(changes)))
+    drawn = pilot_section.picture(many)
+    assert drawn.values == f"60 sites, changes from {MINUS}20.0 to +39.0 points."
+    assert "s17" not in drawn.document
 
 
 def test_how_sure_it_is_names_few_rows_and_what_was_left_out():
     said = " ".join(pilot_section.how_sure(pilot(*THREE.sites, skipped=("rounds 3 to 5",))))
     assert "Fewer than 30 rows to judge by: <b>." in said
-    assert "<b>: about 900 rows" in said
+    assert "<b>: about 900 rows" in " ".join(pilot_section.would_change(THREE))
     assert "Left out, for want of time: rounds 3 to 5." in said
-    assert "not calibrated" in said
+    assert "what training in full then shows in nine of ten cases" in said
 
 
 def test_the_picture_shows_every_site_and_its_way():

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from matplotlib.text import Text
 from PIL import Image
 from scipy.cluster.hierarchy import linkage
 from sklearn.decomposition import PCA
@@ -116,6 +117,46 @@ def test_colours_of_the_first_clusters_differ_and_none_is_that_of_no_cluster():
     assert drawing.cluster_color(1000) in colors
 
 
+def test_every_colour_can_be_told_from_the_light_and_the_dark_card():
+    def luminance(color):  # WCAG 2.2
+        channels = np.array(matplotlib.colors.to_rgb(color))
+        curved = ((channels + 0.055) / 1.055) ** 2.4
+        return np.where(channels <= 0.04045, channels / 12.92, curved) @ [0.2126, 0.7152, 0.0722]
+
+    for color in [drawing.GREY, *(drawing.cluster_color(cluster) for cluster in range(18))]:
+        for card in ("#ffffff", "#1c1f24"):
+            low, high = sorted((luminance(color), luminance(card)))
+            assert (high + 0.05) / (low + 0.05) >= 3, (color, card)
+
+
+@pytest.mark.parametrize("spread", ["apart", "one place", "two places"])
+def test_every_site_is_named_among_the_clusters_and_no_name_covers_another(spread):
+    points = {
+        "apart": np.random.default_rng(4).random((40, 2)),
+        "one place": np.zeros((40, 2)),
+        "two places": np.repeat([[0.0, 0.0], [3.0, 1.0]], 20, axis=0),
+    }[spread]
+    with drawing.style():
+        figure = site_plots.components(points, np.array([0.5, 0.2]), sites(40, 3))
+        svg = drawing.svg(figure, "clusters")
+    assert {f"site-{i}" for i in range(40)} <= set(texts(svg))
+    boxes = [Text.get_window_extent(text) for text in figure.axes[0].texts]  # not the lines
+    meeting = sum(one.overlaps(other) for i, one in enumerate(boxes) for other in boxes[:i])
+    assert meeting <= 8  # of 780 pairs: their places are chosen before the layout is known
+
+
+def test_every_mark_of_many_sites_says_whose_it_is():
+    members = sites(300, 4)
+    points = np.random.default_rng(4).random((300, 2))
+    svg = document(site_plots.components, points, np.array([0.5, 0.2]), members)
+    root = ElementTree.fromstring(drawing.with_titles(svg, members.names))
+    marks = [use for use in root.iter(f"{SVG}use") if use.find(f"{SVG}title") is not None]
+    assert tuple(use.find(f"{SVG}title").text for use in marks) == members.names
+    # and in the right place: further right on the page where its first coordinate is larger
+    across = [float(use.get("x")) for use in marks]
+    assert np.argsort(across).tolist() == np.argsort(points[:, 0]).tolist()
+
+
 def test_a_short_name_fits_and_holds_nothing_that_xml_cannot():
     assert drawing.short("site-01") == "site-01"
     assert drawing.short("x" * 40) == "x" * 17 + "…"
@@ -143,6 +184,11 @@ def drawings(n, k, rounds, models):
             rng.random(n),
             list(members.names),
             members.clusters,
+        ),
+        "calibration": (
+            site_plots.calibration,
+            {name: [(3, 0.05, 0.0), (n, 1.0, 0.5)] for name in ("all sites", *members.names)},
+            "sick",
         ),
         "traffic": (round_plots.traffic, numbers, rng.random(rounds), rng.random(rounds)),
     }
@@ -238,6 +284,7 @@ def test_who_trained_is_a_cell_in_the_clusters_colour():
     assert "no reply" not in texts(svg)
 
 
+@pytest.mark.slow
 def test_a_picture_of_a_thousand_sites_and_rounds_stays_small():
     doings = np.full((1000, 1000), site_plots.MISSING, dtype=np.int8)
     svg = document(site_plots.participation, doings, np.arange(1, 1001), sites(1000, 30))

@@ -61,10 +61,31 @@ def test_every_picture_is_there_with_caption_and_words_for_the_blind(finished):
     folder, page = finished
     assert plot_names(folder) == ALL
     assert page.tags["svg"] == page.tags["figcaption"] == len(ALL)
-    spoken = [value for name, value in page.attributes if name == "aria-label"]
+    labels = [value for name, value in page.attributes if name == "aria-label"]
+    spoken = [words for words in labels if not words.endswith(", a table")]
     assert len(spoken) == len(ALL)
-    assert all("Look" in words for words in spoken)
+    assert all(re.search(r"\d", words) for words in spoken)  # figures, not what to look for
+    accuracy = "Accuracy: 30.0 % in round 1, 80.0 % in round 6. Loss in nats: 0.7000 in round 1"
+    assert any(accuracy in words for words in spoken)
+    assert any("Mean" in words and "From worst to best: site-" in words for words in spoken)
     assert "Not shown:" not in page.text
+
+
+def test_tables_that_scroll_can_be_reached_by_keyboard_and_have_a_name(finished):
+    _, page = finished
+    reached = [value for name, value in page.attributes if name == "tabindex"]
+    named = [value for name, value in page.attributes if name == "aria-label"]
+    assert len(reached) == len([words for words in named if words.endswith(", a table")]) + 3
+    assert {"Sites, a table", "Rounds, a table"} <= set(named)
+
+
+def test_the_pages_of_a_run_lead_to_each_other(tmp_path):
+    folder = whole_run(tmp_path, n=4, k=2, rounds=2)
+    assert not [value for name, value in report(folder).attributes if name == "href"]
+    folder.write_model("model-0", {"w": np.zeros(2, np.float32)})
+    links = {value for name, value in report(folder).attributes if name == "href"}
+    assert "models/model-card.md" in links
+    assert all((folder.path / link).exists() for link in links if not link.startswith("#"))
 
 
 def test_the_same_folder_gives_the_same_bytes(tmp_path):
@@ -196,6 +217,7 @@ def test_a_site_that_trained_and_then_did_not_evaluate_did_train(tmp_path):
     assert ">no reply<" in svg  # of b
 
 
+@pytest.mark.slow
 def test_of_very_many_refused_replies_the_last_are_shown(tmp_path):
     folder, names = new_folder(tmp_path), site_names(50)
     lines = [round_line(n, names, 0.5, missing=names) for n in range(1, 21)]

@@ -92,6 +92,10 @@ def test_late_replies_are_left_out_then_drained_and_counted_for_nobody(clock, ca
     assert "never answered" not in caplog.text
 
 
+def test_clients_of_a_grid_over_real_sites_are_not_here(clock):
+    assert not Courier(Slow(clock, [0])).are_here()
+
+
 def test_a_message_that_is_never_answered_is_said(clock, caplog):
     grid = Slow(clock, [0, 1e9])
     carried = Courier(grid)

@@ -7,6 +7,7 @@ import pytest
 from small_runs import lines, settings_in
 from wires import SITES, Wire, on
 
+from client_app.answers import two_party_rows
 from common import config, messages
 from common.errors import RoundError
 from common.two_party.messages import (
@@ -47,6 +48,13 @@ def trained(folder):
     return [line["trained"] for line in lines(folder, "rounds.jsonl")]
 
 
+@pytest.fixture
+def hardly_any_noise(monkeypatch):
+    """Let small sites take part at any epsilon, so that exact products can be looked at."""
+    monkeypatch.setattr(two_party_rows, "FEW_ROWS", 0)
+
+
+@pytest.mark.usefixtures("hardly_any_noise")
 def test_cohorts_are_those_in_the_clear_and_no_histogram_leaves_a_site(tmp_path):
     pairs, clear = (
         simulate(settings_in(tmp_path, *WORDS, "epsilon=100", f"label-privacy={privacy}"))
@@ -63,6 +71,7 @@ def test_cohorts_are_those_in_the_clear_and_no_histogram_leaves_a_site(tmp_path)
     assert TWO_PARTY_SHARE in kinds(pairs)
 
 
+@pytest.mark.usefixtures("hardly_any_noise")
 def test_resumed_run_goes_on_with_the_products_it_has(tmp_path, monkeypatch):
     def stopped(self, server_round):
         if server_round == 2:
@@ -104,7 +113,9 @@ def test_sites_keep_their_updates_to_themselves_with_the_cohorts_own_weights(tmp
 
 @pytest.fixture
 def wire(tmp_path):
-    settings = settings_in(tmp_path, *WORDS[:2], "label-privacy=two-party", f"num-clients={SITES}")
+    settings = settings_in(
+        tmp_path, *WORDS[:2], "label-privacy=two-party", "epsilon=0.25", f"num-clients={SITES}"
+    )
     with Wire(settings) as grid:
         yield grid
 
@@ -112,6 +123,22 @@ def wire(tmp_path):
 def play(wire, purpose=LABEL_SHARES):
     order = TwoPartyOrder(purpose=purpose, round=0, reveal=PRODUCTS)
     return two_party_products(order, introduce(wire, expected=SITES, timeout=60), wire, 60)
+
+
+def test_small_sites_take_no_part_with_little_noise(wire):
+    """Of 366 rows; with 500 or more of them nobody is asked to be careful."""
+    for node in range(SITES):
+        wire.node(node).run_config["epsilon"] = 0.3
+    refused = r"site-0 did not go on: .* 366 rows at epsilon = 0.3 would tell them better"
+    with pytest.raises(RoundError, match=refused):
+        play(wire)
+
+
+def test_large_sites_take_part_at_any_epsilon(wire, monkeypatch):
+    monkeypatch.setattr(two_party_rows, "FEW_ROWS", 300)
+    for node in range(SITES):
+        wire.node(node).run_config["epsilon"] = 0.3
+    assert play(wire).offers
 
 
 @pytest.mark.parametrize("own", [[], [0.0], [1.5], [float("nan")], [0.5, 0.5]])

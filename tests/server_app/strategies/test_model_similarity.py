@@ -147,6 +147,7 @@ def test_a_model_that_does_not_arrive_is_described_by_the_one_that_was_sent(
     assert any("site-2 returned no model yet" in record.message for record in caplog.records)
 
 
+@pytest.mark.slow
 def test_flis_sampling_with_one_group_is_one_site_and_with_a_group_each_is_fedavg(
     tmp_path, no_report
 ):
@@ -220,6 +221,7 @@ def test_rows_of_the_sites_need_their_own_opt_in(tmp_path, no_report):
     assert not (folder / "rounds.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_rows_of_the_sites_are_named_as_a_disclosure_and_not_kept(tmp_path):
     folder = simulate(settings_in(tmp_path, cka_probe="client-rows", **ROUND_ONE))
     clusters = clusters_of(folder)
@@ -318,6 +320,7 @@ def test_identical_clients_do_not_split_where_the_silhouette_chooses(tmp_path, n
     assert [len(line["models"]) for line in lines(folder, "rounds.jsonl")] == [1, 1, 1]
 
 
+@pytest.mark.slow
 def test_fed_group_places_who_joins_late_by_its_update_of_the_first_model(tmp_path, no_report):
     data = write_planted(tmp_path / "planted.npz")
     words = PLANTED | {"dataset": str(data), "strategy": "fed-group", "num_clients": 0}

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from flwr.app import RecordDict
+from flwr.app import Context, RecordDict
 from small_runs import settings_in, without_report
 from wires import SITES, Wire, on, redealt, with_arrays
 
@@ -199,7 +199,7 @@ def test_a_third_site_reads_no_product_of_its_own(wire):
         return recased(content, lefts=lambda lefts: [everybody[i % 3] for i in range(len(lefts))])
 
     wire.change = on(TWO_PARTY_COST, "down", own)
-    refused(wire, "is to read a product of its own, or the products of three sites")
+    refused(wire, "is to read a product of its own")
 
 
 def test_a_third_site_reads_no_triangle(wire):
@@ -212,6 +212,36 @@ def test_a_third_site_reads_no_triangle(wire):
 
     wire.change = on(TWO_PARTY_COST, "down", triangle)
     refused(wire, "the products of three sites with each other")
+
+
+def test_a_third_site_reads_no_triangle_over_runs_of_other_rosters(tmp_path):
+    """Of four sites the third reads two sides of a triangle; of the first three the other one."""
+    settings = settings_in(tmp_path, *OT, *WORDS["cost"], "num-clients=4", "min-rows=10")
+    dataset, _ = simulated_federation(settings)
+    first, other = (
+        models.initial_parameters(settings.replace(seed=seed), dataset.input_shape, 10)
+        for seed in (0, 1)
+    )
+    with Wire(settings, sites=4) as grid:
+        for index in range(4):
+            own = {"releases": ",".join((*RELEASES, ROWS)), "state-dir": str(tmp_path / str(index))}
+            grid.node(index).node_config.update(own)
+        roster = introduce(grid, expected=4, timeout=60)
+
+        def run(number, clients, model):
+            for index in range(4):
+                node = grid.node(index)
+                grid._contexts[2 + index] = Context(
+                    number, node.node_id, node.node_config, RecordDict(), node.run_config
+                )
+            order = TwoPartyOrder(ROWS, 1, COST)
+            return two_party_products(order, roster.subset(clients), grid, 60, model)
+
+        run(1, range(4), first)
+        run(2, range(4), first)  # again the same tells a third site of no other pair
+        with pytest.raises(RoundError, match=r"site-2.* it read others in an earlier run"):
+            run(3, range(3), first)
+        assert run(4, range(3), other).costs
 
 
 def test_a_share_altered_or_of_another_number_is_refused(wire):

@@ -1,0 +1,289 @@
+r"""Calibration of the pilot's forecast: the shipped table of residuals, and how well it holds.
+
+    python -m benchmarks.pilot.calibration --table common/pilot/residuals.py
+
+Reads what ``benchmarks/pilot/playing.py`` has on record. Figures are of federations of a kind that
+the table they are judged by was made without.
+"""
+
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from benchmarks.pilot.federations import KINDS
+from benchmarks.pilot.playing import ROUNDS, recorded
+from benchmarks.pilot.recommending import by_concept, by_rule
+from benchmarks.pilot.records import final, names, outcomes, played
+from common.pilot.forecast import LEVEL, Played, Stage, Stages
+from common.pilot.messages import DITTO, FEDAVG, LOCAL
+from common.pilot.outcomes import Change, FloatArray
+from common.pilot.shrinkage import interval, over_sites, shrunk
+from common.pilot.telling import changes_of
+
+Json = dict[str, Any]
+
+_QUANTILES = 41
+
+
+@dataclass(frozen=True)
+class Row:
+    """A candidate at a site: what the pilot said after some rounds, and what came of it."""
+
+    kind: str
+    federation: int
+    site: int
+    candidate: str
+    rounds: int
+    rise: float
+    own: Change
+    """Shrunk."""
+    final: Change
+    held_out: int
+    weight: float
+    """Each federation counts once."""
+    signals: tuple[float, ...]
+    """Cheap ones: cost, least coverage, label distance, logarithm of the rows."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether it is a model that sites share."""
+        return self.candidate != DITTO
+
+
+def rows_of(found: Json) -> Iterator[Row]:
+    """Yield the rows of a federation."""
+    for rounds in ROUNDS:
+        looks = {int(c): seen for c, seen in found["looks"][str(rounds)].items() if seen["values"]}
+        rises = played(found, rounds).rises
+        own = {c: changes_of(outcomes(seen), seen["candidates"]) for c, seen in looks.items()}
+        for name in names(found)[1:]:
+            mine = {
+                c: changes[name, LOCAL] for c, changes in own.items() if (name, LOCAL) in changes
+            }
+            if not mine:
+                continue
+            common = over_sites(list(mine.values()))
+            for client, change in mine.items():
+                cost, coverage = found["costs"][client][0], found["coverage"][client]
+                yield Row(
+                    kind=found["kind"],
+                    federation=found["number"],
+                    site=client,
+                    candidate=name,
+                    rounds=rounds,
+                    rise=max(rises[FEDAVG if name == DITTO else name], 0.0),
+                    own=shrunk(change, common),
+                    final=final(found, client, looks[client]["metric"], name),
+                    held_out=looks[client]["held_out"],
+                    weight=1 / len(looks),
+                    signals=(
+                        1.0 if cost is None else cost,
+                        coverage,
+                        found["label_distances"][client],
+                        float(np.log(looks[client]["held_out"])),
+                    ),
+                )
+
+
+# The table ----------------------------------------------------------------------------------------
+
+
+def fitted(rows: Sequence[Row]) -> Stages:
+    """Return the stages that fit some rows best."""
+    return {
+        (rounds, shared): _stage([r for r in rows if (r.rounds, r.shared) == (rounds, shared)])
+        for rounds in ROUNDS
+        for shared in (True, False)
+    }
+
+
+def fitted_without(kind: str) -> Stages:
+    """Return the stages that fit all recorded federations of other kinds."""
+    known = (found for other in KINDS if other != kind for found in recorded(other))
+    return fitted([row for found in known for row in rows_of(found)])
+
+
+def _stage(rows: Sequence[Row]) -> Stage:
+    own, final = (np.array([getattr(r, key).change for r in rows]) for key in ("own", "final"))
+    known = np.array([r.own.error**2 + r.final.error**2 for r in rows])
+    rise, weight = (np.array([getattr(r, key) for r in rows]) for key in ("rise", "weight"))
+    at_end = rows[0].rounds == ROUNDS[-1]
+    size = np.sqrt(known + 4 + (0.3 * rise) ** 2)
+    shares = [0.0] if at_end else np.arange(0, 1.3, 0.1).tolist()
+    share = min(shares, key=lambda s: float((weight * abs(final - own - s * rise) / size).sum()))
+    off = abs(final - own - share * rise)
+
+    def misfit(pair: tuple[float, float]) -> float:  # of a Laplace distribution
+        v = known + pair[0] ** 2 + (pair[1] * rise) ** 2
+        return float((weight * (np.log(v) / 2 + np.sqrt(2) * off / np.sqrt(v))).sum())
+
+    floor, per_rise = min(
+        ((a, b) for a in (1.0, 2.0, 3.0, 4.0) for b in (0.0, 0.1, 0.2, 0.4, 0.8)), key=misfit
+    )
+    z = off / np.sqrt(known + floor**2 + (per_rise * rise) ** 2)
+    order = np.argsort(z)
+    heights = (np.cumsum(weight[order]) - weight[order] / 2) / weight.sum()
+    quantiles = np.interp(np.linspace(0, 1, _QUANTILES), heights, z[order])
+    return Stage(float(share), floor, per_rise, tuple(quantiles.tolist()))
+
+
+def table(stages: Stages, federations: int) -> str:
+    """Return the module that ships them."""
+    lines = []
+    for (rounds, shared), stage in stages.items():
+        numbers = (stage.share, stage.floor, stage.per_rise, *stage.residuals)
+        words = [str(rounds), "shared" if shared else "personal", *(f"{n:.3g}" for n in numbers)]
+        text = ""
+        for word in words:
+            text += word + (" \\\n" if len(text.rsplit("\n", 1)[-1]) + len(word) > 88 else " ")
+        lines.append(text.rstrip(" \\\n"))
+    body = "\n".join(lines)
+    return (
+        f'"""Residuals of the pilot\'s forecasts over {federations} federations played to the end.'
+        "\n\nMade by benchmarks/pilot/calibration.py; :mod:`common.pilot.forecast` reads it."
+        f'\n"""\n\n__all__ = ["TABLE"]\n\nTABLE = """\\\n{body}\n"""\n'
+    )
+
+
+# How well it holds --------------------------------------------------------------------------------
+
+
+def forecast(row: Row, stages: Stages) -> Change:
+    """Return what is said of a row."""
+    rises = {FEDAVG if row.candidate == DITTO else row.candidate: row.rise}
+    return Played(row.rounds, rises, stages).forecast(row.own, row.candidate, LOCAL)
+
+
+def told_apart(said: FloatArray, came: FloatArray) -> float:
+    """Return how often of two a gain was forecast more than a loss; 0.5: chance."""
+    pairs = said[came > 0][:, None] - said[came <= 0][None]
+    return float(((pairs > 0) + 0.5 * (pairs == 0)).mean()) if pairs.size else float("nan")
+
+
+def holds(row: Row, said: Change, *, counted: bool) -> bool:
+    """Return whether an interval holds the final change, its own error counted or not."""
+    low, high = interval(said)
+    half = (high - low) / 2
+    allowed = np.hypot(half, row.final.error * half / max(said.error, 1e-9)) if counted else half
+    return bool(abs(row.final.change - said.change) <= allowed)
+
+
+def by_kind(rows: Sequence[Row], stages: Mapping[str, Stages]) -> Iterator[list[str]]:
+    """Yield for each number of rounds how well forecasts hold on kinds that were left out."""
+    for rounds in ROUNDS:
+        for kind in (*KINDS, "all"):
+            mine = [r for r in rows if r.rounds == rounds and kind in (r.kind, "all")]
+            said = [forecast(r, stages[r.kind]) for r in mine]
+            yield [str(rounds), kind, *_figures(mine, said)]
+
+
+def _figures(rows: Sequence[Row], said: Sequence[Change]) -> list[str]:
+    pairs = list(zip(rows, said, strict=True))
+    clear = [
+        (r, s)
+        for r, s in pairs
+        if r.candidate == FEDAVG and r.held_out >= 100 and abs(r.final.change) > 0.5
+    ]
+    apart = told_apart(*(np.array(v) for v in _columns(clear)))
+    counted, raw = (np.mean([holds(r, s, counted=c) for r, s in pairs]) for c in (True, False))
+    width = np.median([np.subtract(*interval(s)[::-1]) for s in said])
+    gains = [r for r, s in pairs if interval(s)[0] > 0]
+    losses = [r for r, s in pairs if interval(s)[1] < 0]
+    broken = sum(r.final.change < -2 for r in gains)
+    wrong = sum(r.final.change > 2 for r in losses)
+    return [
+        f"{len(rows)}",
+        f"{apart:.2f} ({len(clear)})",
+        f"{counted:.0%}",
+        f"{raw:.0%}",
+        f"{width:.0f}",
+        f"{broken} of {len(gains)}",
+        f"{wrong} of {len(losses)}",
+    ]
+
+
+def _columns(pairs: Sequence[tuple[Row, Change]]) -> tuple[list[float], list[float]]:
+    return [s.change for _, s in pairs], [r.final.change for r, _ in pairs]
+
+
+def beside(rows: Sequence[Row], stages: Mapping[str, Stages]) -> Iterator[list[str]]:
+    """Yield how well simpler signals tell FedAvg's gains from its losses, on left-out kinds."""
+    mine = [r for r in rows if r.candidate == FEDAVG and abs(r.final.change) > 0.5]
+    for rounds in ROUNDS:
+        of = [r for r in mine if r.rounds == rounds]
+        said = np.array([forecast(r, stages[r.kind]).change for r in of])
+        yield [f"pilot, {rounds} rounds", *_apart(of, said)]
+    last = [r for r in mine if r.rounds == ROUNDS[-1]]
+    signals = np.array([r.signals for r in last])
+    yield ["OT cost alone", *_apart(last, -signals[:, 0])]
+    yield ["label distance alone", *_apart(last, -signals[:, 2])]
+    said = np.zeros(len(last))
+    gains = np.array([r.final.change > 0 for r in last])
+    for kind in KINDS:
+        out = np.array([r.kind == kind for r in last])
+        if out.any():
+            model = make_pipeline(StandardScaler(), LogisticRegression())
+            model.fit(signals[~out], gains[~out])
+            said[out] = model.decision_function(signals[out])
+    yield ["logistic fit of cost, coverage, label distance, rows", *_apart(last, said)]
+
+
+def _apart(rows: Sequence[Row], said: FloatArray) -> list[str]:
+    came, many = (
+        np.array([r.final.change for r in rows]),
+        np.array([r.held_out >= 100 for r in rows]),
+    )
+    return [f"{told_apart(said, came):.2f}", f"{told_apart(said[many], came[many]):.2f}"]
+
+
+def in_markdown(head: Sequence[str], rows: Iterator[list[str]]) -> str:
+    """Return a table in Markdown."""
+    lines = [list(head), ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def main() -> None:
+    """Write the table, and print how well it holds."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--table", type=Path, required=True, help="the module to write")
+    given = parser.parse_args()
+    records = [each for kind in KINDS for each in recorded(kind)]
+    rows = [row for found in records for row in rows_of(found)]
+    given.table.write_text(table(fitted(rows), len(records)), encoding="utf-8")
+    left_out = {kind: fitted([r for r in rows if r.kind != kind]) for kind in KINDS}
+    sites = len({(r.kind, r.federation, r.site) for r in rows})
+    print(f"{len(records)} federations, {sites} sites; intervals of {LEVEL:.0%}\n")
+    head = (
+        "rounds",
+        "left-out kind",
+        "forecasts",
+        "told apart (sites)",
+        "held",
+        "error not counted",
+    )
+    more = ("width, points", "told beneficial, lost > 2", "told detrimental, gained > 2")
+    print(in_markdown((*head, *more), by_kind(rows, left_out)))
+    print(in_markdown(("signal", "all sites", "100 rows or more"), beside(rows, left_out)))
+    head = ("kind", "federations", "recommended", "FedAvg", "Ditto", "best of each site")
+    more = ("likely best of each site", "best one for all", "rounds")
+    print(in_markdown((*head, *more), by_rule(records, left_out)))
+    head = (
+        "concept shift",
+        "federations of",
+        "sites",
+        "told beneficial",
+        "uncertain",
+        "detrimental",
+    )
+    print(in_markdown((*head, "FedAvg: final"), by_concept(records, left_out)))
+
+
+if __name__ == "__main__":
+    main()

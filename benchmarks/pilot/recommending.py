@@ -1,0 +1,126 @@
+"""Recommendations that recorded pilots would have made, and what came of them in the end."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.pilot.federations import KINDS
+from benchmarks.pilot.playing import ROUNDS
+from benchmarks.pilot.records import final, names, outcomes, played
+from common.pilot.forecast import Stages
+from common.pilot.messages import DITTO, FEDAVG, LOCAL
+from common.pilot.outcomes import Change
+from common.pilot.shrinkage import over_sites
+from common.pilot.telling import InCommon, SiteTold, best_of, changes_of, told_site
+
+Json = dict[str, Any]
+
+_FOR_ALL = (LOCAL, DITTO, FEDAVG)
+_CONCEPT_SIZES = (0.0, 0.2, 0.4, 0.7, 1.01)
+_STILL_MOVES = 1.0
+"""Points that a shared model rose over the second half of its rounds: from then on it goes on."""
+
+
+Answer = tuple[int, Mapping[int, SiteTold]]
+"""The rounds that a pilot would have played, and what it would have told which site."""
+
+
+def told(found: Json, stages: Stages) -> Answer:
+    """Return what a recorded pilot would have said."""
+    for rounds in ROUNDS:
+        looks = {int(c): s for c, s in found["looks"][str(rounds)].items() if s["values"]}
+        so_far = played(found, rounds, stages)
+        own = {c: changes_of(outcomes(s), s["candidates"]) for c, s in looks.items()}
+        pairs = {pair for changes in own.values() for pair in changes}
+        in_common = {
+            pair: over_sites([c[pair] for c in own.values() if pair in c]) for pair in pairs
+        }
+        means = {}
+        for name in names(found)[1:]:
+            mine = [c[name, LOCAL] for c in own.values() if (name, LOCAL) in c]
+            error = float(np.sqrt(sum(each.error**2 for each in mine)))
+            total = sum(each.change for each in mine)
+            mean = Change(total / len(own), error / len(own))
+            means[name] = mean
+        common = InCommon(best_of(names(found), means, so_far), in_common, so_far)
+        sites = {
+            c: told_site(outcomes(s), s["candidates"], s["units"], common) for c, s in looks.items()
+        }
+        unclear = any(each.verdict == "uncertain" for each in sites.values())
+        moves = max(so_far.rises.values()) > _STILL_MOVES
+        if not (moves or unclear):
+            break
+    return rounds, sites
+
+
+def rules(found: Json, answer: Answer) -> dict[str, float]:
+    """Return mean final changes by several rules."""
+    rounds, sites = answer
+    gained: dict[str, list[float]] = {}
+    for client, each in sites.items():
+        metric = found["looks"][str(rounds)][str(client)]["metric"]
+        came = {LOCAL: 0.0} | {
+            name: final(found, client, metric, name).change
+            for name in found["finals"][client]["candidates"]
+            if name != LOCAL
+        }
+        gained.setdefault("recommended", []).append(came[each.recommended])
+        gained.setdefault("best", []).append(max(came.values()))
+        gained.setdefault("likely best", []).append(_likely_best(found["finals"][client][metric]))
+        for name in names(found):
+            gained.setdefault(name, []).append(came[name])
+    return {name: float(np.mean(values)) for name, values in gained.items()}
+
+
+def _likely_best(of: Json) -> float:
+    """Return what the candidate gains that is best on half of what the test rows say.
+
+    The best of several final figures is too good by what errors make of them. So each is split into
+    two that err independently, twice as much each (data fission, Leiner et al. 2023): one chooses,
+    the other says what the choice is worth. That is somewhat less than the best.
+    """
+    known = outcomes(of)
+    noise = known.covariance + known.floor / 2 * np.eye(len(known.values))
+    rng = np.random.default_rng(0)
+    error = rng.multivariate_normal(np.zeros(len(noise)), noise, size=1000, check_valid="ignore")
+    chosen = (known.values + error).argmax(axis=1)
+    worth = (known.values - error)[np.arange(len(error)), chosen] - (known.values - error)[:, 0]
+    return 100 * float(worth.mean())
+
+
+def by_rule(records: Sequence[Json], stages: Mapping[str, Stages]) -> Iterator[list[str]]:
+    """Yield by kind what is recommended gives on average, in points against training alone."""
+    columns = ("recommended", FEDAVG, DITTO, "best", "likely best")
+    everything = []
+    for kind in KINDS:
+        answers = [(r, told(r, stages[kind])) for r in records if r["kind"] == kind]
+        if answers:
+            found = [rules(record, answer) for record, answer in answers]
+            means = [float(np.mean([each[name] for each in found])) for name in columns]
+            one = float(np.mean([max(each[n] for n in _FOR_ALL) for each in found]))
+            spent = float(np.mean([rounds for _, (rounds, _) in answers]))
+            everything.append([*means, one, spent])
+            yield [kind, str(len(found)), *(f"{m:+.1f}" for m in (*means, one)), f"{spent:.1f}"]
+    means = np.mean(everything, axis=0)
+    yield ["mean of the kinds", "", *(f"{m:+.1f}" for m in means[:-1]), f"{means[-1]:.1f}"]
+
+
+def by_concept(records: Sequence[Json], stages: Mapping[str, Stages]) -> Iterator[list[str]]:
+    """Yield what sites are told whose rules for labels differ, by how much they do."""
+    for alone, (low, high) in itertools.product((True, False), itertools.pairwise(_CONCEPT_SIZES)):
+        counts: Counter[str] = Counter()
+        changes = []
+        for found in records:
+            fits = found["kind"] == "concept" and low <= found["size"] < high
+            if fits and (len(found["sites"]) == 2) is alone:
+                rounds, sites = told(found, stages["concept"])
+                counts.update(str(each.verdict) for each in sites.values())
+                metrics = {c: found["looks"][str(rounds)][str(c)]["metric"] for c in sites}
+                changes += [final(found, c, metrics[c], FEDAVG).change for c in sites]
+        known = [str(counts[each]) for each in ("beneficial", "uncertain", "detrimental")]
+        mean = f"{np.mean(changes):+.1f}" if changes else "none"
+        of = "two sites" if alone else "three to six"
+        yield [f"{low:g} to {min(high, 1):g}", of, str(len(changes)), *known, mean]

@@ -1,0 +1,164 @@
+"""Pilot under secure sums: a site trains for them, judges its folds itself, and tells its verdict.
+
+Beside it stand the answers of a pilot in the clear, as this module hands them on.
+
+Its figures stay, but for what they add to sums over three sites or more, and for its change, if its
+own file releases ``pilot-change``.
+"""
+
+import json
+import secrets as system_secrets
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from flwr.app import Context, Message
+
+from client_app.answers import secagg
+from client_app.answers.pilot import Folds, Judged, judged, look, train, train_own
+from client_app.received import received_models
+from client_app.site import Site, require
+from client_app.training.loop import Stopwatch
+from common import messages
+from common.errors import MessageError
+from common.messages import Parameters
+from common.pilot.forecast import Played
+from common.pilot.messages import FEDAVG, LOCAL, PilotCommon, PilotOrder, PilotTold
+from common.pilot.outcomes import Change, Outcomes
+from common.pilot.shrinkage import AllSites
+from common.pilot.summed import PilotPairs
+from common.pilot.telling import InCommon, SiteTold, changes_of, told_site
+from common.pilot.verdicts import Verdict
+from common.secagg.cohorts import digest_of
+from common.secagg.messages import PilotSumOrder
+
+__all__ = ["for_sum", "look", "tell", "train"]
+
+_RELEASE = "pilot-change"
+
+
+def for_sum(message: Message, site: Site, context: Context) -> Message:
+    """Train the folds' models, or judge them, and keep what that gives for a secure sum."""
+    require(site, "masked-model")
+    watch = Stopwatch()
+    order = PilotSumOrder.decode(message.content)
+    scale = secagg.begin(order, site, context)
+    received, folds = _received(message, site, order.played, order.folds, order.full)
+    weight = order.weight or len(site.rows.train)
+    if order.step == "train":
+        arrays, numbers = _trained(folds, received)
+    else:
+        arrays, numbers = {}, _numbers(folds, received, order)
+    vector = scale.encode(arrays, numbers, weight)
+    known = messages.together(received)
+    told = PilotSumOrder(**{**vars(order), "weight": weight})
+    report = secagg.advertised(told, site, context, known, vector, watch.seconds)
+    return messages.reply(message, report)
+
+
+def tell(message: Message, site: Site) -> Message:
+    """Say what this site is told: its verdict, and its figures if its owner releases them."""
+    watch = Stopwatch()
+    order = PilotCommon.decode(message.content)
+    received, folds = _received(message, site, order.round, order.folds, order.full)
+    found = _judged(folds, received)
+    told = None
+    if found.outcomes is not None:
+        told = told_site(found.outcomes, found.candidates, found.units, _common(order))
+    releases = told is not None and _RELEASE in site.releases
+    return messages.reply(message, _report(site, order, found, told, releases, watch.seconds))
+
+
+def _received(
+    message: Message, site: Site, played: int, folds: int, full: int
+) -> tuple[list[Parameters], Folds]:
+    order = PilotOrder(round=played, folds=folds, shared=[FEDAVG], full=full)
+    return received_models(message.content, site, folds), Folds.of(site, order)
+
+
+def _trained(folds: Folds, received: Sequence[Parameters]) -> tuple[Parameters, list[float]]:
+    """Return the models after a round, and how many of all rows were held out and got right."""
+    number = folds.order.round
+    # After a crash a round is played again: the same draws would give the same vector, and two sums
+    # of it over different sites would tell it.
+    draw = system_secrets.randbits(62) if folds.site.settings.resume else 1
+    fitted = [folds.fit(model, k, number, draw=draw) for k, model in enumerate(received)]
+    train_own(folds, received)
+    held_out = folds.held_out / len(folds.fold)
+    return messages.together(fitted), [folds.share_right(received) * held_out, held_out]
+
+
+def _numbers(folds: Folds, received: Sequence[Parameters], order: PilotSumOrder) -> list[float]:
+    found = _judged(folds, received)
+    pairs = PilotPairs(tuple(found.candidates))
+    changes = None if found.outcomes is None else changes_of(found.outcomes, found.candidates)
+    if order.step == "changes":
+        return [float(each) for each in pairs.first_of(changes)]
+    if len(order.spreads) != len(pairs.all):
+        raise MessageError(f"{len(order.spreads)} spreads of {len(pairs.all)} pairs")
+    return [float(each) for each in pairs.second_of(changes, order.spreads)]
+
+
+def _judged(folds: Folds, received: Sequence[Parameters]) -> Judged:
+    """Return how the candidates did; of one look at the same models it is worked out once."""
+    site, piece = folds.site, f"pilot-judged-{folds.site.settings.seed}.json"
+    models = [digest_of(messages.together(received)), folds.order.round]
+    kept = site.keeper.read(piece)
+    known = json.loads(kept) if kept else {}
+    if known.get("models") == models:
+        return _from_json(known)
+    found = judged(folds, received)
+    site.keeper.write(piece, json.dumps(_to_json(found) | {"models": models}).encode())
+    return found
+
+
+def _to_json(found: Judged) -> dict[str, Any]:
+    of = found.outcomes
+    outcomes = None if of is None else [of.values.tolist(), of.covariance.tolist(), of.floor]
+    return {**vars(found), "outcomes": outcomes}
+
+
+def _from_json(value: Mapping[str, Any]) -> Judged:
+    fields = {name: value[name] for name in Judged.__dataclass_fields__}
+    if fields["outcomes"] is not None:
+        values, covariance, floor = fields["outcomes"]
+        fields["outcomes"] = Outcomes(np.array(values), np.array(covariance), floor)
+    return Judged(**fields)
+
+
+def _common(order: PilotCommon) -> InCommon:
+    rows = zip(order.means, order.errors, order.spreads, order.noises, strict=True)
+    pairs = zip(order.ones, order.others, strict=True)
+    of = {pair: AllSites(order.sites, *row) for pair, row in zip(pairs, rows, strict=True)}
+    return InCommon(order.best, of, Played(order.round, {FEDAVG: order.rise}))
+
+
+def _report(
+    site: Site,
+    order: PilotCommon,
+    found: Judged,
+    told: SiteTold | None,
+    releases: bool,
+    seconds: float,
+) -> PilotTold:
+    changes: Sequence[tuple[str, float, Change, float]] = []
+    if told is not None and releases:
+        changes = [(e.candidate, e.value, e.change, e.measured) for e in told.changes]
+    return PilotTold(
+        site=site.name,
+        round=order.round,
+        verdict=str(Verdict.NOTHING if told is None else told.verdict),
+        about=FEDAVG if told is None else told.about,
+        recommended=LOCAL if told is None else told.recommended,
+        metric=found.metric,
+        held_out=found.held_out,
+        units=found.units,
+        needed=told.needed if told is not None and releases else 0,
+        candidates=[name for name, _, _, _ in changes],
+        alone=(told.alone or 0.0) if told is not None and releases else 0.0,
+        values=[value for _, value, _, _ in changes],
+        changes=[change.change for _, _, change, _ in changes],
+        errors=[change.error for _, _, change, _ in changes],
+        measured=[measured for _, _, _, measured in changes],
+        seconds=seconds,
+    )

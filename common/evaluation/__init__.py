@@ -1,0 +1,1 @@
+"""Evaluation: arithmetic of what is told of held-out rows."""

@@ -1,0 +1,172 @@
+"""Telling: what a site hears, from its own rows and from what all sites have in common.
+
+A trap: the largest of several noisy figures is too large. So every change is shrunk over the sites
+(:mod:`common.pilot.shrinkage`), and what shares less, or what is best for all, is left only for
+what is better by more than a standard error (the rule of Breiman et al. 1984 for trees): of several
+rules the one of least regret on recorded federations (docs/results/pilot.md).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from common.pilot.forecast import Played
+from common.pilot.messages import FEDAVG, LOCAL
+from common.pilot.outcomes import Change, Outcomes
+from common.pilot.shrinkage import AllSites, shrunk
+from common.pilot.verdicts import Verdict, judge
+
+__all__ = ["CandidateChange", "InCommon", "SiteTold", "best_of", "changes_of", "told_site"]
+
+_SMALL = 0.5
+"""Points, the least change that rows are asked for to tell."""
+
+Pair = tuple[str, str]
+"""A candidate and another that it is compared with."""
+
+
+@dataclass(frozen=True)
+class InCommon:
+    """What is known of all sites together.
+
+    Attributes:
+        best: the candidate that is best for the federation.
+        changes: by pair of candidates, what the sites' changes from the second to the first have in
+            common; a pair that is missing is not shrunk.
+        played: how far the pilot is, from which final changes are forecast.
+    """
+
+    best: str
+    changes: Mapping[Pair, AllSites]
+    played: Played
+
+
+@dataclass(frozen=True)
+class CandidateChange:
+    """What a candidate changes at a site against training alone."""
+
+    candidate: str
+    value: float
+    """Of the metric, as measured."""
+    change: Change
+    """Forecast, from what was measured and shrunk."""
+    measured: float
+    """In points."""
+
+
+@dataclass(frozen=True)
+class SiteTold:
+    """What a site that has rows to judge by is told."""
+
+    verdict: Verdict
+    about: str
+    """The candidate that the verdict is about."""
+    recommended: str
+    alone: float | None
+    """The metric of training alone; None: the site keeps it."""
+    needed: int
+    """Units that it would take to tell; 0 where it can be told, or by no number of them."""
+    changes: tuple[CandidateChange, ...]
+
+
+def best_of(candidates: Sequence[str], means: Mapping[str, Change], played: Played) -> str:
+    """Return the candidate of the largest lower bound over all sites, the first in a tie.
+
+    The bound lies a standard error of these sites' rows below: what training leaves open is not in
+    it, for it lies on both sides alike, and would make nearly everybody train alone.
+
+    Args:
+        candidates: all of them, the one that shares least first.
+        means: of each but training alone, its mean change against that, as measured.
+        played: how far the pilot is.
+    """
+    lows = {LOCAL: 0.0}
+    for name, mean in means.items():
+        lows[name] = _low(played.extrapolated(mean, name, LOCAL))
+    return max(candidates, key=lambda name: lows.get(name, -math.inf))
+
+
+def _low(of: Change) -> float:
+    return of.change - of.error
+
+
+def changes_of(outcomes: Outcomes, candidates: Sequence[str]) -> dict[Pair, Change]:
+    """Return a site's change from every one of its candidates to every other."""
+    return {
+        (one, other): outcomes.difference(i, j)
+        for i, one in enumerate(candidates)
+        for j, other in enumerate(candidates)
+        if i != j
+    }
+
+
+def told_site(
+    outcomes: Outcomes, candidates: Sequence[str], units: int, common: InCommon
+) -> SiteTold:
+    """Return what a site is told of its candidates.
+
+    Args:
+        outcomes: of them, on its rows.
+        candidates: their names.
+        units: rows, or groups of rows, that it judges by.
+        common: what all sites have in common.
+    """
+    measured = {
+        pair: shrunk(own, common.changes[pair]) if pair in common.changes else own
+        for pair, own in changes_of(outcomes, candidates).items()
+    }
+    changes = {pair: common.played.forecast(own, *pair) for pair, own in measured.items()}
+    usual = common.best if common.best in candidates else LOCAL
+    recommended = usual
+    if usual == common.best:
+        recommended = _deviation(
+            usual,
+            {
+                pair[0]: common.played.extrapolated(own, *pair)
+                for pair, own in measured.items()
+                if pair[1] == usual
+            },
+        )
+    about = FEDAVG if recommended == LOCAL else recommended
+    alone = candidates.index(LOCAL)
+    return SiteTold(
+        verdict=judge(changes[about, LOCAL]),
+        about=about,
+        recommended=recommended,
+        alone=float(outcomes.values[alone]),
+        needed=_needed(
+            measured[about, LOCAL],
+            changes[about, LOCAL],
+            units,
+            *common.played.left_open(about, LOCAL),
+        ),
+        changes=tuple(
+            CandidateChange(
+                name,
+                float(outcomes.values[place]),
+                changes[name, LOCAL],
+                outcomes.difference(place, alone).change,
+            )
+            for place, name in enumerate(candidates)
+            if name != LOCAL
+        ),
+    )
+
+
+def _deviation(best: str, against_best: Mapping[str, Change]) -> str:
+    """Return what a site is recommended: the best for all, unless another is surely better here."""
+    lows = {name: _low(change) for name, change in against_best.items()}
+    better = {name: low for name, low in lows.items() if low > 0}
+    return max(better, key=better.__getitem__) if better else best
+
+
+def _needed(own: Change, told: Change, units: int, width: float, left_open: float) -> int:
+    """Return how many units it would take to tell a gain from a loss; 0: no number of them.
+
+    The square of an error of rows falls with their number, and what training leaves open does not.
+    """
+    small = max(abs(told.change), _SMALL)  # a smaller change is none to speak of
+    allowed = (small / width) ** 2 - left_open
+    if judge(told) is not Verdict.UNCERTAIN or allowed <= 0:
+        return 0
+    return math.ceil(units * max(own.error**2 / allowed, 1) * 1.05)

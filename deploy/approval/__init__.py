@@ -1,0 +1,1 @@
+"""Approval of code: bundles, what a site says of them, the SuperNode that holds to it."""

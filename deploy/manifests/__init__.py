@@ -1,0 +1,1 @@
+"""Manifests: what keeps a server and its sites running, by systemd, compose or Kubernetes."""

@@ -1,0 +1,1 @@
+"""Figures of a running federation, as Prometheus reads them; none is of a row."""

@@ -1,0 +1,138 @@
+"""Pre-processing: what grouping by labels costs before the training, against the number of clients.
+
+Figure 7 of Pereira et al. (appendix B): SimClust and RepClust with G = rho groups, as many as train
+in a round, and with G = L / rho, for L clients. A client's share is sending its histogram, by the
+radio model; the server's is the clustering, repeated until it has taken a second.
+
+    python -m deploy.papers.pre_processing --output ~/pre-processing
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from common.power import CodeCarbonSource, own_share
+from common.radio import transmission_joules
+from common.seeds import generator
+from deploy.papers.experiment import experiment_parser, write_page
+from server_app.clustering import algorithms
+from server_app.dissimilarity import FloatArray
+from server_app.report import drawing
+
+RHO = 10
+CLASSES = 10
+ALPHA = 1.0
+"""Of the Dirichlet distribution of a client's labels."""
+CLIENTS = (20, 50, 100, 200, 500, 1000)
+_LEAST_SECONDS = 1.0  # of repetitions that are measured together: readings resolve no less
+
+Group = Callable[[FloatArray, int, np.random.Generator], object]
+METHODS: dict[str, Group] = {
+    "SimClust": algorithms.symmetric_kl_k_means,
+    "RepClust": algorithms.repulsive,
+}
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one grouping, means over repetitions and seeds."""
+
+    method: str
+    clients: int
+    groups: int
+    seconds: float
+    """Of a processor."""
+    joules: float
+    """Of the server."""
+
+
+def groups_of(clients: int) -> dict[str, int]:
+    """Return the two numbers of groups that the figure has, by their names."""
+    return {"G = rho": RHO, "G = L / rho": clients // RHO}
+
+
+def cost(method: str, clients: int, groups: int, seed: int, source: CodeCarbonSource) -> Cost:
+    """Measure one grouping of clients whose label shares are drawn from a seed."""
+    rng = generator(seed, "pre-processing", clients)
+    shares = rng.dirichlet(np.full(CLASSES, ALPHA), size=clients)
+    METHODS[method](shares, groups, rng)  # the first call of a process pays for its imports
+    times = 0
+    source.read()
+    began = time.process_time()
+    while (seconds := time.process_time() - began) < _LEAST_SECONDS:
+        METHODS[method](shares, groups, rng)
+        times += 1
+    reading = source.read()
+    joules = reading.joules * own_share(seconds, reading.busy_seconds)
+    return Cost(method, clients, groups, seconds / times, joules / times)
+
+
+def sending(clients: int) -> float:
+    """Return the joules of all clients' sending of a histogram: rho_i of each class."""
+    return clients * transmission_joules(CLASSES)
+
+
+def tables(found: dict[tuple[str, str, int], Cost], sizes: tuple[int, ...]) -> str:
+    """Return server's joules and seconds of each grouping, and the clients' joules."""
+    columns = [(method, name) for method in METHODS for name in groups_of(0)]
+    heads = " | ".join(f"{method}, {name}" for method, name in columns)
+    lines = [f"| L | all clients' sending (J) | {heads} |", "|---:" * (2 + len(columns)) + "|"]
+    for clients in sizes:
+        cells = [found[method, name, clients] for method, name in columns]
+        texts = " | ".join(f"{cell.joules:.3g} J, {cell.seconds:.3g} s" for cell in cells)
+        lines.append(f"| {clients} | {sending(clients):.3g} | {texts} |")
+    return "\n".join(lines)
+
+
+def picture(found: dict[tuple[str, str, int], Cost], sizes: tuple[int, ...]) -> Figure:
+    """Return server's and clients' joules against the number of clients, both axes by powers."""
+    figure = Figure(figsize=(drawing.WIDE, 4.2), layout="constrained")
+    axes = figure.subplots()
+    marks = iter("osD^")
+    for number, method in enumerate(METHODS):
+        for name, line in zip(groups_of(0), ("-", "--"), strict=True):
+            joules = [found[method, name, clients].joules for clients in sizes]
+            style = {"color": drawing.cluster_color(number), "ls": line, "marker": next(marks)}
+            axes.plot(sizes, joules, label=f"{method}, {name}", **style)  # type: ignore[arg-type]
+    sent = [sending(clients) for clients in sizes]
+    axes.plot(sizes, sent, label="sending histograms", color=drawing.GREY, ls=":")
+    axes.set(xscale="log", yscale="log", xlabel="clients", ylabel="joules before the training")
+    axes.set_xticks(sizes, minor=False)
+    axes.minorticks_off()
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.grid(visible=True)
+    axes.legend()
+    return figure
+
+
+def main() -> None:
+    """Measure all, and write table and picture."""
+    parser = experiment_parser(__doc__, seeds=5)
+    parser.add_argument("--most", type=int, default=max(CLIENTS), help="clients, at most")
+    arguments = parser.parse_args()
+    sizes = tuple(clients for clients in CLIENTS if clients <= arguments.most)
+    found: dict[tuple[str, str, int], Cost] = {}
+    source = CodeCarbonSource()
+    for clients in sizes:
+        for method in METHODS:
+            for name, groups in groups_of(clients).items():
+                each = [
+                    cost(method, clients, groups, seed, source) for seed in range(arguments.seeds)
+                ]
+                seconds = float(np.mean([one.seconds for one in each]))
+                joules = float(np.mean([one.joules for one in each]))
+                found[method, name, clients] = Cost(method, clients, groups, seconds, joules)
+                print(f"{method}, {name}, {clients} clients: {joules:.3g} J", flush=True)
+    said = f"Joules {source.label}, {source.description}."
+    source.close()
+    with drawing.style():
+        document = drawing.svg(picture(found, sizes), "Energy before training by clients")
+    write_page(arguments.output, f"{said}\n\n{tables(found, sizes)}", document)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""A site's warm process: what every message needs, imported once."""

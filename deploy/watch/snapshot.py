@@ -1,0 +1,238 @@
+"""Snapshot: what the live page shows of a run, read from its folder as that grows."""
+
+import json
+import math
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from server_app.record.energy_figures import Curve
+from server_app.record.format import AskingFile, ClientLine, RoundLine
+from server_app.record.recorded_run import RecordedRun
+from server_app.record.run_status import RUNNING, read_status
+from server_app.report import words as say
+from server_app.report.drawing import cluster_color
+from server_app.report.first_screen import facts, lead
+
+__all__ = ["ENDED", "Followed"]
+
+ENDED = ("finished", "failed", "interrupted")
+WAITING = "waiting"
+"""Of a run that has not begun."""
+
+_CURVE_POINTS = 50_000  # of single sites that a browser is sent; of more, clusters alone
+_RECENT = 10  # rounds that tell how long the others will take
+_OK = (None, "ok")
+_DOING = {
+    "train": "training", "loss": "telling a loss", "rehearse": "rehearsing", "choose": "choosing",
+    "share": "sharing keys", "mask": "masking", "agree": "agreeing on who is left",
+    "unmask": "unmasking", "evaluate": "evaluating", "fine-tune": "fine-tuning",
+    "score-counts": "counting scores", "final-evaluation": "evaluating at the end",
+}  # fmt: skip
+"""What a site does in a phase of ``clients.jsonl``."""
+
+
+@dataclass
+class _SiteLines:
+    """What ``clients.jsonl`` says of each site, read on from where the last reading ended."""
+
+    accuracy: dict[str, dict[int, float]] = field(default_factory=dict)
+    joules: dict[str, float] = field(default_factory=dict)
+    _offset: int = 0
+    _inode: int = 0
+
+    def read(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                found = path.stat()
+                if found.st_ino != self._inode or found.st_size < self._offset:
+                    self.accuracy, self.joules = {}, {}  # a resumed run wrote it anew
+                    self._offset, self._inode = 0, found.st_ino
+                file.seek(self._offset)
+                text = file.read()
+        except FileNotFoundError:
+            return
+        whole = text[: text.rfind(b"\n") + 1]
+        self._offset += len(whole)
+        for entry in whole.splitlines():
+            try:
+                self._take(ClientLine.from_json(json.loads(entry)))
+            except ValueError:  # cut off by a crash
+                continue
+
+    def _take(self, line: ClientLine) -> None:
+        if line.joules is not None and math.isfinite(line.joules):
+            self.joules[line.site] = self.joules.get(line.site, 0.0) + line.joules
+        told = line.accuracy
+        evaluated = line.phase == "evaluate" and line.verdict in _OK
+        if evaluated and told is not None and math.isfinite(told):
+            self.accuracy.setdefault(line.site, {})[line.round] = told
+
+
+@dataclass(frozen=True)
+class _Pace:
+    """How long the rounds to come will take, by the last ones."""
+
+    left: int = 0
+    """Rounds to come."""
+    seconds: tuple[float, ...] = ()
+    """Of the last rounds."""
+    since: float = 0.0
+    """When the last one was seen."""
+
+    def seconds_left(self) -> float | None:
+        """Return the seconds to the planned end; None: not known, or nothing is left."""
+        known = [each for each in self.seconds if math.isfinite(each)]
+        if not known or self.left <= 0:
+            return None
+        return max(0.0, self.left * float(np.mean(known)) - (time.time() - self.since))
+
+
+class Followed:
+    """A run's folder, which need not be there yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lines = _SiteLines()
+        self._seen: tuple[object, ...] = ()
+        self._last: dict[str, Any] = {}
+        self._pace = _Pace()
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return what there is to show, as JSON has it; null is a number that is not known."""
+        try:
+            status = read_status(self.folder)
+        except OSError:
+            return {"state": WAITING, "name": self.folder.name, "folder": str(self.folder)}
+        seen = status, *map(_stamp, self._files())
+        if seen != self._seen:  # to read a long run each second would take a core
+            self._lines.read(self.folder / ClientLine.FILE)
+            self._last = self._shown(RecordedRun.read(self.folder))
+            self._seen = seen
+        asking = self._asking() if status.state == RUNNING else None
+        return self._last | {"seconds_left": self._pace.seconds_left(), "asking": asking}
+
+    def _asking(self) -> dict[str, Any] | None:
+        """Return what the round that goes on waits for; None: nothing, or it is not known."""
+        try:
+            text = (self.folder / AskingFile.FILE).read_bytes()
+            asking = AskingFile.from_json(json.loads(text))
+        except (OSError, ValueError):
+            return None
+        return {
+            "round": asking.round,
+            "doing": _DOING.get(asking.phase, asking.phase),
+            "sites": list(asking.sites),
+        }
+
+    def _files(self) -> list[Path]:
+        names = (RoundLine.FILE, ClientLine.FILE, "results.json", "clusters.json", "report.html")
+        return [self.folder / name for name in names]
+
+    def _shown(self, run: RecordedRun) -> dict[str, Any]:
+        rounds = [line for line in run.rounds if line.has_result]
+        last = run.rounds[-1] if run.rounds else None
+        done, planned = run.status.round or 0, run.status.rounds or 0
+        recent = tuple(say.seconds(line) for line in run.rounds[-_RECENT:])
+        left = 0 if run.state in ENDED else planned - done
+        self._pace = _Pace(left, recent, time.time())
+        return {
+            "state": run.state,
+            "name": run.name,
+            "folder": str(self.folder.absolute()),
+            "error": run.status.error,
+            "lead": lead(run),
+            "round": done,
+            "rounds": planned,
+            "facts": [{"label": f.label, "value": f.value, "note": f.note} for f in facts(run)],
+            "curves": self._curves(run, rounds),
+            "joules": _joules(run),
+            "sites": self._sites(run, last),
+            "last": last.round if last else None,
+            "missing": list(last.missing) if last else [],
+        }
+
+    def _curves(self, run: RecordedRun, rounds: list[RoundLine]) -> dict[str, Any]:
+        numbers = sorted({line.round for line in rounds})
+        by_round = {line.round: line for line in rounds}
+        told = self._lines.accuracy
+        lines = [_line("all sites", None, None, [_known(by_round[n].accuracy) for n in numbers])]
+        clusters: dict[int, list[str]] = {}
+        for site in told:
+            clusters.setdefault(run.cluster_of.get(site, -1), []).append(site)
+        if len(clusters) > 1:
+            for cluster, members in sorted(clusters.items()):
+                means = [_mean([told[s][n] for s in members if n in told[s]]) for n in numbers]
+                name = f"cluster {cluster}" if cluster >= 0 else "no cluster"
+                lines.append(_line(name, cluster, None, means))
+        small = len(told) * len(numbers) <= _CURVE_POINTS
+        for site in sorted(told) if small else ():
+            cluster = run.cluster_of.get(site, -1)
+            values = [_known(told[site].get(n, math.nan)) for n in numbers]
+            lines.append(_line(site, cluster, site, values))
+        return {"rounds": numbers, "lines": lines, "whole": small}
+
+    def _sites(self, run: RecordedRun, last: RoundLine | None) -> list[dict[str, Any]]:
+        trained = Counter(site for line in run.by_round.values() for site in line.trained or ())
+        doing: dict[str, str] = {}
+        if last is not None:
+            doing |= dict.fromkeys(last.missing, "no reply")
+            doing |= {entry.site: f"rejected: {entry.reason}" for entry in last.rejected}
+            failed = {*last.missing, *(entry.site for entry in last.rejected)}
+            for site in last.trained or ():
+                doing[site] = "trained, no evaluation" if site in failed else "trained"
+        sites = run.ordered_sites
+        return [
+            {
+                "site": site,
+                "cluster": cluster if cluster >= 0 else None,
+                "color": cluster_color(cluster),
+                "accuracy": _known(_latest(self._lines.accuracy.get(site, {}))),
+                "doing": doing.get(site, "not asked"),
+                "trained": trained.get(site, 0),
+                "joules": _known(self._lines.joules.get(site, math.nan)),
+            }
+            for site, cluster in zip(sites.names, sites.clusters.tolist(), strict=True)
+        ]
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_size, found.st_mtime_ns
+
+
+def _joules(run: RecordedRun) -> dict[str, Any]:
+    """Return the joules until the end of each round, without evaluation."""
+    try:
+        curve = Curve.of(run.rounds)
+    except ValueError:  # lines that were lost
+        return {"rounds": [], "lines": []}
+    values = [_known(joules) for joules in curve.joules.tolist()]
+    return {"rounds": curve.rounds.tolist(), "lines": [_line("so far", None, None, values)]}
+
+
+def _line(
+    name: str, cluster: int | None, site: str | None, values: list[float | None]
+) -> dict[str, Any]:
+    color = None if cluster is None else cluster_color(cluster)
+    return {"name": name, "cluster": cluster, "site": site, "color": color, "values": values}
+
+
+def _latest(accuracies: Mapping[int, float]) -> float:
+    return accuracies[max(accuracies)] if accuracies else math.nan
+
+
+def _mean(values: list[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _known(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None

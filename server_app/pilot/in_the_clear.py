@@ -1,0 +1,191 @@
+"""Pilot in the clear: the server averages the sites' models itself, and sees their figures."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from flwr.app import Message
+
+from common import messages
+from common.errors import MessageError, RoundError
+from common.messages import Order, Parameters, Template
+from common.pilot.forecast import Played
+from common.pilot.messages import PILOT_LOOK, PILOT_TRAIN, PilotLook, PilotOrder, PilotTrained
+from server_app.averaging import average
+from server_app.pilot.answer import LookAnswer, PilotAnswer
+from server_app.pilot.candidates import Candidates, SharedModel
+from server_app.rounds.attempt import Federation
+from server_app.rounds.exchange import Exchange
+from server_app.rounds.guard import Asked, refuse_error
+from server_app.rounds.roster import Roster
+
+__all__ = ["ATTEMPTS", "Exchanges", "FoldModels", "InTheClear", "RoundPlayed"]
+
+log = logging.getLogger("coterie")
+
+T = TypeVar("T")
+
+FoldModels = Mapping[SharedModel, list[Parameters]]
+"""Of each model that sites share, the one of every fold."""
+
+ATTEMPTS = 2
+
+_Trained = tuple[PilotTrained, list[dict[str, np.ndarray]]]
+
+
+@dataclass(frozen=True)
+class RoundPlayed:
+    """What a round gave."""
+
+    models: dict[SharedModel, list[Parameters]]
+    right: list[float]
+    """Share of all rows held out that the models, as they were sent, got right; by candidate."""
+
+
+class Exchanges(Protocol):
+    """How a pilot's rounds and looks reach the sites."""
+
+    def train(self, number: int, models: FoldModels) -> RoundPlayed:
+        """Return the models after one more round.
+
+        Raises:
+            RoundError: no usable answer, twice.
+        """
+        ...
+
+    def look(self, played: Played, models: FoldModels) -> LookAnswer:
+        """Return what the sites say of the models after a round."""
+        ...
+
+
+@dataclass(frozen=True)
+class InTheClear:
+    """Every site's models and figures reach the server.
+
+    Attributes:
+        federation: everybody, and how they are reached.
+        candidates: that are played.
+        folds: of each site's rows.
+        full: rounds that a site's own models are trained for.
+        template: of a model.
+    """
+
+    federation: Federation
+    candidates: Candidates
+    folds: int
+    full: int
+    template: Template
+
+    @property
+    def roster(self) -> Roster:
+        """Everybody."""
+        return self.federation.roster
+
+    def train(self, number: int, models: FoldModels) -> RoundPlayed:
+        """Return the models after one more round."""
+        told = self._ask(PILOT_TRAIN, number, models, self._inspect_training)
+        rows = sum(report.held_out for report, _ in told.values())
+        right = dict.fromkeys(self.candidates.shared, 0.0)
+        for client, (report, _) in told.items():
+            # a candidate that a site does not have is training alone there, and moves nothing
+            for (name, _), value in zip(self._shared(client), report.values, strict=True):
+                right[name] += value * report.held_out
+        averages = {model: self._averaged(model, before, told) for model, before in models.items()}
+        return RoundPlayed(averages, [value / max(rows, 1) for value in right.values()])
+
+    def look(self, played: Played, models: FoldModels) -> LookAnswer:
+        """Return what the sites say of the models after a round."""
+        looks = self._ask(PILOT_LOOK, played.rounds, models, self._inspect_look)
+        return PilotAnswer(self.roster.names, self.candidates, looks, played)
+
+    def _shared(self, client: int) -> tuple[SharedModel, ...]:
+        return self.candidates.shared_by(client)
+
+    def _averaged(
+        self, model: SharedModel, before: list[Parameters], told: Mapping[int, _Trained]
+    ) -> list[Parameters]:
+        """Return each fold's average over the sites that share a model, by their rows."""
+        averages = []
+        for k in range(self.folds):
+            fitted, weights = [], []
+            for client, (_, models) in told.items():
+                shared = self._shared(client)
+                if model in shared:
+                    fitted.append(models[shared.index(model) * self.folds + k])
+                    weights.append(self.roster.num_examples[client])
+            averages.append(average(fitted, np.array(weights)) if fitted else before[k])
+        return averages
+
+    def _ask(
+        self, kind: str, number: int, models: FoldModels, inspect: Callable[[Message, Asked], T]
+    ) -> dict[int, T]:
+        """Return what each site answers; those without a usable answer are named and missing."""
+        for attempt in range(1, ATTEMPTS + 1):
+            exchange = self._exchange(kind, number, attempt, models)
+            replies = self.federation.grid.send_and_receive(
+                exchange.outgoing(), timeout=self.federation.timeout
+            )
+            answers = exchange.answers(replies, inspect)
+            for each in answers:
+                if each.value is None:
+                    name = self.roster.names[each.client]
+                    log.warning("pilot, round %d: nothing from %s: %s", number, name, each.verdict)
+            found = {each.client: each.value for each in answers if each.value is not None}
+            if found:
+                return found
+        raise RoundError(
+            f"round {number} of the pilot: no usable answer in {ATTEMPTS} attempts; "
+            f"{self.roster.names[answers[0].client]}: {answers[0].verdict}"
+        )
+
+    def _exchange(self, kind: str, number: int, attempt: int, models: FoldModels) -> Exchange:
+        """Return the exchange that sends each site the models that it shares."""
+        of_sites = [self._shared(client) for client in range(len(self.roster))]
+        kinds = list(dict.fromkeys(of_sites))
+        contents = [
+            messages.content(
+                PilotOrder(number, self.folds, [name for name, _ in shared], self.full),
+                messages.encode_arrays(
+                    messages.together([fold for model in shared for fold in models[model]])
+                ),
+            )
+            for shared in kinds
+        ]
+        orders = [Order(number, attempt, place) for place in range(len(kinds))]
+        sent = {client: kinds.index(shared) for client, shared in enumerate(of_sites)}
+        return Exchange(self.roster, kind, contents, orders, sent)
+
+    def _inspect_training(self, reply: Message, asked: Asked) -> _Trained:
+        refuse_error(reply)
+        report = PilotTrained.decode(reply.content)
+        self._check(report, asked)
+        shared, rows = self._shared_by(asked), asked.site.num_examples
+        if len(report.values) != len(shared) or not 0 <= report.held_out <= rows:
+            raise MessageError(f"{len(report.values)} values on {report.held_out} rows")
+        arrays = messages.decode_arrays(messages.arrays_of(reply.content))
+        models = messages.apart(arrays, len(shared) * self.folds)
+        for model in models:
+            messages.check_arrays(model, self.template)
+        return report, models
+
+    def _inspect_look(self, reply: Message, asked: Asked) -> PilotLook:
+        refuse_error(reply)
+        report = PilotLook.decode(reply.content)
+        self._check(report, asked)
+        client = self.roster.names.index(asked.site.site)
+        if tuple(report.candidates) != self.candidates.of_site(client):
+            raise MessageError(f"judged {report.candidates}")
+        if not 0 <= report.units <= report.held_out <= asked.site.num_examples:
+            raise MessageError(f"{report.units} units of {report.held_out} rows")
+        return report
+
+    def _check(self, report: PilotTrained | PilotLook, asked: Asked) -> None:
+        if report.site != asked.site.site:
+            raise MessageError(f"signed {report.site!r}")
+        if report.round != asked.order.round:
+            raise MessageError(f"stale: of round {report.round}, asked for {asked.order.round}")
+
+    def _shared_by(self, asked: Asked) -> tuple[SharedModel, ...]:
+        return self._shared(self.roster.names.index(asked.site.site))

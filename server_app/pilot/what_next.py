@@ -1,0 +1,103 @@
+"""Next step after a pilot: what to do now, in a sentence, and the command for it."""
+
+import shlex
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from common.config import Settings
+from common.pilot.messages import LOCAL
+from common.pilot.verdicts import Verdict
+from server_app.pilot.candidates import Candidates
+from server_app.record.pilot_format import PilotSite
+
+__all__ = ["NextStep", "next_step"]
+
+_FEWEST = 2
+"""Sites that something is to be trained together for."""
+_SERVER = "provision/server"
+_OWN_FILES = "own-files"
+"""The data set of a precheck of files, which are not settings of its run."""
+
+
+@dataclass(frozen=True)
+class NextStep:
+    """What to do now."""
+
+    words: str
+    command: str
+
+
+@dataclass(frozen=True)
+class _Commands:
+    """The commands that begin from a run's settings.
+
+    Attributes:
+        settings: of the run that played the pilot.
+        folder: of that run.
+        simulated: whether the sites are part of this process.
+    """
+
+    settings: Settings
+    folder: Path
+    simulated: bool
+
+    def train(self, words: Sequence[str]) -> str:
+        here = self.simulated and self.settings.dataset != _OWN_FILES
+        rounds = Settings.model_fields["num_server_rounds"].default
+        more = (*words, "pilot=false", f"num-server-rounds={rounds}", "name=trained")
+        return self._of("coterie simulate" if here else f"coterie submit {_SERVER}", more)
+
+    def look_again(self, words: Sequence[str]) -> str:
+        files = " FILES..." if self.settings.dataset == _OWN_FILES else ""
+        begin = f"coterie precheck{files}" if self.simulated else f"coterie submit {_SERVER}"
+        return self._of(begin, words)
+
+    def _of(self, begin: str, words: Sequence[str]) -> str:
+        return f"{begin} --config {shlex.quote(str(self.folder / 'config.toml'))} {' '.join(words)}"
+
+
+def next_step(
+    sites: Sequence[PilotSite],
+    candidates: Candidates,
+    best: str,
+    rounds_left: int,
+    settings: Settings,
+    folder: Path,
+    *,
+    simulated: bool,
+) -> NextStep:
+    """Return what follows from what the sites are told.
+
+    Args:
+        sites: what each of them is told.
+        candidates: that were played.
+        best: the candidate that is best for the federation.
+        rounds_left: that shared models could still be trained for.
+        settings: of the run.
+        folder: of the run.
+        simulated: whether the sites are part of this process.
+    """
+    commands = _Commands(settings, folder, simulated)
+    told = Counter(site.recommended for site in sites if site.recommended != LOCAL)
+    chosen = Counter({name: count for name, count in told.items() if count >= _FEWEST})
+    way = best if best in chosen else next((name for name, _ in chosen.most_common(1)), LOCAL)
+    if way != LOCAL:
+        who = "" if chosen[way] == len(sites) else f", for {chosen[way]} of {len(sites)} sites"
+        verdicts = {site.verdict for site in sites if site.recommended == way}
+        doubt = "" if Verdict.BENEFICIAL in verdicts else " It is the best guess: no gain is sure."
+        words = f"Train {candidates.words(way)}{who}.{doubt}"
+        return NextStep(words, commands.train(candidates.settings(way)))
+    if all(site.verdict == Verdict.DETRIMENTAL for site in sites):
+        return NextStep("Let each site train alone.", commands.train(candidates.settings(LOCAL)))
+    if rounds_left:
+        full = Settings.model_fields["num_server_rounds"].default
+        return NextStep(
+            "Train nothing together yet. A pilot of more rounds tells more.",
+            commands.look_again([f"pilot-rounds={full}"]),
+        )
+    return NextStep(
+        "Train nothing together yet. See whether the answer stands with other folds.",
+        commands.look_again([f"seed={settings.seed + 1}"]),
+    )

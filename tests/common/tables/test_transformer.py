@@ -1,0 +1,125 @@
+"""Transformers: scikit-learn's own, made of what is kept as JSON."""
+
+import pickle
+
+import messy_hospitals
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.preprocessing import StandardScaler
+
+from common.data.datasets import load_site_file
+from common.data.preprocessing import Preprocessing
+from common.errors import DataError
+from common.tables.checking import check_files
+from common.tables.fitting import FittedTable
+from common.tables.reading import of_frame
+from common.tables.table_schema import TableSchema
+from common.tables.transformer import column_transformer
+
+
+def raw(path, separator):
+    return pd.read_csv(path, sep=separator, dtype=str, keep_default_na=False)
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory):
+    """A hospital's raw rows, and how they are prepared, as it was kept."""
+    folder = tmp_path_factory.mktemp("hospitals")
+    files = messy_hospitals.write(folder)
+    schema = folder / "schema.toml"
+    schema.write_text(check_files(files).proposal.complete().to_toml())
+    own = load_site_file(files[1], name="hearts", site="south", table_schema=schema)
+    kept = Preprocessing.parse(own.preprocessing.to_json(), source="kept")
+    return raw(files[1], ";"), kept, own
+
+
+def test_the_pipeline_prepares_messy_rows_as_the_training_did(hospital):
+    frame, kept, own = hospital
+    pipeline = pickle.loads(pickle.dumps(kept.pipeline()))
+    frame = frame[frame[kept.table.table_schema.label.name].isin(own.class_names)]
+    found = pipeline.transform(frame[frame.columns[::-1]])
+    features = kept.table.new_features(of_frame(frame))
+    mean, scale = np.array(kept.mean), np.array(kept.scale)
+    np.testing.assert_allclose(found, (features - mean) * scale, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(found, kept.prepared(features), rtol=1e-6, atol=1e-6)
+    # what it is made of is scikit-learn's, fitted on the training rows
+    rows = {row.tobytes() for row in np.concatenate([own.train_x, own.test_x])}
+    assert len(rows & {row.tobytes() for row in kept.prepared(features)}) == len(rows)
+    names = pipeline[:-1].get_feature_names_out()
+    assert [*names] == [name.replace("=", "_") for name in kept.columns]
+
+
+CELLS = {
+    "age": ["51", " 7,5", "?", "-2e1", "1e9", "0", ""],
+    "ward": ["north", "N", "west", "?", "missing", "1.0", ""],
+    "code": ["01", "2", "1.0", "", "2", "1", "?"],
+    "sick": ["Yes", "no", "", "1", "TRUE", "f", "0"],
+    "day": ["01.02.1999", "3.4.2010", "", "29.02.2000", "?", "1.1.1970", "31.12.1969"],
+    "y": ["no", "yes", "no", "yes", "no", "yes", "no"],
+}
+KINDS = {
+    "age": {"kind": "number", "clip-low": -5, "clip-high": 1e6},
+    "ward": {
+        "kind": "category",
+        "categories": ["west", "north", "missing", "1"],
+        "same": {"N": "north"},
+    },
+    "code": {"kind": "category", "categories": ["2", "1"], "encode": "ordinal"},
+    "sick": {"kind": "yes/no"},
+    "day": {"kind": "date", "date": ["%Y-%m-%d", "%d.%m.%Y"]},
+}
+
+
+@pytest.mark.parametrize("numbers", ["median", "most-frequent", "constant"])
+@pytest.mark.parametrize("values", ["category", "most-frequent", "constant"])
+def test_every_kind_and_fill_becomes_what_it_is_by_hand(numbers, values):
+    fills = {
+        "category": {"fill": values} | ({"fill-value": "1"} if values == "constant" else {}),
+        "yes/no": {"fill": "most-frequent"},
+        "number": {"fill": numbers} | ({"fill-value": "0.1"} if numbers == "constant" else {}),
+        "date": {"fill": "median"},
+    }
+    columns = [{"name": n, "missing": ["?"]} | c | fills[c["kind"]] for n, c in KINDS.items()]
+    label = {"name": "y", "kind": "label", "categories": ["no", "yes"]}
+    schema = TableSchema.of({"columns": [*columns, label]}, source="test")
+    frame = pd.DataFrame(CELLS)
+    rng = np.random.default_rng(0)
+    fitted = FittedTable(
+        values=schema.to_values(), fills=(3.25, 1.0, 0.0, 1.0, *rng.normal(size=1))
+    )
+    if values == "category":
+        fitted = fitted.model_copy(update={"fills": (3.25, 4.0, 2.0, 1.0, 7.5)})
+    expected = fitted.new_features(of_frame(frame))
+    np.testing.assert_array_equal(column_transformer(fitted).transform(frame), expected)
+
+
+def test_scaling_is_a_standard_scalers_of_the_training_rows_and_what_never_varied_is_0(tmp_path):
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.normal(1e6, 1, 50), "b": 3.0, "label": np.arange(50) % 2})
+    path = tmp_path / "own.csv"
+    frame.to_csv(path, index=False)
+    own = load_site_file(path, name="x", site="a")
+    pipeline = own.preprocessing.pipeline()
+    new = pd.DataFrame({"b": [3.0, 9.0], "a": [1e6, 1e6 + 2]})
+    found = pipeline.transform(new)
+    assert found[:, 1].tolist() == [0, 0]
+    train = frame["a"][in_training(frame, own)]
+    oracle = StandardScaler().fit(train.to_numpy()[:, None])
+    np.testing.assert_allclose(
+        found[:, 0], oracle.transform(new[["a"]].to_numpy())[:, 0], rtol=1e-7
+    )
+    images = Preprocessing(
+        scaling="common", input_shape=(1, 2, 2), classes=("a", "b"), mean=(0.0,), scale=(1.0,)
+    )
+    with pytest.raises(DataError, match="no table with names"):
+        images.pipeline()
+    with pytest.raises(DataError, match="by figures of their own"):
+        Preprocessing(scaling="site", input_shape=(2,)).pipeline()
+
+
+def in_training(frame, own):
+    """Which rows a site trains on, told by their values."""
+    mean, scale = own.preprocessing.mean[0], own.preprocessing.scale[0]
+    prepared = ((frame["a"] - mean) * scale).to_numpy(np.float32)
+    return np.isin(prepared, own.train_x[:, 0])

@@ -1,0 +1,132 @@
+"""A simulation on two nodes of Ray: the numbers of one process, also where a node is lost."""
+
+import csv
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import commands
+import pytest
+from ray_nodes import QUIET, RayNodes
+
+ROOT = Path(__file__).parents[3]
+WORDS = [
+    *("num-clients=12", "clients-per-round=8", "strategy=random", "local-epochs=3"),
+    *("energy=off", "report=false", "device=cpu"),
+]
+
+
+@pytest.fixture
+def nodes():
+    made = RayNodes()
+    yield made
+    made.close()
+
+
+def begun(folder, *words):
+    command = [sys.executable, "-m", "deploy.cli", "simulate", f"output-dir={folder}"]
+    return subprocess.Popen(
+        [*command, *WORDS, *words],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | QUIET,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def ended(process):
+    """The folder of a run, and all that it said."""
+    said, _ = process.communicate(timeout=500)
+    assert process.returncode == 0, said
+    return Path(re.search(r"^run: (.*)$", said, re.MULTILINE)[1]), said
+
+
+def numbers(run):
+    """All that a run computed: its models' bytes, and its lines but for what time took."""
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    kept = [
+        {key: line[key] for key in ("round", "accuracy", "loss", "train_loss")} for line in lines
+    ]
+    return kept, [path.read_bytes() for path in sorted((run / "models").glob("*.safetensors"))]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", ["fedavg", "ditto"])  # which keeps a model at each site
+def test_two_nodes_one_of_them_killed_give_the_numbers_of_one_process(tmp_path, nodes, objective):
+    words = ["num-server-rounds=60", f"objective={objective}"]
+    one, _ = ended(begun(tmp_path, *words, "workers=1", "name=one"))
+    process = begun(tmp_path, *words, f"cluster={nodes.address}", "name=two")
+    end = time.monotonic() + 300
+    while not any(
+        len(path.read_text().splitlines()) > 5 for path in tmp_path.glob("two-*/rounds.jsonl")
+    ):
+        assert process.poll() is None, process.stdout.read()
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.05)
+    nodes.kill_second()
+    two, said = ended(process)
+    assert "2 of 2 workers are ready" in said
+    assert "a worker was lost" in said
+    assert numbers(two) == numbers(one)
+
+
+def test_a_cluster_that_is_not_there_is_refused_in_a_line(tmp_path):
+    words = ("simulate", f"output-dir={tmp_path}", *WORDS, "cluster=127.0.0.1:9")
+    done = commands.coterie(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert re.search(r"cluster = '127.0.0.1:9': .*refused; start one with ray start", done.stderr)
+    assert len(done.stderr.splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("address", ["localhost", "a b:1", "auto:x", ":1"])
+def test_other_addresses_are_refused(tmp_path, address):
+    done = commands.coterie("simulate", f"cluster={address}", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cluster" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_comparison_over_two_nodes_one_of_them_killed_is_the_same_table(tmp_path, nodes):
+    words = [
+        *("num-clients=4", "num-server-rounds=12", "local-epochs=1", "clients-per-round=2"),
+        *("strategy=random,fedavg", "seed=0..2", "report=false"),
+    ]
+    command = [sys.executable, "-m", "deploy.cli", "compare", *words]
+
+    def compared(folder, *more):
+        return subprocess.Popen(
+            [*command, f"output-dir={folder}", *more],
+            cwd=ROOT,
+            env=os.environ | {"PYTHONPATH": str(ROOT)} | QUIET,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    there = compared(tmp_path / "there", "--cluster", nodes.address)
+    runs = tmp_path / "there" / "comparison" / "runs"
+    end = time.monotonic() + 300
+    while not (len(list(runs.glob("*.claim"))) == 2 and list(runs.glob("*/results.json"))):
+        assert there.poll() is None, there.stdout.read()
+        assert time.monotonic() < end, "it takes too long"
+        time.sleep(0.05)
+    nodes.kill_second()
+    said, _ = there.communicate(timeout=500)
+    assert there.returncode == 0, said
+    here = compared(tmp_path / "here")
+    expected, _ = here.communicate(timeout=500)
+    assert here.returncode == 0, expected
+    assert _accuracies(tmp_path / "there") == _accuracies(tmp_path / "here")
+    assert len(list(runs.glob("*/results.json"))) == 6
+    assert not list(runs.glob("*.claim"))
+
+
+def _accuracies(folder):
+    with (folder / "comparison" / "runs.csv").open() as file:
+        return [(row["method"], row["seed"], row["accuracy"]) for row in csv.DictReader(file)]

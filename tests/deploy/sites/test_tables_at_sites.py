@@ -1,0 +1,84 @@
+"""Messy tables at three real sites: the numbers of a simulation, and of predictions on raw rows."""
+
+import json
+
+import deployments
+import messy_hospitals
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.numpy import load_file
+from small_runs import without_report
+
+from common.config import Settings
+from common.data.site_tables import site_sums, site_table
+from common.tables.checking import check_files
+from common.tables.common_sums import with_common_figures
+from deploy.simulation.grid import simulate
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(4 * deployments.PATIENCE)]
+
+SITES = ("east", "north", "south")
+RUN = {
+    "task": "regression",
+    "dataset": "wards",
+    "strategy": "fedavg",
+    "num-clients": 3,
+    "num-server-rounds": 2,
+    "local-epochs": 2,
+    "metrics": "mae,r2",
+    "bootstrap-resamples": 20,
+    "report": False,
+}
+
+
+def lines(folder, name):
+    return [json.loads(line) for line in (folder / name).read_text().splitlines()]
+
+
+def test_regression_at_real_sites_is_that_of_a_simulation_and_of_predictions(tmp_path):
+    files = {path.name.partition(".")[0]: path for path in messy_hospitals.write(tmp_path)}
+    files = {site: files[site] for site in SITES}
+    schema = check_files([*files.values()], "pressure").proposal.complete()
+    sums = [site_sums(file, schema, site=site, test_fraction=0.2) for site, file in files.items()]
+    path = tmp_path / "common.toml"
+    path.write_text(with_common_figures(schema, sums).to_toml())
+    (tmp_path / "sites").mkdir()
+    with deployments.deployment(tmp_path / "sites") as running:
+        own = {"dataset": "wards", "device": "cpu", "table-schema": str(path)}
+        running.provision({site: {"data-path": str(file)} for site, file in files.items()}, own)
+        running.serve()
+        running.coterie("register", running.server)
+        for site in SITES:
+            running.start_site(site)
+        deployed = running.run(*(f"{key}={value}" for key, value in RUN.items()))
+        said = {}
+        for site, file in files.items():
+            config, out = running.folder / site / "site.toml", tmp_path / f"{site}-said.csv"
+            running.coterie("predict", deployed, file, "--site", config, "--output", out)
+            said[site] = pd.read_csv(out)["prediction"].to_numpy()
+
+    tables = ",".join(map(str, files.values()))
+    changes = {"dataset": tables, "table-schema": str(path), "device": "cpu", "workers": 1}
+    with without_report():
+        simulated = simulate(
+            Settings.parse(RUN | changes | {"num-clients": 0, "output-dir": str(tmp_path / "one")})
+        )
+    first, second = (load_file(run / "models/model-0.safetensors") for run in (deployed, simulated))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    for one, other in zip(
+        lines(deployed, "rounds.jsonl"), lines(simulated, "rounds.jsonl"), strict=True
+    ):
+        for key in ("accuracy", "mae", "r2"):
+            assert one[key] == pytest.approx(other[key], abs=1e-6)
+    kept, again = (
+        json.loads((run / "final-evaluation.json").read_text()) for run in (deployed, simulated)
+    )
+    for name, figure in kept["overall"]["figures"].items():
+        assert figure == pytest.approx(again["overall"]["figures"][name], abs=1e-6)
+
+    told = {line["site"]: line for line in lines(deployed, "clients.jsonl") if "mae" in line}
+    for site, file in files.items():
+        rows, _ = site_table(file, with_common_figures(schema, sums), site=site, test_fraction=0.2)
+        errors = np.abs(said[site] - rows.quantities)[rows.test]
+        assert told[site]["mae"] == pytest.approx(errors.mean(), rel=1e-5)

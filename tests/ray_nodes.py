@@ -1,0 +1,79 @@
+"""Two nodes of Ray on this machine, a core each, for tests of what runs on a cluster."""
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+
+
+class RayNodes:
+    """A head and a second node; each is a process group of its own."""
+
+    def __init__(self):
+        # A path of pytest's is too long for Ray's sockets.
+        self._folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        port = self.address.partition(":")[2]
+        head = ("--head", f"--port={port}", "--include-dashboard=false")
+        self.head = self._start(*head, f"--temp-dir={self._folder}")
+        self._wait_until(self._head_listens)
+        self.second = self._start(f"--address={self.address}")
+        self._wait_until(self._both_run)
+
+    def _start(self, *words):
+        command = [Path(sys.executable).parent / "ray", "start", "--block", *words]
+        command += ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000"]
+        environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+        with (self._folder / "log").open("ab") as log:
+            return subprocess.Popen(
+                [*command, "--node-ip-address=127.0.0.1"],
+                stdout=log,
+                stderr=log,
+                cwd=self._folder,  # the checkout is not where a node looks for code
+                env=environment | QUIET,
+                start_new_session=True,
+            )
+
+    def _head_listens(self):
+        host, port = self.address.split(":")
+        with contextlib.suppress(OSError):
+            socket.create_connection((host, int(port)), timeout=1).close()
+            return True
+        return False
+
+    def _both_run(self):
+        return (self._folder / "log").read_text().count("Ray runtime started") == 2
+
+    @staticmethod
+    def _wait_until(condition, seconds=120):
+        end = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < end, "it takes too long"
+            time.sleep(0.1)
+
+    def kill_second(self):
+        """Lose the second node, as by a power cut."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.second.pid, signal.SIGKILL)
+        self.second.wait()
+
+    def close(self):
+        """End both nodes."""
+        self.kill_second()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.head.pid, signal.SIGTERM)
+        try:
+            self.head.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.head.pid, signal.SIGKILL)
+            self.head.wait()
+        shutil.rmtree(self._folder, ignore_errors=True)
