@@ -193,7 +193,7 @@ def introduce(grid: Grid, *, expected: int, timeout: float, everybody: bool = Fa
 
     Raises:
         RoundError: fewer than :data:`FEWEST` of several nodes can take part, or than must; why the
-            first cannot.
+            those cannot.
     """
     nodes = wait_for_nodes(grid, max(expected, 1))
     return in_order(introductions(grid, nodes, messages.content(), timeout, everybody))
@@ -215,7 +215,10 @@ def introductions(
         except RoundError as error:
             reasons[node] = str(error)
     if len(sites) < (len(nodes) if everybody else min(FEWEST, len(nodes))):
-        raise RoundError(next(iter(reasons.values())))
+        first, *others = sorted(reasons.values())
+        for reason in others:
+            log.warning("%s", reason, extra=logs.fact("refused", reason=reason))
+        raise RoundError(first + (f"; and {len(others)} more, whom the log names" * bool(others)))
     for reason in reasons.values():
         refused = logs.fact("refused", reason=reason)
         log.warning("the run starts without a node: %s", reason, extra=refused)

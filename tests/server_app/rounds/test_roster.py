@@ -1,4 +1,5 @@
 import itertools
+import re
 
 import federations
 import numpy as np
@@ -98,10 +99,15 @@ def test_sites_may_come_late_but_not_for_ever(monkeypatch):
         introduce(grid, expected=4, timeout=60)
 
 
-def test_site_that_cannot_open_its_data_stops_the_run_with_its_reason():
+def test_sites_that_cannot_open_their_data_stop_the_run_with_their_reasons(caplog):
     settings = Settings.parse(SETTINGS | {"dataset": "mnist", "data-dir": "/nowhere"})
-    with grid_of(settings) as grid, pytest.raises(RoundError, match=r"cannot take part: .*nowhere"):
+    with grid_of(settings) as grid, pytest.raises(RoundError) as raised:
         introduce(grid, expected=3, timeout=60)
+    said = str(raised.value)
+    assert re.match(r"node \d+ cannot take part: .*nowhere", said)
+    assert said.endswith("; and 2 more, whom the log names")
+    named = [said, *caplog.messages]
+    assert len({re.match(r"node \d+", line).group() for line in named if "nowhere" in line}) == 3
 
 
 def run_with_releases(tmp_path, releases, strategy):
