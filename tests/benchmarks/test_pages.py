@@ -1,11 +1,13 @@
-"""The leaderboard: a comparison that would start, and its tables from what is recorded."""
+"""Pages of recorded runs: comparisons that would start, and their tables from what is recorded."""
 
+import re
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import leaderboard
+from benchmarks import pages
+from common.errors import ComparisonError
 from deploy.cli import app
 from deploy.compare.grid import read_grid
 from server_app import methods
@@ -70,10 +72,24 @@ def test_strangers_method_stands_in_the_ranks_beside_the_others(tmp_path, monkey
     assert "Friedman" in page
 
 
+def _marked():
+    """Pages with marks."""
+    found = (ROOT / "docs" / "results").glob("*.md")
+    return sorted(page.name for page in found if pages.END in page.read_text(encoding="utf-8"))
+
+
 @pytest.mark.slow
-def test_committed_page_is_made_of_the_records_by_one_command(tmp_path):
-    committed = leaderboard.PAGE.read_text(encoding="utf-8")
-    page = tmp_path / "leaderboard.md"
-    page.write_text(committed.partition(leaderboard.MARK)[0], encoding="utf-8")
-    leaderboard.main(["--work-dir", str(tmp_path), "--page", str(page)])
-    assert page.read_text(encoding="utf-8") == committed, "run benchmarks/leaderboard.py"
+@pytest.mark.parametrize("name", _marked())
+def test_committed_page_is_made_of_the_records_by_one_command(tmp_path, name):
+    committed = (ROOT / "docs" / "results" / name).read_text(encoding="utf-8")
+    page = tmp_path / name
+    without = re.sub(r"(-->\n).*?(<!-- end)", r"\1\2", committed, flags=re.DOTALL)
+    assert len(without) < len(committed)
+    page.write_text(without, encoding="utf-8")
+    pages.main([str(page), "--work-dir", str(tmp_path / "work")])
+    assert page.read_text(encoding="utf-8") == committed, f"python -m benchmarks.pages {name}"
+
+
+def test_page_without_a_mark_is_refused(tmp_path):
+    with pytest.raises(ComparisonError, match=r"no mark <!-- runs: NAME\.toml"):
+        pages.made_again("# Words\n", tmp_path)
