@@ -74,6 +74,7 @@ class _Dealing(NamedTuple):
     table_schema: str
     task: str
     test_fraction: float
+    test_split: str
     seed: int
     split: str
     num_clients: int
@@ -127,6 +128,7 @@ def dealt(settings: _Dealing) -> tuple[Dataset, list[SiteRows]]:
         table_schema=Path(settings.table_schema) if settings.table_schema else None,
         task=settings.task,
         test_fraction=settings.test_fraction,
+        test_split=settings.test_split,
         sites=_synthetic_sites(settings),
         seed=settings.seed,
     )

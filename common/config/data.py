@@ -32,6 +32,11 @@ class DataSettings(Schema):
     test_fraction: float = Field(
         0.2, gt=0, lt=1, description="held out per class where the data has no test split"
     )
+    test_split: str = Field(
+        "auto",
+        description="which rows are held out of motionsense: whole trials (trial), or the source's "
+        "rows (rows), neighbours in time of training rows; auto: the first",
+    )
     num_clients: int = Field(
         20, ge=0, le=1_000_000, description="sites; 0 with split=by-user: as many as there are"
     )
@@ -76,6 +81,23 @@ class DataSettings(Schema):
             raise ValueError("num-clients = 0: only split=by-user knows the number of sites itself")
         if self.num_clients and self.split == "dirichlet-partitioned":
             at_most("num_partitions", self.num_partitions, "num-clients", self.num_clients)
+        return self
+
+    @model_validator(mode="after")
+    def _check_test_split(self) -> Self:
+        """Refuse a split that the data set does not have."""
+        if self.test_split == "auto":
+            return self
+        from common.data.datasets import DATASETS
+
+        known = DATASETS[self.dataset].test_splits if self.dataset in DATASETS else {}
+        if not known:
+            raise ValueError(
+                f"test-split = {self.test_split}: dataset={self.dataset} has one split; leave it "
+                "out, or set test-fraction"
+            )
+        if self.test_split not in known:
+            raise ValueError(unknown_name("test-split", self.test_split, ("auto", *known)))
         return self
 
     @model_validator(mode="after")

@@ -77,6 +77,7 @@ def load_dataset(
     table_schema: Path | None = None,
     task: str = "auto",
     test_fraction: float = 0.2,
+    test_split: str = "auto",
     sites: SyntheticSites | None = None,
     seed: int,
 ) -> Dataset:
@@ -89,7 +90,8 @@ def load_dataset(
 
     Without a test split of its own, a data set gives up `test_fraction` (0 to 1, exclusive) of its
     rows, drawn from `seed`; otherwise both are unused. A site's table draws by its site alone.
-    `sites` says what ``synthetic_rows`` is to be.
+    `sites` says what ``synthetic_rows`` is to be, `test_split` which of the splits of a data set
+    that has several.
 
     `task` says what is to be learnt where a label is a quantity that has classes, too:
     ``regression`` or ``classification``; ``auto`` is what `task_of` says.
@@ -107,7 +109,7 @@ def load_dataset(
     if located == SYNTHETIC:
         name, rows = located, synthetic_rows(sites or SyntheticSites(), seed)
     elif located in DATASETS:
-        name, rows = located, _read_named(located, DataFolder(data_dir, download))
+        name, rows = located, _read_named(located, DataFolder(data_dir, download), test_split)
     else:
         paths = [Path(part) for part in parts_of(located)]
         if table_schema is not None:
@@ -158,8 +160,9 @@ def _of_task(dataset: Dataset, task: str, own: str) -> Dataset:
     return dataset.of_classes() if wanted == "classification" else dataset
 
 
-def _read_named(name: str, folder: DataFolder) -> Rows:
-    read = DATASETS[name].read
+def _read_named(name: str, folder: DataFolder, test_split: str) -> Rows:
+    named = DATASETS[name]
+    read = named.read if test_split == "auto" else named.test_splits[test_split]
     if not DATASETS.is_foreign(name):
         return read(folder)
     with contained(f"dataset = {name!r}"):

@@ -1,7 +1,7 @@
 """Named data: what a data set's name says, beside how its files are read."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from common.data.data_folder import DataFolder
@@ -22,5 +22,7 @@ class NamedData:
     """Whether the task is a mask of every volume; the one class then says nothing."""
     by_centre: bool = False
     """Whether its centres are the sites unless the settings say otherwise."""
+    test_splits: Mapping[str, Reader] = field(default_factory=dict)
+    """Readers of the same rows with other rows held out, by value of the setting ``test-split``."""
     planted: Callable[[str], str] | None = None
     """Returns the group that was made of a site, by the site's name; None: no groups were made."""

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common import seeds
 from common.data.data_folder import DataFolder
 from common.data.files import damaged, read_arrays, read_bytes, read_image
 from common.data.named import NamedData
@@ -239,16 +240,40 @@ def motionsense(folder: DataFolder) -> Rows:
     2019). Single rows would leak: neighbours in time are nearly equal. Trial, subject and time stay
     out of the features, for the trial gives the activity away.
     """
+    rows, trial = _motionsense(folder, "trial")
+    assert rows.owner is not None
+    group = rows.owner * len(rows.class_names) + rows.y
+    last_trial = np.zeros(group.max() + 1, np.int64)
+    np.maximum.at(last_trial, group, trial)
+    return replace(rows, test=trial == last_trial[group])
+
+
+def motionsense_by_rows(folder: DataFolder) -> Rows:
+    """Return MotionSense with the test rows of the source: a fifth of each subject's, shuffled.
+
+    A test row's neighbours, 20 ms away, are training rows. FedSCCS is evaluated so. Of subjects 16,
+    19 and 21 the source's training file is not among the rows: nothing of theirs would be left to
+    train on, and a fifth of their rows is held out as the test rows of the others were.
+    """
+    rows, marks = _motionsense(folder, "test")
+    assert rows.owner is not None
+    test = marks == 1
+    lacking = [n for n in np.unique(rows.owner) if test[rows.owner == n].all()]
+    drawn = seeds.generator(0, "motionsense-rows").random(len(test)) < _SHARE_OF_TEST_ROWS
+    return replace(rows, test=np.where(np.isin(rows.owner, lacking), drawn, test))
+
+
+_SHARE_OF_TEST_ROWS = 0.2  # of each subject, in MotionSense's source
+
+
+def _motionsense(folder: DataFolder, beside: str) -> tuple[Rows, Array]:
+    """Return all rows, and one more array of the file."""
     (path,) = folder.files("motionsense", ["MotionSense/motionsense_accgyro.npz"])
-    archive = read_arrays(path, "X", "subject", "trial", "activity", "activity_names")
+    archive = read_arrays(path, "X", "subject", "activity", "activity_names", beside)
     activities = tuple(map(str, archive["activity_names"]))
     owner, y = archive["subject"].astype(np.int64) - 1, archive["activity"].astype(np.int64)
-    group = owner * len(activities) + y
-    last_trial = np.zeros(group.max() + 1, np.int64)
-    np.maximum.at(last_trial, group, archive["trial"])
-    test = archive["trial"] == last_trial[group]
     subjects = _numbered("subject-", 24, first=1, width=2)
-    return Rows(archive["X"], y, activities, owner, subjects, test)
+    return Rows(archive["X"], y, activities, owner, subjects), archive[beside]
 
 
 def uci_har(folder: DataFolder) -> Rows:
@@ -354,7 +379,9 @@ NAMED: Mapping[str, NamedData] = {
     "cifar10": NamedData(cifar10),
     "cifar100": NamedData(cifar100),
     "cifar10-jpeg": NamedData(cifar10_jpeg),
-    "motionsense": NamedData(motionsense),
+    "motionsense": NamedData(
+        motionsense, test_splits={"trial": motionsense, "rows": motionsense_by_rows}
+    ),
     "uci-har": NamedData(uci_har),
     "heart-disease": NamedData(heart_disease, hospital),
     "credit": NamedData(credit, credit_cards),

@@ -20,6 +20,7 @@ from deploy.compare.plan import LARGEST, PaperFigures, Plan, Values, from_words
 SCENARIO = frozenset(
     {
         *("dataset", "data-dir", "label-column", "client-column", "test-fraction"),
+        "test-split",
         *("group-column", "split-column", "table-schema"),
         *("num-clients", "split", "dirichlet-alpha", "num-partitions", "min-partition-size"),
     }

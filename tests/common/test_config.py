@@ -39,6 +39,8 @@ BAD = {
     "stop-at-target=true": "set target-accuracy",
     "test-fraction=1": "below 1",
     "test-fraction=0": "above 0",
+    "test-split=rows": "dataset=digits has one split; leave it out, or set test-fraction",
+    "test-split=row dataset=motionsense": "unknown test-split 'row'; did you mean 'rows'",
     "clients-per-round=50": "at most num-clients = 20",
     "num-clusters=21": "at most num-clients = 20",
     "model=resnet": "one of auto, lenet",

@@ -18,6 +18,7 @@ SHAPES = {
     "pereira-mlp": ((1, 28, 28), 10),
     "pereira-cnn": ((3, 32, 32), 10),
     "resnet18": ((3, 32, 32), 100),
+    "resnet50": ((3, 32, 32), 10),
 }
 
 
@@ -30,6 +31,8 @@ def test_parameter_counts_of_the_papers():
     assert count("pereira-cnn") == 73_418
     # He et al.'s ResNet-18 has 11 227 812 with 100 classes; a 3x3 stem has 9408 - 1728 fewer
     assert count("resnet18") == 11_227_812 - (64 * 3 * 7 * 7 - 64 * 3 * 3 * 3)
+    # and their ResNet-50 has 25 557 032 with 1000
+    assert count("resnet50") == 25_557_032 - 7680 - 990 * (2048 + 1)
 
 
 def test_fedsccs_mlp_by_hand():

@@ -15,6 +15,7 @@ from PIL import Image
 
 from common.data import flamby, readers
 from common.data.data_folder import DataFolder
+from common.data.datasets import load_dataset
 from common.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -323,25 +324,42 @@ def test_jpegs_of_another_size_are_refused(tmp_path):
         readers.cifar10_jpeg(folder(tmp_path))
 
 
-def test_motionsense_tests_on_the_last_trial_of_each_subject_and_activity(tmp_path):
-    (tmp_path / "MotionSense").mkdir()
-    columns = np.array(
-        # subject, activity, trial
-        [(1, 0, 1), (1, 0, 11), (1, 0, 11), (1, 1, 9), (1, 1, 16), (2, 0, 2), (2, 0, 1), (2, 0, 2)]
-    )
+def write_motionsense(root, columns):
+    """Write rows of subject, activity, trial and the source's mark of test rows."""
+    (root / "MotionSense").mkdir()
+    subject, activity, trial, test = np.array(columns, np.uint8).T
     np.savez(
-        tmp_path / "MotionSense" / "motionsense_accgyro.npz",
-        X=np.arange(56, dtype=np.float32).reshape(8, 7),
-        subject=columns[:, 0].astype(np.uint8),
-        activity=columns[:, 1].astype(np.uint8),
-        trial=columns[:, 2].astype(np.uint8),
+        root / "MotionSense" / "motionsense_accgyro.npz",
+        X=np.arange(7 * len(columns), dtype=np.float32).reshape(-1, 7),
+        subject=subject,
+        activity=activity,
+        trial=trial,
+        test=test,
         activity_names=np.array(["dws", "jog"]),
     )
+
+
+def test_motionsense_tests_on_the_last_trial_of_each_subject_and_activity(tmp_path):
+    columns = [(1, 0, 1), (1, 0, 11), (1, 0, 11), (1, 1, 9), (1, 1, 16), (2, 0, 2), (2, 0, 1)]
+    write_motionsense(tmp_path, [(*column, 0) for column in [*columns, (2, 0, 2)]])
     rows = readers.motionsense(folder(tmp_path))
     assert rows.test.tolist() == [False, True, True, False, True, True, False, True]
     assert rows.owner.tolist() == [0, 0, 0, 0, 0, 1, 1, 1]
     assert rows.owner_names[0] == "subject-01"
     assert rows.x.shape == (8, 7)
+
+
+def test_motionsense_by_rows_tests_on_the_sources_rows_and_a_fifth_of_who_has_no_others(tmp_path):
+    marks = [0, 1, 0, 0, 1, 0]
+    columns = [(1, 0, 1, mark) for mark in marks] + [(2, number % 2, 1, 1) for number in range(500)]
+    write_motionsense(tmp_path, columns)
+    rows = readers.motionsense_by_rows(folder(tmp_path))
+    assert rows.test[:6].tolist() == [mark == 1 for mark in marks]
+    assert 0.15 < rows.test[6:].mean() < 0.25
+    again = readers.motionsense_by_rows(folder(tmp_path))
+    assert (rows.test == again.test).all()  # the same rows in every run
+    chosen = load_dataset("motionsense", data_dir=tmp_path, test_split="rows", seed=3)
+    assert len(chosen.test_x) == rows.test.sum()
 
 
 PATIENT = "63,1,{cp},145,233,1,{restecg},150,0,2.3,3,{ca},6,{num}"
@@ -452,6 +470,13 @@ class TestRealFiles:
         assert np.unique(trial[rows.test]).tolist() == [11, 12, 13, 14, 15, 16]
         for part in (rows.test, ~rows.test):  # every activity of every subject, in both parts
             assert len(np.unique(rows.owner[part] * 6 + rows.y[part])) == 24 * 6
+
+    @pytest.mark.slow
+    def test_a_fifth_of_every_subjects_rows_is_held_out_by_rows(self, shared_data):
+        rows = readers.motionsense_by_rows(folder(shared_data))
+        shares = np.bincount(rows.owner, rows.test) / np.bincount(rows.owner)
+        assert shares.min() > 0.18
+        assert shares.max() < 0.22
 
     def test_uci_har_counts(self, shared_data):
         rows = readers.uci_har(folder(shared_data))
