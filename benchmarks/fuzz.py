@@ -66,7 +66,7 @@ PLAYS: Mapping[str, Mapping[str, Any]] = {
     "losses": {"strategy": "power-of-choice", "clients-per-round": 2},
     "histograms": {"strategy": "similarity"},
     "noisy histograms": {"strategy": "similarity", "label-privacy": "gaussian"},
-    "label distances": {"strategy": "similarity", "label-privacy": "two-party"},
+    "label distances": {"strategy": "similarity", "label-privacy": "two-party", "epsilon": 0.25},
     "probe rows": {
         "strategy": "fedsccs",
         "cka-probe": "client-rows",

@@ -23,9 +23,9 @@ from sklearn.metrics import adjusted_rand_score
 
 from benchmarks.label_privacy import BLOCKS, clusters, counts_of
 from benchmarks.label_privacy import settings_of as clustered
-from client_app.answers import two_party_rows
 from common.config import Settings
 from common.privacy.labels import DiscreteGaussianCounts, plausible_counts
+from common.two_party import small_sites
 from deploy.simulation.grid import simulate
 from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
@@ -169,7 +169,7 @@ def _balanced(epsilon: float, seed: int, folder: Path) -> list[float]:
         "report": False,
         "output-dir": str(folder),
     }
-    two_party_rows.FEW_ROWS = 0  # or small sites refuse what is to be shown here
+    small_sites.FEW_ROWS = 0  # or small sites refuse what is to be shown here
     noise: dict[str, object] = {"label-privacy": "two-party", "epsilon": epsilon or 100}
     own = {"strategy": "random"} if epsilon < 0 else noise
     run = simulate(Settings.parse({**usual, **own}))

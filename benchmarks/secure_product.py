@@ -143,7 +143,7 @@ def federation(sites: int, order: TwoPartyOrder) -> tuple[int, int, float]:
     """Run the protocol between sites of digits; return products, bytes and processor seconds."""
     settings = Settings.parse(
         {"num-clients": sites, "split": "iid", "min-rows": 20, "engine": "loop"}
-        | {"label-privacy": "two-party", "metric": "hellinger"}
+        | {"label-privacy": "two-party", "metric": "hellinger", "epsilon": 0.25}
     )
     dataset, _ = simulated_federation(settings)
     model = models.initial_parameters(settings, dataset.input_shape, dataset.num_classes)

@@ -13,6 +13,9 @@ from common.config import Scalar, Settings
 from common.data.datasets import SYNTHETIC, Dataset, load_dataset, task_of
 from common.data.shifts import IMAGE_SHIFTS
 from common.data.synthetic import SyntheticSites
+from common.foreign.code import top_level
+from common.messages import RELEASES
+from common.plugins import foreign_pieces
 from common.privacy import disclosures
 from common.radio import LinkRates
 from common.splits import SiteRows, partition
@@ -22,6 +25,7 @@ __all__ = [
     "dealt",
     "drawn_rate",
     "is_of_one_owner",
+    "owners_config",
     "released",
     "simulated_federation",
     "with_task",
@@ -48,6 +52,14 @@ def released(
 def is_of_one_owner(node_config: Mapping[str, Scalar]) -> bool:
     """Return whether a node is of Flower's own simulation, as whoever started it says."""
     return "data-path" not in node_config and os.environ.get(SIMULATION) == "1"
+
+
+def owners_config(settings: Settings) -> dict[str, Scalar]:
+    """Return the config of all nodes of a simulation: who sets the run up owns its sites."""
+    opened = disclosures.asked(settings)
+    code = sorted({top_level(piece.module) for piece in foreign_pieces(settings.to_dict())})
+    releases: dict[str, Scalar] = {"releases": ",".join((*RELEASES, *opened))} if opened else {}
+    return releases | ({"allow-code": ",".join(code)} if code else {})
 
 
 def drawn_rate(name: str, settings: Settings) -> float:

@@ -84,3 +84,11 @@ def no_report():
 
     with without_report():
         yield
+
+
+@pytest.fixture
+def few_rows_at_any_epsilon(monkeypatch):
+    """Let small sites multiply their labels at any epsilon, so that exact products can be seen."""
+    from common.two_party import small_sites
+
+    monkeypatch.setattr(small_sites, "FEW_ROWS", 0)

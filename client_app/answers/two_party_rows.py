@@ -19,13 +19,9 @@ from common.two_party.label_products import INNER_PRODUCT, LABEL_PRODUCTS, Label
 from common.two_party.messages import LABEL_SHARES, LABELS, ROWS
 from common.two_party.protocol import fixed_rows
 from common.two_party.ring import Words
+from common.two_party.small_sites import too_telling
 
-__all__ = ["FEW_ROWS", "GUESSED", "Material", "label_note", "material"]
-
-FEW_ROWS = 500
-"""At so many rows or fewer a site is careful with inner products of its labels."""
-GUESSED = 0.25
-"""Largest epsilon at which they tell such a site's exact labels hardly better than a guess."""
+__all__ = ["Material", "label_note", "material"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,34 +63,21 @@ def material(purpose: str, content: RecordDict, site: Site) -> Material:
 
     Raises:
         MessageError: a purpose, or a metric, that cannot be had from products.
-        BudgetError: inner products of few labels with little noise.
+        BudgetError: products of few labels with little noise.
     """
+    if purpose in (LABELS, LABEL_SHARES):
+        reason = too_telling({site.name: len(site.rows.train)}, site.settings.epsilon)
+        if reason:
+            raise BudgetError(reason)
     if purpose == LABELS and site.settings.metric in LABEL_PRODUCTS:
         return _label_vectors(site, LABEL_PRODUCTS[site.settings.metric])
     if purpose == LABEL_SHARES:
-        _refuse_telling(site)
         inner = _label_vectors(site, LABEL_PRODUCTS[INNER_PRODUCT])
         shares, _ = _label_shares(site)
         return replace(inner, own=(float(shares @ shares),))
     if purpose == ROWS:
         return _directions(content, site)
     raise MessageError(f"{purpose} with metric={site.settings.metric} is no two-party product")
-
-
-def _refuse_telling(site: Site) -> None:
-    """Raise :class:`BudgetError` for inner products that would beat a guess of the site's labels.
-
-    Whoever knows the prior finds the exact histogram of a small site one to four times in a hundred
-    more often after products at epsilon 1 than before, and at :data:`GUESSED` half a time at most
-    (docs/results/label-recovery.md).
-    """
-    rows, epsilon = len(site.rows.train), site.settings.epsilon
-    if rows <= FEW_ROWS and epsilon > GUESSED:
-        raise BudgetError(
-            f"inner products of the labels of {rows} rows at epsilon = {epsilon:g} would tell them "
-            f"better than a guess: set epsilon={GUESSED:g}, or less, for sites of {FEW_ROWS} rows "
-            "or fewer"
-        )
 
 
 def label_note(purpose: str, site: Site) -> ReleaseNote | None:

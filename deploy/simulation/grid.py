@@ -24,21 +24,18 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 
-from client_app.simulated_sites import simulated_federation, with_task
+from client_app.simulated_sites import owners_config, simulated_federation, with_task
 from client_app.training.convolutional import require_compiler
 from client_app.training.engine import decided, trained_by
 from client_app.training.loop import choose_device
 from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
-from common.foreign.code import top_level
-from common.messages import RELEASES
-from common.plugins import foreign_pieces
-from common.privacy import disclosures
 from deploy.simulation import answering
 from deploy.simulation.pool import Pool, Task, Worker
 from server_app import app as server
 from server_app import methods
 from server_app.metering import run_meter
+from server_app.protection.two_party import check_sizes
 from server_app.rounds.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -67,13 +64,16 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     settings = settings.with_absolute_paths()
     if settings.table_schema or not own:
         settings = with_task(settings)
-    methods.build(settings)
+    method = methods.build(settings)
     run_meter.check(settings)
     # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)
     require_compiler(settings)
     dataset, parts = (None, own) if own else simulated_federation(settings)
+    if dataset and not settings.resume:  # a run that goes on has taken its products
+        rows = {site.name: len(site.train) for site in simulated_federation(settings)[1]}
+        check_sizes(method.needs, rows, settings)
     shapes = (dataset.input_shape, dataset.num_outputs) if dataset else None
     weighs = dataset is not None and dataset.train_weights is not None
     settings = decided(settings, shapes, weighs=weighs)
@@ -86,7 +86,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         run_config,
         num_nodes=len(parts),
         workers=settings.workers,
-        node_config=_node_config(settings),
+        node_config=owners_config(settings),
         own=own,
         preprocessing=dataset.preprocessing if dataset else None,
         trained_by=trained_by(settings, *shapes, weighs=weighs) if shapes else "",
@@ -95,14 +95,6 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
     return server.run_folder_of(context)
-
-
-def _node_config(settings: Settings) -> dict[str, Scalar]:
-    """Return what the sites' owner says: here the one who set the run up owns all of them."""
-    opened = disclosures.asked(settings)
-    code = sorted({top_level(piece.module) for piece in foreign_pieces(settings.to_dict())})
-    releases: dict[str, Scalar] = {"releases": ",".join((*RELEASES, *opened))} if opened else {}
-    return releases | ({"allow-code": ",".join(code)} if code else {})
 
 
 def _on_cluster(

@@ -61,8 +61,8 @@ BALANCED_COHORT = Composition(
         ),
         costs=(
             "Every site sends its label histogram once; with label-privacy=two-party every two "
-            "sites play three exchanges together before round 1. Choosing takes milliseconds for "
-            "100 sites."
+            "sites play three exchanges together before round 1, and sites of 500 rows or fewer "
+            "want epsilon=0.25 or less. Choosing takes milliseconds for 100 sites."
         ),
         settings=(
             "clients-per-round",
@@ -108,7 +108,8 @@ FED_CBS = Composition(
         ),
         costs=(
             "Every site sends its label histogram once; with label-privacy=two-party every two "
-            "sites play three exchanges together before round 1."
+            "sites play three exchanges together before round 1, and sites of 500 rows or fewer "
+            "want epsilon=0.25 or less."
         ),
         settings=("clients-per-round", "label-privacy"),
         example="clients-per-round=5",
@@ -188,8 +189,9 @@ FED_LECC = Composition(
             "be heard. Noisy labels break that."
         ),
         costs=(
-            "Every site sends its label histogram once. In every round a model goes down to each "
-            "site, a loss up, and each passes over its rows."
+            "Every site sends its label histogram once; with label-privacy=two-party sites of 500 "
+            "rows or fewer want epsilon=0.25 or less, at which they are hardly grouped. In every "
+            "round a model goes down to each site, a loss up, and each passes over its rows."
         ),
         settings=("clients-per-round", "num-clusters", "max-clusters", "label-privacy"),
         example="clients-per-round=5",

@@ -190,7 +190,9 @@ PROTECTIONS: list[Protection] = [
         still="The distances, which the server sees and publishes as clusters: skewed noisy "
         "histograms can be found from them. Inner products, which balanced-cohort and fed-cbs "
         "ask for, give all noisy histograms away up to a rotation, and small ones exactly, up to "
-        "the order of the classes. " + _OTHER_RELEASES,
+        "the order of the classes. So sites of 500 rows or fewer refuse either above epsilon 0.25, "
+        "at which cohorts are still balanced and groups of small sites are lost. "
+        + _OTHER_RELEASES,
         instead="use strategy=similarity, balanced-cohort, fed-cbs or fed-lecc, or "
         "label-privacy=gaussian or k-rr",
         chosen=_label("two-party"),

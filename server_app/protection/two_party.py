@@ -7,6 +7,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeVar
@@ -16,11 +17,13 @@ from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
 from common import messages
-from common.errors import MessageError, RoundError
+from common.config import Settings
+from common.errors import ConfigError, MessageError, RoundError
 from common.messages import Order, Parameters
 from common.two_party import protocol as secure
 from common.two_party.messages import (
     LABEL_SHARES,
+    LABELS,
     TWO_PARTY_COST,
     TWO_PARTY_KEYS,
     TWO_PARTY_OPEN,
@@ -35,13 +38,14 @@ from common.two_party.messages import (
     TwoPartyStep,
 )
 from common.two_party.protocol import Shape
+from common.two_party.small_sites import too_telling
 from common.two_party.triangles import third_sites
 from server_app.dissimilarity import FloatArray
 from server_app.rounds.exchange import OK, Exchange
 from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
 
-__all__ = ["TwoPartyProducts", "two_party_products"]
+__all__ = ["TwoPartyProducts", "check_sizes", "two_party_products"]
 
 log = logging.getLogger("coterie")
 
@@ -72,6 +76,21 @@ class TwoPartyProducts:
     values: Mapping[tuple[int, int, int], FloatArray]
     costs: Mapping[tuple[int, int, int], float]
     seconds: float
+
+
+def check_sizes(asked: AbstractSet[str], rows: Mapping[str, int], settings: Settings) -> None:
+    """Raise :class:`ConfigError` where sites would refuse: too few rows for the run's epsilon.
+
+    Products of rows are not meant: with them each site's rows of each class are public anyway.
+
+    Args:
+        asked: what the server wants to see, of ``catalogue.WORDS``; or a purpose.
+        rows: training rows by site.
+        settings: of the run.
+    """
+    reason = too_telling(rows, settings.epsilon)
+    if reason and asked & {LABELS, LABEL_SHARES}:
+        raise ConfigError(reason)
 
 
 def two_party_products(

@@ -11,7 +11,7 @@ from common.two_party.label_products import INNER_PRODUCT, LABEL_PRODUCTS
 from common.two_party.messages import LABEL_SHARES, PRODUCTS, TwoPartyOrder
 from server_app.dissimilarity import FloatArray
 from server_app.methods import Method
-from server_app.protection.two_party import two_party_products
+from server_app.protection.two_party import check_sizes, two_party_products
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
@@ -41,7 +41,12 @@ class LabelPairs(FederatedTraining):
         """Return what a row of ``LABEL_PRODUCTS`` tells of every two sites, (n, n) symmetric.
 
         The diagonal is what the sites tell of themselves, else 0.
+
+        Raises:
+            ConfigError: a site too small for the run's epsilon, before anybody is asked.
         """
+        rows = {site.site: site.num_examples for site in self.roster.sites}
+        check_sizes({purpose}, rows, self.settings)
         order = TwoPartyOrder(purpose=purpose, round=0, reveal=PRODUCTS)
         products = two_party_products(order, self.roster, grid, timeout)
         found = np.zeros((len(self.roster), len(self.roster)))

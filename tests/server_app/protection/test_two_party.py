@@ -33,7 +33,7 @@ from server_app.protection.two_party import two_party_products
 from server_app.rounds.roster import introduce
 
 ORDER = TwoPartyOrder(purpose=LABELS, round=0, reveal=PRODUCTS)
-WORDS = ("strategy=similarity", "label-privacy=two-party")
+WORDS = ("strategy=similarity", "label-privacy=two-party", "epsilon=0.25")
 
 
 @pytest.fixture
@@ -78,6 +78,7 @@ def test_distances_are_those_in_the_clear(metric):
     "metric",
     [DISTANCES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in DISTANCES[1:])],
 )
+@pytest.mark.usefixtures("few_rows_at_any_epsilon")
 def test_clusters_are_those_in_the_clear(tmp_path, no_report, metric):
     # Noise of epsilon 100 is none: a draw that is not 0 has a chance of about 1e-13.
     words = (*WORDS[:1], f"metric={metric}", "num-clients=8", "num-server-rounds=1", "epsilon=100")
@@ -256,16 +257,16 @@ def test_where_the_coordinator_is_a_site_nothing_leaves(wire):
 
 def test_what_products_tell_of_labels_costs_a_site_of_its_budget_once(wire):
     """Distances of noisy shares: whoever works the shares out has what the noise left."""
-    wire.node(1).node_config["privacy-epsilon"] = 1.0
+    wire.node(1).node_config["privacy-epsilon"] = 0.25
     play(wire)
     book = book_of(keeper_of(wire.node(1)))
     assert [entry.what for entry in book.entries] == ["label histogram"]
-    assert book.spent(REPLACE_ROW, 1e-5) == pytest.approx(1.0, rel=1e-3)
+    assert book.spent(REPLACE_ROW, 1e-5) == pytest.approx(0.25, rel=1e-3)
 
 
 def test_a_site_whose_budget_does_not_allow_the_noise_is_named(wire):
-    wire.node(1).node_config["privacy-epsilon"] = 0.5
-    refused(wire, "label histogram would bring this site to epsilon 0.9999")
+    wire.node(1).node_config["privacy-epsilon"] = 0.2
+    refused(wire, "label histogram would bring this site to epsilon 0.25 ")
 
 
 def test_a_site_that_does_not_release_it_is_named_before_anybody_is_asked(wire):

@@ -7,21 +7,24 @@ import pytest
 from small_runs import lines, settings_in
 from wires import SITES, Wire, on
 
-from client_app.answers import two_party_rows
 from common import config, messages
-from common.errors import RoundError
+from common.errors import ConfigError, RoundError
+from common.two_party import small_sites
 from common.two_party.messages import (
     LABEL_SHARES,
     LABELS,
     PRODUCTS,
     TWO_PARTY_KEYS,
+    TWO_PARTY_OPEN,
     TWO_PARTY_SHARE,
     TwoPartyOffer,
     TwoPartyOrder,
 )
 from deploy.simulation.grid import simulate
+from server_app import methods
 from server_app.protection.two_party import two_party_products
 from server_app.record import checkpoint
+from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import introduce
 from server_app.strategies.label_products import LabelProducts
 
@@ -48,13 +51,7 @@ def trained(folder):
     return [line["trained"] for line in lines(folder, "rounds.jsonl")]
 
 
-@pytest.fixture
-def hardly_any_noise(monkeypatch):
-    """Let small sites take part at any epsilon, so that exact products can be looked at."""
-    monkeypatch.setattr(two_party_rows, "FEW_ROWS", 0)
-
-
-@pytest.mark.usefixtures("hardly_any_noise")
+@pytest.mark.usefixtures("few_rows_at_any_epsilon")
 def test_cohorts_are_those_in_the_clear_and_no_histogram_leaves_a_site(tmp_path):
     pairs, clear = (
         simulate(settings_in(tmp_path, *WORDS, "epsilon=100", f"label-privacy={privacy}"))
@@ -71,7 +68,7 @@ def test_cohorts_are_those_in_the_clear_and_no_histogram_leaves_a_site(tmp_path)
     assert TWO_PARTY_SHARE in kinds(pairs)
 
 
-@pytest.mark.usefixtures("hardly_any_noise")
+@pytest.mark.usefixtures("few_rows_at_any_epsilon")
 def test_resumed_run_goes_on_with_the_products_it_has(tmp_path, monkeypatch):
     def stopped(self, server_round):
         if server_round == 2:
@@ -125,20 +122,51 @@ def play(wire, purpose=LABEL_SHARES):
     return two_party_products(order, introduce(wire, expected=SITES, timeout=60), wire, 60)
 
 
-def test_small_sites_take_no_part_with_little_noise(wire):
-    """Of 366 rows; with 500 or more of them nobody is asked to be careful."""
-    for node in range(SITES):
-        wire.node(node).run_config["epsilon"] = 0.3
-    refused = r"site-0 did not go on: .* 366 rows at epsilon = 0.3 would tell them better"
-    with pytest.raises(RoundError, match=refused):
-        play(wire)
+TELLING = r"site-0 \(366 rows\).* of 500 rows or fewer, whose labels epsilon = 0.3 would tell"
 
 
-def test_large_sites_take_part_at_any_epsilon(wire, monkeypatch):
-    monkeypatch.setattr(two_party_rows, "FEW_ROWS", 300)
+@pytest.mark.parametrize("purpose", [LABELS, LABEL_SHARES])
+def test_small_sites_take_no_part_with_little_noise(wire, purpose):
+    """Whatever the server asks: it may not be this program's."""
     for node in range(SITES):
         wire.node(node).run_config["epsilon"] = 0.3
-    assert play(wire).offers
+    with pytest.raises(RoundError, match=rf"site-0 did not go on: .*{TELLING}"):
+        play(wire, purpose)
+    assert TWO_PARTY_OPEN not in wire.sent
+
+
+@pytest.mark.parametrize("purpose", [LABELS, LABEL_SHARES])
+def test_large_sites_take_part_at_any_epsilon(wire, monkeypatch, purpose):
+    monkeypatch.setattr(small_sites, "FEW_ROWS", 300)
+    for node in range(SITES):
+        wire.node(node).run_config["epsilon"] = 0.3
+    assert play(wire, purpose).offers
+
+
+@pytest.mark.parametrize("strategy", ["similarity", "fed-lecc", "balanced-cohort", "fed-cbs"])
+def test_simulation_says_so_before_it_starts(tmp_path, strategy):
+    words = ("clients-per-round=2", f"num-clients={SITES}", "label-privacy=two-party")
+    settings = settings_in(
+        tmp_path, f"strategy={strategy}", *words, "epsilon=0.3", "metric=hellinger"
+    )
+    with pytest.raises(ConfigError, match=rf"{TELLING}.* set epsilon=0.25 or less"):
+        simulate(settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_server_says_so_before_it_asks(wire, tmp_path):
+    """As of sites with data of their own, whose rows nobody knows before they come."""
+    settings = wire.settings.replace(epsilon=0.3)
+    roster = introduce(wire, expected=SITES, timeout=60)
+    strategy = LabelProducts(methods.build(settings), settings, roster, RunFolder.create(settings))
+    with pytest.raises(ConfigError, match=r"site-0 \(366 rows\) and 1 more of 500 rows"):
+        strategy.prepare(wire, 60)
+    assert TWO_PARTY_KEYS not in wire.sent
+
+
+@pytest.mark.parametrize(("rows", "epsilon"), [(501, 1000.0), (10, 0.25), (500, 0.1)])
+def test_many_rows_or_much_noise_tell_little(rows, epsilon):
+    assert not small_sites.too_telling({"a": rows}, epsilon)
 
 
 @pytest.mark.parametrize("own", [[], [0.0], [1.5], [float("nan")], [0.5, 0.5]])
