@@ -17,7 +17,14 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from deploy.papers.experiment import experiment_parser, p_value, rank, write_page
-from deploy.papers.pairs import HOSPITAL_PAIRS, PLAIN, Results, Scenario, change_to_local
+from deploy.papers.pairs import (
+    HOSPITAL_PAIRS,
+    PAPER_TRAINING,
+    PLAIN,
+    Results,
+    Scenario,
+    change_to_local,
+)
 from deploy.papers.regularisation import MARKS, SIZES
 from server_app.report import drawing
 from server_app.transport.variants import VARIANTS
@@ -197,6 +204,7 @@ def picture(pairs: Sequence[CostedPair]) -> Figure:
 def arguments() -> argparse.Namespace:
     """Return the command line's."""
     parser = experiment_parser(__doc__, seeds=5)
+    parser.add_argument("--as-paper", action="store_true", help="50 rounds of AdamW, not 20 of SGD")
     parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
     return parser.parse_args()
 
@@ -205,7 +213,8 @@ def main() -> None:
     """Measure what is missing, and write page and picture."""
     args = arguments()
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
-    results = Results(args.output, args.data_dir, args.minutes)
+    training = PAPER_TRAINING if args.as_paper else {}
+    results = Results(args.output, args.data_dir, args.minutes, training)
     wanted = scenarios(args.seeds, hospitals=args.data_dir is not None)
     pairs = [pair for scenario in wanted if (pair := measured(results, scenario))]
     left_out = f"{len(wanted) - len(pairs)} of {len(wanted)} pairs had nothing to compare.\n"

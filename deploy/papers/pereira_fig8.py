@@ -24,6 +24,7 @@ from common import splits
 from common.privacy.labels import PaperShares, plausible_counts
 from common.seeds import generator
 from deploy.papers.experiment import experiment_parser, write_page
+from deploy.papers.measured_lines import MeasuredLines
 from server_app.clustering.algorithms import symmetric_kl_k_means
 from server_app.clustering.repulsion import repulsive
 from server_app.report import drawing
@@ -145,13 +146,22 @@ def picture(half: Half, found: Found) -> Figure:
     return figure
 
 
+def _kept(lines: MeasuredLines, half: Half, point: NoisePoint, seed: int) -> float:
+    line = lines.once(
+        (half.name, *vars(point).values(), seed), lambda: {"value": half.measure(point, seed)}
+    )
+    assert line is not None  # there is time without end
+    return float(line["value"])
+
+
 def main() -> None:
     """Compute all points, print the tables, and draw the pictures where a folder is given."""
     arguments = experiment_parser(__doc__, seeds=50).parse_args()
+    lines = MeasuredLines(arguments.output)
     points = [NoisePoint(*entry) for entry in itertools.product(SITES, PARTITIONS, GAMMAS)]
     for half in HALVES:
         found = {
-            point: [half.measure(point, seed) for seed in range(arguments.seeds)]
+            point: [_kept(lines, half, point, seed) for seed in range(arguments.seeds)]
             for point in points
         }
         print(f"{half.name}: {half.ordinate}\n\n{table(found)}\n")

@@ -10,6 +10,7 @@ radio model; the server's is the clustering, repeated until it has taken a secon
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -18,6 +19,7 @@ from common.power import CodeCarbonSource, own_share
 from common.radio import transmission_joules
 from common.seeds import generator
 from deploy.papers.experiment import experiment_parser, write_page
+from deploy.papers.measured_lines import MeasuredLines
 from server_app.clustering import algorithms
 from server_app.dissimilarity import FloatArray
 from server_app.report import drawing
@@ -52,6 +54,20 @@ class Cost:
 def groups_of(clients: int) -> dict[str, int]:
     """Return the two numbers of groups that the figure has, by their names."""
     return {"G = rho": RHO, "G = L / rho": clients // RHO}
+
+
+class LazyMeter:
+    """CodeCarbon's source, opened by the first measurement: a record has none."""
+
+    @cached_property
+    def source(self) -> CodeCarbonSource:
+        """Opened."""
+        return CodeCarbonSource()
+
+    def close(self) -> None:
+        """Close it if it was opened."""
+        if "source" in vars(self):
+            self.source.close()
 
 
 def cost(method: str, clients: int, groups: int, seed: int, source: CodeCarbonSource) -> Cost:
@@ -109,6 +125,16 @@ def picture(found: dict[tuple[str, str, int], Cost], sizes: tuple[int, ...]) -> 
     return figure
 
 
+def _kept(lines: MeasuredLines, meter: LazyMeter, of: tuple[str, int, int, int]) -> Cost:
+    line = lines.once(of, lambda: vars(cost(*of, meter.source)))
+    assert line is not None  # there is time without end
+    return Cost(*of[:3], line["seconds"], line["joules"])
+
+
+def _joules_are(source: CodeCarbonSource) -> str:
+    return f"Joules {source.label}, {source.description}."
+
+
 def main() -> None:
     """Measure all, and write table and picture."""
     parser = experiment_parser(__doc__, seeds=5)
@@ -116,22 +142,23 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes = tuple(clients for clients in CLIENTS if clients <= arguments.most)
     found: dict[tuple[str, str, int], Cost] = {}
-    source = CodeCarbonSource()
+    lines, meter = MeasuredLines(arguments.output), LazyMeter()
     for clients in sizes:
         for method in METHODS:
             for name, groups in groups_of(clients).items():
                 each = [
-                    cost(method, clients, groups, seed, source) for seed in range(arguments.seeds)
+                    _kept(lines, meter, (method, clients, groups, seed))
+                    for seed in range(arguments.seeds)
                 ]
                 seconds = float(np.mean([one.seconds for one in each]))
                 joules = float(np.mean([one.joules for one in each]))
                 found[method, name, clients] = Cost(method, clients, groups, seconds, joules)
                 print(f"{method}, {name}, {clients} clients: {joules:.3g} J", flush=True)
-    said = f"Joules {source.label}, {source.description}."
-    source.close()
+    said = lines.once(("joules",), lambda: {"are": _joules_are(meter.source)})
+    meter.close()
     with drawing.style():
         document = drawing.svg(picture(found, sizes), "Energy before training by clients")
-    write_page(arguments.output, f"{said}\n\n{tables(found, sizes)}", document)
+    write_page(arguments.output, f"{said and said['are']}\n\n{tables(found, sizes)}", document)
 
 
 if __name__ == "__main__":

@@ -10,12 +10,13 @@ can make a null without one site's rows, so private verdicts follow the threshol
 ones are shown with and without their null.
 """
 
+import json
 import shlex
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import safetensors.numpy
@@ -27,7 +28,9 @@ from client_app.site import open_site
 from common import models
 from common.config import Settings
 from common.privacy.statistics import ball_rows, release_moments
+from deploy.compare.grid import identity
 from deploy.papers.experiment import experiment_parser, write_page
+from deploy.papers.measured_lines import MeasuredLines, Values
 from deploy.simulation.grid import simulate
 from server_app.dissimilarity import FloatArray
 from server_app.methods import build
@@ -70,6 +73,21 @@ class NoisyCase:
     verdict: Verdict
     ranges: Mapping[float, FloatArray]
     """(draws, 2): least and largest plausible cost."""
+
+    @classmethod
+    def of(cls, group: str, line: Mapping[str, Any]) -> Self:
+        """Return what :meth:`to_json` told of a case."""
+        ranges = {float(rho): np.array(found) for rho, found in line["ranges"].items()}
+        return cls(group, line["smallest"], line["clear"], Verdict(line["verdict"]), ranges)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all but the group."""
+        return {
+            "smallest": self.smallest,
+            "clear": self.clear,
+            "verdict": str(self.verdict),
+            "ranges": {str(rho): found.tolist() for rho, found in self.ranges.items()},
+        }
 
     def told(self, rho: float, judged: Thresholds) -> list[Verdict]:
         """Return the private verdict of every draw."""
@@ -190,12 +208,26 @@ def _change(before: Verdict, after: Verdict) -> str:
     return "swapped" if before != Verdict.UNCERTAIN else "other"
 
 
+def _kept(lines: MeasuredLines, of: tuple[str, Settings, OtGroups], draws: int) -> list[NoisyCase]:
+    name, settings, group = of
+    words = {key: value for key, value in identity(settings).items() if key != "data-dir"}
+
+    def measure() -> Values:
+        found = cases(name, evidence_of(settings, group), group.thresholds, draws)
+        return {"cases": [case.to_json() for case in found]}
+
+    line = lines.once((json.dumps(words, sort_keys=True), json.dumps(RHOS), draws), measure)
+    assert line is not None  # there is time without end
+    return [NoisyCase.of(name, each) for each in line["cases"]]
+
+
 def main() -> None:
     """Print and write the table."""
     parser = experiment_parser(__doc__, seeds=3)
     parser.add_argument("--draws", type=int, default=20, help="of the noise, per pair")
     arguments = parser.parse_args()
     arguments.output.mkdir(parents=True, exist_ok=True)
+    lines = MeasuredLines(arguments.output)
     found: list[NoisyCase] = []
     judged = Thresholds()
     for seed in range(arguments.seeds):
@@ -205,7 +237,7 @@ def main() -> None:
             group = build(settings).group
             assert isinstance(group, OtGroups)
             judged = group.thresholds
-            new = list(cases(name, evidence_of(settings, group), judged, arguments.draws))
+            new = _kept(lines, (name, settings, group), arguments.draws)
             found += new
             print(seed, name, [f"{case.clear:.3f} {case.verdict}" for case in new], flush=True)
     command = shlex.join(["python", "-m", "deploy.papers.private_precheck", *sys.argv[1:]])

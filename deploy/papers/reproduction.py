@@ -10,6 +10,7 @@ import typer
 from common.config import split_word
 from common.errors import ComparisonError, ConfigError
 from deploy.papers.elements import PAPERS, Element, Paper, paper
+from deploy.papers.measured_lines import lay_out, record
 
 _PLACES = {"data-dir": "--data-dir", "output-dir": "--output"}
 """Settings that an experiment takes, too, and its names for them."""
@@ -30,7 +31,7 @@ def reproduce(
     quick: Annotated[bool, typer.Option(help="the small variant, of minutes")] = False,
     recorded: Annotated[
         Path | None,
-        typer.Option(help="folder of recorded runs, which are not played; new ones are added"),
+        typer.Option(help="folder of recorded runs, not played again; new ones are added"),
     ] = None,
 ) -> None:
     """List what the four papers show, and make it: tables, pages and pictures."""
@@ -93,11 +94,6 @@ def _comparison(
 def _experiment(
     of: Paper, element: Element, words: list[str], quick: bool, recorded: Path | None
 ) -> None:
-    if recorded:
-        raise ConfigError(
-            f"{of.name} {element.name} is no comparison of runs: --recorded has nothing for it; "
-            "its folder keeps what was measured"
-        )
     places = {"output-dir": f"runs/{of.name}-{element.name}{'-quick' if quick else ''}"}
     for word in words:
         key, value = split_word(word)
@@ -110,7 +106,12 @@ def _experiment(
     module = f"{__package__}.{element.experiment}"
     # A process of its own: an experiment plays rounds with the settings of a script.
     command = [sys.executable, "-m", module, *element.words, *(element.quick if quick else ())]
+    folder, lines = Path(places["output-dir"]), f"{of.name}-{element.experiment}"
+    if recorded:
+        lay_out(recorded, lines, folder)
     code = subprocess.run([*command, *options], check=False).returncode  # noqa: S603 - ours
+    if recorded:
+        record(recorded, lines, folder)
     if code:
         raise ComparisonError(
             f"{of.name} {element.name}: {module} ended with {code}; what it says stands above"

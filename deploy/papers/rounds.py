@@ -35,10 +35,15 @@ class Training:
 
     evaluations: dict[str, Evaluation]
     """By site, on its held-out rows, of the model it uses after the last round."""
-    divergence: float | None
-    """Mean over rounds and sites; None where no model is shared."""
+    divergences: tuple[float, ...]
+    """Round by round, the mean over sites; empty where no model is shared."""
     common: Parameters
     """What all sites share of a model."""
+
+    @property
+    def divergence(self) -> float | None:
+        """Mean over rounds and sites; None where no model is shared."""
+        return float(np.mean(self.divergences)) if self.divergences else None
 
 
 @dataclass(frozen=True)
@@ -71,14 +76,15 @@ class PlayedFederation:
             if objective.shares_model:
                 sent = [each.shared for each in learned]
                 common = objective.step(common, average(sent, rows), settings)
-                divergences += weight_divergences(sent, common) or []
-        found = {
+                if found := weight_divergences(sent, common):
+                    divergences.append(float(np.mean(found)))
+        evaluations = {
             site.name: engine.evaluate(common, [site])[0]
             if objective.uses_received
             else personal.evaluate(common, site, order)[1]
             for site in sites
         }
-        return Training(found, float(np.mean(divergences)) if divergences else None, common)
+        return Training(evaluations, tuple(divergences), common)
 
     def _site(self, part: SiteRows, settings: Settings) -> Site:
         keeper = ContextKeeper(RecordDict())

@@ -13,6 +13,7 @@ import numpy as np
 
 from common.seeds import generator
 from deploy.papers.experiment import experiment_parser, write_page
+from deploy.papers.measured_lines import MeasuredLines
 from server_app.dissimilarity import FloatArray
 from server_app.transport.null_costs import null_cost
 from server_app.transport.pair_costs import ot_cost
@@ -68,28 +69,39 @@ def costs(width: int, rows: int, repeat: int) -> list[float]:
     return [*(np.nan if total is None else total for total in totals), *chance]
 
 
-def table(width: int, repeats: int) -> str:
+def table(lines: MeasuredLines, width: int, repeats: int) -> str:
     """Return a width's table: means over the repeats, deviations behind ±."""
-    lines = [
+    text = [
         f"{width} columns\n",
         "| rows per class | authors: same | independent | opposite "
         "| paper: same | independent | opposite | null: mean | 95 % |",
         "|---:|" + "---:|" * 8,
     ]
     for rows in ROWS_PER_CLASS:
-        found = np.array([costs(width, rows, repeat) for repeat in range(repeats)])
+        found = np.array([_kept(lines, width, rows, repeat) for repeat in range(repeats)])
         cells = [
             "-" if np.isnan(mean) else f"{mean:.3f} ± {deviation:.3f}"
             for mean, deviation in zip(found.mean(axis=0), found.std(axis=0), strict=True)
         ]
-        lines.append(f"| {rows} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        text.append(f"| {rows} | " + " | ".join(cells) + " |")
+    return "\n".join(text) + "\n"
+
+
+def _kept(lines: MeasuredLines, width: int, rows: int, repeat: int) -> list[float]:
+    line = lines.once(
+        ("costs", SEED, COMMON, NULL_DRAWS, width, rows, repeat),
+        lambda: {"costs": costs(width, rows, repeat)},
+    )
+    assert line is not None  # there is time without end
+    found: list[float] = line["costs"]
+    return found
 
 
 def main() -> None:
     """Write one table per width."""
     arguments = experiment_parser(__doc__, seeds=REPEATS).parse_args()
-    tables = "\n".join(table(width, arguments.seeds) for width in WIDTHS)
+    lines = MeasuredLines(arguments.output)
+    tables = "\n".join(table(lines, width, arguments.seeds) for width in WIDTHS)
     print(tables)
     write_page(arguments.output, tables)
 

@@ -54,7 +54,6 @@ def test_lists_say_what_there_is_and_what_it_takes():
         (["fama", "table-9"], "unknown element of fama 'table-9'"),
         (["elhussein", "ixi"], "elhussein ixi is not made here: its files are not handed on"),
         (["elhussein", "fig-4", "seed=3"], "seed: elhussein fig-4 takes data-dir and output-dir"),
-        (["elhussein", "fig-4", "--recorded", "x"], "fig-4 is no comparison of runs: --recorded"),
         (["fama", "table-1", "strategy=random"], "strategy: the method 'random-2' of"),
     ],
 )
@@ -73,8 +72,16 @@ def test_an_element_is_made_in_one_way():
 
 @pytest.mark.slow
 def test_an_experiment_writes_its_tables_or_says_that_it_failed(tmp_path, capfd):
-    said("elhussein", "fig-4", "--quick", f"output-dir={tmp_path}")
-    assert (tmp_path / "tables.md").read_text() in capfd.readouterr().out
+    records = tmp_path / "records"
+    said("elhussein", "fig-4", "--quick", f"output-dir={tmp_path}", f"--recorded={records}")
+    text = (tmp_path / "tables.md").read_text()
+    assert text in capfd.readouterr().out
+    [path] = records.iterdir()
+    measured = path.read_bytes()
+    again = tmp_path / "again"
+    said("elhussein", "fig-4", "--quick", f"output-dir={again}", f"--recorded={records}")
+    assert (again / "tables.md").read_text() == text
+    assert path.read_bytes() == measured
     with pytest.raises(ComparisonError, match=r"strength: deploy\.papers\.regularisation ended"):
         said("elhussein", "strength", "--quick", f"output-dir={tmp_path}")
     assert "give --data-dir, which has HeartDisease/" in capfd.readouterr().err
