@@ -16,8 +16,10 @@ from common import logs, messages
 from common.errors import MessageError, RoundError
 from common.logs import Fact
 from common.messages import Introduction
+from server_app import ray_nodes
 from server_app.metering.bill import Link
 from server_app.rounds import enrolment
+from server_app.rounds.delegating_grid import DelegatingGrid
 from server_app.rounds.guard import refuse_error
 
 log = logging.getLogger("coterie")
@@ -192,11 +194,19 @@ def introduce(grid: Grid, *, expected: int, timeout: float, everybody: bool = Fa
         everybody: whether the run does not start without one of them.
 
     Raises:
-        RoundError: fewer than :data:`FEWEST` of several nodes can take part, or than must; why the
+        ConfigError: under Flower's simulation, a node of Ray lacks the sites' code.
+        RoundError: fewer than :data:`FEWEST` of several nodes can take part, or than must; why
             those cannot.
     """
+    _require_app(grid)
     nodes = wait_for_nodes(grid, max(expected, 1))
     return in_order(introductions(grid, nodes, messages.content(), timeout, everybody))
+
+
+def _require_app(grid: Grid) -> None:
+    while isinstance(grid, DelegatingGrid):
+        grid = grid.inner
+    ray_nodes.require_app_on_nodes(grid)
 
 
 def introductions(
@@ -238,7 +248,12 @@ def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) ->
         grid: the connection to the sites.
         sites: as they introduced themselves before.
         timeout: seconds to wait for their answers.
+
+    Raises:
+        ConfigError: as :func:`introduce`.
+        RoundError: none of them is connected.
     """
+    _require_app(grid)
     before = Roster(tuple(sites), (_NOWHERE,) * len(sites))
     nodes = wait_for_nodes(grid, len(sites), or_fewer=True)
     asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
