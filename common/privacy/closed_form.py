@@ -11,9 +11,9 @@ draws in :mod:`common.privacy.noise`. Sources, named in the lines that implement
 
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 from scipy.special import log_ndtr
 
 from common.errors import ConfigError
@@ -36,6 +36,13 @@ __all__ = [
 
 _LARGEST_MU = 1e3
 _SMALLEST_MU = 1e-9
+
+
+def _root(function: Callable[[float], float], low: float, high: float, within: float) -> float:
+    """Return where a function that has other signs at the two ends is 0, but for ``within``."""
+    from scipy.optimize import brentq  # a quarter of a second, which most runs need not spend
+
+    return float(brentq(function, low, high, xtol=within))
 
 
 def check_epsilon_delta(epsilon: float, delta: float) -> None:
@@ -69,7 +76,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         return 0.0
     # The loss is N(mu²/2, mu²), and log(1/delta) bounds how far into its tail epsilon can lie.
     high = mu * mu / 2 + mu * math.sqrt(2 * math.log(1 / delta))
-    return float(brentq(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, xtol=1e-12))
+    return _root(lambda e: gaussian_delta(mu, e) - delta, 0.0, high, 1e-12)
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
@@ -79,13 +86,10 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
     0.5
     """
     check_epsilon_delta(epsilon, delta)
-    logarithm = brentq(
-        lambda m: gaussian_delta(math.exp(m), epsilon) - delta,
-        math.log(_SMALLEST_MU),
-        math.log(_LARGEST_MU),
-        xtol=1e-13,
+    lowest, highest = math.log(_SMALLEST_MU), math.log(_LARGEST_MU)
+    return math.exp(
+        _root(lambda m: gaussian_delta(math.exp(m), epsilon) - delta, lowest, highest, 1e-13)
     )
-    return math.exp(float(logarithm))
 
 
 def gaussian_sigma(epsilon: float, delta: float, sensitivity: float) -> float:
@@ -119,6 +123,8 @@ def zcdp_epsilon(rho: float, delta: float) -> float:
         order = math.exp(x)
         tail = math.log(1 / delta) - (order + 1) * math.log1p(1 / order) - x
         return rho * (1 + order) + tail / order
+
+    from scipy.optimize import minimize_scalar  # as _root
 
     best = minimize_scalar(epsilon, bounds=(-20.0, 20.0), method="bounded", options={"xatol": 1e-9})
     return max(0.0, float(best.fun))
@@ -202,5 +208,4 @@ def unit_shift_epsilon(sigma: float, coordinates: int, delta: float) -> float:
     if unit_shift_delta(sigma, coordinates, 0.0) <= delta:
         return 0.0
     high = float(loss_lattice(sigma, coordinates)[0][-1])
-    root = brentq(lambda e: unit_shift_delta(sigma, coordinates, e) - delta, 0, high, xtol=1e-12)
-    return float(root)
+    return _root(lambda e: unit_shift_delta(sigma, coordinates, e) - delta, 0.0, high, 1e-12)

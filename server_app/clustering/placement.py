@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from server_app.clustering.clusters import Clusters
 from server_app.clustering.repulsion import diversity
@@ -67,11 +66,19 @@ def matched(before: Clusters, after: Clusters) -> Clusters:
     """
     overlap = np.zeros((before.k, after.k), dtype=np.int64)
     np.add.at(overlap, (before.labels, after.labels), 1)
-    old, new = linear_sum_assignment(overlap, maximize=True)
+    old, new = _assigned(overlap)
     numbers = before.k + np.arange(after.k)
     numbers[new] = old
     _, labels = np.unique(numbers[after.labels], return_inverse=True)
     return Clusters(labels)
+
+
+def _assigned(overlap: IntArray) -> tuple[IntArray, IntArray]:
+    """Return the rows and the columns that are matched for the largest sum, one to one."""
+    from scipy.optimize import linear_sum_assignment  # a quarter of a second, when it is needed
+
+    rows, columns = linear_sum_assignment(overlap, maximize=True)
+    return rows, columns
 
 
 def share_moved(before: Clusters, after: Clusters) -> float:
@@ -81,5 +88,5 @@ def share_moved(before: Clusters, after: Clusters) -> float:
     """
     overlap = np.zeros((before.k, after.k), dtype=np.int64)
     np.add.at(overlap, (before.labels, after.labels), 1)
-    kept = overlap[linear_sum_assignment(overlap, maximize=True)].sum()
+    kept = overlap[_assigned(overlap)].sum()
     return float(1.0 - kept / before.labels.size)

@@ -10,7 +10,6 @@ from typing import ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import scipy.linalg
-import scipy.optimize
 from numpy.typing import NDArray
 from pydantic import Field
 
@@ -262,6 +261,8 @@ def label_weights(
         cohort: m positions.
         target: see :func:`imbalance`.
     """
+    from scipy.optimize import nnls  # a quarter of a second, when it is needed
+
     m = len(cohort)
     least = min(_LEAST_WEIGHT, 0.5 / m)  # a thousand members cannot have a thousandth each
     rows = sizes[cohort] / sizes[cohort].sum()
@@ -277,7 +278,7 @@ def label_weights(
     # |B u|² + (1'u - 1)² then has its solution along the best v: its length is free, and its best
     # length leaves |B v|² / (left² + |B v|²), which falls with |B v|.
     system = np.vstack([root - np.outer(d, np.ones(m)) / left, np.ones(m)])
-    u, _ = scipy.optimize.nnls(system, np.append(np.zeros(m), 1.0))
+    u, _ = nnls(system, np.append(np.zeros(m), 1.0))
     weights: FloatArray = least + left * u / u.sum()
     return weights
 
