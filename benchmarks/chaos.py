@@ -1,11 +1,13 @@
 """Chaos: runs of a simulation whose processes are killed, whose disk fills up, whose files break.
 
     python -m benchmarks.chaos --schedules 200 --seed 0
+    python -m benchmarks.chaos --first 200 --schedules 200 --seed 0
 
 A schedule is drawn from the seed: a method, and what happens to each attempt at its run before one
 is left alone. Every attempt is a process of its own, and goes on where the one before was cut off.
 In the end stands the model of a run that nothing happened to, or an exit that says what is wrong;
-another model with exit 0, or an error that is none of ours, is a failure of this program.
+another model with exit 0, or an error that is none of ours, is a failure of this program. Schedules
+are numbered, so that many can be played bit by bit; what came so far is summed up now and then.
 ``docs/results/robustness.md`` has the numbers.
 """
 
@@ -53,6 +55,7 @@ FAULTS = ("server", "worker", "disk", "server and files", "disk and files")
 SAME, NAMED, OTHER, UNTYPED, HUNG = "same model", "named exit", "ANOTHER MODEL", "UNTYPED", "HUNG"
 GOOD = (SAME, NAMED)
 _SECONDS = 120.0
+_SUMMED = 50  # schedules after which those so far are summed up
 _OURS, _NOT_OURS = 3, 4  # exit codes of an attempt that ended in an error
 _FORK = multiprocessing.get_context("fork")  # of a process that has imported torch and the data
 
@@ -244,24 +247,32 @@ def _kill_worker() -> None:
         child.kill()
 
 
+def _counted(outcomes: Counter[str]) -> str:
+    return ", ".join(f"{word}: {count}" for word, count in sorted(outcomes.items()))
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Play schedules, print what they came to, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schedules", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(words)
     logging.getLogger("coterie").addHandler(logging.NullHandler())
     outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         chaos = Chaos(Path(folder))
-        for number in range(asked.schedules):
+        for played in range(asked.schedules):
+            if played and played % _SUMMED == 0:
+                print(f"of {played}: {_counted(outcomes)}", flush=True)
+            number = asked.first + played
             schedule = Schedule.drawn(asked.seed, number)
             outcome = chaos.outcome(schedule)
             word = outcome.partition(":")[0]
             outcomes[word] += 1
             if word != SAME:
                 print(f"{number}: {schedule.method}, {schedule.faults}: {outcome}", flush=True)
-    print(", ".join(f"{word}: {count}" for word, count in sorted(outcomes.items())))
+    print(_counted(outcomes))
     return 0 if set(outcomes) <= set(GOOD) else 1
 
 

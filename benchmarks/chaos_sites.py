@@ -166,12 +166,13 @@ def main(words: Sequence[str] | None = None) -> int:
     """Play schedules, print what they came to, and return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--schedules", type=int, default=2)
+    parser.add_argument("--first", type=int, default=0, help="number of the first")
     parser.add_argument("--seed", type=int, default=0)
     asked = parser.parse_args(words)
     outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder, deployment(Path(folder)) as running:
         federation = Federation(running)
-        for number in range(asked.schedules):
+        for number in range(asked.first, asked.first + asked.schedules):
             schedule = Schedule.drawn(asked.seed, number)
             outcome = federation.outcome(schedule)
             outcomes[outcome.partition(":")[0]] += 1

@@ -136,6 +136,7 @@ class Asked:
 
     exchange: Exchange
     inspect: Callable[..., Any]
+    review: Callable[..., Any] | None
     replies: list[ProtoMessage]
     verdicts: list[str]
     values: list[Any]
@@ -181,12 +182,12 @@ def _listening(into: Recorded) -> Iterator[None]:
     """Keep every exchange that is read meanwhile."""
     read = Exchange.answers
 
-    def answers(self: Exchange, replies: Any, inspect: Any) -> Any:
+    def answers(self: Exchange, replies: Any, inspect: Any, review: Any = None) -> Any:
         came = list(replies)
-        found = read(self, came, inspect)
+        found = read(self, came, inspect, review)
         verdicts, values = [a.verdict for a in found], [a.value for a in found]
         protos = [message_to_proto(reply) for reply in came]
-        into.asked.append(Asked(self, inspect, protos, verdicts, values))
+        into.asked.append(Asked(self, inspect, review, protos, verdicts, values))
         return found
 
     Exchange.answers = answers  # type: ignore[method-assign]
@@ -324,7 +325,7 @@ class Fuzzer:
         canned = _Canned(replies, nodes)
         grid = MeteredGrid(canned, meter, DisclosureFile(self._folder))
         came = grid.send_and_receive(one.exchange.outgoing(), timeout=1.0)
-        answers = one.exchange.answers(came, one.inspect)
+        answers = one.exchange.answers(came, one.inspect, one.review)
         lines = [
             ClientLine(round=1, attempt=1, phase="train", site="s", verdict=a.verdict)
             for a in answers
@@ -343,7 +344,7 @@ class Fuzzer:
             else:
                 tally.accepted += 1
         # What protocols noted of the damaged reply is put right again.
-        one.exchange.answers(map(message_from_proto, one.replies), one.inspect)
+        one.exchange.answers(map(message_from_proto, one.replies), one.inspect, one.review)
 
     def introduced(self, tally: Tally, play: Recorded, place: int) -> None:
         """Damage one introduction, and let the server read all."""

@@ -7,6 +7,7 @@ processor time, which other programs on the machine do not lengthen as they do w
 docs/results/robustness.md has the table, before and after these were built.
 """
 
+import functools
 import sys
 import time
 import tracemalloc
@@ -42,12 +43,16 @@ class _Canned(DelegatingGrid):
         return self._replies
 
 
-def _judge() -> Callable[..., Any]:
+def _looks() -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Return how each reply is looked at, and how they are beside each other."""
+    inspect: Callable[..., Any] = guard.inspect_training
     try:
         from server_app.rounds.update_norms import UpdateNorms
     except ImportError:  # an older tree
-        return lambda answers, models: answers
-    return UpdateNorms.of(Settings()).judged
+        return inspect, lambda answers, models: answers
+    if "finite" in inspect.__kwdefaults__:
+        inspect = functools.partial(inspect, finite=False)
+    return inspect, UpdateNorms.of(Settings()).judged
 
 
 def measured(sites: int, numbers: int) -> tuple[float, float]:
@@ -68,13 +73,13 @@ def measured(sites: int, numbers: int) -> tuple[float, float]:
         report = TrainReport(name, 1, 1, 0, 70, 0.5, 1.0)
         reply = messages.reply(message, report, trained)
         replies.append(messages.with_usage(reply, Usage(0.1, 0.0, "shared")))
-    template, judge = guard.Template.of(model), _judge()
+    template, (inspect, judge) = guard.Template.of(model), _looks()
     canned: Grid = _Canned(replies)
 
     def once() -> None:
         grid = MeteredGrid(canned, RunMeter())
         came = grid.send_and_receive(exchange.outgoing())
-        answers = exchange.answers(came, lambda r, a: guard.inspect_training(r, a, template))
+        answers = exchange.answers(came, lambda r, a: inspect(r, a, template))
         judged = judge(answers, [model])
         assert all(answer.value is not None for answer in judged)
 

@@ -65,7 +65,7 @@ class _Watched(update_norms.UpdateNorms):
         """Return the answers as they are."""
         self._factor = 1e300
         norms = [
-            update_norms.update_norm(answer.value[1], models[answer.model])
+            update_norms.change_norms([answer.value[1]], models[answer.model])[0]
             for answer in answers
             if answer.value is not None
         ]

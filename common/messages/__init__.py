@@ -86,7 +86,7 @@ from common.messages.records import (
 )
 from common.messages.releases import DISCLOSURES, GIVEN_OUT, RELEASES
 from common.messages.row_descriptions import BASES, EMBEDDED, BasesReport, EmbeddedReport
-from common.messages.template import Template, check_arrays
+from common.messages.template import Template, check_arrays, check_finite
 
 __all__ = [
     "ARRAYS",
@@ -156,6 +156,7 @@ __all__ = [
     "apart",
     "arrays_of",
     "check_arrays",
+    "check_finite",
     "check_form",
     "check_range",
     "content",

@@ -10,7 +10,7 @@ import numpy as np
 from common.errors import MessageError
 from common.messages.arrays import Parameters
 
-__all__ = ["Template", "check_arrays"]
+__all__ = ["Template", "check_arrays", "check_finite"]
 
 _SLACK_BYTES = 65_536  # headers, names and scalars beside the arrays
 
@@ -30,21 +30,34 @@ class Template:
         return cls(arrays, size + _SLACK_BYTES)
 
 
-def check_arrays(parameters: Parameters, template: Template) -> None:
-    """Raise :class:`MessageError` for names, shapes or types that differ, and for NaN and inf."""
+def check_arrays(parameters: Parameters, template: Template, *, finite: bool = True) -> None:
+    """Raise :class:`MessageError` for names, shapes or types that differ, and for NaN and inf.
+
+    Args:
+        parameters: that came.
+        template: of what is due.
+        finite: whether to look at the numbers, too: most of the work.
+    """
     for kind, names in (
         ("lacks", template.arrays.keys() - parameters.keys()),
         ("has an unknown", parameters.keys() - template.arrays.keys()),
     ):
         if names:
             raise MessageError(f"{kind} array {min(names)!r}")
+    for name, (shape, dtype) in template.arrays.items():
+        value = parameters[name]
+        if value.shape != shape:
+            raise MessageError(f"array {name!r} has shape {value.shape}, expected {shape}")
+        if value.dtype != dtype:
+            raise MessageError(f"array {name!r} is {value.dtype}, expected {dtype}")
+    if finite:
+        check_finite(parameters)
+
+
+def check_finite(parameters: Parameters) -> None:
+    """Raise :class:`MessageError` for NaN and inf."""
     with np.errstate(over="ignore"):  # once: for small arrays it takes longer than looking at them
-        for name, (shape, dtype) in template.arrays.items():
-            value = parameters[name]
-            if value.shape != shape:
-                raise MessageError(f"array {name!r} has shape {value.shape}, expected {shape}")
-            if value.dtype != dtype:
-                raise MessageError(f"array {name!r} is {value.dtype}, expected {dtype}")
+        for name, value in parameters.items():
             if not _is_finite(value):
                 kind = "NaN" if np.isnan(value).any() else "an infinite value"
                 raise MessageError(f"array {name!r} holds {kind}")

@@ -137,9 +137,7 @@ class Attempt:
                 outgoing, timeout=self.federation.timeout
             )
         with self.timed("server"):
-            answers = exchange.answers(replies, inspect)
-            if review is not None:
-                answers = review(answers)
+            answers = exchange.answers(replies, inspect, review)
         if models is not None:
             answers = [replace(a, model=m) for a, m in zip(answers, models, strict=True)]
         self._recorded += [

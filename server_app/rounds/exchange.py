@@ -73,16 +73,21 @@ class Exchange:
         ]
 
     def answers(
-        self, replies: Iterable[Message], inspect: Callable[[Message, Asked], T]
+        self,
+        replies: Iterable[Message],
+        inspect: Callable[[Message, Asked], T],
+        review: Callable[[list[Answer[T]]], list[Answer[T]]] | None = None,
     ) -> list[Answer[T]]:
         """Return one answer per client asked, in the order they were asked.
 
         Args:
             replies: in any order; those of nobody who was asked are ignored.
             inspect: returns a reply's value, or raises :class:`CoterieError` with the reason.
+            review: returns the answers as they look beside each other, in the same order.
         """
-        by_client = self._by_client(replies)
-        return [self._answer(client, by_client.get(client, []), inspect) for client in self.models]
+        found = self._by_client(replies)
+        answers = [self._answer(client, found.get(client, []), inspect) for client in self.models]
+        return answers if review is None else review(answers)
 
     def _by_client(self, replies: Iterable[Message]) -> dict[int, list[Message]]:
         clients = {node: client for client, node in enumerate(self.roster.nodes)}

@@ -51,11 +51,22 @@ class Asked:
 
 
 def inspect_training(
-    reply: Message, asked: Asked, template: Template, *, may_withhold_loss: bool = True
+    reply: Message,
+    asked: Asked,
+    template: Template,
+    *,
+    may_withhold_loss: bool = True,
+    finite: bool = True,
 ) -> tuple[TrainReport, dict[str, np.ndarray]]:
     """Return a reply's report and arrays; :class:`MessageError` with the reason if unusable.
 
-    ``may_withhold_loss``: whether sites that protect their updates keep their loss to themselves.
+    Args:
+        reply: of a site.
+        asked: what it was asked.
+        template: of the arrays that are due.
+        may_withhold_loss: whether sites that protect their updates keep their loss to themselves.
+        finite: whether to look for NaN; where ``UpdateNorms.judged`` comes next, it does that in
+            the same pass as it measures.
     """
     refuse_error(reply)
     size = messages.payload_bytes(reply.content)
@@ -66,7 +77,7 @@ def inspect_training(
     withheld = noted and math.isnan(report.loss)
     _compare(report, asked, asked.site.num_examples, loss_withheld=withheld)
     parameters = messages.decode_arrays(messages.arrays_of(reply.content))
-    messages.check_arrays(parameters, template)
+    messages.check_arrays(parameters, template, finite=finite)
     return report, parameters
 
 
@@ -79,13 +90,21 @@ def inspect_choice(reply: Message, asked: Asked, number: int) -> ChoiceReport:
 
 
 def inspect_training_of_choice(
-    reply: Message, asked: Asked, template: Template, number: int, *, may_withhold_loss: bool = True
+    reply: Message,
+    asked: Asked,
+    template: Template,
+    number: int,
+    *,
+    may_withhold_loss: bool = True,
+    finite: bool = True,
 ) -> tuple[TrainReport, dict[str, np.ndarray]]:
     """Return what :func:`inspect_training` does, of the model that the site chose of so many."""
     refuse_error(reply)
     model = TrainReport.decode(reply.content).model
     asked = _having_chosen(asked, model, number)
-    return inspect_training(reply, asked, template, may_withhold_loss=may_withhold_loss)
+    return inspect_training(
+        reply, asked, template, may_withhold_loss=may_withhold_loss, finite=finite
+    )
 
 
 def _having_chosen(asked: Asked, model: int, number: int) -> Asked:

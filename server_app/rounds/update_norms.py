@@ -16,7 +16,8 @@ from typing import Self
 import numpy as np
 
 from common.config import Settings
-from common.messages import Parameters
+from common.errors import MessageError
+from common.messages import Parameters, check_finite
 from server_app.rounds.attempt import Trained
 from server_app.rounds.exchange import Answer
 
@@ -57,19 +58,20 @@ class UpdateNorms:
     def judged(
         self, answers: Sequence[Answer[Trained]], models: Sequence[Parameters]
     ) -> list[Answer[Trained]]:
-        """Return the answers to one exchange, without the updates that are too long.
+        """Return the answers to one exchange, without updates that are too long or not finite.
 
         Args:
             answers: of the sites.
             models: that they were sent, by index.
         """
-        if not self._factor:
-            return list(answers)
-        norms = {
-            answer.client: update_norm(answer.value[1], models[answer.model])
+        measured = self._norms(answers, models)
+        answers = [
+            _finite(answer, measured.get(answer.client, math.nan), models[answer.model])
             for answer in answers
-            if answer.value is not None
-        }
+        ]
+        if not self._factor:
+            return answers
+        norms = {a.client: measured[a.client] for a in answers if a.value is not None}
         # Also of those to be refused: who is in the majority cannot be told otherwise.
         usual = _median([*self._past, *norms.values()])
         limit = min(self._factor * usual, _LONGEST)
@@ -81,6 +83,16 @@ class UpdateNorms:
             for answer in answers
         ]
 
+    def _norms(
+        self, answers: Sequence[Answer[Trained]], models: Sequence[Parameters]
+    ) -> dict[int, float]:
+        """Return the norm of each update by client; without a factor nobody needs them."""
+        norms: dict[int, float] = {}
+        for number, model in enumerate(models if self._factor else ()):
+            came = {a.client: a.value[1] for a in answers if a.value and a.model == number}
+            norms |= dict(zip(came, change_norms(list(came.values()), model), strict=True))
+        return norms
+
     def state(self) -> list[float]:
         """Return what a checkpoint keeps."""
         return list(self._past)
@@ -90,23 +102,46 @@ class UpdateNorms:
         self._past.extend(state)
 
 
-def update_norm(trained: Parameters, sent: Parameters) -> float:
-    """Return ||w_i - w||, L2 over all arrays of floating type; infinite where that overflows.
+def change_norms(trained: Sequence[Parameters], sent: Parameters) -> list[float]:
+    """Return ||w_i - w|| of each, L2 over all arrays of floating type of what was sent.
 
-    >>> update_norm({"w": np.array([3.0, 5.0])}, {"w": np.array([0.0, 1.0])})
-    5.0
+    Not finite where an update is not, or where that overflows.
+
+    >>> change_norms([{"w": np.array([3.0, 5.0])}], {"w": np.array([0.0, 1.0])})
+    [5.0]
     """
-    total = 0.0
-    with np.errstate(over="ignore"):
+    totals = [0.0] * len(trained)
+    with np.errstate(over="ignore", invalid="ignore"):
         for name, value in sent.items():
             if value.dtype.kind == "f":
-                after, before = trained[name].reshape(-1), value.reshape(-1)
-                # In blocks that stay in the processor's cache: a large model is read just once.
-                for start in range(0, after.size, _BLOCK):
+                before, after = value.reshape(-1), [model[name].reshape(-1) for model in trained]
+                # In blocks that stay in the processor's cache: each update is read just once, and
+                # what was sent once for all of them.
+                for start in range(0, before.size, _BLOCK):
                     end = start + _BLOCK
-                    change = after[start:end] - before[start:end]
-                    total += float(change.dot(change))
-    return math.sqrt(total)
+                    for place, own in enumerate(after):
+                        change = own[start:end] - before[start:end]
+                        totals[place] += float(change.dot(change))
+    return [math.sqrt(total) for total in totals]
+
+
+def _finite(answer: Answer[Trained], norm: float, model: Parameters) -> Answer[Trained]:
+    """Return an answer, refused if its arrays hold NaN or inf.
+
+    Args:
+        answer: of a site.
+        norm: of its update; where it is finite, so is all that it was made of.
+        model: that it was made of.
+    """
+    if answer.value is None:
+        return answer
+    arrays = answer.value[1]
+    known = model if math.isfinite(norm) else {}
+    try:
+        check_finite({name: value for name, value in arrays.items() if name not in known})
+    except MessageError as error:
+        return replace(answer, value=None, verdict=str(error))
+    return answer
 
 
 def _median(norms: Iterable[float]) -> float:

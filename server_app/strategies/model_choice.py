@@ -86,7 +86,7 @@ class ModelChoices(NumberedModels):
             phase,
             self._exchange(attempt, messages.TRAIN_CHOICE, clients),
             lambda reply, asked: guard.inspect_training_of_choice(
-                reply, asked, template, self._number, may_withhold_loss=noisy
+                reply, asked, template, self._number, may_withhold_loss=noisy, finite=False
             ),
             review=lambda answers: self._memory.norms.judged(
                 [_of_model(a, a.value[0].model if a.value else a.model) for a in answers],

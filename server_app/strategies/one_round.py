@@ -162,7 +162,7 @@ class OneRound(OwnRounds):
             phase,
             exchange,
             lambda reply, asked: guard.inspect_training(
-                reply, asked, template, may_withhold_loss=noisy
+                reply, asked, template, may_withhold_loss=noisy, finite=False
             ),
             review=lambda answers: self._memory.norms.judged(answers, self.models),
         )

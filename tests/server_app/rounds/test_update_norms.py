@@ -1,6 +1,7 @@
 """Updates that move a model much farther than others do are refused, and nothing else is."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from common.config import Settings
 from common.messages import TrainReport
 from server_app.rounds.exchange import NO_REPLY, OK, Answer
-from server_app.rounds.update_norms import UpdateNorms, update_norm
+from server_app.rounds.update_norms import UpdateNorms, change_norms
 
 SENT = {"w": np.zeros((2, 2), np.float32), "steps": np.array(3)}
 
@@ -86,9 +87,45 @@ def test_the_norm_is_over_all_real_numbers_and_never_nan():
     a = {name: rng.normal(size=(3, 4)).astype(np.float32) for name in "xy"}
     b = {name: rng.normal(size=(3, 4)).astype(np.float32) for name in "xy"}
     both = np.concatenate([(a[name] - b[name]).ravel() for name in "xy"])
-    assert update_norm(a, b) == pytest.approx(np.linalg.norm(both), rel=1e-6)
+    assert change_norms([a, b], b) == pytest.approx([np.linalg.norm(both), 0], rel=1e-6)
     huge = {"w": np.full(2, 3e38, np.float32)}
-    assert update_norm(huge, {"w": -huge["w"]}) == math.inf
+    assert change_norms([huge], {"w": -huge["w"]}) == [math.inf]
+
+
+@pytest.mark.parametrize("factor", [0, 100])
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("w", np.nan, "array 'w' holds NaN"),
+        ("w", -np.inf, "array 'w' holds an infinite value"),
+        ("beside", np.nan, "array 'beside' holds NaN"),
+    ],
+)
+def test_what_is_not_finite_is_refused_by_name_and_is_no_measure(factor, name, value, said):
+    bad, *others = answers(1.0, 1.0, 1.0, 50.0)
+    bad.value[1]["beside"] = np.zeros(2)  # of what a site sends with its model
+    bad.value[1][name].flat[1] = value
+    norms = UpdateNorms(factor)
+    judged = norms.judged([bad, *others], [SENT])
+    assert [answer.verdict for answer in judged] == [said, OK, OK, OK]
+    assert judged[0].value is None
+    assert norms.state() == ([1.0, 1.0, 50.0] if factor else [])
+
+
+def test_a_finite_update_whose_square_is_not_is_said_to_be_long():
+    [judged] = UpdateNorms(100).judged(answers(1e30), [SENT])
+    assert "norm inf: more than max-update-norm lets pass" in judged.verdict
+
+
+def test_each_is_held_against_the_model_that_it_was_sent():
+    first, second = answers(1.0, 1.0)
+    far = {"w": np.full((2, 2), 1e3, np.float32), "steps": np.array(3)}
+    norms = UpdateNorms(100)
+    judged = norms.judged([first, replace(second, model=1)], [SENT, far])
+    assert [answer.verdict for answer in judged] == [
+        OK,
+        "its update has norm 2e+03, 2e+03 times the median: more than max-update-norm lets pass",
+    ]
 
 
 @pytest.mark.parametrize(
