@@ -27,7 +27,6 @@ __all__ = [
     "gaussian_sigma",
     "loss_lattice",
     "mu_of_rho",
-    "paper_rho_bound",
     "unit_shift_delta",
     "unit_shift_epsilon",
     "zcdp_epsilon",
@@ -140,14 +139,6 @@ def zcdp_sigma(rho: float, sensitivity: float) -> float:
     if not 0 < rho < math.inf:
         raise ConfigError(f"rho = {rho}: must be above 0 and finite")
     return sensitivity / mu_of_rho(rho)
-
-
-def paper_rho_bound(dimensions: int, rows: int) -> float:
-    """Return 6 sqrt(d)/n, below which Elhussein & Gürsoy, eq. 3, place rho.
-
-    Their argument is not sound: this is the paper's bound and guarantees nothing.
-    """
-    return 6 * math.sqrt(dimensions) / rows
 
 
 # The discrete Gaussian --------------------------------------------------------------------------

@@ -93,6 +93,15 @@ def compared(
     return folder
 
 
+def recorded_rows(grid: Grid, records: Path) -> list[Row]:
+    """Return the table's rows of the runs that are recorded, or were played; plays nothing."""
+    grid = replace(grid, cases=tuple(_checked(case) for case in grid.cases))
+    with in_turn(grid.output):
+        lay_out(records, grid.cases, grid.output / "runs")
+    outcomes = found(grid.cases, grid.output)
+    return rows_of([RunFigures.of(o.case, o.folder) for o in outcomes if o.folder], grid.reference)
+
+
 def _all(cases: Sequence[Case], played: Sequence[Outcome], folder: Path) -> list[Outcome]:
     """Return every case's outcome, in order: as it was played here, or as it is found."""
     by_case = {outcome.case: outcome for outcome in played}

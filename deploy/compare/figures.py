@@ -39,6 +39,8 @@ class RunFigures:
     curve: Curve
     training: Curve
     """Over the joules of the clients' training alone: Famá eq. 13."""
+    by_phase: Mapping[str, Curve]
+    """Over the joules of one phase alone, of those that are counted."""
     joules: dict[str, float]
     """Of the whole run by phase; NaN for one that was not metered."""
     sources: Mapping[str, str | None]
@@ -87,6 +89,10 @@ class RunFigures:
             folder=folder,
             curve=Curve.of(attempts, metric=case.settings.target_metric),
             training=Curve.of(attempts, ("train",), metric=case.settings.target_metric),
+            by_phase={
+                phase: Curve.of(attempts, (phase,), metric=case.settings.target_metric)
+                for phase in COUNTED
+            },
             joules=joules_by_phase(attempts),
             sources=results.joules_source or {},
             clients_per_round=float(np.mean([line.num_trained for line in lines])),
@@ -136,6 +142,11 @@ class RunFigures:
         if not country:
             return math.nan
         return 1000 * power.kg_co2e_per_kwh(country) * self.total_joules / JOULES_PER_KWH
+
+    def spent_until(self, accuracy: float, phase: str) -> float:
+        """Return a phase's joules until an accuracy was held; NaN where it was not."""
+        reached = self.by_phase[phase].reached(accuracy, self.case.settings.sustained_rounds)
+        return math.nan if reached is None else reached.joules
 
     def held(self, budget: float = math.inf) -> float:
         """Return the best accuracy held for the window within a budget of joules; NaN if none."""

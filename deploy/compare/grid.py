@@ -15,7 +15,7 @@ from pathlib import Path
 
 from common.config import Scalar, Settings, kebab_case, read_toml, unknown_name
 from common.errors import ConfigError, CoterieError
-from deploy.compare.plan import LARGEST, PaperFigures, Plan, Values, from_words
+from deploy.compare.plan import LARGEST, PaperClaim, PaperFigures, Plan, Values, from_words
 
 SCENARIO = frozenset(
     {
@@ -117,6 +117,8 @@ class Grid:
     paper: tuple[PaperFigures, ...] = ()
     source: str = ""
     """Where the paper's figures stand."""
+    claims: tuple[PaperClaim, ...] = ()
+    """What the paper says of the methods."""
 
     def __post_init__(self) -> None:
         """Refuse an empty comparison, a run that is listed twice, and a reference without runs."""
@@ -187,6 +189,7 @@ def read_grid(
         cases=cases,
         paper=tuple(figures for figures in plan.paper if _stands_in(figures, cases)),
         source=plan.source,
+        claims=plan.claims,
     )
 
 

@@ -154,6 +154,16 @@ def _pictures(
             False,
             _in_words(rows, "pre_joules", "train_joules", "communication_joules"),
         )
+    if metered and (levels := compare_plots.held_levels(rows)):
+        words = ", ".join(f"{100 * level:.0f} %" for level in levels)
+        yield (
+            "energy-by-accuracy",
+            "Energy until an accuracy was held, by phase",
+            "Mean over seeds; no bar where a run of the method did not hold the accuracy.",
+            compare_plots.energy_by_accuracy(rows, levels),
+            True,
+            f"A panel each for {words}.",
+        )
     yield (
         "selection",
         "How often sites were selected",

@@ -1,5 +1,6 @@
 """Plan of a comparison: what a TOML file and words say, as settings with several values."""
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,15 @@ from common.config import Settings, kebab_case, split_word, unknown_name
 from common.errors import ConfigError
 from common.schema import Listed
 
-__all__ = ["LARGEST", "PAPER_FIGURES", "PaperFigures", "Plan", "Values", "from_words"]
+__all__ = [
+    "LARGEST",
+    "PAPER_FIGURES",
+    "PaperClaim",
+    "PaperFigures",
+    "Plan",
+    "Values",
+    "from_words",
+]
 
 Values = dict[str, tuple[object, ...]]
 
@@ -38,6 +47,46 @@ PAPER_FIGURES = ("rounds", "clients", "accuracy", "energy", "training-energy", "
 """Rounds to the target, mean clients per round, accuracy (%), energy and that of training alone (%
 of the reference's), standard deviation of the accuracy in the rounds that hold the target (points).
 """
+
+
+@dataclass(frozen=True)
+class PaperClaim:
+    """What a paper says of some methods, so that runs can be held against it."""
+
+    says: str
+    element: str
+    """The table or figure that shows it."""
+    figure: str
+    """A column of the comparison's table, by its key."""
+    methods: tuple[str, ...]
+    """Rows of the table, by name; the claim is of each of them."""
+    more_than: str = ""
+    """The method above which they lie; one of the four is given."""
+    less_than: str = ""
+    no_more_than: str = ""
+    """The method above which they do not lie."""
+    printed: float = math.nan
+    """The number that the paper has for them."""
+    at: tuple[tuple[str, object], ...] = ()
+    """Settings of the scenarios that it is of."""
+
+    def __post_init__(self) -> None:
+        """Refuse a claim without a measure, or with two."""
+        given = [self.more_than, self.less_than, self.no_more_than]
+        if sum(map(bool, given)) + (not math.isnan(self.printed)) != 1:
+            raise ConfigError(
+                f"claim {self.says!r}: give one of more-than, less-than, no-more-than and printed"
+            )
+
+    @property
+    def other(self) -> str:
+        """The method that the others are held against; empty: a number of the paper."""
+        return self.more_than or self.less_than or self.no_more_than
+
+    def is_of(self, settings: Settings) -> bool:
+        """Whether it is of a run's scenario."""
+        values = settings.to_dict()
+        return all(values[key] == value for key, value in self.at)
 
 
 def from_words(words: Iterable[str]) -> Values:
@@ -100,6 +149,7 @@ class Plan:
     note: str
     reference: str
     paper: tuple[PaperFigures, ...]
+    claims: tuple[PaperClaim, ...]
     source: str
     file: str
 
@@ -119,7 +169,7 @@ class Plan:
             methods = _named("method", methods, content["quick"], source)
             scenarios = _named("scenario", scenarios, content["quick"], source)
         paper = content.get("paper", {})
-        _only(paper, {"source", "figures"}, f"{source}: paper")
+        _only(paper, {"source", "figures", "claims"}, f"{source}: paper")
         return cls(
             settings=_from_table(settings, f"{source}: settings"),
             methods={
@@ -134,6 +184,9 @@ class Plan:
             paper=tuple(
                 _paper_figures(entry, f"{source}: paper.figures", content.get("methods", {}))
                 for entry in paper.get("figures", ())
+            ),
+            claims=tuple(
+                _paper_claim(entry, f"{source}: paper.claims") for entry in paper.get("claims", ())
             ),
             source=str(paper.get("source", "")),
             file=source,
@@ -195,3 +248,18 @@ def _paper_figures(entry: Mapping[str, Any], where: str, methods: Iterable[str])
     at = _from_table(entry.get("at", {}), f"{where}: at")
     figures = {name: float(entry[name]) for name in PAPER_FIGURES if name in entry}
     return PaperFigures(method, tuple((key, values[0]) for key, values in at.items()), figures)
+
+
+def _paper_claim(entry: Mapping[str, Any], where: str) -> PaperClaim:
+    words = ("more-than", "less-than", "no-more-than")
+    _only(entry, {"says", "element", "figure", "methods", "printed", "at", *words}, where)
+    at = _from_table(entry.get("at", {}), f"{where}: at")
+    return PaperClaim(
+        says=str(entry.get("says", "")),
+        element=str(entry.get("element", "")),
+        figure=str(entry.get("figure", "")),
+        methods=tuple(map(str, entry.get("methods", ()))),
+        **{word.replace("-", "_"): str(entry.get(word, "")) for word in words},
+        printed=float(entry.get("printed", math.nan)),
+        at=tuple((key, values[0]) for key, values in at.items()),
+    )

@@ -108,6 +108,44 @@ def energy_by_phase(rows: Sequence[Row]) -> Figure:
     return figure
 
 
+def held_levels(rows: Sequence[Row]) -> list[float]:
+    """Return the last three tenths of accuracy that every run of some row held."""
+    best = [min(run.held() for run in row.runs) for row in rows]
+    highest = max((held for held in best if not np.isnan(held)), default=0.0)
+    return [tenth / 10 for tenth in range(1, int(10 * highest + 1e-9) + 1)][-3:]
+
+
+def energy_by_accuracy(rows: Sequence[Row], levels: Sequence[float]) -> Figure:
+    """Return the phases' joules until an accuracy was held: Pereira's Fig. 4, a panel a level.
+
+    A method has a bar where all of its runs held the accuracy.
+    """
+    figure = Figure(figsize=(WIDE, 1.5 + 0.26 * len(rows)), layout="constrained")
+    panels = figure.subplots(1, len(levels), sharey=True, squeeze=False)[0]
+    for axes, level in zip(panels, levels, strict=True):
+        begins = np.zeros(len(rows))
+        for index, phase in enumerate(COUNTED):
+            widths = np.array([_mean_until(row, level, phase) for row in rows])
+            color = cluster_color(index)
+            axes.barh(range(len(rows)), widths, left=begins, color=color, label=_PHASES[phase])
+            begins = begins + widths
+        _name_rows(axes, rows)
+        axes.set_title(f"{100 * level:.0f} %")
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: joules_in_words(value)))
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=3))
+        axes.grid(visible=True, axis="x")
+    figure.legend(
+        *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(COUNTED)
+    )
+    return figure
+
+
+def _mean_until(row: Row, level: float, phase: str) -> float:
+    """Return the mean joules of a phase; 0, which draws nothing, where not all runs held it."""
+    spent = [run.spent_until(level, phase) for run in row.runs]
+    return float(np.nan_to_num(np.mean(spent)))
+
+
 def _name_rows(axes: "Axes", rows: Sequence[Row]) -> None:
     axes.set_yticks(range(len(rows)), [short(row.method, 32) for row in rows])
     axes.set_ylim(len(rows) - 0.5, -0.5)

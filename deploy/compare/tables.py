@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 
 from deploy.compare.columns import COLUMNS, Column
@@ -74,10 +74,18 @@ def cell(spread: Spread, digits: int) -> str:
     return text if spread.known == spread.runs else f"{text} ({spread.known} of {spread.runs})"
 
 
-def head_and_cells(rows: Sequence[Row], grid: Grid) -> tuple[list[str], list[list[str]]]:
-    """Return a table's head and its rows: ours, and the paper's figures beside them."""
-    columns = columns_of(rows, grid)
-    papers = [_paper(row, grid) for row in rows]
+def head_and_cells(
+    rows: Sequence[Row], grid: Grid, only: Collection[str] = ()
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table's head and its rows: ours, and the paper's figures beside them.
+
+    Args:
+        rows: of one scenario.
+        grid: the comparison.
+        only: keys of the columns that are shown; empty: all that say something.
+    """
+    columns = [c for c in columns_of(rows, grid) if not only or c.key in only]
+    papers = [paper_of(row, grid) for row in rows]
     beside = [_BESIDE.get(column.key, "") for column in columns]
     shown = {name for name in PAPER_FIGURES if any(name in paper for paper in papers)}
     head = ["method", "seeds"]
@@ -121,7 +129,8 @@ def _compared(rows: Sequence[Row], grid: Grid) -> list[Column]:
     return [column for column in columns_of(rows, grid) if column.key in COMPARED] if rows else []
 
 
-def _paper(row: Row, grid: Grid) -> dict[str, float]:
+def paper_of(row: Row, grid: Grid) -> dict[str, float]:
+    """Return what the paper prints of a row, by name of :data:`PAPER_FIGURES`."""
     found: dict[str, float] = {}
     for figures in grid.paper:
         if figures.fits(row.method, row.runs[0].case.settings):
@@ -129,14 +138,17 @@ def _paper(row: Row, grid: Grid) -> dict[str, float]:
     return found
 
 
-def markdown(rows: Sequence[Row], grid: Grid) -> str:
-    """Return a table per scenario, and one of the differences to the reference."""
+def markdown(rows: Sequence[Row], grid: Grid, only: Collection[str] = ()) -> str:
+    """Return a table per scenario, and one of the differences to the reference.
+
+    With ``only`` some columns are asked for, by key, the second is left out.
+    """
     parts = []
     for scenario, group in scenarios(rows):
         head, cells = differences(group, grid)
         parts += [scenario] if scenario else []
-        parts.append(_aligned(*head_and_cells(group, grid)))
-        parts += [_aligned(head, cells)] if cells else []
+        parts.append(_aligned(*head_and_cells(group, grid, only)))
+        parts += [_aligned(head, cells)] if cells and not only else []
     return "\n\n".join(parts)
 
 
@@ -217,7 +229,7 @@ def table_csv(rows: Sequence[Row], grid: Grid) -> str:
         for column in columns:
             spread = column.of(row)
             line += [_number(spread.mean), _number(spread.deviation), spread.known]
-        paper = _paper(row, grid)
+        paper = paper_of(row, grid)
         lines.append(line + [paper.get(name, "") for name in PAPER_FIGURES])
     return _csv(lines)
 

@@ -16,6 +16,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
+from deploy.compare.findings import ClaimFinding, Upshot
+from deploy.compare.paired import Difference
 from deploy.papers.experiment import experiment_parser, p_value, rank, write_page
 from deploy.papers.pairs import (
     HOSPITAL_PAIRS,
@@ -201,17 +203,46 @@ def picture(pairs: Sequence[CostedPair]) -> Figure:
     return figure
 
 
-def arguments() -> argparse.Namespace:
-    """Return the command line's."""
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line's, or those of words."""
     parser = experiment_parser(__doc__, seeds=5)
     parser.add_argument("--as-paper", action="store_true", help="50 rounds of AdamW, not 20 of SGD")
-    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
-def main() -> None:
+def findings(pairs: Sequence[CostedPair]) -> list[ClaimFinding]:
+    """Return what the pairs say of the cost beside Wasserstein, and under other weights."""
+    divergence = [pair.divergence for pair in pairs]
+    missed = {name: misses([p.costs[name] for p in pairs], divergence) for name in COSTS}
+    found = []
+    for name in (JOINT, PER_CLASS):
+        gap = Difference.of((missed[name] - missed[OT]).tolist())
+        test = stats.ttest_rel(missed[name], missed[OT])
+        sure = test.pvalue < 0.05 and gap.mean > 0
+        found.append(
+            ClaimFinding(
+                f"the cost foretells divergence better than {name}",
+                Upshot.HELD if sure else Upshot.NOT_SEEN,
+                f"a line misses divergence by {np.mean(missed[OT]):.4f}, that of {name} by "
+                f"{np.mean(missed[name]):.4f} (paired t {test.statistic:+.2f}, "
+                f"{p_value(test.pvalue)}, {len(pairs)} pairs)",
+            )
+        )
+    own = [pair.weighted[0] for pair in pairs]
+    mixed = [place for place, weights in enumerate(WEIGHTS) if min(weights) > 0]
+    ranks = [stats.spearmanr(own, [p.weighted[i] for p in pairs]).statistic for i in mixed]
+    standing = Upshot.HELD if min(ranks) >= _SAME_ORDER else Upshot.NOT_SEEN
+    reason = f"rank correlation with the variant's own weights at least {min(ranks):.3f}"
+    found.append(ClaimFinding("other weights order pairs alike (4 : 1 to 1 : 4)", standing, reason))
+    return found
+
+
+_SAME_ORDER = 0.9
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """Measure what is missing, and write page and picture."""
-    args = arguments()
+    args = arguments(words)
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
     training = PAPER_TRAINING if args.as_paper else {}
     results = Results(args.output, args.data_dir, args.minutes, training)
@@ -221,7 +252,7 @@ def main() -> None:
     with drawing.style():
         document = drawing.svg(picture(pairs), "divergence against three costs")
     tables = (baseline_table(pairs), shift_table(pairs), weight_table(pairs), left_out)
-    write_page(args.output, "\n".join(tables), document)
+    write_page(args.output, "\n".join(tables), document, findings(pairs))
 
 
 if __name__ == "__main__":

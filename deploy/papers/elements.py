@@ -32,6 +32,8 @@ class Element:
     """Of the whole, on two cores."""
     minutes: float = 0.0
     """Of the small variant, on two cores."""
+    columns: tuple[str, ...] = ()
+    """Of the comparison's table those that a page shows, by key; empty: all."""
     missing: str = ""
     """Why nothing here makes it."""
 
@@ -91,6 +93,10 @@ _FAMA = Paper(
             f"rounds, clients and energy to 97 % on MNIST, Dirichlet({alpha}): nine metrics",
             preset="fama",
             words=(f"dirichlet-alpha={alpha}",),
+            columns=(
+                *("rounds_to_target", "rounds_to_target_of_reference", "clients_per_round"),
+                *("training_joules_to_target_of_reference", "deviation_at_target", "accuracy"),
+            ),
             data="mnist",
             hours=hours,
             minutes=minutes,
@@ -99,6 +105,10 @@ _FAMA = Paper(
     ),
 )
 
+_OF_PEREIRA = (
+    *("rounds_to_target", "joules_to_target", "joules_to_target_of_reference", "accuracy"),
+    *(f"held_at_{share}_percent_of_reference" for share in (60, 80, 100)),
+)
 _PEREIRA = Paper(
     "pereira",
     "Pereira et al., Energy-Efficient Federated Learning for AIoT using Clustering Methods "
@@ -107,16 +117,17 @@ _PEREIRA = Paper(
         Element(
             "fig-1",
             "share of communication in the energy of training against the model's size",
-            preset="pereira-fig1",
-            data="cifar10",
-            hours=0.5,
-            minutes=1.4,
+            experiment="communication",
+            quick=("--seeds", "1"),
+            hours=0.05,
+            minutes=1,
         ),
         Element(
             "table-1",
             "rounds and energy to 40 % on CIFAR-10, (1,1)-, (1,2)- and (1,5)-Dirichlet; also the "
             "phases of Fig. 4 and the curves of Fig. 5 (35 h with stop-at-target=true)",
             preset="pereira-cifar10",
+            columns=_OF_PEREIRA,
             data="cifar10",
             hours=150,
             minutes=4.6,
@@ -125,6 +136,7 @@ _PEREIRA = Paper(
             "table-1-at-50",
             "the same, to 50 %",
             preset="pereira-cifar10",
+            columns=_OF_PEREIRA,
             words=("target-accuracy=0.5",),
             data="cifar10",
             hours=150,
@@ -134,6 +146,7 @@ _PEREIRA = Paper(
             "table-2-fashion-mnist",
             "accuracy held within an energy, and at the end, on Fashion-MNIST",
             preset="pereira-fmnist",
+            columns=_OF_PEREIRA,
             data="fashion-mnist",
             hours=4,
             minutes=4.7,
@@ -142,6 +155,7 @@ _PEREIRA = Paper(
             "table-2-cifar10",
             "the same on CIFAR-10, (1,5)-Dirichlet",
             preset="pereira-cifar10",
+            columns=_OF_PEREIRA,
             words=("num-partitions=5",),
             data="cifar10",
             hours=50,
@@ -151,6 +165,7 @@ _PEREIRA = Paper(
             "table-2-cifar100",
             "the same on CIFAR-100 with ResNet-18; its hours are calculated, it wants a GPU",
             preset="pereira-cifar100",
+            columns=_OF_PEREIRA,
             data="cifar100",
             hours=5000,
             minutes=10,
@@ -159,6 +174,7 @@ _PEREIRA = Paper(
             "fig-6",
             "number of groups, SimClust and RepClust, CIFAR-10",
             preset="pereira-fig6",
+            columns=_OF_PEREIRA,
             data="cifar10",
             hours=160,
             minutes=3.5,
@@ -276,6 +292,7 @@ _TALASSO = Paper(
                 name,
                 shows,
                 preset=preset,
+                columns=("accuracy", "worst_decile", "uplink_share"),
                 data="motionsense",
                 hours=hours,
                 minutes=minutes,

@@ -1,13 +1,19 @@
 """Experiment of a paper: the options and the files that all of them have in common."""
 
 import argparse
+import json
+import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from scipy import stats
 
+from deploy.compare.findings import ClaimFinding, Upshot, findings_table
+
 TABLES = "tables.md"
 PICTURE = "picture.svg"
+FINDINGS = "findings.json"
 
 
 def experiment_parser(docstring: str | None, seeds: int) -> argparse.ArgumentParser:
@@ -19,6 +25,9 @@ def experiment_parser(docstring: str | None, seeds: int) -> argparse.ArgumentPar
     """
     first = (docstring or "").partition("\n")[0]
     parser = argparse.ArgumentParser(description=first)
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="measure nothing after these"
+    )
     parser.add_argument("--output", type=Path, required=True, help="folder of all that is written")
     parser.add_argument("--data-dir", type=Path, help="folder of the data sets, where one is used")
     parser.add_argument("--seeds", type=int, default=seeds, help="0 to one less than this")
@@ -36,10 +45,27 @@ def p_value(value: float) -> str:
     return "p < 0.001" if value < 0.001 else f"p {value:.3f}"
 
 
-def write_page(folder: Path, tables: str, picture: str = "") -> None:
-    """Write an experiment's tables and its picture, and say where they are."""
+def trend(says: str, one: Sequence[float], other: Sequence[float], sign: int = 1) -> ClaimFinding:
+    """Return whether one figure rises with the other, or falls where the sign is -1.
+
+    *Held*: Spearman's correlation is 0.5 or more with a p below 0.05; *weaker*: such a p alone.
+    """
+    found = stats.spearmanr(one, other)
+    sure = found.pvalue < 0.05 and sign * found.statistic > 0
+    strong = abs(found.statistic) >= 0.5
+    standing = (Upshot.HELD if strong else Upshot.WEAKER) if sure else Upshot.NOT_SEEN
+    return ClaimFinding(says, standing, f"rank correlation {rank(one, other)} over {len(one)}")
+
+
+def write_page(
+    folder: Path, tables: str, picture: str = "", findings: Sequence[ClaimFinding] = ()
+) -> None:
+    """Write an experiment's tables, its findings and its picture, and say where they are."""
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / TABLES).write_text(tables.rstrip("\n") + "\n", encoding="utf-8")
+    parts = [tables.rstrip("\n"), *([findings_table(findings)] if findings else [])]
+    (folder / TABLES).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    told = [asdict(finding) for finding in findings]
+    (folder / FINDINGS).write_text(json.dumps(told), encoding="utf-8")
     print(f"tables: {folder / TABLES}")
     if picture:
         (folder / PICTURE).write_text(picture, encoding="utf-8")

@@ -51,6 +51,19 @@ class MeasuredLines:
             self._lines |= _read(text)
         return self._lines[key]
 
+    def required(self, key: Key, measure: Callable[[], Values]) -> Values:
+        """Return the same, where nothing can be shown without it.
+
+        Raises:
+            ConfigError: it is too late to measure it.
+        """
+        line = self.once(key, measure)
+        if line is None:
+            raise ConfigError(
+                f"{self._file}: no line of {key}, and the minutes are over; give more"
+            )
+        return line
+
 
 def lay_out(records: Path, name: str, folder: Path) -> None:
     """Put a record's lines into a folder, beside those that are there.

@@ -7,8 +7,9 @@ radio model; the server's is the clustering, repeated until it has taken a secon
     python -m deploy.papers.pre_processing --output ~/pre-processing
 """
 
+import itertools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,6 +19,7 @@ from matplotlib.figure import Figure
 from common.power import CodeCarbonSource, own_share
 from common.radio import transmission_joules
 from common.seeds import generator
+from deploy.compare.findings import ClaimFinding, Upshot
 from deploy.papers.experiment import experiment_parser, write_page
 from deploy.papers.measured_lines import MeasuredLines
 from server_app.clustering import algorithms
@@ -126,8 +128,7 @@ def picture(found: dict[tuple[str, str, int], Cost], sizes: tuple[int, ...]) -> 
 
 
 def _kept(lines: MeasuredLines, meter: LazyMeter, of: tuple[str, int, int, int]) -> Cost:
-    line = lines.once(of, lambda: vars(cost(*of, meter.source)))
-    assert line is not None  # there is time without end
+    line = lines.required(of, lambda: vars(cost(*of, meter.source)))
     return Cost(*of[:3], line["seconds"], line["joules"])
 
 
@@ -135,14 +136,29 @@ def _joules_are(source: CodeCarbonSource) -> str:
     return f"Joules {source.label}, {source.description}."
 
 
-def main() -> None:
+def grown(found: dict[tuple[str, str, int], Cost], sizes: tuple[int, ...]) -> list[ClaimFinding]:
+    """Return whether each grouping costs more for the most clients than for the fewest."""
+    findings = []
+    for method, name in itertools.product(METHODS, groups_of(0)):
+        few, many = (found[method, name, clients].joules for clients in (sizes[0], sizes[-1]))
+        findings.append(
+            ClaimFinding(
+                f"energy before the training grows with the clients ({method}, {name})",
+                Upshot.HELD if many > few else Upshot.NOT_SEEN,
+                f"{few:.3g} J at {sizes[0]} clients, {many:.3g} J at {sizes[-1]}",
+            )
+        )
+    return findings
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """Measure all, and write table and picture."""
     parser = experiment_parser(__doc__, seeds=5)
     parser.add_argument("--most", type=int, default=max(CLIENTS), help="clients, at most")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     sizes = tuple(clients for clients in CLIENTS if clients <= arguments.most)
     found: dict[tuple[str, str, int], Cost] = {}
-    lines, meter = MeasuredLines(arguments.output), LazyMeter()
+    lines, meter = MeasuredLines(arguments.output, arguments.minutes), LazyMeter()
     for clients in sizes:
         for method in METHODS:
             for name, groups in groups_of(clients).items():
@@ -154,11 +170,13 @@ def main() -> None:
                 joules = float(np.mean([one.joules for one in each]))
                 found[method, name, clients] = Cost(method, clients, groups, seconds, joules)
                 print(f"{method}, {name}, {clients} clients: {joules:.3g} J", flush=True)
-    said = lines.once(("joules",), lambda: {"are": _joules_are(meter.source)})
+    said = lines.required(("joules",), lambda: {"are": _joules_are(meter.source)})
     meter.close()
     with drawing.style():
         document = drawing.svg(picture(found, sizes), "Energy before training by clients")
-    write_page(arguments.output, f"{said and said['are']}\n\n{tables(found, sizes)}", document)
+    write_page(
+        arguments.output, f"{said['are']}\n\n{tables(found, sizes)}", document, grown(found, sizes)
+    )
 
 
 if __name__ == "__main__":

@@ -11,8 +11,6 @@ ones are shown with and without their null.
 """
 
 import json
-import shlex
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +26,7 @@ from client_app.site import open_site
 from common import models
 from common.config import Settings
 from common.privacy.statistics import ball_rows, release_moments
-from deploy.compare.grid import identity
+from deploy.compare.findings import ClaimFinding, Upshot
 from deploy.papers.experiment import experiment_parser, write_page
 from deploy.papers.measured_lines import MeasuredLines, Values
 from deploy.simulation.grid import simulate
@@ -210,40 +208,67 @@ def _change(before: Verdict, after: Verdict) -> str:
 
 def _kept(lines: MeasuredLines, of: tuple[str, Settings, OtGroups], draws: int) -> list[NoisyCase]:
     name, settings, group = of
-    words = {key: value for key, value in identity(settings).items() if key != "data-dir"}
+    keys = ("dataset", "synthetic-rows", "shift", "shift-size", "seed")
+    values = settings.to_dict()
 
     def measure() -> Values:
         found = cases(name, evidence_of(settings, group), group.thresholds, draws)
         return {"cases": [case.to_json() for case in found]}
 
-    line = lines.once((json.dumps(words, sort_keys=True), json.dumps(RHOS), draws), measure)
-    assert line is not None  # there is time without end
+    key = (*(values[key] for key in keys), json.dumps(RHOS), draws)
+    line = lines.required(key, measure)
     return [NoisyCase.of(name, each) for each in line["cases"]]
 
 
-def main() -> None:
+def kept(found: Sequence[NoisyCase], judged: Thresholds, rho: float = 1.0) -> list[ClaimFinding]:
+    """Return, by group, whether noise of a rho leaves nine in ten verdicts, and swaps none."""
+    findings = []
+    for group in dict.fromkeys(case.group for case in found):
+        changes = Counter(
+            _change(case.verdict, after)
+            for case in found
+            if case.group == group
+            for after in case.told(rho, judged)
+        )
+        same, swapped = (changes[kind] / changes.total() for kind in ("same", "swapped"))
+        standing = Upshot.HELD if same >= _MOST and not swapped else Upshot.WEAKER
+        if swapped > 1 - _MOST:
+            standing = Upshot.NOT_SEEN
+        findings.append(
+            ClaimFinding(
+                f"noise of rho {rho:g} leaves verdicts as they are ({group})",
+                standing,
+                f"{100 * same:.0f} % the same, {100 * swapped:.0f} % swapped, others uncertain",
+            )
+        )
+    return findings
+
+
+_MOST = 0.9
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """Print and write the table."""
     parser = experiment_parser(__doc__, seeds=3)
     parser.add_argument("--draws", type=int, default=20, help="of the noise, per pair")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     arguments.output.mkdir(parents=True, exist_ok=True)
-    lines = MeasuredLines(arguments.output)
+    lines = MeasuredLines(arguments.output, arguments.minutes)
     found: list[NoisyCase] = []
     judged = Thresholds()
     for seed in range(arguments.seeds):
-        for name, words in federations(str(arguments.data_dir or "")):
+        for name, theirs in federations(str(arguments.data_dir or "")):
             own = {"strategy": "ot-groups", "num-server-rounds": 1, "seed": seed, "workers": 1}
-            settings = Settings.parse(own | words | {"output-dir": str(arguments.output / "runs")})
+            settings = Settings.parse(own | theirs | {"output-dir": str(arguments.output / "runs")})
             group = build(settings).group
             assert isinstance(group, OtGroups)
             judged = group.thresholds
             new = _kept(lines, (name, settings, group), arguments.draws)
             found += new
             print(seed, name, [f"{case.clear:.3f} {case.verdict}" for case in new], flush=True)
-    command = shlex.join(["python", "-m", "deploy.papers.private_precheck", *sys.argv[1:]])
-    page = "\n\n".join([f"`{command}`", table(found, judged)])
+    page = table(found, judged)
     print(page)
-    write_page(arguments.output, page)
+    write_page(arguments.output, page, findings=kept(found, judged))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from scipy import stats
 
-from deploy.papers.experiment import experiment_parser, write_page
+from deploy.compare.findings import ClaimFinding
+from deploy.papers.experiment import experiment_parser, trend, write_page
 from deploy.papers.pairs import (
     HOSPITAL_PAIRS,
     PLAIN,
@@ -101,11 +102,10 @@ class CostFit:
         )
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """Return the command line's of a page about the sweep."""
+def arguments(description: str, words: Sequence[str] | None = None) -> argparse.Namespace:
+    """Return the command line's of a page about the sweep, or those of words."""
     parser = experiment_parser(description, seeds=5)
-    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
-    given = parser.parse_args()
+    given = parser.parse_args(words)
     if given.data_dir is None:
         parser.error("the hospitals' files: give --data-dir, which has HeartDisease/")
     return given
@@ -284,9 +284,20 @@ def picture(pairs: Sequence[SweptPair]) -> Figure:
     return figure
 
 
-def main() -> None:
+def findings(pairs: Sequence[SweptPair]) -> list[ClaimFinding]:
+    """Return whether each objective's best strength falls as the cost grows."""
+    costs = [pair.cost for pair in pairs]
+    return [
+        trend(
+            f"{method}'s best strength falls with the cost", costs, _logarithms(pairs, method), -1
+        )
+        for method in METHODS
+    ]
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """Measure what is missing; once all is there, write page and picture."""
-    args = arguments(__doc__.splitlines()[0])
+    args = arguments(__doc__.splitlines()[0], words)
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
     results = Results(args.output, args.data_dir, args.minutes)
     pairs = measured(results, args.seeds)
@@ -296,7 +307,7 @@ def main() -> None:
     tables = (pairs_table, fits_table, bands_table, unseen_table)
     with drawing.style():
         document = drawing.svg(picture(pairs), "Best strength against the OT cost")
-    write_page(args.output, "\n".join(table(pairs) for table in tables), document)
+    write_page(args.output, "\n".join(table(pairs) for table in tables), document, findings(pairs))
 
 
 if __name__ == "__main__":

@@ -29,18 +29,38 @@ def reproduce(
         ),
     ] = None,
     quick: Annotated[bool, typer.Option(help="the small variant, of minutes")] = False,
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="Markdown file: what is recorded of a paper, or of all, goes below its mark"
+        ),
+    ] = None,
     recorded: Annotated[
         Path | None,
         typer.Option(help="folder of recorded runs, not played again; new ones are added"),
     ] = None,
 ) -> None:
     """List what the four papers show, and make it: tables, pages and pictures."""
-    if not of:
+    if page:
+        _write_page(page, of, name, recorded)
+    elif not of:
         typer.echo("\n".join(_papers()))
     elif not name:
         typer.echo("\n".join(_elements(paper(of))))
     else:
         _make(paper(of), paper(of).element(name), words or [], quick, recorded)
+
+
+def _write_page(page: Path, of: str, name: str, recorded: Path | None) -> None:
+    from deploy.papers.result_page import overview, paper_page, put_below
+
+    if name or recorded is None:
+        raise ConfigError(
+            "--page: it is of a whole paper, or of all, and made of records; give --recorded, and "
+            "no element"
+        )
+    put_below(page, paper_page(paper(of), recorded) if of else overview(recorded))
+    typer.echo(f"page: {page}")
 
 
 def _papers() -> list[str]:

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from deploy.papers.experiment import experiment_parser, rank, write_page
+from deploy.compare.findings import ClaimFinding, Upshot
+from deploy.compare.paired import Difference
+from deploy.papers.experiment import experiment_parser, rank, trend, write_page
 from deploy.papers.pairs import (
     IMAGES,
     PAPER_TRAINING,
@@ -26,7 +28,9 @@ from deploy.papers.pairs import (
     mean_accuracy,
 )
 from server_app.report import drawing
+from server_app.transport.verdicts import Thresholds
 
+LIMITS = Thresholds()
 SIZES = {
     "feature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
     "concept": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0),
@@ -53,13 +57,12 @@ class ShiftedPair:
     """(rounds,) of FedAvg, the mean over both sites."""
 
 
-def arguments() -> argparse.Namespace:
-    """Return the command line's."""
+def arguments(words: Sequence[str] | None) -> argparse.Namespace:
+    """Return the command line's, or those of words."""
     parser = experiment_parser(__doc__, seeds=5)
     parser.add_argument("--shifts", nargs="+", choices=SIZES, required=True)
     parser.add_argument("--as-paper", action="store_true", help="50 rounds of AdamW, not 20 of SGD")
-    parser.add_argument("--minutes", type=float, default=1e9, help="start nothing after these")
-    return parser.parse_args()
+    return parser.parse_args(words)
 
 
 def measured(results: Results, kind: str, size: float, seed: int) -> ShiftedPair | None:
@@ -176,9 +179,43 @@ def picture(points: Sequence[ShiftedPair]) -> Figure:
     return figure
 
 
-def main() -> None:
+def findings(points: Sequence[ShiftedPair]) -> list[ClaimFinding]:
+    """Return what the pairs say of the paper's claims, shift by shift."""
+    found = []
+    for kind in dict.fromkeys(point.kind for point in points):
+        mine = [point for point in points if point.kind == kind and point.cost is not None]
+        costs = [point.cost for point in mine if point.cost is not None]
+        sizes, divergences = [p.size for p in mine], [p.divergence for p in mine]
+        found.append(trend(f"the cost grows with the shift ({kind})", sizes, costs))
+        found.append(trend(f"divergence grows with the cost ({kind})", costs, divergences))
+    known = [(point.cost, point.change) for point in points if point.cost is not None]
+    low = [change for cost, change in known if cost < LIMITS.beneficial]
+    high = [change for cost, change in known if cost > LIMITS.detrimental]
+    found.append(_side(f"FedAvg gains where the cost is below {LIMITS.beneficial:g}", low, 1))
+    found.append(_side(f"FedAvg loses where the cost is above {LIMITS.detrimental:g}", high, -1))
+    return found
+
+
+def _side(says: str, changes: Sequence[float], sign: int) -> ClaimFinding:
+    """Return on which side of training alone FedAvg lies."""
+    if len(changes) < 2:
+        return ClaimFinding(says, Upshot.OPEN, f"{len(changes)} pairs have such a cost")
+    difference = Difference.of(changes)
+    standing = Upshot.HELD if min(sign * difference.low, sign * difference.high) > 0 else None
+    right = sum(sign * change > 0 for change in changes)
+    if standing is None:
+        standing = Upshot.WEAKER if sign * difference.mean > 0 else Upshot.NOT_SEEN
+    return ClaimFinding(
+        says,
+        standing,
+        f"change over training alone {difference.mean:+.1f} % [{difference.low:+.1f}, "
+        f"{difference.high:+.1f}], {right} of {len(changes)} pairs",
+    )
+
+
+def main(words: Sequence[str] | None = None) -> None:
     """Measure what is missing, and write page and picture."""
-    args = arguments()
+    args = arguments(words)
     logging.getLogger("coterie").addHandler(logging.NullHandler())  # no line per round
     training = PAPER_TRAINING if args.as_paper else {}
     results = Results(args.output, args.data_dir, args.minutes, training)
@@ -192,7 +229,7 @@ def main() -> None:
     with drawing.style():
         document = drawing.svg(picture(points), "OT cost, divergence and gain")
         over_rounds = drawing.svg(curves(points), "Weight divergence over the rounds")
-    write_page(args.output, f"{table(points)}\n{correlations(points)}", document)
+    write_page(args.output, f"{table(points)}\n{correlations(points)}", document, findings(points))
     (args.output / "over-rounds.svg").write_text(over_rounds, encoding="utf-8")
 
 

@@ -89,10 +89,6 @@ def test_on_integers_the_analytic_sigma_would_promise_too_little():
     assert closed_form.unit_shift_epsilon(sigma, 2, 1e-5) == pytest.approx(8.154, abs=1e-3)
 
 
-def test_paper_bound_is_printed_as_written():
-    assert closed_form.paper_rho_bound(64, 480) == pytest.approx(0.1)
-
-
 @pytest.mark.parametrize(
     "call",
     [

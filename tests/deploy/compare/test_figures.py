@@ -147,6 +147,29 @@ def test_figures_by_hand(tmp_path):
     assert value["seconds"] == 7
 
 
+def test_a_budget_of_joules_is_the_same_for_every_seed(tmp_path):
+    curves = {"random": (SLOW, SLOW[:4]), "simclust": (FAST, FAST)}
+    _, runs = compared(tmp_path, curves=curves)
+    _, fast = rows_of(runs, "random")
+    # the reference's runs take 93 and 49 J: four fifths of their mean are 56.8 J, 4 rounds of FAST
+    spread = BY_KEY["held_at_80_percent_of_reference"].of(fast)
+    assert (spread.mean, spread.deviation) == (pytest.approx(60), 0)
+
+
+def test_energy_until_an_accuracy_was_held_by_hand(tmp_path):
+    _, runs = compared(tmp_path)
+    slow, fast = rows_of(runs, "random")
+    # FAST holds 0.9 from round 5 on, for two rounds in rounds 5 and 6
+    spent = {phase: fast.runs[0].spent_until(0.9, phase) for phase in ("pre", "train", "comm")}
+    assert spent == {"pre": 5.0, "train": 60.0, "comm": 6.0}
+    assert math.isnan(slow.runs[0].spent_until(0.9, "train"))
+    assert compare_plots.held_levels([slow, fast]) == [0.7, 0.8, 0.9]
+    assert compare_plots.held_levels([slow]) == [0.6, 0.7, 0.8]
+    panels = compare_plots.energy_by_accuracy([slow, fast], [0.8, 0.9]).axes
+    widths = [[round(bar.get_width()) for bar in panel.patches] for panel in panels]
+    assert widths == [[5, 5, 70, 60, 7, 6], [0, 5, 0, 60, 0, 6]]  # by phase, slow and fast
+
+
 def test_energy_by_phase_and_what_a_country_made_of_it(tmp_path):
     abroad = [*WORDS, "energy-country=NOR"]
     grid, runs = compared(tmp_path, abroad)

@@ -1,0 +1,56 @@
+"""Pages of the papers: made of records alone, and the committed ones are what the command makes."""
+
+import pytest
+from plan import ROOT
+
+from deploy.papers.elements import PAPERS, paper
+from deploy.papers.measured_lines import MeasuredLines, record
+from deploy.papers.result_page import MARK, overview, paper_page, put_below
+
+RECORDS = ROOT / "benchmarks" / "recorded"
+PAGES = ROOT / "docs" / "results"
+
+
+def committed(name):
+    """What stands below a page's mark."""
+    return (PAGES / name).read_text("utf-8").partition(MARK)[2].removeprefix("\n")
+
+
+def only(name, element):
+    """A paper as if it had one element."""
+    of = paper(name)
+    return type(of)(of.name, of.title, (of.element(element),))
+
+
+def test_what_has_no_records_is_open_and_named_with_its_hours(tmp_path):
+    text = paper_page(only("fama", "table-2"), tmp_path)
+    assert "*Open*: not run yet; it takes about 3 h on two cores." in text
+    assert "*Not testable here*: its files are not handed on" in paper_page(
+        only("elhussein", "ixi"), tmp_path
+    )
+
+
+def test_a_part_of_what_an_experiment_needs_is_no_result(tmp_path):
+    lines = MeasuredLines(tmp_path / "folder")
+    lines.once(("costs", 0), lambda: {"costs": []})
+    record(tmp_path, "elhussein-sample_size", tmp_path / "folder")
+    assert "*Open*: not run yet" in paper_page(only("elhussein", "fig-4"), tmp_path)
+
+
+def test_prose_above_the_mark_stays(tmp_path):
+    page = tmp_path / "page.md"
+    page.write_text("# Title\n\nWords.\n\n")
+    for text in ("first\n", "second\n"):
+        put_below(page, text)
+    assert page.read_text() == f"# Title\n\nWords.\n\n{MARK}\nsecond\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [of.name for of in PAPERS])
+def test_committed_pages_are_what_the_command_makes(name):
+    assert committed(f"papers-{name}.md") == paper_page(paper(name), RECORDS), "reproduce --page"
+
+
+@pytest.mark.slow
+def test_committed_overview_is_what_the_command_makes():
+    assert committed("papers.md") == overview(RECORDS), "coterie reproduce --page"
