@@ -14,6 +14,7 @@ import argparse
 import functools
 import itertools
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -124,14 +125,14 @@ def _gain(after: NDArray[np.bool_], before: NDArray[np.bool_]) -> str:
     return f"{points.mean():+.1f} ± {half:.1f}"
 
 
-def guesses(seeds: int) -> None:
+def guesses(seeds: int, epsilons: Sequence[float]) -> None:
     """Print how often guesses are exactly right."""
     print(
         "| rows | alpha | epsilon | up to order, after (%) | before | gain "
         "| by name, after | before | gain |"
     )
     print("|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for rows, alpha, epsilon in itertools.product(ROWS, (0.1, 1.0), EPSILONS):
+    for rows, alpha, epsilon in itertools.product(ROWS, (0.1, 1.0), epsilons):
         right = found(rows, alpha, epsilon, seeds)
         shares = [f"{100 * share:.1f}" for share in right.mean(axis=0)]
         cells = [f"{rows[0]} to {rows[1]}", f"{alpha:g}", f"{epsilon:g}"]
@@ -203,12 +204,13 @@ def main() -> None:
     """Print one of the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=0)
+    parser.add_argument("--epsilon", type=float, nargs="+", default=EPSILONS)
     parser.add_argument("--cohorts", action="store_true")
     asked = parser.parse_args()
     if asked.cohorts:
         cohorts(asked.seeds or 5)
     else:
-        guesses(asked.seeds or 2000)
+        guesses(asked.seeds or 2000, asked.epsilon)
 
 
 if __name__ == "__main__":
