@@ -122,6 +122,8 @@ def on_ray(app: ServerApp, client: ClientApp, clients: int) -> None:
 
     os.environ["PYTHONPATH"] = os.getcwd()
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # Ray's own default is 15: other work on the machine would slow it more than it slows ours.
+    os.environ.setdefault("RAY_worker_niceness", "0")
     backend = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
