@@ -54,6 +54,8 @@ def test_lists_say_what_there_is_and_what_it_takes():
         (["fama", "table-9"], "unknown element of fama 'table-9'"),
         (["elhussein", "ixi"], "elhussein ixi is not made here: its files are not handed on"),
         (["elhussein", "fig-4", "seed=3"], "seed: elhussein fig-4 takes data-dir and output-dir"),
+        (["fama", "--page", "x.md"], "--page: it is of a whole paper, .* give --recorded"),
+        (["fama", "table-1", "--page", "x.md", "--recorded", "y"], "and no element"),
         (["fama", "table-1", "strategy=random"], "strategy: the method 'random-2' of"),
     ],
 )
