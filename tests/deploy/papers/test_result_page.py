@@ -22,6 +22,13 @@ def only(name, element):
     return type(of)(of.name, of.title, (of.element(element),))
 
 
+def test_a_table_of_the_page_is_remade_from_the_records():
+    text = paper_page(only("elhussein", "fig-4"), RECORDS)
+    shown = text.partition("\n\n")[2]
+    assert "Recorded: all" in shown
+    assert shown in committed("papers-elhussein.md")
+
+
 def test_what_has_no_records_is_open_and_named_with_its_hours(tmp_path):
     text = paper_page(only("fama", "table-2"), tmp_path)
     assert "*Open*: not run yet; it takes about 3 h on two cores." in text
