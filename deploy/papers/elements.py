@@ -219,7 +219,7 @@ _ELHUSSEIN = Paper(
             experiment="shift",
             words=("--as-paper", "--shifts", "feature", "concept", "label"),
             quick=("--seeds", "1", "--shifts", "feature"),
-            hours=0.2,
+            hours=0.02,
             minutes=1,
         ),
         Element(
@@ -247,7 +247,7 @@ _ELHUSSEIN = Paper(
             "how many rows the cost needs",
             experiment="sample_size",
             quick=("--seeds", "2"),
-            hours=0.02,
+            hours=0.01,
             minutes=0.5,
         ),
         _BASELINES,

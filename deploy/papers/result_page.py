@@ -151,7 +151,7 @@ def _experiment(
     told = json.loads((work / FINDINGS).read_text("utf-8"))
     findings = [ClaimFinding(e["says"], Upshot(e["standing"]), e["reason"]) for e in told]
     return RecordedElements(
-        elements, "all", (work / TABLES).read_text("utf-8").rstrip("\n"), findings
+        elements, "yes", (work / TABLES).read_text("utf-8").rstrip("\n"), findings
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
+from common.errors import ConfigError
 from deploy.compare.findings import ClaimFinding, Upshot
 from deploy.compare.paired import Difference
 from deploy.papers.experiment import experiment_parser, rank, trend, write_page
@@ -196,9 +197,12 @@ def findings(points: Sequence[ShiftedPair]) -> list[ClaimFinding]:
     return found
 
 
+_FEWEST = 5  # pairs whose mean change says anything
+
+
 def _side(says: str, changes: Sequence[float], sign: int) -> ClaimFinding:
     """Return on which side of training alone FedAvg lies."""
-    if len(changes) < 2:
+    if len(changes) < _FEWEST:
         return ClaimFinding(says, Upshot.OPEN, f"{len(changes)} pairs have such a cost")
     difference = Difference.of(changes)
     standing = Upshot.HELD if min(sign * difference.low, sign * difference.high) > 0 else None
@@ -226,10 +230,15 @@ def main(words: Sequence[str] | None = None) -> None:
         for size in SIZES[kind]
         if (point := measured(results, kind, size, seed))
     ]
+    if not points:
+        raise ConfigError(f"{args.output}: no pair is measured, and time is over; give --minutes")
     with drawing.style():
         document = drawing.svg(picture(points), "OT cost, divergence and gain")
         over_rounds = drawing.svg(curves(points), "Weight divergence over the rounds")
-    write_page(args.output, f"{table(points)}\n{correlations(points)}", document, findings(points))
+    wanted = args.seeds * sum(len(SIZES[kind]) for kind in args.shifts)
+    there = f"{len(points)} of {wanted} pairs are measured.\n"
+    tables = (table(points), correlations(points), there)
+    write_page(args.output, "\n".join(tables), document, findings(points))
     (args.output / "over-rounds.svg").write_text(over_rounds, encoding="utf-8")
 
 

@@ -25,7 +25,7 @@ def only(name, element):
 def test_a_table_of_the_page_is_remade_from_the_records():
     text = paper_page(only("elhussein", "fig-4"), RECORDS)
     shown = text.partition("\n\n")[2]
-    assert "Recorded: all" in shown
+    assert "Recorded: yes" in shown
     assert shown in committed("papers-elhussein.md")
 
 
