@@ -1,4 +1,4 @@
-"""Two nodes of Ray on this machine, a core each, for tests of what runs on a cluster."""
+"""One or two nodes of Ray on this machine, a core each, for what runs on a cluster."""
 
 import contextlib
 import os
@@ -15,9 +15,9 @@ QUIET = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "
 
 
 class RayNodes:
-    """A head and a second node; each is a process group of its own."""
+    """A head and a second node, or the head alone; each is a process group of its own."""
 
-    def __init__(self):
+    def __init__(self, *, second=True):
         # A path of pytest's is too long for Ray's sockets.
         self._folder = Path(tempfile.mkdtemp(prefix="ray-", dir="/tmp"))
         with socket.create_server(("127.0.0.1", 0)) as free:
@@ -26,8 +26,8 @@ class RayNodes:
         head = ("--head", f"--port={port}", "--include-dashboard=false")
         self.head = self._start(*head, f"--temp-dir={self._folder}")
         self._wait_until(self._head_listens)
-        self.second = self._start(f"--address={self.address}")
-        self._wait_until(self._both_run)
+        self.second = self._start(f"--address={self.address}") if second else None
+        self._wait_until(self._all_run)
 
     def _start(self, *words):
         command = [Path(sys.executable).parent / "ray", "start", "--block", *words]
@@ -39,7 +39,8 @@ class RayNodes:
                 stdout=log,
                 stderr=log,
                 cwd=self._folder,  # the checkout is not where a node looks for code
-                env=environment | QUIET,
+                # Ray's own niceness is 15: whatever else works on the machine would go first.
+                env=environment | QUIET | {"RAY_worker_niceness": "0"},
                 start_new_session=True,
             )
 
@@ -50,8 +51,9 @@ class RayNodes:
             return True
         return False
 
-    def _both_run(self):
-        return (self._folder / "log").read_text().count("Ray runtime started") == 2
+    def _all_run(self):
+        started = (self._folder / "log").read_text().count("Ray runtime started")
+        return started == (2 if self.second else 1)
 
     @staticmethod
     def _wait_until(condition, seconds=120):
@@ -67,8 +69,9 @@ class RayNodes:
         self.second.wait()
 
     def close(self):
-        """End both nodes."""
-        self.kill_second()
+        """End all nodes."""
+        if self.second:
+            self.kill_second()
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.head.pid, signal.SIGTERM)
         try:

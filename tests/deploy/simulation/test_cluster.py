@@ -92,10 +92,10 @@ def test_other_addresses_are_refused(tmp_path, address):
 
 
 @pytest.mark.slow
-def test_a_comparison_over_two_nodes_one_of_them_killed_is_the_same_table(tmp_path, nodes):
+def test_24_runs_over_two_nodes_one_of_them_killed_are_the_table_of_one_machine(tmp_path, nodes):
     words = [
-        *("num-clients=4", "num-server-rounds=12", "local-epochs=1", "clients-per-round=2"),
-        *("strategy=random,fedavg", "seed=0..2", "report=false"),
+        *("num-clients=4", "num-server-rounds=6", "local-epochs=1", "clients-per-round=2"),
+        *("strategy=random,fedavg", "seed=0..11", "report=false"),
     ]
     command = [sys.executable, "-m", "deploy.cli", "compare", *words]
 
@@ -122,11 +122,16 @@ def test_a_comparison_over_two_nodes_one_of_them_killed_is_the_same_table(tmp_pa
     here = compared(tmp_path / "here")
     expected, _ = here.communicate(timeout=500)
     assert here.returncode == 0, expected
-    assert _accuracies(tmp_path / "there") == _accuracies(tmp_path / "here")
-    assert len(list(runs.glob("*/results.json"))) == 6
+    assert _figures(tmp_path / "there") == _figures(tmp_path / "here")
+    assert len(list(runs.glob("*/results.json"))) == 24
     assert not list(runs.glob("*.claim"))
 
 
-def _accuracies(folder):
+def _figures(folder):
+    """All but what took time, and bytes: a run that is gone on with asks anew who its sites are."""
+    left_out = {"seconds", "folder", "megabytes", "communication_joules"}
     with (folder / "comparison" / "runs.csv").open() as file:
-        return [(row["method"], row["seed"], row["accuracy"]) for row in csv.DictReader(file)]
+        return [
+            {key: text for key, text in row.items() if key not in left_out}
+            for row in csv.DictReader(file)
+        ]
