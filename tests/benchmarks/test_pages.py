@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from benchmarks import pages
+from benchmarks import choosing_k, pages
 from common.errors import ComparisonError
 from deploy.cli import app
 from deploy.compare.grid import read_grid
 from server_app import methods
 
 ROOT = Path(__file__).parents[2]
-FILE = ROOT / "benchmarks" / "leaderboard.toml"
 
 TINY = """
 reference = "fedavg"
@@ -42,14 +41,30 @@ def everybody(settings):
 
 
 @pytest.mark.parametrize("quick", [False, True], ids=["full", "quick"])
-def test_every_run_would_start_with_energy_and_the_quick_part_is_of_the_full_one(quick):
-    grid = read_grid(FILE, quick=quick)
+@pytest.mark.parametrize(
+    "file", ["leaderboard", "who-trains", "who-trains-few", "who-trains-fmnist"]
+)
+def test_every_run_would_start_with_energy_and_the_quick_part_is_of_the_full_one(file, quick):
+    grid = read_grid(ROOT / "benchmarks" / f"{file}.toml", quick=quick)
     for case in grid.cases:
         methods.build(case.settings)
         assert case.settings.energy == "codecarbon"
-    assert len({case.scenario for case in grid.cases}) == (5 if quick else 8)
-    clustered = {"ifca", "cfl", "fl-hc", "fed-group", "fesem", "pacfl", "emd-cfl", "fedsccs"}
-    assert clustered < {case.settings.strategy for case in grid.cases}
+    if file == "leaderboard":
+        assert len({case.scenario for case in grid.cases}) == (5 if quick else 8)
+        clustered = {"ifca", "cfl", "fl-hc", "fed-group", "fesem", "pacfl", "emd-cfl", "fedsccs"}
+        assert clustered < {case.settings.strategy for case in grid.cases}
+
+
+def test_choosing_k_starts_from_the_leaderboards_own_runs():
+    """One group and the chosen numbers are not played twice."""
+    board = read_grid(ROOT / "benchmarks" / "leaderboard.toml", quick=True)
+    own = {case.settings.to_toml() for case in board.cases}
+    for file in choosing_k.FILES:
+        cases = read_grid(ROOT / "benchmarks" / file).cases
+        for case in cases:
+            methods.build(case.settings)
+        shared = {case.method for case in cases if case.settings.to_toml() in own}
+        assert shared >= {"fedavg", "simclust", "fedsccs"}, file
 
 
 @pytest.mark.slow

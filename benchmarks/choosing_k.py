@@ -1,0 +1,100 @@
+"""Table of choosing k: accuracy by the number of groups given, and by the number that was chosen.
+
+    python -m benchmarks.choosing_k --work-dir WORK
+
+Plays nothing: what is recorded of choosing-k.toml and choosing-k-hospitals.toml goes below the mark
+in docs/results/choosing-k.md.
+"""
+
+import argparse
+import csv
+import statistics
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from deploy.compare.compare import compared
+from deploy.compare.grid import read_grid
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "docs" / "results" / "choosing-k.md"
+MARK = "<!-- what follows is made by benchmarks/choosing_k.py -->\n"
+FILES = ("choosing-k.toml", "choosing-k-hospitals.toml")
+METHODS = ("fedsccs", "simclust", "ifca")
+ONE_GROUP = "fedavg"
+
+BySeed = dict[int, tuple[float, int]]
+"""Seed -> (accuracy of the last round in percent, number of groups)."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Make the page's table anew."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work-dir", type=Path, required=True, help="folder of the comparisons")
+    parser.add_argument("--page", type=Path, default=PAGE, help="Markdown file to write")
+    args = parser.parse_args(arguments)
+    federations: dict[str, dict[str, BySeed]] = {}
+    for name in FILES:
+        grid = read_grid(HERE / name, [f"output-dir={args.work_dir}"])
+        federations |= _read(compared(grid, records=HERE / "recorded", plays=False) / "runs.csv")
+    prose = args.page.read_text("utf-8").partition(MARK)[0]
+    args.page.write_text(f"{prose}{MARK}\n{table(federations)}", encoding="utf-8")
+
+
+def _read(file: Path) -> dict[str, dict[str, BySeed]]:
+    found: dict[str, dict[str, BySeed]] = defaultdict(lambda: defaultdict(dict))
+    with file.open(encoding="utf-8", newline="") as lines:
+        for run in csv.DictReader(lines):
+            groups = int(float(run["num_clusters"] or 1))
+            place = found[run["scenario"]][run["method"]]
+            place[int(run["seed"])] = float(run["accuracy"]), groups
+    return found
+
+
+def table(federations: Mapping[str, Mapping[str, BySeed]]) -> str:
+    """Return the lines of a Markdown table: a method on a federation each.
+
+    The best number is that with the highest mean over the seeds that all of a line's runs have;
+    one group is FedAvg. ``missed``: its accuracy less that of the chosen number, seed by seed, in
+    points; mean and range.
+    """
+    given = sorted({_number(method) for runs in federations.values() for method in runs})[1:]
+    head = ["federation", "method", "seeds", "k = 1", *map(str, given)]
+    lines = [[*head, "chosen", "k chosen", "best k", "missed"]]
+    for federation, runs in federations.items():
+        for method in METHODS:
+            swept = {_number(name): of for name, of in runs.items() if _of(name) == method}
+            if not swept:
+                continue
+            swept[1] = runs.get(ONE_GROUP, {})
+            seeds = sorted(set.intersection(*(set(of) for of in swept.values())))
+            if seeds:
+                lines.append([federation, method, *_line(swept, seeds, given)])
+    rule = ["---", "---", *["---:"] * (len(lines[0]) - 2)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in (lines[0], rule, *lines[1:]))
+
+
+def _line(swept: Mapping[int, BySeed], seeds: Sequence[int], given: Sequence[int]) -> list[str]:
+    means = {k: statistics.mean(of[seed][0] for seed in seeds) for k, of in swept.items()}
+    chosen = means.pop(0, None)
+    best = max(means, key=lambda k: (means[k], -k))
+    cells = [f"{means[k]:.1f}" if k in means else "-" for k in (1, *given)]
+    if chosen is None:
+        return [str(len(seeds)), *cells, "-", "-", str(best), "-"]
+    numbers = ", ".join(str(swept[0][seed][1]) for seed in seeds)
+    missed = [swept[best][seed][0] - swept[0][seed][0] for seed in seeds]
+    span = f"{statistics.mean(missed):+.1f} ({min(missed):+.1f} to {max(missed):+.1f})"
+    return [str(len(seeds)), *cells, f"{chosen:.1f}", numbers, str(best), span]
+
+
+def _of(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def _number(name: str) -> int:
+    """The number of groups that a method of the files is given; 0: none, it chooses."""
+    return int(name.rpartition("-")[2]) if "-" in name else 0
+
+
+if __name__ == "__main__":
+    main()
