@@ -45,6 +45,8 @@ def _read(file: Path) -> dict[str, dict[str, BySeed]]:
     found: dict[str, dict[str, BySeed]] = defaultdict(lambda: defaultdict(dict))
     with file.open(encoding="utf-8", newline="") as lines:
         for run in csv.DictReader(lines):
+            if not run["accuracy"]:  # not played yet
+                continue
             groups = int(float(run["num_clusters"] or 1))
             place = found[run["scenario"]][run["method"]]
             place[int(run["seed"])] = float(run["accuracy"]), groups
@@ -64,7 +66,7 @@ def table(federations: Mapping[str, Mapping[str, BySeed]]) -> str:
     for federation, runs in federations.items():
         for method in METHODS:
             swept = {_number(name): of for name, of in runs.items() if _of(name) == method}
-            if not swept:
+            if sum(number > 1 for number in swept) < 2:  # nothing to choose from yet
                 continue
             swept[1] = runs.get(ONE_GROUP, {})
             seeds = sorted(set.intersection(*(set(of) for of in swept.values())))
