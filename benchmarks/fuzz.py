@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Context, Message, RecordDict
@@ -212,6 +212,7 @@ class _Canned(DelegatingGrid):
     """Answers every exchange with the same replies."""
 
     def __init__(self, replies: Sequence[Message], nodes: Sequence[int]) -> None:
+        super().__init__(cast("Any", None))  # nobody is asked
         self._replies, self._nodes = list(replies), list(nodes)
 
     def get_node_ids(self) -> list[int]:

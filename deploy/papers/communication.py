@@ -135,7 +135,6 @@ def main(words: Sequence[str] | None = None) -> None:
     finding: ClaimFinding = trend("communication's share falls as models grow", sizes, shares, -1)
     with drawing.style():
         document = drawing.svg(picture(found), "Share of communication by the model's size")
-    print(table(found))
     write_page(arguments.output, table(found), document, [finding])
 
 

@@ -60,10 +60,12 @@ def trend(says: str, one: Sequence[float], other: Sequence[float], sign: int = 1
 def write_page(
     folder: Path, tables: str, picture: str = "", findings: Sequence[ClaimFinding] = ()
 ) -> None:
-    """Write an experiment's tables, its findings and its picture, and say where they are."""
+    """Write and print an experiment's tables and findings, and say where its files are."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = [tables.rstrip("\n"), *([findings_table(findings)] if findings else [])]
-    (folder / TABLES).write_text("\n\n".join(parts) + "\n", encoding="utf-8")
+    text = "\n\n".join(parts) + "\n"
+    (folder / TABLES).write_text(text, encoding="utf-8")
+    print(text)
     told = [asdict(finding) for finding in findings]
     (folder / FINDINGS).write_text(json.dumps(told), encoding="utf-8")
     print(f"tables: {folder / TABLES}")

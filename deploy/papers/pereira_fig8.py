@@ -189,7 +189,7 @@ def main(words: Sequence[str] | None = None) -> None:
             document = drawing.svg(picture(half, found), f"{half.ordinate} against gamma")
         file = arguments.output / f"{half.name.lower()}.svg"
         file.write_text(document, encoding="utf-8")
-        print(f"{tables[-1]}\n\npicture: {file}")
+        print(f"picture: {file}")
     write_page(arguments.output, "\n\n".join(tables), findings=findings)
 
 

@@ -267,7 +267,6 @@ def main(words: Sequence[str] | None = None) -> None:
             found += new
             print(seed, name, [f"{case.clear:.3f} {case.verdict}" for case in new], flush=True)
     page = table(found, judged)
-    print(page)
     write_page(arguments.output, page, findings=kept(found, judged))
 
 

@@ -124,7 +124,6 @@ def main(words: Sequence[str] | None = None) -> None:
     arguments = experiment_parser(__doc__, seeds=REPEATS).parse_args(words)
     lines = MeasuredLines(arguments.output, arguments.minutes)
     tables = "\n".join(table(lines, width, arguments.seeds) for width in WIDTHS)
-    print(tables)
     write_page(arguments.output, tables, findings=[settled(lines, arguments.seeds)])
 
 
