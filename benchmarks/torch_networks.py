@@ -26,7 +26,7 @@ from common.config import Settings
 
 OWN = "benchmarks.torch_networks:group_norms"
 WORKLOADS = {
-    "resnet18": Workload("resnet18", (3, 32, 32), 10, 96, 1, 1, 32, 1),
+    "resnet18": Workload("resnet18", (3, 32, 32), 10, 320, 1, 1, 32, 1),
     "group norms": Workload(OWN, (3, 32, 32), 10, 480, 1, 1, 32, 1),
 }
 
