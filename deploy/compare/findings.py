@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from common.config import unknown_name
+from common.errors import ConfigError
 from deploy.compare.columns import COLUMNS, Column
 from deploy.compare.figures import Row
 from deploy.compare.grid import Grid
@@ -77,7 +79,10 @@ def findings_table(found: Sequence[ClaimFinding]) -> str:
 
 
 def _finding(claim: PaperClaim, rows: dict[str, Row], grid: Grid) -> ClaimFinding:
-    column = next(column for column in COLUMNS if column.key == claim.figure)
+    columns = {column.key: column for column in COLUMNS}
+    if claim.figure not in columns:
+        raise ConfigError(f"claim {claim.says!r}: {unknown_name('figure', claim.figure, columns)}")
+    column = columns[claim.figure]
     wanted = [*claim.methods, *([claim.other] if claim.other else [])]
     absent = [name for name in wanted if name not in rows]
     if absent:

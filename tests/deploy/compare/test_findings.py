@@ -29,9 +29,9 @@ claims = [
 """
 
 
-def grid_of(tmp_path, measure):
+def grid_of(tmp_path, measure, figure="accuracy"):
     file = tmp_path / "paper.toml"
-    file.write_text(FILE % measure)
+    file.write_text((FILE % measure).replace('figure = "accuracy"', f'figure = "{figure}"'))
     return read_grid(file)
 
 
@@ -93,3 +93,9 @@ def test_claims_are_shown_with_their_element_alone(tmp_path):
 def test_a_claim_has_one_measure(tmp_path):
     with pytest.raises(ConfigError, match="claim 'it is better': give one of more-than, less-than"):
         grid_of(tmp_path, 'more-than = "random", printed = 3')
+
+
+def test_a_claim_of_an_unknown_figure_is_named(tmp_path):
+    grid = grid_of(tmp_path, 'more-than = "random"', figure="acuracy")
+    with pytest.raises(ConfigError, match=r"it is better.*unknown figure 'acuracy'.*accuracy"):
+        findings_of([], grid)
