@@ -17,9 +17,10 @@ class CohortSettings(Schema):
     clients_per_round: int = Field(
         0, ge=0, description="0: one per cluster, or everybody where there are no clusters"
     )
-    routing: Annotated[str, KeyOf("server_app.rounds.routing:ROUTINGS")] = Field(
-        "one-model",
-        description="label clusters: which model a site gets; model clusters have one each",
+    routing: Annotated[str, KeyOf("server_app.rounds.routing:ROUTINGS", besides=("auto",))] = Field(
+        "auto",
+        description="which model a site gets; auto: the method's own, one for all where clusters "
+        "of labels say who trains, one for each of the others'",
     )
     selection: Annotated[
         str, KeyOf("server_app.selection.in_clusters:IN_CLUSTERS", besides=("auto",))

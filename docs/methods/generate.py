@@ -28,7 +28,7 @@ methods of other packages.
   `mmd`, `kl`, `js`, `wasserstein`, `hellinger`; and `wasserstein-values`, the form that the paper's
   figures need, which is blind to a permutation of the labels.
 - `routing=per-cluster`: every cluster of a label method trains a model of its own. The methods that
-  compare models always do.
+  compare models always do, and refuse `routing=one-model`; `flis-sampling` is FLIS with one model.
 - `selection` says who trains inside the clusters: `all`, one at `random`, the `worst` half, or one
   of them with cheap uploads preferred ([`link-aware`](../energy.md#sending)).
 - [`aggregation`, `clip-updates` and `server-optimizer`](../aggregation.md) say how updates become a

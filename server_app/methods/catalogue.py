@@ -63,11 +63,7 @@ def compose(settings: Settings) -> Method:
     """Return the method that the settings name, whatever their protections keep from it."""
     method = _composed(settings)
     tasks.check(settings, method.asked)
-    if ROUTINGS[settings.routing].model_per_cluster and method.group is None:
-        raise ConfigError(
-            f"routing = {settings.routing!r}: strategy={settings.strategy} groups nobody; "
-            "use strategy=similarity, simclust or repclust, or routing=one-model"
-        )
+    _check_routing(method, settings)
     if not objective_of(settings).shares_model and not catalogue.known_without_model(method.needs):
         raise ConfigError(
             f"objective = {settings.objective!r}: no model leaves a site, and "
@@ -76,6 +72,24 @@ def compose(settings: Settings) -> Method:
         )
     _check_parts(method, settings)
     return _selecting(method, settings)
+
+
+def _check_routing(method: Method, settings: Settings) -> None:
+    """Refuse a routing that the method would not heed."""
+    asked = ROUTINGS.get(settings.routing)
+    if asked is None or type(asked) is type(method.route):
+        return
+    where = f"routing = {settings.routing!r}: strategy={settings.strategy}"
+    if method.group is None and asked.model_per_cluster:
+        raise ConfigError(
+            f"{where} groups nobody; use strategy=similarity, simclust or repclust, or leave it out"
+        )
+    if method.route.model_per_cluster:
+        raise ConfigError(
+            f"{where} has a model for each cluster; leave it out, or use strategy=flis-sampling, "
+            "similarity, simclust or repclust, whose clusters say who trains one"
+        )
+    raise ConfigError(f"{where} says itself which model a site gets; leave it out")
 
 
 def _composed(settings: Settings) -> Method:

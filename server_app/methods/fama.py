@@ -4,8 +4,7 @@ from collections.abc import Mapping
 
 from common.config import Settings
 from server_app.clustering import by_labels
-from server_app.methods.method import Card, Composition, Method, of_clusters
-from server_app.rounds.routing import ROUTINGS
+from server_app.methods.method import Card, Composition, Method, of_clusters, routing
 
 _LATE = "A site that joins late is asked for its histogram too and"
 _LABELS = "Every site sends its label histogram once, a few numbers."
@@ -21,7 +20,7 @@ def similarity(settings: Settings) -> Method:
     return Method(
         group=grouped(settings),
         select=of_clusters(settings),
-        route=ROUTINGS[settings.routing],
+        route=routing(settings),
     )
 
 

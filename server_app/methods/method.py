@@ -7,11 +7,11 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings
 from server_app.clustering.grouping import Description, Grouping
-from server_app.rounds.routing import ModelPerCluster, OneModel, Routing
+from server_app.rounds.routing import ROUTINGS, ModelPerCluster, OneModel, Routing
 from server_app.selection import rules
 from server_app.selection.rules import Selection
 
-__all__ = ["Card", "Composition", "Method", "cohort_size", "model_per_cluster", "of_clusters"]
+__all__ = ["Card", "Composition", "Method", "cohort_size", "model_per_cluster", "of_clusters", "routing"]
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,11 @@ def model_per_cluster(group: Grouping, settings: Settings) -> Method:
         select=rules.SpreadOverClusters(size) if size else rules.Everybody(),
         route=ModelPerCluster(),
     )
+
+
+def routing(settings: Settings) -> Routing:
+    """Return the routing asked for; auto: one model, as the clusters only say who trains."""
+    return ROUTINGS.get(settings.routing, OneModel())
 
 
 def of_clusters(settings: Settings) -> Selection:

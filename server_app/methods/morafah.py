@@ -58,7 +58,7 @@ def flis_sampling(settings: Settings) -> Method:
 
     With ``clients-per-round`` set, that many clients are spread over the groups.
     """
-    if settings.routing != "one-model":
+    if settings.routing == "per-cluster":
         raise ConfigError(
             f"routing = {settings.routing!r}: strategy=flis-sampling trains one model; use "
             "strategy=flis for a model per group, or leave it out"

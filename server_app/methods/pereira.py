@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from common.config import Settings
 from server_app.clustering import by_labels
 from server_app.clustering.by_labels import NormaliseSettings
-from server_app.methods.method import Card, Composition, Method, of_clusters
-from server_app.rounds.routing import ROUTINGS
+from server_app.methods.method import Card, Composition, Method, of_clusters, routing
 from server_app.selection.rules import WholeGroups
 
 _PEREIRA = (
@@ -25,7 +24,7 @@ def simclust(settings: Settings) -> Method:
     return Method(
         group=by_labels.by_k_means(settings),
         select=of_clusters(settings),
-        route=ROUTINGS[settings.routing],
+        route=routing(settings),
     )
 
 
@@ -66,7 +65,7 @@ def repclust(settings: Settings) -> Method:
     return Method(
         group=by_labels.by_repulsion(settings),
         select=WholeGroups(settings.clients_per_round),
-        route=ROUTINGS[settings.routing],
+        route=routing(settings),
     )
 
 

@@ -52,7 +52,7 @@ BAD = {
     "num-server-rounds=0": "at least 1",
     "round-timeout=0": "above 0",
     "on-bad-update=ignore": "one of drop, fail",
-    "routing=cluster": "one of one-model, per-cluster",
+    "routing=cluster": "one of auto, one-model, per-cluster",
     "strategy=similarty": "did you mean 'similarity'",
     "metric=euclid": "did you mean 'euclidean'",
     "strategy=random routing=per-cluster": "groups nobody",

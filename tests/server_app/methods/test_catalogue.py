@@ -249,6 +249,11 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
             "each site's label histogram",
         ),
         ({"strategy": "flis-sampling", "routing": "per-cluster"}, "use strategy=flis"),
+        ({"strategy": "flis", "routing": "one-model"}, "use strategy=flis-sampling"),
+        (
+            {"strategy": "fedamp", "objective": "fedprox", "routing": "one-model"},
+            "says itself which model",
+        ),
         (
             {"strategy": "fed-ent-opt", "clients-per-round": 15, "entropy-buffer": 6},
             "at most 5 can be left alone",
@@ -271,6 +276,23 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
 def test_settings_that_a_method_cannot_use(words, said):
     with pytest.raises(ConfigError, match=said):
         build(Settings.parse(words))
+
+
+@pytest.mark.parametrize(
+    ("words", "per_cluster"),
+    [
+        ("similarity", False),
+        ("similarity routing=one-model", False),
+        ("similarity routing=per-cluster", True),
+        ("flis", True),
+        ("flis routing=per-cluster", True),
+        ("fedavg routing=one-model", False),
+    ],
+)
+def test_the_routing_asked_for_is_the_one_that_is_played(words, per_cluster):
+    strategy, *others = words.split()
+    settings = {"strategy": strategy, **dict(word.split("=") for word in others)}
+    assert build(Settings.parse(settings)).route.model_per_cluster is per_cluster
 
 
 def test_methods_say_what_they_see():
