@@ -11,7 +11,15 @@ from server_app.rounds.routing import ROUTINGS, ModelPerCluster, OneModel, Routi
 from server_app.selection import rules
 from server_app.selection.rules import Selection
 
-__all__ = ["Card", "Composition", "Method", "cohort_size", "model_per_cluster", "of_clusters", "routing"]
+__all__ = [
+    "Card",
+    "Composition",
+    "Method",
+    "cohort_size",
+    "model_per_cluster",
+    "of_clusters",
+    "routing",
+]
 
 
 @dataclass(frozen=True)
