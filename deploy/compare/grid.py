@@ -100,6 +100,8 @@ def identity(settings: Settings) -> dict[str, Scalar]:
     fields = type(settings).model_fields
     default = {kebab_case(name): field.default for name, field in fields.items()}
     values = settings.to_dict()
+    if values["routing"] == "one-model":  # what auto is wherever it is not refused
+        values["routing"] = default["routing"]
     return {k: v for k, v in values.items() if k not in without and v != default[k]}
 
 

@@ -75,9 +75,12 @@ def compose(settings: Settings) -> Method:
 
 
 def _check_routing(method: Method, settings: Settings) -> None:
-    """Refuse a routing that the method would not heed."""
+    """Refuse a routing that the method would not heed.
+
+    A run that goes on has the one it had: when none was heeded, runs named ``one-model`` unasked.
+    """
     asked = ROUTINGS.get(settings.routing)
-    if asked is None or type(asked) is type(method.route):
+    if settings.resume or asked is None or type(asked) is type(method.route):
         return
     where = f"routing = {settings.routing!r}: strategy={settings.strategy}"
     if method.group is None and asked.model_per_cluster:

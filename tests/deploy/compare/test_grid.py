@@ -195,6 +195,10 @@ def test_target_is_part_of_a_run_that_stops_there():
     assert digest(**words) != digest(**words | {"sustained_rounds": 5})
 
 
+def test_one_model_is_what_auto_means():
+    assert digest(routing="one-model") == digest() != digest(routing="per-cluster")
+
+
 def test_identity_holds_no_default():
     assert identity(Settings.parse({})) == {}
     assert identity(Settings.parse({"seed": "0", "local-epochs": 7})) == {"local-epochs": 7}
