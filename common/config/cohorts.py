@@ -10,12 +10,17 @@ from common.schema import KeyOf, Schema, at_most
 class CohortSettings(Schema):
     """Who trains, and with which model."""
 
-    strategy: str = Field("similarity", description="a method of the catalogue: coterie methods")
+    strategy: str = Field(
+        "balanced-cohort", description="a method of the catalogue: coterie methods"
+    )
     metric: str = Field("euclidean", description="label dissimilarity of strategy=similarity")
     num_clusters: int = Field(0, ge=0, description="0: the method chooses")
     max_clusters: int = Field(0, ge=0, description="largest number tried; 0: no bound")
     clients_per_round: int = Field(
-        0, ge=0, description="0: one per cluster, or everybody where there are no clusters"
+        0,
+        ge=0,
+        description="0: one per cluster, balanced-cohort a quarter of the sites, and everybody "
+        "where nothing is chosen by",
     )
     routing: Annotated[str, KeyOf("server_app.rounds.routing:ROUTINGS", besides=("auto",))] = Field(
         "auto",

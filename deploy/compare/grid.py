@@ -38,6 +38,8 @@ _ELSEWHERE = frozenset(
 _TARGET = frozenset({"target-accuracy", "sustained-rounds"})
 _SINGLE = _ELSEWHERE | _TARGET | {"stop-at-target"}
 _DEFAULT_NAME = "comparison"
+# Of what a run is known by: the defaults of the first runs, so that theirs keep their names.
+_FIRST_DEFAULTS: Mapping[str, Scalar] = {"strategy": "similarity"}
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,7 @@ def identity(settings: Settings) -> dict[str, Scalar]:
     """
     without = _ELSEWHERE if settings.stop_at_target else _ELSEWHERE | _TARGET
     fields = type(settings).model_fields
-    default = {kebab_case(name): field.default for name, field in fields.items()}
+    default = {kebab_case(name): field.default for name, field in fields.items()} | _FIRST_DEFAULTS
     values = settings.to_dict()
     if values["routing"] == "one-model":  # what auto is wherever it is not refused
         values["routing"] = default["routing"]

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from common.config import Settings
+from common.config import Settings, kebab_case
+from common.config.cohorts import CohortSettings
 from common.errors import ConfigError
 from server_app.clustering import by_labels
 from server_app.clustering.by_labels import LabelCounts, LabelInnerProducts
@@ -19,11 +20,23 @@ def label_products(settings: Settings) -> Description:
 
 
 def balanced_cohort(settings: Settings) -> Method:
-    """M clients whose pooled labels look like the federation's, nobody left behind."""
+    """M clients whose pooled labels look like the federation's, nobody left behind.
+
+    M is ``clients-per-round``; 0: a quarter of the sites.
+    """
+    # It is what is played when no strategy is named, and these mean another one; but for the metric
+    # of two-party, which a comparison may well give to all of its methods.
+    metric = () if settings.label_privacy == "two-party" else ("metric",)
+    for key in (*metric, "num_clusters", "max_clusters"):
+        if (value := getattr(settings, key)) != CohortSettings.model_fields[key].default:
+            raise ConfigError(
+                f"{kebab_case(key)} = {value!r}: strategy={settings.strategy} groups nobody; use "
+                "strategy=similarity, or another that forms clusters, or leave it out"
+            )
     asked = settings.of(BalanceSettings)
     return Method(
         select=BalancedCohort(
-            cohort_size(settings),
+            settings.clients_per_round,
             asked.balance_penalty,
             asked.balance_spread,
             asked.balance_target,
@@ -44,8 +57,10 @@ BALANCED_COHORT = Composition(
         trains="M whose pooled labels look like everybody's",
         sees=("label histograms, or with label-privacy=two-party their inner products; updates"),
         rule=(
-            "D(S) is the squared distance between the pooled label shares of a cohort S and those "
-            "of all sites. Each round the M available sites train that minimise D(S) + "
+            "What is played where no strategy is named; M is a quarter of the sites, at least two, "
+            "unless clients-per-round is set. D(S) is the squared distance between the pooled "
+            "label shares of a cohort S and those of all sites. Each round the M available sites "
+            "train that minimise D(S) + "
             "balance-penalty · mean over S of the turns a site had more than whoever had the "
             "fewest, found greedily and by swaps. Only sites with fewer than the fewest turns + "
             "balance-spread are chosen, if so many are there; so with everybody there turns never "

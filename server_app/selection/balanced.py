@@ -35,6 +35,7 @@ N = TypeVar("N", float, FloatArray)
 _FEWEST_STARTS, _MOST_STARTS = 3, 20  # at random, beside the greedy one
 _SWAPS = 20_000  # looked at in one pass from all starts together, which bounds the starts
 _IMPROVES = 1e-12  # of the objective; less is rounding
+_SHARE, _FEWEST = 4, 2  # of a cohort of no given size: a quarter, and never one site alone
 _LEAST_WEIGHT = 0.001
 _TO_ROWS = 0.01  # how much a weight is drawn towards the site's share of the rows
 _PARTS = 10_000  # of a cohort's weight: secure sums take whole numbers
@@ -285,7 +286,7 @@ def label_weights(
 
 @dataclass(frozen=True)
 class BalancedCohort(Selection):
-    """``size`` clients whose pooled labels look like the federation's."""
+    """``size`` clients whose pooled labels look like the federation's; 0: a quarter of all."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes"})
     size: int
@@ -309,7 +310,7 @@ class BalancedCohort(Selection):
             sizes,
             view.turns,
             view.available,
-            self.size,
+            self.size or max(_FEWEST, -(-len(sizes) // _SHARE)),
             rng,
             penalty=self.penalty,
             spread=self.spread,

@@ -54,8 +54,6 @@ def test_default_run_learns_digits_and_ends_with_its_folder(default_run):
         "sites.json",
         "rounds.jsonl",
         "clients.jsonl",
-        "clusters.json",
-        "dissimilarity.npz",
         "results.json",
         "models",
         "plots",
@@ -67,11 +65,9 @@ def test_default_run_learns_digits_and_ends_with_its_folder(default_run):
 @pytest.mark.slow
 def test_records_agree_with_each_other(default_run):
     folder = Path(default_run.stdout.splitlines()[-1].removeprefix("run: "))
-    clusters = json.loads((folder / "clusters.json").read_text())["sites"]
     rounds, clients = lines(folder, "rounds.jsonl"), lines(folder, "clients.jsonl")
     for line in rounds:
-        # Famá: one client of every cluster
-        assert sorted(clusters[site] for site in line["trained"]) == sorted(set(clusters.values()))
+        assert len(line["trained"]) == 5  # a quarter of the sites
         mine = [entry for entry in clients if entry["round"] == line["round"]]
         assert sum(entry["bytes_up"] for entry in mine) == line["bytes_up"]
         evaluated = [entry for entry in mine if entry["phase"] == "evaluate"]
@@ -105,7 +101,7 @@ REFUSED = {
     ("dataset=mnsit",): "did you mean 'mnist'?",
     ("dataset=mnist", "data-dir=/nowhere"): "/nowhere",
     ("dataset=gone.csv",): "gone.csv",
-    ("metric=euclid",): "did you mean 'euclidean'?",
+    ("strategy=similarity", "metric=euclid"): "did you mean 'euclidean'?",
     ("output-dir=/proc/no",): "cannot write there",
     ("num-clients=200",): "min-partition-size",
     ("model=fama-cnn", "num-server-rounds=1"): "too small",

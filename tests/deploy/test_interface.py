@@ -13,7 +13,14 @@ from torch import nn
 import coterie
 from coterie import ConfigError, DataError, PlayedRun, Settings
 
-WORDS = {"num_clients": 4, "num_server_rounds": 2, "local_epochs": 1, "model": "mlp", "workers": 1}
+WORDS = {
+    "strategy": "similarity",
+    "num_clients": 4,
+    "num_server_rounds": 2,
+    "local_epochs": 1,
+    "model": "mlp",
+    "workers": 1,
+}
 
 
 class State:
@@ -113,11 +120,9 @@ def test_progress_is_printed_unless_it_is_to_be_quiet(tmp_path, capsys, monkeypa
 @pytest.mark.slow
 def test_a_comparison_and_a_precheck_from_python(tmp_path, capsys):
     folder = coterie.compare(
-        strategy=["random", "simclust"],
-        clients_per_round=2,
         output_dir=tmp_path,
         quiet=True,
-        **WORDS,
+        **WORDS | {"strategy": ["random", "simclust"], "clients_per_round": 2},
     )
     assert (folder / "table.csv").read_text().count("\n") == 3
     words = {"num_clients": 3, "workers": 1, "output_dir": tmp_path, "quiet": True}

@@ -200,8 +200,9 @@ def test_one_model_is_what_auto_means():
 
 
 def test_identity_holds_no_default():
-    assert identity(Settings.parse({})) == {}
-    assert identity(Settings.parse({"seed": "0", "local-epochs": 7})) == {"local-epochs": 7}
+    assert identity(Settings.parse({"strategy": "similarity"})) == {}
+    given = {"strategy": "similarity", "seed": "0", "local-epochs": 7}
+    assert identity(Settings.parse(given)) == {"local-epochs": 7}
 
 
 FEDERATIONS = """

@@ -22,7 +22,9 @@ from server_app.record.format import RoundLine
 from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import Roster
 
-QUICK = Settings().replace(num_clients=6, num_server_rounds=3, local_epochs=2, num_clusters=2)
+QUICK = Settings().replace(
+    strategy="similarity", num_clients=6, num_server_rounds=3, local_epochs=2, num_clusters=2
+)
 HARDWARE = ("pre", "train", "evaluate")
 
 

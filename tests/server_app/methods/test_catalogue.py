@@ -39,8 +39,8 @@ COMMON = {
 }
 
 
-OF_METHODS = {"fedamp": {"objective": "fedprox"}}
-"""What single methods cannot do without."""
+OF_METHODS = {"fedamp": {"objective": "fedprox"}, "balanced-cohort": {"num-clusters": 0}}
+"""What single methods cannot do without, or with."""
 
 
 def method_of(name, common=COMMON):
@@ -239,7 +239,8 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
     [
         ({"strategy": "fedcor"}, "set clients-per-round"),
         ({"strategy": "delta"}, "set clients-per-round"),
-        ({"strategy": "balanced-cohort"}, "set clients-per-round"),
+        ({"metric": "cosine"}, "metric = 'cosine': strategy=balanced-cohort groups nobody"),
+        ({"num-clusters": 3}, "num-clusters = 3: strategy=balanced-cohort groups nobody"),
         (
             {"strategy": "fed-lecc", "clients-per-round": 2, "label-privacy": "two-party"},
             "set metric=hellinger",

@@ -83,7 +83,7 @@ RELEASE = keys("what kind shape mechanism unit epsilon delta rho sites")
 def folder(tmp_path_factory):
     """The folder of a run that writes nearly every key."""
     values = {"num-clients": 4, "num-server-rounds": 1, "local-epochs": 1, "model": "mlp"}
-    values |= {"objective": "ditto", "workers": 1, "checkpoint-every": 0}
+    values |= {"strategy": "similarity", "objective": "ditto", "workers": 1, "checkpoint-every": 0}
     values |= {"output-dir": str(tmp_path_factory.mktemp("runs"))}
     with without_report():
         return RunFolder(simulate(Settings.parse(values)))

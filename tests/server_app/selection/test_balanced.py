@@ -241,6 +241,12 @@ def test_rule_weighs_by_labels_in_whole_numbers_or_by_rows():
     assert (cohort.weights == np.rint(cohort.weights)).all()
 
 
+@pytest.mark.parametrize(("sites", "members"), [(1, 1), (2, 2), (4, 2), (9, 3), (20, 5), (21, 6)])
+def test_without_a_size_a_quarter_of_the_sites_and_never_one_of_several(sites, members):
+    cohort = rule(size=0).choose(view(federation(sites, 2)), np.random.default_rng(0))
+    assert len(cohort.clients) == members
+
+
 def test_noise_of_two_party_products_moves_no_choice_but_ties():
     """What products are off by, 2^-20 of a share, decides only between equally good cohorts."""
     for seed in range(30):
