@@ -68,6 +68,7 @@ def test_flwr_run_gives_the_same_numbers_as_coterie_simulate(flower, tmp_path):
             "num-clients": 5,
             "num-server-rounds": 3,
             "local-epochs": 1,
+            "strategy": "similarity",
             "routing": "per-cluster",
             "energy": "codecarbon",
             "output-dir": str(tmp_path / "flower"),

@@ -14,7 +14,7 @@ from server_app import app as server
 from server_app.rounds import roster
 from server_app.rounds.roster import Roster, introduce
 
-SETTINGS = {"num-clients": 3, "num-server-rounds": 1, "local-epochs": 1, "num-clusters": 2}
+SETTINGS = {"num-clients": 3, "num-server-rounds": 1, "local-epochs": 1}
 
 
 def site(name, **changes):
