@@ -100,7 +100,8 @@ def identity(settings: Settings) -> dict[str, Scalar]:
     """
     without = _ELSEWHERE if settings.stop_at_target else _ELSEWHERE | _TARGET
     fields = type(settings).model_fields
-    default = {kebab_case(name): field.default for name, field in fields.items()} | _FIRST_DEFAULTS
+    default = {kebab_case(name): field.default for name, field in fields.items()}
+    default |= _FIRST_DEFAULTS
     values = settings.to_dict()
     if values["routing"] == "one-model":  # what auto is wherever it is not refused
         values["routing"] = default["routing"]
