@@ -4,10 +4,13 @@
 claimed side of 0. *Weaker*: every mean does, and some interval has 0 inside; or the paper prints
 how much, and it is less than half of that. *Not seen*: some mean lies on the other side. A claim
 that methods lie no higher is held where no interval lies above 0. *Open*: fewer than two pairs.
+
+A method with a setting of several values is its best row in the scenario by the claim's figure, as
+papers have it that print their best setting; it is picked after the fact.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -84,28 +87,57 @@ def _finding(claim: PaperClaim, rows: dict[str, Row], grid: Grid) -> ClaimFindin
         raise ConfigError(f"claim {claim.says!r}: {unknown_name('figure', claim.figure, columns)}")
     column = columns[claim.figure]
     wanted = [*claim.methods, *([claim.other] if claim.other else [])]
-    absent = [name for name in wanted if name not in rows]
+    families = {name: _rows_of(name, rows) for name in wanted}
+    absent = [name for name, theirs in families.items() if not theirs]
     if absent:
         return ClaimFinding(claim.says, Upshot.OPEN, f"no run of {', '.join(absent)} is recorded")
+    best = {name: _best(theirs, column, claim) for name, theirs in families.items()}
     if not claim.other:
-        return _beside_print(claim, column, [rows[name] for name in claim.methods])
-    other = rows[claim.other]
-    beside = [replace(rows[name], reference=other.runs) for name in claim.methods]
-    differences = [difference(row, column) for row in beside]
+        return _beside_print(claim, column, [best[name] for name in claim.methods])
+    other = best[claim.other]
+    beside = {name: replace(best[name], reference=other.runs) for name in claim.methods}
+    differences = [difference(row, column) for row in beside.values()]
     words = "; ".join(
-        f"{row.method} {found.text(column.digits)}{_papers(claim, row.method, other, grid)}"
-        for row, found in zip(beside, differences, strict=True)
+        f"{_said(row, families[name])} {found.text(column.digits)}"
+        f"{_papers(claim, name, other, grid)}"
+        for (name, row), found in zip(beside.items(), differences, strict=True)
     )
     pairs = min(found.pairs for found in differences)
     reason = f"{column.title}, difference to {claim.other} over {pairs} pairs of runs: {words}"
     if pairs < 2:
         return ClaimFinding(claim.says, Upshot.OPEN, f"fewer than two pairs. {reason}")
-    return ClaimFinding(claim.says, _standing(claim, beside, differences, other, grid), reason)
+    return ClaimFinding(claim.says, _standing(claim, differences, other, grid), reason)
+
+
+def _rows_of(name: str, rows: Mapping[str, Row]) -> list[Row]:
+    """Return a method's rows: one, or one of each value of what is swept.
+
+    Those with fewer seeds than another are left out, so that none is the best by chance alone.
+    """
+    if name in rows:
+        return [rows[name]]
+    theirs = [row for row in rows.values() if row.runs[0].case.name == name]
+    most = max((len(row.runs) for row in theirs), default=0)
+    return [row for row in theirs if len(row.runs) == most]
+
+
+def _best(rows: Sequence[Row], column: Column, claim: PaperClaim) -> Row:
+    """Return the row with the best mean; one that has none comes last."""
+    sign = -1 if claim.less_than else 1
+
+    def goodness(row: Row) -> float:
+        mean = sign * column.of(row).mean
+        return -math.inf if math.isnan(mean) else mean
+
+    return max(rows, key=goodness)
+
+
+def _said(row: Row, family: Sequence[Row]) -> str:
+    return f"{row.method} (best of {len(family)})" if len(family) > 1 else row.method
 
 
 def _standing(
     claim: PaperClaim,
-    rows: Sequence[Row],
     differences: Sequence[Difference],
     other: Row,
     grid: Grid,
@@ -117,7 +149,7 @@ def _standing(
     if any(sign * found.mean <= 0 for found in differences):
         return Upshot.NOT_SEEN
     sure = all(min(sign * found.low, sign * found.high) > 0 for found in differences)
-    printed = [_paper_difference(claim, row, other, grid) for row in rows]
+    printed = [_paper_difference(claim, name, other, grid) for name in claim.methods]
     halved = any(
         abs(found.mean) < abs(papers) / 2
         for found, papers in zip(differences, printed, strict=True)
@@ -126,16 +158,16 @@ def _standing(
     return Upshot.HELD if sure and not halved else Upshot.WEAKER
 
 
-def _paper_difference(claim: PaperClaim, row: Row, other: Row, grid: Grid) -> float:
+def _paper_difference(claim: PaperClaim, method: str, other: Row, grid: Grid) -> float:
     """Return how far apart the paper prints the two; NaN where it does not."""
-    name = _PRINTED_AS.get(claim.figure, "")
-    one, two = (paper_of(each, grid).get(name, math.nan) for each in (row, other))
+    figure = _PRINTED_AS.get(claim.figure, "")
+    named = (replace(other, method=name) for name in (method, claim.other))
+    one, two = (paper_of(row, grid).get(figure, math.nan) for row in named)
     return one - two
 
 
 def _papers(claim: PaperClaim, method: str, other: Row, grid: Grid) -> str:
-    row = replace(other, method=method)
-    apart = _paper_difference(claim, row, other, grid)
+    apart = _paper_difference(claim, method, other, grid)
     return "" if math.isnan(apart) else f" (paper: {apart:+.3g})"
 
 

@@ -200,7 +200,9 @@ def read_grid(
 
 def _stands_in(figures: PaperFigures, cases: Iterable[Case]) -> bool:
     """Whether a figure is of a run asked for: a quick variant leaves methods out."""
-    return any(figures.fits(case.method, case.settings) for case in cases)
+    return any(
+        figures.fits(name, case.settings) for case in cases for name in (case.name, case.method)
+    )
 
 
 def _first(cases: tuple[Case, ...]) -> str:

@@ -59,7 +59,7 @@ class PaperClaim:
     figure: str
     """A column of the comparison's table, by its key."""
     methods: tuple[str, ...]
-    """Rows of the table, by name; the claim is of each of them."""
+    """Rows of the table, by name, or methods whose best row counts; it is of each of them."""
     more_than: str = ""
     """The method above which they lie; one of the four is given."""
     less_than: str = ""

@@ -99,3 +99,28 @@ def test_a_claim_of_an_unknown_figure_is_named(tmp_path):
     grid = grid_of(tmp_path, 'more-than = "random"', figure="acuracy")
     with pytest.raises(ConfigError, match=r"it is better.*unknown figure 'acuracy'.*accuracy"):
         findings_of([], grid)
+
+
+def test_a_swept_method_is_its_best_row_by_the_claims_figure(tmp_path):
+    file = tmp_path / "swept.toml"
+    swept = FILE.replace("num-clusters = 2", "num-clusters = [2, 5, 10]")
+
+    def finding(measure):
+        file.write_text(swept % measure)
+        grid = read_grid(file)
+        rows = [
+            row(grid, "random", (40, 40, 41, 41, 42)),
+            row(grid, "simclust, num-clusters=2", (51, 52, 53, 52, 51)),
+            row(grid, "simclust, num-clusters=5", (45, 45, 46, 46, 47)),
+            row(grid, "simclust, num-clusters=10", (90,)),  # one lucky seed
+        ]
+        [found] = findings_of(rows, grid)
+        return found
+
+    found = finding('more-than = "random"')
+    assert found.standing == Upshot.HELD
+    assert "simclust, num-clusters=2 (best of 2) +11.0" in found.reason
+    assert "(paper: +10)" in found.reason
+    found = finding('less-than = "random"')
+    assert found.standing == Upshot.NOT_SEEN
+    assert "simclust, num-clusters=5 (best of 2) +5.0" in found.reason
