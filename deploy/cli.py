@@ -309,14 +309,14 @@ def methods(
         bool, typer.Option("--axes", help="say what does not go with what, and why")
     ] = False,
 ) -> None:
-    """List the methods that strategy=... can name."""
+    """List the methods that strategy=... can name, and those to begin with."""
     if axes:
         from deploy.settings_listing import axes_listing
 
         for line in axes_listing():
             typer.echo(line)
         return
-    from server_app.methods import listing
+    from server_app.methods import RECOMMENDED, listing
 
     rows = [("strategy", "paper", "who trains (M: clients-per-round)", "what the server sees")]
     rows += listing()
@@ -324,6 +324,9 @@ def methods(
     for row in rows:
         cells = (cell.ljust(width) for cell, width in zip(row, widths, strict=True))
         typer.echo("  ".join(cells).rstrip())
+    for first in RECOMMENDED:
+        typer.echo(f"\nwhere {first.where}: {first.words}")
+        typer.echo(f"    {first.because} (docs/{first.page})")
 
 
 app.command(

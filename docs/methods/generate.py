@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parents[1]))  # from a checkout that is not installed
 
 from common.config import Settings, allowed_values  # noqa: E402
-from server_app.methods import Card  # noqa: E402
+from server_app.methods import RECOMMENDED, Card  # noqa: E402
 from server_app.methods.catalogue import CARDS, all_cards  # noqa: E402
 
 _MADE = "<!-- Made by docs/methods/generate.py from server_app/methods: change it there. -->\n"
@@ -21,6 +21,13 @@ M is `clients-per-round`, n the number of sites. In every run the server also se
 numbers of rows and its loss and accuracy on held-out rows. A method's page says what it assumes,
 what it costs, and its source with the equation. `coterie methods` prints this table, with the
 methods of other packages.
+
+## Where to begin
+
+{recommended}
+
+[Who trains](../results/who-trains.md) and the [leaderboard](../results/leaderboard.md) hold the
+methods against each other, and say where nothing is told apart.
 
 ## What goes with them
 
@@ -53,7 +60,14 @@ def index(cards: Mapping[str, Card] = CARDS) -> str:
         for name, card in cards.items()
     ]
     head = ["| `strategy` | paper | who trains | what the server sees |", "|---|---|---|---|"]
-    return "\n".join([_MADE, "# Methods\n", *head, *rows, "", _CLOSING])
+    first = ["| where | play | measured |", "|---|---|---|"]
+    first += [
+        f"| {each.where} | `{each.words.removesuffix(', the default')}` | "
+        f"[{each.because}](../{each.page}) |"
+        for each in RECOMMENDED
+    ]
+    closing = _CLOSING.replace("{recommended}", "\n".join(first))
+    return "\n".join([_MADE, "# Methods\n", *head, *rows, "", closing])
 
 
 def page(name: str, card: Card) -> str:

@@ -13,7 +13,7 @@ import pytest
 from common.config import Settings, load
 from common.errors import ConfigError
 from server_app.dissimilarity import LABEL_METRICS
-from server_app.methods import METHODS, Card, build
+from server_app.methods import METHODS, RECOMMENDED, Card, build
 from server_app.methods.catalogue import CARDS
 from server_app.selection.in_clusters import IN_CLUSTERS
 
@@ -119,6 +119,18 @@ def coterie(folder, *commands):
         check=True,
     )
     return done.stdout
+
+
+@pytest.mark.parametrize("first", RECOMMENDED, ids=lambda first: first.words)
+def test_what_is_recommended_can_be_played_and_says_where_it_was_measured(first):
+    assert (ROOT / "docs" / first.page).is_file()
+    words = first.words.removesuffix(", the default").split()
+    if words == ["coterie", "precheck"]:  # no method: it tries some of them
+        return
+    settings = Settings.parse(dict(word.split("=") for word in words))
+    assert build(settings)
+    if first.words.endswith("the default"):
+        assert settings == Settings.parse({})
 
 
 @pytest.mark.slow
