@@ -148,7 +148,7 @@ _PEREIRA = Paper(
             preset="pereira-fmnist",
             columns=_OF_PEREIRA,
             data="fashion-mnist",
-            hours=4,
+            hours=6,
             minutes=4.7,
         ),
         Element(
