@@ -193,13 +193,17 @@ _SWEEP = ("rounds_to_target", "held_accuracy", "joules_to_target", "joules")
 
 
 def _sweep_columns(rows: Sequence[Row], grid: Grid) -> list[Column]:
-    """Return what a sweep shows: the first accuracy and the first energy that are known."""
+    """Return what a sweep shows: the first accuracy and the first energy that are known.
+
+    And the rows trained on, where runs stop at the target: those are what it took.
+    """
     known = {column.key: column for column in columns_of(rows, grid)}
     chosen = [known[key] for key in _SWEEP if key in known]
     accuracies = [column for column in chosen if "joules" not in column.key]
     energies = [column for column in chosen if "joules" in column.key]
     last = [column for column in COLUMNS if column.key == "accuracy"]
-    return (accuracies or last)[:1] + energies[:1]
+    rows_trained = [known["rows"]] if grid.cases[0].settings.stop_at_target else []
+    return (accuracies or last)[:1] + rows_trained + energies[:1]
 
 
 def _picture(

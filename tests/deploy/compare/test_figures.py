@@ -329,6 +329,21 @@ def test_sweep_is_drawn_for_a_setting_with_three_numbers(tmp_path):
     assert left.get_xlabel() == "num-clusters"
 
 
+@pytest.mark.parametrize("stops", [True, False])
+def test_sweep_shows_the_rows_that_the_target_took_where_runs_stop_there(tmp_path, stops):
+    words = ["strategy=random", "clients-per-round=2,3,5", "num-server-rounds=8"]
+    words += ["target-accuracy=0.8", "sustained-rounds=2", f"stop-at-target={str(stops).lower()}"]
+    grid = read_grid(None, words)
+    runs = [
+        RunFigures.of(case, folder_of(tmp_path / str(case.settings.clients_per_round), SLOW))
+        for case in grid.cases
+    ]
+    pictures = page.sections(rows_of(runs, ""), grid)[0].pictures
+    [sweep] = [picture for picture in pictures if picture.name == "1-clients-per-round"]
+    assert ("1000 rows" in sweep.document) == ("1000 rows" in sweep.values) == stops
+    assert "rounds to target" in sweep.document
+
+
 def test_model_size_is_told_and_drawn_where_it_differs(tmp_path):
     grid = read_grid(None, ["model=lenet,mlp", "num-server-rounds=8"])
     runs = [
