@@ -224,7 +224,7 @@ _ELHUSSEIN = Paper(
         ),
         Element(
             "fig-3-digits",
-            "the same of digits that one site sees turned or magnified",
+            "the same of digits that two sites see turned or magnified apart",
             experiment="shift",
             words=("--as-paper", "--shifts", "rotation", "zoom"),
             quick=("--seeds", "1", "--shifts", "rotation"),
@@ -234,7 +234,7 @@ _ELHUSSEIN = Paper(
         ),
         Element(
             "fig-3-colour",
-            "the same of small photographs that one site sees in other colours",
+            "the same of small photographs whose colours two sites see apart",
             experiment="shift",
             words=("--as-paper", "--shifts", "colour"),
             quick=("--seeds", "1"),
