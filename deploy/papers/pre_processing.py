@@ -137,17 +137,20 @@ def _joules_are(source: CodeCarbonSource) -> str:
 
 
 def grown(found: dict[tuple[str, str, int], Cost], sizes: tuple[int, ...]) -> list[ClaimFinding]:
-    """Return whether each grouping costs more for the most clients than for the fewest."""
+    """Return whether each grouping costs more with every step to more clients."""
     findings = []
     for method, name in itertools.product(METHODS, groups_of(0)):
-        few, many = (found[method, name, clients].joules for clients in (sizes[0], sizes[-1]))
-        findings.append(
-            ClaimFinding(
-                f"energy before the training grows with the clients ({method}, {name})",
-                Upshot.HELD if many > few else Upshot.NOT_SEEN,
-                f"{few:.3g} J at {sizes[0]} clients, {many:.3g} J at {sizes[-1]}",
-            )
-        )
+        joules = [found[method, name, clients].joules for clients in sizes]
+        falls = [
+            f"{many:.3g} J at {sizes[at + 1]}, fewer than at {sizes[at]}"
+            for at, (few, many) in enumerate(itertools.pairwise(joules))
+            if many <= few
+        ]
+        grows = joules[-1] > joules[0]
+        upshot = (Upshot.WEAKER if falls else Upshot.HELD) if grows else Upshot.NOT_SEEN
+        ends = f"{joules[0]:.3g} J at {sizes[0]} clients, {joules[-1]:.3g} J at {sizes[-1]}"
+        claim = f"energy before the training grows with the clients ({method}, {name})"
+        findings.append(ClaimFinding(claim, upshot, "; ".join([ends, *falls])))
     return findings
 
 

@@ -4,8 +4,18 @@ import pytest
 
 from common.power import CodeCarbonSource
 from common.radio import transmission_joules
+from deploy.compare.findings import Upshot
 from deploy.papers import pre_processing
-from deploy.papers.pre_processing import METHODS, Cost, cost, groups_of, picture, sending, tables
+from deploy.papers.pre_processing import (
+    METHODS,
+    Cost,
+    cost,
+    groups_of,
+    grown,
+    picture,
+    sending,
+    tables,
+)
 
 
 def test_every_client_sends_its_histogram_once():
@@ -27,6 +37,36 @@ def test_the_table_and_the_picture_hold_every_grouping():
     assert "14.3 J, 0.1 s" in text
     [axes] = picture(found, sizes).axes
     assert len(axes.get_lines()) == 5
+
+
+@pytest.mark.parametrize(
+    ("joules", "upshot", "why"),
+    [
+        ((1, 2, 3), Upshot.HELD, "1 J at 20 clients, 3 J at 200"),
+        (
+            (1, 4, 3),
+            Upshot.WEAKER,
+            "1 J at 20 clients, 3 J at 200; 3 J at 200, fewer than at 100",
+        ),
+        (
+            (3, 4, 2),
+            Upshot.NOT_SEEN,
+            "3 J at 20 clients, 2 J at 200; 2 J at 200, fewer than at 100",
+        ),
+    ],
+)
+def test_energy_grows_only_where_every_step_costs_more(joules, upshot, why):
+    sizes = (20, 100, 200)
+    found = {
+        (method, name, clients): Cost(method, clients, 10, 1.0, spent)
+        for clients, spent in zip(sizes, joules, strict=True)
+        for method in METHODS
+        for name in groups_of(clients)
+    }
+    findings = grown(found, sizes)
+    assert len(findings) == 4
+    assert {one.standing for one in findings} == {upshot}
+    assert {one.reason for one in findings} == {why}
 
 
 @pytest.mark.slow
