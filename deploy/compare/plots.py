@@ -18,7 +18,7 @@ from deploy.compare.figures import (
     selection_shares,
 )
 from server_app.record.energy_figures import COUNTED
-from server_app.report.drawing import INK, NARROW, WIDE, cluster_color, short
+from server_app.report.drawing import INK, NARROW, WIDE, cluster_color, log_labels, short
 from server_app.report.words import joules_in_words
 
 if TYPE_CHECKING:
@@ -218,7 +218,7 @@ def communication_shares(rows: Sequence[Row]) -> Figure:
         look: dict[str, Any] = {"xytext": (6, 4), "textcoords": "offset points", "fontsize": 8}
         axes.annotate(short(row.method, 32), (size, share), **look)
     axes.set_xscale("log")
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    log_labels(axes.xaxis)
     axes.margins(x=0.15)
     axes.set_xlabel("parameters of the model")
     axes.set_ylabel("communication (% of the energy)")

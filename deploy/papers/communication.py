@@ -110,8 +110,11 @@ def picture(found: Sequence[Sequence[RoundCost]]) -> Figure:
         size, share = costs[0].parameters, float(np.mean([each.share for each in costs]))
         axes.plot([size], [share], "o", color=drawing.cluster_color(0))
         axes.annotate(costs[0].model, (size, share), (6, 4), textcoords="offset points")
-    axes.set(xscale="log", xlabel="parameters", ylabel="communication (% of the energy)")
-    axes.margins(x=0.15)
+    axes.set(xlabel="parameters", ylabel="communication (% of the energy)")
+    axes.set(xscale="log", yscale="log")  # both span powers: dense networks send most per joule
+    drawing.log_labels(axes.xaxis)
+    drawing.log_labels(axes.yaxis)
+    axes.margins(x=0.15, y=0.1)
     axes.grid(visible=True)
     return figure
 

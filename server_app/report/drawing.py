@@ -15,12 +15,13 @@ from xml.sax.saxutils import escape
 
 import matplotlib
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from server_app.record.recorded_run import IntArray
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
 
 __all__ = [
     "GREY",
@@ -31,6 +32,7 @@ __all__ = [
     "WIDE",
     "cluster_color",
     "inline",
+    "log_labels",
     "round_axis",
     "short",
     "style",
@@ -124,6 +126,19 @@ def short(text: str, length: int = 18) -> str:
     """Return a text that fits beside an axis, without what XML cannot hold."""
     printable = "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
     return printable if len(printable) <= length else printable[: length - 1] + "…"
+
+
+class _LogLabels(LogFormatter):
+    """Of the ticks that matplotlib would label, in plain digits: its own labels are formulas."""
+
+    def __call__(self, value: float, pos: int | None = None) -> str:
+        return f"{value:,.10g}" if super().__call__(value, pos) else ""
+
+
+def log_labels(axis: "Axis") -> None:
+    """Label a logarithmic axis, once its scale is set, in plain digits: ``0.1``, ``10,000``."""
+    axis.set_major_formatter(_LogLabels())
+    axis.set_minor_formatter(_LogLabels())
 
 
 def round_axis(axes: "Axes", rounds: IntArray) -> None:

@@ -4,6 +4,7 @@ import pytest
 
 from common.radio import transmission_joules
 from deploy.papers.communication import STEPS, RoundCost, picture, table
+from server_app.report import drawing
 
 
 def test_a_round_is_ten_epochs_and_a_model_both_ways():
@@ -22,5 +23,10 @@ def test_table_and_picture_hold_every_model_with_its_spread():
     text = table(found)
     assert "| lenet | 1,000 | 2 ± 1 |" in text
     assert "| resnet50 | 23,520,842 | 9e+03 ± 0 |" in text
-    [axes] = picture(found).axes
+    with drawing.style():
+        figure = picture(found)
+        document = drawing.svg(figure, "Share of communication")
+    assert "100,000<" in document
+    assert "$" not in document  # a formula that nothing sets
+    [axes] = figure.axes
     assert [each.get_text() for each in axes.texts] == ["lenet", "resnet50"]
