@@ -30,7 +30,7 @@ class RayNodes:
         self._wait_until(self._all_run)
 
     def _start(self, *words):
-        command = [Path(sys.executable).parent / "ray", "start", "--block", *words]
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", *words]
         command += ["--num-cpus=1", "--num-gpus=0", "--object-store-memory=100000000"]
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
         with (self._folder / "log").open("ab") as log:
