@@ -28,6 +28,7 @@ _DASHES = ("-", "--", ":", "-.")
 _COLORS = 6  # without yellow, which is faint; before a line's dashes change
 _PHASES = {"pre": "pre-processing", "train": "training", "comm": "communication"}
 _LEGEND_COLUMNS = 4
+_NAMED_VALUES = 8  # of a swept setting: more names would run into each other
 
 Series = Callable[[Sequence[RunFigures]], tuple[FloatArray, FloatArray]]
 
@@ -180,6 +181,20 @@ def _all_numbers(values: set[Scalar]) -> bool:
     return all(isinstance(value, int | float) for value in values)
 
 
+def _values(rows: Sequence[Row], key: str) -> list[float]:
+    return [float(dict(row.runs[0].case.varied)[key]) for row in rows]
+
+
+def _mark_values(axes: "Axes", values: Sequence[float]) -> None:
+    """Let the x axis say the swept values, by powers where they span one of ten."""
+    if values[0] > 0 and values[-1] >= 10 * values[0]:
+        axes.set_xscale("log")
+        log_labels(axes.xaxis)
+    if len(values) <= _NAMED_VALUES:
+        axes.set_xticks(values, labels=[f"{value:g}" for value in values])
+        axes.minorticks_off()
+
+
 def sweep(rows: Sequence[Row], key: str, columns: Sequence[Column]) -> Figure:
     """Return columns of the table against a setting, a line per method."""
     figure = Figure(figsize=(WIDE, 3.8), layout="constrained")
@@ -190,13 +205,16 @@ def sweep(rows: Sequence[Row], key: str, columns: Sequence[Column]) -> Figure:
             lines.setdefault(row.runs[0].case.method_without(key), []).append(row)
     for axes, column in zip(panels, columns, strict=True):
         for place, (name, group) in enumerate(lines.items()):
-            x = [float(dict(row.runs[0].case.varied)[key]) for row in group]
+            x = _values(group, key)
             spreads = [column.of(row) for row in group]
             middle = [spread.mean for spread in spreads]
             error = np.nan_to_num([spread.deviation for spread in spreads])
             color = cluster_color(place)
             axes.errorbar(x, middle, error, fmt="o-", ms=4, lw=1.3, color=color, label=name)
         axes.set_xlabel(key)
+        _mark_values(
+            axes, sorted({value for line in lines.values() for value in _values(line, key)})
+        )
         axes.set_ylabel(column.title)
         axes.grid(visible=True)
     figure.legend(

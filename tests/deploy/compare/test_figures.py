@@ -327,6 +327,22 @@ def test_sweep_is_drawn_for_a_setting_with_three_numbers(tmp_path):
     [line] = [line for line in left.lines if len(line.get_xdata()) == 3]
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([2, 4, 8], [90, 90, 90])
     assert left.get_xlabel() == "num-clusters"
+    assert ([tick.get_text() for tick in left.get_xticklabels()], left.get_xscale()) == (
+        ["2", "4", "8"],
+        "linear",
+    )
+
+
+def test_sweep_over_a_power_of_ten_is_drawn_by_powers(tmp_path):
+    grid = read_grid(None, ["objective=fedprox", "proximal-mu=0.001,0.1,1", "num-server-rounds=8"])
+    runs = [
+        RunFigures.of(case, folder_of(tmp_path / str(case.settings.proximal_mu), SLOW))
+        for case in grid.cases
+    ]
+    with drawing.style():
+        [axes] = compare_plots.sweep(rows_of(runs, ""), "proximal-mu", [BY_KEY["accuracy"]]).axes
+    assert axes.get_xscale() == "log"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.001", "0.1", "1"]
 
 
 @pytest.mark.parametrize("stops", [True, False])
