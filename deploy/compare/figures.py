@@ -1,9 +1,11 @@
 """Comparison figures: those of one run, and their mean and spread over seeds."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -57,8 +59,9 @@ class RunFigures:
     """(n,) rounds in which each site's update counted."""
     rows: float
     """On which these updates were trained, each round's counted anew; NaN where not known."""
-    num_clusters: float
-    """At the end of the run; NaN where the method groups nobody, or its record tells no groups."""
+    cluster_sizes: tuple[int, ...]
+    """Sites in each cluster at the end of the run, largest first; empty where the method groups
+    nobody, or its record tells no groups."""
     agreement: float
     """Adjusted Rand index with the groups that the data were planted in; one group has 0. NaN
     where none were planted, or the record tells no groups."""
@@ -103,7 +106,7 @@ class RunFigures:
             num_parameters=_num_parameters(results, folder),
             trained=np.array(list(times.values()), dtype=np.int64),
             rows=sum(times[name] * (rows or math.nan) for name, rows in sites.items()),
-            num_clusters=math.nan if clusters is None else float(len(set(clusters.values()))),
+            cluster_sizes=tuple(sorted(Counter((clusters or {}).values()).values(), reverse=True)),
             agreement=_agreement(case, list(sites), clusters),
         )
 
@@ -118,6 +121,11 @@ class RunFigures:
             return None
         inside = (self.curve.rounds >= reached.first) & (self.curve.rounds <= reached.last)
         return reached.last, reached.joules, float(self.curve.accuracy[inside].std())
+
+    @property
+    def num_clusters(self) -> float:
+        """At the end of the run; NaN where :attr:`cluster_sizes` is empty."""
+        return float(len(self.cluster_sizes)) or math.nan
 
     @property
     def training_joules_to_target(self) -> float:
@@ -274,3 +282,13 @@ def selection_shares(runs: Sequence[RunFigures]) -> FloatArray:
         if len(run.trained) == size
     ]
     return np.asarray(np.mean(shares, axis=0), dtype=np.float64)
+
+
+def sizes_by_rank(runs: Sequence[RunFigures]) -> FloatArray:
+    """Return (c,) sites in the largest cluster, the second, ...: mean over the runs with clusters.
+
+    A run with fewer clusters than another has none of the others' last ranks: 0 sites.
+    """
+    sizes = [run.cluster_sizes for run in runs if run.cluster_sizes]
+    ranks = list(zip_longest(*sizes, fillvalue=0))
+    return np.asarray([np.mean(rank) for rank in ranks], dtype=np.float64)

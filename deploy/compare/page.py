@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from deploy.compare import plots as compare_plots
 from deploy.compare.columns import COLUMNS, Column
-from deploy.compare.figures import Row, common_joules, selection_shares
+from deploy.compare.figures import Row, common_joules, selection_shares, sizes_by_rank
 from deploy.compare.grid import Grid, identity
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import (
@@ -172,6 +172,15 @@ def _pictures(
         False,
         "; ".join(f"{row.method} {_selected(row)}" for row in rows) + ".",
     )
+    if grouped := [row for row in rows if sizes_by_rank(row.runs).size]:
+        yield (
+            "clusters",
+            "Sites in each cluster",
+            "Clusters of the end of a run, largest first; mean over seeds of each rank.",
+            compare_plots.cluster_sizes(grouped),
+            False,
+            "; ".join(f"{row.method} {_sizes(row)}" for row in grouped) + ".",
+        )
 
 
 def _in_words(rows: Sequence[Row], *keys: str) -> str:
@@ -187,6 +196,10 @@ def _in_words(rows: Sequence[Row], *keys: str) -> str:
 def _selected(row: Row) -> str:
     shares = 100 * selection_shares(row.runs)
     return f"from {shares[0]:.0f} % of the rounds, of the most selected, to {shares[-1]:.0f} %"
+
+
+def _sizes(row: Row) -> str:
+    return ", ".join(f"{size:.1f}".removesuffix(".0") for size in sizes_by_rank(row.runs))
 
 
 _SWEEP = ("rounds_to_target", "held_accuracy", "joules_to_target", "joules")

@@ -16,6 +16,7 @@ from deploy.compare.figures import (
     common_joules,
     common_rounds,
     selection_shares,
+    sizes_by_rank,
 )
 from server_app.record.energy_figures import COUNTED
 from server_app.report.drawing import INK, NARROW, WIDE, cluster_color, log_labels, short
@@ -165,6 +166,23 @@ def selection_frequency(rows: Sequence[Row]) -> Figure:
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_ylim(bottom=0)
     axes.grid(visible=True)
+    return figure
+
+
+def cluster_sizes(rows: Sequence[Row]) -> Figure:
+    """Return bars of the sites in each cluster, largest first, as Talasso's Fig. 4; one per method.
+
+    A part of a bar is the mean over seeds of the clusters of one rank.
+    """
+    figure = Figure(figsize=(NARROW, 0.9 + 0.26 * len(rows)), layout="constrained")
+    axes = figure.subplots()
+    for place, row in enumerate(rows):
+        sizes = sizes_by_rank(row.runs)
+        begins = np.cumsum(sizes) - sizes
+        axes.barh(place, sizes, left=begins, color=cluster_color(0), edgecolor="white", lw=1)
+    _name_rows(axes, rows)
+    axes.set_xlabel("sites, from the largest cluster to the smallest")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 

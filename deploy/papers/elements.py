@@ -301,7 +301,7 @@ _TALASSO = Paper(
                 ("fig-3", "accuracy by number of clusters", "fedsccs-clusters", 2, 4.3),
                 (
                     "fig-4",
-                    "clients per cluster: clusters.json of the runs of fig-3",
+                    "clients per cluster",
                     "fedsccs-clusters",
                     2,
                     4.3,

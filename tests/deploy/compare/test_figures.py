@@ -20,6 +20,7 @@ from deploy.compare.figures import (
     common_rounds,
     rows_of,
     selection_shares,
+    sizes_by_rank,
 )
 from deploy.compare.grid import read_grid
 from deploy.compare.runs import Outcome
@@ -384,6 +385,44 @@ def test_bars_end_at_the_total(tmp_path):
         figure = compare_plots.energy_by_phase(rows_of(runs, "random"))
     ends = [bar.get_x() + bar.get_width() for bar in figure.axes[0].patches]
     assert ends == pytest.approx([5, 5, 85, 85, 93, 93])
+
+
+def with_clusters(tmp_path, number, members):
+    """A run that grouped sites a, b, ... in these clusters; None: its method groups nobody."""
+    [case] = read_grid(None, ["strategy=random-clusters", f"seed={number}"]).cases
+    folder = folder_of(tmp_path / str(number), SLOW)
+    if members is not None:
+        sites = dict(zip("abcdef", members, strict=True))
+        (folder / "clusters.json").write_text(json.dumps({"sites": sites}))
+    return RunFigures.of(case, folder)
+
+
+def test_sizes_of_clusters_are_means_by_rank(tmp_path):
+    runs = [
+        with_clusters(tmp_path, 0, [0, 0, 1, 1, 1, 2]),
+        with_clusters(tmp_path, 1, [4, 4, 4, 4, 0, 0]),
+        with_clusters(tmp_path, 2, None),
+    ]
+    assert [run.cluster_sizes for run in runs] == [(3, 2, 1), (4, 2), ()]
+    np.testing.assert_array_equal([run.num_clusters for run in runs], [3, 2, math.nan])
+    assert sizes_by_rank(runs).tolist() == [3.5, 2, 0.5]
+    assert sizes_by_rank(runs[2:]).size == 0
+
+
+def test_bars_of_clusters_end_at_the_number_of_sites(tmp_path):
+    rows = rows_of([with_clusters(tmp_path, 0, [0, 0, 1, 1, 1, 2])], "")
+    with drawing.style():
+        bars = compare_plots.cluster_sizes(rows).axes[0].patches
+    assert [bar.get_width() for bar in bars] == [3, 2, 1]
+    assert [bar.get_x() for bar in bars] == [0, 3, 5]
+
+
+def test_page_draws_clusters_where_somebody_was_grouped(tmp_path):
+    grid = read_grid(None, ["strategy=random-clusters", "seed=0..1"])
+    runs = [with_clusters(tmp_path, 0, None), with_clusters(tmp_path, 1, [0, 0, 1] * 2)]
+    for shown, drawn in (runs[:1], False), (runs, True):
+        [section] = page.sections(rows_of(shown, ""), grid)
+        assert any(picture.name.endswith("-clusters") for picture in section.pictures) == drawn
 
 
 def test_page_escapes_what_it_is_told(tmp_path):
