@@ -298,18 +298,12 @@ _TALASSO = Paper(
                 minutes=minutes,
             )
             for name, shows, preset, hours, minutes in (
-                ("fig-3", "accuracy by number of clusters", "fedsccs-clusters", 2, 4.3),
-                (
-                    "fig-4",
-                    "clients per cluster",
-                    "fedsccs-clusters",
-                    2,
-                    4.3,
-                ),
+                ("fig-3", "accuracy by number of clusters", "fedsccs-clusters", 2.5, 4.3),
+                ("fig-4", "clients per cluster", "fedsccs-clusters", 2.5, 4.3),
                 ("fig-5", "methods, everybody trains", "fedsccs", 1, 2.4),
                 ("fig-6", "methods, one or the worst half trains", "fedsccs", 1, 2.4),
                 ("fig-7", "how often each site trains", "fedsccs", 1, 2.4),
-                ("fig-8", "uplink by number of clusters and rule", "fedsccs-clusters", 2, 4.3),
+                ("fig-8", "uplink by number of clusters and rule", "fedsccs-clusters", 2.5, 4.3),
             )
         ),
     ),
