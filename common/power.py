@@ -8,7 +8,9 @@ has one reading; who of those that worked on it caused which part is decided els
 import functools
 import logging
 import math
+import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from common.config import Settings, unknown_name
@@ -24,6 +26,7 @@ __all__ = [
     "kg_co2e_per_kwh",
     "open_source",
     "own_share",
+    "processor",
 ]
 
 log = logging.getLogger("coterie")
@@ -41,6 +44,7 @@ _ALONE = 0.9  # of the CPU time that the machine was busy: who used as much was 
 # How CodeCarbon describes hardware whose energy it reads from counters.
 _COUNTED = ("CPU(Intel Rapl)", "CPU(Windows Emi)", "CPU(Intel Power Gadget)")
 _COUNTED_CHIPS = ("AppleSiliconChip", "Raspberry")
+_NUMBERS = (("family", "cpu family"), ("model", "model"), ("part", "CPU part"))  # in /proc/cpuinfo
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,27 @@ class PowerSource(Protocol):
     def close(self) -> None:
         """Stop reading."""
         ...
+
+
+@functools.cache
+def processor() -> str:
+    """Return the processor's name with its family and model, as Linux tells them.
+
+    Clouds give several processors one name. Elsewhere it is the kind of machine alone.
+    """
+    info = Path("/proc/cpuinfo")
+    return _name_in(info.read_text(encoding="utf-8") if info.exists() else "")
+
+
+def _name_in(info: str) -> str:
+    """Return the name that a text of the form of /proc/cpuinfo tells."""
+    told: dict[str, str] = {}
+    for line in info.splitlines():
+        key, _, value = line.partition(":")
+        told.setdefault(key.strip(), value.strip())  # of the first core
+    name = told.get("model name") or platform.processor() or platform.machine()
+    numbers = [f"{key} {told[word]}" for key, word in _NUMBERS if word in told]
+    return f"{name} ({', '.join(numbers)})" if numbers else name
 
 
 def own_share(seconds: float, busy_seconds: float) -> float:

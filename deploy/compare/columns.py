@@ -22,6 +22,8 @@ class Column:
     of: Callable[[Row], Spread]
     digits: int
     meaning: str
+    in_joules: bool = False
+    """Whether it is joules: then only runs of one processor are held against each other."""
 
 
 def _rounds(run: RunFigures) -> float:
@@ -46,15 +48,28 @@ def communication_share(run: RunFigures) -> float:
     return _share(run.joules["comm"], run.total_joules)
 
 
+def _joules_of_reference(figure: Callable[[RunFigures], float]) -> Callable[[Row], Spread]:
+    """Return the column of a figure in joules relative to the reference's on the same processor."""
+
+    def ratio(run: RunFigures, reference: RunFigures) -> float:
+        if run.cpu != reference.cpu:
+            return math.nan
+        return _share(figure(run), figure(reference))
+
+    return lambda row: row.beside_reference(ratio)
+
+
 def _held_within(share: float) -> Callable[[Row], Spread]:
-    """Return the column of one budget, the same for all methods and seeds of a scenario."""
+    """Return the column of one budget, the same for all methods and seeds of a scenario.
 
-    def held(row: Row) -> Spread:
-        spent = [run.total_joules for run in row.reference]
-        budget = share * sum(spent) / len(spent) if spent else math.nan
-        return row.over_seeds(lambda run: 100 * run.held(budget))
+    It is what the reference's runs take on the processor that a run was metered on.
+    """
 
-    return held
+    def held(row: Row, run: RunFigures) -> float:
+        spent = [other.total_joules for other in row.reference if other.cpu == run.cpu]
+        return 100 * run.held(share * sum(spent) / len(spent)) if spent else math.nan
+
+    return lambda row: row.over_seeds(lambda run: held(row, run))
 
 
 COLUMNS = (
@@ -78,11 +93,12 @@ COLUMNS = (
         lambda row: row.over_seeds(_joules),
         0,
         "pre-processing, training and communication until the end of that window",
+        in_joules=True,
     ),
     Column(
         "joules_to_target_of_reference",
         "J, % of ref.",
-        lambda row: row.beside_reference(lambda run, ref: _share(_joules(run), _joules(ref))),
+        _joules_of_reference(_joules),
         0,
         "joules to target relative to the reference's with the same seed",
     ),
@@ -92,13 +108,12 @@ COLUMNS = (
         lambda row: row.over_seeds(lambda run: run.training_joules_to_target),
         0,
         "of the clients' training alone until the end of that window (Famá eq. 13)",
+        in_joules=True,
     ),
     Column(
         "training_joules_to_target_of_reference",
         "J of training, % of ref.",
-        lambda row: row.beside_reference(
-            lambda run, ref: _share(run.training_joules_to_target, ref.training_joules_to_target)
-        ),
+        _joules_of_reference(lambda run: run.training_joules_to_target),
         0,
         "joules of training to target relative to the reference's with the same seed",
     ),
@@ -176,6 +191,7 @@ COLUMNS = (
         lambda row: row.over_seeds(lambda run: run.total_joules),
         0,
         "pre-processing, training and communication of all rounds",
+        in_joules=True,
     ),
     Column(
         "pre_joules",
@@ -183,6 +199,7 @@ COLUMNS = (
         lambda row: row.over_seeds(lambda run: run.joules["pre"]),
         2,
         "pre-processing of all rounds, on sites and server",
+        in_joules=True,
     ),
     Column(
         "train_joules",
@@ -190,6 +207,7 @@ COLUMNS = (
         lambda row: row.over_seeds(lambda run: run.joules["train"]),
         0,
         "training of all rounds, with averaging on the server",
+        in_joules=True,
     ),
     Column(
         "communication_joules",
@@ -211,6 +229,7 @@ COLUMNS = (
         lambda row: row.over_seeds(lambda run: run.grams_co2e),
         3,
         "greenhouse gases of the whole run's joules, by the mean intensity of energy-country",
+        in_joules=True,
     ),
     Column(
         "rows",

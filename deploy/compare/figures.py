@@ -27,7 +27,7 @@ from server_app.record.energy_figures import (
     times_trained,
 )
 from server_app.record.format import ResultsFile, RoundLine
-from server_app.record.run_folder import RunFolder
+from server_app.record.run_folder import CPU, RunFolder
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -47,6 +47,8 @@ class RunFigures:
     """Of the whole run by phase; NaN for one that was not metered."""
     sources: Mapping[str, str | None]
     """How the joules of each phase are known: measured, estimated, attributed."""
+    cpu: str
+    """Name of the processor whose joules they are; empty where the run's record does not say."""
     clients_per_round: float
     num_bytes: int
     uplink_share: float
@@ -98,6 +100,7 @@ class RunFigures:
             },
             joules=joules_by_phase(attempts),
             sources=results.joules_source or {},
+            cpu=files.read_json("environment.json").get(CPU) or "",
             clients_per_round=float(np.mean([line.num_trained for line in lines])),
             num_bytes=sum((line.bytes_down or 0) + (line.bytes_up or 0) for line in attempts),
             uplink_share=lines[-1].uplink_share,

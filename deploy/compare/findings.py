@@ -95,12 +95,11 @@ def _finding(claim: PaperClaim, rows: dict[str, Row], grid: Grid) -> ClaimFindin
     if not claim.other:
         return _beside_print(claim, column, [best[name] for name in claim.methods])
     other = best[claim.other]
-    beside = {name: replace(best[name], reference=other.runs) for name in claim.methods}
-    differences = [difference(row, column) for row in beside.values()]
+    differences = [difference(best[name], column, other.runs) for name in claim.methods]
     words = "; ".join(
-        f"{_said(row, families[name])} {found.text(column.digits)}"
+        f"{_said(best[name], families[name])} {found.text(column.digits)}"
         f"{_papers(claim, name, other, grid)}"
-        for (name, row), found in zip(beside.items(), differences, strict=True)
+        for name, found in zip(claim.methods, differences, strict=True)
     )
     pairs = min(found.pairs for found in differences)
     reason = f"{column.title}, difference to {claim.other} over {pairs} pairs of runs: {words}"

@@ -7,7 +7,7 @@ asks whether the differences lie around 0 without assuming that they are normal.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -67,11 +67,21 @@ class Difference:
         return words if math.isnan(self.p) else f"{words} p {self.p:.2g}"
 
 
-def difference(row: Row, column: Column) -> Difference:
-    """Return by how much a row's runs lie above the reference's, over the seeds that both have."""
-    values = [_of(row, column, run) - _of(row, column, other) for run, other in row.pairs if other]
+def difference(row: Row, column: Column, against: Sequence[RunFigures] = ()) -> Difference:
+    """Return by how much a row's runs lie above others, over the seeds that both have.
+
+    Args:
+        row: the runs; its reference sets the budgets of both sides.
+        column: the figure. One in joules is compared between runs of one processor alone.
+        against: the others; none: the reference's runs.
+    """
+
+    def of(run: RunFigures) -> float:
+        return column.of(replace(row, runs=(run,))).mean
+
+    others = {run.case.settings.seed: run for run in against or row.reference}
+    pairs = [(run, others[seed]) for run in row.runs if (seed := run.case.settings.seed) in others]
+    values = [
+        of(run) - of(other) for run, other in pairs if run.cpu == other.cpu or not column.in_joules
+    ]
     return Difference.of([value for value in values if not math.isnan(value)])
-
-
-def _of(row: Row, column: Column, run: RunFigures) -> float:
-    return column.of(Row(row.method, row.scenario, (run,), ())).mean

@@ -1,8 +1,8 @@
 """Recorded runs: a small file for each finished run, which stands for it elsewhere.
 
 ``<digest>.json.xz`` holds the settings that decide a run's numbers, its figures, its sites, who was
-grouped with whom at the end, the lines of its rounds and the versions that played it: all that a
-comparison reads of a run. Neither models nor paths are in it.
+grouped with whom at the end, the lines of its rounds, the versions and the processor that played
+it: all that a comparison reads of a run. Neither models nor paths are in it.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from deploy.compare.grid import Case, identity
 from deploy.compare.runs import Outcome, finished
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import ResultsFile, RoundLine, SiteEntry
-from server_app.record.run_folder import PIECES, RunFolder
+from server_app.record.run_folder import CPU, PIECES, RunFolder
 
 __all__ = ["lay_out", "record"]
 
@@ -47,9 +47,11 @@ def record(records: Path, outcomes: Iterable[Outcome]) -> None:
         path = _path(records, outcome.case)
         if outcome.folder is not None and not path.exists():
             files = RunFolder(outcome.folder)
+            environment = files.read_json("environment.json")
             content = {
                 _SETTINGS: _settings(outcome.case),
-                _PACKAGES: files.read_json("environment.json").get(_PACKAGES),
+                _PACKAGES: environment.get(_PACKAGES),
+                CPU: environment.get(CPU),
                 PIECES: files.pieces(),
                 _RESULTS: files.read_json(_RESULTS),
                 _SITES: files.read_json(_SITES),
@@ -99,7 +101,8 @@ def _write_folder(content: Mapping[str, Any], case: Case, runs: Path) -> None:
     (runs / name).mkdir(parents=True, exist_ok=True)
     folder = RunFolder(runs / name)
     folder.write("config.toml", case.settings.replace(output_dir=str(runs), name=name).to_toml())
-    folder.write_json("environment.json", {_PACKAGES: content[_PACKAGES]})
+    # Records of earlier versions name no processor.
+    folder.write_json("environment.json", {key: content.get(key) for key in (_PACKAGES, CPU)})
     if pieces := content.get(PIECES):
         folder.write_json(PIECES, pieces)
     folder.write_json(_RESULTS, content[_RESULTS])

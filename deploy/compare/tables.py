@@ -204,6 +204,8 @@ def legend(rows: Sequence[Row], grid: Grid) -> list[str]:
         )
     if sources := _sources(rows):
         meanings.append(f"J: {sources}.")
+    if processors := _processors(rows):
+        meanings.append(processors)
     if grid.source and grid.paper:
         meanings.append(f"paper: {grid.source}.")
     return [first, *meanings]
@@ -214,6 +216,22 @@ def _sources(rows: Sequence[Row]) -> str:
     runs = [run for row in rows for run in row.runs]
     known = {phase: {run.sources.get(phase) for run in runs} - {None} for phase in COUNTED}
     return "; ".join(f"{phase} {', '.join(sorted(map(str, s)))}" for phase, s in known.items() if s)
+
+
+def _processors(rows: Sequence[Row]) -> str:
+    """Return in words which processors drew the joules; nothing where one drew them all."""
+    methods: dict[str, dict[str, None]] = {}
+    for row in rows:
+        for run in row.runs:
+            if not math.isnan(run.total_joules):
+                methods.setdefault(run.cpu, {})[row.method] = None
+    if len(methods) < 2:
+        return ""
+    told = [f"{cpu or 'of no name in its record'}: {', '.join(of)}" for cpu, of in methods.items()]
+    return (
+        f"Joules are of {len(methods)} processors, and only those of one are held against each "
+        f"other ({'; '.join(told)})."
+    )
 
 
 def table_csv(rows: Sequence[Row], grid: Grid) -> str:

@@ -26,6 +26,7 @@ from common.config import MAY_CHANGE, Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, quotable
 from common.messages import Introduction, Parameters
+from common.power import processor
 from server_app import run_list
 from server_app.record import piece_sources
 from server_app.record.format import AskingFile, ClientLine, RoundLine, SiteEntry, StatusFile
@@ -41,6 +42,9 @@ PIECES = "pieces.json"
 """What the run's pieces from elsewhere are, if there are any."""
 
 PREPROCESSING = "models/preprocessing.json"
+
+CPU = "cpu"
+"""In ``environment.json``, the processor's name: joules of two are not comparable."""
 
 _RESERVED_BYTES = 65_536  # for the last words of a run: status, audit trail, list of releases
 
@@ -275,6 +279,7 @@ def environment() -> dict[str, object]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "processor": platform.machine(),
+        CPU: processor(),
         "cores": os.cpu_count(),
         "packages": {name: _version(name) for name in packages},
     }

@@ -120,3 +120,16 @@ def test_codecarbon_calls_its_counters_as_we_expect(tmp_path):
     (package / "energy_uj").write_text("31000000\n")
     _, energy = counter.measure_power_and_energy(last_duration=3.0)
     assert energy.kWh * power.JOULES_PER_KWH == pytest.approx(30.0)
+
+
+def test_a_processor_is_named_with_what_tells_it_from_others_of_its_name():
+    intel = (
+        "processor\t: 0\ncpu family\t: 6\nmodel\t\t: 106\n"
+        "model name\t: Intel(R) Xeon(R) Processor\n"
+    )
+    second = intel.replace(": 0", ": 1").replace("106", "85")
+    assert power._name_in(intel + second) == "Intel(R) Xeon(R) Processor (family 6, model 106)"
+    arm = power._name_in("processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n")
+    assert arm.endswith(" (part 0xd0c)")
+    assert len(arm) > len(" (part 0xd0c)")
+    assert power._name_in("") != ""

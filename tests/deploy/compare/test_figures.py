@@ -23,6 +23,7 @@ from deploy.compare.figures import (
     sizes_by_rank,
 )
 from deploy.compare.grid import read_grid
+from deploy.compare.paired import difference
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import (
     cell,
@@ -38,7 +39,7 @@ from server_app.report import drawing, words
 BY_KEY = {column.key: column for column in COLUMNS}
 
 
-def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1):
+def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1, cpu=None):
     """A run's folder as far as a comparison reads it; pre-processing costs 5 J, sending 1 J."""
     path.mkdir(parents=True)
     lines = []
@@ -65,6 +66,7 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1):
     (path / "results.json").write_text(
         json.dumps({"seconds": 7.0, "joules_source": {"pre": "attributed", "comm": "estimated"}})
     )
+    (path / "environment.json").write_text(json.dumps({"cpu": cpu} if cpu else {}))
     (path / "models").mkdir()
     arrays = {"w": np.zeros((size, 2), np.float32), "b": np.zeros(3, np.float32)}
     save_file(arrays, path / "models" / "model-0.safetensors")
@@ -155,6 +157,36 @@ def test_a_budget_of_joules_is_the_same_for_every_seed(tmp_path):
     # the reference's runs take 93 and 49 J: four fifths of their mean are 56.8 J, 4 rounds of FAST
     spread = BY_KEY["held_at_80_percent_of_reference"].of(fast)
     assert (spread.mean, spread.deviation) == (pytest.approx(60), 0)
+
+
+def test_joules_of_two_processors_are_not_held_against_each_other(tmp_path):
+    grid, runs = compared(tmp_path)
+    _, there = compared(tmp_path / "there", cpu="Another")
+    mixed = [*runs[:3], there[3]]  # SimClust's second seed
+    rows = rows_of(mixed, "random")
+    cells = {key: cell(BY_KEY[key].of(rows[1]), 0) for key in BY_KEY}
+    assert cells["joules_to_target"] == "38"
+    assert cells["joules_to_target_of_reference"] == "63 (1 of 2)"
+    assert cells["training_joules_to_target_of_reference"] == "60 (1 of 2)"
+    assert cells["held_at_80_percent_of_reference"] == "90 (1 of 2)"
+    assert cells["rounds_to_target_of_reference"] == "60"
+    assert difference(rows[1], BY_KEY["joules_to_target"]).pairs == 1
+    assert difference(rows[1], BY_KEY["rounds_to_target"]).pairs == 2
+    assert legend(rows, grid)[-1] == (
+        "Joules are of 2 processors, and only those of one are held against each other "
+        "(of no name in its record: random, simclust; Another: simclust)."
+    )
+    assert not [line for line in legend(rows_of(there, "random"), grid) if "processors" in line]
+    unmetered = compared(tmp_path / "off", train_joules=0, cpu="Third")[1]
+    assert legend(rows_of([*runs[:3], unmetered[3]], "random"), grid)[-1].startswith("J: ")
+
+
+def test_accuracy_held_within_a_budget_is_compared_by_pairs(tmp_path):
+    _, runs = compared(tmp_path, curves={"random": (SLOW, FAST), "simclust": (FAST, FAST)})
+    _, other = rows_of(runs, "random")
+    # Both take 93 J; in four fifths, 6 rounds, SLOW holds 0.7 and FAST 0.9.
+    found = difference(other, BY_KEY["held_at_80_percent_of_reference"])
+    assert (found.pairs, found.mean) == (2, pytest.approx(10))
 
 
 def test_energy_until_an_accuracy_was_held_by_hand(tmp_path):

@@ -8,6 +8,7 @@ import shutil
 import pytest
 from typer.testing import CliRunner
 
+from common import power
 from common.errors import ConfigError
 from deploy.cli import app
 from deploy.compare.figures import RunFigures
@@ -69,6 +70,7 @@ def test_what_is_played_is_added(tmp_path):
     [path] = (tmp_path / "records").iterdir()
     content = json.loads(lzma.decompress(path.read_bytes()))
     assert content["settings"]["strategy"] == "fedavg"
+    assert content["cpu"] == power.processor()
     assert [line["round"] for line in content["rounds.jsonl"]] == [1, 2]
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from common import power
 from common.config import Settings
 from common.errors import ConfigError
 from server_app.record.format import RoundLine
@@ -23,6 +24,7 @@ def test_new_folder_says_what_runs_where(folder):
     assert Settings.parse(tomllib.loads((folder.path / "config.toml").read_text())).name == "try"
     environment = folder.read_json("environment.json")
     assert {"python", "platform", "cores", "packages"} <= environment.keys()
+    assert environment["cpu"] == power.processor()
 
 
 def test_two_runs_in_one_second_do_not_meet(tmp_path):
