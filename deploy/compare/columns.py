@@ -24,6 +24,8 @@ class Column:
     meaning: str
     in_joules: bool = False
     """Whether it is joules: then only runs of one processor are held against each other."""
+    at_least: Callable[[RunFigures], float] | None = None
+    """Of a figure until the target: what a run has taken that ended without it."""
 
 
 def _rounds(run: RunFigures) -> float:
@@ -79,6 +81,7 @@ COLUMNS = (
         lambda row: row.over_seeds(_rounds),
         1,
         "last round of the first window that holds the target accuracy",
+        at_least=lambda run: float(run.curve.rounds[-1]),
     ),
     Column(
         "rounds_to_target_of_reference",
@@ -94,6 +97,7 @@ COLUMNS = (
         0,
         "pre-processing, training and communication until the end of that window",
         in_joules=True,
+        at_least=lambda run: run.total_joules,
     ),
     Column(
         "joules_to_target_of_reference",
@@ -109,6 +113,7 @@ COLUMNS = (
         0,
         "of the clients' training alone until the end of that window (Famá eq. 13)",
         in_joules=True,
+        at_least=lambda run: run.joules["train"],
     ),
     Column(
         "training_joules_to_target_of_reference",

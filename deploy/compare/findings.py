@@ -3,7 +3,9 @@
 *Held*: for every method of the claim the 95 % interval of the paired differences lies on the
 claimed side of 0. *Weaker*: every mean does, and some interval has 0 inside; or the paper prints
 how much, and it is less than half of that. *Not seen*: some mean lies on the other side. A claim
-that methods lie no higher is held where no interval lies above 0. *Open*: fewer than two pairs.
+that methods lie no higher is held where no mean does, weaker where one does and its interval has 0
+inside, not seen where one lies above 0 whole. *Open*: fewer than two pairs. A run that never got to
+the target counts with what it had taken when it ended.
 
 A method with a setting of several values is its best row in the scenario by the claim's figure, as
 papers have it that print their best setting; it is picked after the fact.
@@ -19,16 +21,20 @@ from common.errors import ConfigError
 from deploy.compare.columns import COLUMNS, Column
 from deploy.compare.figures import Row
 from deploy.compare.grid import Grid
-from deploy.compare.paired import Difference, difference
+from deploy.compare.paired import Difference, claimed_difference
 from deploy.compare.plan import PaperClaim
 from deploy.compare.tables import paper_of
 
-__all__ = ["ClaimFinding", "Upshot", "findings_of", "findings_table"]
+__all__ = ["ClaimFinding", "Upshot", "best_values", "findings_of", "findings_table"]
 
 _PRINTED_AS = {
     "rounds_to_target": "rounds",
     "clients_per_round": "clients",
     "accuracy": "accuracy",
+    "held_accuracy": "accuracy",
+    "held_at_60_percent_of_reference": "held-at-60",
+    "held_at_80_percent_of_reference": "held-at-80",
+    "held_at_100_percent_of_reference": "held-at-100",
     "training_joules_to_target_of_reference": "training-energy",
 }
 """Of a column: the figure of the paper that is in the same unit."""
@@ -81,6 +87,27 @@ def findings_table(found: Sequence[ClaimFinding]) -> str:
     return "\n".join(lines)
 
 
+def best_values(rows: Sequence[Row], figure: str) -> str:
+    """Return in words which value of each method with several has the most of a figure.
+
+    Scenario by scenario, a line each; picked after the fact, among the rows with the most seeds.
+    """
+    lines = []
+    for scenario in dict.fromkeys(row.scenario for row in rows) if figure else ():
+        mine = {row.method: row for row in rows if row.scenario == scenario}
+        names = dict.fromkeys(row.runs[0].case.name for row in mine.values())
+        families = [_rows_of(name, mine) for name in names]
+        [column] = [column for column in COLUMNS if column.key == figure]
+        told = [
+            f"{best.method} (best of {len(theirs)})"
+            for theirs in families
+            if len(theirs) > 1 and column.of(best := _best(theirs, column)).known
+        ]
+        if told:
+            lines.append(f"- {scenario or 'all'}, by {column.title}: {'; '.join(told)}")
+    return "\n".join(lines)
+
+
 def _finding(claim: PaperClaim, rows: dict[str, Row], grid: Grid) -> ClaimFinding:
     columns = {column.key: column for column in COLUMNS}
     if claim.figure not in columns:
@@ -91,11 +118,12 @@ def _finding(claim: PaperClaim, rows: dict[str, Row], grid: Grid) -> ClaimFindin
     absent = [name for name, theirs in families.items() if not theirs]
     if absent:
         return ClaimFinding(claim.says, Upshot.OPEN, f"no run of {', '.join(absent)} is recorded")
-    best = {name: _best(theirs, column, claim) for name, theirs in families.items()}
+    sign = -1 if claim.less_than else 1
+    best = {name: _best(theirs, column, sign) for name, theirs in families.items()}
     if not claim.other:
         return _beside_print(claim, column, [best[name] for name in claim.methods])
     other = best[claim.other]
-    differences = [difference(best[name], column, other.runs) for name in claim.methods]
+    differences = [claimed_difference(best[name], column, other.runs) for name in claim.methods]
     words = "; ".join(
         f"{_said(best[name], families[name])} {found.text(column.digits)}"
         f"{_papers(claim, name, other, grid)}"
@@ -103,9 +131,20 @@ def _finding(claim: PaperClaim, rows: dict[str, Row], grid: Grid) -> ClaimFindin
     )
     pairs = min(found.pairs for found in differences)
     reason = f"{column.title}, difference to {claim.other} over {pairs} pairs of runs: {words}"
+    if missed := _missed([other, *(best[name] for name in claim.methods)], column):
+        reason += f"; ended without the target: {missed}"
     if pairs < 2:
         return ClaimFinding(claim.says, Upshot.OPEN, f"fewer than two pairs. {reason}")
     return ClaimFinding(claim.says, _standing(claim, differences, other, grid), reason)
+
+
+def _missed(rows: Sequence[Row], column: Column) -> str:
+    """Return in words how many runs ended without the target, if the figure is one until it."""
+    if column.at_least is None:
+        return ""
+    found = [(row.method, column.of(row)) for row in rows]
+    lacking = [(name, spread) for name, spread in found if spread.known < spread.runs]
+    return ", ".join(f"{s.runs - s.known} of {s.runs} runs of {name}" for name, s in lacking)
 
 
 def _rows_of(name: str, rows: Mapping[str, Row]) -> list[Row]:
@@ -120,9 +159,8 @@ def _rows_of(name: str, rows: Mapping[str, Row]) -> list[Row]:
     return [row for row in theirs if len(row.runs) == most]
 
 
-def _best(rows: Sequence[Row], column: Column, claim: PaperClaim) -> Row:
-    """Return the row with the best mean; one that has none comes last."""
-    sign = -1 if claim.less_than else 1
+def _best(rows: Sequence[Row], column: Column, sign: int = 1) -> Row:
+    """Return the row with the most, or with sign -1 the least, as its mean; one of none is last."""
 
     def goodness(row: Row) -> float:
         mean = sign * column.of(row).mean
@@ -142,8 +180,10 @@ def _standing(
     grid: Grid,
 ) -> Upshot:
     if claim.no_more_than:
-        worse = any(found.low > 0 for found in differences)
-        return Upshot.NOT_SEEN if worse else Upshot.HELD
+        if any(found.low > 0 for found in differences):
+            return Upshot.NOT_SEEN
+        more = any(found.mean > 0 for found in differences)
+        return Upshot.WEAKER if more else Upshot.HELD
     sign = 1 if claim.more_than else -1
     if any(sign * found.mean <= 0 for found in differences):
         return Upshot.NOT_SEEN
@@ -161,7 +201,7 @@ def _paper_difference(claim: PaperClaim, method: str, other: Row, grid: Grid) ->
     """Return how far apart the paper prints the two; NaN where it does not."""
     figure = _PRINTED_AS.get(claim.figure, "")
     named = (replace(other, method=name) for name in (method, claim.other))
-    one, two = (paper_of(row, grid).get(figure, math.nan) for row in named)
+    one, two = (paper_of(row, grid, row.method).get(figure, math.nan) for row in named)
     return one - two
 
 

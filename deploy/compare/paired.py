@@ -15,7 +15,7 @@ import numpy as np
 from deploy.compare.columns import Column
 from deploy.compare.figures import Row, RunFigures
 
-__all__ = ["COMPARED", "Difference", "difference"]
+__all__ = ["COMPARED", "Difference", "claimed_difference", "difference"]
 
 COMPARED = ("rounds_to_target", "joules_to_target", "held_accuracy", "accuracy", "worst_decile")
 """Columns that are compared, by key."""
@@ -67,21 +67,47 @@ class Difference:
         return words if math.isnan(self.p) else f"{words} p {self.p:.2g}"
 
 
-def difference(row: Row, column: Column, against: Sequence[RunFigures] = ()) -> Difference:
-    """Return by how much a row's runs lie above others, over the seeds that both have.
+def difference(row: Row, column: Column) -> Difference:
+    """Return by how much a row's runs lie above the reference's, over the seeds that both have.
 
-    Args:
-        row: the runs; its reference sets the budgets of both sides.
-        column: the figure. One in joules is compared between runs of one processor alone.
-        against: the others; none: the reference's runs.
+    A figure in joules is compared between runs of one processor alone.
     """
+    pairs = _pairs(row, column, row.reference)
+    return _difference([(_of(row, column, run), _of(row, column, other)) for run, other in pairs])
 
-    def of(run: RunFigures) -> float:
-        return column.of(replace(row, runs=(run,))).mean
 
-    others = {run.case.settings.seed: run for run in against or row.reference}
-    pairs = [(run, others[seed]) for run in row.runs if (seed := run.case.settings.seed) in others]
-    values = [
-        of(run) - of(other) for run, other in pairs if run.cpu == other.cpu or not column.in_joules
+def claimed_difference(row: Row, column: Column, others: Sequence[RunFigures]) -> Difference:
+    """Return the same to any runs; the row's reference sets the budgets of both sides.
+
+    Where one of a pair ended without the target, it counts with what it had taken by then: it
+    would have taken more. A pair of which both did says nothing.
+    """
+    pairs = []
+    for run, other in _pairs(row, column, others):
+        mine, theirs = _of(row, column, run), _of(row, column, other)
+        if column.at_least and math.isnan(mine) != math.isnan(theirs):
+            mine = column.at_least(run) if math.isnan(mine) else mine
+            theirs = column.at_least(other) if math.isnan(theirs) else theirs
+        pairs.append((mine, theirs))
+    return _difference(pairs)
+
+
+def _pairs(
+    row: Row, column: Column, others: Sequence[RunFigures]
+) -> list[tuple[RunFigures, RunFigures]]:
+    by_seed = {run.case.settings.seed: run for run in others}
+    pairs = [(run, by_seed.get(run.case.settings.seed)) for run in row.runs]
+    return [
+        (run, other)
+        for run, other in pairs
+        if other and (run.cpu == other.cpu or not column.in_joules)
     ]
+
+
+def _of(row: Row, column: Column, run: RunFigures) -> float:
+    return column.of(replace(row, runs=(run,))).mean
+
+
+def _difference(pairs: Sequence[tuple[float, float]]) -> Difference:
+    values = [mine - theirs for mine, theirs in pairs]
     return Difference.of([value for value in values if not math.isnan(value)])

@@ -43,9 +43,13 @@ class PaperFigures:
         return self.method == method and all(values[key] == value for key, value in self.at)
 
 
-PAPER_FIGURES = ("rounds", "clients", "accuracy", "energy", "training-energy", "deviation")
-"""Rounds to the target, mean clients per round, accuracy (%), energy and that of training alone (%
-of the reference's), standard deviation of the accuracy in the rounds that hold the target (points).
+PAPER_FIGURES = (
+    *("rounds", "clients", "accuracy", "energy", "training-energy", "deviation"),
+    *("held-at-60", "held-at-80", "held-at-100"),
+)
+"""Rounds to the target, mean clients per round, accuracy held or at the end (%), energy and that of
+training alone (% of the reference's), standard deviation of the accuracy in the rounds that hold
+the target (points), accuracy held (%) within so many per cent of the paper's budget of energy.
 """
 
 

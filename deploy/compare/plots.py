@@ -90,7 +90,7 @@ def _legend(figure: Figure, axes: "Axes", rows: Sequence[Row]) -> None:
 
 
 def energy_by_phase(rows: Sequence[Row]) -> Figure:
-    """Return bars of the mean joules of a run by phase, as Pereira's Fig. 4; one per method."""
+    """Return bars of the mean joules of a whole run by phase, one per method."""
     figure = Figure(figsize=(NARROW, 1.3 + 0.26 * len(rows)), layout="constrained")
     axes = figure.subplots()
     places = np.arange(len(rows))

@@ -22,6 +22,7 @@ _PAPER_TITLES = {
     "energy": "paper: energy, % of ref.",
     "training-energy": "paper: energy of training, % of ref.",
     "deviation": "paper: sd (pp)",
+    **{f"held-at-{share}": f"paper: held at {share} % (%)" for share in (60, 80, 100)},
 }
 _BESIDE = {
     "rounds_to_target": "rounds",
@@ -30,6 +31,7 @@ _BESIDE = {
     "joules_to_target_of_reference": "energy",
     "training_joules_to_target_of_reference": "training-energy",
     "deviation_at_target": "deviation",
+    **{f"held_at_{share}_percent_of_reference": f"held-at-{share}" for share in (60, 80, 100)},
 }
 """The paper's figure that stands right of a column of ours."""
 _OF_REFERENCE = "_of_reference"
@@ -129,11 +131,17 @@ def _compared(rows: Sequence[Row], grid: Grid) -> list[Column]:
     return [column for column in columns_of(rows, grid) if column.key in COMPARED] if rows else []
 
 
-def paper_of(row: Row, grid: Grid) -> dict[str, float]:
-    """Return what the paper prints of a row, by name of :data:`PAPER_FIGURES`."""
+def paper_of(row: Row, grid: Grid, method: str = "") -> dict[str, float]:
+    """Return what the paper prints of a row, by name of :data:`PAPER_FIGURES`.
+
+    Of a method with a setting of several values it prints the best of them, or each. With
+    ``method`` it is what the paper prints of that one in the row's scenario.
+    """
+    case = row.runs[0].case
+    names = (method,) if method else (row.method, case.name)
     found: dict[str, float] = {}
     for figures in grid.paper:
-        if figures.fits(row.method, row.runs[0].case.settings):
+        if any(figures.fits(name, case.settings) for name in names):
             found |= figures.figures
     return found
 

@@ -34,6 +34,8 @@ class Element:
     """Of the small variant, on two cores."""
     columns: tuple[str, ...] = ()
     """Of the comparison's table those that a page shows, by key; empty: all."""
+    best: str = ""
+    """The one of them by which a page names the best of a method's several values."""
     missing: str = ""
     """Why nothing here makes it."""
 
@@ -106,9 +108,33 @@ _FAMA = Paper(
 )
 
 _OF_PEREIRA = (
-    *("rounds_to_target", "joules_to_target", "joules_to_target_of_reference", "accuracy"),
+    *("rounds_to_target", "joules_to_target", "joules_to_target_of_reference"),
     *(f"held_at_{share}_percent_of_reference" for share in (60, 80, 100)),
+    *("held_accuracy", "accuracy"),
 )
+_AT_100 = "held_at_100_percent_of_reference"
+_TABLE_1 = Element(
+    "table-1",
+    "rounds and energy to 40 % on CIFAR-10, (1,1)-, (1,2)- and (1,5)-Dirichlet (35 h with "
+    "stop-at-target=true)",
+    preset="pereira-cifar10",
+    columns=_OF_PEREIRA,
+    data="cifar10",
+    hours=150,
+    minutes=4.6,
+)
+_ON_FASHION_MNIST = Element(
+    "table-2-fashion-mnist",
+    "accuracy held within shares of a fixed energy, and in 500 rounds, on Fashion-MNIST",
+    preset="pereira-fmnist",
+    columns=_OF_PEREIRA,
+    best=_AT_100,
+    data="fashion-mnist",
+    hours=6,
+    minutes=4.7,
+)
+_FIG_4 = "energy by phase until an accuracy was held: pictures of the comparison's page"
+_FIG_5 = "accuracy against rounds and energy: pictures of the comparison's page"
 _PEREIRA = Paper(
     "pereira",
     "Pereira et al., Energy-Efficient Federated Learning for AIoT using Clustering Methods "
@@ -122,44 +148,25 @@ _PEREIRA = Paper(
             hours=0.05,
             minutes=1,
         ),
-        Element(
-            "table-1",
-            "rounds and energy to 40 % on CIFAR-10, (1,1)-, (1,2)- and (1,5)-Dirichlet; also the "
-            "phases of Fig. 4 and the curves of Fig. 5 (35 h with stop-at-target=true)",
-            preset="pereira-cifar10",
-            columns=_OF_PEREIRA,
-            data="cifar10",
-            hours=150,
-            minutes=4.6,
-        ),
-        Element(
-            "table-1-at-50",
-            "the same, to 50 %",
-            preset="pereira-cifar10",
-            columns=_OF_PEREIRA,
+        _TABLE_1,
+        replace(_TABLE_1, name="fig-4", shows=_FIG_4),
+        replace(_TABLE_1, name="fig-5", shows=_FIG_5),
+        replace(
+            _TABLE_1,
+            name="table-1-at-50",
+            shows="rounds and energy to 50 % on the same",
             words=("target-accuracy=0.5",),
-            data="cifar10",
-            hours=150,
-            minutes=4.6,
         ),
-        Element(
-            "table-2-fashion-mnist",
-            "accuracy held within an energy, and at the end, on Fashion-MNIST",
-            preset="pereira-fmnist",
-            columns=_OF_PEREIRA,
-            data="fashion-mnist",
-            hours=6,
-            minutes=4.7,
-        ),
-        Element(
-            "table-2-cifar10",
-            "the same on CIFAR-10, (1,5)-Dirichlet",
-            preset="pereira-cifar10",
-            columns=_OF_PEREIRA,
+        _ON_FASHION_MNIST,
+        replace(_ON_FASHION_MNIST, name="fig-4-fashion-mnist", shows=_FIG_4),
+        replace(_ON_FASHION_MNIST, name="fig-5-fashion-mnist", shows=_FIG_5),
+        replace(
+            _TABLE_1,
+            name="table-2-cifar10",
+            shows="accuracy held within shares of a fixed energy, and in 500 rounds, on CIFAR-10, "
+            "(1,5)-Dirichlet",
             words=("num-partitions=5",),
-            data="cifar10",
             hours=50,
-            minutes=4.6,
         ),
         Element(
             "table-2-cifar100",
@@ -175,6 +182,7 @@ _PEREIRA = Paper(
             "number of groups, SimClust and RepClust, CIFAR-10",
             preset="pereira-fig6",
             columns=_OF_PEREIRA,
+            best=_AT_100,
             data="cifar10",
             hours=160,
             minutes=3.5,

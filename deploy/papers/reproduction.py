@@ -82,7 +82,8 @@ def _elements(of: Paper) -> list[str]:
             f"  about {element.hours:g} h on two cores; --quick: about {element.minutes:g} min; "
             f"data: {element.data or 'none'}"
         )
-        lines.append(f"  coterie reproduce {of.name} {element.name} --quick")
+        data = " data-dir=DATA" if element.data else ""
+        lines.append(f"  coterie reproduce {of.name} {element.name} --quick{data}")
     return lines
 
 

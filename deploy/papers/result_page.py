@@ -15,7 +15,13 @@ from pathlib import Path
 from common.errors import ConfigError
 from deploy.compare import tables
 from deploy.compare.compare import recorded_rows
-from deploy.compare.findings import ClaimFinding, Upshot, findings_of, findings_table
+from deploy.compare.findings import (
+    ClaimFinding,
+    Upshot,
+    best_values,
+    findings_of,
+    findings_table,
+)
 from deploy.compare.grid import read_grid
 from deploy.papers.elements import PAPERS, Element, Paper
 from deploy.papers.experiment import FINDINGS, TABLES
@@ -123,6 +129,8 @@ def _recorded(
         return RecordedElements(elements, "", "", ())
     findings = [found for each in elements for found in findings_of(rows, grid, each.name)]
     parts = [tables.markdown(rows, grid, first.columns), tables.legend(rows, grid)[0]]
+    if best := best_values(rows, first.best):
+        parts.append(best)
     parts += [findings_table(findings)] if findings else []
     return RecordedElements(
         elements, f"{there} of {len(grid.cases)} runs", "\n\n".join(parts), findings

@@ -92,7 +92,7 @@ def check_groups(routes: np.ndarray, settings: Settings) -> None:
         raise RoundError(
             f"secagg=true: model {index} is trained by {size} of the sites, an average needs "
             f"{least}: over one site it hides nothing, over two each could work out the other's; "
-            "set a smaller num-clusters, or routing=one-model"
+            "set a smaller num-clusters"
         )
 
 

@@ -344,6 +344,25 @@ def test_papers_figures_stand_beside_ours(tmp_path):
     assert legend(rows, grid)[-1] == "paper: Table IX."
 
 
+def test_papers_figure_of_a_swept_method_stands_beside_each_of_its_values(tmp_path):
+    file = tmp_path / "grid.toml"
+    file.write_text(
+        'reference = "random"\n[settings]\nseed = 0\nsustained-rounds = 2\n[methods.random]\n'
+        'strategy = "random"\n[methods.sim]\nstrategy = "simclust"\nnum-clusters = [2, 5]\n'
+        '[paper]\nfigures = [{ method = "sim", held-at-80 = 61.5 }]\n'
+    )
+    grid = read_grid(file)
+    folders = [folder_of(tmp_path / str(i), SLOW) for i in range(3)]
+    runs = [RunFigures.of(case, path) for case, path in zip(grid.cases, folders, strict=True)]
+    head, _, *lines = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in markdown(rows_of(runs, "random"), grid).split("\n\n")[0].splitlines()
+    )
+    place = head.index("paper: held at 80 % (%)")
+    assert head[place - 1] == "held at 80 % J"
+    assert [line[place] for line in lines] == ["-", "61.5", "61.5"]
+
+
 def test_sweep_is_drawn_for_a_setting_with_three_numbers(tmp_path):
     words = ["strategy=simclust", "num-clusters=2,4,8", "num-server-rounds=8"]
     grid = read_grid(None, words)

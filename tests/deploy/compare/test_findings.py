@@ -7,7 +7,7 @@ import pytest
 
 from common.errors import ConfigError
 from deploy.compare.figures import Row
-from deploy.compare.findings import Upshot, findings_of, findings_table
+from deploy.compare.findings import Upshot, best_values, findings_of, findings_table
 from deploy.compare.grid import read_grid
 
 FILE = """
@@ -64,7 +64,8 @@ def row(grid, method, accuracies):
         ('more-than = "random"', (39, 38, 39, 40, 41), Upshot.NOT_SEEN),
         ('less-than = "random"', (30, 29, 28, 30, 29), Upshot.HELD),
         ('less-than = "random"', (51, 52, 53, 52, 51), Upshot.NOT_SEEN),
-        ('no-more-than = "random"', (60, 35, 65, 39, 70), Upshot.HELD),
+        ('no-more-than = "random"', (39, 38, 39, 40, 41), Upshot.HELD),
+        ('no-more-than = "random"', (60, 35, 65, 39, 70), Upshot.WEAKER),  # noise is no proof
         ('no-more-than = "random"', (51, 52, 53, 52, 51), Upshot.NOT_SEEN),
         ("printed = 50", (50, 50, 50, 50, 50), Upshot.HELD),
         ("printed = 50", (50, 52, 50, 52, 50), Upshot.NOT_SEEN),
@@ -126,3 +127,70 @@ def test_a_swept_method_is_its_best_row_by_the_claims_figure(tmp_path):
     found = finding('less-than = "random"')
     assert found.standing == Upshot.NOT_SEEN
     assert "simclust, num-clusters=5 (best of 2) +5.0" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("measure", "simclust", "standing"),
+    [
+        # two that are fast do not outweigh three that never get there
+        ('less-than = "random"', (80, 60, None, None, None), Upshot.NOT_SEEN),
+        ('no-more-than = "random"', (80, 60, None, None, None), Upshot.WEAKER),
+        ('no-more-than = "random"', (None, None, None, None, None), Upshot.NOT_SEEN),
+        ('more-than = "random"', (None, None, None, None, None), Upshot.HELD),
+        ('less-than = "random"', (80, 60, 70, 65, 75), Upshot.HELD),
+    ],
+)
+def test_a_run_that_never_got_to_the_target_counts_with_all_it_took(
+    measure, simclust, standing, tmp_path
+):
+    grid = grid_of(tmp_path, measure, figure="rounds_to_target")
+    [finding] = findings_of(
+        [to_target(grid, "random", (89, 90, 88, 91, 89)), to_target(grid, "simclust", simclust)],
+        grid,
+    )
+    assert finding.standing == standing
+    missed = simclust.count(None)
+    said = f"; ended without the target: {missed} of 5 runs of simclust"
+    assert finding.reason.endswith(said) == bool(missed)
+
+
+def test_what_the_reference_never_reached_is_reached_earlier(tmp_path):
+    grid = grid_of(tmp_path, 'less-than = "random"', figure="rounds_to_target")
+    reached = to_target(grid, "simclust", (380, 390, 375, 385, 380))
+    rows = [to_target(grid, "random", (None,) * 5), reached]
+    [finding] = findings_of(rows, grid)
+    assert finding.standing == Upshot.HELD
+    assert "simclust -18.0" in finding.reason  # 400 is the least that the others would have taken
+    rows[1] = to_target(grid, "simclust", (None, None, 375))
+    [finding] = findings_of(rows, grid)
+    assert finding.standing == Upshot.OPEN  # one pair alone says who is faster
+
+
+def to_target(grid, method, rounds):
+    """A row of runs that hold the target after so many rounds, or never in their 400."""
+    cases = [case for case in grid.cases if case.method == method]
+    runs = [
+        SimpleNamespace(
+            case=case,
+            cpu="",
+            target_window=each and (each, 0.0, 0.0),
+            curve=SimpleNamespace(rounds=np.arange(1, 401)),
+        )
+        for case, each in zip(cases, rounds, strict=False)
+    ]
+    return Row(method, "", tuple(runs), ())
+
+
+def test_best_values_of_what_is_swept_are_named_by_scenario(tmp_path):
+    file = tmp_path / "swept.toml"
+    file.write_text(FILE.replace("= 2", "= [2, 5, 10]") % 'more-than = "random"')
+    grid = read_grid(file)
+    rows = [
+        row(grid, "random", (40, 40, 41, 41, 42)),
+        row(grid, "simclust, num-clusters=2", (51, 52, 53, 52, 51)),
+        row(grid, "simclust, num-clusters=5", (55, 55, 56, 56, 57)),
+        row(grid, "simclust, num-clusters=10", (90,)),  # one lucky seed
+    ]
+    words = best_values(rows, "accuracy")
+    assert words == "- all, by last (%): simclust, num-clusters=5 (best of 2)"
+    assert best_values(rows, "") == best_values(rows[:2], "accuracy") == ""
