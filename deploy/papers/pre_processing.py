@@ -1,8 +1,8 @@
 """Pre-processing: what grouping by labels costs before the training, against the number of clients.
 
-Figure 7 of Pereira et al. (appendix B): SimClust and RepClust with G = rho groups, as many as train
-in a round, and with G = L / rho, for L clients. A client's share is sending its histogram, by the
-radio model; the server's is the clustering, repeated until it has taken a second.
+Figure 7 of Pereira et al. (appendix B): SimClust and RepClust with G = rho groups, the paper's
+number of blocks of classes, and with G = L / rho, for L clients. A client's share is sending its
+histogram, by the radio model; the server's is the clustering, repeated until it has taken a second.
 
     python -m deploy.papers.pre_processing --output ~/pre-processing
 """

@@ -174,10 +174,12 @@ def fed_lecc(settings: Settings) -> Method:
     Clusters are those of strategy=similarity with metric=hellinger.
     """
     pairs = settings.label_privacy == "two-party"
-    if pairs and settings.metric != "hellinger":
+    unasked = () if pairs else (CohortSettings.model_fields["metric"].default,)
+    if settings.metric not in ("hellinger", *unasked):
         raise ConfigError(
-            f"metric = {settings.metric!r}: strategy=fed-lecc compares sites by hellinger, and "
-            "with label-privacy=two-party they read the setting themselves; set metric=hellinger"
+            f"metric = {settings.metric!r}: strategy=fed-lecc compares sites by hellinger"
+            + (", and with label-privacy=two-party they read the setting themselves" * pairs)
+            + "; set metric=hellinger"
         )
     grouped = by_labels.by_distances_of_pairs if pairs else by_labels.by_distances
     return Method(

@@ -44,7 +44,8 @@ def active_draw(
         odds: the three numbers of the method.
     """
     n = len(values)
-    kept = np.argsort(values, kind="stable")[math.floor(odds.left_out * n) :]
+    order = rng.permutation(n)  # else the roster's last would stay in of equal values
+    kept = order[np.argsort(values[order], kind="stable")][math.floor(odds.left_out * n) :]
     steps = odds.steepness * (values[kept] - values[kept].max(initial=-np.inf))
     weights = np.maximum(np.exp(steps), _LEAST)
     count = min(math.floor((1 - odds.uniform) * m + 0.5), len(kept))

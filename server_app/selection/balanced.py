@@ -120,7 +120,12 @@ def balanced_cohort(
         penalty: of one turn.
         spread: see above.
         target: see :func:`imbalance`.
+
+    Raises:
+        ValueError: m below 1.
     """
+    if m < 1:
+        raise ValueError(f"m = {m}: a cohort has at least one member")
     present = np.flatnonzero(available)
     # By what sites are rather than by place, so that another order in the roster only relabels.
     told = sizes[present], np.diagonal(gram)[present], gram[present].sum(axis=1)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy.special import entr
 
+from common.errors import RoundError
 from common.plugins import PieceSettings
 from server_app.selection.rules import Cohort, Selection, View
 
@@ -111,7 +112,12 @@ def fed_ent_opt_cohort(
         buffer: the picks so far, the oldest first.
         first: the first member.
         size: how many picks the buffer holds.
+
+    Raises:
+        ValueError: m below 1 or above n.
     """
+    if not 1 <= m <= len(counts):
+        raise ValueError(f"m = {m}: a cohort has at least one member, and at most {len(counts)}")
     available = np.ones(len(counts), dtype=bool)
     chosen, _ = _picked(counts, m, list(buffer), first, size, available)
     return np.sort(chosen)
@@ -170,7 +176,13 @@ class FedEntOpt(Selection):
         n, m = len(view.available), min(self._size, len(view.candidates))
         if not m:
             return Cohort(view.candidates)
-        size = self._buffer_size or min(round(n / 2), max(n - self._size, 0))
+        most = max(n - self._size, 0)
+        if self._buffer_size > most:
+            raise RoundError(
+                f"entropy-buffer = {self._buffer_size}: of {n} sites, with clients-per-round = "
+                f"{self._size}, at most {most} can be left alone; set it lower, or 0"
+            )
+        size = self._buffer_size or min(round(n / 2), most)
         first = int(rng.choice(_free(view.available, [], self._buffer)))
         chosen, self._buffer = _picked(
             view.label_counts, m, self._buffer, first, size, view.available

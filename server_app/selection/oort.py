@@ -81,7 +81,7 @@ class _Pacer:
             self.step = _STEP * self.wanted
 
     def look(self, gains: Mapping[int, float], number: int) -> None:
-        """Grow every 20 rounds whose gains sum up to less than those of the 20 before."""
+        """Grow every 20 rounds whose cohorts' utilities sum up to less than in the 20 before."""
         if number <= 2 * _WINDOW or (number - 1) % _WINDOW:
             return
         last, before = (
@@ -161,8 +161,17 @@ class Oort(Selection):
             told = np.isfinite(view.rms_losses)
             self._fits[told] = view.num_examples[told] * view.rms_losses[told]
             self._trained[told] = view.round
-            self._gains[view.round] = float(self._fits[told].sum())
+            self._gains[view.round] = self._gain(told, view)
         return Cohort(self._drawn)
+
+    def _gain(self, told: NDArray[np.bool_], view: View) -> float:
+        """Return the sum of the utilities of those who told something this round."""
+        tried, seconds = ~np.isnan(self._fits), self._seconds(view)
+        found = utilities(
+            *(self._fits[tried], self._trained[tried], view.round),
+            *(seconds[tried], self._pacer.wanted),
+        )
+        return float(found[told[tried]].sum()) if told.any() else 0.0
 
     def state(self) -> dict[str, np.ndarray]:
         """Return fits, rounds, gains and how long a site may take."""

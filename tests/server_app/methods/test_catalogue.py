@@ -243,7 +243,11 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
         ({"num-clusters": 3}, "num-clusters = 3: strategy=balanced-cohort groups nobody"),
         (
             {"strategy": "fed-lecc", "clients-per-round": 2, "label-privacy": "two-party"},
-            "set metric=hellinger",
+            "read the setting themselves; set metric=hellinger",
+        ),
+        (
+            {"strategy": "fed-lecc", "clients-per-round": 2, "metric": "cosine"},
+            "compares sites by hellinger; set metric=hellinger",
         ),
         (
             {"strategy": "fed-ent-opt", "clients-per-round": 2, "label-privacy": "two-party"},

@@ -1,9 +1,12 @@
 """Turns: counted, made up for absences, and kept by a checkpoint."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_runs import lines, settings_in
 
+from deploy.simulation.grid import simulate
 from server_app.rounds.turns import Turns
 
 ALL = np.ones(3, dtype=bool)
@@ -55,3 +58,13 @@ def test_resumed_turns_are_uninterrupted_turns(rounds, cut):
     second.restore(first.state())
     play(second, rounds[cut:])
     assert second.seen(np.ones(4, dtype=bool)).tolist() == whole.seen(np.ones(4, bool)).tolist()
+
+
+@pytest.mark.usefixtures("no_report")
+def test_a_run_counts_whom_it_asked(tmp_path):
+    """With a spread of one nobody trains twice before all have trained once."""
+    words = ("strategy=balanced-cohort", "balance-spread=1", "clients-per-round=2")
+    more = ("num-clients=6", "num-server-rounds=3", "dirichlet-alpha=0.1", "workers=1")
+    folder = simulate(settings_in(tmp_path, *words, *more))
+    trained = [site for line in lines(folder, "rounds.jsonl") for site in line["trained"]]
+    assert len(trained) == len(set(trained)) == 6

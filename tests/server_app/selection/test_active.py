@@ -44,6 +44,33 @@ def test_the_uniform_part_reaches_those_left_out():
     assert found[:8] == pytest.approx(np.full(8, 0.25), abs=0.03)
 
 
+def test_equal_values_have_equal_odds_wherever_a_site_stands_in_the_roster():
+    found = shares_drawn([3.0] * 8, 2, ActiveOdds())
+    assert found == pytest.approx(np.full(8, 0.25), abs=0.03)
+
+
+def test_odds_are_those_of_the_method():
+    assert ActiveOdds() == ActiveOdds(left_out=0.75, steepness=0.01, uniform=0.1)
+
+
+def test_rule_draws_by_its_values():
+    """A quarter of eight is by value, and a cohort of one is no uniform one."""
+    rule = Active(1)
+    rule.restore({"values": np.array([0, 0, 0, 500.0, 0, 0, 900.0, 0])})
+    drawn = [int(rule.ask(view(8), np.random.default_rng(seed))[0]) for seed in range(2000)]
+    odds = np.exp(0.01 * np.array([500.0, 900.0]) - 9)
+    assert set(drawn) == {3, 6}
+    assert drawn.count(3) / 2000 == pytest.approx(odds[0] / odds.sum(), abs=0.01)
+
+
+def test_who_never_told_counts_as_the_largest_known():
+    rule = Active(1)
+    rule.restore({"values": np.array([1.0, 1.0, 1.0, 400.0, np.nan])})
+    drawn = [int(rule.ask(view(5), np.random.default_rng(seed))[0]) for seed in range(2000)]
+    assert set(drawn) == {3, 4}  # three of five are left out
+    assert drawn.count(4) / 2000 == pytest.approx(0.5, abs=0.04)
+
+
 def test_huge_values_overflow_nothing():
     assert len(active_draw(np.array([1e300, 0, 1, 2]), 3, np.random.default_rng(0), ActiveOdds()))
 

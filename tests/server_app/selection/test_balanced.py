@@ -6,9 +6,11 @@ import itertools
 import numpy as np
 import pytest
 import scipy.optimize
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from common.config import Settings
+from server_app import methods
 from server_app.clustering.clusters import Clusters
 from server_app.rounds.turns import Turns
 from server_app.selection.balanced import (
@@ -106,18 +108,22 @@ def test_nearly_the_best_of_all_cohorts_that_the_bound_allows(n, m, target):
 @given(
     seed=st.integers(0, 10_000), n=st.integers(3, 12), m=st.integers(1, 6), spread=st.integers(1, 4)
 )
+@example(seed=1, n=12, m=3, spread=10)
+@example(seed=2, n=9, m=2, spread=2)
 def test_turns_of_those_always_there_differ_by_the_spread_at_most(seed, n, m, spread):
-    """Others come and go in 500 rounds; nobody who stays is left behind."""
+    """Others come and go, in the examples in 500 rounds; nobody who stays is left behind."""
     rng = np.random.default_rng(seed)
     counts = federation(n, seed)
     gram, sizes = known(counts)
     always = rng.random(n) < 0.5
     always[:2] = True
     turns, times = Turns(), np.zeros(n, int)
-    for _ in range(500 if n * m < 6 else 60):
+    penalty = 0.01 if spread > 4 else 0.0
+    for _ in range(500 if seed < 3 else 60):
         available = always | (rng.random(n) < 0.6)
         seen = turns.seen(available)
-        cohort = balanced_cohort(gram, sizes, seen, available, m, rng, penalty=0.0, spread=spread)
+        words = {"penalty": penalty, "spread": spread}
+        cohort = balanced_cohort(gram, sizes, seen, available, m, rng, **words)
         assert len(cohort) == min(m, available.sum())
         assert available[cohort].all()
         turns.took(cohort)
@@ -239,6 +245,64 @@ def test_rule_weighs_by_labels_in_whole_numbers_or_by_rows():
     exact = label_weights(gram / np.outer(sizes, sizes), sizes, cohort.clients)
     assert cohort.weights == pytest.approx(10_000 * exact, abs=0.5)
     assert (cohort.weights == np.rint(cohort.weights)).all()
+
+
+def test_rule_hands_all_it_knows_and_was_told_to_the_search_and_the_weights():
+    """Each of these decides somewhere who trains: none may be lost on the way."""
+    others = {
+        "penalty": 0.3,
+        "spread": 1,
+        "target": "uniform",
+        "turns": np.zeros(12, int),
+        "available": np.ones(12, bool),
+    }
+    moved = dict.fromkeys(others, 0)
+    for seed in range(12):
+        rng, counts = np.random.default_rng(seed), federation(12, seed, alpha=0.1)
+        gram, sizes = known(counts)
+        told = {
+            "penalty": 0.01,
+            "spread": 4,
+            "target": "federation",
+            "turns": rng.integers(0, 6, size=12),
+            "available": rng.random(12) < 0.8,
+        }
+
+        def searched(told, gram=gram, sizes=sizes, seed=seed):
+            rng = np.random.default_rng(seed)
+            return balanced_cohort(gram, sizes, m=4, rng=rng, **told).tolist()
+
+        for key, other in others.items():
+            moved[key] += searched(told) != searched(told | {key: other})
+        for key in (None, "penalty", "spread", "target"):
+            asked = told | ({key: others[key]} if key else {})
+            seen = dataclasses.replace(view(counts, asked["available"]), turns=asked["turns"])
+            words = {name: asked[name] for name in ("penalty", "spread", "target")}
+            cohort = rule(size=4, **words).choose(seen, np.random.default_rng(seed))
+            assert cohort.clients.tolist() == searched(asked)
+            exact = label_weights(
+                gram / np.outer(sizes, sizes), sizes, cohort.clients, asked["target"]
+            )
+            assert cohort.weights == pytest.approx(10_000 * exact, abs=0.5)
+    assert min(moved.values()) > 0
+
+
+def test_settings_reach_the_rule_and_begin_with_what_was_measured():
+    words = {"strategy": "balanced-cohort", "clients-per-round": 4}
+    assert methods.compose(Settings.parse(words)).select == BalancedCohort(
+        size=4, penalty=0.01, spread=10, target="federation", weights="labels"
+    )
+    words |= {"balance-penalty": 0.2, "balance-spread": 3, "balance-target": "uniform"}
+    words |= {"balance-weights": "rows"}
+    assert methods.compose(Settings.parse(words)).select == BalancedCohort(
+        size=4, penalty=0.2, spread=3, target="uniform", weights="rows"
+    )
+
+
+@pytest.mark.parametrize("m", [0, -1])
+def test_a_cohort_of_nobody_is_refused(m):
+    with pytest.raises(ValueError, match=f"m = {m}: a cohort has at least one member"):
+        chosen(federation(4, 0), m)
 
 
 @pytest.mark.parametrize(("sites", "members"), [(1, 1), (2, 2), (4, 2), (9, 3), (20, 5), (21, 6)])

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from common.errors import RoundError
 from server_app.clustering.clusters import Clusters
 from server_app.selection.balanced import qcid
 from server_app.selection.class_cover import (
@@ -82,6 +83,24 @@ def test_draws_over_many_seeds_are_those_of_the_paper():
     upper = np.triu_indices(5, 1)
     error = np.sqrt(pairs[upper] * (1 - pairs[upper]) / times)
     assert (abs(seen[upper] / times - pairs[upper]) < 4 * error + 1e-9).all()
+
+
+def test_first_odds_by_hand():
+    """Round 8; the second was there three times, and is balanced alone."""
+    explore = [10 * np.sqrt(3 * np.log(8) / (2 * (t + 1))) for t in (0, 3)]
+    expected = np.array([1 / 0.5 + explore[0], 1e6 + explore[1]])
+    found = first_odds(np.array([0.5, 0.0]), np.array([0, 3]), 8)
+    assert found == pytest.approx(expected / expected.sum(), rel=1e-12)
+    alike = first_odds(np.array([0.5, 0.5]), np.array([0, 3]), 8)
+    assert alike[0] / alike[1] == pytest.approx((2 + explore[0]) / (2 + explore[1]))
+
+
+def test_fed_cbs_draws_among_those_who_are_there():
+    there = np.array([True, False, True, True])
+    for seed in range(20):
+        cohort = FedCbs(2).choose(view(FIGURE_3, available=there), np.random.default_rng(seed))
+        assert there[cohort.clients].all()
+        assert len(cohort.clients) == 2
 
 
 @given(
@@ -166,6 +185,30 @@ def test_nobody_is_picked_twice_within_the_buffer():
                 assert number - last.get(client, -99) >= rounds_apart
                 last[client] = number
         assert len(last) == 12
+
+
+def test_buffer_of_no_given_size_leaves_enough_to_pick():
+    """Half of twelve are six, but with eight a round only four can be left alone."""
+    counts = np.eye(12, dtype=int) * 5
+    rule = FedEntOpt(8, 0)
+    played(rule, counts, 3)
+    assert len(rule.state()["buffer"]) == 4
+    rule = FedEntOpt(3, 0)
+    played(rule, counts, 3)
+    assert len(rule.state()["buffer"]) == 6
+
+
+def test_buffer_that_leaves_too_few_is_refused_once_the_sites_are_known():
+    counts = np.eye(6, dtype=int) * 5
+    played(FedEntOpt(2, 4), counts, 1)
+    with pytest.raises(RoundError, match=r"entropy-buffer = 5: of 6 sites.* at most 4 can be left"):
+        played(FedEntOpt(2, 5), counts, 1)
+
+
+@pytest.mark.parametrize("m", [0, 5])
+def test_a_cohort_of_nobody_or_of_more_than_there_are_is_refused(m):
+    with pytest.raises(ValueError, match=f"m = {m}: a cohort has at least one member, and at most"):
+        fed_ent_opt_cohort(FIGURE_3, m, [], 0, 2)
 
 
 def test_entropy_is_larger_than_with_random_others_on_average():

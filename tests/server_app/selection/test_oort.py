@@ -30,6 +30,46 @@ def view(n, number, available=None, seconds=None):
     )
 
 
+def test_fit_is_rows_times_the_root_mean_square_and_the_round_it_was_told_in():
+    rule, shown = Oort(2, 1e-3), view(3, 7)
+    told = np.isin(np.arange(3), rule.ask(shown, np.random.default_rng(0)))
+    shown = dataclasses.replace(
+        shown, losses=np.where(told, 0.5, np.nan), rms_losses=np.where(told, 2.0, np.nan)
+    )
+    rule.choose(shown, np.random.default_rng(0))
+    state = rule.state()
+    assert state["fits"][told].tolist() == [200.0, 200.0]  # 100 rows
+    assert state["trained"].tolist() == np.where(told, 7, 0).tolist()
+
+
+def test_pacer_adds_up_utilities():
+    """The slow count less and the outlier is cut, as where they are drawn."""
+    fits, seconds = np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 30.0])
+    rule = Oort(3, 1e-9)
+    play(rule, lambda number: fits, [1, 2], seconds=seconds)
+    expected = utilities(100 * fits, np.full(3, 2), 2, 2 * seconds + 1e-7, wanted(rule))
+    assert rule.state()["gains"][1] == pytest.approx(expected.sum())
+    assert expected.sum() < 100 * fits.sum() / 2
+
+
+def test_drawn_are_those_near_the_last_that_would_be_taken():
+    """Of 100, 97 and 90, one wanted: from 95 % of the best on, by utility."""
+    rule = Oort(1, 1e-9)
+    rule.restore(
+        {
+            "fits": np.array([100.0, 97.0, 90.0]),
+            "trained": np.array([1, 1, 1]),
+            "gain-rounds": np.empty(0, np.int64),
+            "gains": np.empty(0),
+            "pacer": np.array([10.0, 1.0]),
+        }
+    )
+    drawn = [int(rule.ask(view(3, 1), np.random.default_rng(seed))[0]) for seed in range(3000)]
+    clipped = np.quantile([100, 97, 90], 0.95)
+    assert set(drawn) == {0, 1}
+    assert drawn.count(0) / 3000 == pytest.approx(clipped / (clipped + 97), abs=0.03)
+
+
 def play(rule, fits, rounds, **seen):
     """Cohorts of some rounds, whose members tell ``fits(round)`` (n,) as root mean squares."""
     cohorts = []
