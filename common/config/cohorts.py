@@ -37,7 +37,9 @@ class CohortSettings(Schema):
     cluster_at_round: int = Field(
         10, ge=1, description="model clusters: the round whose models decide"
     )
-    recluster_every: int = Field(0, ge=0, description="rounds between groupings; 0: group once")
+    recluster_every: int = Field(
+        0, ge=0, description="rounds between groupings; 0: once, or as often as the method says"
+    )
 
     @model_validator(mode="after")
     def _check_clusters(self) -> Self:

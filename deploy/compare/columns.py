@@ -4,6 +4,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
+
 from deploy.compare.figures import Row, RunFigures, Spread
 
 __all__ = ["COLUMNS", "Column", "communication_share"]
@@ -123,6 +125,22 @@ COLUMNS = (
         "joules of training to target relative to the reference's with the same seed",
     ),
     Column(
+        "rows_to_target",
+        "1000 rows to target",
+        lambda row: row.over_seeds(lambda run: run.until_target(run.rows_so_far) / 1000),
+        0,
+        "training rows of the sites whose update counted, until the end of that window",
+        at_least=lambda run: float(run.rows_so_far[-1]) / 1000,
+    ),
+    Column(
+        "megabytes_to_target",
+        "MB to target",
+        lambda row: row.over_seeds(lambda run: run.until_target(run.bytes_so_far) / 1e6),
+        0,
+        "sent in all phases with evaluation, to and from the sites, until then",
+        at_least=lambda run: float(run.bytes_so_far[-1]) / 1e6,
+    ),
+    Column(
         "deviation_at_target",
         "sd at target (pp)",
         lambda row: row.over_seeds(_deviation),
@@ -174,6 +192,22 @@ COLUMNS = (
         lambda row: row.over_seeds(lambda run: 100 * run.worst_decile),
         1,
         "mean accuracy of the lowest tenth of the sites in the last round",
+    ),
+    Column(
+        "never_trained",
+        "never trained (%)",
+        lambda row: row.over_seeds(lambda run: 100 * float(np.mean(run.trained == 0))),
+        0,
+        "sites of which no update counted in the whole run",
+    ),
+    Column(
+        "most_trained",
+        "most trained (% of rounds)",
+        lambda row: row.over_seeds(
+            lambda run: 100 * float(run.trained.max()) / len(run.curve.rounds)
+        ),
+        0,
+        "rounds in which the site trained that did so most often",
     ),
     Column(
         "num_clusters",
@@ -239,7 +273,7 @@ COLUMNS = (
     Column(
         "rows",
         "1000 rows",
-        lambda row: row.over_seeds(lambda run: run.rows / 1000),
+        lambda row: row.over_seeds(lambda run: float(run.rows_so_far[-1]) / 1000),
         0,
         "training rows of the sites whose update counted, over all rounds",
     ),
@@ -253,7 +287,7 @@ COLUMNS = (
     Column(
         "megabytes",
         "MB sent",
-        lambda row: row.over_seeds(lambda run: run.num_bytes / 1e6),
+        lambda row: row.over_seeds(lambda run: float(run.bytes_so_far[-1]) / 1e6),
         1,
         "of all phases with evaluation, to and from the sites",
     ),

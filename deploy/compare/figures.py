@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -50,7 +50,8 @@ class RunFigures:
     cpu: str
     """Name of the processor whose joules they are; empty where the run's record does not say."""
     clients_per_round: float
-    num_bytes: int
+    bytes_so_far: FloatArray
+    """(T,) sent by the end of each round of the curve, to and from the sites."""
     uplink_share: float
     worst_decile: float
     """Of the sites' accuracies in the last round, in [0, 1]."""
@@ -59,8 +60,9 @@ class RunFigures:
     """Of a site's model."""
     trained: npt.NDArray[np.int64]
     """(n,) rounds in which each site's update counted."""
-    rows: float
-    """On which these updates were trained, each round's counted anew; NaN where not known."""
+    rows_so_far: FloatArray
+    """(T,) on which the updates that counted by then were trained, each round's counted anew; NaN
+    where not known."""
     cluster_sizes: tuple[int, ...]
     """Sites in each cluster at the end of the run, largest first; empty where the method groups
     nobody, or its record tells no groups."""
@@ -102,13 +104,17 @@ class RunFigures:
             sources=results.joules_source or {},
             cpu=files.read_json("environment.json").get(CPU) or "",
             clients_per_round=float(np.mean([line.num_trained for line in lines])),
-            num_bytes=sum((line.bytes_down or 0) + (line.bytes_up or 0) for line in attempts),
+            bytes_so_far=_so_far(
+                attempts, lambda line: (line.bytes_down or 0) + (line.bytes_up or 0)
+            ),
             uplink_share=lines[-1].uplink_share,
             worst_decile=lines[-1].accuracy_worst_decile,
             seconds=results.seconds,
             num_parameters=_num_parameters(results, folder),
             trained=np.array(list(times.values()), dtype=np.int64),
-            rows=sum(times[name] * (rows or math.nan) for name, rows in sites.items()),
+            rows_so_far=_so_far(
+                lines, lambda line: sum(sites.get(name) or math.nan for name in line.trained or ())
+            ),
             cluster_sizes=tuple(sorted(Counter((clusters or {}).values()).values(), reverse=True)),
             agreement=_agreement(case, list(sites), clusters),
         )
@@ -124,6 +130,11 @@ class RunFigures:
             return None
         inside = (self.curve.rounds >= reached.first) & (self.curve.rounds <= reached.last)
         return reached.last, reached.joules, float(self.curve.accuracy[inside].std())
+
+    def until_target(self, so_far: FloatArray) -> float:
+        """Return what had come together, (T,) by round, when the target was held; NaN: never."""
+        reached = self._reached(self.curve)
+        return math.nan if reached is None else float(so_far[reached.last - self.curve.rounds[0]])
 
     @property
     def num_clusters(self) -> float:
@@ -163,6 +174,17 @@ class RunFigures:
         """Return the best accuracy held for the window within a budget of joules; NaN if none."""
         best = self.curve.best_sustained(self.case.settings.sustained_rounds, budget)
         return math.nan if best is None else best
+
+
+def _so_far(lines: Iterable[RoundLine], of: Callable[[RoundLine], float]) -> FloatArray:
+    """Return the sum of a number by the end of each round that has a result, with its attempts."""
+    totals: dict[int, float] = {}
+    ended: set[int] = set()
+    for line in lines:
+        totals[line.round] = totals.get(line.round, 0.0) + of(line)
+        if line.has_result:
+            ended.add(line.round)
+    return np.cumsum([totals[number] for number in sorted(ended)]).astype(np.float64)
 
 
 def _agreement(case: Case, sites: Sequence[str], clusters: Mapping[str, int] | None) -> float:

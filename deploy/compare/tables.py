@@ -35,6 +35,7 @@ _BESIDE = {
 }
 """The paper's figure that stands right of a column of ours."""
 _OF_REFERENCE = "_of_reference"
+_NOT_WHERE_RUNS_STOP = ("held_", "rows_to_target", "megabytes_to_target")
 
 
 def scenarios(rows: Sequence[Row]) -> Iterator[tuple[str, list[Row]]]:
@@ -47,8 +48,9 @@ def columns_of(rows: Sequence[Row], grid: Grid) -> list[Column]:
     """Return the columns in which any row has a figure, less those that say nothing here.
 
     The rounds to a target are shown also where nobody reached it. Where runs stop at the target,
-    what they would have held later is not known. Nothing is relative to a method that has no other
-    beside it, and the model's size is told where it differs.
+    what they would have held later is not known, and rows and bytes are those until then. Nothing
+    is relative to a method that has no other beside it, and the model's size is told where it
+    differs.
     """
     sizes = {run.num_parameters for row in rows for run in row.runs}
     alone = len({row.method for row in rows}) < 2
@@ -56,7 +58,7 @@ def columns_of(rows: Sequence[Row], grid: Grid) -> list[Column]:
     return [
         column
         for column in COLUMNS
-        if not (stops and column.key.startswith("held_"))
+        if not (stops and column.key.startswith(_NOT_WHERE_RUNS_STOP))
         and not (alone and column.key.endswith(_OF_REFERENCE))
         and not (column.key == "parameters" and len(sizes) < 2)
         and (

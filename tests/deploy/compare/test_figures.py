@@ -147,6 +147,9 @@ def test_figures_by_hand(tmp_path):
     assert value["clients_per_round"] == 2
     assert value["uplink_share"] == 25
     assert value["rows"] == 8 * 2 * 500 / 1000
+    assert value["rows_to_target"] == 3 * 2 * 500 / 1000
+    assert value["megabytes_to_target"] == 3 * 2
+    assert (value["never_trained"], value["most_trained"]) == (50, 100)  # c and d; a and b
     assert value["seconds"] == 7
 
 
@@ -277,6 +280,7 @@ def test_runs_that_stop_at_the_target_hold_nothing_later(tmp_path):
     grid, runs = compared(tmp_path, [*WORDS, "stop-at-target=true"])
     keys = {column.key for column in columns_of(rows_of(runs, "random"), grid)}
     assert not {key for key in keys if key.startswith("held_")}
+    assert not keys & {"rows_to_target", "megabytes_to_target"}
     assert "Runs stop" in legend(rows_of(runs, "random"), grid)[0]
 
 

@@ -29,7 +29,7 @@ class Run:
     worst_decile: float = 0.5
     agreement: float = np.nan
     num_clusters: float = np.nan
-    num_bytes: int = 1_000_000
+    bytes_so_far: tuple = (500_000, 1_000_000)
     total_joules: float = np.nan
     target_window: object = None
     curve: Curve = field(init=False)
