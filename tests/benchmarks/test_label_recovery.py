@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from benchmarks.label_recovery import canonical, explanations, recovered, seen
+from benchmarks.label_recovery import canonical, explanations, recovered, seen, solved
 
 
 def test_five_small_sites_are_found_exactly_whatever_the_order_of_their_classes():
@@ -17,3 +17,12 @@ def test_one_site_with_two_explanations_stays_unknown():
     for counts in ([[1, 5, 6]], [[2, 3, 7]]):
         products = seen(np.array(counts), np.random.default_rng(0))
         assert len(explanations(products, [12], 3)) == 2
+
+
+def test_as_many_known_histograms_as_classes_tell_all_others_and_one_fewer_none():
+    rng = np.random.default_rng(0)
+    counts = rng.multinomial(500, rng.dirichlet(np.ones(4), size=30))
+    assert solved(counts, 4, rng) == (1.0, 0.0)
+    exact, off = solved(counts, 2, rng)
+    assert exact < 0.1
+    assert off > 10
