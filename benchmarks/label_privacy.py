@@ -1,11 +1,12 @@
-"""Label privacy: what noise on histograms costs SimClust, clusters and accuracy, on digits.
+"""Label privacy: what noise on histograms costs SimClust and RepClust, and accuracy, on digits.
 
     python benchmarks/label_privacy.py
 
-Sites hold rows of one of five blocks of two classes (the (1,5)-Dirichlet split), and SimClust looks
-for five clusters. First clusters alone, many draws of the noise for every seed: how alike are they
-to the blocks, and to the clusters without noise? Then whole runs, for their accuracy. A run that
-finished is not repeated.
+Sites hold rows of one of five blocks of two classes (the (1,5)-Dirichlet split); SimClust looks for
+five clusters, RepClust for groups of five. First groups alone, many draws of the noise for every
+seed: are clusters the blocks, and do groups hold all blocks, with the row that is added to every
+class where labels are noisy, and without? Then whole runs, for their accuracy. A run that finished
+is not repeated.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import json
 import shlex
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,8 @@ from common import seeds
 from common.config import Settings
 from common.privacy.labels import label_mechanism, plausible_counts
 from deploy.simulation.grid import simulate
-from server_app.clustering.algorithms import normalise_counts, symmetric_kl_k_means
+from server_app.clustering.by_labels import by_k_means, by_repulsion
+from server_app.clustering.clusters import Clusters
 from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
 from server_app.report import drawing
@@ -73,41 +76,49 @@ def counts_of(settings: Settings) -> np.ndarray:
     return np.array(rows)
 
 
-def clusters(counts: np.ndarray, seed: int) -> np.ndarray:
-    """Return SimClust's clusters (n,), as the strategy forms them."""
-    rng = seeds.generator(seed, "clustering")
-    return symmetric_kl_k_means(normalise_counts(counts), BLOCKS, rng).labels
+def agreement(protection: str, sites: int, seed: int, draws: int) -> Iterator[list[float]]:
+    """Yield per draw what SimClust and RepClust find, each as it is and without pseudo rows.
 
-
-def agreement(protection: str, sites: int, seed: int, draws: int) -> Iterator[tuple[float, float]]:
-    """Yield the adjusted Rand index to the blocks and to the noise-free clusters, per draw."""
+    Of SimClust the adjusted Rand index of its clusters to the blocks; of RepClust the share of its
+    groups, of five sites, that hold every block.
+    """
     settings = settings_of(protection, sites, seed)
+    rules = by_k_means(settings), by_repulsion(settings.replace(num_clusters=0))
+    variants = [variant for rule in rules for variant in (rule, replace(rule, pseudo_rows=0.0))]
     counts = counts_of(settings)
     blocks = (counts @ np.kron(np.eye(BLOCKS), np.ones((2, 1)))).argmax(axis=1)
-    exact = clusters(counts, seed)
     mechanism = label_mechanism(settings, counts.shape[1])
     for _ in range(draws if mechanism else 1):
         seen = counts.astype(np.float64)
         if mechanism:
             seen = np.array([plausible_counts(mechanism.release(c), c.sum()) for c in counts])
-        found = clusters(seen, seed)
-        yield adjusted_rand_score(blocks, found), adjusted_rand_score(exact, found)
+        found = [
+            rule.grouped(seen, seeds.generator(seed, "clustering")).clusters for rule in variants
+        ]
+        indices = [adjusted_rand_score(blocks, groups.labels) for groups in found[:2]]
+        yield indices + [whole(groups, blocks) for groups in found[2:]]
+
+
+def whole(groups: Clusters, blocks: np.ndarray) -> float:
+    """Return the share of groups that hold a site of every block, in [0, 1]."""
+    held = [len(set(blocks[groups.members(group)])) for group in range(groups.k)]
+    return float(np.mean([count == BLOCKS for count in held]))
 
 
 def cluster_table(arguments: argparse.Namespace) -> str:
-    """Return agreement by protection and number of sites, as Markdown."""
+    """Return what is found by protection and number of sites, as Markdown."""
     head = "| `label-privacy` |" + "".join(
-        f" {sites} sites: to the blocks | to no noise |" for sites in SIZES
+        f" {sites} sites: SimClust | without | RepClust | without |" for sites in SIZES
     )
-    rows = [head, "|---|" + "---:|" * (2 * len(SIZES))]
+    rows = [head, "|---|" + "---:|" * (4 * len(SIZES))]
     for protection in PROTECTIONS:
         cells = [protection]
         for sites in SIZES:
             found = np.array(
                 [
-                    pair
+                    values
                     for seed in range(arguments.seeds)
-                    for pair in agreement(protection, sites, seed, arguments.draws)
+                    for values in agreement(protection, sites, seed, arguments.draws)
                 ]
             )
             spread = zip(found.mean(axis=0), found.std(axis=0), strict=True)

@@ -2,7 +2,8 @@
 
 ``<digest>.json.xz`` holds the settings that decide a run's numbers, its figures, its sites, who was
 grouped with whom at the end, the lines of its rounds, the versions and the processor that played
-it: all that a comparison reads of a run. Neither models nor paths are in it.
+it: all that a comparison reads of a run. Neither models nor paths are in it, and numbers of rounds
+have six digits.
 """
 
 import hashlib
@@ -55,13 +56,24 @@ def record(records: Path, outcomes: Iterable[Outcome]) -> None:
                 PIECES: files.pieces(),
                 _RESULTS: files.read_json(_RESULTS),
                 _SITES: files.read_json(_SITES),
-                _ROUNDS: [line.to_json() for line in files.each(RoundLine)],
+                _ROUNDS: _short([line.to_json() for line in files.each(RoundLine)]),
             }
             if (files.path / _CLUSTERS).exists():
                 content[_CLUSTERS] = files.read_json(_CLUSTERS)
             text = json.dumps(content, separators=(",", ":"))
             records.mkdir(parents=True, exist_ok=True)
             RunFolder(records).write(path.name, lzma.compress(text.encode(), preset=9))
+
+
+def _short(value: Any) -> Any:
+    """Return a JSON value with its numbers to six digits: all seventeen are most of a record."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [_short(each) for each in value]
+    if isinstance(value, dict):
+        return {key: _short(each) for key, each in value.items()}
+    return value
 
 
 def _settings(case: Case) -> dict[str, Any]:

@@ -79,12 +79,14 @@ class LabelGroups(Grouping):
     """Name of ``compare``."""
     normalise: Literal["client", "class"] = "client"
     """How counts become distributions: ``clustering.normalise_counts``."""
+    pseudo_rows: float = 0.0
+    """Added to each count before that: docs/decisions/0034-a-row-in-every-class.md."""
     chosen_by: str = "silhouette"
     """What sets the number of clusters when the settings do not."""
 
     def shares(self, counts: FloatArray) -> FloatArray:
         """Return the distributions (n, K) that are compared, of rows of each class (n, K)."""
-        return algorithms.normalise_counts(counts, self.normalise)
+        return algorithms.normalise_counts(counts + self.pseudo_rows, self.normalise)
 
     def grouped(self, counts: FloatArray, rng: np.random.Generator) -> ScoredClusters:
         """Return the clusters of sites with these rows of each class, (n, K)."""
@@ -118,7 +120,17 @@ def by_distances(settings: Settings) -> LabelGroups:
         cluster=_k_medoids(settings),
         place=placement.nearest_medoid(compare),
         metric=settings.metric,
+        pseudo_rows=_pseudo_rows(settings) if settings.metric == "kl" else 0.0,
     )
+
+
+def _pseudo_rows(settings: Settings) -> float:
+    """Return how many rows are added to each class where logarithms of noisy shares are compared.
+
+    Noise makes some small shares 0 and others not, and whose logarithm is how far down would decide
+    who is alike. The paper's own form stays as the paper has it.
+    """
+    return 1.0 if settings.label_privacy in ("gaussian", "k-rr") else 0.0
 
 
 def _label_metric(name: str) -> Dissimilarity:
@@ -166,6 +178,7 @@ def by_k_means(settings: Settings) -> LabelGroups:
         place=placement.nearest_centre,
         metric="symmetric-kl",
         normalise=settings.of(NormaliseSettings).normalise,
+        pseudo_rows=_pseudo_rows(settings),
     )
 
 
@@ -185,6 +198,7 @@ def by_repulsion(settings: Settings) -> LabelGroups:
         place=placement.most_diverse,
         metric="symmetric-kl",
         normalise=settings.of(NormaliseSettings).normalise,
+        pseudo_rows=_pseudo_rows(settings),
         chosen_by="clients-per-round",
     )
 

@@ -14,6 +14,10 @@ _PEREIRA = (
 )
 _LATE = "A site that joins late is asked for its histogram too and"
 _LABELS = "Every site sends its label histogram once, a few numbers."
+_NOISY = (
+    " Histograms with label-privacy=gaussian or k-rr get a row more in every class, or logarithms "
+    "of shares that the noise made 0 would decide; that is ours."
+)
 
 
 def simclust(settings: Settings) -> Method:
@@ -39,7 +43,7 @@ SIMCLUST = Composition(
             "k-means on label distributions, with the symmetrised Kullback-Leibler divergence for "
             "distance and arithmetic means for centres. With at least as many clusters as clients "
             "per round, one client of each of M random clusters trains; with fewer, ceil(M/G) of "
-            f"each. {_LATE} joins the nearest centre."
+            f"each. {_LATE} joins the nearest centre.{_NOISY}"
         ),
         assumes="Clients come in kinds that a round should represent.",
         costs=_LABELS,
@@ -80,7 +84,7 @@ REPCLUST = Composition(
             "Groups of equal size whose members differ as much as possible while the groups' means "
             "differ as little as possible: swaps raise J = diversity inside less that between. "
             "Each group then resembles the federation, and whole groups train. The number of "
-            f"groups, if not set, is n / M. {_LATE} joins the group that leaves J highest."
+            f"groups, if not set, is n / M. {_LATE} joins the group that leaves J highest.{_NOISY}"
         ),
         assumes="Labels are skewed, and a round's cohort should cover all of them.",
         costs=_LABELS,
