@@ -6,13 +6,12 @@ import re
 
 import numpy as np
 import pytest
-from safetensors.numpy import save_file
+from compared_runs import BY_KEY, FAST, SLOW, WORDS, compared, folder_of
 
 from common import power
 from common.errors import DataError
 from deploy.compare import page
 from deploy.compare import plots as compare_plots
-from deploy.compare.columns import COLUMNS
 from deploy.compare.figures import (
     RunFigures,
     Spread,
@@ -23,7 +22,6 @@ from deploy.compare.figures import (
     sizes_by_rank,
 )
 from deploy.compare.grid import read_grid
-from deploy.compare.paired import difference
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import (
     cell,
@@ -35,42 +33,6 @@ from deploy.compare.tables import (
     table_csv,
 )
 from server_app.report import drawing, words
-
-BY_KEY = {column.key: column for column in COLUMNS}
-
-
-def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1, cpu=None):
-    """A run's folder as far as a comparison reads it; pre-processing costs 5 J, sending 1 J."""
-    path.mkdir(parents=True)
-    lines = []
-    for number, accuracy in enumerate(accuracies, start=1):
-        spent = {"comm": 1.0, "evaluate": 100.0}
-        if train_joules:
-            spent |= {"pre": 5.0 if number == 1 else 0.0, "train": train_joules}
-        lines.append(
-            {
-                "round": number,
-                "accuracy": accuracy,
-                "joules": None if train_joules == 0 else spent,
-                "trained": list(trained),
-                "bytes_down": 1_500_000,
-                "bytes_up": 500_000,
-                "uplink_share": 0.25,
-                "accuracy_worst_decile": accuracy / 2,
-            }
-        )
-    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (path / "sites.json").write_text(
-        json.dumps([{"site": name, "num_examples": 500} for name in "abcd"])
-    )
-    (path / "results.json").write_text(
-        json.dumps({"seconds": 7.0, "joules_source": {"pre": "attributed", "comm": "estimated"}})
-    )
-    (path / "environment.json").write_text(json.dumps({"cpu": cpu} if cpu else {}))
-    (path / "models").mkdir()
-    arrays = {"w": np.zeros((size, 2), np.float32), "b": np.zeros(3, np.float32)}
-    save_file(arrays, path / "models" / "model-0.safetensors")
-    return path
 
 
 @pytest.mark.parametrize(
@@ -95,34 +57,6 @@ def test_a_damaged_record_is_named_with_its_folder(tmp_path, name, data):
     with pytest.raises(DataError, match=f"{folder}: the record of this run is damaged") as refused:
         RunFigures.of(case, folder)
     assert len(str(refused.value).splitlines()) == 1
-
-
-SLOW = [0.1, 0.5, 0.4, 0.6, 0.7, 0.8, 0.8, 0.9]
-FAST = [0.2, 0.6, 0.7, 0.6, 0.9, 0.9, 0.9, 0.9]
-WORDS = [
-    "strategy=random,simclust",
-    "seed=0..1",
-    "target-accuracy=0.6",
-    "sustained-rounds=2",
-    "num-server-rounds=8",
-]
-
-
-def compared(tmp_path, words=WORDS, curves=None, **more):
-    grid = read_grid(None, words)
-    curves = curves or {"random": (SLOW, SLOW), "simclust": (FAST, FAST)}
-    runs = [
-        RunFigures.of(
-            case,
-            folder_of(
-                tmp_path / f"{case.method}-{case.settings.seed}-{len(more)}",
-                curves[case.method][case.settings.seed],
-                **more,
-            ),
-        )
-        for case in grid.cases
-    ]
-    return grid, runs
 
 
 def test_figures_by_hand(tmp_path):
@@ -160,36 +94,6 @@ def test_a_budget_of_joules_is_the_same_for_every_seed(tmp_path):
     # the reference's runs take 93 and 49 J: four fifths of their mean are 56.8 J, 4 rounds of FAST
     spread = BY_KEY["held_at_80_percent_of_reference"].of(fast)
     assert (spread.mean, spread.deviation) == (pytest.approx(60), 0)
-
-
-def test_joules_of_two_processors_are_not_held_against_each_other(tmp_path):
-    grid, runs = compared(tmp_path)
-    _, there = compared(tmp_path / "there", cpu="Another")
-    mixed = [*runs[:3], there[3]]  # SimClust's second seed
-    rows = rows_of(mixed, "random")
-    cells = {key: cell(BY_KEY[key].of(rows[1]), 0) for key in BY_KEY}
-    assert cells["joules_to_target"] == "38"
-    assert cells["joules_to_target_of_reference"] == "63 (1 of 2)"
-    assert cells["training_joules_to_target_of_reference"] == "60 (1 of 2)"
-    assert cells["held_at_80_percent_of_reference"] == "90 (1 of 2)"
-    assert cells["rounds_to_target_of_reference"] == "60"
-    assert difference(rows[1], BY_KEY["joules_to_target"]).pairs == 1
-    assert difference(rows[1], BY_KEY["rounds_to_target"]).pairs == 2
-    assert legend(rows, grid)[-1] == (
-        "Joules are of 2 processors, and only those of one are held against each other "
-        "(of no name in its record: random, simclust; Another: simclust)."
-    )
-    assert not [line for line in legend(rows_of(there, "random"), grid) if "processors" in line]
-    unmetered = compared(tmp_path / "off", train_joules=0, cpu="Third")[1]
-    assert legend(rows_of([*runs[:3], unmetered[3]], "random"), grid)[-1].startswith("J: ")
-
-
-def test_accuracy_held_within_a_budget_is_compared_by_pairs(tmp_path):
-    _, runs = compared(tmp_path, curves={"random": (SLOW, FAST), "simclust": (FAST, FAST)})
-    _, other = rows_of(runs, "random")
-    # Both take 93 J; in four fifths, 6 rounds, SLOW holds 0.7 and FAST 0.9.
-    found = difference(other, BY_KEY["held_at_80_percent_of_reference"])
-    assert (found.pairs, found.mean) == (2, pytest.approx(10))
 
 
 def test_energy_until_an_accuracy_was_held_by_hand(tmp_path):

@@ -1,0 +1,74 @@
+"""Runs' folders as far as a comparison reads them, and two methods with curves by hand."""
+
+import json
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from deploy.compare.columns import COLUMNS
+from deploy.compare.figures import RunFigures
+from deploy.compare.grid import read_grid
+
+BY_KEY = {column.key: column for column in COLUMNS}
+
+
+def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1, cpu=None):
+    """A run's folder as far as a comparison reads it; pre-processing costs 5 J, sending 1 J."""
+    path.mkdir(parents=True)
+    lines = []
+    for number, accuracy in enumerate(accuracies, start=1):
+        spent = {"comm": 1.0, "evaluate": 100.0}
+        if train_joules:
+            spent |= {"pre": 5.0 if number == 1 else 0.0, "train": train_joules}
+        lines.append(
+            {
+                "round": number,
+                "accuracy": accuracy,
+                "joules": None if train_joules == 0 else spent,
+                "trained": list(trained),
+                "bytes_down": 1_500_000,
+                "bytes_up": 500_000,
+                "uplink_share": 0.25,
+                "accuracy_worst_decile": accuracy / 2,
+            }
+        )
+    (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (path / "sites.json").write_text(
+        json.dumps([{"site": name, "num_examples": 500} for name in "abcd"])
+    )
+    (path / "results.json").write_text(
+        json.dumps({"seconds": 7.0, "joules_source": {"pre": "attributed", "comm": "estimated"}})
+    )
+    (path / "environment.json").write_text(json.dumps({"cpu": cpu} if cpu else {}))
+    (path / "models").mkdir()
+    arrays = {"w": np.zeros((size, 2), np.float32), "b": np.zeros(3, np.float32)}
+    save_file(arrays, path / "models" / "model-0.safetensors")
+    return path
+
+
+SLOW = [0.1, 0.5, 0.4, 0.6, 0.7, 0.8, 0.8, 0.9]
+FAST = [0.2, 0.6, 0.7, 0.6, 0.9, 0.9, 0.9, 0.9]
+WORDS = [
+    "strategy=random,simclust",
+    "seed=0..1",
+    "target-accuracy=0.6",
+    "sustained-rounds=2",
+    "num-server-rounds=8",
+]
+
+
+def compared(tmp_path, words=WORDS, curves=None, **more):
+    grid = read_grid(None, words)
+    curves = curves or {"random": (SLOW, SLOW), "simclust": (FAST, FAST)}
+    runs = [
+        RunFigures.of(
+            case,
+            folder_of(
+                tmp_path / f"{case.method}-{case.settings.seed}-{len(more)}",
+                curves[case.method][case.settings.seed],
+                **more,
+            ),
+        )
+        for case in grid.cases
+    ]
+    return grid, runs

@@ -1,0 +1,38 @@
+"""Columns that are held against the reference: joules of one processor, budgets pair by pair."""
+
+import pytest
+from compared_runs import BY_KEY, FAST, SLOW, compared
+
+from deploy.compare.figures import rows_of
+from deploy.compare.paired import difference
+from deploy.compare.tables import cell, legend
+
+
+def test_joules_of_two_processors_are_not_held_against_each_other(tmp_path):
+    grid, runs = compared(tmp_path)
+    _, there = compared(tmp_path / "there", cpu="Another")
+    mixed = [*runs[:3], there[3]]  # SimClust's second seed
+    rows = rows_of(mixed, "random")
+    cells = {key: cell(BY_KEY[key].of(rows[1]), 0) for key in BY_KEY}
+    assert cells["joules_to_target"] == "38"
+    assert cells["joules_to_target_of_reference"] == "63 (1 of 2)"
+    assert cells["training_joules_to_target_of_reference"] == "60 (1 of 2)"
+    assert cells["held_at_80_percent_of_reference"] == "90 (1 of 2)"
+    assert cells["rounds_to_target_of_reference"] == "60"
+    assert difference(rows[1], BY_KEY["joules_to_target"]).pairs == 1
+    assert difference(rows[1], BY_KEY["rounds_to_target"]).pairs == 2
+    assert legend(rows, grid)[-1] == (
+        "Joules are of 2 processors, and only those of one are held against each other "
+        "(of no name in its record: random, simclust; Another: simclust)."
+    )
+    assert not [line for line in legend(rows_of(there, "random"), grid) if "processors" in line]
+    unmetered = compared(tmp_path / "off", train_joules=0, cpu="Third")[1]
+    assert legend(rows_of([*runs[:3], unmetered[3]], "random"), grid)[-1].startswith("J: ")
+
+
+def test_accuracy_held_within_a_budget_is_compared_by_pairs(tmp_path):
+    _, runs = compared(tmp_path, curves={"random": (SLOW, FAST), "simclust": (FAST, FAST)})
+    _, other = rows_of(runs, "random")
+    # Both take 93 J; in four fifths, 6 rounds, SLOW holds 0.7 and FAST 0.9.
+    found = difference(other, BY_KEY["held_at_80_percent_of_reference"])
+    assert (found.pairs, found.mean) == (2, pytest.approx(10))
