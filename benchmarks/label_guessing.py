@@ -22,12 +22,14 @@ from numpy.typing import NDArray
 from scipy.special import gammaln, logsumexp
 from sklearn.metrics import adjusted_rand_score
 
-from benchmarks.label_privacy import BLOCKS, clusters, counts_of
+from benchmarks.label_privacy import BLOCKS, counts_of
 from benchmarks.label_privacy import settings_of as clustered
+from common import seeds as seeds_of
 from common.config import Settings
 from common.privacy.labels import DiscreteGaussianCounts, plausible_counts
 from common.two_party import small_sites
 from deploy.simulation.grid import simulate
+from server_app.clustering.by_labels import by_k_means
 from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
 
@@ -146,12 +148,14 @@ def _agreement(epsilon: float, sites: int, seeds: int) -> FloatArray:
     mechanism = DiscreteGaussianCounts(epsilon, _DELTA) if epsilon else None
     scores = []
     for seed in range(seeds):
-        counts = counts_of(clustered("none", sites, seed))
+        settings = clustered("none", sites, seed)
+        counts = counts_of(settings)
         blocks = (counts @ np.kron(np.eye(BLOCKS), np.ones((2, 1)))).argmax(axis=1)
         seen = counts.astype(np.float64)
         if mechanism:
             seen = np.array([plausible_counts(mechanism.release(c), c.sum()) for c in counts])
-        scores.append(adjusted_rand_score(blocks, clusters(seen, seed)))
+        found = by_k_means(settings).grouped(seen, seeds_of.generator(seed, "clustering"))
+        scores.append(adjusted_rand_score(blocks, found.clusters.labels))
     return np.array(scores)
 
 
