@@ -86,10 +86,10 @@ def whole_groups(point: NoisePoint, seed: int) -> float:
 
 
 def raised_groups(point: NoisePoint, seed: int) -> float:
-    """Return the same of shares that are raised by the noise's sigma: what small ones decide.
+    """Return the same of shares that are raised by the noise's sigma: what nearly nothing decides.
 
     Noise leaves a site with shares of 0 in some classes that it has not and small ones in others;
-    in a logarithm those lie further apart than two blocks do.
+    by their logarithms the first are three times as far from a site that has the class.
     """
     rng = generator(seed, "fig8-repclust", point.num_sites, point.num_partitions)
     shares = point.distributions(NO_SKEW, rng) + point.gamma / CLASSES

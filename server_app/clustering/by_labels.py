@@ -127,8 +127,8 @@ def by_distances(settings: Settings) -> LabelGroups:
 def _pseudo_rows(settings: Settings) -> float:
     """Return how many rows are added to each class where logarithms of noisy shares are compared.
 
-    Noise makes some small shares 0 and others not, and whose logarithm is how far down would decide
-    who is alike. The paper's own form stays as the paper has it.
+    Noise makes some small shares 0 and others not, and the logarithms of which is which would
+    decide who is alike. The paper's own form stays as the paper has it.
     """
     return 1.0 if settings.label_privacy in ("gaussian", "k-rr") else 0.0
 
