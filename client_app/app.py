@@ -43,6 +43,7 @@ from common.messages import (
     ProbeReport,
     ProbeRequest,
     RepresentationReport,
+    TellingReport,
     TrainReport,
 )
 from common.objectives import Fitted, objective_of
@@ -194,6 +195,16 @@ def train(message: Message, site: Site) -> Message:
     return _trained(message, site)
 
 
+@app.train("telling_loss")
+@_of_site
+def train_telling(message: Message, site: Site) -> Message:
+    """Train as :func:`train`, and say how the model received did on the same rows before that."""
+    require(site, "loss")
+    order, received = _task(message, site)
+    before = personal.evaluate_on_training_rows(received, site, order)
+    return _trained(message, site, before)
+
+
 @app.train("of_choice")
 @_of_site
 def train_choice(message: Message, site: Site) -> Message:
@@ -224,18 +235,28 @@ def choose(message: Message, site: Site) -> Message:
     return messages.reply(message, report)
 
 
-def _trained(message: Message, site: Site) -> Message:
+def _trained(message: Message, site: Site, before: Evaluation | None = None) -> Message:
     if objective_of(site.settings).shares_model:
         require(site, "model")
     order = Order.decode(message.content)
     parameters = received_model(message.content, site, trains=True)
     learned = personal.train(parameters, site, order)
     fitted = Fitted(learned.shared, learned.loss, learned.seconds)
-    return train_reply(message, site, order, fitted)
+    return train_reply(message, site, order, fitted, before)
 
 
-def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> Message:
-    """Return the answer to an order to train, with noise if the run asks for it."""
+def train_reply(
+    message: Message, site: Site, order: Order, fitted: Fitted, before: Evaluation | None = None
+) -> Message:
+    """Return the answer to an order to train, with noise if the run asks for it.
+
+    Args:
+        message: the order.
+        site: that trained.
+        order: what the message says.
+        fitted: what it trained.
+        before: how the model received did on its training rows, where that was asked, too.
+    """
     fitted, note = with_noise.update_answer(message, site, fitted)
     report = TrainReport(
         site=site.name,
@@ -246,6 +267,10 @@ def train_reply(message: Message, site: Site, order: Order, fitted: Fitted) -> M
         loss=fitted.loss,
         seconds=fitted.seconds,
     )
+    if before is not None:
+        report = TellingReport(
+            **vars(report), loss_before=before.loss, rms_loss_before=before.rms_loss
+        )
     return messages.reply(message, report, fitted.parameters, note)
 
 

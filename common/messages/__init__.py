@@ -54,6 +54,7 @@ from common.messages.keys import (
     SCORE_COUNTS,
     TRAIN,
     TRAIN_CHOICE,
+    TRAIN_TELLING,
     USAGE,
 )
 from common.messages.marks import MessageMark, Opened, marked
@@ -80,6 +81,7 @@ from common.messages.records import (
     ReleaseNote,
     RepresentationReport,
     TaskFigures,
+    TellingReport,
     TrainReport,
     Usage,
     check_range,
@@ -124,6 +126,7 @@ __all__ = [
     "SCORE_COUNTS",
     "TRAIN",
     "TRAIN_CHOICE",
+    "TRAIN_TELLING",
     "USAGE",
     "BasesReport",
     "ChoiceOrder",
@@ -149,6 +152,7 @@ __all__ = [
     "RepresentationReport",
     "ScoreCounts",
     "TaskFigures",
+    "TellingReport",
     "Template",
     "ThresholdOrder",
     "TrainReport",

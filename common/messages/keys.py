@@ -13,6 +13,7 @@ OURS = "coterie."
 
 TRAIN = MessageType.TRAIN
 TRAIN_CHOICE = f"{MessageType.TRAIN}.of_choice"
+TRAIN_TELLING = f"{MessageType.TRAIN}.telling_loss"
 EVALUATE = MessageType.EVALUATE
 FINE_TUNE = f"{MessageType.TRAIN}.fine_tune"
 CHOOSE = f"{MessageType.QUERY}.choose"

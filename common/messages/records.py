@@ -243,6 +243,16 @@ class TrainReport(Record):
 
 
 @dataclass(frozen=True)
+class TellingReport(TrainReport):
+    """A site's account of one training, and of the model received on the same rows before it."""
+
+    loss_before: float
+    """Mean over the training rows, in evaluation mode, in nats."""
+    rms_loss_before: float
+    """Root of the mean of the rows' squared losses."""
+
+
+@dataclass(frozen=True)
 class EvaluateReport(Record):
     """A site's account of one evaluation on its held-out rows."""
 

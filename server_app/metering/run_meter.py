@@ -63,7 +63,7 @@ class Sent:
         """The message in a word: a training that only informs the server rehearses."""
         if self.kind == messages.TRAIN and self.phase == "pre":
             return "rehearse"
-        if self.kind in (SECAGG_TRAIN, messages.TRAIN_CHOICE):
+        if self.kind in (SECAGG_TRAIN, messages.TRAIN_CHOICE, messages.TRAIN_TELLING):
             return "train"
         return self.kind.rpartition(".")[2]
 

@@ -61,6 +61,8 @@ WHAT: Mapping[str, str] = {
     messages.CLASS_BASES: "leading directions of the training rows of each class",
     messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
     messages.TRAIN: "trained model, rows, training loss",
+    messages.TRAIN_TELLING: "trained model, rows, training loss, loss of the model received on the "
+    "training rows",
     messages.TRAIN_CHOICE: "which of several models fits best, trained, rows, training loss",
     PILOT_TRAIN: "pilot: models trained without each fold, and how many of the rows held out the "
     "models received got right",
@@ -225,7 +227,14 @@ class DisclosureFile:
             self.write()
 
 
-_TRAINS = (messages.TRAIN, messages.TRAIN_CHOICE, SECAGG_TRAIN, PILOT_TRAIN, PILOT_SUM)
+_TRAINS = (
+    messages.TRAIN,
+    messages.TRAIN_CHOICE,
+    messages.TRAIN_TELLING,
+    SECAGG_TRAIN,
+    PILOT_TRAIN,
+    PILOT_SUM,
+)
 
 
 def shape_of(content: RecordDict) -> str:

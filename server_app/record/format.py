@@ -183,6 +183,10 @@ class ClientLine(JsonRecord):
     """In nats; NaN where the site keeps it to itself."""
     rms_loss: float | None = None
     """Root of the mean of the rows' squared losses, where a loss was asked for."""
+    loss_before: float | None = None
+    """Of the model received, on the rows that it then trained on, where a rule learns that."""
+    rms_loss_before: float | None = None
+    """Root of the mean of these rows' squared losses."""
     accuracy: float | None = None
     """In [0, 1], on the site's held-out rows."""
     metrics: Mapping[str, float] | None = rest()
@@ -219,7 +223,7 @@ class ClientLine(JsonRecord):
 
 
 REPORTED = (
-    *("num_examples", "loss", "rms_loss", "accuracy"),
+    *("num_examples", "loss", "rms_loss", "loss_before", "rms_loss_before", "accuracy"),
     *("shared_loss", "shared_accuracy", "tuned_loss", "tuned_accuracy", "seconds"),
 )
 """Keys of :class:`ClientLine` that a site's report on a model has too."""

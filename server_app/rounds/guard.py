@@ -29,6 +29,7 @@ from common.messages import (
     PersonalReport,
     ReleaseNote,
     ScoreCounts,
+    TellingReport,
     Template,
     TrainReport,
 )
@@ -57,6 +58,7 @@ def inspect_training(
     *,
     may_withhold_loss: bool = True,
     finite: bool = True,
+    kind: type[TrainReport] = TrainReport,
 ) -> tuple[TrainReport, dict[str, np.ndarray]]:
     """Return a reply's report and arrays; :class:`MessageError` with the reason if unusable.
 
@@ -67,15 +69,19 @@ def inspect_training(
         may_withhold_loss: whether sites that protect their updates keep their loss to themselves.
         finite: whether to look for NaN; where ``UpdateNorms.judged`` comes next, it does that in
             the same pass as it measures.
+        kind: of the report that is due.
     """
     refuse_error(reply)
     size = messages.payload_bytes(reply.content)
     if size > template.max_bytes:
         raise MessageError(f"{size} bytes, at most {template.max_bytes} expected")
-    report = TrainReport.decode(reply.content)
+    report = kind.decode(reply.content)
     noted = may_withhold_loss and ReleaseNote.beside(reply.content) is not None
     withheld = noted and math.isnan(report.loss)
     _compare(report, asked, asked.site.num_examples, loss_withheld=withheld)
+    if isinstance(report, TellingReport):
+        messages.check_range("loss_before", report.loss_before, -MOST_LOSS, MOST_LOSS)
+        messages.check_range("rms_loss_before", report.rms_loss_before, 0, MOST_LOSS)
     parameters = messages.decode_arrays(messages.arrays_of(reply.content))
     messages.check_arrays(parameters, template, finite=finite)
     return report, parameters

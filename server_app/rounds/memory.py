@@ -13,7 +13,7 @@ from server_app.rounds.update_norms import UpdateNorms
 
 
 class Memory:
-    """Each client's turns, last accuracy and, where it is told, what its last training added.
+    """Each client's turns and last accuracy; where they are told, its last update and losses.
 
     Args:
         settings: of the run.
@@ -24,6 +24,7 @@ class Memory:
         """Of all updates."""
         self._updates = np.empty((0, 0), dtype=np.float32)
         self._accuracies: dict[int, float] = {}
+        self._losses = np.empty((0, 3))
         self.turns = Turns()
 
     def accuracies(self, num_clients: int) -> np.ndarray:
@@ -33,6 +34,24 @@ class Memory:
     def evaluated(self, client: int, report: EvaluateReport) -> None:
         """Remember what a client's evaluation said."""
         self._accuracies[client] = report.accuracy
+
+    def losses(self, num_clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return what each client last told of a model that it was to train, (n,) each.
+
+        Its mean loss and the root of its mean square (NaN: never told), and in which round (0).
+        """
+        self._make_room(num_clients)
+        losses, rms_losses, rounds = self._losses.T.copy()
+        return losses, rms_losses, rounds.astype(np.int64)
+
+    def told(self, client: int, loss: float, rms_loss: float, server_round: int) -> None:
+        """Remember how the model that a client was to train did on its training rows."""
+        self._make_room(client + 1)
+        self._losses[client] = loss, rms_loss, server_round
+
+    def _make_room(self, num_clients: int) -> None:
+        more = max(0, num_clients - len(self._losses))
+        self._losses = np.vstack([self._losses, np.tile([np.nan, np.nan, 0.0], (more, 1))])
 
     def trained(
         self, updates: Sequence[Update], models: Sequence[Parameters], num_clients: int
@@ -50,6 +69,7 @@ class Memory:
         return {
             "updates": self._updates,
             "accuracies": accuracies,
+            "losses": self._losses,
             "turns": self.turns.state(),
             "update-norms": self.norms.state(),
         }
@@ -58,6 +78,7 @@ class Memory:
         """Go on from what :meth:`state` returned."""
         self._updates = state["updates"]
         self._accuracies = {int(client): value for client, value in state["accuracies"].items()}
+        self._losses = state.get("losses", self._losses)  # as the turns
         if "turns" in state:  # a version that counted none had no rule that looks at them
             self.turns.restore(state["turns"])
         self.norms.restore(state.get("update-norms", ()))  # runs of old versions have none

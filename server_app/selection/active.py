@@ -4,7 +4,6 @@ Source: Goetz et al., "Active Federated Learning", 2019.
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -54,42 +53,23 @@ def active_draw(
     return np.sort(np.append(drawn, rng.choice(rest, m - count, replace=False)))
 
 
+@dataclass(frozen=True)
 class Active(Selection):
     """``size`` clients, sooner those of a large value: sqrt(rows) · loss when they last trained.
 
-    Who never told a loss has the largest value known. The cohort is drawn before it is asked for
-    its losses, so that nobody else is.
+    Who never told a loss has the largest value known.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes", "losses"})
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-        self._values = np.empty(0)
-        self._drawn = np.empty(0, dtype=np.int64)
-
-    def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
-        """Return this round's cohort, which alone tells its losses of the model it will train."""
-        present = view.candidates
-        unknown = np.full(len(view.available) - len(self._values), np.nan)
-        self._values = np.append(self._values, unknown)
-        known = self._values[np.isfinite(self._values)]
-        values = np.where(np.isnan(self._values), known.max(initial=0.0), self._values)
-        m = min(self._size, len(present))
-        self._drawn = present[active_draw(values[present], m, rng, ActiveOdds())] if m else present
-        return self._drawn
+    learns_losses: ClassVar[bool] = True
+    size: int
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
-        """Return the cohort that was drawn, and remember what it told."""
-        if view.losses is not None:
-            told = np.isfinite(view.losses)
-            self._values[told] = np.sqrt(view.num_examples[told]) * view.losses[told]
-        return Cohort(self._drawn)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the values."""
-        return {"values": self._values}
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._values = state["values"].copy()
+        """Return the draw."""
+        assert view.told is not None
+        present = view.candidates
+        values = np.sqrt(view.num_examples) * view.told.losses
+        known = values[np.isfinite(values)]
+        values = np.where(np.isnan(values), known.max(initial=0.0), values)
+        m = min(self.size, len(present))
+        return Cohort(present[active_draw(values[present], m, rng, ActiveOdds())] if m else present)

@@ -93,33 +93,27 @@ class _Pacer:
 
 
 class Oort(Selection):
-    """``size`` clients: some never tried, the others by utility.
-
-    The cohort is drawn before it is asked for its losses, so that nobody else is.
-    """
+    """``size`` clients: some never tried, the others by utility."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes", "losses", "links"})
+    learns_losses: ClassVar[bool] = True
 
     def __init__(self, size: int, seconds_per_row: float) -> None:
         self._size, self._seconds_per_row = size, seconds_per_row
-        self._fits = np.empty(0)
-        self._trained = np.empty(0, dtype=np.int64)
         self._gains: dict[int, float] = {}
         self._pacer = _Pacer()
-        self._drawn = np.empty(0, dtype=np.int64)
 
-    def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
-        """Return this round's cohort, which alone tells its losses of the model it will train."""
-        new = len(view.available) - len(self._fits)
-        self._fits = np.append(self._fits, np.full(new, np.nan))
-        self._trained = np.append(self._trained, np.zeros(new, dtype=np.int64))
+    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+        """Return the cohort, which tells its losses of the model as it trains it."""
+        assert view.told is not None
         seconds = self._seconds(view)
         self._pacer.start(seconds)
-        if view.round not in self._gains:  # else the round is retried
+        if view.round - 1 not in self._gains:  # else the round is retried
+            self._gains[view.round - 1] = self._gain(view, seconds)
             self._pacer.look(self._gains, view.round)
         present = view.candidates
-        fresh = present[np.isnan(self._fits[present])]
-        tried = present[~np.isnan(self._fits[present])]
+        known = view.told.rounds[present] > 0
+        fresh, tried = present[~known], present[known]
         m = min(self._size, len(present))
         count = min(round(explored_share(view.round) * m), len(fresh))
         count = max(count, m - len(tried))
@@ -127,9 +121,8 @@ class Oort(Selection):
         explored = fresh[:0]
         if count:
             explored = rng.choice(fresh, count, replace=False, p=quick / quick.sum())
-        exploited = self._exploited(tried, m - count, view.round, seconds, rng)
-        self._drawn = np.sort(np.append(explored, exploited))
-        return self._drawn
+        exploited = self._exploited(view, tried, m - count, seconds, rng)
+        return Cohort(np.sort(np.append(explored, exploited)))
 
     def _seconds(self, view: View) -> FloatArray:
         """Return what each site takes for its rows and for a model down and up, (n,)."""
@@ -137,47 +130,41 @@ class Oort(Selection):
         found: FloatArray = self._seconds_per_row * view.num_examples + 2 * view.upload_seconds
         return found
 
+    def _utilities(
+        self, view: View, tried: IntArray, number: int, seconds: FloatArray
+    ) -> FloatArray:
+        """Return what is expected of some sites, all tried, in a round."""
+        assert view.told is not None
+        fits = view.num_examples[tried] * view.told.rms_losses[tried]
+        return utilities(fits, view.told.rounds[tried], number, seconds[tried], self._pacer.wanted)
+
     def _exploited(
         self,
+        view: View,
         tried: IntArray,
         count: int,
-        number: int,
         seconds: FloatArray,
         rng: np.random.Generator,
     ) -> IntArray:
         if not count:
             return tried[:0]
-        found = utilities(
-            self._fits[tried], self._trained[tried], number, seconds[tried], self._pacer.wanted
-        )
+        found = self._utilities(view, tried, view.round, seconds)
         good = found >= _CUTOFF * np.sort(found)[-count]
         odds = np.maximum(found[good], _LEAST)
         drawn: IntArray = rng.choice(tried[good], count, replace=False, p=odds / odds.sum())
         return drawn
 
-    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
-        """Return the cohort that was drawn, and remember what it told."""
-        if view.rms_losses is not None:
-            told = np.isfinite(view.rms_losses)
-            self._fits[told] = view.num_examples[told] * view.rms_losses[told]
-            self._trained[told] = view.round
-            self._gains[view.round] = self._gain(told, view)
-        return Cohort(self._drawn)
-
-    def _gain(self, told: NDArray[np.bool_], view: View) -> float:
-        """Return the sum of the utilities of those who told something this round."""
-        tried, seconds = ~np.isnan(self._fits), self._seconds(view)
-        found = utilities(
-            *(self._fits[tried], self._trained[tried], view.round),
-            *(seconds[tried], self._pacer.wanted),
-        )
-        return float(found[told[tried]].sum()) if told.any() else 0.0
+    def _gain(self, view: View, seconds: FloatArray) -> float:
+        """Return the sum of the utilities of those who told something in the last round."""
+        assert view.told is not None
+        number = view.round - 1
+        tried = np.flatnonzero(view.told.rounds)
+        told = view.told.rounds[tried] == number
+        return float(self._utilities(view, tried, number, seconds)[told].sum()) if told.any() else 0
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return fits, rounds, gains and how long a site may take."""
+        """Return the rounds' gains and how long a site may take."""
         return {
-            "fits": self._fits,
-            "trained": self._trained,
             "gain-rounds": np.array(list(self._gains), dtype=np.int64),
             "gains": np.array(list(self._gains.values())),
             "pacer": np.array([self._pacer.wanted, self._pacer.step]),
@@ -185,7 +172,6 @@ class Oort(Selection):
 
     def restore(self, state: Mapping[str, np.ndarray]) -> None:
         """Go on from what :meth:`state` returned."""
-        self._fits, self._trained = state["fits"].copy(), state["trained"].copy()
         rounds, gains = state["gain-rounds"].tolist(), state["gains"].tolist()
         self._gains = dict(zip(rounds, gains, strict=True))
         self._pacer = _Pacer(*state["pacer"].tolist())

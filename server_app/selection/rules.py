@@ -13,6 +13,18 @@ NOBODY = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True)
+class ToldLosses:
+    """What each client last told of a model that it was sent to train, on its training rows."""
+
+    losses: np.ndarray
+    """(n,) nats, mean; NaN: it never told."""
+    rms_losses: np.ndarray
+    """(n,) nats, root of the mean of the rows' squared losses; NaN as above."""
+    rounds: np.ndarray
+    """(n,) int, from 1; 0: it never told."""
+
+
+@dataclass(frozen=True)
 class View:
     """What the server knows when it chooses; clients are positions 0..n-1 in the roster."""
 
@@ -28,6 +40,8 @@ class View:
     """(n,) nats: the root of the mean of the rows' squared losses, where ``losses`` are known."""
     losses_after: np.ndarray | None = None
     """(n,) nats: of the copy of the model that the rehearsal trained."""
+    told: ToldLosses | None = None
+    """As they trained, where the rule learns that."""
     updates: np.ndarray | None = None
     """(n, parameters) float32: what each client's last training added to the model; 0: none yet."""
     accuracies: np.ndarray | None = None
@@ -89,6 +103,9 @@ class Selection(Protocol):
 
     takes_all: ClassVar[bool] = False
     """Whether everybody available trains in every round."""
+
+    learns_losses: ClassVar[bool] = False
+    """Whether who trains tells the loss of the model it was sent, for ``View.told`` later."""
 
     @property
     def weighs(self) -> bool:

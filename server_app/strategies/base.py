@@ -101,6 +101,11 @@ class FederatedTraining(OneRound):
 
     def restore(self, state: State, grid: Grid, timeout: float) -> None:
         """Go on from what :meth:`state` returned, in place of :meth:`prepare`."""
+        if self.method.select.learns_losses and "losses" not in state:
+            raise RoundError(
+                f"the checkpoint is of a version whose strategy={self.settings.strategy} asked for "
+                "losses apart from the training; play the run anew"
+            )
         self.clusters = Clusters(state["clusters"])
         self.models = [dict(model) for model in state["models"].values()]
         self.method.select.restore(state["selection"])

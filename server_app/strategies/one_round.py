@@ -22,7 +22,7 @@ from server_app.rounds.attempt import Attempt, Update
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
-from server_app.selection.rules import Cohort, View
+from server_app.selection.rules import Cohort, ToldLosses, View
 from server_app.strategies.own_rounds import OwnRounds
 
 log = logging.getLogger("coterie")
@@ -73,8 +73,11 @@ class OneRound(OwnRounds):
         with attempt.timed("server"):
             cohort = self.aggregator.weighed(self.method.select.choose(view, rng))
             self._memory.turns.took(cohort.clients)
+        summed = self.settings.secagg and not self.needs_updates(attempt.round)
+        if summed and self.method.select.learns_losses:
+            self._have_losses_told(attempt, cohort.clients)
         with self.meter.phase("train"):
-            if self.settings.secagg and not self.needs_updates(attempt.round):
+            if summed:
                 return self._summed(attempt, cohort)
             asked = self._ask_to_train(attempt, "train", cohort.clients, attempt.trained)
             with attempt.timed("server"):
@@ -157,12 +160,15 @@ class OneRound(OwnRounds):
         sent = self.aggregator.sent(self.models)
         template = messages.Template.of(sent[0])
         noisy = self.settings.update_privacy == "local-dp"
-        exchange = self._with_models(attempt, messages.TRAIN, sent, clients)
+        tells = phase == "train" and self.method.select.learns_losses
+        kind = messages.TRAIN_TELLING if tells else messages.TRAIN
+        due = messages.TellingReport if tells else messages.TrainReport
+        exchange = self._with_models(attempt, kind, sent, clients)
         answers = attempt.ask(
             phase,
             exchange,
             lambda reply, asked: guard.inspect_training(
-                reply, asked, template, may_withhold_loss=noisy, finite=False
+                reply, asked, template, may_withhold_loss=noisy, finite=False, kind=due
             ),
             review=lambda answers: self._memory.norms.judged(answers, self.models),
         )
@@ -172,6 +178,9 @@ class OneRound(OwnRounds):
                 own = {name: arrays[name] for name in self.models[0]}
                 attempt.beside[answer.client] = {n: v for n, v in arrays.items() if n not in own}
                 usable.append((answer, report, own))
+                if isinstance(report, messages.TellingReport):
+                    told = report.loss_before, report.rms_loss_before
+                    self._memory.told(answer.client, *told, attempt.round)
         return [answer.client for answer in answers]
 
     # Pieces of a round -------------------------------------------------------------------------
@@ -229,6 +238,8 @@ class OneRound(OwnRounds):
             num_classes=self.roster.sites[0].num_classes,
         )
         view = self.shown(view)
+        if select.learns_losses:
+            view = replace(view, told=ToldLosses(*self._memory.losses(len(self.roster))))
         if "links" in select.needs:
             seconds = self.meter.upload_seconds(self.roster.link_rates, self.models[0])
             view = replace(view, upload_seconds=seconds)
@@ -242,6 +253,13 @@ class OneRound(OwnRounds):
                 view = replace(view, losses_after=self._losses(attempt, copies, asked)[0])
         view = replace(view, updates=self._remember([]))
         return view
+
+    def _have_losses_told(self, attempt: Attempt, clients: np.ndarray) -> None:
+        """Ask a cohort for its losses before it trains, as of a sum nobody tells anything."""
+        losses, rms_losses = self._losses(attempt, self.models, clients)
+        for client in clients[np.isfinite(losses[clients])]:
+            told = float(losses[client]), float(rms_losses[client])
+            self._memory.told(int(client), *told, attempt.round)
 
     def _losses(
         self, attempt: Attempt, models: list[dict[str, np.ndarray]], clients: np.ndarray

@@ -25,7 +25,7 @@ from server_app.clustering.fesem import ModelCentres
 from server_app.clustering.ifca import ModelChoice
 from server_app.methods import METHODS, Method, build
 from server_app.rounds.turns import Turns
-from server_app.selection.rules import Cohort, Everybody, View
+from server_app.selection.rules import Cohort, Everybody, ToldLosses, View
 
 SIZE = 3
 PAIRS = ("fed-lecc", "fed-cbs", "balanced-cohort")
@@ -73,7 +73,7 @@ def cohorts(name, availability, seed):
     updates = np.zeros((n, 5), dtype=np.float32)
     rows = np.arange(1, n + 1) ** 2
     counts = np.array([truth.multinomial(r, truth.dirichlet(np.ones(4))) for r in rows])
-    turns = Turns()
+    turns, told = Turns(), ToldLosses(*np.full((2, n), np.nan), np.zeros(n, int))
     for number, available in enumerate(availability, start=1):
         rng = np.random.default_rng([seed, number])
         view = View(
@@ -87,6 +87,7 @@ def cohorts(name, availability, seed):
             label_products=(counts @ counts.T).astype(float),
             num_classes=4,
             upload_seconds=np.linspace(0.1, 2, n),
+            told=told,
         )
         asked, rehearsing = select.ask(view, rng), select.rehearse(view, rng)
         assert available[asked].all()
@@ -99,6 +100,9 @@ def cohorts(name, availability, seed):
             view = dataclasses.replace(view, losses_after=losses[1])
         cohort = select.choose(view, rng)
         turns.took(cohort.clients)
+        told.losses[cohort.clients] = truth.normal(size=len(cohort.clients))
+        told.rms_losses[cohort.clients] = abs(told.losses[cohort.clients])
+        told.rounds[cohort.clients] = number
         updates[cohort.clients] = truth.normal(size=(len(cohort.clients), 5))
         yield available, cohort
 

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -13,6 +15,7 @@ from common.messages import (
     NoisyHistogram,
     Order,
     PersonalReport,
+    TellingReport,
     TrainReport,
 )
 from server_app.rounds import guard
@@ -154,6 +157,35 @@ def test_losses(order, changes, reason):
     else:
         with pytest.raises(MessageError, match=reason):
             guard.inspect_loss(reply, ASKED)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, None),
+        ({"loss_before": float("nan")}, "loss_before = nan"),
+        ({"loss_before": -1e300}, r"loss_before = -1e\+300: must be -1e\+38 to 1e\+38"),
+        ({"rms_loss_before": float("inf")}, "rms_loss_before = inf"),
+        ({"rms_loss_before": -0.1}, "rms_loss_before = -0.1"),
+        ({"loss": float("nan")}, "loss = nan"),
+    ],
+)
+def test_losses_told_in_training(order, changes, reason):
+    report = TellingReport(**(GOOD | {"loss_before": 0.6, "rms_loss_before": 0.7} | changes))
+    reply = messages.reply(order, report, MODEL)
+    inspected = partial(
+        guard.inspect_training, reply, ASKED, Template.of(MODEL), kind=TellingReport
+    )
+    if reason is None:
+        assert inspected()[0] == report
+    else:
+        with pytest.raises(MessageError, match=reason):
+            inspected()
+
+
+def test_training_that_tells_nothing_is_refused_where_that_is_due(order):
+    with pytest.raises(MessageError, match="loss_before"):
+        guard.inspect_training(training_reply(order), ASKED, Template.of(MODEL), kind=TellingReport)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Active sampling: its odds, whom it asks, and what it remembers."""
+"""Active sampling: its odds, and whom it draws by what they told."""
 
 import dataclasses
 
@@ -7,7 +7,7 @@ import pytest
 
 from server_app.clustering.clusters import Clusters
 from server_app.selection.active import Active, ActiveOdds, active_draw
-from server_app.selection.rules import View
+from server_app.selection.rules import ToldLosses, View
 
 TIMES = 4000
 
@@ -55,69 +55,48 @@ def test_odds_are_those_of_the_method():
 
 def test_rule_draws_by_its_values():
     """A quarter of eight is by value, and a cohort of one is no uniform one."""
-    rule = Active(1)
-    rule.restore({"values": np.array([0, 0, 0, 500.0, 0, 0, 900.0, 0])})
-    drawn = [int(rule.ask(view(8), np.random.default_rng(seed))[0]) for seed in range(2000)]
+    seen = view([0, 0, 0, 500.0, 0, 0, 900.0, 0])
+    drawn = [int(chosen(Active(1), seen, seed)[0]) for seed in range(2000)]
     odds = np.exp(0.01 * np.array([500.0, 900.0]) - 9)
     assert set(drawn) == {3, 6}
     assert drawn.count(3) / 2000 == pytest.approx(odds[0] / odds.sum(), abs=0.01)
 
 
+def test_value_is_the_loss_times_the_root_of_the_rows():
+    """Of 400 rows a loss of 20 weighs as much as 200 of 4 rows, and 30 of 100 less."""
+    seen = view([1, 1, 1, 1, 1, 400, 300, 400], rows=[1, 1, 1, 1, 1, 400, 100, 4])
+    told = np.array([1, 1, 1, 1, 1, 20.0, 30.0, 200.0])
+    seen = dataclasses.replace(seen, told=dataclasses.replace(seen.told, losses=told))
+    drawn = [int(chosen(Active(1), seen, seed)[0]) for seed in range(2000)]
+    assert set(drawn) == {5, 7}
+    assert drawn.count(5) / 2000 == pytest.approx(0.5, abs=0.04)
+
+
 def test_who_never_told_counts_as_the_largest_known():
-    rule = Active(1)
-    rule.restore({"values": np.array([1.0, 1.0, 1.0, 400.0, np.nan])})
-    drawn = [int(rule.ask(view(5), np.random.default_rng(seed))[0]) for seed in range(2000)]
+    seen = view([1.0, 1.0, 1.0, 400.0, np.nan])
+    drawn = [int(chosen(Active(1), seen, seed)[0]) for seed in range(2000)]
     assert set(drawn) == {3, 4}  # three of five are left out
     assert drawn.count(4) / 2000 == pytest.approx(0.5, abs=0.04)
+
+
+def test_before_anybody_told_all_have_equal_odds_and_who_is_away_is_not_drawn():
+    there = np.array([True, True, False, True])
+    seen = dataclasses.replace(view([np.nan] * 4), available=there)
+    assert chosen(Active(3), seen).tolist() == [0, 1, 3]
+    assert {int(chosen(Active(1), seen, seed)[0]) for seed in range(100)} == {0, 1, 3}
 
 
 def test_huge_values_overflow_nothing():
     assert len(active_draw(np.array([1e300, 0, 1, 2]), 3, np.random.default_rng(0), ActiveOdds()))
 
 
-def view(n, number=1, available=None):
-    there = np.ones(n, bool) if available is None else available
-    return View(number, there, np.arange(1, n + 1) ** 2, Clusters.single(n))
+def chosen(rule, seen, seed=0):
+    return rule.choose(seen, np.random.default_rng(seed)).clients
 
 
-def play(rule, losses, rounds, n=8):
-    """Cohorts of some rounds, with the losses that those asked tell."""
-    cohorts = []
-    for number in rounds:
-        rng = np.random.default_rng(number)
-        seen = view(n, number)
-        asked = rule.ask(seen, rng)
-        told = np.full(n, np.nan)
-        told[asked] = losses[asked]
-        cohort = rule.choose(dataclasses.replace(seen, losses=told), rng)
-        assert cohort.clients.tolist() == asked.tolist()  # nobody else is asked
-        cohorts.append(cohort.clients.tolist())
-    return cohorts
-
-
-def test_values_are_those_of_the_last_training_and_unknown_ones_count_as_the_largest():
-    rule, losses = Active(3), np.linspace(1, 2, 8)
-    [first] = play(rule, losses, [1])
-    values = rule.state()["values"]
-    assert values[first] == pytest.approx((np.array(first) + 1) * losses[first])
-    assert np.isnan(np.delete(values, first)).all()
-    play(rule, 10 * losses, range(2, 30))
-    values = rule.state()["values"]
-    assert values == pytest.approx(np.arange(1, 9) * 10 * losses)
-
-
-def test_site_that_told_nothing_keeps_its_value_and_is_asked_to_train():
-    rule = Active(2)
-    asked = rule.ask(view(4), np.random.default_rng(0))
-    cohort = rule.choose(view(4), np.random.default_rng(0))
-    assert cohort.clients.tolist() == asked.tolist()
-    assert np.isnan(rule.state()["values"]).all()
-
-
-def test_resumed_is_uninterrupted():
-    losses = np.linspace(3, 1, 8)
-    whole, first, second = Active(2), Active(2), Active(2)
-    expected = play(whole, losses, range(1, 9))
-    play(first, losses, range(1, 5))
-    second.restore(first.state())
-    assert play(second, losses, range(5, 9)) == expected[4:]
+def view(losses, rows=None):
+    """What is shown of sites of one row each, if nothing else is said."""
+    n = len(losses)
+    told = ToldLosses(np.array(losses, float), np.full(n, np.nan), np.isfinite(losses).astype(int))
+    num_examples = np.ones(n, int) if rows is None else np.array(rows)
+    return View(2, np.ones(n, bool), num_examples, Clusters.single(n), told=told)

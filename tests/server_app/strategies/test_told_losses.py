@@ -1,0 +1,156 @@
+"""Losses told in training: what sites tell of the model received, and who is drawn by it later."""
+
+import json
+from dataclasses import replace
+
+import federations
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, RecordDict
+from planted import settings_in
+from torch.nn.functional import cross_entropy
+
+from client_app.simulated_sites import simulated_federation
+from common import messages, models, radio, seeds
+from common.errors import RoundError
+from common.messages import Introduction, TellingReport
+from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
+from server_app import app as server
+from server_app import methods
+from server_app.clustering.clusters import Clusters
+from server_app.metering.run_meter import RunMeter
+from server_app.record import checkpoint
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.roster import Roster
+from server_app.selection.rules import ToldLosses, View
+from server_app.strategies.base import FederatedTraining
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+SHAPE = 1, 8, 8
+
+
+def settings_of(folder, strategy, **words):
+    return settings_in(folder, strategy=strategy, **{"clients_per_round": 3} | words)
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("engine", ["compiled", "loop"])
+def test_losses_are_those_of_the_model_received_on_the_rows_that_train(tmp_path, engine):
+    settings = settings_of(tmp_path, "oort", num_server_rounds=1, engine=engine)
+    told = [line for line in lines(simulate(settings)) if line["phase"] == "train"]
+    assert len(told) == 3
+    dataset, parts = simulated_federation(settings.with_absolute_paths())
+    rows_of = {part.name: part.train for part in parts}
+    network = models.blank(settings.model, SHAPE, 10)
+    models.load_parameters(network, models.initial_parameters(settings, SHAPE, 10))
+    network.eval()
+    for line in told:
+        rows = rows_of[line["site"]]
+        inputs, labels = torch.tensor(dataset.train_x[rows]), torch.tensor(dataset.train_y[rows])
+        with torch.no_grad():
+            losses = cross_entropy(network(inputs), labels, reduction="none").numpy()
+        assert line["loss_before"] == pytest.approx(losses.mean(), rel=1e-5)
+        assert line["rms_loss_before"] == pytest.approx(np.sqrt(np.mean(losses**2)), rel=1e-5)
+
+
+@pytest.mark.parametrize("strategy", ["afl", "oort"])
+@pytest.mark.parametrize("secagg", [False, True])
+def test_each_round_is_drawn_by_what_was_told_in_those_before(tmp_path, strategy, secagg):
+    """Of a sum nobody tells anything: there the cohort is asked before it trains."""
+    words = {"secagg": True, "secagg_min_cohort": 3} if secagg else {}
+    settings = settings_of(tmp_path, strategy, num_server_rounds=6, **words)
+    folder = simulate(settings)
+    phase, ending = ("loss", "") if secagg else ("train", "_before")
+    sites = json.loads((folder / "sites.json").read_text())
+    names = [site["site"] for site in sites]
+    rule, told = methods.build(settings).select, ToldLosses(*np.full((2, 5), np.nan), np.zeros(5))
+    meter = RunMeter(profile=radio.profile_of(settings.radio_profile))
+    view = View(
+        1,
+        available=np.ones(5, bool),
+        num_examples=np.array([site["num_examples"] for site in sites]),
+        clusters=Clusters.single(5),
+        upload_seconds=meter.upload_seconds(
+            np.array([site["link_rate"] for site in sites]),
+            models.initial_parameters(settings, SHAPE, 10),
+        ),
+        told=told,
+    )
+    everything = lines(folder)
+    assert ("loss" in {line["phase"] for line in everything}) is secagg
+    for number in range(1, 7):
+        rng = seeds.generator(settings.seed, "selection", number, 1)
+        cohort = rule.choose(replace(view, round=number), rng).clients
+        now = [line for line in everything if line["round"] == number]
+        trained = [line["site"] for line in now if line["phase"] == "train"]
+        assert [names[client] for client in cohort] == trained
+        for line in now:
+            if line["phase"] == phase:
+                client = names.index(line["site"])
+                told.losses[client] = line[f"loss{ending}"]
+                told.rms_losses[client] = line[f"rms_loss{ending}"]
+                told.rounds[client] = number
+
+
+def test_a_loss_that_is_no_number_is_refused_with_the_site_and_does_not_count(tmp_path):
+    def answer(message, context):
+        reply = real(message, context)
+        report = TellingReport.decode(reply.content)
+        if report.site != "site-3":
+            return reply
+        values = vars(report) | {"loss_before": float("nan")}
+        arrays = messages.decode_arrays(messages.arrays_of(reply.content))
+        return messages.reply(message, TellingReport(**values), arrays)
+
+    real = load_client_app()._registered_funcs["train.telling_loss"]
+
+    def load():
+        app = load_client_app()
+        other = federations.load(federations.raises)()
+        other._registered_funcs = {**app._registered_funcs, "train.telling_loss": answer}
+        return other
+
+    settings = settings_of(tmp_path, "afl", clients_per_round=5, num_server_rounds=2)
+    settings = settings.with_absolute_paths()
+    simulated_federation(settings)
+    with InProcessGrid(load, settings.to_dict(), num_nodes=5, workers=1) as grid:
+        context = Context(1, 1, {}, RecordDict(), settings.to_dict())
+        server.app(grid, context)
+    folder = server.run_folder_of(context)
+    verdicts = {line["site"]: line["verdict"] for line in lines(folder) if line["phase"] == "train"}
+    assert verdicts.pop("site-3").startswith("loss_before = nan")
+    assert set(verdicts.values()) == {"ok"}
+    _, state = checkpoint.latest(folder)
+    told = state["strategy"]["losses"]
+    assert np.isnan(told[3, :2]).all()
+    assert told[:, 2].tolist() == [2, 2, 2, 0, 2]
+
+
+def test_a_site_that_keeps_its_losses_is_named_before_round_1(tmp_path):
+    settings = settings_of(tmp_path, "afl").with_absolute_paths()
+    simulated_federation(settings)
+    closed = {"releases": "model"}
+    grid = InProcessGrid(
+        load_client_app, settings.to_dict(), num_nodes=5, workers=1, node_config=closed
+    )
+    context = Context(1, 1, {}, RecordDict(), settings.to_dict())
+    with grid, pytest.raises(RoundError, match="strategy=afl needs 'loss', which site-0"):
+        server.app(grid, context)
+
+
+def test_a_checkpoint_that_lacks_the_losses_is_refused(tmp_path):
+    settings = settings_of(tmp_path, "afl").with_absolute_paths()
+    roster = Roster((Introduction("site-0", 9, 2, 10, [*SHAPE], ["model", "loss"]),), (1,))
+    strategy = FederatedTraining(
+        methods.build(settings), settings, roster, RunFolder.create(settings)
+    )
+    state = strategy.state()
+    strategy.restore(state, None, 1.0)
+    del state["losses"]
+    with pytest.raises(RoundError, match="strategy=afl asked for losses apart"):
+        strategy.restore(state, None, 1.0)
