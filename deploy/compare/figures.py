@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import safetensors
+from numpy.lib.stride_tricks import sliding_window_view
 
 from common import power
 from common.data.datasets import DATASETS
@@ -273,26 +274,39 @@ def rows_of(runs: Sequence[RunFigures], reference: str) -> list[Row]:
     ]
 
 
-def common_rounds(runs: Sequence[RunFigures]) -> tuple[FloatArray, FloatArray]:
-    """Return rounds (T,) and accuracies (seeds, T) as far as every run goes."""
+def running_mean(values: FloatArray, window: int) -> FloatArray:
+    """Return the mean of each value (T,) and those before it, ``window`` in all where there are.
+
+    >>> running_mean(np.array([1.0, 3.0, 5.0, 1.0]), 2).tolist()
+    [1.0, 2.0, 4.0, 3.0]
+    """
+    padded = np.concatenate([np.full(window - 1, np.nan), values])
+    return np.asarray(np.nanmean(sliding_window_view(padded, window), axis=1))
+
+
+def common_rounds(runs: Sequence[RunFigures], window: int = 1) -> tuple[FloatArray, FloatArray]:
+    """Return rounds (T,) and accuracies (seeds, T), means of so many, as far as every run goes."""
     length = min(len(run.curve.rounds) for run in runs)
     rounds = runs[0].curve.rounds[:length].astype(np.float64)
-    return rounds, np.array([run.curve.accuracy[:length] for run in runs])
+    return rounds, np.array([running_mean(run.curve.accuracy[:length], window) for run in runs])
 
 
-def common_joules(runs: Sequence[RunFigures], points: int = 200) -> tuple[FloatArray, FloatArray]:
+def common_joules(
+    runs: Sequence[RunFigures], window: int = 1, points: int = 200
+) -> tuple[FloatArray, FloatArray]:
     """Return energies (points,) and the accuracies (seeds, points) that runs had when spent.
 
     From the energy at which every run has ended a round to that at which one of them ends. Between
-    two rounds the accuracy is that of the earlier. Empty where energy was not metered.
+    two rounds the accuracy is that of the earlier, a mean of so many rounds up to it. Empty where
+    energy was not metered.
     """
     spent = [run.curve.joules for run in runs]
     if not all(np.isfinite(joules).all() and joules[-1] > 0 for joules in spent):
         return np.empty(0), np.empty((len(runs), 0))
     grid = np.linspace(max(j[0] for j in spent), min(j[-1] for j in spent), points)
     places = [np.searchsorted(joules, grid, side="right") - 1 for joules in spent]
-    curves = [run.curve.accuracy[place] for run, place in zip(runs, places, strict=True)]
-    return grid, np.array(curves)
+    means = [running_mean(run.curve.accuracy, window) for run in runs]
+    return grid, np.array([mean[place] for mean, place in zip(means, places, strict=True)])
 
 
 def selection_shares(runs: Sequence[RunFigures]) -> FloatArray:

@@ -25,7 +25,7 @@ from deploy.compare.paired import Difference, claimed_difference
 from deploy.compare.plan import PaperClaim
 from deploy.compare.tables import paper_of
 
-__all__ = ["ClaimFinding", "Upshot", "best_values", "findings_of", "findings_table"]
+__all__ = ["ClaimFinding", "Upshot", "best_rows", "best_values", "findings_of", "findings_table"]
 
 _PRINTED_AS = {
     "rounds_to_target": "rounds",
@@ -94,18 +94,29 @@ def best_values(rows: Sequence[Row], figure: str) -> str:
     """
     lines = []
     for scenario in dict.fromkeys(row.scenario for row in rows) if figure else ():
-        mine = {row.method: row for row in rows if row.scenario == scenario}
-        names = dict.fromkeys(row.runs[0].case.name for row in mine.values())
-        families = [_rows_of(name, mine) for name in names]
         [column] = [column for column in COLUMNS if column.key == figure]
         told = [
-            f"{best.method} (best of {len(theirs)})"
-            for theirs in families
-            if len(theirs) > 1 and column.of(best := _best(theirs, column)).known
+            f"{best.method} (best of {number})"
+            for best, number in best_rows([row for row in rows if row.scenario == scenario], column)
+            if number > 1 and column.of(best).known
         ]
         if told:
             lines.append(f"- {scenario or 'all'}, by {column.title}: {'; '.join(told)}")
     return "\n".join(lines)
+
+
+def best_rows(rows: Sequence[Row], column: Column) -> list[tuple[Row, int]]:
+    """Return of each method the row with the most of a figure, and of how many; of one scenario.
+
+    Of rows with as many seeds as any of the method; picked after the fact.
+    """
+    named = {row.method: row for row in rows}
+    families = [_rows_of(row.runs[0].case.name, named) for row in rows]
+    return [
+        (_best(theirs, column), len(theirs))
+        for place, theirs in enumerate(families)
+        if theirs not in families[:place]
+    ]
 
 
 def _finding(claim: PaperClaim, rows: dict[str, Row], grid: Grid) -> ClaimFinding:

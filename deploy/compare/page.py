@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from deploy.compare import plots as compare_plots
 from deploy.compare.columns import COLUMNS, Column
 from deploy.compare.figures import Row, common_joules, selection_shares, sizes_by_rank
+from deploy.compare.findings import best_rows
 from deploy.compare.grid import Grid, identity
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import (
@@ -111,30 +112,39 @@ def _table(head: Sequence[str], cells: Sequence[Sequence[str]], title: str = "")
     return PageTable(title, tuple(head), [tuple(line) for line in cells], frozenset({0}))
 
 
+_LINES = 12  # more could not be told apart
+[_HELD] = [column for column in COLUMNS if column.key == "held_accuracy"]
+
+
 def _pictures(
     rows: Sequence[Row], grid: Grid, *, metered: bool
 ) -> Iterable[tuple[str, str, str, Figure, bool, str]]:
     """Yield name, title, caption, figure, whether it is wide, and what it shows in words."""
     against = "rounds and energy" if metered else "rounds"
+    window = compare_plots.curve_window(rows, grid.window)
+    shown = rows if len(rows) <= _LINES else [row for row, _ in best_rows(rows, _HELD)]
     yield (
         "accuracy",
         f"Accuracy against {against}",
-        "Mean over seeds with a band of one standard deviation, as far as the runs of all seeds "
-        "go; the higher and the further left, the better."
-        + (" Dotted: the target." if grid.target else ""),
-        compare_plots.accuracy_curves(rows, grid.target),
+        "Mean over seeds"
+        + (" with a band of one standard deviation" if compare_plots.has_bands(shown) else "")
+        + (f" of the mean of {window} rounds" if window > 1 else "")
+        + ", as far as the runs of all seeds go; the higher and the further left, the better."
+        + (" Dotted: the target." if grid.target else "")
+        + (" Of a method with a swept setting, the value that held most." if shown != rows else ""),
+        compare_plots.accuracy_curves(rows, grid.target, window, shown),
         True,
         _in_words(rows, "accuracy"),
     )
     for key in compare_plots.swept(rows):
-        shown = _sweep_columns(rows, grid)
+        columns = _sweep_columns(rows, grid)
         yield (
             key,
             f"Against {key}",
             "Mean over seeds with one standard deviation.",
-            compare_plots.sweep(rows, key, shown),
+            compare_plots.sweep(rows, key, columns),
             True,
-            _in_words(rows, *(column.key for column in shown)),
+            _in_words(rows, *(column.key for column in columns)),
         )
     if metered and len({run.num_parameters for row in rows for run in row.runs}) > 1:
         yield (

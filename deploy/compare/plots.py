@@ -29,9 +29,11 @@ _DASHES = ("-", "--", ":", "-.")
 _COLORS = 6  # without yellow, which is faint; before a line's dashes change
 _PHASES = {"pre": "pre-processing", "train": "training", "comm": "communication"}
 _LEGEND_COLUMNS = 4
+_WINDOWS = 10  # of rounds: runs that long are drawn as running means, whose noise hides no lines
+_BANDS = 6  # rows: more bands would hide the lines
 _NAMED_VALUES = 8  # of a swept setting: more names would run into each other
 
-Series = Callable[[Sequence[RunFigures]], tuple[FloatArray, FloatArray]]
+Series = Callable[[Sequence[RunFigures], int], tuple[FloatArray, FloatArray]]
 
 
 def _look(place: int, row: Row) -> dict[str, Any]:
@@ -42,35 +44,59 @@ def _look(place: int, row: Row) -> dict[str, Any]:
     return {"color": color, "linestyle": dashes, "lw": 2 if reference else 1.3}
 
 
-def accuracy_curves(rows: Sequence[Row], target: float) -> Figure:
+def curve_window(rows: Sequence[Row], sustained: int) -> int:
+    """Return of how many rounds a point of a curve is the mean: as many as an accuracy is held for.
+
+    1 in runs of less than ten times as many, which need none.
+    """
+    shortest = min(len(run.curve.rounds) for row in rows for run in row.runs)
+    return sustained if shortest >= _WINDOWS * sustained else 1
+
+
+def has_bands(rows: Sequence[Row]) -> bool:
+    """Return whether curves show the spread over seeds."""
+    return len(rows) <= _BANDS
+
+
+def accuracy_curves(
+    rows: Sequence[Row], target: float, window: int, shown: Sequence[Row]
+) -> Figure:
     """Return accuracy in percent against rounds and, if metered, against cumulative joules.
 
-    Lines are means over seeds, bands their standard deviation, as far as all seeds' runs go.
+    Lines are means over seeds, bands their standard deviation, as far as all seeds' runs go; each
+    point is a mean of the ``window`` rounds up to it. Rows that are not ``shown`` keep their looks.
     """
     metered = any(common_joules(row.runs)[0].size for row in rows)
     figure = Figure(figsize=(WIDE, 4.2 + _legend_inches(rows)), layout="constrained")
     axes = figure.subplots(1, 1 + metered, sharey=True, squeeze=False)[0]
-    _draw(axes[0], rows, common_rounds, target)
+    _draw(axes[0], rows, common_rounds, target, window, shown)
     axes[0].set_xlabel("round")
     axes[0].set_ylabel("accuracy (%)")
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if metered:
-        _draw(axes[1], rows, common_joules, target)
+        _draw(axes[1], rows, common_joules, target, window, shown)
         axes[1].set_xlabel("energy of pre-processing, training and communication")
         axes[1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: joules_in_words(value)))
     _legend(figure, axes[0], rows)
     return figure
 
 
-def _draw(axes: "Axes", rows: Sequence[Row], series: Series, target: float) -> None:
+def _draw(
+    axes: "Axes",
+    rows: Sequence[Row],
+    series: Series,
+    target: float,
+    window: int,
+    shown: Sequence[Row],
+) -> None:
     for place, row in enumerate(rows):
-        x, curves = series(row.runs)
-        if not x.size:
+        x, curves = series(row.runs, window)
+        if row not in shown or not x.size:
             continue
         look = _look(place, row)
         middle, spread = 100 * curves.mean(axis=0), 100 * curves.std(axis=0)
         axes.plot(x, middle, **look, label=short(row.method, 40))
-        if len(curves) > 1:
+        if len(curves) > 1 and has_bands(shown):
             axes.fill_between(
                 x, middle - spread, middle + spread, color=look["color"], alpha=0.13, lw=0
             )

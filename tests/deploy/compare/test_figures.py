@@ -18,9 +18,11 @@ from deploy.compare.figures import (
     common_joules,
     common_rounds,
     rows_of,
+    running_mean,
     selection_shares,
     sizes_by_rank,
 )
+from deploy.compare.findings import best_rows
 from deploy.compare.grid import read_grid
 from deploy.compare.runs import Outcome
 from deploy.compare.tables import (
@@ -198,6 +200,72 @@ def test_curves_go_as_far_as_all_seeds_do(tmp_path):
     # between the ends of two rounds, the earlier one's accuracy
     places = np.floor((joules - 5 + 1e-9) / 11).astype(int) - 1
     np.testing.assert_array_equal(curves[1], np.array(SLOW)[places])
+
+
+@pytest.mark.parametrize("window", [1, 2, 5, 40])
+def test_running_means_are_of_a_round_and_those_before_it(window):
+    values = np.random.default_rng(0).random(20)
+    expected = [values[max(0, end - window) : end].mean() for end in range(1, 21)]
+    np.testing.assert_allclose(running_mean(values, window), expected)
+
+
+def test_long_runs_are_drawn_as_running_means_of_what_an_accuracy_is_held_for(tmp_path):
+    _, short = compared(tmp_path)
+    long = 3 * SLOW[:7]
+    _, runs = compared(tmp_path / "long", curves={"random": (long, long), "simclust": (long, long)})
+    assert compare_plots.curve_window(rows_of(short, ""), 2) == 1
+    rows = rows_of(runs, "")
+    assert compare_plots.curve_window(rows, 2) == 2
+    assert compare_plots.curve_window(rows, 3) == 1
+    _, means = common_rounds(rows[0].runs, 2)
+    assert means[0, :4] == pytest.approx([0.1, 0.3, 0.45, 0.5])
+    _, means = common_joules(rows[0].runs, 2)
+    assert means[0, -1] == pytest.approx((long[-1] + long[-2]) / 2)
+    with drawing.style():
+        figure = compare_plots.accuracy_curves(rows, 0.6, 2, rows)
+    lines = figure.axes[0].get_lines()
+    assert lines[0].get_ydata()[:4] == pytest.approx([10, 30, 45, 50])
+
+
+def test_of_many_rows_a_method_is_drawn_at_its_best_with_its_usual_look(tmp_path):
+    names = [f"simclust, num-clusters={k}" for k in range(2, 15)]
+    curves = dict.fromkeys(("random", *names), (SLOW, SLOW)) | {names[4]: (FAST, FAST)}
+    file = tmp_path / "swept.toml"
+    swept = [*range(2, 15)]
+    file.write_text(
+        f"""[settings]
+        seed = [0, 1]
+        num-server-rounds = 8
+        sustained-rounds = 2
+        [methods]
+        random = {{ strategy = "random" }}
+        simclust = {{ strategy = "simclust", num-clusters = {swept} }}
+        """
+    )
+    grid = read_grid(file)
+    runs = [
+        RunFigures.of(
+            case, folder_of(tmp_path / f"{number}", curves[case.method][case.settings.seed])
+        )
+        for number, case in enumerate(grid.cases)
+    ]
+    rows = rows_of(runs, "random")
+    [section] = page.sections(rows, grid)
+    assert "a swept setting, the value that held most" in section.pictures[0].caption
+    assert "with a band" in section.pictures[0].caption  # two lines leave room for that
+    few = rows[:12]
+    [section] = page.sections(few, grid)
+    assert "held most" not in section.pictures[0].caption
+    assert "with a band" not in section.pictures[0].caption
+    best = [row for row, _ in best_rows(rows, BY_KEY["held_accuracy"])]
+    assert [row.method for row in best] == ["random", names[4]]
+    with drawing.style():
+        every = compare_plots.accuracy_curves(rows, 0, 1, rows).axes[0].get_lines()
+        figure = compare_plots.accuracy_curves(rows, 0, 1, best)
+    assert len(every) == 14
+    lines = figure.axes[0].get_lines()
+    assert [line.get_color() for line in lines] == [every[0].get_color(), every[5].get_color()]
+    assert lines[1].get_ydata() == pytest.approx(100 * np.array(FAST))
 
 
 def test_selection_is_ranked_within_runs(tmp_path):
