@@ -75,23 +75,19 @@ def _elements(of: Paper) -> list[str]:
     lines = [of.title]
     for element in of.elements:
         lines += ["", f"{element.name}: {element.shows}"]
-        if element.missing:
-            lines.append(f"  not made here: {element.missing}")
-            continue
         lines.append(
             f"  about {element.hours:g} h on two cores; --quick: about {element.minutes:g} min; "
             f"data: {element.data or 'none'}"
         )
         data = " data-dir=DATA" if element.data else ""
         lines.append(f"  coterie reproduce {of.name} {element.name} --quick{data}")
+        lines += [f"  not recorded: {element.elsewhere}"] if element.elsewhere else []
     return lines
 
 
 def _make(
     of: Paper, element: Element, words: list[str], quick: bool, recorded: Path | None
 ) -> None:
-    if element.missing:
-        raise ConfigError(f"{of.name} {element.name} is not made here: {element.missing}")
     if element.experiment:
         _experiment(of, element, words, quick, recorded)
     else:

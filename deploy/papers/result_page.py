@@ -50,9 +50,9 @@ class RecordedElements:
     @property
     def standing(self) -> str:
         """How many claims have which verdict, in words."""
-        if self.elements[0].missing:
-            return str(Upshot.NOT_TESTABLE)
         if not self.there:
+            if self.elements[0].elsewhere:
+                return str(Upshot.NOT_TESTABLE)
             return f"{Upshot.OPEN}: not run yet"
         told = [finding.standing for finding in self.findings]
         return ", ".join(f"{told.count(each)} {each}" for each in Upshot if each in told) or "-"
@@ -67,12 +67,11 @@ def paper_page(of: Paper, records: Path) -> str:
             f"## {known.names}",
             "\n".join(f"- {element.name}: {element.shows}" for element in known.elements),
         ]
-        if first.missing:
-            parts.append(f"*{Upshot.NOT_TESTABLE.capitalize()}*: {first.missing}.")
-            continue
         parts.append(f"    {_command(of, first)}")
         if known.there:
             parts += [f"Recorded: {known.there}; the whole takes {_hours(first)}.", known.text]
+        elif first.elsewhere:
+            parts.append(f"*{Upshot.NOT_TESTABLE.capitalize()}*: {first.elsewhere}.")
         else:
             parts.append(f"*Open*: not run yet; it takes {_hours(first)}.")
     return "\n\n".join(parts) + "\n"
@@ -89,9 +88,7 @@ def overview(records: Path) -> str:
         ]
         for known in _of_paper(of, records):
             first = known.elements[0]
-            cells = ("-", "-", "-") if first.missing else (
-                f"`{of.name} {first.name}`", known.there or "no", f"{first.hours:g}"
-            )  # fmt: skip
+            cells = f"`{of.name} {first.name}`", known.there or "no", f"{first.hours:g}"
             lines.append(f"| {known.names} | {' | '.join(cells)} | {known.standing} |")
         parts.append("\n".join(lines))
     return "\n\n".join(parts) + "\n"
@@ -118,8 +115,6 @@ def _recorded(
     of: Paper, elements: tuple[Element, ...], records: Path, work: Path
 ) -> RecordedElements:
     first = elements[0]
-    if first.missing:
-        return RecordedElements(elements, "", "", ())
     if first.experiment:
         return _experiment(of, elements, records, work)
     grid = read_grid(first.file, [*first.words, f"output-dir={work}", "name=runs"])
