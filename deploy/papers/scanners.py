@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
+from common.config import Scalar, Settings
 from common.errors import DataError
 from deploy.compare.findings import ClaimFinding, Upshot
 from deploy.papers.experiment import experiment_parser, write_page
 from deploy.papers.measured_lines import MeasuredLines, Values
-from deploy.precheck import precheck_plan, run
+from deploy.simulation.grid import simulate
 from server_app.record.precheck_format import PrecheckFile
 from server_app.record.run_folder import RunFolder
 
@@ -32,7 +33,16 @@ PRINTED: Mapping[frozenset[str], tuple[float, ...]] = {
 Costs = Mapping[tuple[str, str], Sequence[float]]
 """By two hospitals, of each seed."""
 
-_TRAINING = ("batch-size=2", "learning-rate=0.1", "local-epochs=1")  # FLamby's, for one round
+_PRECHECK: dict[str, Scalar] = {
+    "dataset": "ixi-tiny",
+    "split": "by-user",
+    "num-clients": 0,
+    "strategy": "ot-groups",
+    "num-server-rounds": 1,  # of FedAvg, which the cost is defined on
+    "local-epochs": 1,
+    "batch-size": 2,  # FLamby's, as the learning rate
+    "learning-rate": 0.1,
+}
 
 
 def costs(data_dir: Path, output: Path, seed: int) -> Values:
@@ -41,9 +51,8 @@ def costs(data_dir: Path, output: Path, seed: int) -> Values:
     Raises:
         DataError: two hospitals have too few volumes for a cost.
     """
-    places = f"data-dir={data_dir}", f"output-dir={output / 'runs'}"
-    words = ["dataset=ixi-tiny", *places, f"seed={seed}", "pilot=false", *_TRAINING]
-    found = RunFolder(run(precheck_plan(words, None))).load(PrecheckFile)
+    own = {"data-dir": str(data_dir), "output-dir": str(output / "runs"), "seed": seed}
+    found = RunFolder(simulate(Settings.parse(_PRECHECK | own))).load(PrecheckFile)
     for pair in found.pairs:
         if pair.cost is None:
             raise DataError(
@@ -56,7 +65,7 @@ def costs(data_dir: Path, output: Path, seed: int) -> Values:
 def measured(lines: MeasuredLines, data_dir: Path, output: Path, seeds: int) -> Costs:
     """Return every pair's cost by seed."""
     told = [
-        lines.required((seed, *_TRAINING), lambda: costs(data_dir, output, seed))["costs"]  # noqa: B023 - used at once
+        lines.required((*_PRECHECK.values(), seed), lambda: costs(data_dir, output, seed))["costs"]  # noqa: B023 - used at once
         for seed in range(seeds)
     ]
     return {
