@@ -40,8 +40,9 @@ _PRECHECK: dict[str, Scalar] = {
     "strategy": "ot-groups",
     "num-server-rounds": 1,  # of FedAvg, which the cost is defined on
     "local-epochs": 1,
-    "batch-size": 2,  # FLamby's, as the learning rate
-    "learning-rate": 0.1,
+    "optimizer": "adamw",  # as batches and learning rate FLamby's of fed_ixi
+    "batch-size": 16,
+    "learning-rate": 0.001,
 }
 
 
