@@ -23,6 +23,7 @@ T = TypeVar("T")
 RUN_ID = 1
 SERVER_NODE = 1  # the id that Flower gives the SuperLink
 
+_TRAIN = (messages.TRAIN, messages.TRAIN_TELLING)
 _UNITS = 8  # of evaluations in one exchange: enough for the workers to share
 _LARGEST_UNIT = 64
 
@@ -40,7 +41,7 @@ def depends_on_unit(kind: str, context: Context) -> bool:
         context: any client's, of which the run's settings are read; they may be another app's.
     """
     is_stacked = context.run_config.get("engine") == "stacked"
-    return kind == messages.EVALUATE or (kind == messages.TRAIN and is_stacked)
+    return kind == messages.EVALUATE or (kind in _TRAIN and is_stacked)
 
 
 def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
@@ -50,7 +51,7 @@ def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
     """
     if not depends_on_unit(kind, context):
         size = 1
-    elif kind == messages.TRAIN:
+    elif kind in _TRAIN:
         size = stacked.MOST_CLIENTS
     else:
         size = max(1, min(-(-len(asked) // _UNITS), _LARGEST_UNIT))

@@ -22,7 +22,7 @@ from client_app.received import received_model
 from client_app.site import Site, open_site, require
 from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
-from client_app.training.loop import Stopwatch
+from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
 from common.config import Settings
 from common.messages import Order, Parameters
@@ -96,7 +96,7 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
     kinds = {message.metadata.message_type for message in asked}
     try:
         kind = kinds.pop()
-        together = {messages.TRAIN: _train, messages.EVALUATE: _evaluate}[kind]
+        together = _TOGETHER[kind]
         arrivals = [
             (message, open_site(context)) for message, context in zip(asked, contexts, strict=True)
         ]
@@ -155,7 +155,15 @@ class _Answers:
     efforts: list[float]
 
 
-def _train(arrivals: Sequence[Arrival]) -> _Answers:
+def _train_telling(arrivals: Sequence[Arrival]) -> _Answers:
+    for _, site in arrivals:
+        require(site, "loss")
+    parameters = _parameters(arrivals)
+    before = [engine.evaluate_on_training_rows(parameters, site) for _, site in arrivals]
+    return _train(arrivals, before)
+
+
+def _train(arrivals: Sequence[Arrival], before: Sequence[Evaluation | None] = ()) -> _Answers:
     for _, site in arrivals:
         require(site, "model")
     orders = [Order.decode(message.content) for message, _ in arrivals]
@@ -168,9 +176,12 @@ def _train(arrivals: Sequence[Arrival]) -> _Answers:
         Fitted(engine.unflatten(values, parameters), loss, seconds)
         for values, loss, seconds in zip(*columns, strict=True)
     ]
+    told = before or [None] * len(arrivals)
     replies = [
-        train_reply(message, site, order, fitted)
-        for (message, site), order, fitted in zip(arrivals, orders, results, strict=True)
+        train_reply(message, site, order, fitted, evaluation)
+        for (message, site), order, fitted, evaluation in zip(
+            arrivals, orders, results, told, strict=True
+        )
     ]
     return _Answers(replies, trained.cpu_seconds.tolist())
 
@@ -186,6 +197,14 @@ def _evaluate(arrivals: Sequence[Arrival]) -> _Answers:
         for (message, site), order, result in zip(arrivals, orders, results, strict=True)
     ]
     return _Answers(replies, [float(len(site.rows.test)) for _, site in arrivals])
+
+
+_TOGETHER = {
+    messages.TRAIN: _train,
+    messages.TRAIN_TELLING: _train_telling,
+    messages.EVALUATE: _evaluate,
+}
+"""What is answered together, by kind."""
 
 
 def _parameters(arrivals: Sequence[Arrival]) -> Parameters:

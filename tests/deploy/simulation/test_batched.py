@@ -1,5 +1,7 @@
 """What is answered together equals what the ClientApp answers one by one."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -10,7 +12,7 @@ from client_app.training import engine
 from client_app.training.engine import Lesson
 from common import messages, models
 from common.config import Settings
-from common.messages import EvaluateReport, Order, TrainReport
+from common.messages import EvaluateReport, Order, TellingReport, TrainReport
 from deploy.simulation import answering, batched
 
 pytestmark = pytest.mark.usefixtures("task_identity")
@@ -48,17 +50,15 @@ def asked(kind, seeds=(0,) * 6, settings=SETTINGS):
     ]
 
 
-def test_training_together_gives_the_bits_of_training_alone():
-    together = batched.answer(asked("train"), contexts())
-    for reply, message, context in zip(together, asked("train"), contexts(), strict=True):
+@pytest.mark.parametrize(
+    ("kind", "report"), [(messages.TRAIN, TrainReport), (messages.TRAIN_TELLING, TellingReport)]
+)
+def test_training_together_gives_the_bits_of_training_alone(kind, report):
+    together = batched.answer(asked(kind), contexts())
+    for reply, message, context in zip(together, asked(kind), contexts(), strict=True):
         alone = app(message, context)
-        a, b = TrainReport.decode(reply.content), TrainReport.decode(alone.content)
-        assert (a.site, a.num_examples, a.loss, a.model) == (
-            b.site,
-            b.num_examples,
-            b.loss,
-            b.model,
-        )
+        a, b = report.decode(reply.content), report.decode(alone.content)
+        assert replace(a, seconds=b.seconds) == b
         mine, its = (messages.arrays_of(r.content) for r in (reply, alone))
         assert list(mine) == list(its)
         assert all(mine[name].data == its[name].data for name in its)
@@ -167,3 +167,4 @@ def test_units_hold_every_message_once_in_order_and_follow_from_their_number(cou
     together = answering.units(range(count), "train", side_by_side)
     assert [message for unit in together for message in unit] == list(range(count))
     assert len(together) == -(-count // 32)
+    assert answering.units(range(count), messages.TRAIN_TELLING, side_by_side) == together
