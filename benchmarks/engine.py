@@ -55,6 +55,7 @@ class Workload:
 _W1_FLOPS = 2 * (3 * (64 * 800 * 64 + 1024 * 128 + 1280) + 2 * 32 * 25 * 576)
 WORKLOADS = {
     "W1": Workload("fama-cnn", (1, 28, 28), 10, 600, 100, 10, 32, 1, _W1_FLOPS),
+    "W1b": Workload("fama-cnn", (1, 28, 28), 10, 600, 100, 10, 10, 1, _W1_FLOPS),
     "W1s": Workload("fama-cnn-small", (1, 28, 28), 10, 600, 100, 10, 32, 1),
     "W2": Workload("pereira-mlp", (1, 28, 28), 10, 600, 100, 10, 64, 10),
     "W3": Workload("mlp", (12,), 6, 5000, 24, 24, 64, 1),

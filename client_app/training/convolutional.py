@@ -133,7 +133,8 @@ class ConvolutionalSgd:
     ) -> None:
         self._settings = settings
         self._steps = steps
-        self._layers, self._places, size = _laid_out(shape, steps)
+        self._layers, self._places, size = _laid_out(shape, steps, settings.batch_size)
+        self._whole, _, _ = _laid_out(shape, steps, steps.lanes)
         self.values = np.empty(len(self._places), np.float32)
         self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
@@ -142,8 +143,11 @@ class ConvolutionalSgd:
         self._momenta = np.zeros(2 * size, np.float32)
         self._rule = OPTIMIZERS.named(settings.optimizer).by_hand
         assert self._rule is not None
-        space = steps.space(len(self._layers), self._layers, settings.batch_size)
-        self._space = compiler.memory_for(space, steps.lanes)
+        # Two, for what lies around an image in one could be an image in the other.
+        self._space, self._logits_space = (
+            compiler.memory_for(steps.space(len(layers), layers, rows), steps.lanes)
+            for layers, rows in ((self._layers, settings.batch_size), (self._whole, steps.lanes))
+        )
 
     def train(
         self,
@@ -211,25 +215,30 @@ class ConvolutionalSgd:
     def logits(self, inputs: Floats) -> Floats:
         """Return the logits (n, classes) of inputs (n, channels, height, width)."""
         self._values[self._places] = self.values
-        found = np.empty((len(inputs), self._layers[-1, -1]), np.float32)
+        found = np.empty((len(inputs), self._whole[-1, -1]), np.float32)
         self._steps.logits(
-            len(self._layers),
-            self._layers,
+            len(self._whole),
+            self._whole,
             inputs,
             np.arange(len(inputs)),
             len(inputs),
-            self._settings.batch_size,
             self._values,
-            self._space,
+            self._logits_space,
             found,
         )
         return found
 
 
 def _laid_out(
-    shape: ConvolutionalShape, steps: ConvolutionalSteps
+    shape: ConvolutionalShape, steps: ConvolutionalSteps, batch: int
 ) -> tuple[NDArray[np.int32], NDArray[np.int64], int]:
-    """Return the layers as the steps take them, each parameter's place there, and their number."""
+    """Return the layers as the steps take them, each parameter's place there, and their number.
+
+    Args:
+        shape: of the network.
+        steps: as compiled.
+        batch: samples, which decide how images are parted.
+    """
     layers, places, size = [], [], 0
     in_blocks, in_block = 1, shape[0].in_channels
     for layer in shape:
@@ -242,16 +251,58 @@ def _laid_out(
         size += in_blocks * in_block * out_blocks * out_block * layer.height * layer.width
         places.append(size + np.arange(layer.out_channels))
         size += out_blocks * out_block
-        padded = (layer.in_height + 2 * layer.padding, layer.in_width + 2 * layer.padding)
+        image = (layer.in_height + 2 * layer.padding, layer.in_width + 2 * layer.padding)
+        down, across = _tiles(layer, batch, steps.lanes)
+        tile = image if down * across == 1 else _tile_size(layer, down, across)
         layers.append(
             (
-                *(in_blocks, in_block, *padded),
-                *(layer.padding, layer.height, layer.width, 1 + layer.pools),
+                *(in_blocks, in_block, *tile),
+                *(layer.padding if tile == image else 0, layer.height, layer.width),
+                *(1 + layer.pools, down, across, *image, layer.padding),
                 *(out_blocks, out_block, layer.out_channels),
             )
         )
         in_blocks, in_block = out_blocks, out_block
     return np.array(layers, np.int32), np.concatenate(places), size
+
+
+def tilings(layer: Convolution) -> list[tuple[int, int]]:
+    """Return all ways, down and across, to part a layer's images into tiles of one size."""
+    return [
+        (down, across)
+        for down in range(1, layer.out_height + 1)
+        for across in range(1, layer.out_width + 1)
+        if layer.out_height % down == 0 and layer.out_width % across == 0
+    ]
+
+
+def _tile_size(layer: Convolution, down: int, across: int) -> tuple[int, int]:
+    """Return rows and columns of what goes into one of an image's tiles."""
+    pool = 1 + layer.pools
+    return (
+        layer.out_height // down * pool + layer.height - 1,
+        layer.out_width // across * pool + layer.width - 1,
+    )
+
+
+def _tiles(layer: Convolution, batch: int, lanes: int) -> tuple[int, int]:
+    """Return into how many tiles, down and across, an image is parted to fill the lanes.
+
+    A batch of 10 has samples for 10 of 16 lanes, or for all where each sample is 8 tiles. What
+    that saves is held against carrying tiles to and from images, a number at a time.
+    """
+
+    def cost(down: int, across: int) -> float:
+        tiles = batch * down * across
+        filled = tiles / (-(-tiles // lanes) * lanes)
+        if down * across == 1:
+            return 1 / filled
+        height, width = _tile_size(layer, down, across)
+        sums = layer.height * layer.width * layer.out_channels * (1 + layer.pools) ** 2
+        outputs = layer.out_height * layer.out_width / (down * across)
+        return (1 + lanes * height * width / (sums * outputs)) / filled
+
+    return min(tilings(layer), key=lambda way: cost(*way))
 
 
 def require_compiler(settings: Settings) -> None:

@@ -1,9 +1,10 @@
 """Steps of :mod:`client_app.training.convolutional` in C: one call is an epoch of a client.
 
-A vector holds one number of each of 16 samples (8 where the processor's vectors are short), so that
-every sum is taken sample by sample in one order, wherever in an image it is: equal patches give
-equal numbers, and of equal numbers max-pooling takes the first, as torch does. Dense layers are
-convolutions as large as what goes into them.
+A vector holds one number of each of 16 samples (8 where the processor's vectors are short), or of
+16 tiles of their images where a batch has too few samples, so that every sum is taken lane by lane
+in one order, wherever in an image it is: equal patches give equal numbers, and of equal numbers
+max-pooling takes the first, as torch does. Dense layers are convolutions as large as what goes into
+them.
 """
 
 import ctypes
@@ -29,6 +30,9 @@ _SOURCE = r"""
 #include <pmmintrin.h>
 #endif
 #ifdef __AVX512F__
+#include <immintrin.h>
+#endif
+#ifdef __AVX512F__
 enum { MOST_CHANNELS = 16, MOST_TAPS = 5 };
 #else
 enum { MOST_CHANNELS = 12, MOST_TAPS = 2 };
@@ -44,17 +48,24 @@ enum { MOST_LAYERS = 64 };
     default: call(MOST_CHANNELS); \
     }
 
-/* Channels come in blocks: an image is [block][row][column][channel of the block], each a vec. */
+/* A lane has a tile of a sample's image, or all of it: what makes some rows and columns of the
+   layer's outputs. Channels come in blocks: a tile is [block][row][column][channel of the block],
+   each a vec. */
 typedef struct {
-    int32_t in_blocks, in_block, height, width; /* of what goes in, with the padding */
+    int32_t in_blocks, in_block, height, width; /* of what goes into a tile, with the padding */
     int32_t pad, tall, wide, pool;              /* the filters' size; pool is 1 or 2 */
+    int32_t down, across;                       /* an image's tiles; those of several: pad is 0 */
+    int32_t image_height, image_width, margin;  /* with the padding, and that */
     int32_t out_blocks, out_block, outputs;     /* outputs: without what fills the last block */
 } layer;
 
-/* A layer's numbers. Images of all groups of LANES samples follow each other; the weights are
+/* A layer's numbers. Tiles of all groups of LANES follow each other; the weights are
    [out block][in block][row][column][in channel][out channel]. */
 typedef struct {
+    float *images, *image_deltas; /* of what goes in, with the padding, where it comes or goes by
+                                     tiles: [sample][block][row][column][channel] */
     vec *in, *in_delta;  /* the second without padding */
+    vec *out, *picked;   /* where tiles come next; the second are deltas of one group */
     vec *out_delta;      /* before pooling */
     vec *tile_delta;     /* of some channels */
     ivec *winner;        /* which of the four places in a window was the largest */
@@ -76,6 +87,118 @@ static int64_t out_size(const layer *l) {
 static int64_t delta_size(const layer *l) { return out_size(l) * l->pool * l->pool; }
 static int64_t weights_of(const layer *l) {
     return (int64_t)l->in_blocks * l->in_block * l->out_blocks * l->out_block * l->tall * l->wide;
+}
+
+static int64_t tiles_of(const layer *l) { return (int64_t)l->down * l->across; }
+static int groups_of(const layer *l, int samples) {
+    return (int)((samples * tiles_of(l) + LANES - 1) / LANES);
+}
+static int64_t image_size(const layer *l) {
+    return (int64_t)l->in_blocks * l->in_block * l->image_height * l->image_width;
+}
+
+/* Whether what one layer makes goes lane by lane into the next. */
+static int is_direct(const layer *l, const layer *next) {
+    return tiles_of(l) == 1 && tiles_of(next) == 1;
+}
+
+/* Blocks of channels in images, and a tile's part of them: from `inset` on, `scale` pixels for each
+   of the layer's outputs above it and before it. */
+typedef struct {
+    float *images;
+    int64_t blocks, channels, height, width; /* the last two of an image */
+    int64_t tile_height, tile_width, inset, scale;
+} patches;
+
+enum { TAKE, PUT, ADD };
+
+#ifdef __AVX512F__
+INLINE vec any_place(const float *from) {
+    vec found;
+    memcpy(&found, from, sizeof found);
+    return found;
+}
+
+/* Sixteen vectors of sixteen numbers, rows to columns. */
+INLINE void transpose(vec *v) {
+    __m512 a[16], b[16];
+    UNROLL for (int i = 0; i < 16; i += 2) { /* pairs of numbers */
+        a[i] = _mm512_unpacklo_ps((__m512)v[i], (__m512)v[i + 1]);
+        a[i + 1] = _mm512_unpackhi_ps((__m512)v[i], (__m512)v[i + 1]);
+    }
+    UNROLL for (int i = 0; i < 16; i += 4) /* fours */
+        UNROLL for (int j = 0; j < 2; j++) {
+            __m512d one = (__m512d)a[i + j], two = (__m512d)a[i + j + 2];
+            b[i + 2 * j] = (__m512)_mm512_unpacklo_pd(one, two);
+            b[i + 2 * j + 1] = (__m512)_mm512_unpackhi_pd(one, two);
+        }
+    UNROLL for (int i = 0; i < 16; i += 8) /* eights */
+        UNROLL for (int j = 0; j < 4; j++) {
+            a[i + j] = _mm512_shuffle_f32x4(b[i + j], b[i + j + 4], 0x88);
+            a[i + j + 4] = _mm512_shuffle_f32x4(b[i + j], b[i + j + 4], 0xdd);
+        }
+    UNROLL for (int j = 0; j < 8; j++) {
+        v[j] = (vec)_mm512_shuffle_f32x4(a[j], a[j + 8], 0x88);
+        v[j + 8] = (vec)_mm512_shuffle_f32x4(a[j], a[j + 8], 0xdd);
+    }
+}
+#endif
+
+/* Tiles of a group of lanes from images, into them, or onto what is there. */
+INLINE void carry(const int HOW, const layer *l, int samples, int group, vec *lanes, patches p) {
+    int64_t run = p.tile_width * p.channels, row = p.width * p.channels;
+    int64_t left = samples * tiles_of(l) - (int64_t)group * LANES;
+    int there = left < LANES ? (int)left : LANES;
+    float *images[LANES];
+    for (int lane = 0; lane < there; lane++) {
+        int64_t tile = (int64_t)group * LANES + lane, place = tile % tiles_of(l);
+        int64_t top = place / l->across * rows_of(l) * p.scale + p.inset;
+        int64_t from = place % l->across * columns_of(l) * p.scale + p.inset;
+        images[lane] = p.images + (tile / tiles_of(l) * p.blocks * p.height + top) * row +
+                       from * p.channels;
+    }
+    for (int64_t b = 0; b < p.blocks; b++)
+        for (int64_t y = 0; y < p.tile_height; y++, lanes += run) {
+            int64_t from = (b * p.height + y) * row, done = 0;
+            if (HOW == TAKE && there < LANES) memset(lanes, 0, sizeof(vec) * run);
+#ifdef __AVX512F__
+            for (; there == LANES && done + LANES <= run; done += LANES) {
+                vec part[LANES], other;
+                UNROLL for (int k = 0; k < LANES; k++)
+                    part[k] = HOW == TAKE ? any_place(images[k] + from + done) : lanes[done + k];
+                transpose(part);
+                UNROLL for (int k = 0; k < LANES; k++) {
+                    float *line = images[k] + from + done;
+                    if (HOW == TAKE) {
+                        lanes[done + k] = part[k];
+                        continue;
+                    }
+                    other = HOW == ADD ? any_place(line) + part[k] : part[k];
+                    memcpy(line, &other, sizeof other);
+                }
+            }
+#endif
+            for (int lane = 0; lane < there; lane++) {
+                float *line = images[lane] + from, *to = (float *)lanes + lane;
+                for (int64_t i = done; i < run; i++) {
+                    if (HOW == TAKE) to[i * LANES] = line[i];
+                    else if (HOW == PUT) line[i] = to[i * LANES];
+                    else line[i] += to[i * LANES];
+                }
+            }
+        }
+}
+
+/* What goes into a layer, as images and within the padding of each tile. */
+static patches inputs_of(const layer *l, float *images, int pad) {
+    return (patches){images, l->in_blocks, l->in_block, l->image_height, l->image_width,
+                     l->height - 2 * pad, l->width - 2 * pad, pad, l->pool};
+}
+
+/* What a layer makes, where the next one has it as images. */
+static patches outputs_of(const layer *l, const layer *next, float *images) {
+    return (patches){images, next->in_blocks, next->in_block, next->image_height,
+                     next->image_width, rows_of(l), columns_of(l), next->margin, 1};
 }
 
 INLINE vec either(ivec mask, vec yes, vec no) {
@@ -140,12 +263,15 @@ INLINE void forward_block(const int OUT, const int POOL, const layer *l, const r
         }
 }
 
-/* Fills what goes into the next layer, within its padding; of the last layer, the logits. */
+/* Fills what goes into the next layer, within its padding, or its images; of the last layer, the
+   logits. */
 static void forward(const layer *l, const room *r, const layer *next, vec *above, int group) {
     int64_t columns = columns_of(l), plane = rows_of(l) * columns * l->out_block;
     int64_t out_width = columns, out_plane = plane, inset = 0;
     vec *out = above + group * out_size(l);
-    if (next) {
+    if (next && !is_direct(l, next)) {
+        out = r->out + group * out_size(l);
+    } else if (next) {
         out = above + group * in_size(next);
         out_width = next->width;
         out_plane = (int64_t)next->height * next->width * l->out_block;
@@ -164,18 +290,26 @@ static void forward(const layer *l, const room *r, const layer *next, vec *above
 }
 
 /* out_delta of a layer from in_delta of the next: back through ReLU and pooling. */
-static void spread(const layer *l, const room *r, const layer *next, const room *above, int group) {
+static void spread(const layer *l, const room *r, const layer *next, const room *above, int samples,
+                   int group) {
     int64_t rows = rows_of(l), columns = columns_of(l), wide = columns * l->pool;
     const vec *delta = above->in_delta + group * out_size(l);
     const vec *value = above->in + group * in_size(next);
+    int64_t pad = next->pad, value_height = next->height, value_width = next->width;
+    if (!is_direct(l, next)) {
+        carry(TAKE, l, samples, group, r->picked, outputs_of(l, next, above->image_deltas));
+        delta = r->picked;
+        value = r->out + group * out_size(l);
+        pad = 0, value_height = rows, value_width = columns;
+    }
     const ivec *winner = r->winner + group * out_size(l);
     vec *to = r->out_delta + group * delta_size(l);
     for (int64_t b = 0; b < l->out_blocks; b++)
         for (int64_t y = 0; y < rows; y++)
             for (int64_t x = 0; x < columns; x++) {
                 int64_t at = ((b * rows + y) * columns + x) * l->out_block;
-                int64_t row = b * next->height + next->pad + y;
-                const vec *seen = value + (row * next->width + next->pad + x) * l->out_block;
+                int64_t row = b * value_height + pad + y;
+                const vec *seen = value + (row * value_width + pad + x) * l->out_block;
                 for (int w = 0; w < l->pool * l->pool; w++) {
                     int64_t line = (b * rows + y) * l->pool + w / 2;
                     vec *place = to + (line * wide + x * l->pool + w % 2) * l->out_block;
@@ -424,6 +558,35 @@ static void load(const layer *l, const float *inputs, const int64_t *batch, int 
     }
 }
 
+/* Samples as images, within the padding. */
+static void load_images(const layer *l, const float *inputs, const int64_t *batch, int samples,
+                        float *to) {
+    int64_t channels = l->in_block, width = l->image_width;
+    int64_t inner_height = l->image_height - 2 * l->margin, inner_width = width - 2 * l->margin;
+    for (int i = 0; i < samples; i++, to += image_size(l)) {
+        const float *from = inputs + batch[i] * channels * inner_height * inner_width;
+        for (int64_t c = 0; c < channels; c++)
+            for (int64_t y = 0; y < inner_height; y++)
+                for (int64_t x = 0; x < inner_width; x++)
+                    to[((y + l->margin) * width + l->margin + x) * channels + c] = *from++;
+    }
+}
+
+/* One layer of a batch, for a group of its tiles. */
+static void pass(int layers, const layer *l, const room *r, int i, const float *inputs,
+                 const int64_t *batch, int samples, int g) {
+    const layer *own = l + i, *next = i + 1 < layers ? own + 1 : 0;
+    if (i == 0 && tiles_of(own) == 1)
+        load(own, inputs, batch + g * LANES, samples - g * LANES, r->in + g * in_size(own));
+    if (i == 0 && tiles_of(own) > 1 && g == 0) load_images(own, inputs, batch, samples, r->images);
+    if (i == 0 ? tiles_of(own) > 1 : !is_direct(own - 1, own))
+        carry(TAKE, own, samples, g, r[i].in + g * in_size(own), inputs_of(own, r[i].images, 0));
+    forward(own, r + i, next, r[i + 1].in, g);
+    if (next && !is_direct(own, next))
+        carry(PUT, own, samples, g, r[i].out + g * out_size(own),
+              outputs_of(own, next, r[i + 1].images));
+}
+
 static double loss_of(const layer *l, const vec *logits, const int64_t *labels,
                       const int64_t *batch, int size, float share, vec *delta) {
     double loss = 0;
@@ -439,11 +602,19 @@ static char *take(char *at, int64_t vectors, void *pointer) {
     return at + sizeof(vec) * vectors;
 }
 
-/* Lays the rooms out in `space`, the logits last; returns the end. */
-static char *furnish(int layers, const layer *l, int groups, char *space, float *values,
+/* Lays the rooms for so many samples out in `space`, the logits last; returns the end. */
+static char *furnish(int layers, const layer *l, int samples, char *space, float *values,
                      float *gradients, room *r) {
     for (int i = 0; i < layers; i++, l++, r++) {
         int64_t weights = weights_of(l), biases = l->out_blocks * l->out_block;
+        int64_t groups = groups_of(l, samples), numbers = samples * image_size(l);
+        int comes = i ? !is_direct(l - 1, l) : tiles_of(l) > 1;
+        int goes = i + 1 < layers && !is_direct(l, l + 1);
+        int64_t images = comes ? (numbers + LANES - 1) / LANES : 0;
+        space = take(space, images, &r->images);
+        space = take(space, i ? images : 0, &r->image_deltas);
+        space = take(space, goes ? groups * out_size(l) : 0, &r->out);
+        space = take(space, goes ? out_size(l) : 0, &r->picked);
         space = take(space, groups * in_size(l), &r->in);
         space = take(space, groups * in_size(l), &r->in_delta);
         space = take(space, groups * delta_size(l), &r->out_delta);
@@ -457,7 +628,7 @@ static char *furnish(int layers, const layer *l, int groups, char *space, float 
         values += weights + biases;
         gradients += weights + biases;
     }
-    return take(space, groups * out_size(l - 1), &r->in);
+    return take(space, groups_of(l - 1, samples) * out_size(l - 1), &r->in);
 }
 
 /* A step: `strength` times the way from the anchor and `push` times the anchor are added to each
@@ -489,20 +660,18 @@ int coterie_most_channels(void) { return MOST_CHANNELS; }
 /* Bytes of the space below. */
 int64_t coterie_space(int layers, const layer *l, int most) {
     room rooms[MOST_LAYERS + 1];
-    return furnish(layers, l, (most + LANES - 1) / LANES, 0, 0, 0, rooms) - (char *)0;
+    return furnish(layers, l, most, 0, 0, 0, rooms) - (char *)0;
 }
 
-/* The logits (rows, outputs) of the rows whose positions are given. */
+/* The logits (rows, outputs) of the rows whose positions are given; of layers without tiles. */
 void coterie_logits(int layers, const layer *l, const float *inputs, const int64_t *positions,
-                    int64_t rows, int most, float *values, char *space, float *logits) {
+                    int64_t rows, float *values, char *space, float *logits) {
     room r[MOST_LAYERS + 1];
     const layer *last = l + layers - 1;
-    furnish(layers, l, (most + LANES - 1) / LANES, space, values, values, r);
+    furnish(layers, l, LANES, space, values, values, r);
     for (int64_t at = 0; at < rows; at += LANES) {
         int size = rows - at < LANES ? (int)(rows - at) : LANES;
-        load(l, inputs, positions + at, size, r[0].in);
-        for (int i = 0; i < layers; i++)
-            forward(l + i, r + i, i + 1 < layers ? l + i + 1 : 0, r[i + 1].in, 0);
+        for (int i = 0; i < layers; i++) pass(layers, l, r, i, inputs, positions + at, size, 0);
         const float *found = (const float *)r[layers].in;
         for (int i = 0; i < size; i++)
             for (int j = 0; j < last->outputs; j++) *logits++ = found[j * LANES + i];
@@ -523,28 +692,40 @@ double coterie_convolve(int layers, const layer *l, const float *inputs, const i
     room r[MOST_LAYERS + 1];
     double total_loss = 0;
     unsigned before = flush_to_zero();
-    furnish(layers, l, (most + LANES - 1) / LANES, space, values, gradients, r);
+    const layer *last = l + layers - 1;
+    int tiled = 0;
+    for (int i = 0; i < layers; i++) tiled |= tiles_of(l + i) > 1;
+    furnish(layers, l, most, space, values, gradients, r);
     for (int64_t step = 0, at = 0; at < rows; at = ++step / repeats * most) {
-        int size = rows - at < most ? (int)(rows - at) : most, groups = (size + LANES - 1) / LANES;
+        int size = rows - at < most ? (int)(rows - at) : most, groups = groups_of(last, size);
+        const int64_t *batch = order + at;
         double loss = 0;
+        for (int i = 0; tiled && i < layers; i++)
+            for (int g = 0; g < groups_of(l + i, size); g++)
+                pass(layers, l, r, i, inputs, batch, size, g);
         for (int g = 0; g < groups; g++) {
-            const int64_t *batch = order + at + g * LANES;
-            load(l, inputs, batch, size - g * LANES, r[0].in + g * in_size(l));
-            for (int i = 0; i < layers; i++)
-                forward(l + i, r + i, i + 1 < layers ? l + i + 1 : 0, r[i + 1].in, g);
-            const layer *last = l + layers - 1;
-            loss += loss_of(last, r[layers].in + g * out_size(last), labels, batch,
+            /* a group after the other: its images stay near */
+            for (int i = 0; !tiled && i < layers; i++)
+                pass(layers, l, r, i, inputs, batch, size, g);
+            loss += loss_of(last, r[layers].in + g * out_size(last), labels, batch + g * LANES,
                             size - g * LANES, 1.0f / size,
                             r[layers - 1].out_delta + g * out_size(last));
         }
         if (step % repeats == 0) total_loss += loss;
         for (int i = layers - 1; i >= 0; i--) {
-            for (int g = 0; g < groups && i + 1 < layers; g++)
-                spread(l + i, r + i, l + i + 1, r + i + 1, g);
-            by_parameters(l + i, r + i, groups);
+            const layer *own = l + i;
+            int mine = groups_of(own, size);
+            for (int g = 0; g < mine && i + 1 < layers; g++)
+                spread(own, r + i, own + 1, r + i + 1, size, g);
+            by_parameters(own, r + i, mine);
             if (i == 0) break;
-            turn(l + i, r + i);
-            backward(l + i, r + i, groups);
+            turn(own, r + i);
+            backward(own, r + i, mine);
+            if (is_direct(own - 1, own)) continue;
+            memset(r[i].image_deltas, 0, sizeof(float) * size * image_size(own));
+            for (int g = 0; g < mine; g++)
+                carry(ADD, own, size, g, r[i].in_delta + g * inner_block(own) * own->in_blocks,
+                      inputs_of(own, r[i].image_deltas, own->pad));
         }
         adaptive by = in_step(adam, taken + step + 1, learning_rate, decay);
         for (int64_t i = 0, from = 0; from < parameters; i++) {
@@ -572,7 +753,7 @@ _CONVOLVE = [
     *(ctypes.c_int, ctypes.c_int64),
 ]
 _LOGITS = [
-    *(ctypes.c_int, _LAYERS, _FLOATS, _INTS, ctypes.c_int64, ctypes.c_int),
+    *(ctypes.c_int, _LAYERS, _FLOATS, _INTS, ctypes.c_int64),
     *(_FLOATS, array_of(np.uint8), _FLOATS),
 ]
 _BLOCKS = 4, 8, 10, 12, 16

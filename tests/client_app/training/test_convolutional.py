@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn import functional
 
 from client_app.site import open_site
-from client_app.training import compiler, convolutional_c, engine
+from client_app.training import compiler, convolutional, convolutional_c, engine
 from client_app.training.compiler import CannotCompileError
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.engine import Lesson
@@ -131,6 +131,35 @@ def test_a_step_moves_against_the_gradient_in_float64(steps, **network):
     assume(check_a_step(steps, **network))
 
 
+@hypothesis_settings(max_examples=60, deadline=None)
+@given(**NETWORKS)
+def test_so_it_does_whatever_tiles_the_images_are_parted_into(steps, **network):
+    network["padding"] = min(network["padding"], network["kernel"] - 1)
+    ways = np.random.default_rng(network["seed"])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            convolutional, "_tiles", lambda layer, *_: ways.choice(convolutional.tilings(layer))
+        )
+        assume(check_a_step(steps, **network))
+
+
+def test_images_are_parted_where_a_batch_would_leave_lanes_empty():
+    """Of fama-cnn: 32 and 64 channels of 12 x 12 and 4 x 4 after pooling."""
+    first, second, hidden, output = convolutional_shape(
+        models.blank("fama-cnn", (1, 28, 28), 10), (1, 28, 28)
+    )
+    for batch in (16, 32, 64, 160):
+        for layer in (first, second, hidden, output):
+            assert convolutional._tiles(layer, batch, 16) == (1, 1)
+    for layer in (hidden, output):
+        assert convolutional._tiles(layer, 10, 16) == (1, 1)
+    for batch in (1, 2, 10, 20):
+        down, across = convolutional._tiles(second, batch, 16)
+        filled = batch * down * across
+        assert filled % 16 == 0  # what 16 places of each image allow
+        assert (down * across) in (4, 8, 16)
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -147,7 +176,8 @@ def test_processors_with_shorter_vectors_take_the_same_steps(steps, flags, monke
     assert short.lanes == 8 < steps.lanes
     for channels in ((5,), (10, 20), (12, 16)):
         for kernel in (1, 3, 5):
-            assert check_a_step(short, 2, channels, (7,), 6, kernel, 0, (3, 4), 19, 0)
+            for batch in (5, 19):
+                assert check_a_step(short, 2, channels, (7,), 6, kernel, 0, (3, 4), batch, 0)
 
 
 # Of first models whose trainings of 20 rows come near no tie, which rounding would decide: see
