@@ -172,9 +172,10 @@ class ConvolutionalSgd:
         """
         settings = self._settings
         self._momenta.fill(0)
-        self._values[self._places] = self.values
+        self._lay_out_values()
         if pull is not None:
             np.concatenate([value.reshape(-1) for value in pull.anchor.values()], out=self.anchor)
+            self._anchor.fill(0)
             self._anchor[self._places] = self.anchor
         total = 0.0
         if frozen is None:
@@ -214,7 +215,7 @@ class ConvolutionalSgd:
 
     def logits(self, inputs: Floats) -> Floats:
         """Return the logits (n, classes) of inputs (n, channels, height, width)."""
-        self._values[self._places] = self.values
+        self._lay_out_values()
         found = np.empty((len(inputs), self._whole[-1, -1]), np.float32)
         self._steps.logits(
             len(self._whole),
@@ -227,6 +228,11 @@ class ConvolutionalSgd:
             found,
         )
         return found
+
+    def _lay_out_values(self) -> None:
+        # What fills the blocks, too: NaN once a training diverged, and so all that came after.
+        self._values.fill(0)
+        self._values[self._places] = self.values
 
 
 def _laid_out(
@@ -289,7 +295,7 @@ def _tiles(layer: Convolution, batch: int, lanes: int) -> tuple[int, int]:
     """Return into how many tiles, down and across, an image is parted to fill the lanes.
 
     A batch of 10 has samples for 10 of 16 lanes, or for all where each sample is 8 tiles. What
-    that saves is held against carrying tiles to and from images, a number at a time.
+    that saves is held against carrying tiles to and from images, counted as a number at a time.
     """
 
     def cost(down: int, across: int) -> float:

@@ -31,8 +31,6 @@ _SOURCE = r"""
 #endif
 #ifdef __AVX512F__
 #include <immintrin.h>
-#endif
-#ifdef __AVX512F__
 enum { MOST_CHANNELS = 16, MOST_TAPS = 5 };
 #else
 enum { MOST_CHANNELS = 12, MOST_TAPS = 2 };
@@ -770,7 +768,7 @@ class ConvolutionalSteps:
     space: Callable[..., int]
     """``coterie_space`` above."""
     lanes: int
-    """Samples in a vector."""
+    """Numbers in a vector: of samples, or of tiles."""
     most_channels: int
 
     def blocks(self, channels: int) -> tuple[int, int]:

@@ -267,20 +267,26 @@ def test_of_equal_numbers_pooling_takes_the_first_as_torch_does(steps):
     np.testing.assert_allclose(before - after, gradients, atol=1e-6)
 
 
-def test_a_client_leaves_nothing_behind_for_the_next(steps):
+@pytest.mark.parametrize("batch", [4, 20])  # of 4 both convolutions have tiles
+@pytest.mark.parametrize("scale", [1, 1e30])  # the second diverges
+def test_a_client_leaves_nothing_behind_for_the_next(steps, batch, scale):
     network = network_of(1, (4, 5), (6,), 3, 3, 1, (9, 9))
     rng = np.random.default_rng(0)
     x = rng.normal(size=(50, 1, 9, 9)).astype(np.float32)
     y = rng.integers(0, 3, 50)
-    settings = Settings(**{"batch-size": 20, "local-epochs": 2})
+    settings = Settings(**{"batch-size": batch, "local-epochs": 2})
     sgd = ConvolutionalSgd(convolutional_shape(network, (1, 9, 9)), settings, steps)
+    anchor = Pull(models.parameters_of(network), 0.1)
     results = []
-    for rows in (np.arange(7), np.arange(50), np.arange(7)):
+    for inputs, rows in ((x, np.arange(7)), (scale * x, np.arange(50)), (x, np.arange(7))):
         sgd.values[:] = flat(network)
-        loss = sgd.train(x, y, rows, np.random.default_rng(0))
-        results.append((sgd.values.copy(), loss))
-    assert np.array_equal(results[0][0], results[2][0])
-    assert results[0][1] == results[2][1]
+        loss = sgd.train(inputs.astype(np.float32), y, rows, np.random.default_rng(0), anchor)
+        trained_values = sgd.values.copy()
+        sgd.values[:] = flat(network)
+        results.append((trained_values, loss, sgd.logits(x)))
+    assert np.isfinite(results[1][0]).all() == (scale == 1)
+    for first, last in zip(results[0], results[2], strict=True):
+        assert np.array_equal(first, last)
 
 
 def test_numbers_that_diverge_stay_visible(steps):
