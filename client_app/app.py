@@ -46,7 +46,7 @@ from common.messages import (
     TellingReport,
     TrainReport,
 )
-from common.objectives import Fitted, objective_of
+from common.objectives import Fitted, objective_of, split
 
 Handler = Callable[[Message, Site], Message]
 NodeHandler = Callable[[Message, Site, Context], Message]
@@ -200,7 +200,8 @@ def train(message: Message, site: Site) -> Message:
 def train_telling(message: Message, site: Site) -> Message:
     """Train as :func:`train`, and say how the model received did on the same rows before that."""
     require(site, "loss")
-    order, received = _task(message, site)
+    order = Order.decode(message.content)
+    received, _ = split(received_model(message.content, site, trains=True))
     before = personal.evaluate_on_training_rows(received, site, order)
     return _trained(message, site, before)
 

@@ -170,11 +170,13 @@ def test_who_asks_for_sums_of_few_gets_none(server):
 def test_who_asks_for_the_model_in_the_clear_gets_it_only_where_the_owner_lets_it(tmp_path):
     server = LyingSumServer(tmp_path, releases="masked-model")
     server.ask(messages.TRAIN, 0, Order(1, 1, 0), server.arrays)
+    server.ask(messages.TRAIN_TELLING, 0, Order(1, 1, 0), server.arrays)
     server.ask(messages.LOSS, 0, Order(1, 1, 0), server.arrays)
     server.ask(messages.LABEL_HISTOGRAM, 0, Order(1, 1, 0))
     assert_refused(
         server,
         "does not release 'model'",
+        "does not release 'loss'",
         "does not release 'loss'",
         "does not release 'label-histogram'",
     )

@@ -144,8 +144,9 @@ AFL = Composition(
         ),
         assumes="A loss that was large is large still, and there is most to learn where it is.",
         costs=(
-            "A pass over its rows for each site that trains, before it does; with secagg=true the "
-            "cohort is sent the model twice, to tell its loss and to train."
+            "A pass over its rows for each site that trains, before it does; with secagg=true or "
+            "update-privacy=local-dp the cohort is sent the model twice, to tell its loss and to "
+            "train."
         ),
         settings=("clients-per-round",),
         example="clients-per-round=5",
@@ -186,8 +187,9 @@ OORT = Composition(
         ),
         assumes="A loss that was large is large still; and sites differ in how long they take.",
         costs=(
-            "A pass over its rows for each site that trains, before it does; with secagg=true the "
-            "cohort is sent the model twice, to tell its losses and to train."
+            "A pass over its rows for each site that trains, before it does; with secagg=true or "
+            "update-privacy=local-dp the cohort is sent the model twice, to tell its losses and to "
+            "train."
         ),
         settings=("clients-per-round", "oort-row-seconds", "local-epochs", "link-rate"),
         example="clients-per-round=5",

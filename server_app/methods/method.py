@@ -42,7 +42,8 @@ class Method:
         """What the server must see of clients: what is asked of them and what selects them."""
         asked = self.asked.needs if self.asked else frozenset()
         rehearsals = {"rehearsals"} if self.select.rehearses else set()
-        return self.select.needs | asked | rehearsals
+        losses = {"losses"} if self.select.learns_losses else set()
+        return self.select.needs | asked | rehearsals | losses
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ class Memory:
     def losses(self, num_clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what each client last told of a model that it was to train, (n,) each.
 
-        Its mean loss and the root of its mean square (NaN: never told), and in which round (0).
+        Its mean loss and the root of its mean square, and in which round; NaN and 0: it was never
+        to train, and 0, 0 with a round: it never told anything usable.
         """
         self._make_room(num_clients)
         losses, rms_losses, rounds = self._losses.T.copy()
@@ -48,6 +49,15 @@ class Memory:
         """Remember how the model that a client was to train did on its training rows."""
         self._make_room(client + 1)
         self._losses[client] = loss, rms_loss, server_round
+
+    def told_nothing(self, client: int, server_round: int) -> None:
+        """Remember that a client told nothing usable: what is known of it stays, if only 0.
+
+        Or a site that always fails would be drawn again and again as one that is not known yet.
+        """
+        self._make_room(client + 1)
+        known = np.nan_to_num(self._losses[client, :2])
+        self._losses[client] = *known, server_round
 
     def _make_room(self, num_clients: int) -> None:
         more = max(0, num_clients - len(self._losses))

@@ -6,24 +6,30 @@ from collections.abc import Sequence
 
 from flwr.app import Message
 
+from common import messages
+
 log = logging.getLogger("coterie")
 
 __all__ = ["Waiting"]
 
 _SECONDS_BETWEEN = 10.0
-_KIND_IN_WORDS = {"train": "trained", "evaluate": "evaluated"}
+_KIND_IN_WORDS = {
+    messages.TRAIN: "trained",
+    messages.TRAIN_TELLING: "trained",
+    messages.EVALUATE: "evaluated",
+}
 
 
 class Waiting:
     """Says every ten seconds how many replies to some messages have come; nothing before.
 
     Args:
-        messages: of one exchange, all of one round and kind.
+        outgoing: of one exchange, all of one round and kind.
     """
 
-    def __init__(self, messages: Sequence[Message]) -> None:
-        self._asked = len(messages)
-        self._about = messages[0].metadata if messages else None
+    def __init__(self, outgoing: Sequence[Message]) -> None:
+        self._asked = len(outgoing)
+        self._about = outgoing[0].metadata if outgoing else None
         self._said = time.monotonic()
 
     def came(self, count: int) -> None:

@@ -60,7 +60,7 @@ class Active(Selection):
     Who never told a loss has the largest value known.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"sizes", "losses"})
+    needs: ClassVar[frozenset[str]] = frozenset({"sizes"})
     learns_losses: ClassVar[bool] = True
     size: int
 

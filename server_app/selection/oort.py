@@ -95,7 +95,7 @@ class _Pacer:
 class Oort(Selection):
     """``size`` clients: some never tried, the others by utility."""
 
-    needs: ClassVar[frozenset[str]] = frozenset({"sizes", "losses", "links"})
+    needs: ClassVar[frozenset[str]] = frozenset({"sizes", "links"})
     learns_losses: ClassVar[bool] = True
 
     def __init__(self, size: int, seconds_per_row: float) -> None:

@@ -17,11 +17,11 @@ class ToldLosses:
     """What each client last told of a model that it was sent to train, on its training rows."""
 
     losses: np.ndarray
-    """(n,) nats, mean; NaN: it never told."""
+    """(n,) nats, mean; NaN: it was never to train, 0: it never told anything usable."""
     rms_losses: np.ndarray
-    """(n,) nats, root of the mean of the rows' squared losses; NaN as above."""
+    """(n,) nats, root of the mean of the rows' squared losses; NaN and 0 as above."""
     rounds: np.ndarray
-    """(n,) int, from 1; 0: it never told."""
+    """(n,) int, from 1, of the last training; 0: there was none."""
 
 
 @dataclass(frozen=True)

@@ -132,7 +132,7 @@ class FederatedTraining(OneRound):
         """Play all rounds and write the run's record; :class:`RoundError` if one has no result."""
         began = time.perf_counter()
         self.summary()
-        if "losses" in self.method.select.needs:
+        if "losses" in self.method.needs:
             self.roster.require("loss", why=f"strategy={self.settings.strategy}")
         if tells_classes(self.settings):
             self.roster.require("label-histogram", why=f"metrics={self.settings.metrics}")

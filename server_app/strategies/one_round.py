@@ -74,7 +74,7 @@ class OneRound(OwnRounds):
             cohort = self.aggregator.weighed(self.method.select.choose(view, rng))
             self._memory.turns.took(cohort.clients)
         summed = self.settings.secagg and not self.needs_updates(attempt.round)
-        if summed and self.method.select.learns_losses:
+        if self.method.select.learns_losses and self._losses_come_apart(summed=summed):
             self._have_losses_told(attempt, cohort.clients)
         with self.meter.phase("train"):
             if summed:
@@ -160,7 +160,8 @@ class OneRound(OwnRounds):
         sent = self.aggregator.sent(self.models)
         template = messages.Template.of(sent[0])
         noisy = self.settings.update_privacy == "local-dp"
-        tells = phase == "train" and self.method.select.learns_losses
+        learns = phase == "train" and self.method.select.learns_losses
+        tells = learns and not self._losses_come_apart(summed=False)
         kind = messages.TRAIN_TELLING if tells else messages.TRAIN
         due = messages.TellingReport if tells else messages.TrainReport
         exchange = self._with_models(attempt, kind, sent, clients)
@@ -181,6 +182,8 @@ class OneRound(OwnRounds):
                 if isinstance(report, messages.TellingReport):
                     told = report.loss_before, report.rms_loss_before
                     self._memory.told(answer.client, *told, attempt.round)
+            elif tells:
+                self._memory.told_nothing(answer.client, attempt.round)
         return [answer.client for answer in answers]
 
     # Pieces of a round -------------------------------------------------------------------------
@@ -254,12 +257,22 @@ class OneRound(OwnRounds):
         view = replace(view, updates=self._remember([]))
         return view
 
+    def _losses_come_apart(self, *, summed: bool) -> bool:
+        """Return whether a cohort tells its losses before it trains, not with that.
+
+        Of a sum nobody tells anything, and no noise of an update covers a loss beside it.
+        """
+        return summed or self.settings.update_privacy == "local-dp"
+
     def _have_losses_told(self, attempt: Attempt, clients: np.ndarray) -> None:
-        """Ask a cohort for its losses before it trains, as of a sum nobody tells anything."""
+        """Ask a cohort for its losses before it trains."""
         losses, rms_losses = self._losses(attempt, self.models, clients)
-        for client in clients[np.isfinite(losses[clients])]:
-            told = float(losses[client]), float(rms_losses[client])
-            self._memory.told(int(client), *told, attempt.round)
+        for client in map(int, clients):
+            if np.isfinite(losses[client]):
+                told = float(losses[client]), float(rms_losses[client])
+                self._memory.told(client, *told, attempt.round)
+            else:
+                self._memory.told_nothing(client, attempt.round)
 
     def _losses(
         self, attempt: Attempt, models: list[dict[str, np.ndarray]], clients: np.ndarray

@@ -127,13 +127,21 @@ def test_arrays_in_another_order_are_trained_under_their_names():
         np.testing.assert_allclose(one[name], other[name], atol=1e-5)
 
 
-def test_a_site_that_refuses_is_named_and_its_neighbours_are_answered():
+@pytest.mark.parametrize(
+    ("kind", "releases", "kept"),
+    [
+        (messages.TRAIN, "label-histogram", "model"),
+        (messages.TRAIN_TELLING, "model", "loss"),
+        (messages.TRAIN_TELLING, "loss", "model"),
+    ],
+)
+def test_a_site_that_refuses_is_named_and_its_neighbours_are_answered(kind, releases, kept):
     unwilling = contexts()
-    unwilling[2].node_config["releases"] = "label-histogram"
-    assert batched.answer(asked("train"), unwilling) is None
-    replies = answering.answer(app, asked("train"), unwilling)
+    unwilling[2].node_config["releases"] = releases
+    assert batched.answer(asked(kind), unwilling) is None
+    replies = answering.answer(app, asked(kind), unwilling)
     assert [reply.has_error() for reply in replies] == [node == 2 for node in NODES]
-    assert "site-2: this site does not release 'model'" in replies[2].error.reason
+    assert f"site-2: this site does not release {kept!r}" in replies[2].error.reason
 
 
 def test_other_kinds_and_engine_loop_go_through_the_handlers(monkeypatch):

@@ -88,18 +88,17 @@ def test_late_site_is_described_placed_with_its_kind_and_trains(digits, tmp_path
 @pytest.mark.parametrize("strategy", ["balanced-cohort", "fed-cbs"])
 @pytest.mark.usefixtures("few_rows_at_any_epsilon")
 def test_late_site_is_left_out_where_products_were_taken_before(digits, tmp_path, strategy, caplog):
-    """Products are of every two sites, and taken once; who was there then comes and goes."""
+    """Products are of every two sites, and taken once; who was there then comes and goes.
+
+    All seven train: noise of products is drawn anew in every run, and decides among fewer.
+    """
     present = {LATE: range(3, 99), FIRST_B: [1, 3, 4]}
-    words = {"strategy": strategy, "clients-per-round": 6, "label-privacy": "two-party"}
+    words = {"strategy": strategy, "clients-per-round": 7, "label-privacy": "two-party"}
     folder, names = run(digits, tmp_path, present, **words)
     late, away = names[LATE - 2], names[FIRST_B - 2]
     trained = [line["trained"] for line in lines(folder)]
     assert not any(late in each for each in trained)
-    assert [away in each for each in trained] in (
-        [True, False, True, True],
-        [True, False, True, False],
-        [True, False, False, True],
-    )
+    assert [away in each for each in trained] == [True, False, True, True]
     assert late not in [site["site"] for site in read(folder, "sites.json")]
     said = f"{late} joined but is left out: label products were taken before"
     assert said in [record.message for record in caplog.records]

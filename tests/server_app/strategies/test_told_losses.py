@@ -127,8 +127,33 @@ def test_a_loss_that_is_no_number_is_refused_with_the_site_and_does_not_count(tm
     assert set(verdicts.values()) == {"ok"}
     _, state = checkpoint.latest(folder)
     told = state["strategy"]["losses"]
-    assert np.isnan(told[3, :2]).all()
-    assert told[:, 2].tolist() == [2, 2, 2, 0, 2]
+    assert told[3].tolist() == [0, 0, 2]  # tried in vain: drawn neither as a new site nor as a bad
+    assert (np.delete(told, 3, axis=0) > 0).all()
+
+
+@pytest.mark.parametrize("strategy", ["afl", "oort"])
+@pytest.mark.parametrize("objective", ["scaffold", "feddyn"])
+def test_what_an_objective_sends_beside_the_model_is_no_part_of_what_is_measured(
+    tmp_path, strategy, objective
+):
+    words = {"objective": objective, "momentum": 0, "num_server_rounds": 2}
+    folder = simulate(settings_of(tmp_path, strategy, **words))
+    trained = [line for line in lines(folder) if line["phase"] == "train"]
+    assert len(trained) == 6
+    assert all(line["loss_before"] > 0 for line in trained)
+
+
+def test_noise_on_updates_is_not_said_to_cover_losses(tmp_path):
+    """They are asked for by themselves then, and listed as what leaves in the clear."""
+    words = {"update_privacy": "local-dp", "update_epsilon": 50, "num_server_rounds": 2}
+    folder = simulate(settings_of(tmp_path, "afl", **words))
+    entries = json.loads((folder / "privacy.json").read_text())["releases"]
+    by_kind = {entry["kind"]: entry["mechanism"] for entry in entries}
+    assert by_kind[messages.LOSS] == "in the clear"
+    assert "Gaussian" in by_kind[messages.TRAIN]
+    assert messages.TRAIN_TELLING not in by_kind
+    _, state = checkpoint.latest(folder)
+    assert (state["strategy"]["losses"][:, 2] > 0).sum() >= 3
 
 
 def test_a_site_that_keeps_its_losses_is_named_before_round_1(tmp_path):
