@@ -116,26 +116,13 @@ _LINES = 12  # more could not be told apart
 [_HELD] = [column for column in COLUMNS if column.key == "held_accuracy"]
 
 
-def _pictures(
-    rows: Sequence[Row], grid: Grid, *, metered: bool
-) -> Iterable[tuple[str, str, str, Figure, bool, str]]:
-    """Yield name, title, caption, figure, whether it is wide, and what it shows in words."""
-    against = "rounds and energy" if metered else "rounds"
-    window = compare_plots.curve_window(rows, grid.window)
-    shown = rows if len(rows) <= _LINES else [row for row, _ in best_rows(rows, _HELD)]
-    yield (
-        "accuracy",
-        f"Accuracy against {against}",
-        "Mean over seeds"
-        + (" with a band of one standard deviation" if compare_plots.has_bands(shown) else "")
-        + (f" of the mean of {window} rounds" if window > 1 else "")
-        + ", as far as the runs of all seeds go; the higher and the further left, the better."
-        + (" Dotted: the target." if grid.target else "")
-        + (" Of a method with a swept setting, the value that held most." if shown != rows else ""),
-        compare_plots.accuracy_curves(rows, grid.target, window, shown),
-        True,
-        _in_words(rows, "accuracy"),
-    )
+_Drawn = tuple[str, str, str, Figure, bool, str]
+"""Name, title, caption, figure, whether it is wide, and what it shows in words."""
+
+
+def _pictures(rows: Sequence[Row], grid: Grid, *, metered: bool) -> Iterable[_Drawn]:
+    """Yield what is drawn of a scenario, in the page's order."""
+    yield _curves(rows, grid, metered=metered)
     for key in compare_plots.swept(rows):
         columns = _sweep_columns(rows, grid)
         yield (
@@ -146,34 +133,8 @@ def _pictures(
             True,
             _in_words(rows, *(column.key for column in columns)),
         )
-    if metered and len({run.num_parameters for row in rows for run in row.runs}) > 1:
-        yield (
-            "communication",
-            "Share of communication against model size",
-            "Mean over seeds with one standard deviation.",
-            compare_plots.communication_shares(rows),
-            True,
-            _in_words(rows, "communication_share"),
-        )
     if metered:
-        yield (
-            "energy",
-            "Energy of a run by phase",
-            "Mean over seeds with one standard deviation of the total; evaluation is not counted.",
-            compare_plots.energy_by_phase(rows),
-            False,
-            _in_words(rows, "pre_joules", "train_joules", "communication_joules"),
-        )
-    if metered and (levels := compare_plots.held_levels(rows)):
-        words = ", ".join(f"{100 * level:.0f} %" for level in levels)
-        yield (
-            "energy-by-accuracy",
-            "Energy until an accuracy was held, by phase",
-            "Mean over seeds; no bar where a run of the method did not hold the accuracy.",
-            compare_plots.energy_by_accuracy(rows, levels),
-            True,
-            f"A panel each for {words}.",
-        )
+        yield from _energy_pictures(rows)
     yield (
         "selection",
         "How often sites were selected",
@@ -190,6 +151,59 @@ def _pictures(
             compare_plots.cluster_sizes(grouped),
             False,
             "; ".join(f"{row.method} {_sizes(row)}" for row in grouped) + ".",
+        )
+
+
+def _curves(rows: Sequence[Row], grid: Grid, *, metered: bool) -> _Drawn:
+    window = compare_plots.curve_window(rows, grid.window)
+    shown = rows if len(rows) <= _LINES else [row for row, _ in best_rows(rows, _HELD)]
+    caption = "Mean over seeds"
+    if compare_plots.has_bands(shown):
+        caption += " with a band of one standard deviation"
+    if window > 1:
+        caption += f" of the mean of {window} rounds"
+    caption += ", as far as the runs of all seeds go; the higher and the further left, the better."
+    if grid.target:
+        caption += " Dotted: the target."
+    if len(shown) < len(rows):
+        caption += " Of a method with a swept setting, the value that held most."
+    return (
+        "accuracy",
+        f"Accuracy against {'rounds and energy' if metered else 'rounds'}",
+        caption,
+        compare_plots.accuracy_curves(rows, grid.target, window, shown),
+        True,
+        _in_words(rows, "accuracy"),
+    )
+
+
+def _energy_pictures(rows: Sequence[Row]) -> Iterable[_Drawn]:
+    if len({run.num_parameters for row in rows for run in row.runs}) > 1:
+        yield (
+            "communication",
+            "Share of communication against model size",
+            "Mean over seeds with one standard deviation.",
+            compare_plots.communication_shares(rows),
+            True,
+            _in_words(rows, "communication_share"),
+        )
+    yield (
+        "energy",
+        "Energy of a run by phase",
+        "Mean over seeds with one standard deviation of the total; evaluation is not counted.",
+        compare_plots.energy_by_phase(rows),
+        False,
+        _in_words(rows, "pre_joules", "train_joules", "communication_joules"),
+    )
+    if levels := compare_plots.held_levels(rows):
+        words = ", ".join(f"{100 * level:.0f} %" for level in levels)
+        yield (
+            "energy-by-accuracy",
+            "Energy until an accuracy was held, by phase",
+            "Mean over seeds; no bar where a run of the method did not hold the accuracy.",
+            compare_plots.energy_by_accuracy(rows, levels),
+            True,
+            f"A panel each for {words}.",
         )
 
 

@@ -33,7 +33,7 @@ _WINDOWS = 10  # of rounds: runs that long are drawn as running means, whose noi
 _BANDS = 6  # rows: more bands would hide the lines
 _NAMED_VALUES = 8  # of a swept setting: more names would run into each other
 
-Series = Callable[[Sequence[RunFigures], int], tuple[FloatArray, FloatArray]]
+Series = Callable[[Sequence[RunFigures]], tuple[FloatArray, FloatArray]]
 
 
 def _look(place: int, row: Row) -> dict[str, Any]:
@@ -67,14 +67,14 @@ def accuracy_curves(
     point is a mean of the ``window`` rounds up to it. Rows that are not ``shown`` keep their looks.
     """
     metered = any(common_joules(row.runs)[0].size for row in rows)
-    figure = Figure(figsize=(WIDE, 4.2 + _legend_inches(rows)), layout="constrained")
+    figure = Figure(figsize=(WIDE, 4.2 + _legend_inches(shown)), layout="constrained")
     axes = figure.subplots(1, 1 + metered, sharey=True, squeeze=False)[0]
-    _draw(axes[0], rows, common_rounds, target, window, shown)
+    _draw(axes[0], rows, shown, lambda runs: common_rounds(runs, window), target)
     axes[0].set_xlabel("round")
     axes[0].set_ylabel("accuracy (%)")
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     if metered:
-        _draw(axes[1], rows, common_joules, target, window, shown)
+        _draw(axes[1], rows, shown, lambda runs: common_joules(runs, window), target)
         axes[1].set_xlabel("energy of pre-processing, training and communication")
         axes[1].xaxis.set_major_formatter(FuncFormatter(lambda value, _: joules_in_words(value)))
     _legend(figure, axes[0], rows)
@@ -82,15 +82,10 @@ def accuracy_curves(
 
 
 def _draw(
-    axes: "Axes",
-    rows: Sequence[Row],
-    series: Series,
-    target: float,
-    window: int,
-    shown: Sequence[Row],
+    axes: "Axes", rows: Sequence[Row], shown: Sequence[Row], series: Series, target: float
 ) -> None:
     for place, row in enumerate(rows):
-        x, curves = series(row.runs, window)
+        x, curves = series(row.runs)
         if row not in shown or not x.size:
             continue
         look = _look(place, row)

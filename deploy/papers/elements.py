@@ -289,7 +289,7 @@ _ELHUSSEIN = Paper(
             experiment="scanners",
             quick=("--seeds", "1"),
             data="ixi-tiny",
-            elsewhere="its files are not handed on; with a copy of yours in FLamby's layout",
+            elsewhere="its files are not handed on; a copy in FLamby's layout makes it",
             hours=0.3,
             minutes=6,
         ),
