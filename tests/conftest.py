@@ -2,6 +2,7 @@
 
 import os
 import random
+import signal
 import sys
 from pathlib import Path
 
@@ -21,6 +22,11 @@ settings.load_profile("repeatable")
 
 # No test cuts the power, so none waits for the disk; those of a full or crashing disk say so.
 os.fsync = lambda descriptor: None
+
+# A shell's background ignores Ctrl-C, and so would every program that a test starts and interrupts:
+# what is handled here begins at its default in a new program, what is ignored stays so.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -55,9 +55,11 @@ def slow(test):
 def test_cohorts_come_from_different_clusters_of_labels(flower):
     said, status = run(flower, "flower-cohorts", strategy="krum")
     assert status == "finished:completed", said
-    rounds = re.findall(r"round \d: (site-\d), (site-\d) trained, accuracy (0\.\d+)", said)
-    assert len(rounds) == 5, said
-    assert float(rounds[-1][2]) > 0.15  # two sites of six, each with few classes
+    member = r"site-\d of cluster (\d)"
+    rounds = re.findall(rf"round \d: {member}, {member} trained, accuracy (0\.\d+)", said)
+    assert [sorted(clusters) for *clusters, _ in rounds] == 5 * [["0", "1"]], said
+    # Krum takes one site's model, and a site has few classes: right or not, the rounds do train it.
+    assert len({accuracy for *_, accuracy in rounds}) > 1, said
 
 
 @slow

@@ -181,21 +181,15 @@ def test_no_command_reports_to_flower_unless_told_to(said, found):
 @pytest.mark.slow
 def test_ctrl_c_prints_what_goes_on_with_the_run(tmp_path):
     words = ("num-server-rounds=100000", "num-clients=4", f"output-dir={tmp_path}", "workers=2")
-    # As in a terminal, also where the tests run in a shell's background, which ignores Ctrl-C:
-    # what is handled here begins at its default in a new program, what is ignored stays so.
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        playing = subprocess.Popen(
-            [*COMMAND, "simulate", *words],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env=ENVIRONMENT,
-            start_new_session=True,
-        )
-    finally:
-        signal.signal(signal.SIGINT, before)
+    playing = subprocess.Popen(
+        [*COMMAND, "simulate", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env=ENVIRONMENT,
+        start_new_session=True,
+    )
     for line in playing.stdout:
         if line.startswith("round   2"):
             break

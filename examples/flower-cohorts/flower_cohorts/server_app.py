@@ -20,5 +20,6 @@ def main(grid: Grid, context: Context) -> None:
     arrays = ArrayRecord(Net().state_dict())
     result = strategy.start(grid, arrays, num_rounds=context.run_config["num-server-rounds"])
     for number, sites in strategy.cohorts.items():
+        members = ", ".join(f"{site} of cluster {strategy.clusters[site]}" for site in sites)
         accuracy = result.evaluate_metrics_clientapp[number]["eval_acc"]
-        print(f"round {number}: {', '.join(sites)} trained, accuracy {accuracy:.3f}")
+        print(f"round {number}: {members} trained, accuracy {accuracy:.3f}")
