@@ -5,11 +5,14 @@ r"""Regularisation: the best strength of a pull by OT cost, FedProx, Ditto and p
 Five strengths of each, on synthetic pairs (three shifts) and on all pairs of the four hospitals of
 heart-disease. A pair's best strength is the one of highest accuracy, the mean over both sites and
 all seeds. Its logarithm is regressed on the cost, both standardised: the slope is then their
-correlation. What was measured is not measured again: the same command takes up what was cut.
+correlation. How well a best strength is known, and whether kinds of pairs or costs decide it, says
+a table of its own. What was measured is not measured again: the same command takes up what was cut.
 """
 
 import argparse
+import itertools
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +21,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from deploy.compare.findings import ClaimFinding
+from deploy.compare.paired import Difference
 from deploy.papers.experiment import experiment_parser, trend, write_page
 from deploy.papers.pairs import (
     HOSPITAL_PAIRS,
@@ -70,10 +74,32 @@ class SweptPair:
         """For a table."""
         return self.kind if self.kind == "none" else f"{self.kind} {self.size}"
 
-    def best(self, method: str) -> Trial:
-        """Return a method at its best strength."""
-        mine = [trial for trial in SWEEP if trial.objective == method]
-        return max(mine, key=lambda trial: self.accuracy[trial].mean())
+    def best(self, method: str, seeds: Sequence[int] | None = None) -> Trial:
+        """Return a method at its best strength, over some of the seeds, counted from 0, or all."""
+        some = slice(None) if seeds is None else list(seeds)
+        return max(_trials(method), key=lambda trial: self.accuracy[trial][some].mean())
+
+    def as_good(self, method: str) -> int:
+        """Return how many strengths are not below the best one, itself counted.
+
+        One is where the 95 % interval of the differences, paired by seed, lies above 0.
+        """
+        best = self.accuracy[self.best(method)]
+        below = (Difference.of(best - self.accuracy[trial]).low > 0 for trial in _trials(method))
+        return len(STRENGTHS) - sum(below)
+
+    def steadiness(self, method: str) -> float:
+        """Return how often half of the seeds and the other half have one best strength.
+
+        In [0, 1], over all halves (of five seeds two and three); NaN of fewer than two seeds.
+        """
+        seeds = range(len(self.accuracy[LOCAL]))
+        same = [
+            self.best(method, half) == self.best(method, [s for s in seeds if s not in half])
+            for half in itertools.combinations(seeds, len(seeds) // 2)
+            if half
+        ]
+        return float(np.mean(same)) if same else math.nan
 
 
 @dataclass(frozen=True)
@@ -186,6 +212,46 @@ def fits_table(pairs: Sequence[SweptPair]) -> str:
     pooled = [value for method in METHODS for value in stats.zscore(_logarithms(pairs, method))]
     fit = CostFit.of([pair.cost for pair in pairs] * len(METHODS), pooled)
     return text + f"| pooled | all, each objective standardised | {fit.cells} |\n"
+
+
+def why_table(pairs: Sequence[SweptPair]) -> str:
+    """Return how well best strengths are known, and what goes with them: kinds of pairs or costs.
+
+    The share of a logarithm's variance between kinds is that of their means (a one-way analysis of
+    variance). Within kinds: strengths and costs less their kind's mean, which takes a degree of
+    freedom for each kind.
+    """
+    text = "| objective | strengths as good as the best | same best from half the seeds (%) "
+    text += "| of its variance between kinds (%) | correlation with cost, within kinds | p |\n"
+    text += "|---" + "|---:" * 5 + "|\n"
+    for method in METHODS:
+        good = np.mean([pair.as_good(method) for pair in pairs])
+        steady = 100 * np.mean([pair.steadiness(method) for pair in pairs])
+        logarithms = np.array(_logarithms(pairs, method))
+        within = _within_kinds(pairs, logarithms)
+        total = np.square(logarithms - logarithms.mean()).sum()
+        between = 100 * (1 - np.square(within).sum() / total)
+        found = stats.pearsonr(within, _within_kinds(pairs, [pair.cost for pair in pairs]))
+        free = len(pairs) - len({pair.group for pair in pairs}) - 1
+        # Without a relation a correlation of so many degrees of freedom is beta-distributed.
+        p = 2 * stats.beta.sf(abs(found.statistic), free / 2, free / 2, loc=-1, scale=2)
+        text += f"| {method} | {good:.1f} of {len(STRENGTHS)} | {steady:.0f} | {between:.0f} "
+        text += f"| {found.statistic:+.2f} | {p:.3f} |\n"
+    return text
+
+
+def _within_kinds(pairs: Sequence[SweptPair], values: Sequence[float] | np.ndarray) -> np.ndarray:
+    """Return the values less the mean of their kind's."""
+    groups = np.array([pair.group for pair in pairs])
+    found = np.array(values, dtype=float)
+    for group in set(groups):
+        found[groups == group] -= found[groups == group].mean()
+    return found
+
+
+def _trials(method: str) -> list[Trial]:
+    """Return a method at every strength."""
+    return [trial for trial in SWEEP if trial.objective == method]
 
 
 def _logarithms(pairs: Sequence[SweptPair], method: str) -> list[float]:
@@ -304,7 +370,7 @@ def main(words: Sequence[str] | None = None) -> None:
     print(len(results.lines), "lines", "so far" if pairs is None else "and complete")
     if pairs is None:
         return
-    tables = (pairs_table, fits_table, bands_table, unseen_table)
+    tables = (pairs_table, fits_table, why_table, bands_table, unseen_table)
     with drawing.style():
         document = drawing.svg(picture(pairs), "Best strength against the OT cost")
     write_page(args.output, "\n".join(table(pairs) for table in tables), document, findings(pairs))
