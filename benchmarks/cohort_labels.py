@@ -1,0 +1,104 @@
+"""Cohort labels: how near everybody's those of recorded cohorts were, pooled and of members alone.
+
+    python -m benchmarks.cohort_labels benchmarks/who-trains-fmnist.toml --work-dir WORK \
+        --data-dir ~/data
+
+Plays nothing: the sites are dealt again from the settings of the records.
+"""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.cluster_cohorts import spread
+from client_app.simulated_sites import simulated_federation
+from common.config import Settings
+from deploy.compare.grid import read_grid
+from deploy.compare.recorded import lay_out
+from deploy.compare.runs import finished
+from server_app.record.format import RoundLine
+from server_app.record.run_folder import RunFolder
+
+RECORDS = Path(__file__).parent / "recorded"
+
+Counts = Mapping[str, NDArray[np.int64]]
+"""Rows of each class, by site."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Squared distances of label shares from all sites', means over the rounds of a run."""
+
+    pooled: float
+    """Of a cohort's rows together."""
+    alone: float
+    """Of a member's own rows, mean over the cohort."""
+
+
+def labels_of(counts: Counts, cohorts: Sequence[Sequence[str]]) -> Labels:
+    """Return how near everybody's the labels of a run's cohorts were."""
+    everybody = shares(np.sum(list(counts.values()), axis=0))
+    pooled, alone = [], []
+    for cohort in cohorts:
+        members = np.stack([counts[site] for site in cohort])
+        pooled.append(np.square(shares(members.sum(axis=0)) - everybody).sum())
+        alone.append(np.square(shares(members) - everybody).sum(axis=1).mean())
+    return Labels(float(np.mean(pooled)), float(np.mean(alone)))
+
+
+def shares(rows: NDArray[np.floating | np.integer]) -> NDArray[np.float64]:
+    """Return the share of each class, the last axis."""
+    return np.asarray(rows / rows.sum(axis=-1, keepdims=True))
+
+
+def dealt(settings: Settings) -> Counts:
+    """Return what each site of a simulation has for training."""
+    dataset, parts = simulated_federation(settings)
+    return {
+        part.name: np.bincount(dataset.train_y[part.train], minlength=dataset.num_classes)
+        for part in parts
+    }
+
+
+def table(found: Mapping[str, Sequence[Labels]]) -> str:
+    """Return a line per method: means and deviations over its seeds."""
+    text = "| method | seeds | pooled | a member alone |\n|---|---:|---:|---:|\n"
+    for method, runs in found.items():
+        text += (
+            f"| {method} | {len(runs)} | {spread([run.pooled for run in runs], 4)} "
+            f"| {spread([run.alone for run in runs], 3)} |\n"
+        )
+    return text
+
+
+def main() -> None:
+    """Print a table for each scenario of a comparison."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("file", type=Path, help="comparison whose runs are recorded")
+    parser.add_argument("--work-dir", type=Path, required=True, help="folder of the unpacked runs")
+    parser.add_argument("--data-dir", type=Path, required=True)
+    args = parser.parse_args()
+    grid = read_grid(args.file, [f"data-dir={args.data_dir}", f"output-dir={args.work_dir}"])
+    lay_out(RECORDS, grid.cases, args.work_dir)
+    sites: dict[tuple[str, int], Counts] = {}
+    found: dict[str, dict[str, list[Labels]]] = defaultdict(lambda: defaultdict(list))
+    for case in grid.cases:
+        if (folder := finished(case, args.work_dir)) is None:  # not played yet
+            continue
+        key = case.scenario, case.settings.seed
+        if key not in sites:
+            sites[key] = dealt(case.settings)
+        lines = RunFolder(folder).each(RoundLine)
+        cohorts = [line.trained for line in lines if line.trained]
+        found[case.scenario][case.method].append(labels_of(sites[key], cohorts))
+    for scenario, methods in found.items():
+        print(f"**{scenario or args.file.stem}**\n\n{table(methods)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
