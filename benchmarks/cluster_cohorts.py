@@ -21,16 +21,17 @@ from deploy.compare.grid import read_grid
 from deploy.papers.elements import PRESETS
 from server_app.clustering.by_labels import by_distances
 from server_app.clustering.clusters import Clusters
-from server_app.selection.balanced import balanced_cohort, imbalance
+from server_app.selection.balanced import BalanceSettings, balanced_cohort, imbalance
 from server_app.selection.rules import OnePerCluster, View
 
 ROUNDS = 500
 RANDOM = (2, 5, 10, 15, 20, 25, 30, 40, 50)
 """Clients a round, for the scale on which the others are read."""
 BALANCED = 10
-PENALTY, SPREAD = 0.01, 10
-"""The settings' defaults."""
+BALANCE = BalanceSettings()
 
+Counts = Mapping[str, NDArray[np.int64]]
+"""Rows of each class, by site."""
 Cohorts = Callable[[np.random.Generator], NDArray[np.int64]]
 
 
@@ -76,7 +77,9 @@ def balanced(counts: NDArray[np.int64]) -> Cohorts:
 
     def choose(rng: np.random.Generator) -> NDArray[np.int64]:
         cohort = balanced_cohort(
-            gram, sizes, turns, there, BALANCED, rng, penalty=PENALTY, spread=SPREAD
+            *(gram, sizes, turns, there, BALANCED, rng),
+            penalty=BALANCE.balance_penalty,
+            spread=BALANCE.balance_spread,
         )
         turns[cohort] += 1
         return cohort
@@ -97,13 +100,18 @@ def worth(found: float, scale: Mapping[int, float]) -> float:
     return float(np.exp(line))
 
 
+def dealt(settings: Settings) -> Counts:
+    """Return what each site of a simulation has for training."""
+    dataset, parts = simulated_federation(settings)
+    return {
+        part.name: np.bincount(dataset.train_y[part.train], minlength=dataset.num_classes)
+        for part in parts
+    }
+
+
 def of_federation(settings: Settings, metrics: Mapping[str, Settings]) -> dict[str, Seen]:
     """Return what each rule's cohorts are like on a federation, by the rule's name."""
-    dataset, parts = simulated_federation(settings)
-    classes = dataset.num_classes
-    counts = np.stack(
-        [np.bincount(dataset.train_y[part.train], minlength=classes) for part in parts]
-    )
+    counts = np.stack(list(dealt(settings).values()))
     rules = {f"random-{size}": at_random(counts, size) for size in RANDOM}
     for name, its in metrics.items():
         rng = generator(settings.seed, "clusters", name)
@@ -140,7 +148,7 @@ def spread(values: Sequence[float], digits: int) -> str:
 
 
 def on_the_scale(values: Sequence[float]) -> str:
-    """Return the same of sizes of random cohorts, or from where to where they lie."""
+    """Return mean and deviation of :func:`worth`, or least and most where the scale ends before."""
     if all(RANDOM[0] <= value <= RANDOM[-1] for value in values):
         return spread(values, 1)
     ends = [_end(value) for value in (min(values), max(values))]

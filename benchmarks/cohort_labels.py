@@ -15,9 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cluster_cohorts import spread
-from client_app.simulated_sites import simulated_federation
-from common.config import Settings
+from benchmarks.cluster_cohorts import Counts, dealt, spread
 from deploy.compare.grid import read_grid
 from deploy.compare.recorded import lay_out
 from deploy.compare.runs import finished
@@ -25,9 +23,6 @@ from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
 
 RECORDS = Path(__file__).parent / "recorded"
-
-Counts = Mapping[str, NDArray[np.int64]]
-"""Rows of each class, by site."""
 
 
 @dataclass(frozen=True)
@@ -54,15 +49,6 @@ def labels_of(counts: Counts, cohorts: Sequence[Sequence[str]]) -> Labels:
 def shares(rows: NDArray[np.floating | np.integer]) -> NDArray[np.float64]:
     """Return the share of each class, the last axis."""
     return np.asarray(rows / rows.sum(axis=-1, keepdims=True))
-
-
-def dealt(settings: Settings) -> Counts:
-    """Return what each site of a simulation has for training."""
-    dataset, parts = simulated_federation(settings)
-    return {
-        part.name: np.bincount(dataset.train_y[part.train], minlength=dataset.num_classes)
-        for part in parts
-    }
 
 
 def table(found: Mapping[str, Sequence[Labels]]) -> str:
