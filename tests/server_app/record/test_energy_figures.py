@@ -75,7 +75,7 @@ def test_windows_agree_with_trying_all(rounds, window, target, budget):
     ends = range(window, len(rounds) + 1)
     held = {end: min(a for a, _ in rounds[end - window : end]) for end in ends}
     spent = np.cumsum([e for _, e in rounds])
-    first = min((end for end in ends if held[end] >= target), default=None)
+    first = min((end for end in ends if held[end] >= target - 1e-9), default=None)
     reached = curve.reached(target, window)
     assert (reached.last if reached else None) == first
     if reached:
