@@ -128,7 +128,7 @@ def _pictures(rows: Sequence[Row], grid: Grid, *, metered: bool) -> Iterable[_Dr
         yield (
             key,
             f"Against {key}",
-            "Mean over seeds with one standard deviation.",
+            _sweep_caption(rows, columns),
             compare_plots.sweep(rows, key, columns),
             True,
             _in_words(rows, *(column.key for column in columns)),
@@ -241,6 +241,13 @@ def _sweep_columns(rows: Sequence[Row], grid: Grid) -> list[Column]:
     last = [column for column in COLUMNS if column.key == "accuracy"]
     rows_trained = [known["rows"]] if grid.cases[0].settings.stop_at_target else []
     return (accuracies or last)[:1] + rows_trained + energies[:1]
+
+
+def _sweep_caption(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+    caption = "Mean over seeds with one standard deviation."
+    if any(column.in_joules for column in columns) and len(compare_plots.processors(rows)) > 1:
+        caption += " Joules of one processor are joined; another's have other marks."
+    return caption
 
 
 def _picture(

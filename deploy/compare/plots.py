@@ -1,6 +1,7 @@
 """Plots of a comparison: rows of runs in, figures out; made inside ``drawing.style()``."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,6 +32,7 @@ _PHASES = {"pre": "pre-processing", "train": "training", "comm": "communication"
 _LEGEND_COLUMNS = 4
 _WINDOWS = 10  # of rounds: runs that long are drawn as running means, whose noise hides no lines
 _BANDS = 6  # rows: more bands would hide the lines
+_MARKS = "osD^v"  # of processors
 _NAMED_VALUES = 8  # of a swept setting: more names would run into each other
 
 Series = Callable[[Sequence[RunFigures]], tuple[FloatArray, FloatArray]]
@@ -234,32 +236,58 @@ def _mark_values(axes: "Axes", values: Sequence[float]) -> None:
         axes.minorticks_off()
 
 
+def processors(rows: Sequence[Row]) -> list[frozenset[str]]:
+    """Return the processors of each row's runs, in the order in which they are met, each once."""
+    return list(dict.fromkeys(_processors(row) for row in rows))
+
+
+def _processors(row: Row) -> frozenset[str]:
+    return frozenset(run.cpu for run in row.runs)
+
+
 def sweep(rows: Sequence[Row], key: str, columns: Sequence[Column]) -> Figure:
-    """Return columns of the table against a setting, a line per method."""
+    """Return columns of the table against a setting, a line per method.
+
+    Joules of several processors are no line: each has its own, and its own marks.
+    """
     figure = Figure(figsize=(WIDE, 3.8), layout="constrained")
     panels = figure.subplots(1, len(columns), squeeze=False)[0]
     lines: dict[str, list[Row]] = {}
     for row in rows:
         if key in dict(row.runs[0].case.varied):
             lines.setdefault(row.runs[0].case.method_without(key), []).append(row)
+    swept_rows = [row for group in lines.values() for row in group]
+    marks = dict(zip(processors(swept_rows), cycle(_MARKS), strict=False))
     for axes, column in zip(panels, columns, strict=True):
         for place, (name, group) in enumerate(lines.items()):
-            x = _values(group, key)
-            spreads = [column.of(row) for row in group]
-            middle = [spread.mean for spread in spreads]
-            error = np.nan_to_num([spread.deviation for spread in spreads])
-            color = cluster_color(place)
-            axes.errorbar(x, middle, error, fmt="o-", ms=4, lw=1.3, color=color, label=name)
+            label: str | None = name
+            for mark, joined in _joined(group, column, marks):
+                spreads = [column.of(row) for row in joined]
+                middle = [spread.mean for spread in spreads]
+                error = np.nan_to_num([spread.deviation for spread in spreads])
+                look = {"fmt": f"{mark}-", "color": cluster_color(place), "label": label}
+                axes.errorbar(_values(joined, key), middle, error, ms=4, lw=1.3, **look)
+                label = None
         axes.set_xlabel(key)
-        _mark_values(
-            axes, sorted({value for line in lines.values() for value in _values(line, key)})
-        )
+        _mark_values(axes, sorted(set(_values(swept_rows, key))))
         axes.set_ylabel(column.title)
         axes.grid(visible=True)
     figure.legend(
         *panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=_LEGEND_COLUMNS
     )
     return figure
+
+
+def _joined(
+    rows: Sequence[Row], column: Column, marks: Mapping[frozenset[str], str]
+) -> Iterator[tuple[str, Sequence[Row]]]:
+    """Yield the rows that a line joins with the line's mark."""
+    if not column.in_joules:
+        yield _MARKS[0], rows
+        return
+    for processor, mark in marks.items():
+        if joined := [row for row in rows if _processors(row) == processor]:
+            yield mark, joined
 
 
 def communication_shares(rows: Sequence[Row]) -> Figure:

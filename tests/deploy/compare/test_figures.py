@@ -361,6 +361,27 @@ def test_sweep_is_drawn_for_a_setting_with_three_numbers(tmp_path):
     )
 
 
+def test_sweep_joins_no_joules_of_two_processors(tmp_path):
+    grid = read_grid(None, ["strategy=simclust", "num-clusters=2,4,6,8", "num-server-rounds=8"])
+    made = {2: "One", 4: "One", 6: "Another", 8: "One"}
+    runs = [
+        RunFigures.of(case, folder_of(tmp_path / str(size), SLOW, cpu=cpu))
+        for case, (size, cpu) in zip(grid.cases, made.items(), strict=True)
+    ]
+    rows = rows_of(runs, "")
+    with drawing.style():
+        figure = compare_plots.sweep(rows, "num-clusters", [BY_KEY["accuracy"], BY_KEY["joules"]])
+    accuracy, joules = (
+        [(line.get_marker(), list(line.get_xdata())) for line in axes.lines if line.get_marker()]
+        for axes in figure.axes
+    )
+    assert [x for mark, x in accuracy if mark == "o"] == [[2, 4, 6, 8]]
+    assert [each for each in joules if each[0] in ("o", "s")] == [("o", [2, 4, 8]), ("s", [6])]
+    assert len(figure.legends[0].get_texts()) == 1
+    [swept] = [p for p in page.sections(rows, grid)[0].pictures if p.name == "1-num-clusters"]
+    assert "Joules of one processor are joined; another's have other marks." in swept.caption
+
+
 def test_sweep_over_a_power_of_ten_is_drawn_by_powers(tmp_path):
     grid = read_grid(None, ["objective=fedprox", "proximal-mu=0.001,0.1,1", "num-server-rounds=8"])
     runs = [
