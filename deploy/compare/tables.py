@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import groupby
 
 from deploy.compare.columns import COLUMNS, Column
@@ -230,17 +230,28 @@ def _sources(rows: Sequence[Row]) -> str:
 
 def _processors(rows: Sequence[Row]) -> str:
     """Return in words which processors drew the joules; nothing where one drew them all."""
-    methods: dict[str, dict[str, None]] = {}
+    drawn: dict[str, dict[str, dict[str, None]]] = {}
+    methods: dict[str, set[str]] = {}
     for row in rows:
+        methods.setdefault(row.scenario, set()).add(row.method)
         for run in row.runs:
             if not math.isnan(run.total_joules):
-                methods.setdefault(run.cpu, {})[row.method] = None
-    if len(methods) < 2:
+                drawn.setdefault(run.cpu, {}).setdefault(row.scenario, {})[row.method] = None
+    if len(drawn) < 2:
         return ""
-    told = [f"{cpu or 'of no name in its record'}: {', '.join(of)}" for cpu, of in methods.items()]
+
+    def told(scenario: str, of: Mapping[str, None]) -> str:
+        if len(methods) == 1:
+            return ", ".join(of)
+        return f"{scenario} ({'all' if of.keys() == methods[scenario] else ', '.join(of)})"
+
+    by_processor = [
+        f"{cpu or 'of no name in its record'}: {', '.join(told(*each) for each in of.items())}"
+        for cpu, of in drawn.items()
+    ]
     return (
-        f"Joules are of {len(methods)} processors, and only those of one are held against each "
-        f"other ({'; '.join(told)})."
+        f"Joules are of {len(drawn)} processors, and only those of one are held against each "
+        f"other ({'; '.join(by_processor)})."
     )
 
 

@@ -1,9 +1,10 @@
 """Columns that are held against the reference: joules of one processor, budgets pair by pair."""
 
 import pytest
-from compared_runs import BY_KEY, FAST, SLOW, compared
+from compared_runs import BY_KEY, FAST, SLOW, compared, folder_of
 
-from deploy.compare.figures import rows_of
+from deploy.compare.figures import RunFigures, rows_of
+from deploy.compare.grid import read_grid
 from deploy.compare.paired import difference
 from deploy.compare.tables import cell, legend
 
@@ -28,6 +29,25 @@ def test_joules_of_two_processors_are_not_held_against_each_other(tmp_path):
     assert not [line for line in legend(rows_of(there, "random"), grid) if "processors" in line]
     unmetered = compared(tmp_path / "off", train_joules=0, cpu="Third")[1]
     assert legend(rows_of([*runs[:3], unmetered[3]], "random"), grid)[-1].startswith("J: ")
+
+
+def test_processors_are_told_by_scenario_where_there_are_several(tmp_path):
+    words = ["strategy=random,simclust", "dirichlet-alpha=0.1,0.5", "num-server-rounds=8"]
+    grid = read_grid(None, words)
+    runs = [
+        RunFigures.of(case, folder_of(tmp_path / str(number), SLOW, cpu=cpu))
+        for number, (case, cpu) in enumerate(
+            zip(grid.cases, ["One", "One", "One", "Two"], strict=True)
+        )
+    ]
+    assert [(run.case.scenario, run.case.method) for run in runs[2:]] == [
+        ("dirichlet-alpha=0.5", "random"),
+        ("dirichlet-alpha=0.5", "simclust"),
+    ]
+    assert legend(rows_of(runs, ""), grid)[-1].endswith(
+        "(One: dirichlet-alpha=0.1 (all), dirichlet-alpha=0.5 (random); "
+        "Two: dirichlet-alpha=0.5 (simclust))."
+    )
 
 
 def test_accuracy_held_within_a_budget_is_compared_by_pairs(tmp_path):
