@@ -1,5 +1,7 @@
 """Cohort labels: how near everybody's those of recorded cohorts were, pooled and of members alone.
 
+And whether rounds of cohorts farther from it were the less accurate ones.
+
     python -m benchmarks.cohort_labels benchmarks/who-trains-fmnist.toml --work-dir WORK \
         --data-dir ~/data
 
@@ -7,6 +9,7 @@ Plays nothing: the sites are dealt again from the settings of the records.
 """
 
 import argparse
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from benchmarks.cluster_cohorts import Counts, dealt, spread
 from deploy.compare.grid import read_grid
@@ -33,17 +37,25 @@ class Labels:
     """Of a cohort's rows together."""
     alone: float
     """Of a member's own rows, mean over the cohort."""
+    with_accuracy: float
+    """Spearman's correlation, in [-1, 1], of the pooled distance with the round's accuracy, over
+    the later half of the rounds, which no longer climb much; NaN where either stands still."""
 
 
-def labels_of(counts: Counts, cohorts: Sequence[Sequence[str]]) -> Labels:
-    """Return how near everybody's the labels of a run's cohorts were."""
+def labels_of(
+    counts: Counts, cohorts: Sequence[Sequence[str]], accuracies: Sequence[float]
+) -> Labels:
+    """Return how near everybody's the labels of a run's cohorts were, one for each accuracy."""
     everybody = shares(np.sum(list(counts.values()), axis=0))
     pooled, alone = [], []
     for cohort in cohorts:
         members = np.stack([counts[site] for site in cohort])
         pooled.append(np.square(shares(members.sum(axis=0)) - everybody).sum())
         alone.append(np.square(shares(members) - everybody).sum(axis=1).mean())
-    return Labels(float(np.mean(pooled)), float(np.mean(alone)))
+    later = slice(len(cohorts) // 2, None)
+    moves = np.ptp(pooled[later]) > 0 and np.ptp(accuracies[later]) > 0
+    together = spearmanr(pooled[later], accuracies[later]).statistic if moves else math.nan
+    return Labels(float(np.mean(pooled)), float(np.mean(alone)), float(together))
 
 
 def shares(rows: NDArray[np.floating | np.integer]) -> NDArray[np.float64]:
@@ -53,11 +65,15 @@ def shares(rows: NDArray[np.floating | np.integer]) -> NDArray[np.float64]:
 
 def table(found: Mapping[str, Sequence[Labels]]) -> str:
     """Return a line per method: means and deviations over its seeds."""
-    text = "| method | seeds | pooled | a member alone |\n|---|---:|---:|---:|\n"
+    text = (
+        "| method | seeds | pooled | a member alone | pooled with accuracy |\n"
+        "|---|---:|---:|---:|---:|\n"
+    )
     for method, runs in found.items():
         text += (
             f"| {method} | {len(runs)} | {spread([run.pooled for run in runs], 4)} "
-            f"| {spread([run.alone for run in runs], 3)} |\n"
+            f"| {spread([run.alone for run in runs], 3)} "
+            f"| {spread([run.with_accuracy for run in runs], 2)} |\n"
         )
     return text
 
@@ -79,9 +95,9 @@ def main() -> None:
         key = case.scenario, case.settings.seed
         if key not in sites:
             sites[key] = dealt(case.settings)
-        lines = RunFolder(folder).each(RoundLine)
-        cohorts = [line.trained for line in lines if line.trained]
-        found[case.scenario][case.method].append(labels_of(sites[key], cohorts))
+        lines = [line for line in RunFolder(folder).each(RoundLine) if line.has_result]
+        told = [(line.trained, line.accuracy) for line in lines if line.trained]
+        found[case.scenario][case.method].append(labels_of(sites[key], *zip(*told, strict=True)))
     for scenario, methods in found.items():
         print(f"**{scenario or args.file.stem}**\n\n{table(methods)}", flush=True)
 
