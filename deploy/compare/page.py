@@ -1,6 +1,6 @@
 """Page of a comparison: one HTML file that opens offline, and its pictures."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
@@ -128,7 +128,7 @@ def _pictures(rows: Sequence[Row], grid: Grid, *, metered: bool) -> Iterable[_Dr
         yield (
             key,
             f"Against {key}",
-            _sweep_caption(rows, columns),
+            _sweep_caption(columns, compare_plots.processors(rows, key)),
             compare_plots.sweep(rows, key, columns),
             True,
             _in_words(rows, *(column.key for column in columns)),
@@ -243,9 +243,9 @@ def _sweep_columns(rows: Sequence[Row], grid: Grid) -> list[Column]:
     return (accuracies or last)[:1] + rows_trained + energies[:1]
 
 
-def _sweep_caption(rows: Sequence[Row], columns: Sequence[Column]) -> str:
+def _sweep_caption(columns: Sequence[Column], processors: Collection[frozenset[str]]) -> str:
     caption = "Mean over seeds with one standard deviation."
-    if any(column.in_joules for column in columns) and len(compare_plots.processors(rows)) > 1:
+    if any(column.in_joules for column in columns) and len(processors) > 1:
         caption += " Joules of one processor are joined; another's have other marks."
     return caption
 

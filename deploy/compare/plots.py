@@ -236,9 +236,13 @@ def _mark_values(axes: "Axes", values: Sequence[float]) -> None:
         axes.minorticks_off()
 
 
-def processors(rows: Sequence[Row]) -> list[frozenset[str]]:
-    """Return the processors of each row's runs, in the order in which they are met, each once."""
-    return list(dict.fromkeys(_processors(row) for row in rows))
+def _sweeping(rows: Sequence[Row], key: str) -> list[Row]:
+    return [row for row in rows if key in dict(row.runs[0].case.varied)]
+
+
+def processors(rows: Sequence[Row], key: str) -> list[frozenset[str]]:
+    """Return the processors of each row that a setting was varied for, in order, each once."""
+    return list(dict.fromkeys(_processors(row) for row in _sweeping(rows, key)))
 
 
 def _processors(row: Row) -> frozenset[str]:
@@ -253,11 +257,9 @@ def sweep(rows: Sequence[Row], key: str, columns: Sequence[Column]) -> Figure:
     figure = Figure(figsize=(WIDE, 3.8), layout="constrained")
     panels = figure.subplots(1, len(columns), squeeze=False)[0]
     lines: dict[str, list[Row]] = {}
-    for row in rows:
-        if key in dict(row.runs[0].case.varied):
-            lines.setdefault(row.runs[0].case.method_without(key), []).append(row)
-    swept_rows = [row for group in lines.values() for row in group]
-    marks = dict(zip(processors(swept_rows), cycle(_MARKS), strict=False))
+    for row in _sweeping(rows, key):
+        lines.setdefault(row.runs[0].case.method_without(key), []).append(row)
+    marks = dict(zip(processors(rows, key), cycle(_MARKS), strict=False))
     for axes, column in zip(panels, columns, strict=True):
         for place, (name, group) in enumerate(lines.items()):
             label: str | None = name
@@ -269,7 +271,7 @@ def sweep(rows: Sequence[Row], key: str, columns: Sequence[Column]) -> Figure:
                 axes.errorbar(_values(joined, key), middle, error, ms=4, lw=1.3, **look)
                 label = None
         axes.set_xlabel(key)
-        _mark_values(axes, sorted(set(_values(swept_rows, key))))
+        _mark_values(axes, sorted(set(_values(_sweeping(rows, key), key))))
         axes.set_ylabel(column.title)
         axes.grid(visible=True)
     figure.legend(
