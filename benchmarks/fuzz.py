@@ -36,6 +36,7 @@ from common import messages
 from common.config import Settings
 from common.errors import CoterieError
 from common.messages import Usage
+from common.pilot.messages import PILOT_LOOK, PILOT_TRAIN, PilotOrder
 from common.two_party.messages import LABELS
 from deploy.simulation import answering
 from deploy.simulation.grid import InProcessGrid, load_client_app
@@ -400,8 +401,9 @@ class Fuzzer:
         except CoterieError:
             tally.refused += 1
             return
-        if not _arrays_sound(received, was):
-            self._blame(tally, "unsound", f"{question.proto.metadata.message_type}: the site works")
+        kind = question.proto.metadata.message_type
+        if not _arrays_sound(kind, received, was):
+            self._blame(tally, "unsound", f"{kind}: the site works")
         tally.accepted += 1
 
 
@@ -444,7 +446,7 @@ def sound(value: Any, like: Any) -> bool:
     return True
 
 
-def _arrays_sound(content: RecordDict, was: RecordDict) -> bool:
+def _arrays_sound(kind: str, content: RecordDict, was: RecordDict) -> bool:
     """Whether a question's model is finite and shaped as the one that was sent; others may be."""
     if messages.ARRAYS not in was or _purpose(content) == LABELS:
         return True  # a question that brings no model, or is now one
@@ -456,10 +458,17 @@ def _arrays_sound(content: RecordDict, was: RecordDict) -> bool:
     floats = [value for value in arrays.values() if value.dtype.kind == "f"]
     if not all(np.isfinite(value).all() for value in floats):
         return False
-    models = all(value.dtype.kind in "fi" for value in sent.values())
-    return not models or {k: v.shape for k, v in arrays.items()} == {
-        k: v.shape for k, v in sent.items()
-    }
+    if not all(value.dtype.kind in "fi" for value in sent.values()):
+        return True  # no models
+    if kind in (PILOT_TRAIN, PILOT_LOOK):  # its order says how many candidates it brings
+        received, known = PilotOrder.decode(content), PilotOrder.decode(was)
+        one = _shapes(messages.apart(sent, known.models)[0])
+        return all(_shapes(each) == one for each in messages.apart(arrays, received.models))
+    return _shapes(arrays) == _shapes(sent)
+
+
+def _shapes(arrays: messages.Parameters) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in arrays.items()}
 
 
 def _purpose(content: RecordDict) -> object:
@@ -474,7 +483,10 @@ def _site_said(reply: Message) -> str:
 
 
 def fuzzed(count: int, seed: int, folder: Path) -> Fuzzer:
-    """Try so many mutations of a seed, and return what came of them."""
+    """Try so many mutations of a seed, and return what came of them.
+
+    Ids and times of the messages are new in every play, so two runs of a seed differ.
+    """
     logging.getLogger("flwr").setLevel(logging.ERROR)
     plays = []
     for name, words in PLAYS.items():
