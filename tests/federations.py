@@ -114,6 +114,18 @@ def load_evaluating_at_the_second_attempt():
     return app
 
 
+def load_telling_losses_at_the_second_attempt():
+    app = load(real)()
+
+    @app.query("loss")
+    def loss(message, context):
+        if Order.decode(message.content).attempt == 1:
+            raise RuntimeError("not yet")
+        return real(message, context)
+
+    return app
+
+
 def _load_echo():
     """A client that answers at once, counts its calls in its state and defaces its message."""
     app = ClientApp()

@@ -14,6 +14,7 @@ import safetensors
 from numpy.lib.stride_tricks import sliding_window_view
 
 from common import power
+from common.config import Settings
 from common.data.datasets import DATASETS
 from common.errors import DataError
 from common.power import JOULES_PER_KWH
@@ -86,7 +87,7 @@ class RunFigures:
     def _read(cls, case: Case, folder: Path) -> "RunFigures":
         files = RunFolder(folder)
         results = files.load(ResultsFile)
-        attempts = list(files.each(RoundLine))
+        attempts = _until_held(list(files.each(RoundLine)), case.settings)
         lines = [line for line in attempts if line.has_result]
         sites = {entry.site: entry.num_examples for entry in files.sites()}
         times = times_trained(lines, list(sites))
@@ -175,6 +176,18 @@ class RunFigures:
         """Return the best accuracy held for the window within a budget of joules; NaN if none."""
         best = self.curve.best_sustained(self.case.settings.sustained_rounds, budget)
         return math.nan if best is None else best
+
+
+def _until_held(attempts: list[RoundLine], settings: Settings) -> list[RoundLine]:
+    """Return a run's lines; of one that stops at the target, those until that was held.
+
+    Runs recorded when round-off could keep an accuracy below the target have rounds beyond.
+    """
+    if not settings.stop_at_target:
+        return attempts
+    curve = Curve.of(attempts, metric=settings.target_metric)
+    reached = curve.reached(settings.target_accuracy, settings.sustained_rounds)
+    return [a for a in attempts if reached is None or a.round <= reached.last]
 
 
 def _so_far(lines: Iterable[RoundLine], of: Callable[[RoundLine], float]) -> FloatArray:

@@ -52,6 +52,7 @@ log = logging.getLogger("coterie")
 T = TypeVar("T")
 
 _MOST_COLUMNS = 1 << 20
+_ROUND_OFF = 1e-9
 
 _Arrays = dict[str, np.ndarray]
 _Due = tuple[int, int] | int
@@ -290,10 +291,14 @@ class _Play:
         offer = TwoPartyOffer.decode(content)
         if offer.site != self.roster.names[site]:
             raise MessageError(f"signed {offer.site!r}")
-        asked = self.order.purpose == LABEL_SHARES
-        if len(offer.own) != asked or not all(0.0 < own <= 1.0 for own in offer.own):
-            raise MessageError(f"products with itself {offer.own} for {self.order.purpose}")
         told = self.roster.sites[site]
+        asked = self.order.purpose == LABEL_SHARES
+        least = 1 / told.num_classes - _ROUND_OFF  # where every class has the same share
+        if len(offer.own) != asked or not all(least <= own <= 1 + _ROUND_OFF for own in offer.own):
+            raise MessageError(
+                f"products with itself {offer.own} for {self.order.purpose} of {told.num_classes} "
+                "classes"
+            )
         if offer.numbers and not 0 <= offer.numbers[0] <= offer.numbers[-1] < told.num_classes:
             raise MessageError(f"numbers {offer.numbers}, introduced with {told.num_classes}")
         if not (sum(offer.rows) <= told.num_examples and 1 <= offer.width <= _MOST_COLUMNS):

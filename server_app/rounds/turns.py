@@ -13,6 +13,7 @@ class Turns:
 
     A site that joins or comes back counts at least as many turns as whoever of those that stayed
     had the fewest: a rule that prefers sites with few turns would have it train in every round.
+    Where nobody stayed, it is those that left: else they, too, would be shut out once they return.
     """
 
     def __init__(self) -> None:
@@ -28,8 +29,9 @@ class Turns:
         counts = np.append(self._counts, np.zeros(new, dtype=np.int64))
         present = np.append(self._present, np.zeros(new, dtype=bool))
         stayed, came = available & present, available & ~present
-        if stayed.any():
-            counts[came] = np.maximum(counts[came], counts[stayed].min())
+        before = stayed if stayed.any() else present
+        if before.any():
+            counts[came] = np.maximum(counts[came], counts[before].min())
         self._counts, self._present = counts, available.copy()
         return counts.copy()
 

@@ -1,14 +1,17 @@
 """Label products: numbers about the labels of every two sites, which these compute together."""
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 from flwr.serverapp import Grid
 
 from common.config import Settings
+from common.errors import RoundError
 from common.two_party.label_products import INNER_PRODUCT, LABEL_PRODUCTS
 from common.two_party.messages import LABEL_SHARES, PRODUCTS, TwoPartyOrder
+from common.two_party.protocol import largest_error
 from server_app.dissimilarity import FloatArray
 from server_app.methods import Method
 from server_app.protection.two_party import check_sizes, two_party_products
@@ -69,8 +72,14 @@ class LabelProducts(LabelPairs):
         self._shares_gram = np.empty((0, 0), dtype=np.float64)
 
     def prepare(self, grid: Grid, timeout: float) -> None:
-        """Have every two sites multiply their label shares."""
-        self._shares_gram = self.of_pairs(LABEL_SHARES, INNER_PRODUCT, grid, timeout)
+        """Have every two sites multiply their label shares.
+
+        Raises:
+            RoundError: products that no label shares have.
+        """
+        found = self.of_pairs(LABEL_SHARES, INNER_PRODUCT, grid, timeout)
+        check_products(found, self.roster.names, self.roster.sites[0].num_classes)
+        self._shares_gram = found
 
     def shown(self, view: View) -> View:
         """Add the inner products of the counts: numbers of rows are public."""
@@ -85,3 +94,34 @@ class LabelProducts(LabelPairs):
         """Go on with the products taken before; nobody is asked again."""
         super().restore(state, grid, timeout)
         self._shares_gram = state["shares-gram"]
+
+
+def check_products(gram: FloatArray, names: Sequence[str], num_classes: int) -> None:
+    """Refuse inner products that no label shares have: theirs make no negative square.
+
+    A site can say one thing of itself and multiply another. Beyond what fixed point and noise may
+    do to the products, weights of a cohort could not be worked out from them.
+
+    Args:
+        gram: (n, n) of the sites' label shares, symmetric.
+        names: of the sites.
+        num_classes: K.
+
+    Raises:
+        RoundError: with the sites without any one of which the others' products do.
+    """
+    # A symmetric error of at most e in each entry moves no eigenvalue by more than n e.
+    least = -len(gram) * largest_error(num_classes)
+    if np.linalg.eigvalsh(gram)[0] >= least:
+        return
+    rest = (np.delete(np.delete(gram, site, 0), site, 1) for site in range(len(gram)))
+    suspects = [
+        name
+        for name, kept in zip(names, rest, strict=True)
+        if not len(kept) or np.linalg.eigvalsh(kept)[0] >= least
+    ]
+    who = f"those of {' or '.join(suspects)}" if suspects else "those of several"
+    raise RoundError(
+        f"the products of the sites' labels are of no labels: {who} are wrong; repair or leave "
+        "out the site, and start a new run"
+    )

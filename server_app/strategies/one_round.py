@@ -70,6 +70,9 @@ class OneRound(OwnRounds):
         """
         rng = seeds.generator(self.settings.seed, "selection", attempt.round, attempt.attempt)
         view = self._informed(attempt, rng)
+        if view.losses is not None and not np.isfinite(view.losses).any():
+            log.warning("no site told a loss that is usable, by which others would be chosen")
+            return None
         with attempt.timed("server"):
             cohort = self.aggregator.weighed(self.method.select.choose(view, rng))
             self._memory.turns.took(cohort.clients)

@@ -190,6 +190,17 @@ def test_runs_that_stop_at_the_target_hold_nothing_later(tmp_path):
     assert "Runs stop" in legend(rows_of(runs, "random"), grid)[0]
 
 
+def test_rounds_beyond_the_target_do_not_count_where_runs_stop_there(tmp_path):
+    """As of runs recorded before an accuracy reached a target despite round-off."""
+    _, runs = compared(tmp_path, [*WORDS, "stop-at-target=true"])
+    _, fast = rows_of(runs, "random")
+    # FAST holds 0.6 for two rounds first in rounds 2 and 3
+    assert [run.curve.rounds.tolist() for run in fast.runs] == [[1, 2, 3]] * len(fast.runs)
+    for whole, until in (("joules", "joules_to_target"), ("rows", "rows_to_target")):
+        assert BY_KEY[whole].of(fast).mean == BY_KEY[until].of(fast).mean
+    assert BY_KEY["accuracy"].of(fast).mean == 100 * FAST[2]
+
+
 def test_curves_go_as_far_as_all_seeds_do(tmp_path):
     _, runs = compared(tmp_path, curves={"random": (SLOW[:5], SLOW), "simclust": (FAST, FAST)})
     rounds, curves = common_rounds(rows_of(runs, "")[0].runs)

@@ -166,6 +166,20 @@ def test_round_without_a_usable_reply_is_retried_once_and_then_stops_the_run(tmp
     assert json.loads((folder / "status.json").read_text())["state"] == "failed"
 
 
+@pytest.mark.parametrize("strategy", ["fed-lecc", "power-of-choice"])
+def test_round_is_retried_if_nobody_tells_the_loss_that_the_choice_needs(
+    tmp_path, no_report, strategy
+):
+    settings = settings_in(
+        tmp_path, f"strategy={strategy}", "clients-per-round=2", "num-server-rounds=1"
+    )
+    folder = run(settings, federations.load_telling_losses_at_the_second_attempt)
+    first, second = lines(folder, "rounds.jsonl")
+    assert [rejected["phase"] for rejected in first["rejected"]] == ["loss"] * 5
+    assert "not yet" in first["rejected"][0]["reason"]
+    assert (first["trained"], len(second["trained"])) == ([], 2)
+
+
 def test_retry_starts_from_the_models_before_the_round(tmp_path, no_report):
     settings = settings_in(tmp_path, "num-server-rounds=1")
     folder = run(settings, federations.load_evaluating_at_the_second_attempt)

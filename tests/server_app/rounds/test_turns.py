@@ -33,6 +33,19 @@ def test_who_was_away_or_comes_late_has_nothing_to_catch_up_on():
     assert turns.seen(np.ones(4, dtype=bool)).tolist() == [4, 5, 5, 4]
 
 
+def test_who_comes_when_all_others_leave_starts_where_they_were():
+    """Else those would be shut out by the bound of a cohort's turns, once they return."""
+    turns = Turns()
+    first = np.array([True, True, False, False])
+    turns.seen(first)
+    for _ in range(7):
+        turns.took(np.array([0, 1]))
+    turns.took(np.array([1]))
+    assert turns.seen(~first).tolist() == [7, 8, 7, 7]
+    turns.took(np.array([2]))
+    assert turns.seen(np.ones(4, dtype=bool)).tolist() == [7, 8, 8, 7]
+
+
 def test_absence_takes_no_turns_away():
     turns = Turns()
     turns.seen(ALL)

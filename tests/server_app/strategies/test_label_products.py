@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_runs import lines, settings_in
-from wires import SITES, Wire, on
+from wires import SITES, Wire, on, with_arrays
 
 from common import config, messages
 from common.errors import ConfigError, RoundError
@@ -19,14 +21,18 @@ from common.two_party.messages import (
     TWO_PARTY_SHARE,
     TwoPartyOffer,
     TwoPartyOrder,
+    TwoPartyStep,
 )
+from common.two_party.protocol import largest_error
+from common.two_party.ring import FRACTION_BITS
 from deploy.simulation.grid import simulate
 from server_app import methods
 from server_app.protection.two_party import two_party_products
 from server_app.record import checkpoint
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import introduce
-from server_app.strategies.label_products import LabelProducts
+from server_app.selection.balanced import label_weights
+from server_app.strategies.label_products import LabelProducts, check_products
 
 WORDS = (
     *("strategy=balanced-cohort", "clients-per-round=3", "num-clients=8"),
@@ -172,7 +178,7 @@ def test_many_rows_or_much_noise_tell_little(rows, epsilon):
     assert not small_sites.too_telling({"a": rows}, epsilon)
 
 
-@pytest.mark.parametrize("own", [[], [0.0], [1.5], [float("nan")], [0.5, 0.5]])
+@pytest.mark.parametrize("own", [[], [0.0], [0.099], [1.5], [float("nan")], [0.5, 0.5]])
 def test_impossible_product_with_itself_is_refused_by_name(wire, own):
     def lie(content):
         offer = TwoPartyOffer.decode(content)
@@ -183,6 +189,39 @@ def test_impossible_product_with_itself_is_refused_by_name(wire, own):
     wire.change = on(TWO_PARTY_KEYS, "up", lie)
     with pytest.raises(RoundError, match=r"site-1 did not go on: .*products with itself"):
         play(wire)
+
+
+def test_site_whose_products_contradict_each_other_is_refused_by_name(wire, tmp_path):
+    """It says one thing of itself, and shares products larger by one."""
+
+    def lie(content):
+        if TwoPartyStep.decode(content).site == "site-1":
+            one = np.uint64(1 << 2 * FRACTION_BITS)
+            return with_arrays(content, lambda a: {name: v + one for name, v in a.items()})
+        return content
+
+    settings, roster = wire.settings, introduce(wire, expected=SITES, timeout=60)
+    strategy = LabelProducts(methods.build(settings), settings, roster, RunFolder.create(settings))
+    wire.change = on(TWO_PARTY_SHARE, "up", lie)
+    with pytest.raises(RoundError, match="are of no labels: those of site-1 are wrong"):
+        strategy.prepare(wire, 60)
+
+
+@given(sites=st.integers(2, 12), seed=st.integers(0, 2**32 - 1), share=st.floats(0.5, 0.9))
+def test_products_with_the_error_that_they_may_have_pass_and_give_weights(sites, seed, share):
+    rng = np.random.default_rng(seed)
+    shares = rng.dirichlet(np.full(10, 0.1), sites)
+    error = rng.choice([-1.0, 1.0], (sites, sites)) * largest_error(10)
+    gram = shares @ shares.T + np.triu(error, 1) + np.triu(error, 1).T
+    names = [f"site-{number}" for number in range(sites)]
+    check_products(gram, names, 10)
+    rows = rng.integers(1, 100, sites)
+    assert label_weights(gram, rows, np.arange(sites)).sum() == pytest.approx(1)
+    # One that says less of itself than its products with a site of the same labels need.
+    gram = np.pad(gram, (0, 1), "edge")
+    gram[-1, -1] *= share
+    with pytest.raises(RoundError, match=rf"those of (\S+ or )*site-{sites}[ :]"):
+        check_products(gram, [*names, f"site-{sites}"], 10)
 
 
 def test_site_tells_of_itself_only_where_that_is_asked(wire):
