@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
         WorkerError,
     )
     from common.networks import NETWORKS, Network
-    from common.objectives import OBJECTIVES, Learned, Objective, Pull
+    from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings, Pull
     from common.plugins import PieceSettings
     from common.splits import SPLITS, by_partitioner, partition
     from common.task_metrics import TASK_METRICS, OfCounts, PerSite, RowMean
@@ -88,6 +88,7 @@ __all__ = [
     "NamedData",
     "Network",
     "Objective",
+    "ObjectiveSettings",
     "OfCounts",
     "PerSite",
     "PieceSettings",
@@ -129,7 +130,7 @@ _HOMES = {
     "DataError FlowerError MessageError RoundError SecaggError StorageError TrustError "
     "WorkerError",
     "common.networks": "NETWORKS Network",
-    "common.objectives": "OBJECTIVES Learned Objective Pull",
+    "common.objectives": "OBJECTIVES Learned Objective ObjectiveSettings Pull",
     "common.plugins": "PieceSettings",
     "common.splits": "SPLITS by_partitioner partition",
     "common.task_metrics": "TASK_METRICS OfCounts PerSite RowMean",

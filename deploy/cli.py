@@ -169,7 +169,7 @@ def resume(
 ) -> None:
     """Go on with a simulation after its last checkpoint, under the settings it had.
 
-    Only workers, data-dir and how long to wait may be given anew.
+    Where things lie and run, how long to wait and what is written may be given anew, nothing else.
     """
     given = [*(words or ()), f"resume={run.absolute()}"]
     _play(config.load(run / "config.toml", given), quiet, track, watched)
@@ -254,7 +254,7 @@ def _files_first(words: list[str]) -> tuple[Path | None, list[str], list[str]]:
     rich_help_panel=_RUNS,
     epilog=_examples(
         "coterie precheck north.csv south.csv west.csv label-column=sick",
-        "coterie precheck dataset=heart-disease --json",
+        "coterie precheck dataset=heart-disease data-dir=~/data split=by-user --json",
     ),
 )
 def precheck(

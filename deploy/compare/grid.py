@@ -23,6 +23,7 @@ SCENARIO = frozenset(
         "test-split",
         *("group-column", "split-column", "table-schema"),
         *("num-clients", "split", "dirichlet-alpha", "num-partitions", "min-partition-size"),
+        *("shift", "shift-size", "synthetic-rows"),
     }
 )
 _SEED = "seed"

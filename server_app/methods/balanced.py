@@ -65,10 +65,10 @@ BALANCED_COHORT = Composition(
             "fewest, found greedily and by swaps. Only sites with fewer than the fewest turns + "
             "balance-spread are chosen, if so many are there; so with everybody there turns never "
             "differ by more than that. A site that was away or joins late counts at least as many "
-            "turns as the least of those that stayed. With balance-weights=labels the members' "
-            "weights in the average, each at least 0.001, minimise the squared distance of their "
-            "mixture of label shares to the federation's + 0.01 · that of the weights to the "
-            "shares of rows."
+            "turns as the least of those that stayed, or if nobody did, that left. With "
+            "balance-weights=labels the members' weights in the average, each at least 0.001, "
+            "minimise the squared distance of their mixture of label shares to the federation's + "
+            "0.01 · that of the weights to the shares of rows."
         ),
         assumes=(
             "Labels are skewed, and what sets sites apart is their labels. A rare class that one "

@@ -40,6 +40,13 @@ def file(tmp_path):
     return path
 
 
+def test_what_makes_sites_differ_makes_scenarios():
+    words = ["dataset=synthetic", "split=by-user", "shift=label,concept", "shift-size=0.3,0.9"]
+    grid = read_grid(None, [*words, "synthetic-rows=1000,2000", "strategy=random,fedavg"])
+    assert len({case.scenario for case in grid.cases}) == 8
+    assert {case.method for case in grid.cases} == {"random", "fedavg"}
+
+
 def test_words_multiply_and_seeds_come_outermost():
     words = ["strategy=random,simclust", "seed=0..2", "dirichlet-alpha=0.1,2", "local-epochs=1"]
     grid = read_grid(None, words)
