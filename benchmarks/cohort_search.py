@@ -76,6 +76,7 @@ def main() -> None:
         (100, 20, 0.05),
         (1000, 10, 0.05),
         (1000, 50, 0.05),
+        (1000, 250, 0.05),
     ):
         print(row(sites, m, alpha, rounds), flush=True)
 

@@ -19,7 +19,8 @@ from server_app.protection.catalogue import WORDS
 __all__ = ["Ranks", "critical_difference", "over_federations", "ranks_of"]
 
 _RANKED = ("accuracy", "worst_decile")
-_SHOWN = (*_RANKED, "num_clusters", "agreement", "megabytes", "joules", "rounds_to_target")
+_ROUNDS = "rounds_to_target"
+_SHOWN = (*_RANKED, "num_clusters", "agreement", "megabytes", "joules")
 _LEVEL = 0.05
 _FEWEST_METHODS = 3  # Friedman's test asks for them
 NONE = "-"
@@ -66,7 +67,8 @@ def critical_difference(methods_ranked: int, blocks: int) -> float:
 def ranks_of(rows: Sequence[Row], column: Column) -> Ranks | None:
     """Return the ranks by a figure of which more is better; None with too little to rank.
 
-    A federation counts where all methods have the figure for a common seed, and by its mean over
+    Of rounds to a target fewer are, and a run that never held it took more than any that did. A
+    federation counts where all methods have the figure for a common seed, and by its mean over
     these seeds; it takes two of them, and three methods.
     """
     names = list(dict.fromkeys(row.method for row in rows))
@@ -84,7 +86,7 @@ def ranks_of(rows: Sequence[Row], column: Column) -> Ranks | None:
     from scipy import stats
 
     values = np.array(list(blocks.values()))
-    mean = stats.rankdata(-values, axis=1).mean(axis=0)
+    mean = stats.rankdata(values if column.key == _ROUNDS else -values, axis=1).mean(axis=0)
     alike = (values == values[:, :1]).all()
     p = 1.0 if alike else float(stats.friedmanchisquare(*values.T).pvalue)
     return Ranks(
@@ -100,6 +102,8 @@ def _by_seed(row: Row, column: Column) -> dict[int, float]:
         run.case.settings.seed: column.of(Row(row.method, row.scenario, (run,), ())).mean
         for run in row.runs
     }
+    if column.key == _ROUNDS:
+        figures = {s: math.inf if math.isnan(value) else value for s, value in figures.items()}
     return {seed: value for seed, value in figures.items() if not math.isnan(value)}
 
 
@@ -107,6 +111,9 @@ def over_federations(
     rows: Sequence[Row], expected: Mapping[str, int]
 ) -> tuple[list[Table], list[str]]:
     """Return a table for each figure, methods by federations, and sentences on the ranks.
+
+    Where runs stop at a target, ranks are by the rounds to it: their last ones are of different
+    rounds, and whoever took longer got further.
 
     Args:
         rows: of all scenarios; nothing comes of fewer than two.
@@ -117,12 +124,15 @@ def over_federations(
         return [], []
     names = list(dict.fromkeys(row.method for row in rows))
     places = {(row.method, row.scenario): row for row in rows}
+    stop = all(run.case.settings.stop_at_target for row in rows for run in row.runs)
+    ranked = (_ROUNDS,) if stop else _RANKED
+    shown = dict.fromkeys((*ranked, *_SHOWN, _ROUNDS))
     tables, sentences = [], []
-    for column in (each for key in _SHOWN for each in COLUMNS if each.key == key):
+    for column in (each for key in shown for each in COLUMNS if each.key == key):
         known = [name for name in expected if _known(places, names, name, column)]
         if not known:
             continue
-        ranks = ranks_of(rows, column) if column.key in _RANKED else None
+        ranks = ranks_of(rows, column) if column.key in ranked else None
         head = ["method", *known, *(["mean rank"] if ranks else [])]
         cells = [
             [

@@ -1,5 +1,6 @@
 """Standings over federations: ranks by Friedman, what chance makes by Nemenyi."""
 
+import itertools
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -91,6 +92,34 @@ def test_methods_that_are_alike_share_a_rank_and_no_test_is_broken():
     found = ranks_of(table(np.ones((3, 4, 1))), ACCURACY)
     assert set(found.mean.values()) == {2.0}
     assert found.p == 1
+
+
+def test_where_runs_stop_at_a_target_ranks_are_by_the_rounds_to_it():
+    """Accuracies of their last rounds, here larger for who took longer, are of different rounds."""
+    rounds = {"a": [[9, 9], [8, 8]], "fl-hc": [[5, 6], [4, 5]], "cfl": [[7, None], [6, 6]]}
+    rows = []
+    for at, (name, federations) in itertools.product(range(2), rounds.items()):
+        words = {"strategy": "fedavg", "target-accuracy": 0.5, "stop-at-target": True}
+        runs = [
+            Run(
+                Case(name, (), f"at {at}", Settings.parse(words | {"seed": seed})),
+                accuracy=(last or 20) / 20,
+                target_window=None if last is None else (last, 1.0, 0.0),
+            )
+            for seed, last in enumerate(federations[at])
+        ]
+        rows.append(Row(name, f"at {at}", tuple(runs), ()))
+    tables, [sentence] = over_federations(rows, {"at 0": 2, "at 1": 2})
+    title, head, cells = tables[0]
+    assert (title, head[-1]) == ("rounds to target", "mean rank")
+    # cfl never held it with one seed of the first federation: the last there, though its mean is 7.
+    assert [(line[0], line[-1]) for line in cells] == [
+        ("a", "2.5"),
+        ("fl-hc", "1.0"),
+        ("cfl", "2.5"),
+    ]
+    assert sentence.startswith("rounds to target: Ranks are over at 0, at 1")
+    assert not any("mean rank" in head for title, head, _ in tables[1:])
 
 
 def test_cells_tell_how_many_runs_they_rest_on_and_which_are_empty():
