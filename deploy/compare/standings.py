@@ -103,7 +103,7 @@ def _by_seed(row: Row, column: Column) -> dict[int, float]:
         for run in row.runs
     }
     if column.key == _ROUNDS:
-        figures = {s: math.inf if math.isnan(value) else value for s, value in figures.items()}
+        return {seed: math.inf if math.isnan(value) else value for seed, value in figures.items()}
     return {seed: value for seed, value in figures.items() if not math.isnan(value)}
 
 

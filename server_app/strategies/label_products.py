@@ -116,9 +116,7 @@ def check_products(gram: FloatArray, names: Sequence[str], num_classes: int) -> 
         return
     rest = (np.delete(np.delete(gram, site, 0), site, 1) for site in range(len(gram)))
     suspects = [
-        name
-        for name, kept in zip(names, rest, strict=True)
-        if not len(kept) or np.linalg.eigvalsh(kept)[0] >= least
+        name for name, kept in zip(names, rest, strict=True) if np.linalg.eigvalsh(kept)[0] >= least
     ]
     who = f"those of {' or '.join(suspects)}" if suspects else "those of several"
     raise RoundError(
