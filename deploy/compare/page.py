@@ -138,7 +138,7 @@ def _pictures(rows: Sequence[Row], grid: Grid, *, metered: bool) -> Iterable[_Dr
     yield (
         "selection",
         "How often sites were selected",
-        "A flat line uses all sites alike; a steep one rests on a few. Same lines as above.",
+        "A flat line uses all sites alike; a steep one rests on a few.",
         compare_plots.selection_frequency(rows),
         False,
         "; ".join(f"{row.method} {_selected(row)}" for row in rows) + ".",

@@ -30,6 +30,7 @@ _DASHES = ("-", "--", ":", "-.")
 _COLORS = 6  # without yellow, which is faint; before a line's dashes change
 _PHASES = {"pre": "pre-processing", "train": "training", "comm": "communication"}
 _LEGEND_COLUMNS = 4
+_NARROW_LEGEND_COLUMNS = 2
 _WINDOWS = 10  # of rounds: runs that long are drawn as running means, whose noise hides no lines
 _BANDS = 6  # rows: more bands would hide the lines
 _MARKS = "osD^v"  # of processors
@@ -102,14 +103,16 @@ def _draw(
     axes.grid(visible=True)
 
 
-def _legend_inches(rows: Sequence[Row]) -> float:
-    return 0.18 * -(-len(rows) // _LEGEND_COLUMNS)
+def _legend_inches(rows: Sequence[Row], columns: int = _LEGEND_COLUMNS) -> float:
+    return 0.18 * -(-len(rows) // columns)
 
 
-def _legend(figure: Figure, axes: "Axes", rows: Sequence[Row]) -> None:
+def _legend(
+    figure: Figure, axes: "Axes", rows: Sequence[Row], columns: int = _LEGEND_COLUMNS
+) -> None:
     if len(rows) > 1:
         handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=_LEGEND_COLUMNS)
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
 
 
 def energy_by_phase(rows: Sequence[Row]) -> Figure:
@@ -179,16 +182,19 @@ def _name_rows(axes: "Axes", rows: Sequence[Row]) -> None:
 
 def selection_frequency(rows: Sequence[Row]) -> Figure:
     """Return in which share of the rounds a site trained, sites from most to least often."""
-    figure = Figure(figsize=(NARROW, 3.4 + _legend_inches(rows)), layout="constrained")
+    inches = 3.4 + _legend_inches(rows, _NARROW_LEGEND_COLUMNS)
+    figure = Figure(figsize=(NARROW, inches), layout="constrained")
     axes = figure.subplots()
     for place, row in enumerate(rows):
         shares = 100 * selection_shares(row.runs)
-        axes.plot(np.arange(1, len(shares) + 1), shares, **_look(place, row))
+        look = {**_look(place, row), "label": short(row.method, 34)}
+        axes.plot(np.arange(1, len(shares) + 1), shares, **look)
     axes.set_xlabel("sites, from most to least often selected")
     axes.set_ylabel("rounds in which it trained (%)")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
     axes.set_ylim(bottom=0)
     axes.grid(visible=True)
+    _legend(figure, axes, rows, _NARROW_LEGEND_COLUMNS)
     return figure
 
 

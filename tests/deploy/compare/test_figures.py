@@ -284,6 +284,15 @@ def test_selection_is_ranked_within_runs(tmp_path):
     assert selection_shares(runs).tolist() == [1, 1, 1, 0]
 
 
+def test_the_picture_of_who_trained_names_its_lines(tmp_path):
+    _, runs = compared(tmp_path)
+    rows = rows_of(runs, "random")
+    with drawing.style():
+        figure = compare_plots.selection_frequency(rows)
+    [legend] = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [row.method for row in rows]
+
+
 def test_table_says_the_same_in_every_form(tmp_path):
     grid, runs = compared(tmp_path)
     rows = rows_of(runs, "random")
