@@ -16,7 +16,7 @@ from scipy.special import softmax
 from torch import nn
 
 from client_app.site import Site
-from client_app.training import convolutional_c, dense_c, loop, stacked
+from client_app.training import convolutional_c, dense_c, layout, loop, stacked
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import dense_shape, dropout_draw
@@ -29,6 +29,7 @@ from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
 from common.messages import Order, Parameters
+from common.networks import NETWORKS
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
 
 _Name = tuple[str, tuple[int, ...], int, torch.device]
@@ -66,10 +67,11 @@ class Lesson:
             weights=site.dataset.train_weights,
         )
 
-    def on(self, device: torch.device) -> TensorRows:
-        """Return the client's rows as tensors on a device."""
+    def tensors_for(self, network: nn.Module) -> TensorRows:
+        """Return the client's rows as tensors that a network takes."""
         weights = None if self.weights is None else self.weights[self.rows]
-        return TensorRows.on(device, self.inputs[self.rows], self.labels[self.rows], weights)
+        inputs, labels = self.inputs[self.rows], self.labels[self.rows]
+        return TensorRows.for_network(network, inputs, labels, weights)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -151,7 +153,7 @@ def _fit_by_loop(
     towards = None if pull is None else Anchored(network, pull)
     companion = None if beside is None else Companion(network, settings, beside)
     with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
-        rows = lesson.on(device)
+        rows = lesson.tensors_for(network)
         loss = loop.train(network, rows, settings, lesson.order, towards, phase, companion)
     fitted = models.parameters_of(network)
     if towards is None:
@@ -168,7 +170,7 @@ def _blended(
     received = models.parameters_of(network)
     with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
         draws = lesson.order.spawn(1)[0]  # so that those of the training stay what they were
-        rows = lesson.on(device)
+        rows = lesson.tensors_for(network)
         own = rows.inputs, rows.labels
         return blended(network, *own, settings, draws, received, blend, rows.weights)
 
@@ -319,6 +321,8 @@ def _network(
     name: str, input_shape: tuple[int, ...], num_outputs: int, device: torch.device
 ) -> nn.Module:
     network = models.blank(name, input_shape, num_outputs).to(device)
+    if name != "auto" and NETWORKS.is_foreign(name):
+        layout.decide(network, input_shape)
     flatten(network)
     return network
 
@@ -383,4 +387,5 @@ def _evaluate(
         return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts)
     network = network_with(parameters, *name)
     with loop.one_thread(device), loop.hushed(settings):
-        return loop.evaluate_parts(network, TensorRows.on(device, inputs, labels), parts)
+        rows = TensorRows.for_network(network, inputs, labels)
+        return loop.evaluate_parts(network, rows, parts)
