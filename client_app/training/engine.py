@@ -16,14 +16,14 @@ from scipy.special import softmax
 from torch import nn
 
 from client_app.site import Site
-from client_app.training import convolutional_c, dense_c, layout, loop, stacked
+from client_app.training import convolutional_c, dense_c, layout, loop, together
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import dense_shape, dropout_draw
 from client_app.training.loop import Evaluation, Stopwatch, TensorRows
 from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
-from client_app.training.optimizers import OPTIMIZERS, Rule
+from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import steps_of
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
@@ -127,16 +127,20 @@ def fit_together(
     watch = Stopwatch()
     first = lessons[0]
     device = loop.choose_device(settings.device)
-    network = _network(settings.model, first.input_shape, first.num_outputs, device)
-    if first.weights is not None or not (stacked.can_stack(network) and _stacks(settings)):
+    name = settings.model, first.input_shape, first.num_outputs
+    if first.weights is not None or together.obstacle(settings, name):
         return None
-    if not _fits(parameters, network):
+    if not _fits(parameters, _network(*name, device)):
         return None
     assert all(lesson.inputs is first.inputs for lesson in lessons)
     rows, orders = [lesson.rows for lesson in lessons], [lesson.order for lesson in lessons]
+    seeds = [lesson.dropout_seed for lesson in lessons]
     data = first.inputs, first.labels
-    values, losses = stacked.train(network, parameters, data, rows, orders, settings, device)
-    shares = np.array([len(mine) for mine in rows]) / sum(len(mine) for mine in rows)
+    trained = together.train(name, parameters, data, rows, orders, seeds, settings, device)
+    if trained is None:
+        return None
+    values, losses = trained
+    shares = np.array([len(own) for own in rows]) / sum(len(own) for own in rows)
     results = zip(values, losses.tolist(), (watch.seconds * shares).tolist(), strict=True)
     return [Fitted(unflatten(value, parameters), loss, time) for value, loss, time in results]
 
@@ -222,12 +226,6 @@ def _takes_usual_steps(settings: Settings) -> bool:
     return known and takes_by_hand(settings)
 
 
-def _stacks(settings: Settings) -> bool:
-    """Return whether sites may be trained side by side: by SGD, in passes over their rows."""
-    is_sgd = OPTIMIZERS.named(settings.optimizer).by_hand is Rule.SGD
-    return is_sgd and _takes_usual_steps(settings) and not settings.local_steps
-
-
 def decided(
     settings: Settings, shapes: tuple[tuple[int, ...], int] | None, *, weighs: bool = False
 ) -> Settings:
@@ -264,8 +262,11 @@ def trained_by(
     device = loop.choose_device(settings.device)
     if weighs:
         return f"the loop with autograd, on {device}"
-    if settings.engine == "stacked" and stacked.can_stack(network) and _stacks(settings):
-        return f"sites side by side, on {device}"
+    if settings.engine == "stacked":
+        why = together.obstacle(settings, (settings.model, input_shape, num_outputs))
+        if not why:
+            return f"stacked: sites side by side, on {device}"
+        return f"the loop with autograd, on {device}; no stack takes {why}"
     name = (settings.model, input_shape, num_outputs, device)
     by_hand = _by_hand(models.parameters_of(network), name, settings)
     if isinstance(by_hand, DenseSgd):

@@ -14,7 +14,6 @@ from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app as own_app
-from client_app.training import stacked
 from common import config, messages
 from deploy.simulation import batched
 
@@ -52,7 +51,7 @@ def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
     if not depends_on_unit(kind, context):
         size = 1
     elif kind in _TRAIN:
-        size = stacked.MOST_CLIENTS
+        size = max(1, len(asked))  # a stack takes as many as memory holds
     else:
         size = max(1, min(-(-len(asked) // _UNITS), _LARGEST_UNIT))
     return [asked[start : start + size] for start in range(0, len(asked), size)]
