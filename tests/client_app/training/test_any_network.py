@@ -6,10 +6,10 @@ import drawn
 import numpy as np
 import pytest
 import torch
-import tutorials
 from torch import nn
 from torch.nn import functional
 
+from benchmarks import tutorial_networks as tutorials
 from client_app.training import engine, layout, loop
 from client_app.training.engine import Lesson
 from client_app.training.loop import TensorRows
@@ -22,7 +22,7 @@ CPU = torch.device("cpu")
 
 
 def place(name):
-    return f"tutorials:{tutorials.NETWORKS[name][0].__name__}"
+    return f"benchmarks.tutorial_networks:{tutorials.NETWORKS[name][0].__name__}"
 
 
 def data(name, rows=12):
@@ -127,7 +127,7 @@ def test_reading_strides_is_noticed():
 @drawn.seeded()
 def test_a_tuple_of_outputs_is_refused():
     with pytest.raises(ConfigError, match="makes tuple of 2 rows of 4 classes"):
-        models.build("tutorials:Two", (3,), CLASSES)
+        models.build("benchmarks.tutorial_networks:Two", (3,), CLASSES)
 
 
 def test_its_figures_come_from_the_same_layout():

@@ -6,13 +6,13 @@ import drawn
 import numpy as np
 import pytest
 import torch
-import tutorials
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
+from benchmarks import tutorial_networks as tutorials
 from client_app.training import stacked
 from client_app.training.program import UnknownOperationError
 from client_app.training.stacked_operations import dropout_kept, step_keys

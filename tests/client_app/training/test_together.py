@@ -109,7 +109,7 @@ def test_the_rows_of_another_data_set_are_not_mistaken():
         ({"optimizer": "adam"}, "optimizer=adam"),
         ({"local-steps": 3}, "local-steps=3"),
         ({"class-weights": "site"}, "a loss that is not the cross-entropy"),
-        ({"model": "tutorials:Recurrent"}, "no stack takes `transpose`"),
+        ({"model": "benchmarks.tutorial_networks:Recurrent"}, "no stack takes `transpose`"),
     ],
 )
 def test_what_is_left_to_the_loop_is_said(changes, why):
@@ -125,7 +125,7 @@ def test_dropout_and_norms_are_stacked_but_no_batch_of_one():
     assert engine.trained_by(settings, (12,), 5) == "stacked: sites side by side, on cpu"
     first = drawn.first_model("pereira-mlp", (12,), 5)
     assert engine.fit_together(first, lessons_of([20, 33], (12,)), settings) is not None
-    place = "tutorials:heart"
+    place = "benchmarks.tutorial_networks:heart"
     settings = Settings(model=place, engine="stacked", device="cpu", batch_size=16)
     first = drawn.first_model(place, (12,), 5)
     assert engine.fit_together(first, lessons_of([20, 32], (12,)), settings) is not None

@@ -1,7 +1,9 @@
 """Networks as tutorials have them, each written from its description: what users bring along.
 
-Used by name, as ``model=tutorials:flower``.
+By name: ``model=benchmarks.tutorial_networks:Flower``.
 """
+
+# ruff: noqa: D102 - every forward does what its class says
 
 import torch
 from torch import nn
