@@ -183,6 +183,7 @@ class Stack:
         *,
         convolving: Convolving | None = None,
         graph: bool = True,
+        room: int = 0,
     ) -> None:
         """Make the copies.
 
@@ -195,6 +196,7 @@ class Stack:
             sgd: batches and SGD's own.
             convolving: None: the usual way of the device.
             graph: whether steps are captured, which only a GPU does.
+            room: steps that trainings may have before room is made anew, which captures again.
         """
         self.n, self._program, self._sgd = n, program, sgd
         inputs, self._labels = data
@@ -214,6 +216,7 @@ class Stack:
         self._since, self._seeds = torch.zeros((2, n), device=device, dtype=torch.int64)
         self._at = torch.zeros(1, device=device, dtype=torch.int64)
         self._rows = torch.empty((0, n, sgd.batch), device=device, dtype=torch.int64)
+        self._room = room
         self._wants_graph = graph and device.type == "cuda"
         self._step: Callable[[], None] = self._take_step
         self.graph = "none" if device.type == "cpu" or not graph else "not yet"
@@ -284,7 +287,7 @@ class Stack:
         """Put the steps' rows where a step reads them; a graph is captured where room is made."""
         steps = len(rows)
         if steps > len(self._rows):
-            room = 1 << (steps - 1).bit_length()
+            room = max(self._room, 1 << (steps - 1).bit_length())
             shape = (room, *self._rows.shape[1:])
             self._rows = torch.full(shape, NOWHERE, device=self._device, dtype=torch.int64)
             if self._wants_graph:

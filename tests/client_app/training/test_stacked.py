@@ -13,53 +13,16 @@ from torch import nn
 from torch.nn import functional
 
 from benchmarks import tutorial_networks as tutorials
+from benchmarks.gpu import alone
 from client_app.training import stacked
 from client_app.training.program import UnknownOperationError
 from client_app.training.stacked_operations import dropout_kept, step_keys
-from common.dropout import Dropout
 from common.seeds import generator
 
 CLASSES = 4
 RATE, MOMENTUM, DECAY = 0.05, 0.5, 0.01
 WAYS = ("groups", "patches", "slices")
 KNOWN = [name for name in tutorials.NETWORKS if name not in ("recurrent", "words")]
-
-
-class SameMasks(nn.Module):
-    """Dropout by the masks that a stack draws for one client."""
-
-    def __init__(self, p, number, seed):
-        super().__init__()
-        self.p, self.number, self.seed, self.step = p, number, seed, 0
-
-    def forward(self, x):
-        keys = step_keys(torch.tensor([self.seed]), torch.tensor([self.step]))
-        # Short batches are filled up: a unit's place is that in the batch.
-        kept = dropout_kept(keys, self.number, x.shape, self.p)[0]
-        self.step += 1
-        return x * kept / (1 - self.p)
-
-
-def by_torch(network, inputs, labels, rows, order, seed, program, batch, epochs):
-    """Train one client in plain torch; return its mean loss over the last epoch."""
-    network = copy.deepcopy(network)
-    for number, step in enumerate(program.steps):
-        name = step.name.partition("`")[2].rstrip("`")
-        layer = dict(network.named_modules()).get(name)
-        if isinstance(layer, nn.Dropout | Dropout):
-            parent = network.get_submodule(name.rpartition(".")[0])
-            setattr(parent, name.rpartition(".")[2], SameMasks(layer.p, number, seed))
-    sgd = torch.optim.SGD(network.parameters(), lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
-    network.train()
-    for _ in range(epochs):
-        total = 0.0
-        for part in torch.split(torch.from_numpy(rows[order.permutation(len(rows))]), batch):
-            sgd.zero_grad()
-            loss = functional.cross_entropy(network(inputs[part]), labels[part])
-            loss.backward()
-            sgd.step()
-            total += loss.item() * len(part)
-    return network, total / len(rows)
 
 
 def case(name, lengths, dtype, seed=0):
@@ -90,17 +53,9 @@ def compare(name, lengths, way, *, dtype=torch.float64, batch=4, epochs=2, seed=
         losses = stack.train(network.state_dict(), plan, RATE)
     models = stack.models
     for index, own in enumerate(rows):
-        theirs, loss = by_torch(
-            network,
-            inputs,
-            labels,
-            own,
-            generator(index, "order"),
-            seeds[index] - 2**64,
-            program,
-            batch,
-            epochs,
-        )
+        order, seed = generator(index, "order"), seeds[index] - 2**64
+        data = inputs, labels
+        theirs, loss = alone(network, program, data, own, order, seed, sgd, epochs, RATE)
         for key, value in theirs.state_dict().items():
             torch.testing.assert_close(models[key][index], value, msg=f"{key}, {index}", **close)
         assert losses[index].item() / len(own) == pytest.approx(loss, rel=1e-5)
