@@ -25,6 +25,14 @@ from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import steps_of
+from client_app.training.program import (
+    Activation,
+    Convolution,
+    Linear,
+    MaxPool,
+    Operation,
+    Reshape,
+)
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
@@ -260,18 +268,56 @@ def trained_by(
     # On the CPU: a process that has started CUDA cannot be forked.
     network = models.blank(settings.model, input_shape, num_outputs)
     device = loop.choose_device(settings.device)
+    by_loop = f"the loop with autograd, on {device}"
     if weighs:
-        return f"the loop with autograd, on {device}"
+        return f"{by_loop}: no faster engine weighs rows"
+    shape = settings.model, input_shape, num_outputs
     if settings.engine == "stacked":
-        why = together.obstacle(settings, (settings.model, input_shape, num_outputs))
-        if not why:
-            return f"stacked: sites side by side, on {device}"
-        return f"the loop with autograd, on {device}; no stack takes {why}"
-    name = (settings.model, input_shape, num_outputs, device)
-    by_hand = _by_hand(models.parameters_of(network), name, settings)
+        why = together.obstacle(settings, shape)
+        return f"{by_loop}: no stack takes {why}" if why else f"stacked sites, on {device}"
+    by_hand = _by_hand(models.parameters_of(network), (*shape, device), settings)
     if isinstance(by_hand, DenseSgd):
         return f"{'compiled steps' if by_hand.is_compiled else 'steps in NumPy'} for dense layers"
-    return "compiled steps for convolutions" if by_hand else f"the loop with autograd, on {device}"
+    if by_hand:
+        return "compiled steps for convolutions"
+    if settings.engine == "loop":
+        return by_loop
+    return f"{by_loop}: compiled steps do not take {_uncompiled(settings, network, shape, device)}"
+
+
+def _uncompiled(
+    settings: Settings,
+    network: nn.Module,
+    shape: together.Network,
+    device: torch.device,
+) -> str:
+    """Return in words what keeps a network from the steps written by hand."""
+    if device.type != "cpu":
+        return "a GPU"
+    if not _takes_usual_steps(settings):
+        return f"optimizer={settings.optimizer} with this loss"
+    if settings.engine == "batched" and convolutional_shape(network, shape[1]) is not None:
+        return "convolutions without a C compiler, or under engine=batched"
+    program = together.program_of(*shape)
+    if isinstance(program, str):
+        return program
+    others = (step.name for step in program.steps if not _is_compiled(step.operation))
+    return next(others, "its layers in this order, or a class with forward")
+
+
+def _is_compiled(operation: Operation) -> bool:
+    """Return whether the compiled steps know an operation, in some order of them."""
+    match operation:
+        case Convolution():
+            plain = (operation.stride, operation.dilation) == ((1, 1), (1, 1))
+            return plain and operation.bias is not None and len(set(operation.padding)) == 1
+        case Linear():
+            return operation.bias is not None
+        case MaxPool():
+            return operation == MaxPool((2, 2), (2, 2), (0, 0), (1, 1), ceil=False)
+        case Activation():
+            return operation.kind == "relu"
+    return isinstance(operation, Reshape)
 
 
 @functools.lru_cache(maxsize=2)

@@ -390,8 +390,8 @@ class _Reading(fx.Interpreter):
         if n.op == "call_module":
             name = _stripped(str(n.target))
             return f"{type(self.fetch_attr(str(n.target))).__name__} `{name}`"
-        name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", n.target)
-        return f"`{name}`"
+        name = n.target if isinstance(n.target, str) else getattr(n.target, "__name__", "")
+        return f"`{name or n.target}`"
 
 
 def _stripped(name: str) -> str:
@@ -511,8 +511,8 @@ def _to_a_size(before: Tensor, made: Tensor) -> Operation | None:
 
 
 def _group_norm(m: Any, at: str, before: Tensor, made: Tensor) -> Operation | None:
-    names = (f"{at}weight", f"{at}bias") if m.affine else (None, None)
-    return GroupNorm(m.num_groups, *names, m.eps)
+    weight, bias = (f"{at}weight", f"{at}bias") if m.affine else (None, None)
+    return GroupNorm(m.num_groups, weight, bias, m.eps)
 
 
 def _layer_norm(m: Any, at: str, before: Tensor, made: Tensor) -> Operation | None:
@@ -525,9 +525,10 @@ def _layer_norm(m: Any, at: str, before: Tensor, made: Tensor) -> Operation | No
 def _batch_norm(m: Any, at: str, before: Tensor, made: Tensor) -> Operation | None:
     if not m.track_running_stats or m.momentum is None:
         return None
-    names = (f"{at}weight", f"{at}bias") if m.affine else (None, None)
-    statistics = (f"{at}running_mean", f"{at}running_var", f"{at}num_batches_tracked")
-    return BatchNorm(*names, *statistics, m.eps, m.momentum)
+    weight, bias = (f"{at}weight", f"{at}bias") if m.affine else (None, None)
+    mean, variance = f"{at}running_mean", f"{at}running_var"
+    batches = f"{at}num_batches_tracked"
+    return BatchNorm(weight, bias, mean, variance, batches, m.eps, m.momentum)
 
 
 _Read = Callable[[Any, str, Tensor, Tensor], Operation | None]

@@ -298,7 +298,7 @@ class Stack:
         """Make a step a CUDA graph; no client has a row yet, so that no model moves."""
         self._step = self._take_step
         try:
-            stream = torch.cuda.Stream(self._device)
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
             stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP_STEPS):
@@ -326,7 +326,8 @@ class Stack:
         here = positions >= 0
         sizes = here.sum(1)
         positions = positions.clamp(min=0).flatten()
-        inputs = self._inputs.index_select(0, positions).unflatten(0, here.shape)
+        inputs = self._inputs.index_select(0, positions)
+        inputs = inputs.view(*here.shape, *inputs.shape[1:])
         labels = self._labels.index_select(0, positions)
         inputs = inputs.movedim(-1, 2) if self._is_last else inputs
         training = Training(here, sizes, step_keys(self._seeds, self._at))
@@ -375,7 +376,8 @@ def losses_of(
     losses, hits = [], []
     with torch.no_grad():
         size = max(1, at_once // k)
-        for part, own in zip(inputs.split(size), labels.split(size), strict=True):
+        parts = torch.split(inputs, size), torch.split(labels, size)
+        for part, own in zip(*parts, strict=True):
             logits = outputs(program, models, part.expand(k, *part.shape), None, convolving)
             flat, wanted = logits.flatten(0, 1), own.repeat(k)
             each = functional.cross_entropy(flat, wanted, reduction="none")

@@ -127,8 +127,10 @@ def _each_row(x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
     """
     n, batch = x.shape[:2]
     if x.stride(0) < x.stride(1):
-        return function(x.transpose(0, 1).flatten(0, 1)).unflatten(0, (batch, n)).transpose(0, 1)
-    return function(x.flatten(0, 1)).unflatten(0, (n, batch))
+        made = function(x.transpose(0, 1).flatten(0, 1))
+        return made.view(batch, n, *made.shape[1:]).transpose(0, 1)
+    made = function(x.flatten(0, 1))
+    return made.view(n, batch, *made.shape[1:])
 
 
 # Products --------------------------------------------------------------------------------------
@@ -165,7 +167,7 @@ def _by_groups(operation: Convolution, x: Tensor, models: Values) -> Tensor:
         operation.dilation,
         groups=len(x),
     )
-    result = made.unflatten(1, (len(x), -1)).transpose(0, 1)
+    result = made.view(len(made), len(x), -1, *made.shape[2:]).transpose(0, 1)
     return result if x.dim() == 5 else result.squeeze(3)
 
 

@@ -23,7 +23,7 @@ from common import models
 from common.config import Settings
 from common.messages import Parameters
 
-__all__ = ["obstacle", "train"]
+__all__ = ["obstacle", "program_of", "train"]
 
 log = logging.getLogger("coterie")
 
@@ -39,12 +39,12 @@ def obstacle(settings: Settings, network: Network) -> str:
         return "a loss that is not the cross-entropy of classes"
     if settings.local_steps:
         return f"local-steps={settings.local_steps}"
-    program = _program(*network)
+    program = program_of(*network)
     return program if isinstance(program, str) else ""
 
 
 @functools.lru_cache(maxsize=4)
-def _program(name: str, input_shape: tuple[int, ...], outputs: int) -> Program | str:
+def program_of(name: str, input_shape: tuple[int, ...], outputs: int) -> Program | str:
     """Return a network's program, or in words which operation it has none for."""
     try:
         return stacked.program_of(models.blank(name, input_shape, outputs), input_shape)
@@ -75,7 +75,7 @@ def _on_device(data: _Data, device: torch.device) -> tuple[torch.Tensor, torch.T
 
 @functools.lru_cache(maxsize=4)
 def _stack(network: Network, n: int, data: _Data, device: torch.device, sgd: StackedSgd) -> Stack:
-    program = _program(*network)
+    program = program_of(*network)
     assert isinstance(program, Program)
     like = models.blank(*network).state_dict()
     return Stack(program, like, n, _on_device(data, device), sgd)
@@ -105,7 +105,7 @@ def train(
         settings: of the run.
         device: that trains.
     """
-    program = _program(*network)
+    program = program_of(*network)
     assert isinstance(program, Program)
     lengths = np.array([len(own) for own in rows])
     batch = settings.batch_size
