@@ -26,7 +26,7 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -150,13 +150,27 @@ class Bench:
     tiny: bool
     ends: float
     """When the step that is being played must end, in seconds of ``time.monotonic``."""
-    ways: dict[str, "Way"] = field(default_factory=dict)
-    """The fastest way of each workload."""
+    write: Callable[[dict[str, Any]], None] = lambda found: None
+    """Writes down what a step has found so far."""
+    best: "Way | None" = None
+    """The fastest way on W1; None before that is known."""
 
     @property
     def left(self) -> float:
         """Seconds."""
         return self.ends - time.monotonic()
+
+    def keep(
+        self, result: dict[str, Any], key: str, measure: Callable[[], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Put what a measurement gives, or how it failed, into a result; return it."""
+        try:
+            result[key] = measure()
+        except Exception:
+            result[key] = {"failed": traceback.format_exc()}
+        self.write(result)
+        tidy(self.device)
+        return result[key]
 
     def rows_of(self, work: Workload) -> tuple[Tensor, Tensor]:
         """Return the rows of a workload on the device; MNIST's where they have its shape."""
@@ -292,9 +306,14 @@ def _measured(bench: Bench, work: Workload, way: Way, seconds: float, n: int) ->
     wait(device)
     start = time.perf_counter() - began
     began = time.perf_counter()
-    stack.train(model, _cut(now, 3), 0.05)
+    stack.train(model, _cut(now, 1), 0.05)
     wait(device)
-    step = (time.perf_counter() - began) / min(3, in_all)
+    step = time.perf_counter() - began
+    if step < seconds / 20:  # a single step is measured with what surrounds it
+        began = time.perf_counter()
+        stack.train(model, _cut(now, 5), 0.05)
+        wait(device)
+        step = (time.perf_counter() - began) / min(5, in_all)
     most = 1 if bench.tiny else max(1, min(in_all, int(seconds / 4 / step)))
     now = _cut(now, most)
     whole, alone_, losses = [], [], []
@@ -558,29 +577,32 @@ def w1(bench: Bench) -> dict[str, Any]:
     """Return the speed of W1 by each way of convolving, with and without a graph and TF32."""
     work = WORKLOADS["W1"]
     cuda = bench.device.type == "cuda"
-    ways = [Way("patches"), Way("slices"), Way("groups", benchmark=True), Way("groups")]
-    result: dict[str, Any] = {"one by one in PyTorch's own loop": one_by_one(bench, work)}
-    by_way = {}
-    for way in ways if cuda else ways[:3]:
-        by_way[way] = result[str(way)] = _tried(lambda way=way: measured(bench, work, way, 8))
-    best = max(by_way, key=lambda way: by_way[way].get("samples/s", 0))
+    result: dict[str, Any] = {}
+    bench.keep(result, ONE_BY_ONE, lambda: one_by_one(bench, work))
+    rates = {}
+    ways = [Way("patches"), Way("slices"), Way("groups", benchmark=cuda), Way("groups")]
+    for way in dict.fromkeys(ways):
+        found = bench.keep(result, str(way), lambda way=way: measured(bench, work, way, 8))
+        rates[way] = found.get("samples/s", 0)
+    best = bench.best = max(rates, key=lambda way: rates[way])
+    result["fastest"] = str(best)
     for way in (replace(best, graph=False), replace(best, tf32=False)) if cuda else ():
-        result[str(way)] = _tried(lambda way=way: measured(bench, work, way, 6))
+        bench.keep(result, str(way), lambda way=way: measured(bench, work, way, 6))
     for n in (10, 400) if cuda else ():
         if bench.left > 8:
             key = f"{best}, {n} clients"
-            result[key] = _tried(lambda n=n: measured(bench, work, best, 6, n))
-    bench.ways["W1"] = best
-    result["fastest"] = str(best)
+            bench.keep(result, key, lambda n=n: measured(bench, work, best, 6, n))
     return result
 
 
-def _tried(function: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Return what a measurement gives, or how it failed."""
-    try:
-        return function()
-    except Exception:
-        return {"failed": traceback.format_exc()}
+ONE_BY_ONE = "one client after the other in PyTorch's own loop, TF32 as by default"
+
+
+def ways_to_try(bench: Bench, work: Workload) -> list[Way]:
+    """Return the fastest way on W1, and the others where a network convolves."""
+    best = bench.best or Way("patches")
+    convolves = not work.model.endswith("mlp") and not bench.tiny
+    return list(dict.fromkeys([best, *([Way("patches"), Way("groups")] * convolves)]))
 
 
 def one_by_one(bench: Bench, work: Workload) -> dict[str, Any]:
@@ -605,50 +627,44 @@ def one_by_one(bench: Bench, work: Workload) -> dict[str, Any]:
 def others(bench: Bench) -> dict[str, Any]:
     """Return the speed of W1s to W4, with all their clients side by side."""
     result: dict[str, Any] = {}
-    best = bench.ways.get("W1", Way("patches"))
     for name in ("W1s", "W2", "W3", "W4"):
         work = WORKLOADS[name]
-        convolves = not work.model.endswith("mlp")
-        ways = list(dict.fromkeys([best, *([Way("groups"), Way("patches")] * convolves)]))
-        ways = ways[:1] if bench.tiny else ways
-        for way in ways:
+        for way in ways_to_try(bench, work):
+            key = f"{name}, {way}"
             if bench.left < 3 and not bench.tiny:
-                result[f"{name}, {way}"] = "no time left"
+                result[key] = "no time left"
                 continue
-            result[f"{name}, {way}"] = _tried(
-                lambda work=work, way=way: measured(bench, work, way, 6)
-            )
+            bench.keep(result, key, lambda work=work, way=way: measured(bench, work, way, 6))
     return result
 
 
 def blazefl(bench: Bench) -> dict[str, Any]:
     """Return the speed on the shape of BlazeFL's benchmark."""
-    result: dict[str, Any] = {"BlazeFL says": {"samples/s": 41_700}}
-    best = bench.ways.get("W1", Way("patches"))
-    for way in dict.fromkeys([best, Way("groups"), Way("patches")]):
-        if bench.left > 3 or (bench.tiny and way == best):
-            result[str(way)] = _tried(lambda way=way: measured(bench, BLAZEFL, way, 8))
-    result["one by one in PyTorch's own loop"] = one_by_one(bench, BLAZEFL)
+    result: dict[str, Any] = {"BlazeFL's own account": {"samples/s": 41_700}}
+    for way in ways_to_try(bench, BLAZEFL):
+        if bench.left > 3 or bench.tiny:
+            bench.keep(result, str(way), lambda way=way: measured(bench, BLAZEFL, way, 8))
+    bench.keep(result, ONE_BY_ONE, lambda: one_by_one(bench, BLAZEFL))
     return result
 
 
 def pereira(bench: Bench) -> dict[str, Any]:
     """Return the speed of Pereira's CIFAR network, and the hours of training of his tables."""
     result: dict[str, Any] = {}
-    best = bench.ways.get("W1", Way("patches"))
     per_run = 500 * PEREIRA.per_round * PEREIRA.rows * PEREIRA.epochs
     for what, n in (("10 clients", 10), ("5 seeds side by side", 50)):
-        for way in dict.fromkeys([best, Way("groups")]):
-            if way != best if bench.tiny else bench.left < 3:
+        for way in ways_to_try(bench, PEREIRA):
+            if bench.left < 3 and not bench.tiny:
                 continue
-            found = _tried(lambda n=n, way=way: measured(bench, PEREIRA, way, 8, n))
+            found = bench.keep(
+                result, f"{what}, {way}", lambda n=n, way=way: measured(bench, PEREIRA, way, 8, n)
+            )
             if rate := found.get("samples/s"):
                 hours = per_run / rate / 3600
                 found["hours of training"] = {
                     "Table I, CIFAR-10": round(TABLE_1_RUNS * hours, 2),
                     "Table II, CIFAR-10": round(TABLE_2_RUNS * hours, 2),
                 }
-            result[f"{what}, {way}"] = found
     return result
 
 
@@ -794,7 +810,7 @@ _METHODS = {"FedAvg": 1, "IFCA": 3, "FedSCCS": 1}
 def board(bench: Bench) -> dict[str, Any]:
     """Return accuracy and time of FedAvg, IFCA and FedSCCS over 200 rounds of PFLlib's board."""
     sites = board_of(bench)
-    way = replace(bench.ways.get("W1", Way("patches")), tf32=False)
+    way = replace(bench.best or Way("patches"), tf32=False)
     result: dict[str, Any] = {
         "way": str(way),
         "sites": len(sites.train),
@@ -810,10 +826,11 @@ def board(bench: Bench) -> dict[str, Any]:
     methods = [name for name in _METHODS if name not in result]
     for place, name in enumerate(methods):
         seconds = bench.left / (len(methods) - place)
-        result[name] = _tried(
-            lambda name=name, seconds=seconds: _rounds(bench, sites, name, way, seconds)
+        bench.keep(
+            result,
+            name,
+            lambda name=name, seconds=seconds: _rounds(bench, sites, name, way, seconds),
         )
-        tidy(bench.device)
     return result
 
 
@@ -861,7 +878,7 @@ def profile(bench: Bench) -> dict[str, Any]:
 
     work = WORKLOADS["W1"]
     result = {}
-    for way in dict.fromkeys([bench.ways.get("W1", Way("patches")), Way("patches"), Way("slices")]):
+    for way in dict.fromkeys([bench.best or Way("patches"), Way("patches"), Way("slices")]):
         tidy(bench.device)
         with way.in_use():
             network = network_of(work)
@@ -917,8 +934,10 @@ STEPS: dict[str, tuple[Callable[[Bench], dict[str, Any]], float]] = {
 """What is measured, and each one's share of the minutes; what one leaves, those after it get."""
 
 
-def run(device: torch.device, minutes: float, out: Path, *, tiny: bool) -> None:
-    """Play all steps."""
+def run(
+    device: torch.device, minutes: float, out: Path, *, tiny: bool, only: Sequence[str] = ()
+) -> None:
+    """Play all steps, or only some."""
     began = time.monotonic()
     ends = began + 60 * minutes
     out.mkdir(parents=True, exist_ok=True)
@@ -929,9 +948,11 @@ def run(device: torch.device, minutes: float, out: Path, *, tiny: bool) -> None:
     # What hangs says where, and ends: everything before it is written.
     if not tiny:
         faulthandler.dump_traceback_later(60 * minutes + 30, exit=True)
-    share = 0.0
-    for name, (step, own) in STEPS.items():
-        share += own
+    chosen = {name: step for name, step in STEPS.items() if name in (only or STEPS)}
+    in_all, share = sum(own for _, own in chosen.values()), 0.0
+    for name, (step, own) in chosen.items():
+        share += own / in_all
+        bench.write = functools.partial(record.put, name)
         # Time that earlier steps left is for those who come later.
         bench.ends = began + 60 * minutes * share
         started = time.monotonic()
@@ -976,6 +997,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--out", type=Path, default=Path("gpu-results"))
     parser.add_argument("--tiny", action="store_true", help="a few rows: whether everything runs")
+    parser.add_argument("--only", nargs="+", choices=STEPS, default=())
     given = parser.parse_args()
     if given.prepare:
         prepare(given.data_dir)
@@ -985,7 +1007,8 @@ def main() -> None:
     print(f"torch {torch.__version__}, CUDA there: {torch.cuda.is_available()}", flush=True)
     if given.device.startswith("cuda") and not torch.cuda.is_available():
         sys.exit(f"device {given.device}: torch finds no GPU; --device cpu takes the same way")
-    run(torch.device(given.device), given.minutes, given.out, tiny=given.tiny)
+    device = torch.device(given.device)
+    run(device, given.minutes, given.out, tiny=given.tiny, only=given.only)
 
 
 if __name__ == "__main__":
