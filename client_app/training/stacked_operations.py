@@ -33,10 +33,12 @@ from client_app.training.program import (
 
 __all__ = ["Convolving", "Training", "dropout_kept", "outputs"]
 
-Convolving = Literal["patches", "slices", "groups"]
+Convolving = Literal["patches", "slices", "kernels", "groups"]
 """patches: every window of the inputs is copied beside the others, and a batched product of
 matrices does the rest; slices: likewise, but backwards the windows' gradients are added slice by
-slice; groups: one convolution in n groups."""
+slice; kernels: without copies, by kernels of our own (:mod:`.stacked_kernels`), which need a GPU,
+float32 and windows that move by one pixel, in patches otherwise; groups: one convolution in n
+groups."""
 
 Values = Mapping[str, Tensor]
 """Arrays of n models by name, (n, *shape)."""
@@ -90,7 +92,7 @@ def _played(
         case Convolution():
             if convolving == "groups":
                 return _by_groups(operation, x, models)
-            return _by_patches(operation, x, models, in_slices=convolving == "slices")
+            return _by_patches(operation, x, models, convolving)
         case Linear():
             return _linear(operation, x, models)
         case Activation():
@@ -171,14 +173,24 @@ def _by_groups(operation: Convolution, x: Tensor, models: Values) -> Tensor:
     return result if x.dim() == 5 else result.squeeze(3)
 
 
-def _by_patches(operation: Convolution, x: Tensor, models: Values, *, in_slices: bool) -> Tensor:
+def _by_patches(
+    operation: Convolution, x: Tensor, models: Values, convolving: Convolving
+) -> Tensor:
     images, weight = _as_image(operation, x, models)
     n, batch = images.shape[:2]
     tall, wide = operation.padding
     last = images.movedim(2, -1)  # (n, batch, height, width, channels)
+    plain = operation.stride == (1, 1) and x.dtype == torch.float32
+    if convolving == "kernels" and plain:
+        from client_app.training.stacked_kernels import convolved  # needs Triton
+
+        made = convolved(last, weight, operation.padding, operation.dilation)
+        if operation.bias is not None:
+            made = made + models[operation.bias].view(n, *(1,) * (made.dim() - 2), -1)
+        return made.movedim(-1, 2) if x.dim() == 5 else made.movedim(-1, 2).squeeze(3)
     if tall or wide:
         last = functional.pad(last, (0, 0, wide, wide, tall, tall))
-    if in_slices and operation.kernel != (1, 1):
+    if convolving == "slices" and operation.kernel != (1, 1):
         sizes = operation.kernel, operation.stride, operation.dilation
         patches: Tensor = _Patches.apply(last, *sizes)
     else:
