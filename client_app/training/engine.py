@@ -27,7 +27,7 @@ from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import steps_of
 from client_app.training.program import (
     Activation,
-    Convolution,
+    Conv,
     Linear,
     MaxPool,
     Operation,
@@ -308,7 +308,7 @@ def _uncompiled(
 def _is_compiled(operation: Operation) -> bool:
     """Return whether the compiled steps know an operation, in some order of them."""
     match operation:
-        case Convolution():
+        case Conv():
             plain = (operation.stride, operation.dilation) == ((1, 1), (1, 1))
             return plain and operation.bias is not None and len(set(operation.padding)) == 1
         case Linear():
