@@ -67,7 +67,6 @@ ORDER = (
     "deploy/warm",
     "deploy/metrics",
     "deploy/manifests",
-    "deploy/approval",
     "deploy/sites",
     "deploy/tracking",
     "deploy",
