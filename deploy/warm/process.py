@@ -5,8 +5,8 @@
 Flower's SuperNode starts a program, ``flwr-clientapp``, for each message. ``client.py`` stands in
 its place and asks here for a process that has imported all that it needs already. The process that
 is asked runs nothing of an app itself, so that nothing can stay in it from one message to the next;
-a fork ends with its message. Coterie's own app, which is installed here, is imported, too, where all
-of it lies below one name: in a checkout it would hide modules of another Flower app.
+a fork ends with its message. Coterie's own app, which is installed here, is imported, too, where
+all of it lies below one name: in a checkout it would hide modules of another Flower app.
 
 LISTENER is the number of an open socket. The process ends when its standard input does, which is a
 pipe that whoever started it holds.
