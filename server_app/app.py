@@ -12,6 +12,7 @@ from common import config, logs, messages, plugins
 from common.code_identity import code_of_run
 from common.config import Settings
 from common.errors import CoterieError, StorageError
+from common.flower_private import untried
 from common.messages import Introduction
 from common.sharing import first_shared
 from server_app import methods
@@ -61,6 +62,8 @@ def _record(
     disclosures = DisclosureFile(folder, real=clients is None)
     metered = MeteredGrid(grid, meter, disclosures)
     courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
+    if line := untried():
+        log.warning("%s", line)
     try:
         log.info("writing to %s", folder.path, extra=told)
         with folder.at_work(), meter:

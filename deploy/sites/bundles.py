@@ -72,7 +72,7 @@ class Bundle:
             content: the zip file.
             source: what an error is to name.
         """
-        from flwr.cli.config_utils import get_fab_metadata  # here, since it takes a second
+        from common.flower_private import get_fab_metadata  # here, since it takes a second
 
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -189,7 +189,7 @@ class Approved:
 
 def installed() -> Bundle:
     """Return the bundle that this installation of Coterie sends."""
-    from flwr.cli.build import build_fab_from_disk
+    from common.flower_private import build_fab_from_disk
 
     if not (APP / _PROJECT).is_file():
         raise ConfigError(
