@@ -16,6 +16,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from client_app.app import app as own_app
 from client_app.training import stacked
 from common import config, messages
+from common.errors import WorkerError
+from common.foreign.code import in_one_line
 from deploy.simulation import batched
 
 T = TypeVar("T")
@@ -59,12 +61,33 @@ def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
 
 
 def answer(app: ClientApp, asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
-    """Return the reply to each message, an error reply where the ClientApp raised."""
+    """Return the reply to each message, an error reply where the ClientApp raised.
+
+    Raises:
+        WorkerError: many clients at once fail, and each of them alone does not.
+    """
+    failure: Exception | None = None
     if app is own_app and config.from_run_config(contexts[0].run_config).engine != "loop":
-        together = batched.answer(asked, contexts)
+        try:
+            together = batched.answer(asked, contexts)
+        except MemoryError as error:
+            raise WorkerError(
+                f"memory ran out for {len(asked)} sites at once; set fewer workers, or a smaller "
+                "batch-size"
+            ) from error
+        except Exception as error:
+            # A site's own error is one that its handler raises, too, and names the site by.
+            failure, together = error, None
         if together is not None:
             return together
-    return [_answer_one(app, *pair) for pair in zip(asked, contexts, strict=True)]
+    replies = [_answer_one(app, *pair) for pair in zip(asked, contexts, strict=True)]
+    if failure is not None and not any(reply.has_error() for reply in replies):
+        kind = asked[0].metadata.message_type
+        raise WorkerError(
+            f"{kind} for {len(asked)} sites at once: {in_one_line(failure)}, for none of them "
+            "alone; set engine=loop, and report this"
+        ) from failure
+    return replies
 
 
 def message_of(metadata: Metadata, content: RecordDict) -> Message:
