@@ -56,6 +56,7 @@ from common.messages.keys import (
     TRAIN_CHOICE,
     TRAIN_TELLING,
     USAGE,
+    trains,
 )
 from common.messages.marks import MessageMark, Opened, marked
 from common.messages.records import (
@@ -171,6 +172,7 @@ __all__ = [
     "payload_numbers",
     "reply",
     "together",
+    "trains",
     "with_figures",
     "with_usage",
 ]

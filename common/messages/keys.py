@@ -27,3 +27,12 @@ REPRESENTATIONS = f"{MessageType.QUERY}.representations"
 CLASS_STATISTICS = f"{MessageType.QUERY}.class_statistics"
 CLASS_BASES = f"{MessageType.QUERY}.class_bases"
 EMBEDDED_ROWS = f"{MessageType.QUERY}.embedded_rows"
+
+
+def trains(kind: str) -> bool:
+    """Return whether a site that is asked this trains: Flower's category of the message says it.
+
+    >>> trains("train.of_choice"), trains("evaluate")
+    (True, False)
+    """
+    return kind.partition(".")[0] == MessageType.TRAIN

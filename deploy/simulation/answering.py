@@ -25,7 +25,6 @@ T = TypeVar("T")
 RUN_ID = 1
 SERVER_NODE = 1  # the id that Flower gives the SuperLink
 
-_TRAIN = (messages.TRAIN, messages.TRAIN_TELLING)
 _UNITS = 8  # of evaluations in one exchange: enough for the workers to share
 _LARGEST_UNIT = 64
 
@@ -43,7 +42,9 @@ def depends_on_unit(kind: str, context: Context) -> bool:
         context: any client's, of which the run's settings are read; they may be another app's.
     """
     is_stacked = context.run_config.get("engine") == "stacked"
-    return kind == messages.EVALUATE or (kind in _TRAIN and is_stacked)
+    if messages.trains(kind):
+        return kind in batched.TOGETHER and is_stacked
+    return kind in batched.TOGETHER
 
 
 def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
@@ -53,7 +54,7 @@ def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
     """
     if not depends_on_unit(kind, context):
         size = 1
-    elif kind in _TRAIN:
+    elif messages.trains(kind):
         size = stacked.MOST_CLIENTS
     else:
         size = max(1, min(-(-len(asked) // _UNITS), _LARGEST_UNIT))

@@ -98,7 +98,7 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
     """
     kinds = {message.metadata.message_type for message in asked}
     kind = kinds.pop()
-    if kinds or kind not in _TOGETHER:
+    if kinds or kind not in TOGETHER:
         return None
     try:
         arrivals = [
@@ -106,9 +106,7 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
         ]
         if not _knows(kind, arrivals[0][1].settings):
             return None
-        return [
-            reply for same in _by_model(arrivals) for reply in _metered(_TOGETHER[kind], same)
-        ]
+        return [reply for same in _by_model(arrivals) for reply in _metered(TOGETHER[kind], same)]
     except CoterieError:
         return None
     except (_OneByOne, torch.OutOfMemoryError) as error:
@@ -212,7 +210,7 @@ def _evaluate(arrivals: Sequence[Arrival]) -> _Answers:
     return _Answers(replies, [float(len(site.rows.test)) for _, site in arrivals])
 
 
-_TOGETHER = {
+TOGETHER = {
     messages.TRAIN: _train,
     messages.TRAIN_TELLING: _train_telling,
     messages.EVALUATE: _evaluate,

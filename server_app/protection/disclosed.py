@@ -209,7 +209,7 @@ class DisclosureFile:
 
     def sending(self, outgoing: Sequence[Message]) -> None:
         """Put the list on disk before the sites train again."""
-        if any(message.metadata.message_type in _TRAINS for message in outgoing):
+        if any(messages.trains(message.metadata.message_type) for message in outgoing):
             self.write()
 
     def received(self, replies: Sequence[tuple[Message, int]]) -> None:
@@ -225,16 +225,6 @@ class DisclosureFile:
             audit.append(self._folder, "released", entry)
         if self._real and came:
             self.write()
-
-
-_TRAINS = (
-    messages.TRAIN,
-    messages.TRAIN_CHOICE,
-    messages.TRAIN_TELLING,
-    SECAGG_TRAIN,
-    PILOT_TRAIN,
-    PILOT_SUM,
-)
 
 
 def shape_of(content: RecordDict) -> str:
