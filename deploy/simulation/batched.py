@@ -17,10 +17,12 @@ import torch
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
-from client_app.app import evaluate_reply, train_reply
+from client_app import handlers
+from client_app.answers.evaluation import evaluate_reply
+from client_app.answers.training import train_reply
 from client_app.energy import Meter, parted
 from client_app.received import received_model
-from client_app.site import Site, open_site, require
+from client_app.site import Site, open_site
 from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation, Stopwatch
@@ -106,6 +108,10 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
         ]
         if not _knows(kind, arrivals[0][1].settings):
             return None
+        handler = handlers.handler_for(kind, "")
+        for message, site in arrivals:
+            handler.kind.check_question(message.content)
+            handlers.require_releases(handler, message, site)
         return [reply for same in _by_model(arrivals) for reply in _metered(TOGETHER[kind], same)]
     except CoterieError:
         return None
@@ -167,16 +173,12 @@ class _Answers:
 
 
 def _train_telling(arrivals: Sequence[Arrival]) -> _Answers:
-    for _, site in arrivals:
-        require(site, "loss")
     parameters = _parameters(arrivals)
     before = [engine.evaluate_on_training_rows(parameters, site) for _, site in arrivals]
     return _train(arrivals, before)
 
 
 def _train(arrivals: Sequence[Arrival], before: Sequence[Evaluation | None] = ()) -> _Answers:
-    for _, site in arrivals:
-        require(site, "model")
     orders = [Order.decode(message.content) for message, _ in arrivals]
     parameters = _parameters(arrivals)
     lessons = [Lesson.of(site, order) for (_, site), order in zip(arrivals, orders, strict=True)]

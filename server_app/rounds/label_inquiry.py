@@ -11,7 +11,7 @@ from common.config import Settings
 from common.messages import LabelQuestion, Order
 from common.privacy.labels import label_mechanism
 from server_app.rounds.exchange import Answer, Exchange
-from server_app.rounds.guard import inspect_exact_histogram, inspect_noisy_histogram
+from server_app.rounds.guard import exact_histogram, noisy_histogram
 from server_app.rounds.roster import Roster
 
 __all__ = ["LabelInquiry"]
@@ -115,8 +115,9 @@ class LabelInquiry:
         )
         replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
         noisy = self._settings.label_privacy != "none"
-        inspect = inspect_noisy_histogram if noisy else inspect_exact_histogram
-        return exchange.answers(replies, inspect)
+        if noisy:
+            return exchange.answers(replies, noisy_histogram)
+        return exchange.answers(replies, lambda reply, asked: exact_histogram(reply))
 
     def _say_protection(self, roster: Roster) -> None:
         mechanism = label_mechanism(self._settings, roster.sites[0].num_classes)
