@@ -41,7 +41,7 @@ def probe_rows(message: Message, site: Site) -> Message:
 
 
 @answers(messages.REPRESENTATIONS)
-def representations(message: Message, site: Site) -> Message:
+def rows_seen(message: Message, site: Site) -> Message:
     """Send what the model makes of this site's rows, if its own configuration releases that."""
     watch = Stopwatch()
     order, parameters = whole_task(message, site)

@@ -69,6 +69,7 @@ KINDS = (
         releases=released("model-choice"),
         words="which of several models fits best",
         inspect=_choice,
+        chooses=True,
         shows=_CHOSEN,
     ),
     Kind(
@@ -79,6 +80,7 @@ KINDS = (
         words="which of several models fits best, trained, rows, training loss",
         inspect=_training,
         arrays=True,
+        chooses=True,
         phase="train",
         shows=_CHOSEN,
     ),

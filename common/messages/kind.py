@@ -9,7 +9,7 @@ inspection is no kind.
 import functools
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
 
@@ -91,6 +91,7 @@ class Kind:
         inspect: raises :class:`MessageError` for a reply that no site may give to what it was
             asked, whatever the run is.
         arrays: whether a reply holds arrays.
+        chooses: whether a site says which model its answer is about, and not the question.
         words_without: what leaves a site where a reply's arrays are none; empty: the same words.
         phase: what bills and records call it; empty: the end of its name.
         shows: what of single sites the server sees in a reply, by the word that a method needs it
@@ -104,6 +105,7 @@ class Kind:
     words: str
     inspect: Callable[[Reply, Asked], None]
     arrays: bool = False
+    chooses: bool = False
     words_without: str = ""
     phase: str = ""
     shows: Mapping[str, Word] = field(default_factory=dict)
@@ -169,18 +171,13 @@ def _decoded(content: RecordDict, kinds: tuple[type[Record], ...]) -> Record:
         raise MessageError("holds a record, where none belongs")
     record = content.get(RECORD)
     names = set(record) if isinstance(record, ConfigRecord) else set()
-    exact = [kind for kind in kinds if names == _fields(kind)]
+    exact = [kind for kind in kinds if names == kind.__dataclass_fields__.keys()]
     kind = (exact or kinds)[0]
     decoded = kind.decode(content)  # says which field is missing, or of another type
     if not exact:
-        unknown = min(names - _fields(kind))
+        unknown = min(names - kind.__dataclass_fields__.keys())
         raise MessageError(f"{kind.__name__} holds {unknown!r}, which it has no field for")
     return decoded
-
-
-@functools.cache
-def _fields(kind: type[Record]) -> set[str]:
-    return {each.name for each in fields(kind)}
 
 
 # What many inspections say -----------------------------------------------------------------------

@@ -12,7 +12,6 @@ from common.errors import ConfigError
 from common.foreign.code import top_level
 from common.messages import choices, declared, final_evaluation, row_descriptions
 from common.messages.kind import Kind, Word
-from common.messages.releases import Release
 from common.pilot import messages as pilot
 from common.plugins import Table
 from common.secagg import messages as secagg
@@ -56,19 +55,17 @@ def _joining(name: str, kind: Kind) -> Kind:
     other = KINDS.get(kind.name) or _joined.get(kind.name, kind)
     if other is not kind:
         raise ConfigError(f"{where}: there is another kind {kind.name!r}; name its type anew")
-    for release in kind.releases:
-        if package and release.package not in ("", package):
+    ours = {release for each in KINDS.values() for release in each.releases}
+    for release in set(kind.releases) - ours:
+        if not release.package or (package and release.package != package) or release.always:
             raise ConfigError(
-                f"{where}: release {release.name!r} must begin with its package, {package}:"
+                f"{where}: release {release.name!r} is none of Coterie's, and must begin with its "
+                f"package, {package or 'my_package'}:, and be listed by a site's owner"
             )
-        if not release.package and not _is_ours(release):
-            raise ConfigError(f"{where}: release {release.name!r} is none of Coterie's")
+    if all(release.always for release in kind.releases):
+        raise ConfigError(f"{where}: needs a release that a site's owner lists")
     _joined[kind.name] = kind
     return kind
-
-
-def _is_ours(release: Release) -> bool:
-    return release.always or any(release in kind.releases for kind in KINDS.values())
 
 
 def kind_named(name: str) -> Kind:

@@ -306,7 +306,7 @@ def _step_with(
     """
 
     def inspect(reply: Reply, site: int) -> _Arrays:
-        arrays = reply.arrays
+        arrays = dict(reply.arrays)
         if arrays.keys() != expected[site].keys():
             raise MessageError(f"{len(arrays)} arrays for {len(expected[site])} products")
         for name, due in expected[site].items():

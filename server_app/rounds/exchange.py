@@ -8,7 +8,7 @@ from flwr.app import Message, RecordDict
 
 from common import messages
 from common.errors import CoterieError, quotable
-from common.messages import Asked, Kind, Order, Parameters, Reply
+from common.messages import Asked, Kind, Order, Parameters, Record, Reply
 from common.messages.kinds import kind_named
 from server_app.rounds import guard
 from server_app.rounds.roster import Roster
@@ -56,6 +56,19 @@ class Exchange:
     def declared(self) -> Kind:
         """Their kind."""
         return kind_named(self.kind)
+
+    @classmethod
+    def about_rows(
+        cls, roster: Roster, kind: str, clients: Iterable[int], record: Record | None = None
+    ) -> "Exchange":
+        """Prepare to ask some clients before round 1, or between rounds, and send no model."""
+        return cls(
+            roster,
+            kind,
+            contents=[messages.content(record)],
+            orders=[Order(round=0, attempt=1, model=0)],
+            models=dict.fromkeys(clients, 0),
+        )
 
     @classmethod
     def with_models(

@@ -7,7 +7,7 @@ from flwr.serverapp import Grid
 
 from common import messages
 from common.errors import MessageError, RoundError
-from common.messages import Asked, Order, ProbeRequest, Reply
+from common.messages import Asked, ProbeRequest, Reply
 from server_app.clustering.probe import ProbeRows
 from server_app.rounds.exchange import OK, Exchange
 from server_app.rounds.roster import Roster
@@ -33,13 +33,8 @@ def rows_of_sites(roster: Roster, most: int, grid: Grid, timeout: float) -> Prob
             f"cka-probe=client-rows needs 'probe-rows', which {', '.join(refusing)} "
             "did not opt in to release; use cka-probe=noise or a probe-file"
         )
-    exchange = Exchange(
-        roster,
-        messages.PROBE_ROWS,
-        contents=[messages.content(ProbeRequest(most))],
-        orders=[Order(round=0, attempt=1, model=0)],
-        models=dict.fromkeys(range(len(roster)), 0),
-    )
+    everybody = range(len(roster))
+    exchange = Exchange.about_rows(roster, messages.PROBE_ROWS, everybody, ProbeRequest(most))
     replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
     answers = exchange.answers(replies, lambda reply, asked: _inspect(reply, asked, most))
     bad = [answer for answer in answers if answer.verdict != OK]

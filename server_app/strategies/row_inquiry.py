@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 from common import messages
 from common.config import Settings
 from common.errors import MessageError
-from common.messages import Asked, BasesReport, Order, Parameters, Reply
+from common.messages import Asked, BasesReport, Parameters, Reply
 from common.privacy.disclosures import BasesSettings, EmbeddedRowSettings
 from server_app.rounds.exchange import Answer, Exchange
 from server_app.rounds.roster import Roster
@@ -23,13 +23,7 @@ def class_bases(
 ) -> list[Answer[np.ndarray]]:
     """Return the leading directions of every site's rows, (features, columns) float32."""
     most = settings.of(BasesSettings).pacfl_directions
-    exchange = Exchange(
-        roster,
-        messages.CLASS_BASES,
-        contents=[messages.content(None)],
-        orders=[Order(round=0, attempt=1, model=0)],
-        models=dict.fromkeys(range(len(roster)), 0),
-    )
+    exchange = Exchange.about_rows(roster, messages.CLASS_BASES, range(len(roster)))
     replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
     return exchange.answers(replies, lambda reply, asked: _inspect_bases(reply, asked, most))
 
