@@ -247,7 +247,8 @@ def of_site(site: SiteFile) -> Findings:
 
 def _releases(site: SiteFile) -> Findings:
     for name in site.released:
-        yield _ok(f"releases {name}", GIVEN_OUT[name])
+        package, _, _ = name.rpartition(":")
+        yield _ok(f"releases {name}", GIVEN_OUT.get(name) or f"what {package} gives out so named")
     kept = [name for name in GIVEN_OUT if name not in site.released]
     yield _ok("does not release", ", ".join(kept) or "nothing")
 
