@@ -18,6 +18,8 @@ TOP = "coterie"
 APP = f"{TOP}/flower-app"
 PRESETS = "deploy/papers/presets"  # read by coterie reproduce, and no business of a site
 BELOW = ("common", "client_app", "server_app", "deploy")
+BESIDE = ("**/templates/*.html", "**/templates/*.css", "**/templates/*.js")
+"""What is shipped beside modules and is no Python; Flower's bundles refuse such files."""
 
 
 class OnePackage(BuildHookInterface[Any]):
@@ -37,6 +39,8 @@ class OnePackage(BuildHookInterface[Any]):
             changed.write_bytes(below_top((root / path).read_bytes()))
             below = path if path.parts[0] == TOP else Path(TOP, path)
             placed[changed] = below.as_posix()
+        for path in beside(root):
+            placed[root / path] = f"{TOP}/{path.as_posix()}"
         for path in sorted((root / PRESETS).glob("*.toml")):
             placed[path] = f"{TOP}/{PRESETS}/{path.name}"
         placed[root / "pyproject.toml"] = f"{APP}/pyproject.toml"
@@ -54,6 +58,12 @@ def shipped(root: Path) -> list[Path]:
     patterns = project["tool"]["flwr"]["app"]["fab-include"]
     found = {path for pattern in patterns for path in root.glob(pattern.removeprefix("/"))}
     return sorted(path.relative_to(root) for path in found)
+
+
+def beside(root: Path) -> list[Path]:
+    """Return the files that modules read from their own folders, from the root."""
+    paths = [path for top in BELOW for kind in BESIDE for path in (root / top).glob(kind)]
+    return sorted(path.relative_to(root) for path in paths)
 
 
 def below_top(source: bytes) -> bytes:

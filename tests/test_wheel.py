@@ -186,12 +186,16 @@ def test_the_wheel_ships_the_same_app_as_the_checkout(installed, strangers):
         "from flwr.supercore.object_ref import load_app\n"
         "app = load_app('server_app.app:app', Exception, 'site')\n"
         "import coterie, server_app.methods\n"
+        "from server_app.report import page\n"
         "assert coterie.flower.server_app is app\n"
         "assert coterie.METHODS is server_app.methods.METHODS\n"
-        "print(coterie.__file__)"
+        "print(coterie.__file__)\n"
+        "print(page.beside(page.__file__, 'templates/frame.html'))"
     )
-    said = done(programs / "python", "-P", "-c", code, cwd=strangers)
-    assert said.strip() == str(strangers / "site/coterie/__init__.py")
+    said = done(programs / "python", "-P", "-c", code, cwd=strangers).splitlines()
+    assert said[0] == str(strangers / "site/coterie/__init__.py")
+    # What the bundle cannot carry is that of the wheel.
+    assert Path(said[1]).is_relative_to(programs.parent)
 
 
 @pytest.mark.slow

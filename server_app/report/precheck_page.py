@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from common.shipped_files import beside
 from server_app.protection import disclosed
 from server_app.record.precheck_format import PrecheckFile, PrecheckGroup, PrecheckSite
 from server_app.record.recorded_run import RecordedRun
@@ -18,7 +19,6 @@ from server_app.report import releases as report_releases
 from server_app.report.drawing import cluster_color
 from server_app.report.page import PageTable, Picture, render
 from server_app.report.pictures import dissimilarities_in_words
-from server_app.report.precheck_template import TEMPLATE
 from server_app.report.precheck_words import SIGNS, approach, cost, counted, headline, told
 from server_app.report.words import byte_size, percent, plural
 from server_app.transport.verdicts import Verdict
@@ -95,7 +95,7 @@ def write_page(folder: RunFolder, run: RecordedRun, record: PrecheckFile) -> Pat
     pilot = record.pilot
     sure = _how_sure(record) if pilot is None else pilot_section.how_sure(pilot)
     page = render(
-        TEMPLATE,
+        beside(__file__, "templates/precheck.html"),
         name=run.name,
         mark=Mark.of(record.verdict),
         headline=headline(record),
