@@ -18,7 +18,7 @@ TOP = "coterie"
 APP = f"{TOP}/flower-app"
 PRESETS = "deploy/papers/presets"  # read by coterie reproduce, and no business of a site
 BELOW = ("common", "client_app", "server_app", "deploy")
-BESIDE = ("**/templates/*.html", "**/templates/*.css", "**/templates/*.js")
+BESIDE = ("**/*.c", "**/*.h", "**/templates/*.html", "**/templates/*.css", "**/templates/*.js")
 """What is shipped beside modules and is no Python; Flower's bundles refuse such files."""
 
 

@@ -14,6 +14,7 @@ from flwr.cli.build import build_fab_from_disk
 from plan import PACKAGES, ROOT
 
 import hatch_build
+from client_app.training import compiler
 
 pytestmark = pytest.mark.checkout
 
@@ -190,12 +191,15 @@ def test_the_wheel_ships_the_same_app_as_the_checkout(installed, strangers):
         "assert coterie.flower.server_app is app\n"
         "assert coterie.METHODS is server_app.methods.METHODS\n"
         "print(coterie.__file__)\n"
-        "print(page.beside(page.__file__, 'templates/frame.html'))"
+        "print(page.beside(page.__file__, 'templates/frame.html'))\n"
+        "from client_app.training import convolutional_c\n"
+        "print(convolutional_c.load_or_say())"
     )
     said = done(programs / "python", "-P", "-c", code, cwd=strangers).splitlines()
     assert said[0] == str(strangers / "site/coterie/__init__.py")
     # What the bundle cannot carry is that of the wheel.
     assert Path(said[1]).is_relative_to(programs.parent)
+    assert said[2].startswith("None" if compiler.found() is None else "ConvolutionalSteps")
 
 
 @pytest.mark.slow

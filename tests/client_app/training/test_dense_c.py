@@ -184,6 +184,17 @@ def test_another_compiler_makes_its_own(empty_cache, monkeypatch, tmp_path):
     assert len(list(empty_cache.iterdir())) == 2
 
 
+def test_a_change_in_a_header_makes_another_library(empty_cache, tmp_path):
+    if dense_c.load() is None:
+        pytest.skip("no C compiler here")
+    source, header = tmp_path / "number.c", tmp_path / "steps.h"
+    source.write_text('#include "steps.h"\nint number(void) { return NUMBER; }\n')
+    for number in (1, 2):
+        header.write_text(f"#define NUMBER {number}\n")
+        assert compiler.library(source).number() == number
+    assert len(list(empty_cache.iterdir())) == 2
+
+
 def test_what_others_could_have_written_is_not_loaded(empty_cache, caplog):
     empty_cache.mkdir()
     empty_cache.chmod(0o777)
