@@ -52,7 +52,11 @@ def load() -> DenseSteps | None:
     try:
         library: Any = compiler.library(beside(__file__, "dense.c"))
     except CannotCompileError as error:
-        log.info("dense networks train with NumPy, not with compiled steps: %s", error)
+        log.info(
+            "dense networks train in torch's loop, which takes several times as long as steps in "
+            "C; install a C compiler (gcc): %s",
+            error,
+        )
         return None
     exchange, train, space = library.coterie_exchange, library.coterie_train, library.coterie_space
     exchange.restype, exchange.argtypes = None, _EXCHANGE
