@@ -267,7 +267,7 @@ def trained_by(
     name = (settings.model, input_shape, num_outputs, device)
     by_hand = _by_hand(models.parameters_of(network), name, settings)
     if isinstance(by_hand, DenseSgd):
-        return f"{'compiled steps' if by_hand.is_compiled else 'steps in NumPy'} for dense layers"
+        return "compiled steps for dense layers"
     return "compiled steps for convolutions" if by_hand else f"the loop with autograd, on {device}"
 
 
@@ -283,7 +283,8 @@ def _hand_written(
     network = _network(name, input_shape, num_outputs, device)
     dense = dense_shape(network)
     if dense is not None:
-        return DenseSgd(dense, settings, dense_c.load())
+        compiled = dense_c.load()
+        return None if compiled is None else DenseSgd(dense, settings, compiled)
     shape = convolutional_shape(network, input_shape)
     if shape is None or settings.engine == "batched":
         return None

@@ -1,11 +1,3 @@
-"""Live script: shows what ``snapshot.json`` says, and draws the live page's two charts.
-
-Whatever comes from a run is put in as text, never as markup.
-"""
-
-__all__ = ["SCRIPT"]
-
-SCRIPT = r"""
 "use strict";
 const POLL = 1000;
 const ENDED = ["finished", "failed", "interrupted"];
@@ -313,4 +305,3 @@ async function poll() {
   setTimeout(poll, lost >= 3 ? 5 * POLL : POLL);
 }
 poll();
-"""
