@@ -1,6 +1,7 @@
 """Command line: ``coterie`` and what it can be told."""
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import logging
@@ -14,7 +15,7 @@ import typer
 
 from common import config, logs
 from common.config import Settings
-from common.errors import ConfigError, CoterieError
+from common.errors import ConfigError, CoterieError, StorageError
 from deploy import finished_runs
 from deploy.papers.reproduction import reproduce
 from deploy.sites import commands
@@ -80,7 +81,7 @@ def _play(settings: Settings, quiet: bool, track: Sequence[str] | None, watched:
 @contextlib.contextmanager
 def _warnings_alone() -> Iterator[None]:
     """Let a run say nothing but its warnings, on standard error."""
-    handler = logging.StreamHandler()
+    handler = logs.ProgressHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("coterie: %(message)s"))
     log = logging.getLogger("coterie")
@@ -379,11 +380,39 @@ def main() -> None:
     # Last, so that a setting's package.module:name is found here, and nothing hides a package.
     sys.path.append(os.getcwd())
     try:
-        app(standalone_mode=True)
+        _of_app()
     except CoterieError as error:
         for line in str(error).splitlines():
             typer.echo(f"coterie: {line}", err=True)
         sys.exit(error.exit_code)
+
+
+def _of_app() -> None:
+    """Run the command; what the system refuses it, a file or room on a disk, is an error of ours.
+
+    Raises:
+        StorageError: no right to a file or folder, or a full disk.
+    """
+    try:
+        try:
+            app(standalone_mode=True)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the lines has left
+        logs.let_go(sys.stdout)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            logs.let_go(sys.stdout)
+            raise StorageError(f"{error.filename or 'output'}: {error.strerror}") from error
+        if error.errno in _NO_RIGHT and error.filename is not None:
+            remedy = "let it be used, or name another place"
+            raise StorageError(f"{error.filename}: {error.strerror}; {remedy}") from error
+        raise
+
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import config
+from common import config, logs
 from common.config import Scalar, Settings
 from common.data.datasets import class_names, locate
 from common.errors import ConfigError
@@ -169,7 +169,7 @@ def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
 def progress_to_stderr() -> None:
     """Keep standard output for what a program reads."""
     log = logging.getLogger("coterie")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logs.ProgressHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.addHandler(handler)
 

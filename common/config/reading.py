@@ -11,6 +11,7 @@ from common.config.settings import Settings
 from common.errors import ConfigError
 from common.plugins import Table
 from common.schema import Scalar
+from common.text_files import read_text
 
 
 def load(
@@ -54,7 +55,7 @@ def split_word(word: str) -> tuple[str, str]:
 def read_toml(file: Path) -> dict[str, Any]:
     """Return a TOML file's content; a :class:`ConfigError` if it cannot be read."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(file))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

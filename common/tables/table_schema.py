@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from common.errors import ConfigError, DataError
 from common.schema import Schema
 from common.tables.measure import Measure
+from common.text_files import read_text
 
 __all__ = [
     "MOST_CLASSES",
@@ -177,7 +178,7 @@ class TableProposal(Schema):
             DataError: no such file.
         """
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(read_text(path))
         except OSError as error:
             raise DataError(f"schema {path}: {error.strerror}") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
