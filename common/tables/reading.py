@@ -10,7 +10,9 @@ import io
 import itertools
 import zlib
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,11 @@ class RawTable:
     The header is row 1, and lines without anything do not count. These rows are in no column.
     """
 
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The place of the first column of each name."""
+        return {name: place for place, name in reversed([*enumerate(self.names)])}
+
     @property
     def rows(self) -> int:
         """How many rows were read."""
@@ -65,7 +72,7 @@ class RawTable:
 
     def column(self, name: str) -> Any:
         """Return the first column of that name."""
-        return self.columns[self.names.index(name)]
+        return self.columns[self.places[name]]
 
 
 def is_table(path: Path) -> bool:

@@ -6,6 +6,7 @@ what stands for a missing value, and no rows. Columns are found by their names, 
 
 import datetime
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Literal, Self
@@ -163,8 +164,8 @@ class TableProposal(Schema):
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        names = [column.name for column in self.columns]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        names = Counter(column.name for column in self.columns)
+        twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
             raise ValueError(f"column {twice!r} stands here twice; keep one")
         return self

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from commands import coterie
 
@@ -170,3 +172,39 @@ def test_a_full_log_is_said_once_and_ends_no_run(tmp_path, words, code):
     assert running.returncode == code
     [line] = said.splitlines()
     assert "No space left on device" in line
+
+
+# Against a schema ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("usual", "odd"), [(".", "1,5"), (",", "1.5")])
+def test_the_odd_cell_is_blamed_and_not_those_written_as_most_are(tmp_path, north, usual, odd):
+    cells = [f"{number % 7}{usual}{number % 10}" for number in range(60)]
+    written = [line.split(",") for line in ROWS.splitlines()[1:]]
+
+    def table(name, crp):
+        lines = [
+            ";".join((age, cell, outcome))
+            for (age, _, outcome), cell in zip(written, crp, strict=True)
+        ]
+        (tmp_path / name).write_text("age;crp;outcome\n" + "\n".join(lines) + "\n")
+
+    table("clean.csv", cells)
+    table("typo.csv", [odd, *cells[1:]])
+    coterie("data", "check", "clean.csv", cwd=tmp_path)
+    done = coterie("data", "check", "typo.csv", "--against", "schema.toml", cwd=tmp_path)
+    assert done.returncode == 3
+    assert done.stdout.splitlines()[0] == f"typo.csv: crp: text: '{odd}' in 1 rows: no number"
+
+
+def test_a_table_of_thousands_of_columns_is_checked_read_and_predicted(tmp_path, no_report):
+    rng = np.random.default_rng(0)
+    labels = np.where(np.arange(30) % 2 == 0, "sick", "well")
+    for name in ("a", "b"):
+        genes = pd.DataFrame(rng.normal(size=(30, 2000)).round(3)).add_prefix("gene-")
+        genes.assign(label=labels).to_csv(tmp_path / f"{name}.csv", index=False)
+    done = coterie("data", "check", "a.csv", "b.csv", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    run = played(tmp_path / "a.csv")
+    assert coterie("predict", run, "b.csv", "--output", "p.csv", cwd=tmp_path).returncode == 0
+    assert len(pd.read_csv(tmp_path / "p.csv")) == 30
