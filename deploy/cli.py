@@ -153,11 +153,13 @@ def simulate(
 
 def _with_dataset(words: list[str]) -> list[str]:
     """Return settings, in which files that stand among them are the data set."""
-    files = [word for word in words if "=" not in word]
-    given = [word for word in words if "=" in word]
+    from common.data.datasets import together
+
+    files = [word for word in words if not config.is_setting(word)]
+    given = [word for word in words if config.is_setting(word)]
     if files and any(word.partition("=")[0].strip() == "dataset" for word in given):
         raise ConfigError("dataset and files both say what the data are; leave one of them out")
-    return [*([f"dataset={','.join(files)}"] if files else []), *given]
+    return [*([f"dataset={together(files)}"] if files else []), *given]
 
 
 @app.command(rich_help_panel=_RUNS, epilog=_examples("coterie resume runs/<a run>"))
@@ -245,10 +247,10 @@ def _files_first(words: list[str]) -> tuple[Path | None, list[str], list[str]]:
     from common.tables.reading import is_table
 
     file = None
-    if words and "=" not in words[0] and not is_table(Path(words[0])):
+    if words and not config.is_setting(words[0]) and not is_table(Path(words[0])):
         file, words = Path(words[0]), words[1:]
-    tables = [word for word in words if "=" not in word]
-    return file, tables, [word for word in words if "=" in word]
+    tables = [word for word in words if not config.is_setting(word)]
+    return file, tables, [word for word in words if config.is_setting(word)]
 
 
 @app.command(

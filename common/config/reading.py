@@ -10,7 +10,7 @@ from typing import Any
 from common.config.settings import Settings
 from common.errors import ConfigError
 from common.plugins import Table
-from common.schema import Scalar
+from common.schema import Scalar, kebab_case
 from common.text_files import read_text
 
 
@@ -42,6 +42,13 @@ def from_run_config(run_config: Mapping[str, Scalar]) -> Settings:
 def _from_items(items: tuple[tuple[str, Scalar], ...], changes: int) -> Settings:
     # Parsed once per process and not once per message; anew where pieces have come since.
     return Settings.parse(dict(items), source="run-config")
+
+
+def is_setting(word: str) -> bool:
+    """Return whether a word is a setting ``key=value``, and no file of such a name."""
+    key, equals, _ = word.partition("=")
+    names = map(kebab_case, Settings.fields())
+    return bool(equals) and (key.strip() in names or not Path(word).exists())
 
 
 def split_word(word: str) -> tuple[str, str]:

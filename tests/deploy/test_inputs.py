@@ -1,5 +1,6 @@
 """Inputs as people have them: their files, folders and names are taken, or refused in one line."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -11,9 +12,13 @@ import pandas as pd
 import pytest
 from commands import coterie
 
+from common.config import read_toml
+from deploy.cli import _files_first
+from deploy.compare.grid import read_grid
 from deploy.sites import provision
 from deploy.sites.site import SiteFile
 from deploy.sites.site_keys import PublicKeys, init
+from server_app.report.words import data_set
 
 ROWS = "age,crp,outcome\n" + "".join(
     f"{30 + row % 40},{row % 7}.{row % 10},{('well', 'sick')[row % 3 == 0]}\n" for row in range(60)
@@ -179,7 +184,7 @@ def test_a_full_log_is_said_once_and_ends_no_run(tmp_path, words, code):
 
 @pytest.mark.parametrize(("usual", "odd"), [(".", "1,5"), (",", "1.5")])
 def test_the_odd_cell_is_blamed_and_not_those_written_as_most_are(tmp_path, north, usual, odd):
-    cells = [f"{number % 7}{usual}{number % 10}" for number in range(60)]
+    cells = [f"{number % 7}{usual}{number % 10}" for number in range(40)]
     written = [line.split(",") for line in ROWS.splitlines()[1:]]
 
     def table(name, crp):
@@ -208,3 +213,102 @@ def test_a_table_of_thousands_of_columns_is_checked_read_and_predicted(tmp_path,
     run = played(tmp_path / "a.csv")
     assert coterie("predict", run, "b.csv", "--output", "p.csv", cwd=tmp_path).returncode == 0
     assert len(pd.read_csv(tmp_path / "p.csv")) == 30
+
+
+# Names of files --------------------------------------------------------------------------------
+
+
+NAMES = ("Köln, Nord.csv", "ward 3.csv", "a=b.csv", "x,y=1, z.csv")
+
+
+@pytest.fixture
+def named(tmp_path):
+    """A folder with tables of names that settings are written with, too, and their schema."""
+    for name in NAMES:
+        (tmp_path / name).write_text(ROWS, encoding="utf-8")
+    done = coterie("data", "check", *NAMES, "--output", "s.toml", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    return tmp_path
+
+
+def sites_of(done):
+    assert (done.returncode, done.stderr) == (0, "")
+    run = Path(done.stdout.splitlines()[-1].removeprefix("run: "))
+    clients = [json.loads(line) for line in (run / "clients.jsonl").read_text().splitlines()]
+    return sorted({client["site"] for client in clients})
+
+
+def simulated(folder, *words):
+    own = ("table-schema=s.toml", "strategy=fedavg", "split=by-user", "num-clients=0")
+    return coterie("simulate", "--quiet", *words, *own, *FEW[2:], cwd=folder)
+
+
+def test_files_may_have_names_with_commas_and_equals_signs(named, no_report):
+    sites = [name.removesuffix(".csv") for name in NAMES]
+    assert sites_of(simulated(named, *NAMES)) == sorted(sites)
+    assert sites_of(simulated(named, NAMES[0], NAMES[1])) == sorted(sites[:2])
+    assert sites_of(simulated(named, f"dataset={','.join(NAMES)}")) == sorted(sites)
+    assert sites_of(simulated(named, f"dataset={NAMES[1]}, {NAMES[2]}")) == sorted(sites[1:3])
+    config = named / "config.toml"
+    config.write_text(f'dataset = "{NAMES[2]},{NAMES[0]}"\n', encoding="utf-8")
+    assert sites_of(simulated(named, "--config", config)) == sorted((sites[0], sites[2]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_file_may_have_such_a_name_as_a_word_and_as_a_setting(named, name, no_report):
+    own = ("table-schema=s.toml", "strategy=fedavg", "split=iid", "num-clients=2", *FEW[2:])
+    for word in (name, f"dataset={name}"):
+        done = coterie("simulate", "--quiet", word, *own, cwd=named)
+        assert (done.returncode, done.stderr) == (0, "")
+        config = read_toml(Path(done.stdout.strip().removeprefix("run: ")) / "config.toml")
+        assert config["dataset"] == str(named / name)
+
+
+def test_a_comparison_takes_such_names_and_a_list_of_tables_is_still_one_run_each(named):
+    words = ("compare", "--no-play", "strategy=fedavg", "split=iid", "num-clients=2")
+
+    def datasets(*given):
+        file, tables, settings = _files_first([*given, *words[2:], "table-schema=s.toml"])
+        assert file is None
+        with contextlib.chdir(named):
+            return [
+                case.settings.dataset for case in read_grid(None, settings, tables=tables).cases
+            ]
+
+    with contextlib.chdir(named):
+        assert datasets(*NAMES) == [",".join(NAMES)]
+        assert datasets(f"dataset={NAMES[0]},{NAMES[1]}") == [NAMES[0], NAMES[1]]
+
+
+def test_names_that_can_be_read_in_two_ways_are_refused_and_missing_ones_named(named):
+    for name in ("n.csv", "s.csv", "n.csv,s.csv"):
+        (named / name).write_text(ROWS)
+    done = simulated(named, "n.csv,s.csv", "ward 3.csv")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "rename the table whose name holds a comma" in done.stderr
+    done = simulated(named, "Köln, Süd.csv", "ward 3.csv")
+    assert done.stderr == f"coterie: there is no table {named}/Köln, Süd.csv\n"
+    done = simulated(named, "ward 3.csv", "seed=1.csv")  # a setting's name goes before a file's
+    assert "seed = '1.csv'" in done.stderr
+
+
+def test_more_tables_than_a_path_may_be_long(tmp_path, no_report):
+    names = [f"{'ward' * 12}-{number}.csv" for number in range(40)]
+    for name in names:
+        (tmp_path / name).write_text(ROWS)
+    coterie("data", "check", names[0], "--output", "s.toml", cwd=tmp_path)
+    assert (
+        len(
+            sites_of(
+                simulated(
+                    tmp_path,
+                    *names,
+                )
+            )
+        )
+        == 40
+    )
+
+
+def test_a_report_names_each_file_as_it_is_called():
+    assert data_set("/d/Köln, Nord.csv,/d/ward 3.csv") == "Köln, Nord.csv, ward 3.csv"
