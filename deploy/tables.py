@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -28,7 +28,9 @@ Output = Annotated[
 
 @data_app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(help="tables: .csv, .tsv (.gz), .parquet")],
+    files: Annotated[
+        list[Path], typer.Argument(help="tables: .csv, .tsv (.gz), .parquet; or folders of images")
+    ],
     label_column: Annotated[
         str, typer.Option(help="what is to be learned; else a usual name that the files share")
     ] = "",
@@ -51,6 +53,8 @@ def check(
     from common.tables.checking import check_against, check_files
     from common.tables.table_schema import TableSchema
 
+    if any(file.is_dir() for file in files):
+        _check_images(files, as_json)
     schema: Path | None = None
     refused: ConfigError | None = None
     if against is not None:
@@ -78,6 +82,27 @@ def check(
             typer.echo(f"schema: {schema}")
     if refused is not None:
         raise refused
+    raise typer.Exit(PROBLEMS if problems else 0)
+
+
+def _check_images(folders: list[Path], as_json: bool) -> NoReturn:
+    """Say what is wrong with folders of images, of which no schema is made, and exit."""
+    from common.data.image_folders import image_problems
+    from common.data.saved_datasets import is_saved_dataset
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder of images, as others are; check it by itself")
+        if is_saved_dataset(folder):
+            raise DataError(f"{folder} is a saved data set, which says itself what it holds")
+    problems = [problem for folder in folders for problem in image_problems(folder)]
+    if as_json:
+        nothing: dict[str, object] = {"guesses": [], "used": [], "not_used": [], "schema": None}
+        record = {"problems": [vars(problem) for problem in problems], **nothing}
+        typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
+    else:
+        for problem in problems:
+            typer.echo(str(problem))
     raise typer.Exit(PROBLEMS if problems else 0)
 
 

@@ -22,6 +22,7 @@ KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
+    "image",
 )
 """What a problem can be."""
 
