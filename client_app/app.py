@@ -29,6 +29,7 @@ from client_app.training import personal
 from client_app.training.batch_norm import refuse_lone_rows
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages, plugins
+from common.code_identity import code_of_run
 from common.errors import CoterieError, DataError
 from common.messages import (
     BasesReport,
@@ -105,6 +106,7 @@ def introduce(message: Message, site: Site) -> Message:
         releases=list(site.releases),
         link_rate=site.link_rate,
         schema=site.dataset.schema,
+        code=None if site.simulated else code_of_run(site.settings),
     )
     return messages.reply(message, introduction)
 

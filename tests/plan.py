@@ -1,7 +1,6 @@
 """Plan of the house: its rooms from the ground floor up, and the imports between them.
 
-Read by tests/test_plan.py, which holds the code to it, and by docs/draw_architecture.py, which
-draws it.
+Read by tests/test_plan.py, which holds the code to it.
 """
 
 import ast
@@ -69,7 +68,6 @@ ORDER = (
     "deploy/warm",
     "deploy/metrics",
     "deploy/manifests",
-    "deploy/approval",
     "deploy/sites",
     "deploy/tracking",
     "deploy",

@@ -6,16 +6,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
-from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app as own_app
 from client_app.training import stacked
 from common import config, messages
+from common.flower_private import (
+    ErrorCode,
+    Metadata,
+    ProtoRecordDict,
+    TaskIdentity,
+    recorddict_from_proto,
+    recorddict_to_proto,
+)
 from deploy.simulation import batched
 
 T = TypeVar("T")
