@@ -13,6 +13,7 @@ PACKAGES = ("common", "client_app", "server_app", "deploy")
 
 ORDER = (
     "common/errors",
+    "common/text_files",
     "common/seeds",
     "common/schema",
     "common/foreign",
@@ -61,6 +62,7 @@ ORDER = (
     "server_app/strategies",
     "server_app/other_apps",
     "server_app/app",
+    "deploy/outputs",
     "deploy/simulation",
     "deploy/watch",
     "deploy/compare",

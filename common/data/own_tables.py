@@ -90,7 +90,8 @@ def read_columns(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[str
     raw = _regular(path)
     for name in columns:
         _named(raw, "column", name)
-    return _numbers(raw, columns), tuple(name for name in raw.names if name not in columns)
+    used = set(columns)
+    return _numbers(raw, columns), tuple(name for name in raw.names if name not in used)
 
 
 def _regular(path: Path) -> RawTable:
@@ -106,7 +107,7 @@ def _regular(path: Path) -> RawTable:
 
 
 def _named(raw: RawTable, setting: str, name: str) -> str:
-    if name not in raw.names:
+    if name not in raw.places:
         near = did_you_mean(name, raw.names)
         raise DataError(f"{setting}={name} is no column of {raw.path.name}{near}")
     return name

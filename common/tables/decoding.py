@@ -114,7 +114,7 @@ def _decode(
     keep = np.ones(raw.rows, np.bool_)
 
     def column(wanted: TableColumn) -> Floats | None:
-        if wanted.name not in raw.names:
+        if wanted.name not in raw.places:
             says = "the schema needs it; add it, or drop it in the schema for all sites"
             found.append(Problem(file, wanted.name, "missing-column", says))
             return None
@@ -157,7 +157,7 @@ def _decode(
 
 def _known(raw: RawTable, wanted: TableColumn, what: str, found: list[Problem]) -> Any:
     """Return the values of a column that no row may lack, as texts; None if it is not there."""
-    if wanted.name not in raw.names:
+    if wanted.name not in raw.places:
         says = f"the schema needs it: it says {what}"
         found.append(Problem(str(raw.path), wanted.name, "missing-column", says))
         return None
@@ -267,9 +267,12 @@ def _dates(column: Any, formats: tuple[str, ...], wrong: list[tuple[str, str]]) 
 
 def _quantities(column: Any, wanted: TableColumn, wrong: list[tuple[str, str]]) -> Floats:
     if cells.is_text(column):
-        comma = pc.any(pc.match_substring(column, ",")).as_py()
-        decimal = "," if comma else "."
-        values = cells.numbers(column, decimal)
+        values = cells.numbers(column)
+        if pc.any(pc.match_substring(column, ",")).as_py():
+            with_comma = cells.numbers(column, ",")
+            # As most are written: the others are the odd cells.
+            if np.isnan(with_comma).sum() < np.isnan(values).sum():
+                values = with_comma
         lost = pc.and_(pc.is_valid(column), pa.array(np.isnan(values)))
         _refuse(pc.filter(column, lost), "text", "no number", wrong)
     else:

@@ -4,6 +4,7 @@ They are found in one reading of every file: in a file by itself, between files,
 schema that all sites agreed on.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,7 @@ KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
+    "image",
 )
 """What a problem can be."""
 
@@ -60,8 +62,10 @@ def in_file(
     found = [Problem(file, None, kind, says) for kind, says in _of_form(raw)]
     if label not in raw.names:
         found.append(Problem(file, label or None, "missing-column", _no_label(label)))
-    for name in dict.fromkeys(n for n in raw.names if raw.names.count(n) > 1):
-        says = f"{raw.names.count(name)} columns have this name; the first is meant"
+    for name, count in Counter(raw.names).items():
+        if count == 1:
+            continue
+        says = f"{count} columns have this name; the first is meant"
         found.append(Problem(file, name, "duplicate-column", says))
     for profile in {p.name: p for p in reversed(profiles)}.values():
         said = _of_label(profile) if profile.name == label else _of_feature(profile, kinds)
@@ -174,12 +178,13 @@ def between(headers: Mapping[str, Sequence[str]]) -> list[Problem]:
 
 
 def _against_usual(file: str, own: Sequence[str], usual: Sequence[str]) -> Iterator[Problem]:
+    here, elsewhere = set(own), set(usual)
     for name in usual:
-        if name not in own:
+        if name not in here:
             yield Problem(file, name, "missing-column", "most other files have it; left out")
     for name in own:
-        if name not in usual:
+        if name not in elsewhere:
             yield Problem(file, name, "extra-column", "most other files lack it; left out")
-    order = [name for name in own if name in usual]
-    if order != [name for name in usual if name in own]:
+    order = [name for name in own if name in elsewhere]
+    if order != [name for name in usual if name in here]:
         yield Problem(file, None, "order", "columns stand in another order; read by their names")

@@ -190,13 +190,15 @@ def bundle(
 ) -> None:
     """Say which program this installation sends to the sites: its bytes and its SHA-256."""
     from common.errors import ConfigError
+    from deploy.outputs import writing
     from deploy.sites.bundles import SUFFIX, installed
 
     own = installed()
     if output is not None:
         if output.suffix != SUFFIX:
             raise ConfigError(f"{output}: name a file that ends in {SUFFIX}")
-        output.write_bytes(own.content)
+        with writing(output):
+            output.write_bytes(own.content)
     typer.echo(own.words)
 
 
