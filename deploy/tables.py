@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from common.errors import ConfigError, DataError, of_each
+from common.errors import ConfigError, DataError, of_each, quotable
 
 if TYPE_CHECKING:
     from common.tables.checking import Checked
@@ -19,6 +19,8 @@ data_app = typer.Typer(help="Check tables, and make the schema that a federation
 
 PROBLEMS = 3
 """Exit code of a check that found any."""
+
+_NAMED = 30  # columns of a list on the terminal; --json has them all
 
 Output = Annotated[Path, typer.Option(help="where the schema goes; a free name beside it if taken")]
 
@@ -47,16 +49,19 @@ def check(
     """
     from common.tables.checking import Checked, check_against, check_files
     from common.tables.guesses import remarks
-    from common.tables.table_schema import TableSchema
+    from common.tables.problems import of_questions
+    from common.tables.table_schema import TableProposal, TableSchema
 
     if against is not None:
-        read_by = TableSchema.read(against)
-        checked = Checked(check_against(files, read_by), read_by)
+        proposal = TableProposal.read(against)
+        asked = tuple(of_questions(str(against), proposal))
+        problems = asked or check_against(files, TableSchema.read(against))
+        checked = Checked(problems, proposal)
         schema, why = against.absolute(), []
     else:
         checked = check_files(files, label_column, time_column, weight_column)
         schema = _written(checked.proposal, output, remarks(checked.guesses))
-        why = _lacks(checked.proposal)
+        why = [] if checked.is_asked else _lacks(checked.proposal)
     if as_json:
         record = {
             "problems": [vars(problem) for problem in checked.problems],
@@ -78,9 +83,17 @@ def check(
 
 
 def _say_what_is_used(checked: "Checked") -> None:
-    typer.echo(f"used: {', '.join(checked.used) or 'none'}")
+    typer.echo(f"used: {_first(checked.used)}")
+    by_reason: dict[str, list[str]] = {}
     for name, why in checked.not_used:
-        typer.echo(f"not used: {name}: {why}")
+        by_reason.setdefault(why, []).append(name)
+    for why, names in by_reason.items():
+        typer.echo(f"not used: {_first(names)}: {why}")
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
+    return (", ".join(map(quotable, names[:_NAMED])) or "none") + more
 
 
 @data_app.command()

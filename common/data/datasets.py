@@ -24,6 +24,7 @@ from common.foreign.code import contained
 from common.plugins import Table
 from common.tables import guesses
 from common.tables.classes import in_order
+from common.tables.guesses import Guess
 from common.tables.reading import TABLE_SUFFIXES, is_table
 from common.tables.table_schema import TableColumn, TableSchema
 
@@ -222,10 +223,10 @@ def load_site_file(
 
 def class_names(
     path: Path, label_column: str = "label", group_column: str = "", split_column: str = ""
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, ...], tuple[Guess, ...]]:
     """Return the sorted classes that occur in a .csv, an .npz or a folder of images.
 
-    The group column of a table may hold words.
+    Second comes what was guessed of a table. Its group column may hold words.
 
     Raises:
         ConfigError: no such thing.
@@ -233,7 +234,7 @@ def class_names(
     """
     own = Path(locate(str(path)))
     read = read_own(own, label_column, "", group_column, split_column=split_column)
-    return read.class_names
+    return read.class_names, read.guesses
 
 
 def _read_site(
@@ -281,8 +282,9 @@ def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
         first, second = rows.class_names
         raise DataError(
             f"{path}: column {label_column!r} holds {first!r} and {second!r}: which is positive? "
-            "A schema says it, and a site without one by classes, the positive one second; "
-            "coterie data check FILE proposes a schema"
+            "Say it in a schema, which coterie data check FILE proposes, or at a real site in "
+            f'site.toml, the positive one second: classes = "{first},{second}" or '
+            f'"{second},{first}"'
         )
     label = TableColumn(name=label_column, kind="label", categories=ordered)
     guessed = (*rows.guesses, *guesses.of_classes(str(path), label))

@@ -35,6 +35,7 @@ __all__ = [
     "could_be_label",
     "feature_of",
     "guess_label",
+    "is_weight",
     "joined",
     "label_names",
     "proposed",
@@ -54,7 +55,7 @@ _MOST_SLIPS = 5  # different cells of a column of numbers that are none
 _NO_VALUE = "no row has a value"
 _OF_ROWS = "it numbers the rows"
 _OF_CASES = "it tells single rows apart"
-_ONE_VALUE = "all rows have one value"
+_ONE_VALUE = "it has one value"
 _ROWS_PER_CATEGORY = 3  # fewer, and the values tell rows apart
 
 
@@ -114,7 +115,7 @@ def proposed(
         else _label(found)
         if found.name == label
         else _known_as("weight", found)
-        if (found.name == weight if weight else not time and _is_weight(found))
+        if (found.name == weight if weight else not time and is_weight(found))
         else feature_of(found)
         for found in columns
     ]
@@ -146,7 +147,7 @@ def _label(found: ColumnProfile) -> TableColumn:
     )
 
 
-def _is_weight(found: ColumnProfile) -> bool:
+def is_weight(found: ColumnProfile) -> bool:
     """Return whether a column's name says that it weighs rows, and its numbers can."""
     named = _WEIGHT_NAME.fullmatch(found.name.strip().lower()) is not None
     return named and found.is_numeric and found.low >= 0 and not found.is_constant
@@ -264,6 +265,8 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
     drops = [column.drop for column in used if column.drop and not is_asked(column.drop)]
     if without:
         drop = f"not in {without} of {files} files"
+    elif len({c.categories for c in at}) > 1 and all(c.drop == _ONE_VALUE for c in at):
+        drop = "each file has one value, which tells files apart"
     elif kind is None:
         drop = f"kinds differ: {', '.join(sorted(kinds))}"
     else:
