@@ -173,7 +173,7 @@ def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
     codings = [names for names, _ in read]
     names = sorted_values({name for coding in codings for name in coding})
     if not any(map(is_table, files)):
-        return [*names]
+        return [*(in_order(names) or names)]
     if usual_coding(codings) is not None:
         written = "; ".join(dict.fromkeys(", ".join(coding) for coding in codings))
         raise DataError(

@@ -270,14 +270,16 @@ def _require_classes(rows: Rows, path: str) -> None:
 
 
 def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
-    """Return a table's rows with the positive one of two classes second.
+    """Return rows of an own file with the positive one of two classes second, as words tell it.
 
     Raises:
-        DataError: nothing tells which it is.
+        DataError: nothing tells it of a table; classes of images and arrays stay as they are.
     """
-    if not is_table(path) or len(rows.class_names) != 2 or rows.measure is not None:
+    if len(rows.class_names) != 2 or rows.measure is not None:
         return rows
     ordered = in_order(rows.class_names)
+    if ordered is None and not is_table(path):
+        return rows
     if ordered is None:
         first, second = rows.class_names
         raise DataError(
