@@ -23,8 +23,11 @@ from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.foreign.code import contained
 from common.plugins import Table
+from common.tables import guesses
+from common.tables.classes import in_order
+from common.tables.guesses import Guess
 from common.tables.reading import TABLE_SUFFIXES, is_table
-from common.tables.table_schema import TableSchema
+from common.tables.table_schema import TableColumn, TableSchema
 
 __all__ = [
     "DATASETS",
@@ -126,6 +129,7 @@ def load_dataset(
         name = paths[0].stem
         rows = read_own(paths[0], label_column, client_column, group_column, task, split_column)
         _require_classes(rows, str(paths[0]))
+        rows = _in_order(rows, paths[0], label_column)
     rng = seeds.generator(seed, "test-split", name)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     own = "classification" if located == name else "regression"
@@ -213,6 +217,8 @@ def load_site_file(
         _read_site(path.absolute(), name, label_column, group_column, split_column), classes, path
     )
     _require_classes(rows, str(path))
+    if not classes:
+        rows = _in_order(rows, path, label_column)
     rng = seeds.generator(0, "test-split", site)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     return standardised(name, rows, test)
@@ -220,10 +226,10 @@ def load_site_file(
 
 def class_names(
     path: Path, label_column: str = "label", group_column: str = "", split_column: str = ""
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, ...], tuple[Guess, ...]]:
     """Return the sorted classes that occur in a .csv, an .npz or a folder of images.
 
-    The group column of a table may hold words.
+    Second comes what was guessed of a table. Its group column may hold words.
 
     Raises:
         ConfigError: no such thing.
@@ -231,7 +237,7 @@ def class_names(
     """
     own = Path(locate(str(path)))
     read = read_own(own, label_column, "", group_column, split_column=split_column)
-    return read.class_names
+    return read.class_names, read.guesses
 
 
 def _read_site(
@@ -264,6 +270,31 @@ def _require_classes(rows: Rows, path: str) -> None:
             f"{path}: all rows are of one class, {rows.class_names[0]!r}, and there is nothing to "
             "learn; a site of a federation that has others names them all in classes"
         )
+
+
+def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
+    """Return rows of an own file with the positive one of two classes second, as words tell it.
+
+    Raises:
+        DataError: nothing tells it of a table; classes of images and arrays stay as they are.
+    """
+    if len(rows.class_names) != 2 or rows.measure is not None:
+        return rows
+    ordered = in_order(rows.class_names)
+    if ordered is None and not is_table(path):
+        return rows
+    if ordered is None:
+        first, second = rows.class_names
+        raise DataError(
+            f"{path}: column {label_column!r} holds {first!r} and {second!r}: which is positive? "
+            "Say it in a schema, which coterie data check FILE proposes, or at a real site in "
+            f'site.toml, the positive one second: classes = "{first},{second}" or '
+            f'"{second},{first}"'
+        )
+    label = TableColumn(name=label_column, kind="label", categories=ordered)
+    guessed = (*rows.guesses, *guesses.of_classes(str(path), label))
+    y = rows.y if ordered == rows.class_names else 1 - rows.y
+    return replace(rows, y=y, class_names=ordered, guesses=guessed)
 
 
 def parts_of(located: str) -> list[str]:

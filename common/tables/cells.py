@@ -5,6 +5,7 @@ exponent. ``1_0`` is none, though Python takes it for ten.
 """
 
 import re
+import unicodedata
 from collections.abc import Collection, Mapping
 from typing import Any
 
@@ -18,6 +19,7 @@ __all__ = [
     "MISSING_MARKS",
     "array_of",
     "dates",
+    "in_one_form",
     "is_missing",
     "is_number",
     "is_temporal",
@@ -27,6 +29,7 @@ __all__ = [
     "number_cells",
     "numbers",
     "plain_numbers",
+    "trimmed",
     "values",
     "without",
 ]
@@ -47,6 +50,13 @@ _NUMBER = r"^[+-]?(\d+\{0}?\d*|\{0}\d+)([eE][+-]?\d+)?$"
 _ANY_NUMBER = re.compile(r"[+-]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = r"^[+-]?(?i:inf(inity)?)$"
 _DAY_SECONDS = 86400.0
+_NO_ASCII = 0x80  # the first byte of what is none
+# What is not seen at the ends of a cell: Unicode's spaces, and marks of width zero.
+_AROUND = "".join(
+    letter
+    for letter in map(chr, range(0x10000))
+    if letter.isspace() or letter in "\u200b\u200e\u200f\u2060\ufeff"
+)
 
 
 def is_text(column: Any) -> bool:
@@ -57,6 +67,28 @@ def is_text(column: Any) -> bool:
 def is_temporal(column: Any) -> bool:
     """Return whether a column holds dates by its type."""
     return bool(pa.types.is_temporal(column.type))
+
+
+def in_one_form(text: str) -> str:
+    r"""Return a text with its letters composed (NFC), and without spaces or marks around it.
+
+    >>> in_one_form("ma\u0308nnlich\xa0") == "m\xe4nnlich"
+    True
+    """
+    return unicodedata.normalize("NFC", text).strip(_AROUND)
+
+
+def trimmed(column: Any) -> Any:
+    """Return a column of texts, each as :func:`in_one_form` has it; the usual one is not copied."""
+    letters = [
+        np.frombuffer(chunk.buffers()[2], np.uint8) for chunk in column.chunks if chunk.buffers()[2]
+    ]  # of all its cells, in a row
+    if any((each >= _NO_ASCII).any() for each in letters):
+        column = pc.utf8_normalize(column, form="NFC")
+        return pc.utf8_trim(column, characters=_AROUND)
+    if any((each <= ord(" ")).any() for each in letters):
+        return pc.utf8_trim(column, characters=_AROUND)
+    return column
 
 
 def is_missing(column: Any, marks: Collection[str] = MISSING_MARKS) -> Any:
@@ -107,7 +139,7 @@ def number(text: str) -> float:
 
 def _plain(text: str) -> str:
     if not is_number(text):
-        return text
+        return " ".join(text.split())  # a no-break space inside is a space
     found = number(text)
     return str(int(found)) if found.is_integer() and abs(found) < 1e15 else text
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from common.errors import DataError, quotable
 from common.tables import cells
+from common.tables.classes import NO_WORDS, YES_WORDS
 from common.tables.problems import Problem
-from common.tables.profiles import YES_NO
 from common.tables.reading import RawTable
 from common.tables.table_schema import TableColumn, TableSchema
 
@@ -107,7 +107,7 @@ def _decode(
     if raw.ragged and (new or schema.ragged_rows == "refuse"):
         row, count = raw.ragged[0]
         says = (
-            f"{len(raw.ragged)} rows have more or fewer cells than the {len(raw.names)} of the "
+            f"{len(raw.ragged)} rows have more or fewer cells than the {raw.width} of the "
             f"header; row {row} has {count}; mend them, or set ragged-rows = 'drop' in the schema"
         )
         found.append(Problem(file, None, "ragged", says))
@@ -245,8 +245,8 @@ def _places(column: Any, wanted: TableColumn, wrong: list[tuple[str, str]]) -> F
 
 def _answers(column: Any, wrong: list[tuple[str, str]]) -> Floats:
     small = pc.utf8_lower(cells.values(column))
-    yes = pc.is_in(small, value_set=pa.array(sorted(YES_NO.values()), pa.string()))
-    no = pc.is_in(small, value_set=pa.array(sorted(YES_NO), pa.string()))
+    yes = pc.is_in(small, value_set=pa.array(sorted(YES_WORDS), pa.string()))
+    no = pc.is_in(small, value_set=pa.array(sorted(NO_WORDS), pa.string()))
     unknown = pc.and_(pc.invert(pc.or_(yes, no)), pc.is_valid(small))
     _refuse(pc.filter(column, unknown), "category", "neither yes nor no", wrong)
     values = cells.array_of(pc.cast(yes, pa.float64()))

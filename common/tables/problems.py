@@ -11,22 +11,30 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.errors import quotable
+from common.tables import guesses
+from common.tables.classes import ASKED, is_asked, other_coding, usual_coding
 from common.tables.profiles import ColumnProfile
 from common.tables.proposing import is_continuous, usual_columns
-from common.tables.reading import RawTable
-from common.tables.table_schema import MOST_CLASSES, TableColumn
+from common.tables.reading import STORED_INDEX, RawTable
+from common.tables.table_schema import (
+    MOST_CLASSES,
+    TableColumn,
+    TableProposal,
+    sorted_values,
+)
 
-__all__ = ["KINDS", "Problem", "between", "in_file"]
+__all__ = ["KINDS", "Problem", "between", "in_file", "of_classes", "of_questions"]
 
 KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
-    "image",
+    *("image", "positive-class", "label-coding"),
 )
 """What a problem can be."""
 
 _RARE_SHARE = 0.1  # of the rows: a class below it needs metrics other than accuracy
+_RARE_OF_MANY = 0.5  # of an equal share: ten classes of a tenth each are not rare
 _QUOTED = 5
 
 
@@ -87,16 +95,15 @@ def _no_label(label: str) -> str:
 
 def _of_form(raw: RawTable) -> Said:
     """Yield what is unusual in how a file is written."""
-    usual = "\t" if ".tsv" in raw.path.name.lower() else ","
-    if raw.separator != usual:
-        yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
-    if raw.encoding != "utf-8":
-        yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"
+    yield from guesses.in_form(raw)
+    for name, why in raw.left_out:
+        if why != STORED_INDEX:  # which is none of the table's columns for pandas either
+            yield "id", f"{name}: {why}; left out"
     if raw.ragged:
         row, cells = raw.ragged[0]
         yield (
             "ragged",
-            f"{len(raw.ragged)} rows have more or fewer cells than the {len(raw.names)} of the "
+            f"{len(raw.ragged)} rows have more or fewer cells than the {raw.width} of the "
             f"header; row {row} has {cells}; they are left out",
         )
 
@@ -113,8 +120,7 @@ def _of_cells(profile: ColumnProfile) -> Said:
     if profile.others:
         held = _counted(profile.others, profile.rows)
         yield "text", f"{held}: no numbers, as the others are; taken as missing"
-    if profile.decimal != ".":
-        yield "decimal", "numbers have a decimal comma; read so"
+    yield from guesses.in_profile(profile)
 
 
 def _counted(cells: Mapping[str, int], rows: int) -> str:
@@ -139,7 +145,7 @@ def _of_label(profile: ColumnProfile) -> Said:
         yield "one-class", f"all rows are {quotable(next(iter(profile.values)))!r}"
         return
     counts = np.array(list(profile.values.values()))
-    if counts.min() < _RARE_SHARE * counts.sum():
+    if counts.min() < min(_RARE_SHARE, _RARE_OF_MANY / len(counts)) * counts.sum():
         rare = min(profile.values, key=lambda value: profile.values[value])
         share = counts.min() / counts.sum()
         yield "imbalance", f"{quotable(rare)!r} is {share:.1%} of the rows: accuracy says little"
@@ -153,7 +159,10 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
     if column.kind == "date":
         yield "date", f"written {column.date[0]}; becomes its days since 1970"
     elif profile.is_constant:
-        yield "constant", "all rows have one value; left out unless other sites differ"
+        says = f"one value in all {profile.known} rows that have any"
+        yield "constant", f"{says}; left out unless another file has several"
+    elif profile.is_index:
+        yield "id", f"{column.drop}; left out"
     elif column.kind in ("id", "group"):
         what = "left out" if column.drop else "rows of one value belong together"
         yield "id", f"{profile.distinct} values in {profile.rows} rows tell cases apart; {what}"
@@ -188,3 +197,60 @@ def _against_usual(file: str, own: Sequence[str], usual: Sequence[str]) -> Itera
     order = [name for name in own if name in elsewhere]
     if order != [name for name in usual if name in here]:
         yield Problem(file, None, "order", "columns stand in another order; read by their names")
+
+
+def of_classes(label: TableColumn, codings: Mapping[str, tuple[str, ...]]) -> list[Problem]:
+    """Return what must be asked of a label's classes, which all files share.
+
+    Args:
+        label: what is proposed for all files.
+        codings: the values of each file's label, by its name.
+    """
+    if not is_asked(label.drop):
+        return []
+    alike = {
+        file: sorted_values({label.same.get(value, value) for value in coding})
+        for file, coding in codings.items()
+    }
+    usual = usual_coding([*alike.values()])
+    if usual is None:
+        says = label.drop.removeprefix(ASKED)
+        return [Problem(next(iter(codings)), label.name, "positive-class", says)]
+    return [
+        Problem(file, label.name, "label-coding", _coded_otherwise(coding, usual))
+        for file, coding in alike.items()
+        if coding != usual
+    ]
+
+
+def of_questions(source: str, proposal: TableProposal) -> list[Problem]:
+    """Return what a schema still asks, so that nothing can be read by it."""
+    return [
+        Problem(source, column.name, _kind_of_question(column), column.drop.removeprefix(ASKED))
+        for column in proposal.columns
+        if is_asked(column.drop)
+    ]
+
+
+def _kind_of_question(label: TableColumn) -> str:
+    return "positive-class" if len(label.categories) == 2 else "label-coding"
+
+
+def _coded_otherwise(coding: tuple[str, ...], usual: tuple[str, ...]) -> str:
+    says = f"classes {_listed(coding)}, where most files have {_listed(usual)}"
+    meant = {value: other for value, other in other_coding(coding, usual).items() if value != other}
+    if not meant:
+        return f"{says}; write them alike in the files"
+    pairs = ", ".join(f"{value!r} for {other!r}" for value, other in meant.items())
+    if set(meant) & {*usual}:
+        return f"{says}; it probably writes {pairs}: write the file's label as the others do"
+    lines = ", ".join(f'"{value}" = "{other}"' for value, other in meant.items())
+    return (
+        f"{says}; it probably writes {pairs}: if so, put same = {{{lines}}} under the label in the "
+        "schema, and take these values out of its categories and the line away that begins with "
+        "drop"
+    )
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(repr(quotable(value)) for value in values)
