@@ -8,8 +8,10 @@ import csv
 import gzip
 import io
 import itertools
+import re
 import zlib
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,7 @@ _OTHERS = (
     *(pa.types.is_timestamp, pa.types.is_date),
 )
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +60,8 @@ class RawTable:
 
     The header is row 1, and lines without anything do not count. These rows are in no column.
     """
+    has_separator_line: bool = False
+    """Whether its first line is no row but sep=;, by which spreadsheets say the separator."""
 
     @property
     def rows(self) -> int:
@@ -93,15 +98,20 @@ def _opened(path: Path) -> Any:
     return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
 
 
-def _written(path: Path) -> tuple[str, str]:
-    """Return (encoding, separator) of a file of texts; the encoding may yet turn out another."""
+def _written(path: Path) -> tuple[str, str, bool]:
+    """Return encoding and separator of a file of texts, and whether its first line says the latter.
+
+    The encoding may yet turn out another.
+    """
     with _opened(path) as file:
         head = file.read(_HEAD_BYTES)
     encoding = "utf-16" if head.startswith(_UTF16_MARKS) else "utf-8"
     if encoding == "utf-8" and b"\0" in head:
         raise ValueError("it holds bytes that are no text")
     text = head.decode(encoding, errors="replace")
-    return encoding, _separator(text, "\t" if ".tsv" in path.name.lower() else ",")
+    if said := _SEPARATOR_LINE.match(text):
+        return encoding, said[1], True
+    return encoding, _separator(text, "\t" if ".tsv" in path.name.lower() else ","), False
 
 
 def _separator(text: str, usual: str) -> str:
@@ -121,8 +131,8 @@ def _separator(text: str, usual: str) -> str:
     return max(SEPARATORS, key=records_alike)
 
 
-def _texts(path: Path, encoding: str, separator: str) -> RawTable:
-    names = _header(path, encoding, separator)
+def _texts(path: Path, encoding: str, separator: str, has_line: bool) -> RawTable:
+    names = _header(path, encoding, separator, has_line)
     ragged: list[tuple[int, int]] = []
 
     def skip(row: Any) -> str:
@@ -137,7 +147,11 @@ def _texts(path: Path, encoding: str, separator: str) -> RawTable:
                 stream,
                 # Rows have numbers only where one thread reads them, which is no slower.
                 pa.csv.ReadOptions(
-                    use_threads=False, block_size=_BLOCK, encoding=encoding, column_names=places
+                    use_threads=False,
+                    block_size=_BLOCK,
+                    encoding=encoding,
+                    column_names=places,
+                    skip_rows=int(has_line),
                 ),
                 pa.csv.ParseOptions(
                     delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
@@ -148,17 +162,31 @@ def _texts(path: Path, encoding: str, separator: str) -> RawTable:
         if encoding != "utf-8" or "UTF8" not in str(error):
             raise
         # What office programs of western Europe write where it is not UTF-8.
-        return _texts(path, "cp1252", separator)
+        return _texts(path, "cp1252", separator, has_line)
     table = table.slice(1)  # the header, read as a row, so that places could name the columns
+    ragged = [(row - has_line, count) for row, count in ragged]
     if not table.num_rows:
-        raise ValueError("no row follows the header")
+        raise ValueError(_no_rows(len(names), ragged))
     columns = tuple(_trimmed(column) for column in table.columns)
-    return RawTable(path, names, columns, separator, encoding, tuple(ragged))
+    return RawTable(path, names, columns, separator, encoding, tuple(ragged), has_line)
 
 
-def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
+def _no_rows(named: int, ragged: Sequence[tuple[int, int]]) -> str:
+    """Return why a table has no row that is as long as its header."""
+    if len(ragged) < 2:
+        return "no row follows the header"
+    usual, rows = Counter(count for _, count in ragged).most_common(1)[0]
+    return (
+        f"its first line has {named} cells and is taken for the header, but {rows} of the "
+        f"{len(ragged)} rows below have {usual}: remove what stands above the header"
+    )
+
+
+def _header(path: Path, encoding: str, separator: str, has_line: bool) -> tuple[str, ...]:
     marked = "utf-8-sig" if encoding == "utf-8" else encoding
     with io.TextIOWrapper(_opened(path), marked, errors="replace", newline="") as file:
+        if has_line:
+            file.readline()
         cells = next((cells for cells in csv.reader(file, delimiter=separator) if cells), [])
     if not any(cell.strip() for cell in cells):
         raise ValueError("it is empty")
@@ -196,16 +224,26 @@ def _of_arrow(table: Any, path: Path) -> RawTable:
         if not any(is_kind(column.type) for is_kind in (*_TEXTS, *_OTHERS)):
             raise ValueError(f"column {name!r} holds {kind}; expected numbers, texts or dates")
         text = any(is_kind(column.type) for is_kind in _TEXTS)
-        columns.append(_trimmed(column.cast(pa.string())) if text else column)
+        columns.append(_trimmed(column.cast(pa.string())) if text else _without_nan(column))
     return RawTable(path, tuple(str(name).strip() for name in table.column_names), tuple(columns))
+
+
+def _without_nan(column: Any) -> Any:
+    """Return a column of numbers with null in the place of NaN: both say that nothing is known."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan = pc.is_nan(column)
+    if not pc.any(nan).as_py():
+        return column
+    return pc.if_else(pc.fill_null(nan, True), pa.scalar(None, column.type), column)
 
 
 def line_of(path: Path, row: int) -> int:
     """Return the line of a row (1: the header) in its file; slow, and for messages only."""
     if path.name.lower().endswith(".parquet"):
         return row
-    encoding, separator = _written(path)
+    encoding, separator, has_line = _written(path)
     with io.TextIOWrapper(_opened(path), encoding, errors="replace", newline="") as file:
         reader = csv.reader(file, delimiter=separator)
         lines = (reader.line_num for cells in reader if cells)
-        return next(itertools.islice(lines, row - 1, None))
+        return next(itertools.islice(lines, row - 1 + has_line, None))
