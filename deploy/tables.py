@@ -1,6 +1,7 @@
 """Commands of tables: what stands between files and a federation, and the schema that mends it."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ import typer
 from common.errors import ConfigError, DataError, of_each
 
 if TYPE_CHECKING:
+    from common.tables.checking import Checked
     from common.tables.table_schema import TableProposal
 
 __all__ = ["data_app"]
@@ -43,30 +45,42 @@ def check(
 
     Exit code: 0 nothing to mend, 3 problems, 2 a file that cannot be read.
     """
-    from common.tables.checking import check_against, check_files
+    from common.tables.checking import Checked, check_against, check_files
+    from common.tables.guesses import remarks
     from common.tables.table_schema import TableSchema
 
-    schema: Path | None
     if against is not None:
-        problems = check_against(files, TableSchema.read(against))
+        read_by = TableSchema.read(against)
+        checked = Checked(check_against(files, read_by), read_by)
         schema, why = against.absolute(), []
     else:
-        found = check_files(files, label_column, time_column, weight_column)
-        problems = found.problems
-        schema, why = _written(found.proposal, output), _lacks(found.proposal)
+        checked = check_files(files, label_column, time_column, weight_column)
+        schema = _written(checked.proposal, output, remarks(checked.guesses))
+        why = _lacks(checked.proposal)
     if as_json:
         record = {
-            "problems": [vars(problem) for problem in problems],
-            "schema": None if schema is None else str(schema),
+            "problems": [vars(problem) for problem in checked.problems],
+            "guesses": [vars(guess) for guess in checked.guesses],
+            "used": checked.used,
+            "not_used": [{"column": name, "why": reason} for name, reason in checked.not_used],
+            "schema": str(schema),
         }
         typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
     else:
-        for problem in problems:
-            typer.echo(str(problem))
+        for line in checked.lines():
+            typer.echo(line)
         for line in why:
             typer.echo(f"not enough yet: {line}")
+        if against is None:
+            _say_what_is_used(checked)
         typer.echo(f"schema: {schema}")
-    raise typer.Exit(PROBLEMS if problems else 0)
+    raise typer.Exit(PROBLEMS if checked.problems else 0)
+
+
+def _say_what_is_used(checked: "Checked") -> None:
+    typer.echo(f"used: {', '.join(checked.used) or 'none'}")
+    for name, why in checked.not_used:
+        typer.echo(f"not used: {name}: {why}")
 
 
 @data_app.command()
@@ -169,10 +183,12 @@ def _lacks(proposal: "TableProposal") -> list[str]:
     return []
 
 
-def _written(schema: "TableProposal", output: Path) -> Path:
+def _written(
+    schema: "TableProposal", output: Path, remarks: Mapping[str, Sequence[str]] = {}
+) -> Path:
     """Write a schema under a name that is free, and return its path."""
     path = _free(output)
-    path.write_text(schema.to_toml(), encoding="utf-8")
+    path.write_text(schema.to_toml(remarks), encoding="utf-8")
     return path
 
 

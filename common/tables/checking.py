@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.errors import of_each
+from common.tables import guesses
 from common.tables.decoding import problems_against
+from common.tables.guesses import Guess
 from common.tables.problems import Problem, between, in_file
 from common.tables.profiles import ColumnProfile, profile
 from common.tables.proposing import could_be_label, guess_label, joined, proposed
@@ -13,6 +15,13 @@ from common.tables.reading import RawTable, read_raw
 from common.tables.table_schema import TableProposal, TableSchema
 
 __all__ = ["Checked", "check_against", "check_files"]
+
+_NO_FEATURES = {
+    "group": "rows of one value belong together, in training or in testing",
+    "split": "says which rows are for testing",
+    "id": "it tells single rows apart",
+    "text": "free text",
+}
 
 
 @dataclass(frozen=True)
@@ -22,6 +31,28 @@ class Checked:
     problems: tuple[Problem, ...]
     proposal: TableProposal
     """What would let all of them be used; not always enough for a schema."""
+    guesses: tuple[Guess, ...] = ()
+    """What nobody said, and what was taken for true."""
+
+    @property
+    def used(self) -> list[str]:
+        """The columns that a model learns from."""
+        return [column.name for column in self.proposal.columns if column.is_feature]
+
+    @property
+    def not_used(self) -> list[tuple[str, str]]:
+        """The columns that it does not learn from and that say nothing else of a row, and why."""
+        return [
+            (column.name, column.drop or _NO_FEATURES[column.kind])
+            for column in self.proposal.columns
+            if column.drop or column.kind in _NO_FEATURES
+        ]
+
+    def lines(self) -> list[str]:
+        """Return problems, then guesses, a line each; what is both is said once."""
+        said = {(problem.file, problem.column, problem.kind) for problem in self.problems}
+        new = [g for g in self.guesses if (g.file, g.column, g.kind) not in said]
+        return [*map(str, self.problems), *map(str, new)]
 
 
 @dataclass(frozen=True)
@@ -51,6 +82,7 @@ def check_files(
     label = label_column or guess_label(list(headers.values()))
     problems: list[Problem] = []
     proposals: list[TableProposal] = []
+    guessed: list[Guess] = []
     apart = between(headers)
     for own in read:
         file = str(own.form.path)
@@ -64,8 +96,9 @@ def check_files(
         kinds = {column.name: column for column in proposal.columns}
         problems += in_file(own.form, own.profiles, kinds, label)
         problems += [problem for problem in apart if problem.file == file]
+        guessed += guesses.of_file(own.form, own.profiles, kinds)
         proposals.append(proposal)
-    return Checked(tuple(problems), joined(proposals))
+    return Checked(tuple(problems), joined(proposals), tuple(guessed))
 
 
 def check_against(files: Sequence[Path], schema: TableSchema) -> tuple[Problem, ...]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.errors import quotable
+from common.tables import guesses
 from common.tables.profiles import ColumnProfile
 from common.tables.proposing import is_continuous, usual_columns
 from common.tables.reading import RawTable
@@ -83,11 +84,7 @@ def _no_label(label: str) -> str:
 
 def _of_form(raw: RawTable) -> Said:
     """Yield what is unusual in how a file is written."""
-    usual = "\t" if ".tsv" in raw.path.name.lower() else ","
-    if raw.separator != usual:
-        yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
-    if raw.encoding != "utf-8":
-        yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"
+    yield from guesses.in_form(raw)
     if raw.ragged:
         row, cells = raw.ragged[0]
         yield (
@@ -109,8 +106,7 @@ def _of_cells(profile: ColumnProfile) -> Said:
     if profile.others:
         held = _counted(profile.others, profile.rows)
         yield "text", f"{held}: no numbers, as the others are; taken as missing"
-    if profile.decimal != ".":
-        yield "decimal", "numbers have a decimal comma; read so"
+    yield from guesses.in_profile(profile)
 
 
 def _counted(cells: Mapping[str, int], rows: int) -> str:

@@ -6,14 +6,14 @@ what stands for a missing value, and no rows. Columns are found by their names, 
 
 import datetime
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal, Self, cast
 
 import tomli_w
 from pydantic import Field, model_validator
 
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, quotable
 from common.schema import Schema
 from common.tables.measure import Measure
 
@@ -203,9 +203,27 @@ class TableProposal(Schema):
         """Return what :meth:`of` takes, without what is at its default."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
-    def to_toml(self) -> str:
-        """Return the file's text."""
-        return _HEAD + tomli_w.dumps(self.to_values())
+    def to_toml(self, remarks: Mapping[str, Sequence[str]] = {}) -> str:
+        """Return the file's text, with remarks as comments above the columns that they are about.
+
+        Args:
+            remarks: lines by a column's name; those of the empty name stand at the head.
+        """
+        values = self.to_values()
+        columns = cast("list[dict[str, object]]", values.pop("columns"))
+        parts = [_comments(remarks.get("", ())) + tomli_w.dumps(values)]
+        for column in columns:
+            same = column.pop("same", None)
+            parts.append(
+                _comments(remarks.get(str(column["name"]), ()))
+                + f"[[columns]]\n{tomli_w.dumps(column)}"
+                + (f"\n[columns.same]\n{tomli_w.dumps(same)}" if same else "")
+            )
+        return _HEAD + "\n".join(part for part in parts if part)
+
+
+def _comments(lines: Sequence[str]) -> str:
+    return "".join(f"# {quotable(line)}\n" for line in lines)
 
 
 class TableSchema(TableProposal):

@@ -1,0 +1,93 @@
+"""Guesses: what nobody said of a table and its reading decided all the same, a line for each.
+
+This is the one place where a guess is put into words. ``coterie data check`` prints the lines and
+writes them into the schema as comments, and a run without a schema begins with them. A guess is
+no problem: where nothing else is the matter, a check ends well.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from common.tables.profiles import ColumnProfile
+from common.tables.reading import RawTable
+from common.tables.table_schema import TableColumn
+
+__all__ = ["GUESS_KINDS", "Guess", "in_form", "in_profile", "of_file", "remarks"]
+
+GUESS_KINDS = (
+    *("label", "weight", "positive-class", "id", "same"),
+    *("separator", "encoding", "decimal", "date-order", "thousands"),
+)
+"""What a guess can be about."""
+
+Said = Iterator[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One thing that nobody said, and what was taken for true."""
+
+    file: str
+    column: str | None
+    kind: str
+    says: str
+
+    def __post_init__(self) -> None:
+        assert self.kind in GUESS_KINDS
+
+    def __str__(self) -> str:
+        where = self.file if self.column is None else f"{self.file}: {self.column}"
+        return f"{where}: guessed: {self.kind}: {self.says}"
+
+
+def of_file(
+    raw: RawTable, profiles: Sequence[ColumnProfile], columns: Mapping[str, TableColumn]
+) -> list[Guess]:
+    """Return what was guessed of one file by itself, in the order of its columns.
+
+    Args:
+        raw: the file; its cells need not be there.
+        profiles: of its columns.
+        columns: what is proposed for each.
+    """
+    file = str(raw.path)
+    guesses = [Guess(file, None, kind, says) for kind, says in in_form(raw)]
+    for profile in {p.name: p for p in reversed(profiles)}.values():
+        column = columns[profile.name]
+        said = (*in_profile(profile), *_of_column(profile, column))
+        guesses += [Guess(file, profile.name, kind, says) for kind, says in said]
+    places = {name: place for place, name in enumerate(raw.names)}
+    return sorted(guesses, key=lambda guess: places.get(guess.column or "", -1))
+
+
+def in_form(raw: RawTable) -> Said:
+    """Yield what was guessed of how a file is written, unless it is as its name says."""
+    usual = "\t" if ".tsv" in raw.path.name.lower() else ","
+    if raw.separator != usual:
+        yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
+    if raw.encoding != "utf-8":
+        yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"
+
+
+def in_profile(profile: ColumnProfile) -> Said:
+    """Yield what was guessed of how a column's cells are written."""
+    if profile.decimal != ".":
+        yield "decimal", "numbers have a decimal comma; read so"
+
+
+def _of_column(profile: ColumnProfile, column: TableColumn) -> Said:
+    """Yield what a column was taken for, where another reading is near."""
+    if column.kind == "weight" and not column.drop:
+        yield "weight", "says by its name how much a row counts in training; no feature"
+
+
+def remarks(guesses: Sequence[Guess]) -> dict[str, tuple[str, ...]]:
+    """Return guesses by the column that they are about, each once; the empty name: a whole file.
+
+    They name no file: a proposal goes to others.
+    """
+    by_column: dict[str, dict[str, None]] = {}
+    for guess in guesses:
+        line = f"guessed: {guess.kind}: {guess.says}"
+        by_column.setdefault(guess.column or "", {})[line] = None
+    return {column: tuple(lines) for column, lines in by_column.items()}
