@@ -131,7 +131,13 @@ def sums(
     from deploy.sums import SummedRows, hidden
 
     rows = SummedRows.of(site, file, against, test_fraction)
-    found = site_sums(rows.file, rows.schema, site=rows.site, test_fraction=rows.test_fraction)
+    found = site_sums(
+        rows.file,
+        rows.schema,
+        site=rows.site,
+        test_fraction=rows.test_fraction,
+        writing=rows.writing,
+    )
     path = _free(output)
     shown, partners = hidden(found, hide_with or [])
     path.write_text(shown.to_json(), encoding="utf-8")

@@ -32,6 +32,7 @@ __all__ = [
     "typed_numbers",
     "values",
     "without",
+    "without_unit",
 ]
 
 MISSING_MARKS = frozenset(
@@ -82,6 +83,14 @@ def without(column: Any, marks: Collection[str]) -> Any:
     if not is_text(column) or not marks:
         return column
     return pc.if_else(is_missing(column, marks), pa.scalar(None, pa.string()), column)
+
+
+def without_unit(column: Any, unit: str) -> Any:
+    """Return a column of texts without the unit that follows a number in its cell."""
+    if not unit or not is_text(column):
+        return column
+    bare = pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(column, 0, stop=-len(unit)))
+    return pc.if_else(pc.ends_with(column, unit), bare, column)
 
 
 def meant(column: Any, same: Mapping[str, str]) -> Any:

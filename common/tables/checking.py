@@ -6,13 +6,14 @@ from pathlib import Path
 
 from common.errors import of_each
 from common.tables import guesses
+from common.tables.decimals import FileMarks
 from common.tables.decoding import problems_against
 from common.tables.guesses import Guess
 from common.tables.problems import Problem, between, in_file
 from common.tables.profiles import ColumnProfile, profile
 from common.tables.proposing import could_be_label, guess_label, joined, proposed
-from common.tables.reading import RawTable, read_raw
-from common.tables.table_schema import TableProposal, TableSchema
+from common.tables.reading import RawTable, read_raw, site_of
+from common.tables.table_schema import TableProposal, TableSchema, Writing
 
 __all__ = ["Checked", "check_against", "check_files"]
 
@@ -101,20 +102,33 @@ def check_files(
     return Checked(tuple(problems), joined(proposals), tuple(guessed))
 
 
-def check_against(files: Sequence[Path], schema: TableSchema) -> tuple[Problem, ...]:
+def check_against(
+    files: Sequence[Path], schema: TableSchema, writing: Writing | None = None
+) -> tuple[Problem, ...]:
     """Return what files hold that a schema has no answer for.
+
+    Args:
+        files: tables, each of the site that it is called after.
+        schema: by which they are to be read.
+        writing: how all of them are written, where their names do not say whose they are.
 
     Raises:
         DataError: a line for each file that cannot be read.
     """
-    found = of_each(files, lambda file: problems_against(read_raw(file), schema))
+
+    def problems(file: Path) -> list[Problem]:
+        written = schema.writing_of(site_of(file)) if writing is None else writing
+        return problems_against(read_raw(file), schema, written)
+
+    found = of_each(files, problems)
     return tuple(problem for problems in found for problem in problems)
 
 
 def _profiled(file: Path, label: str) -> _File:
     raw = read_raw(file)
+    marks = FileMarks(raw.columns, raw.separator)
     profiles = [
-        profile(name, cells, is_label=could_be_label(name, label))
+        profile(name, cells, is_label=could_be_label(name, label), file=marks)
         for name, cells in zip(raw.names, raw.columns, strict=True)
     ]
     return _File(replace(raw, columns=()), tuple(profiles))

@@ -206,9 +206,19 @@ def in_words(written: str) -> str:
     'day/month/year hour:minute'
     """
     words = {
-        "Y": "year", "y": "year", "m": "month", "b": "month", "B": "month", "d": "day",
-        "H": "hour", "I": "hour", "M": "minute", "S": "second", "f": "fraction",
-        "p": "am/pm", "z": "zone",
+        "Y": "year",
+        "y": "year",
+        "m": "month",
+        "b": "month",
+        "B": "month",
+        "d": "day",
+        "H": "hour",
+        "I": "hour",
+        "M": "minute",
+        "S": "second",
+        "f": "fraction",
+        "p": "am/pm",
+        "z": "zone",
     }
     return "".join(words[name] if name else text for name, text in _tokens(written))
 

@@ -13,10 +13,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from common.tables import cells
 
-__all__ = ["Decimal", "FileMarks", "Marks", "decimal_of"]
+__all__ = ["Decimal", "FileMarks", "Marks", "decimal_of", "may_be_thousands", "thousands"]
 
 Decimal = Literal["", ".", ","]
 
@@ -28,6 +29,7 @@ _SHOWS = (
     r"^[+-]?(\d{{4,}}\{0}\d*|0\d*\{0}\d+|(\d+\{0}(\d{{0,2}}|\d{{4,}})|\{0}\d+)([eE][+-]?\d+)?"
     r"|\d+\{0}\d+[eE][+-]?\d+|\d{{1,3}}(\{1}\d{{3}})+\{0}\d*|\d{{1,3}}(\{1}\d{{3}}){{2,}})$"
 )
+_APART = "^[+-]?[1-9]\\d{{0,2}}([{0} \u00a0\u2009\u202f'\u2019]\\d{{3}})+([^\\d]|$)"
 
 
 @dataclass(frozen=True)
@@ -143,3 +145,26 @@ def _by_separator(marks: Marks, separator: str) -> Decimal:
     Whole numbers below 1000 beside it look like thousands.
     """
     return "." if separator == "," and marks.doubtful == "." and not marks.bare else ""
+
+
+def may_be_thousands(column: Any, plain: NDArray[np.float64]) -> bool:
+    """Return whether texts that are numbers with points may be ones with thousands apart.
+
+    Args:
+        column: texts.
+        plain: (n,) what they are if each point is a decimal one.
+    """
+    within = np.abs(plain) < 1000
+    if (plain[~within] != np.trunc(plain[~within])).any():
+        return False
+    small = plain[within]
+    return bool(
+        (np.abs(small * 1000 - np.rint(small * 1000)) < 1e-6).all()
+        and Marks.of(column, all_doubt=False).doubt
+    )
+
+
+def thousands(column: Any, decimal: Decimal) -> Any:
+    """Return which cells (n,) of a column of texts have thousands apart, or may have them."""
+    others = {".": ",", ",": ".", "": ".,"}[decimal]
+    return pc.match_substring_regex(column, _APART.format(others))

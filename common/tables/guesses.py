@@ -8,6 +8,7 @@ no problem: where nothing else is the matter, a check ends well.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from common.errors import quotable
 from common.tables.profiles import ColumnProfile
 from common.tables.reading import RawTable
 from common.tables.table_schema import TableColumn
@@ -71,8 +72,12 @@ def in_form(raw: RawTable) -> Said:
 
 def in_profile(profile: ColumnProfile) -> Said:
     """Yield what was guessed of how a column's cells are written."""
-    if profile.decimal != ".":
+    only_thousands = bool(profile.thousands) and profile.distinct > 0
+    if profile.decimal == "," and not only_thousands:
         yield "decimal", "numbers have a decimal comma; read so"
+    if profile.decimal and profile.thousands:
+        first = quotable(profile.thousands[0])
+        yield "thousands", f"thousands stand apart, as in {first!r}; read so"
 
 
 def _of_column(profile: ColumnProfile, column: TableColumn) -> Said:

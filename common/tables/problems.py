@@ -4,6 +4,7 @@ They are found in one reading of every file: in a file by itself, between files,
 schema that all sites agreed on.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,17 +12,19 @@ import numpy as np
 
 from common.errors import quotable
 from common.tables import guesses
+from common.tables.dates import in_words
 from common.tables.profiles import ColumnProfile
 from common.tables.proposing import is_continuous, usual_columns
-from common.tables.reading import RawTable
+from common.tables.reading import RawTable, site_of
 from common.tables.table_schema import MOST_CLASSES, TableColumn
 
-__all__ = ["KINDS", "Problem", "between", "in_file"]
+__all__ = ["KINDS", "Problem", "between", "in_file", "which_mark", "which_order"]
 
 KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
+    *("thousands", "date-order", "unit", "sentinel", "duplicate-row"),
 )
 """What a problem can be."""
 
@@ -66,8 +69,14 @@ def in_file(
         found.append(Problem(file, name, "duplicate-column", says))
     for profile in {p.name: p for p in reversed(profiles)}.values():
         said = _of_label(profile) if profile.name == label else _of_feature(profile, kinds)
+        column = kinds[profile.name]
         found += [
-            Problem(file, profile.name, kind, says) for kind, says in (*_of_cells(profile), *said)
+            Problem(file, profile.name, kind, says)
+            for kind, says in (
+                *_of_cells(profile),
+                *_in_doubt(profile, column, site_of(raw.path)),
+                *said,
+            )
         ]
     places = {name: place for place, name in enumerate(raw.names)}
     return sorted(found, key=lambda problem: places.get(problem.column or "", -1))
@@ -103,10 +112,80 @@ def _of_cells(profile: ColumnProfile) -> Said:
         yield "missing", _counted(profile.missing, profile.rows)
     if profile.infinite:
         yield "infinite", _counted(profile.infinite, profile.rows) + "; taken as missing"
-    if profile.others:
+    if profile.others and profile.dates is None:
         held = _counted(profile.others, profile.rows)
-        yield "text", f"{held}: no numbers, as the others are; taken as missing"
+        yield "text", f"{held}: no numbers, as the others are; taken as missing{_kept(profile)}"
+    if profile.others and profile.dates is not None and not profile.has_short_years:
+        held = _counted(profile.others, profile.rows)
+        yield "date", f"{held}: no days of the calendar, as the others are; taken as missing"
+    if profile.sentinels:
+        held = _counted(profile.sentinels, profile.rows)
+        beside = f"all others are {profile.low:g} to {profile.high:g}"
+        yield "sentinel", f"{held}, {beside}; taken as missing: if not, take it out of missing"
+    if profile.unit:
+        yield "unit", f"{profile.unit!r} follows the numbers; read without it"
     yield from guesses.in_profile(profile)
+
+
+def _kept(profile: ColumnProfile) -> str:
+    """Return how a cell such as <0.1 can be kept, which says that a number is below a limit."""
+    limit = next((cell for cell in profile.others if cell[:1] in ("<", ">")), None)
+    if limit is None:
+        return ""
+    return f"; to keep it, say what it counts as: same = {{ {quotable(limit)!r} = ... }}"
+
+
+def _in_doubt(profile: ColumnProfile, column: TableColumn, site: str) -> Said:
+    """Yield what can be read in two ways, and what to say so that it can be read."""
+    if column.drop or not profile.known:
+        return
+    is_number = column.kind in ("number", "time", "weight") or bool(column.limits)
+    if is_number and not profile.decimal:
+        first = "".join(profile.thousands[:1])
+        yield "thousands", which_mark("," if "," in first else ".", site)
+    if column.kind != "date" or profile.dates is None:
+        return
+    formats = profile.dates.formats
+    if profile.dates.short_years:
+        yield (
+            "date",
+            f"written {in_words(formats[0])} with years of two digits; {_said(formats)} in the "
+            "schema reads 69 to 99 as 1969 to 1999 and the others as 2000 to 2068",
+        )
+    if any(profile.dates.mixed):
+        first, second = profile.dates.mixed
+        yield (
+            "date-order",
+            f"{first} cells are dates as {in_words(formats[0])} alone and {second} as "
+            f"{in_words(formats[1])} alone; write all of them alike",
+        )
+    elif len(formats) > 1:
+        yield "date-order", which_order(formats, site)
+
+
+def which_mark(mark: str, site: str) -> str:
+    """Return what a site is to say of cells with one point, or comma, before three digits."""
+    return (
+        f"cells as 1{mark}234 are thousands or have three decimals, and nothing in the file tells "
+        'which; say the mark of decimals, decimal = "." or decimal = ",", at the column in the '
+        f"schema, or for this file alone in its site.toml or under [sites.{site}] in the schema"
+    )
+
+
+def which_order(formats: Sequence[str], site: str) -> str:
+    """Return what a site is to say of dates that fit two formats."""
+    first, second = formats
+    return (
+        f"all dates fit as {in_words(first)} and as {in_words(second)}; say which, "
+        f"{_said([first])} or {_said([second])}, at the column in the schema, or for this file "
+        'alone date-order = "day-first" or "month-first" in its site.toml or under '
+        f"[sites.{site}] in the schema"
+    )
+
+
+def _said(formats: Sequence[str]) -> str:
+    """Return the line of a schema that says how dates are written."""
+    return f"date = {json.dumps([*formats])}"
 
 
 def _counted(cells: Mapping[str, int], rows: int) -> str:
@@ -142,8 +221,19 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
     if not profile.known:
         return
     column = kinds[profile.name]
-    if column.kind == "date":
+    if profile.scientific and (profile.is_named_id or column.kind in ("id", "group", "category")):
+        held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
+        yield (
+            "id",
+            f"{held} look like numbers with an exponent; taken as they are written, and if a "
+            "program shortened long ids so, their digits are lost",
+        )
+    if column.kind == "date" and column.drop:
+        yield "date", f"{column.drop}; left out"
+    elif column.kind == "date" and len(column.date) == 1 and not profile.has_short_years:
         yield "date", f"written {column.date[0]}; becomes its days since 1970"
+    elif column.kind == "date":
+        return
     elif profile.is_constant:
         yield "constant", "all rows have one value; left out unless other sites differ"
     elif column.kind in ("id", "group"):

@@ -24,7 +24,7 @@ import pyarrow.parquet
 
 from common.errors import DataError
 
-__all__ = ["TABLE_SUFFIXES", "RawTable", "is_table", "line_of", "of_frame", "read_raw"]
+__all__ = ["TABLE_SUFFIXES", "RawTable", "is_table", "line_of", "of_frame", "read_raw", "site_of"]
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
@@ -76,6 +76,11 @@ class RawTable:
 def is_table(path: Path) -> bool:
     """Return whether a file's name says that it is a table."""
     return path.name.lower().endswith(TABLE_SUFFIXES)
+
+
+def site_of(path: Path) -> str:
+    """Return the site that a table is called after: its name up to the first point."""
+    return path.name.partition(".")[0]
 
 
 def read_raw(path: Path) -> RawTable:
