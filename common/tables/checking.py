@@ -8,8 +8,9 @@ from common.errors import of_each
 from common.tables import guesses
 from common.tables.decimals import FileMarks
 from common.tables.decoding import problems_against
+from common.tables.duplicates import alike_by_chance, duplicate_rows
 from common.tables.guesses import Guess
-from common.tables.problems import Problem, between, in_file
+from common.tables.problems import Problem, between, in_file, of_duplicates, other_units
 from common.tables.profiles import ColumnProfile, profile
 from common.tables.proposing import could_be_label, guess_label, joined, proposed
 from common.tables.reading import RawTable, read_raw, site_of
@@ -62,6 +63,8 @@ class _File:
 
     form: RawTable
     profiles: tuple[ColumnProfile, ...]
+    duplicates: int
+    """Rows that are as another in all columns."""
 
 
 def check_files(
@@ -84,7 +87,7 @@ def check_files(
     problems: list[Problem] = []
     proposals: list[TableProposal] = []
     guessed: list[Guess] = []
-    apart = between(headers)
+    apart = [*between(headers), *other_units({str(f.form.path): f.profiles for f in read})]
     for own in read:
         file = str(own.form.path)
         proposal = proposed(
@@ -96,6 +99,7 @@ def check_files(
         )
         kinds = {column.name: column for column in proposal.columns}
         problems += in_file(own.form, own.profiles, kinds, label)
+        problems += of_duplicates(file, own.duplicates, alike_by_chance(own.profiles))
         problems += [problem for problem in apart if problem.file == file]
         guessed += guesses.of_file(own.form, own.profiles, kinds)
         proposals.append(proposal)
@@ -131,4 +135,4 @@ def _profiled(file: Path, label: str) -> _File:
         profile(name, cells, is_label=could_be_label(name, label), file=marks)
         for name, cells in zip(raw.names, raw.columns, strict=True)
     ]
-    return _File(replace(raw, columns=()), tuple(profiles))
+    return _File(replace(raw, columns=()), tuple(profiles), duplicate_rows(raw))

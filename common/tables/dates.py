@@ -7,6 +7,7 @@ format says, and nothing may stand before or after it.
 import datetime
 import itertools
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +19,6 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 __all__ = [
-    "DATE_FORMATS",
     "DateOrder",
     "WrittenDates",
     "check_format",
@@ -58,26 +58,27 @@ _PATTERNS = {
 }
 
 
-def _formats() -> Iterator[str]:
-    """Yield ways to write a date with four digits of a year, the likelier first."""
-    numeric = [f"%Y{mark}%m{mark}%d" for mark in "-/."]
-    numeric += [f"{a}{mark}{b}{mark}%Y" for mark in "./-" for a, b in (("%d", "%m"), ("%m", "%d"))]
-    named = [f"%d{mark}{month}{mark}%Y" for mark in " -/." for month in ("%b", "%B")]
-    named += [f"{month} %d{mark} %Y" for mark in (",", "") for month in ("%b", "%B")]
-    named += ["%d. %b %Y", "%d. %B %Y", "%d%b%Y", "%Y-%b-%d"]
-    hours = ["", *(f"%H:%M{more}" for more in ("", ":%S", ":%S.%f"))]
-    times = [f"{hour}{zone}" for hour in hours for zone in ("", "%z", " %z") if hour or not zone]
-    times += ["%I:%M %p", "%I:%M:%S %p", "%I:%M%p"]
-    for time, day in itertools.product(times, (*numeric, *named)):
-        yield f"{day} {time}" if time else day
-        if time and day == "%Y-%m-%d":
-            yield f"{day}T{time}"
+def _days_written() -> Iterator[str]:
+    """Yield ways to write a day with four digits of a year, the likelier first."""
+    yield from (f"%Y{mark}%m{mark}%d" for mark in "-/.")
+    for mark in "./-":
+        yield from (f"%d{mark}%m{mark}%Y", f"%m{mark}%d{mark}%Y")
+    for month in ("%b", "%B"):
+        yield from (f"%d{mark}{month}{mark}%Y" for mark in " -/.")
+        yield from (f"{month} %d, %Y", f"{month} %d %Y", f"%d. {month} %Y")
+    yield from ("%d%b%Y", "%Y-%b-%d")
 
 
-DATE_FORMATS = tuple(_formats())
-"""Ways to write a date that are told by themselves."""
+def _times_written() -> Iterator[str]:
+    """Yield ways to write the time of a day, with what stands before it."""
+    yield ""
+    for before, seconds, zone in itertools.product(" T", ("", ":%S", ":%S.%f"), ("", "%z", " %z")):
+        yield f"{before}%H:%M{seconds}{zone}"
+    yield from (" %I:%M %p", " %I:%M:%S %p", " %I:%M%p")
 
-_SHORT_YEARS = tuple(written.replace("%Y", "%y") for written in DATE_FORMATS)
+
+_DAYS = tuple(_days_written())
+_TIMES = tuple(_times_written())
 
 
 def check_format(written: str) -> None:
@@ -271,27 +272,42 @@ def written_dates(known: Any) -> WrittenDates | None:
     head = texts.slice(0, _HEAD).to_pylist()
     if sum(any(sign.isdigit() for sign in text) for text in head) < _SHARE * len(head) / 2:
         return None
-    for formats in (DATE_FORMATS, _SHORT_YEARS):
-        likely = _likely(head, formats)
+    for years in ("%Y", "%y"):
         tried = {}
-        for written in likely:
+        for written in _likely(head, years):
             fits = pc.match_substring_regex(known, _pattern(written))
             if pc.mean(pc.cast(fits, pa.int8())).as_py() >= _SHARE:
                 tried[written] = np.isfinite(days(known, written))
         if tried:
-            return _of_tried(tried, formats is _SHORT_YEARS)
+            return _of_tried(tried, years == "%y")
     return None
 
 
-def _likely(head: Sequence[str], formats: Sequence[str]) -> list[str]:
-    """Return the formats that write at least half of some texts."""
-    some = [text for text in head if len(text) >= len("1/1/21")]
-    found = []
-    for written in formats:
-        pattern = re.compile(_pattern(written), re.ASCII)
-        if sum(pattern.match(text) is not None for text in some) * 2 >= len(head):
-            found.append(written)
-    return found
+def _likely(texts: Sequence[str], years: str) -> list[str]:
+    """Return the formats, with %Y or %y, that write at least half of some texts."""
+    counts: Counter[str] = Counter()
+    for text in texts:
+        counts.update(_formats_of(text, years))
+    order = {written: place for place, written in enumerate(counts)}
+    likely = [written for written, count in counts.items() if 2 * count >= len(texts)]
+    return sorted(likely, key=lambda written: (-counts[written], order[written]))
+
+
+def _formats_of(text: str, years: str) -> Iterator[str]:
+    """Yield the formats that may write a text, which need not be a day of the calendar."""
+    for day in _DAYS:
+        written = day.replace("%Y", years)
+        found = _compiled(f"{_pattern(written)[:-1]}(?P<rest>(?![0-9]).*)$").match(text)
+        if found is None:
+            continue
+        for time in _TIMES:
+            if _compiled(_pattern(time)).match(found["rest"]):
+                yield written + time
+
+
+@lru_cache(maxsize=256)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
 
 
 def _of_tried(tried: dict[str, NDArray[np.bool_]], short_years: bool) -> WrittenDates:

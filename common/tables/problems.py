@@ -5,6 +5,7 @@ schema that all sites agreed on.
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,16 @@ from common.tables.proposing import is_continuous, usual_columns
 from common.tables.reading import RawTable, site_of
 from common.tables.table_schema import MOST_CLASSES, TableColumn
 
-__all__ = ["KINDS", "Problem", "between", "in_file", "which_mark", "which_order"]
+__all__ = [
+    "KINDS",
+    "Problem",
+    "between",
+    "in_file",
+    "of_duplicates",
+    "other_units",
+    "which_mark",
+    "which_order",
+]
 
 KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
@@ -30,6 +40,9 @@ KINDS = (
 
 _RARE_SHARE = 0.1  # of the rows: a class below it needs metrics other than accuracy
 _QUOTED = 5
+_MORE_THAN_CHANCE = 10.0
+_LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
+_ALIKE = 1.7  # by what spreads differ from middles where only the unit differs, at most
 
 
 @dataclass(frozen=True)
@@ -256,7 +269,84 @@ def between(headers: Mapping[str, Sequence[str]]) -> list[Problem]:
     for file, header in headers.items():
         own = list(dict.fromkeys(header))
         found += _against_usual(file, own, usual)
-    return found
+    return [*found, *_other_case(headers)]
+
+
+def _other_case(headers: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """Yield names that differ from another in upper and lower case alone."""
+    counts = Counter(name for header in headers.values() for name in dict.fromkeys(header))
+    spelt: dict[str, list[str]] = {}
+    for name, _ in counts.most_common():
+        spelt.setdefault(name.casefold(), []).append(name)
+    for file, header in headers.items():
+        for name in dict.fromkeys(header):
+            usual = spelt[name.casefold()][0]
+            if name == usual:
+                continue
+            if usual in header:
+                says = f"{usual!r} is there, too: they differ in upper and lower case alone"
+                yield Problem(file, name, "duplicate-column", says)
+            else:
+                says = f"other files have {usual!r}: call it the same, or it is another column"
+                yield Problem(file, name, "missing-column", says)
+
+
+def of_duplicates(file: str, rows: int, by_chance: float) -> list[Problem]:
+    """Return that rows of a file are there twice, if that is no chance.
+
+    Args:
+        file: its name.
+        rows: how many are as another in all columns.
+        by_chance: how many pairs would be, if columns said nothing of each other.
+    """
+    if rows <= _MORE_THAN_CHANCE * by_chance:
+        return []
+    what = "row is as another" if rows == 1 else "rows are as another"
+    says = f"{rows} {what} in all columns; kept, and one may be in training, its copy in testing"
+    return [Problem(file, None, "duplicate-row", says)]
+
+
+def other_units(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Problem]:
+    """Yield the columns whose numbers are, as a whole, some times those of the other files."""
+    names = dict.fromkeys(profile.name for profiles in files.values() for profile in profiles)
+    for name in names:
+        at = {
+            file: profile
+            for file, profiles in files.items()
+            for profile in reversed(profiles)
+            if profile.name == name and _is_measured(profile)
+        }
+        for place, (file, profile) in enumerate(at.items()):
+            others = [other for other in at.values() if other is not profile]
+            factor = _factor(profile, others) if others else 1.0
+            # Of two files the second is said to differ.
+            if factor != 1.0 and not (place == 0 and len(at) == 2):
+                middle, usual = profile.quantiles[2], np.median([p.quantiles[2] for p in others])
+                says = (
+                    f"its middle is {middle:.3g}, that of other files {usual:.3g}, and the rest "
+                    f"goes with it, by {factor:.3g}: write it in one unit at all sites"
+                )
+                yield Problem(file, name, "unit", says)
+
+
+def _is_measured(profile: ColumnProfile) -> bool:
+    return profile.is_numeric and profile.known >= _LEAST_ROWS and profile.quantiles[:1] > (0,)
+
+
+def _factor(profile: ColumnProfile, others: Sequence[ColumnProfile]) -> float:
+    """Return by what numbers differ from those of other files; 1 where they overlap.
+
+    Another unit moves all quantiles alike, and spreads them by as much.
+    """
+    low, lower, middle, upper, high = profile.quantiles
+    usual = np.median([other.quantiles for other in others], axis=0)
+    if low <= usual[4] and usual[0] <= high:
+        return 1.0
+    factor = float(middle / usual[2])
+    if lower == upper or usual[1] == usual[3]:
+        return 1.0
+    spread = float((upper - lower) / (usual[3] - usual[1]))
+    return factor if 1 / _ALIKE < spread / factor < _ALIKE else 1.0
 
 
 def _against_usual(file: str, own: Sequence[str], usual: Sequence[str]) -> Iterator[Problem]:
