@@ -17,7 +17,7 @@ from common.messages import DISCLOSURES, RELEASES
 from common.privacy.book import Budget
 from common.tables.dates import DateOrder
 from common.tables.decimals import Decimal
-from common.tables.table_schema import Writing
+from common.tables.table_schema import AS_SHOWN, Writing
 
 PARTITION = "partition-id"  # given to every node by Flower's simulation and by ours
 PARTITIONS = "num-partitions"
@@ -107,6 +107,8 @@ class SiteConfig(Schema):
             )
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError(f"classes = {self.classes!r}: names a class twice")
+        if self.data_path and self.writing != AS_SHOWN and not self.table_schema:
+            raise ValueError("date-order and decimal: need table-schema beside them")
         for name in ("site", "dataset", "state_dir"):
             if self.data_path and not getattr(self, name):
                 key = name.replace("_", "-")

@@ -14,6 +14,7 @@ from torch import nn
 
 from client_app import prepared_data
 from common.data.own_data import read_new_rows
+from common.data.own_tables import read_frame_columns
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
@@ -53,7 +54,8 @@ class ModelInUse:
         """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
         table = self.preprocessing.table
         if table is None:
-            rows, others = read_new_rows(path, self.preprocessing.columns)
+            made = self.preprocessing
+            rows, others = read_new_rows(path, made.columns, made.decimal or "")
             return self.of_rows(rows), others
         raw = read_raw(path)
         used = {column.name for column in table.table_schema.features}
@@ -172,8 +174,4 @@ def _array(rows: DataFrame | NDArray[Any], made: Preprocessing) -> NDArray[Any]:
     if missing:
         near = did_you_mean(missing[0], map(str, rows.columns))
         raise DataError(f"column {missing[0]!r} is missing{near}")
-    try:
-        numbers: NDArray[Any] = rows[list(made.columns)].to_numpy(np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"the table has a value that is no number: {error}") from None
-    return numbers
+    return read_frame_columns(rows, made.columns, made.decimal or "")

@@ -63,7 +63,7 @@ class DecodedTable:
 
 
 @dataclass(frozen=True)
-class _File:
+class _Place:
     """Where a column stands, as far as it says how its cells are read."""
 
     site: str
@@ -72,7 +72,7 @@ class _File:
     """Whether something is to be predicted for its rows."""
 
     @classmethod
-    def of(cls, raw: RawTable, *, new: bool) -> "_File":
+    def of(cls, raw: RawTable, *, new: bool) -> "_Place":
         return cls(site_of(raw.path), FileMarks(raw.columns, raw.separator), new)
 
 
@@ -114,7 +114,7 @@ def decoded_column(raw: RawTable, wanted: TableColumn) -> Floats:
     Raises:
         DataError: a line for each problem.
     """
-    file = _File.of(raw, new=True)
+    file = _Place.of(raw, new=True)
     values, _, wrong = _numbers(
         raw.column(wanted.name), _of_new_rows(wanted), file, is_quantity=False
     )
@@ -155,7 +155,7 @@ def _decode(
         )
         found.append(Problem(file, None, "ragged", says))
     keep = np.ones(raw.rows, np.bool_)
-    where = _File.of(raw, new=new)
+    where = _Place.of(raw, new=new)
     as_read: dict[str, TableColumn] = {}
 
     def column(wanted: TableColumn) -> Floats | None:
@@ -234,7 +234,7 @@ def _test_marks(
         return None
     wrong: Wrong = []
     if wanted.test_from:
-        days, _ = _dates(raw.column(wanted.name), wanted, _File.of(raw, new=False), wrong)
+        days, _ = _dates(raw.column(wanted.name), wanted, _Place.of(raw, new=False), wrong)
         first = datetime.date.fromisoformat(wanted.test_from) - datetime.date(1970, 1, 1)
         test = days >= first.days
     else:
@@ -254,7 +254,7 @@ def _is_in(words: Any, known: tuple[str, ...]) -> NDArray[np.bool_]:
 
 
 def _numbers(
-    column: Any, wanted: TableColumn, file: _File, *, is_quantity: bool
+    column: Any, wanted: TableColumn, file: _Place, *, is_quantity: bool
 ) -> tuple[Floats, Way, Wrong]:
     """Return a column's cells as numbers (n,), how they were read, and what is wrong with them.
 
@@ -297,7 +297,7 @@ def _answers(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
     return np.where(known, values, np.nan)
 
 
-def _dates(column: Any, wanted: TableColumn, file: _File, wrong: Wrong) -> tuple[Floats, Way]:
+def _dates(column: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> tuple[Floats, Way]:
     """Return days since 1970; a file writes all its dates alike, in one of the formats.
 
     Where two of them are one with day and month in the other order, all cells must tell which. New
@@ -320,7 +320,7 @@ def _dates(column: Any, wanted: TableColumn, file: _File, wrong: Wrong) -> tuple
     return found[best], {"date": (best,)} if counts[best] else {}
 
 
-def _in_doubt(formats: tuple[str, str], file: _File) -> str:
+def _in_doubt(formats: tuple[str, str], file: _Place) -> str:
     if not file.new:
         return which_order(formats, file.site)
     words = " or ".join(map(dates.in_words, formats))
@@ -328,7 +328,7 @@ def _in_doubt(formats: tuple[str, str], file: _File) -> str:
 
 
 def _quantities(
-    column: Any, wanted: TableColumn, file: _File, wrong: Wrong
+    column: Any, wanted: TableColumn, file: _Place, wrong: Wrong
 ) -> tuple[Floats, int, Way]:
     """Return numbers, how many are missing, and with which decimal mark texts were read."""
     way: Way = {}
@@ -354,7 +354,7 @@ def _quantities(
     return _clipped(values, wanted), int(np.isnan(values).sum()) - lost, way
 
 
-def _texts(column: Any, wanted: TableColumn, file: _File, wrong: Wrong) -> tuple[Floats, Way, int]:
+def _texts(column: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> tuple[Floats, Way, int]:
     """Return the numbers of texts, with which decimal mark, and how many cells are none."""
     marks = Marks.of(column, all_doubt=wanted.decimal == ",")
     decimal = decimal_of(marks, file.marks, wanted.decimal)
