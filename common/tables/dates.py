@@ -129,7 +129,7 @@ def days(column: Any, written: str) -> NDArray[np.float64]:
     encoded = column.dictionary_encode()
     of_each = np.append(_days(encoded.dictionary, written), np.nan)
     places = pc.fill_null(encoded.indices, len(of_each) - 1)
-    return of_each[places.to_numpy(zero_copy_only=False)]
+    return np.asarray(of_each[places.to_numpy(zero_copy_only=False)])
 
 
 def _days(texts: Any, written: str) -> NDArray[np.float64]:

@@ -154,8 +154,8 @@ def _in_doubt(profile: ColumnProfile, column: TableColumn, site: str) -> Said:
         return
     is_number = column.kind in ("number", "time", "weight") or bool(column.limits)
     if is_number and not profile.decimal:
-        first = "".join(profile.thousands[:1])
-        yield "thousands", which_mark("," if "," in first else ".", site)
+        cell = "".join(profile.thousands[:1])
+        yield "thousands", which_mark("," if "," in cell else ".", site)
     if column.kind != "date" or profile.dates is None:
         return
     formats = profile.dates.formats
