@@ -18,6 +18,7 @@ from common.data.own_tables import read_frame_columns
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
+from common.tables.cells import in_one_form
 from common.tables.reading import of_frame, read_raw
 from deploy.sites.site import SiteFile
 from server_app.final_evaluation.format import FinalEvaluationFile
@@ -170,6 +171,7 @@ def _array(rows: DataFrame | NDArray[Any], made: Preprocessing) -> NDArray[Any]:
         return made.table.new_features(of_frame(rows))
     if not made.columns:
         raise DataError("the run's columns have no known names: give an array, not a table")
+    rows = rows.rename(columns=lambda name: in_one_form(str(name)))
     missing = [name for name in made.columns if name not in rows.columns]
     if missing:
         near = did_you_mean(missing[0], map(str, rows.columns))

@@ -22,8 +22,10 @@ from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.foreign.code import contained
 from common.plugins import Table
+from common.tables import guesses
+from common.tables.classes import in_order
 from common.tables.reading import TABLE_SUFFIXES, is_table, site_of
-from common.tables.table_schema import AS_SHOWN, TableSchema, Writing
+from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
 
 __all__ = [
     "DATASETS",
@@ -123,6 +125,7 @@ def load_dataset(
         name = paths[0].stem
         rows = read_own(paths[0], label_column, client_column, group_column, task, split_column)
         _require_classes(rows, str(paths[0]))
+        rows = _in_order(rows, paths[0], label_column)
     rng = seeds.generator(seed, "test-split", name)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     own = "classification" if located == name else "regression"
@@ -213,6 +216,8 @@ def load_site_file(
         _read_site(path.absolute(), name, label_column, group_column, split_column), classes, path
     )
     _require_classes(rows, str(path))
+    if not classes:
+        rows = _in_order(rows, path, label_column)
     rng = seeds.generator(0, "test-split", site)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     return standardised(name, rows, test)
@@ -264,6 +269,28 @@ def _require_classes(rows: Rows, path: str) -> None:
             f"{path}: all rows are of one class, {rows.class_names[0]!r}, and there is nothing to "
             "learn; a site of a federation that has others names them all in classes"
         )
+
+
+def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
+    """Return a table's rows with the positive one of two classes second.
+
+    Raises:
+        DataError: nothing tells which it is.
+    """
+    if not is_table(path) or len(rows.class_names) != 2 or rows.measure is not None:
+        return rows
+    ordered = in_order(rows.class_names)
+    if ordered is None:
+        first, second = rows.class_names
+        raise DataError(
+            f"{path}: column {label_column!r} holds {first!r} and {second!r}: which is positive? "
+            "A schema says it, and a site without one by classes, the positive one second; "
+            "coterie data check FILE proposes a schema"
+        )
+    label = TableColumn(name=label_column, kind="label", categories=ordered)
+    guessed = (*rows.guesses, *guesses.of_classes(str(path), label))
+    y = rows.y if ordered == rows.class_names else 1 - rows.y
+    return replace(rows, y=y, class_names=ordered, guesses=guessed)
 
 
 def parts_of(located: str) -> list[str]:

@@ -85,6 +85,11 @@ class Preprocessing(BaseModel):
         """How a network's one number is meant; None where it says a logit for each class."""
         return Measure(self.limits) if self.limits else None
 
+    @property
+    def positive_class(self) -> str:
+        """The second of two classes, which figures of one class are of; empty: there is none."""
+        return self.classes[1] if len(self.classes) == 2 and not self.limits else ""
+
     def with_table(self, table: FittedTable) -> Self:
         """Return the same for features that a table's cells were made into."""
         return self.model_copy(update={"table": table})

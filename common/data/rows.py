@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataError
 from common.tables.decimals import Decimal
+from common.tables.guesses import Guess
 from common.tables.measure import Measure
 
 Array = NDArray[Any]
@@ -64,6 +65,9 @@ class Rows:
 
     weights: NDArray[np.float64] | None = None
     """(n,): how much each row counts in training, 0 or more; None: all alike."""
+
+    guesses: tuple[Guess, ...] = ()
+    """What nobody said of the file, and what was taken for true."""
 
     def __post_init__(self) -> None:
         if self.x.ndim not in (2, 3, 4, 5):

@@ -6,6 +6,7 @@ Python takes it for ten.
 """
 
 import re
+import unicodedata
 from collections.abc import Collection, Mapping
 from decimal import Decimal
 from typing import Any
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 __all__ = [
     "MISSING_MARKS",
     "array_of",
+    "in_one_form",
     "is_missing",
     "is_number",
     "is_temporal",
@@ -29,6 +31,7 @@ __all__ = [
     "numbers",
     "plain_numbers",
     "tidied",
+    "trimmed",
     "typed_numbers",
     "values",
     "without",
@@ -52,6 +55,13 @@ _WHOLE = re.compile(r"([+-]?)0*([0-9]+)(?:[.,](?:0{1,2}|0{4,})?)?")
 _ANY_NUMBER = re.compile(r"[+-]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = r"^[+-]?(?i:inf(inity)?)$"
 _DAY_SECONDS = 86400.0
+_NO_ASCII = 0x80  # the first byte of what is none
+# What is not seen at the ends of a cell: Unicode's spaces, and marks of width zero.
+_AROUND = "".join(
+    letter
+    for letter in map(chr, range(0x10000))
+    if letter.isspace() or letter in "\u200b\u200e\u200f\u2060\ufeff"
+)
 
 
 def is_text(column: Any) -> bool:
@@ -62,6 +72,28 @@ def is_text(column: Any) -> bool:
 def is_temporal(column: Any) -> bool:
     """Return whether a column holds dates by its type."""
     return bool(pa.types.is_temporal(column.type))
+
+
+def in_one_form(text: str) -> str:
+    r"""Return a text with its letters composed (NFC), and without spaces or marks around it.
+
+    >>> in_one_form("ma\u0308nnlich\xa0") == "m\xe4nnlich"
+    True
+    """
+    return unicodedata.normalize("NFC", text).strip(_AROUND)
+
+
+def trimmed(column: Any) -> Any:
+    """Return a column of texts, each as :func:`in_one_form` has it; the usual one is not copied."""
+    letters = [
+        np.frombuffer(chunk.buffers()[2], np.uint8) for chunk in column.chunks if chunk.buffers()[2]
+    ]  # of all its cells, in a row
+    if any((each >= _NO_ASCII).any() for each in letters):
+        column = pc.utf8_normalize(column, form="NFC")
+        return pc.utf8_trim(column, characters=_AROUND)
+    if any((each <= ord(" ")).any() for each in letters):
+        return pc.utf8_trim(column, characters=_AROUND)
+    return column
 
 
 def is_missing(column: Any, marks: Collection[str] = MISSING_MARKS) -> Any:
@@ -134,11 +166,9 @@ def number(text: str) -> float:
 def _plain(value: str | float | Decimal) -> str:
     if not isinstance(value, str):
         return str(int(value)) if value % 1 == 0 else str(value)
-    if not value[-1:].isdigit() and not value.endswith((".", ",")):
-        return value
     whole = _WHOLE.fullmatch(value)
     if whole is None:
-        return value
+        return " ".join(value.split())  # a no-break space inside is a space
     sign, digits = whole.groups()
     return f"-{digits}" if sign == "-" and digits != "0" else digits
 

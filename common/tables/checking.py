@@ -10,7 +10,7 @@ from common.tables.decimals import FileMarks
 from common.tables.decoding import problems_against
 from common.tables.duplicates import alike_by_chance, duplicate_rows
 from common.tables.guesses import Guess
-from common.tables.problems import Problem, between, in_file, of_duplicates, other_units
+from common.tables.problems import Problem, between, in_file, of_classes, of_duplicates, other_units
 from common.tables.profiles import ColumnProfile, profile
 from common.tables.proposing import could_be_label, guess_label, joined, proposed
 from common.tables.reading import RawTable, read_raw, site_of
@@ -33,6 +33,8 @@ class Checked:
     problems: tuple[Problem, ...]
     proposal: TableProposal
     """What would let all of them be used; not always enough for a schema."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """(what it is called, why) of columns of the files that are none, and in no proposal."""
     guesses: tuple[Guess, ...] = ()
     """What nobody said, and what was taken for true."""
 
@@ -44,7 +46,7 @@ class Checked:
     @property
     def not_used(self) -> list[tuple[str, str]]:
         """The columns that it does not learn from and that say nothing else of a row, and why."""
-        return [
+        return [*self.left_out] + [
             (column.name, column.drop or _NO_FEATURES[column.kind])
             for column in self.proposal.columns
             if column.drop or column.kind in _NO_FEATURES
@@ -84,26 +86,42 @@ def check_files(
     read = of_each(files, lambda file: _profiled(file, label_column))
     headers = {str(own.form.path): own.form.names for own in read}
     label = label_column or guess_label(list(headers.values()))
-    problems: list[Problem] = []
-    proposals: list[TableProposal] = []
-    guessed: list[Guess] = []
-    apart = [*between(headers), *other_units({str(f.form.path): f.profiles for f in read})]
-    for own in read:
-        file = str(own.form.path)
-        proposal = proposed(
+    proposals = [
+        proposed(
             own.profiles,
             label,
             ragged=bool(own.form.ragged),
             time=time_column,
             weight=weight_column,
         )
-        kinds = {column.name: column for column in proposal.columns}
+        for own in read
+    ]
+    proposal = joined(proposals)
+    problems: list[Problem] = []
+    guessed: list[Guess] = []
+    if label and not label_column:
+        guessed.append(guesses.of_label(str(files[0]), label, list(headers.values())))
+    labels = {
+        file: column.categories
+        for file, own in zip(headers, proposals, strict=True)
+        for column in own.columns
+        if column.kind == "label" and column.categories
+    }
+    for column in proposal.columns:
+        if column.kind == "label" and labels and proposal.task != "regression":
+            problems += of_classes(column, labels)
+            guessed += guesses.of_classes(next(iter(labels)), column)
+    apart = [*between(headers), *other_units({str(f.form.path): f.profiles for f in read})]
+    for own, by_itself in zip(read, proposals, strict=True):
+        file = str(own.form.path)
+        kinds = {column.name: column for column in by_itself.columns}
         problems += in_file(own.form, own.profiles, kinds, label)
         problems += of_duplicates(file, own.duplicates, alike_by_chance(own.profiles))
         problems += [problem for problem in apart if problem.file == file]
         guessed += guesses.of_file(own.form, own.profiles, kinds)
-        proposals.append(proposal)
-    return Checked(tuple(problems), joined(proposals), tuple(guessed))
+        guessed += guesses.of_spellings(file, own.profiles, proposal.columns)
+    left_out = dict.fromkeys(each for own in read for each in own.form.left_out)
+    return Checked(tuple(problems), proposal, tuple(left_out), tuple(guessed))
 
 
 def check_against(

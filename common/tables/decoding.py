@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from common.errors import DataError, quotable
 from common.tables import cells, dates
+from common.tables.classes import NO_WORDS, YES_WORDS
 from common.tables.decimals import FileMarks, Marks, decimal_of, may_be_thousands
 from common.tables.problems import Problem, which_mark, which_order
-from common.tables.profiles import YES_NO
 from common.tables.reading import RawTable, site_of
 from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
 
@@ -150,7 +150,7 @@ def _decode(
     if raw.ragged and (new or schema.ragged_rows == "refuse"):
         row, count = raw.ragged[0]
         says = (
-            f"{len(raw.ragged)} rows have more or fewer cells than the {len(raw.names)} of the "
+            f"{len(raw.ragged)} rows have more or fewer cells than the {raw.width} of the "
             f"header; row {row} has {count}; mend them, or set ragged-rows = 'drop' in the schema"
         )
         found.append(Problem(file, None, "ragged", says))
@@ -288,8 +288,8 @@ def _places(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
 
 def _answers(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
     small = pc.utf8_lower(texts)
-    yes = pc.is_in(small, value_set=pa.array(sorted(YES_NO.values()), pa.string()))
-    no = pc.is_in(small, value_set=pa.array(sorted(YES_NO), pa.string()))
+    yes = pc.is_in(small, value_set=pa.array(sorted(YES_WORDS), pa.string()))
+    no = pc.is_in(small, value_set=pa.array(sorted(NO_WORDS), pa.string()))
     unknown = pc.and_(pc.invert(pc.or_(yes, no)), pc.is_valid(small))
     _refuse(pc.filter(texts, unknown), "category", "neither yes nor no", wrong)
     values = cells.array_of(pc.cast(yes, pa.float64()))

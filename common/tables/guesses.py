@@ -10,10 +10,23 @@ from dataclasses import dataclass
 
 from common.errors import quotable
 from common.tables.profiles import ColumnProfile
+from common.tables.proposing import label_names
 from common.tables.reading import RawTable
 from common.tables.table_schema import TableColumn
 
-__all__ = ["GUESS_KINDS", "Guess", "in_form", "in_profile", "of_file", "remarks"]
+__all__ = [
+    "GUESS_KINDS",
+    "Guess",
+    "in_column",
+    "in_form",
+    "in_profile",
+    "of_classes",
+    "of_file",
+    "of_label",
+    "of_same",
+    "of_spellings",
+    "remarks",
+]
 
 GUESS_KINDS = (
     *("label", "weight", "positive-class", "id", "same"),
@@ -55,7 +68,11 @@ def of_file(
     guesses = [Guess(file, None, kind, says) for kind, says in in_form(raw)]
     for profile in {p.name: p for p in reversed(profiles)}.values():
         column = columns[profile.name]
-        said = (*in_profile(profile), *_of_column(profile, column))
+        said = [*in_profile(profile)]
+        if column.kind == "weight" and not column.drop:
+            said.append(("weight", "it says by its name how much a row counts; no feature"))
+        if column.kind == "number" and not column.drop:
+            said += in_column(profile)
         guesses += [Guess(file, profile.name, kind, says) for kind, says in said]
     places = {name: place for place, name in enumerate(raw.names)}
     return sorted(guesses, key=lambda guess: places.get(guess.column or "", -1))
@@ -80,10 +97,65 @@ def in_profile(profile: ColumnProfile) -> Said:
         yield "thousands", f"thousands stand apart, as in {first!r}; read so"
 
 
-def _of_column(profile: ColumnProfile, column: TableColumn) -> Said:
-    """Yield what a column was taken for, where another reading is near."""
-    if column.kind == "weight" and not column.drop:
-        yield "weight", "says by its name how much a row counts in training; no feature"
+def in_column(profile: ColumnProfile) -> Said:
+    """Yield why a column that is taken for a number may be an id."""
+    if profile.all_differ and profile.is_numeric:
+        yield (
+            "id",
+            f"{profile.distinct} whole numbers that all differ; taken as a number. If they only "
+            'tell rows apart, leave the column out, in a schema by kind = "id"',
+        )
+    elif profile.named and profile.is_numeric and profile.distinct:
+        yield (
+            "id",
+            f"named as an id, but {profile.known} rows hold {profile.distinct} numbers; taken as "
+            "a number. If rows of one number belong together, say so, in a schema by kind = "
+            '"group"',
+        )
+
+
+def of_label(file: str, name: str, headers: Sequence[Sequence[str]]) -> Guess:
+    """Return that a column was taken for the label, since nobody said which it is.
+
+    Args:
+        file: the first of the files.
+        name: the column.
+        headers: of all files; other usual names of a label among them are said, too.
+    """
+    others = [other for other in label_names(headers) if other != name]
+    more = f", and not {' or '.join(others)}" if others else ""
+    says = f"by its name it is what is to be learned{more}; else say --label-column NAME"
+    return Guess(file, name, "label", says)
+
+
+def of_classes(file: str, label: TableColumn) -> list[Guess]:
+    """Return which of two classes is taken for the positive one, which is the second."""
+    if len(label.categories) != 2 or label.drop:
+        return []
+    negative, positive = map(quotable, label.categories)
+    says = f"{positive!r} is positive and {negative!r} is not: it stands second under categories"
+    return [Guess(file, label.name, "positive-class", says)]
+
+
+def of_spellings(
+    file: str, profiles: Sequence[ColumnProfile], columns: Sequence[TableColumn]
+) -> list[Guess]:
+    """Return which values of a file are read as others of the same meaning."""
+    read = (column for column in columns if not column.drop or column.kind == "label")
+    same = {column.name: column.same for column in read}
+    guesses = []
+    for profile in profiles:
+        meant = same.get(profile.name, {})
+        written = [value for value in (*profile.values, *profile.same) if value in meant]
+        if written:
+            guesses.append(of_same(file, profile.name, {each: meant[each] for each in written}))
+    return guesses
+
+
+def of_same(file: str, name: str, same: Mapping[str, str]) -> Guess:
+    """Return which of a column's values are read as others of the same meaning."""
+    pairs = ", ".join(f"{quotable(value)!r} as {quotable(same[value])!r}" for value in same)
+    return Guess(file, name, "same", f"of one meaning, and read so: {pairs}")
 
 
 def remarks(guesses: Sequence[Guess]) -> dict[str, tuple[str, ...]]:

@@ -13,17 +13,19 @@ import numpy as np
 
 from common.errors import quotable
 from common.tables import guesses
+from common.tables.classes import ASKED, is_asked, other_coding, usual_coding
 from common.tables.dates import in_words
 from common.tables.profiles import ColumnProfile
 from common.tables.proposing import is_continuous, usual_columns
-from common.tables.reading import RawTable, site_of
-from common.tables.table_schema import MOST_CLASSES, TableColumn
+from common.tables.reading import STORED_INDEX, RawTable, site_of
+from common.tables.table_schema import MOST_CLASSES, TableColumn, sorted_values
 
 __all__ = [
     "KINDS",
     "Problem",
     "between",
     "in_file",
+    "of_classes",
     "of_duplicates",
     "other_units",
     "which_mark",
@@ -34,6 +36,7 @@ KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
+    *("positive-class", "label-coding"),
     *("thousands", "date-order", "unit", "sentinel", "duplicate-row"),
 )
 """What a problem can be."""
@@ -107,11 +110,14 @@ def _no_label(label: str) -> str:
 def _of_form(raw: RawTable) -> Said:
     """Yield what is unusual in how a file is written."""
     yield from guesses.in_form(raw)
+    for name, why in raw.left_out:
+        if why != STORED_INDEX:  # which is none of the table's columns for pandas either
+            yield "id", f"{name}: {why}; left out"
     if raw.ragged:
         row, cells = raw.ragged[0]
         yield (
             "ragged",
-            f"{len(raw.ragged)} rows have more or fewer cells than the {len(raw.names)} of the "
+            f"{len(raw.ragged)} rows have more or fewer cells than the {raw.width} of the "
             f"header; row {row} has {cells}; they are left out",
         )
 
@@ -249,6 +255,8 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
         return
     elif profile.is_constant:
         yield "constant", "all rows have one value; left out unless other sites differ"
+    elif profile.is_index:
+        yield "id", f"{column.drop}; left out"
     elif column.kind in ("id", "group"):
         what = "left out" if column.drop else "rows of one value belong together"
         yield "id", f"{profile.distinct} values in {profile.rows} rows tell cases apart; {what}"
@@ -359,3 +367,47 @@ def _against_usual(file: str, own: Sequence[str], usual: Sequence[str]) -> Itera
     order = [name for name in own if name in usual]
     if order != [name for name in usual if name in own]:
         yield Problem(file, None, "order", "columns stand in another order; read by their names")
+
+
+def of_classes(label: TableColumn, codings: Mapping[str, tuple[str, ...]]) -> list[Problem]:
+    """Return what must be asked of a label's classes, which all files share.
+
+    Args:
+        label: what is proposed for all files.
+        codings: the values of each file's label, by its name.
+    """
+    if not is_asked(label.drop):
+        return []
+    alike = {
+        file: sorted_values({label.same.get(value, value) for value in coding})
+        for file, coding in codings.items()
+    }
+    usual = usual_coding([*alike.values()])
+    if usual is None:
+        says = label.drop.removeprefix(ASKED)
+        return [Problem(next(iter(codings)), label.name, "positive-class", says)]
+    return [
+        Problem(file, label.name, "label-coding", _coded_otherwise(coding, usual))
+        for file, coding in alike.items()
+        if coding != usual
+    ]
+
+
+def _coded_otherwise(coding: tuple[str, ...], usual: tuple[str, ...]) -> str:
+    says = f"classes {_listed(coding)}, where most files have {_listed(usual)}"
+    meant = {value: other for value, other in other_coding(coding, usual).items() if value != other}
+    if not meant:
+        return f"{says}; write them alike in the files"
+    pairs = ", ".join(f"{value!r} for {other!r}" for value, other in meant.items())
+    if set(meant) & {*usual}:
+        return f"{says}; it probably writes {pairs}: write the file's label as the others do"
+    lines = ", ".join(f'"{value}" = "{other}"' for value, other in meant.items())
+    return (
+        f"{says}; it probably writes {pairs}: if so, put same = {{{lines}}} under the label in the "
+        "schema, and take these values out of its categories and the line away that begins with "
+        "drop"
+    )
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(repr(quotable(value)) for value in values)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.tables import cells
+from common.tables.classes import NO_WORDS, YES_NO, YES_WORDS
 from common.tables.dates import WrittenDates, days, written_dates
 from common.tables.decimals import (
     Decimal,
@@ -20,13 +21,11 @@ from common.tables.decimals import (
     may_be_thousands,
     thousands,
 )
+from common.tables.id_names import Named, is_index_name, named
 from common.tables.measure import fifths
 from common.tables.table_schema import MOST_CLASSES
 
-__all__ = ["YES_NO", "ColumnProfile", "profile"]
-
-YES_NO = {"no": "yes", "n": "y", "false": "true", "f": "t", "0": "1", "nein": "ja", "non": "oui"}
-"""Words for no, and those for yes that go with them, in small letters."""
+__all__ = ["ColumnProfile", "profile"]
 
 _NUMERIC_SHARE = 0.9  # of the cells, from which on a column is one of numbers with slips
 _WORDED_SHARE = 0.5  # the same, where the rest are few different words and the numbers are many
@@ -45,9 +44,11 @@ _SAMPLED = 10**5  # of the numbers whose quantiles are told
 _UNIT_HEAD = 200  # cells of which a unit is told that is then looked for in all
 _QUOTED = 3
 _EXACT = 2.0**53  # from here on not every whole number is a float64
-_ID_NAME = re.compile(r"(^|[_\W])(id|nr|no|number|key|index|uid|uuid|mrn|patient|subject|case)$")
 _MOST_SPELLINGS = 4  # of one value, as 1, 01, 1.0
 _LEAST_IDS = 10  # fewer values may all differ by chance
+_MOST_ROWS_OF_A_CASE = 20  # a stay, a sample; more are of a ward or a kind of sample
+_OF_AN_INDEX = re.compile(r"index|level_\d+")
+_MOST_JOINED = 10  # files that were joined, each with its own row numbers
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class ColumnProfile:
     """The first cells that are written with an exponent."""
     values: Mapping[str, int] = field(default_factory=dict)
     """Its values and in how many rows each is, where they are at most `MOST_CLASSES`."""
+    same: Mapping[str, str] = field(default_factory=dict)
+    """What is a value but for upper and lower case, and the value as most rows have it."""
     distinct: int = 0
     """How many values differ; 0 where numbers with decimals were not counted."""
     low: float = float("nan")
@@ -114,12 +117,44 @@ class ColumnProfile:
     def is_yes_no(self) -> bool:
         """Whether its two values say yes and no."""
         found = {value.casefold() for value in self.values}
-        return len(found) == 2 and any(found == {no, yes} for no, yes in YES_NO.items())
+        return len(found) == 2 and any(found == {no, yes} for no, yes in YES_NO)
+
+    @property
+    def named(self) -> Named:
+        """What its name says of its being an id."""
+        return named(self.name)
 
     @property
     def is_named_id(self) -> bool:
-        """Whether its name is one of those that tell cases apart."""
-        return _ID_NAME.search(self.name.lower()) is not None
+        """Whether its name is one of an id, or of an index that had none."""
+        return bool(self.named) or is_index_name(self.name)
+
+    @property
+    def is_index(self) -> bool:
+        """Whether it numbers rows, by the name of such a column or as its cells do."""
+        if is_index_name(self.name):
+            return True
+        if _OF_AN_INDEX.fullmatch(self.name.lower()):  # of files that were joined it begins anew
+            return self.counts and self.distinct * _MOST_JOINED >= self.known
+        return self.counts and self.all_differ
+
+    @property
+    def counts(self) -> bool:
+        """Whether its values are the whole numbers from 0 or 1 on, without a gap."""
+        return self.low in (0, 1) and self.high - self.low + 1 == self.distinct
+
+    @property
+    def is_id(self) -> bool:
+        """Whether its values tell cases apart by its name, and are as those of such a name.
+
+        A number that repeats is no id by its name alone, unless that says whose it is.
+        """
+        if self.distinct == 0 or self.is_yes_no or set(self.values) == {"0", "1"}:
+            return False
+        if self.named >= Named.CASE and self.distinct >= self.known:
+            return True
+        of_case = self.named == Named.CASE and self.distinct * _MOST_ROWS_OF_A_CASE >= self.known
+        return of_case or self.named == Named.PERSON
 
     @property
     def all_differ(self) -> bool:
@@ -196,11 +231,12 @@ def _of_texts(
     share = pc.sum(numeric).as_py()
     distinct = pc.count_distinct(known).as_py()
     values: dict[str, int] = {}
+    same: dict[str, str] = {}
     if distinct <= _MOST_SPELLINGS * MOST_CLASSES:
-        values = _counts(cells.values(known))
+        values, same = _by_case(_counts(cells.values(known)))
         distinct = len(values)
     if distinct > MOST_CLASSES:
-        values = {}
+        values, same = {}, {}
     words = pc.mean(pc.match_substring(known, " ")).as_py() > 1 / 2
     return ColumnProfile(
         name,
@@ -208,6 +244,7 @@ def _of_texts(
         missing,
         share,
         values=values,
+        same=same,
         distinct=distinct,
         has_words=words,
         scientific=_scientific(known),
@@ -361,6 +398,28 @@ def _of_numbers(
 def _infinite(found: NDArray[np.float64]) -> dict[str, int]:
     count = int(np.isinf(found).sum())
     return {"inf": count} if count else {}
+
+
+def _by_case(counts: Mapping[str, int]) -> tuple[dict[str, int], dict[str, str]]:
+    """Return values that differ by more than case, in how many rows, and how else they are written.
+
+    Single letters stay apart, as those of antigens do, unless they answer yes or no.
+
+    >>> _by_case({"Yes": 1, "YES": 1, "no": 9, "yes": 3, "K": 2, "k": 2})
+    ({'K': 2, 'k': 2, 'no': 9, 'yes': 5}, {'YES': 'yes', 'Yes': 'yes'})
+    """
+    alike: dict[str, list[str]] = {}
+    for value in sorted(counts):
+        small = value.casefold()
+        is_letter = len(value) == 1 and small not in NO_WORDS | YES_WORDS
+        alike.setdefault(value if is_letter else small, []).append(value)
+    values: dict[str, int] = {}
+    same: dict[str, str] = {}
+    for written in alike.values():
+        usual = max(written, key=lambda value: counts[value])
+        values[usual] = sum(counts[value] for value in written)
+        same |= {value: usual for value in written if value != usual}
+    return dict(sorted(values.items())), dict(sorted(same.items()))
 
 
 def _counts(column: Any) -> dict[str, int]:

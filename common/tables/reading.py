@@ -16,20 +16,31 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
 from common.errors import DataError
+from common.tables import cells
 
-__all__ = ["TABLE_SUFFIXES", "RawTable", "is_table", "line_of", "of_frame", "read_raw", "site_of"]
+__all__ = [
+    "STORED_INDEX",
+    "TABLE_SUFFIXES",
+    "RawTable",
+    "is_table",
+    "line_of",
+    "of_frame",
+    "read_raw",
+    "site_of",
+]
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
+STORED_INDEX = "pandas' index, stored without a name"
+"""Why such a column of a parquet file is left out."""
+
 SEPARATORS = (",", ";", "\t", "|")
-_SPACE = ord(" ")
 _HEAD_BYTES = 2**16  # of which the encoding's mark and the separator are told
 _HEAD_RECORDS = 50
 _BLOCK = 2**24  # bytes parsed at once, and so the longest row
@@ -38,6 +49,8 @@ _OTHERS = (
     *(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean),
     *(pa.types.is_timestamp, pa.types.is_date),
 )
+_OF_AN_INDEX = re.compile(r"__index_level_\d+__")
+_NO_NAME = "it has no name"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 _SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?\n', re.IGNORECASE)
 
@@ -55,6 +68,8 @@ class RawTable:
     """One Arrow array per name, equally long and at least one row."""
     separator: str = ","
     encoding: str = "utf-8"
+    left_out: tuple[tuple[str, str], ...] = ()
+    """(what it is called, why) of columns that are none: they have no name, or number the rows."""
     ragged: tuple[tuple[int, int], ...] = ()
     """(row of the file, its cells) of rows that have another number of cells than the header.
 
@@ -67,6 +82,11 @@ class RawTable:
     def rows(self) -> int:
         """How many rows were read."""
         return len(self.columns[0])
+
+    @property
+    def width(self) -> int:
+        """How many cells the header has."""
+        return len(self.names) + len(self.left_out)
 
     def column(self, name: str) -> Any:
         """Return the first column of that name."""
@@ -128,7 +148,7 @@ def _separator(text: str, usual: str) -> str:
 
     def records_alike(separator: str) -> tuple[int, int, bool]:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-        counts = [len(cells) for cells in itertools.islice(reader, _HEAD_RECORDS) if cells]
+        counts = [len(record) for record in itertools.islice(reader, _HEAD_RECORDS) if record]
         if not counts or counts[0] < 2:
             return (0, 0, separator == usual)
         return (Counter(counts)[counts[0]], counts[0], separator == usual)
@@ -172,8 +192,25 @@ def _texts(path: Path, encoding: str, separator: str, has_line: bool) -> RawTabl
     ragged = [(row - has_line, count) for row, count in ragged]
     if not table.num_rows:
         raise ValueError(_no_rows(len(names), ragged))
-    columns = tuple(_trimmed(column) for column in table.columns)
-    return RawTable(path, names, columns, separator, encoding, tuple(ragged), has_line)
+    columns = tuple(cells.trimmed(column) for column in table.columns)
+    named, left_out = _with_names(names)
+    return RawTable(
+        path,
+        tuple(names[place] for place in named),
+        tuple(columns[place] for place in named),
+        separator,
+        encoding,
+        left_out,
+        tuple(ragged),
+        has_line,
+    )
+
+
+def _with_names(names: Sequence[str]) -> tuple[list[int], tuple[tuple[str, str], ...]]:
+    """Return the places of columns that have names, and what the others are called, and why."""
+    named = [place for place, name in enumerate(names) if name]
+    without = [place for place, name in enumerate(names) if not name]
+    return named, tuple((f"column {place + 1}", _NO_NAME) for place in without)
 
 
 def _no_rows(named: int, ragged: Sequence[tuple[int, int]]) -> str:
@@ -192,17 +229,11 @@ def _header(path: Path, encoding: str, separator: str, has_line: bool) -> tuple[
     with io.TextIOWrapper(_opened(path), marked, errors="replace", newline="") as file:
         if has_line:
             file.readline()
-        cells = next((cells for cells in csv.reader(file, delimiter=separator) if cells), [])
-    if not any(cell.strip() for cell in cells):
+        header = next((record for record in csv.reader(file, delimiter=separator) if record), [])
+    names = tuple(cells.in_one_form(name) for name in header)
+    if not any(names):
         raise ValueError("it is empty")
-    return tuple(cell.strip() for cell in cells)
-
-
-def _trimmed(column: Any) -> Any:
-    """Return a column of texts without spaces around its cells; one without any is not copied."""
-    letters = (chunk.buffers()[2] for chunk in column.chunks)  # of all its cells, in a row
-    spaces = any((np.frombuffer(each, np.uint8) == _SPACE).any() for each in letters if each)
-    return pc.utf8_trim_whitespace(column) if spaces else column
+    return names
 
 
 def of_frame(frame: Any) -> RawTable:
@@ -221,16 +252,31 @@ def of_frame(frame: Any) -> RawTable:
 def _of_arrow(table: Any, path: Path) -> RawTable:
     if not table.num_rows or not table.num_columns:
         raise ValueError("it has no rows")
+    names = [cells.in_one_form(str(name)) for name in table.column_names]
+    left_out = {
+        place: (name or f"column {place + 1}", _NO_NAME if not name else STORED_INDEX)
+        for place, name in enumerate(names)
+        if not name or _OF_AN_INDEX.fullmatch(name)
+    }
+    if len(left_out) == len(names):
+        raise ValueError("none of its columns has a name")
     columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for place, (name, column) in enumerate(zip(names, table.columns, strict=True)):
+        if place in left_out:
+            continue
         kind = column.type
         if pa.types.is_dictionary(kind):
             column = column.cast(kind.value_type)
         if not any(is_kind(column.type) for is_kind in (*_TEXTS, *_OTHERS)):
             raise ValueError(f"column {name!r} holds {kind}; expected numbers, texts or dates")
         text = any(is_kind(column.type) for is_kind in _TEXTS)
-        columns.append(_trimmed(column.cast(pa.string())) if text else _without_nan(column))
-    return RawTable(path, tuple(str(name).strip() for name in table.column_names), tuple(columns))
+        columns.append(cells.trimmed(column.cast(pa.string())) if text else _without_nan(column))
+    return RawTable(
+        path,
+        tuple(name for place, name in enumerate(names) if place not in left_out),
+        tuple(columns),
+        left_out=tuple(left_out.values()),
+    )
 
 
 def _without_nan(column: Any) -> Any:
@@ -250,5 +296,5 @@ def line_of(path: Path, row: int) -> int:
     encoding, separator, has_line = _written(path)
     with io.TextIOWrapper(_opened(path), encoding, errors="replace", newline="") as file:
         reader = csv.reader(file, delimiter=separator)
-        lines = (reader.line_num for cells in reader if cells)
+        lines = (reader.line_num for record in reader if record)
         return next(itertools.islice(lines, row - 1 + has_line, None))

@@ -8,13 +8,14 @@ import datetime
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self, cast
+from typing import Annotated, Any, Literal, Self, cast
 
 import tomli_w
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from common.errors import ConfigError, DataError, quotable
 from common.schema import Schema
+from common.tables.cells import in_one_form
 from common.tables.dates import DateOrder, check_format
 from common.tables.decimals import Decimal
 from common.tables.measure import Measure
@@ -35,6 +36,9 @@ MOST_CLASSES = 50
 
 NUMERIC = ("number", "yes/no", "date")
 """Kinds of columns that are one number each."""
+
+Text = Annotated[str, AfterValidator(in_one_form)]
+"""A text as cells are read: its letters composed, and no spaces around it."""
 
 _FEATURES = (*NUMERIC, "category")
 _EXPECTED = {(1, 1): "one", (0, 1): "one at most"}
@@ -74,7 +78,7 @@ AS_SHOWN = Writing()
 class TableColumn(Schema):
     """What one column means, and what becomes of it."""
 
-    name: str = Field(min_length=1, description="as the header has it")
+    name: Text = Field(min_length=1, description="as the header has it")
     kind: Literal[
         "number",
         "category",
@@ -89,18 +93,20 @@ class TableColumn(Schema):
         "split",
     ]
     drop: str = Field(default="", description="why the column is not used; empty: it is")
-    missing: tuple[str, ...] = Field(default=(), description="texts that stand for a missing value")
+    missing: tuple[Text, ...] = Field(
+        default=(), description="texts that stand for a missing value"
+    )
     fill: Literal["refuse", "drop-row", "median", "most-frequent", "constant", "category"] = Field(
         default="refuse", description="what becomes of a missing value"
     )
-    fill_value: str = Field(default="", description="fill=constant: the value")
-    categories: tuple[str, ...] = Field(
+    fill_value: Text = Field(default="", description="fill=constant: the value")
+    categories: tuple[Text, ...] = Field(
         default=(), description="all values, in one order for all sites"
     )
     limits: tuple[float, ...] = Field(
         default=(), description="kind=label, task=regression: quantities between its classes"
     )
-    same: Mapping[str, str] = Field(
+    same: Mapping[Text, Text] = Field(
         default={}, description="what is written, and the value it means"
     )
     encode: Literal["one-hot", "ordinal"] = Field(
@@ -260,7 +266,7 @@ class TableProposal(Schema):
             remarks: lines by a column's name; those of the empty name stand at the head.
         """
         values = self.to_values()
-        columns = cast("list[dict[str, object]]", values.pop("columns"))
+        columns = cast("list[dict[str, Any]]", values.pop("columns"))
         parts = [_comments(remarks.get("", ())) + tomli_w.dumps(values)]
         for column in columns:
             same = column.pop("same", None)
@@ -291,6 +297,11 @@ class TableSchema(TableProposal):
                 raise ValueError(
                     f"{len(found)} columns of kind {kind!r} ({', '.join(found) or 'none'}); "
                     f"expected {_EXPECTED.get((least, most)) or _UNFIT[kind]}"
+                    + "".join(
+                        f"; column {c.name!r} is dropped: {c.drop}"
+                        for c in self.columns
+                        if c.kind == kind and c.drop and not found
+                    )
                 )
         if len(self.marking) > 1:
             names = ", ".join(column.name for column in self.marking)

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.tables import dates
+from common.tables.classes import NO_WORDS
 from common.tables.decoding import decoded_column
 from common.tables.fitting import FittedTable
-from common.tables.profiles import YES_NO
 from common.tables.reading import of_frame
 from common.tables.table_schema import TableColumn
 
@@ -104,5 +104,5 @@ def _some_cell(column: TableColumn) -> str:
         return dates.example(column.date[0])
     said: Iterable[str] = column.categories
     if column.kind != "category":
-        said = YES_NO if column.kind == "yes/no" else map(str, itertools.count())
+        said = sorted(NO_WORDS) if column.kind == "yes/no" else map(str, itertools.count())
     return next(text for text in said if text not in column.missing)

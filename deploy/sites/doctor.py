@@ -295,6 +295,8 @@ def _data(site: SiteFile) -> Findings:
     columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
     yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
+    for guess in data.guesses:
+        yield _ok(f"guessed: {guess.kind}", f"{guess.column}: {guess.says}")
     if not site.classes and not site.table_schema and not is_named_part(site.dataset):
         remedy = "set classes to what all sites agreed on, in one order"
         yield _warn("classes", "are those that occur in this site's file", remedy)
