@@ -68,7 +68,7 @@ class FittedTable(BaseModel):
 
     def of_all_sites(self, table_schema: TableSchema) -> Self:
         """Return the same for rows of any site, of which each may write in a way of its own."""
-        return self.model_copy(update={"values": table_schema.to_values()})
+        return type(self)(values=table_schema.to_values(), fills=self.fills)
 
     @cached_property
     def table_schema(self) -> TableSchema:

@@ -81,7 +81,7 @@ def of_file(
 def in_form(raw: RawTable) -> Said:
     """Yield what was guessed of how a file is written, unless it is as its name says."""
     usual = "\t" if ".tsv" in raw.path.name.lower() else ","
-    if raw.separator != usual:
+    if raw.separator not in ("", usual):
         yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
     if raw.encoding != "utf-8":
         yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"

@@ -66,7 +66,8 @@ class RawTable:
     names: tuple[str, ...]
     columns: tuple[Any, ...]
     """One Arrow array per name, equally long and at least one row."""
-    separator: str = ","
+    separator: str = ""
+    """What stands between its cells; empty where nothing does, as in a parquet file."""
     encoding: str = "utf-8"
     left_out: tuple[tuple[str, str], ...] = ()
     """(what it is called, why) of columns that are none: they have no name, or number the rows."""
