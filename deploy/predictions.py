@@ -77,8 +77,9 @@ class ModelInUse:
         return concat([table for table, _ in found], ignore_index=True), tuple(passed)
 
     def of_rows(self, rows: DataFrame | NDArray[Any]) -> DataFrame:
-        """Return a row for each one given: ``prediction`` and a ``probability-<class>`` for each.
+        """Return a row for each one given, in order, under the index of the table given.
 
+        Its columns are ``prediction`` and a ``probability-<class>`` for each class.
         Of a quantity the prediction is all there is, of survival the ``risk``: the larger, the
         sooner the event. Where the run chose a decision threshold, the
         prediction goes by it.
@@ -90,16 +91,17 @@ class ModelInUse:
             raise DataError(
                 "the run's rows are volumes, in which a model finds masks: use coterie.load_network"
             )
+        index = rows.index if isinstance(rows, DataFrame) else None
         inputs = self.preprocessing.prepared(_array(rows, self.preprocessing))
         found = np.concatenate(list(self._outputs(inputs)))
         if self.preprocessing.risk and found.shape[1] == 1:
-            return DataFrame({"risk": found[:, 0]})
+            return DataFrame({"risk": found[:, 0]}, index)
         measure = self.preprocessing.measure
         if measure is not None and found.shape[1] == 1:
-            return DataFrame({"prediction": measure.quantities(found[:, 0])})
+            return DataFrame({"prediction": measure.quantities(found[:, 0])}, index)
         found = softmax(found, axis=1)
         labels = self.preprocessing.labels
-        table = DataFrame(found, columns=[f"probability-{name}" for name in labels])
+        table = DataFrame(found, index, [f"probability-{name}" for name in labels])
         table.insert(0, "prediction", labels[decided(found, self.threshold).argmax(axis=1)])
         return table
 
@@ -176,4 +178,7 @@ def _array(rows: DataFrame | NDArray[Any], made: Preprocessing) -> NDArray[Any]:
     if missing:
         near = did_you_mean(missing[0], map(str, rows.columns))
         raise DataError(f"column {missing[0]!r} is missing{near}")
+    twice = [name for name in made.columns if (rows.columns == name).sum() > 1]
+    if twice:
+        raise DataError(f"column {twice[0]!r} stands there twice; keep one")
     return read_frame_columns(rows, made.columns, made.decimal or "")

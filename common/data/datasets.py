@@ -1,5 +1,6 @@
 """Data sets: one `Dataset` in memory, ready to train on, from a name or from a user's files."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +39,9 @@ __all__ = [
     "load_dataset",
     "load_site_file",
     "locate",
+    "parts_of",
     "task_of",
+    "together",
 ]
 
 DATASETS: Final[Table[NamedData]] = Table(
@@ -294,8 +297,44 @@ def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
 
 
 def parts_of(located: str) -> list[str]:
-    """Return the paths that a data set names, which may be several tables."""
-    return [located] if Path(located).exists() else located.split(",")
+    """Return the paths that a data set names, which may be several tables with commas between.
+
+    A table's own name may hold commas: a path ends where it is that of a table that is there. What
+    leads to no table ends at its first comma.
+    """
+    if os.path.exists(os.path.expanduser(located)):  # of paths too long for the system, too
+        return [located]
+    words, parts = located.split(","), []
+    while words:
+        ends = range(1, len(words) + 1)
+        end = next((end for end in ends if _is_there(",".join(words[:end]))), 1)
+        parts.append(",".join(words[:end]))
+        words = words[end:]
+    return parts
+
+
+def together(paths: Sequence[str]) -> str:
+    """Return what names several tables, of which :func:`parts_of` finds the paths again.
+
+    Raises:
+        ConfigError: names with commas, parts of which are names of other tables.
+        DataError: a name with a comma of nothing that is there.
+    """
+    for path in paths:
+        if "," in path and len(paths) > 1 and not all(map(_is_there, parts_of(path))):
+            raise DataError(f"there is no table {os.path.abspath(os.path.expanduser(path))}")
+    text = ",".join(paths)
+    if (parts := parts_of(text)) != [*paths] and all(map(_is_there, paths)):
+        raise ConfigError(
+            f"{text} can be read as {' and '.join(parts)}, too; rename the table whose name holds "
+            "a comma"
+        )
+    return text
+
+
+def _is_there(path: str) -> bool:
+    table = os.path.expanduser(path.strip())
+    return is_table(Path(table)) and os.path.isfile(table)
 
 
 def locate(name_or_path: str) -> str:
@@ -311,13 +350,13 @@ def locate(name_or_path: str) -> str:
         return name_or_path
     path = Path(name_or_path).expanduser().absolute()
     is_file = path.suffix.lower() == ".npz" or is_table(path)
-    if path.is_dir() or (is_file and path.is_file()):
+    if os.path.isdir(path) or (is_file and os.path.isfile(path)):
         return str(path)
     if "," in name_or_path:
-        return ",".join(of_each(name_or_path.split(","), _located_table))
+        return together(of_each(parts_of(name_or_path), _located_table))
     if is_file:
         raise DataError(f"dataset={name_or_path}: there is no file {path}")
-    if path.exists():
+    if os.path.exists(path):
         kinds = ", ".join(TABLE_SUFFIXES)
         raise DataError(f"dataset={path} is no table ({kinds}), .npz or folder of images")
     raise ConfigError(f"dataset={name_or_path} is unknown{did_you_mean(name_or_path, known())}")
@@ -325,7 +364,7 @@ def locate(name_or_path: str) -> str:
 
 def _located_table(text: str) -> str:
     path = Path(text.strip()).expanduser().absolute()
-    if not (is_table(path) and path.is_file()):
+    if not _is_there(str(path)):
         raise DataError(f"dataset={text}: there is no table {path}")
     return str(path)
 

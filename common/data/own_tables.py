@@ -145,7 +145,8 @@ def read_columns(
     raw = _regular(path)
     for name in columns:
         _named(raw, "column", name)
-    others = tuple(name for name in raw.names if name not in columns)
+    used = set(columns)
+    others = tuple(name for name in raw.names if name not in used)
     return _numbers(raw, columns, decimal)[0], others
 
 
@@ -175,7 +176,7 @@ def _regular(path: Path) -> RawTable:
 
 def _named(raw: RawTable, setting: str, name: str) -> str:
     name = in_one_form(name)
-    if name not in raw.names:
+    if name not in raw.places:
         near = did_you_mean(name, raw.names)
         raise DataError(f"{setting}={name} is no column of {raw.path.name}{near}")
     return name

@@ -159,7 +159,7 @@ def _decode(
     as_read: dict[str, TableColumn] = {}
 
     def column(wanted: TableColumn) -> Floats | None:
-        if wanted.name not in raw.names:
+        if wanted.name not in raw.places:
             says = "the schema needs it; add it, or drop it in the schema for all sites"
             found.append(Problem(file, wanted.name, "missing-column", says))
             return None
@@ -210,7 +210,7 @@ def _decode(
 
 def _known(raw: RawTable, wanted: TableColumn, what: str, found: list[Problem]) -> Any:
     """Return the values of a column that no row may lack, as texts; None if it is not there."""
-    if wanted.name not in raw.names:
+    if wanted.name not in raw.places:
         says = f"the schema needs it: it says {what}"
         found.append(Problem(str(raw.path), wanted.name, "missing-column", says))
         return None

@@ -80,8 +80,10 @@ def in_file(
     found = [Problem(file, None, kind, says) for kind, says in _of_form(raw)]
     if label not in raw.names:
         found.append(Problem(file, label or None, "missing-column", _no_label(label)))
-    for name in dict.fromkeys(n for n in raw.names if raw.names.count(n) > 1):
-        says = f"{raw.names.count(name)} columns have this name; the first is meant"
+    for name, count in Counter(raw.names).items():
+        if count == 1:
+            continue
+        says = f"{count} columns have this name; the first is meant"
         found.append(Problem(file, name, "duplicate-column", says))
     for profile in {p.name: p for p in reversed(profiles)}.values():
         said = _of_label(profile) if profile.name == label else _of_feature(profile, kinds)
@@ -316,14 +318,12 @@ def of_duplicates(file: str, rows: int, by_chance: float) -> list[Problem]:
 
 def other_units(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Problem]:
     """Yield the columns whose numbers are, as a whole, some times those of the other files."""
-    names = dict.fromkeys(profile.name for profiles in files.values() for profile in profiles)
-    for name in names:
-        at = {
-            file: profile
-            for file, profiles in files.items()
-            for profile in reversed(profiles)
-            if profile.name == name and _is_measured(profile)
-        }
+    by_name: dict[str, dict[str, ColumnProfile]] = {}
+    for file, profiles in files.items():
+        for profile in reversed(profiles):
+            if _is_measured(profile):
+                by_name.setdefault(profile.name, {})[file] = profile
+    for name, at in by_name.items():
         for place, (file, profile) in enumerate(at.items()):
             others = [other for other in at.values() if other is not profile]
             factor = _factor(profile, others) if others else 1.0
@@ -358,14 +358,15 @@ def _factor(profile: ColumnProfile, others: Sequence[ColumnProfile]) -> float:
 
 
 def _against_usual(file: str, own: Sequence[str], usual: Sequence[str]) -> Iterator[Problem]:
+    here, elsewhere = set(own), set(usual)
     for name in usual:
-        if name not in own:
+        if name not in here:
             yield Problem(file, name, "missing-column", "most other files have it; left out")
     for name in own:
-        if name not in usual:
+        if name not in elsewhere:
             yield Problem(file, name, "extra-column", "most other files lack it; left out")
-    order = [name for name in own if name in usual]
-    if order != [name for name in usual if name in own]:
+    order = [name for name in own if name in elsewhere]
+    if order != [name for name in usual if name in here]:
         yield Problem(file, None, "order", "columns stand in another order; read by their names")
 
 

@@ -255,8 +255,11 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
     names = dict.fromkeys((*usual_columns(headers), *(n for header in headers for n in header)))
     regression = any(own.task == "regression" for own in proposals)
     columns = []
-    for name in names:
-        at = [column for own in proposals for column in own.columns if column.name == name]
+    by_name: dict[str, list[TableColumn]] = {name: [] for name in names}
+    for own in proposals:
+        for column in own.columns:
+            by_name[column.name].append(column)
+    for at in by_name.values():
         column = _merged_column(at, len(proposals) - len(at), len(proposals))
         if regression and column.kind == "label":
             texts = not all(is_number(value) for value in column.categories)

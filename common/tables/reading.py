@@ -4,6 +4,7 @@ Nothing is guessed of what a cell means, only how the file is written: its encod
 between two cells. A parquet file knows what its columns hold, and they keep that.
 """
 
+import codecs
 import csv
 import gzip
 import io
@@ -11,8 +12,9 @@ import itertools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from common.errors import DataError
+from common.errors import DataError, quotable
 from common.tables import cells
 
 __all__ = [
@@ -43,6 +45,7 @@ STORED_INDEX = "pandas' index, stored without a name"
 SEPARATORS = (",", ";", "\t", "|")
 _HEAD_BYTES = 2**16  # of which the encoding's mark and the separator are told
 _HEAD_RECORDS = 50
+_PART_BYTES = 2**20  # decoded at once
 _BLOCK = 2**24  # bytes parsed at once, and so the longest row
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 _OTHERS = (
@@ -79,6 +82,11 @@ class RawTable:
     has_separator_line: bool = False
     """Whether its first line is no row but sep=;, by which spreadsheets say the separator."""
 
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The place of the first column of each name."""
+        return {name: place for place, name in reversed([*enumerate(self.names)])}
+
     @property
     def rows(self) -> int:
         """How many rows were read."""
@@ -91,7 +99,7 @@ class RawTable:
 
     def column(self, name: str) -> Any:
         """Return the first column of that name."""
-        return self.columns[self.names.index(name)]
+        return self.columns[self.places[name]]
 
 
 def is_table(path: Path) -> bool:
@@ -116,28 +124,42 @@ def read_raw(path: Path) -> RawTable:
         return _texts(path, *_written(path))
     # Arrow's errors are ValueErrors and OSErrors; a damaged .gz shows in three ways.
     except (OSError, ValueError, EOFError, zlib.error, pa.ArrowException) as error:
-        why = " ".join(str(error).split())[:200]
+        why = quotable(str(error))[:200]
         raise DataError(f"{path.absolute()} cannot be read as a table: {why}") from error
 
 
 def _opened(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+    return gzip.open(path, "rb") if _is_packed(path) else path.open("rb")
+
+
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
 
 
 def _written(path: Path) -> tuple[str, str, bool]:
-    """Return encoding and separator of a file of texts, and whether its first line says the latter.
-
-    The encoding may yet turn out another.
-    """
+    """Return how a file of texts is encoded and separated, and whether a line says the latter."""
     with _opened(path) as file:
         head = file.read(_HEAD_BYTES)
-    encoding = "utf-16" if head.startswith(_UTF16_MARKS) else "utf-8"
-    if encoding == "utf-8" and b"\0" in head:
+    encoding = "utf-16" if head.startswith(_UTF16_MARKS) else _eight_bit(path)
+    if encoding != "utf-16" and b"\0" in head:
         raise ValueError("it holds bytes that are no text")
     text = head.decode(encoding, errors="replace")
     if said := _SEPARATOR_LINE.match(text):
         return encoding, said[1], True
     return encoding, _separator(text, "\t" if ".tsv" in path.name.lower() else ","), False
+
+
+def _eight_bit(path: Path) -> str:
+    """Return utf-8, or what office programs of western Europe write where it is not UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with _opened(path) as file:
+        try:
+            while part := file.read(_PART_BYTES):
+                decoder.decode(part)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return "cp1252"
+    return "utf-8"
 
 
 def _separator(text: str, usual: str) -> str:
@@ -167,28 +189,22 @@ def _texts(path: Path, encoding: str, separator: str, has_line: bool) -> RawTabl
 
     # Columns go by their place: two may have one name.
     places = [str(place) for place in range(len(names))]
-    try:
-        with pa.input_stream(path, compression="detect") as stream:
-            table = pa.csv.read_csv(
-                stream,
-                # Rows have numbers only where one thread reads them, which is no slower.
-                pa.csv.ReadOptions(
-                    use_threads=False,
-                    block_size=_BLOCK,
-                    encoding=encoding,
-                    column_names=places,
-                    skip_rows=int(has_line),
-                ),
-                pa.csv.ParseOptions(
-                    delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
-                ),
-                pa.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string())),
-            )
-    except pa.ArrowInvalid as error:
-        if encoding != "utf-8" or "UTF8" not in str(error):
-            raise
-        # What office programs of western Europe write where it is not UTF-8.
-        return _texts(path, "cp1252", separator, has_line)
+    with pa.input_stream(path, compression="gzip" if _is_packed(path) else None) as stream:
+        table = pa.csv.read_csv(
+            stream,
+            # Rows have numbers only where one thread reads them, which is no slower.
+            pa.csv.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK,
+                encoding=encoding,
+                column_names=places,
+                skip_rows=int(has_line),
+            ),
+            pa.csv.ParseOptions(
+                delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            pa.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string())),
+        )
     table = table.slice(1)  # the header, read as a row, so that places could name the columns
     ragged = [(row - has_line, count) for row, count in ragged]
     if not table.num_rows:

@@ -6,6 +6,7 @@ what stands for a missing value, and no rows. Columns are found by their names, 
 
 import datetime
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
@@ -19,6 +20,7 @@ from common.tables.cells import in_one_form
 from common.tables.dates import DateOrder, check_format
 from common.tables.decimals import Decimal
 from common.tables.measure import Measure
+from common.text_files import read_text
 
 __all__ = [
     "AS_SHOWN",
@@ -207,8 +209,8 @@ class TableProposal(Schema):
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        names = [column.name for column in self.columns]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        names = Counter(column.name for column in self.columns)
+        twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
             raise ValueError(f"column {twice!r} stands here twice; keep one")
         return self
@@ -222,7 +224,7 @@ class TableProposal(Schema):
             DataError: no such file.
         """
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(read_text(path))
         except OSError as error:
             raise DataError(f"schema {path}: {error.strerror}") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
