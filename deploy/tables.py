@@ -181,7 +181,13 @@ def sums(
     from deploy.sums import SummedRows, hidden
 
     rows = SummedRows.of(site, file, against, test_fraction)
-    found = site_sums(rows.file, rows.schema, site=rows.site, test_fraction=rows.test_fraction)
+    found = site_sums(
+        rows.file,
+        rows.schema,
+        site=rows.site,
+        test_fraction=rows.test_fraction,
+        writing=rows.writing,
+    )
     shown, partners = hidden(found, hide_with or [])
     path = written(shown.to_json(), output, "sums.json")
     typer.echo(f"rows: those that site {rows.site} trains on of {rows.file}, ", nl=False)

@@ -26,8 +26,8 @@ from common.plugins import Table
 from common.tables import guesses
 from common.tables.classes import in_order
 from common.tables.guesses import Guess
-from common.tables.reading import TABLE_SUFFIXES, is_table
-from common.tables.table_schema import TableColumn, TableSchema
+from common.tables.reading import TABLE_SUFFIXES, is_table, site_of
+from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
 
 __all__ = [
     "DATASETS",
@@ -190,6 +190,7 @@ def load_site_file(
     classes: tuple[str, ...] = (),
     table_schema: Path | None = None,
     test_fraction: float = 0.2,
+    writing: Writing = AS_SHOWN,
 ) -> Dataset:
     """Return what one site holds: its own file, split and standardised by itself.
 
@@ -207,12 +208,14 @@ def load_site_file(
             are those that occur here, sorted.
         table_schema: the federation's, which then says all this.
         test_fraction: held out per class, unless the file marks its test rows.
+        writing: what the site says of how it writes dates and numbers; with a table_schema.
 
     Raises:
         DataError: a file that is missing, damaged or unfit, or holds another class.
     """
     if table_schema is not None:
-        return _of_table(path, TableSchema.read(table_schema), name, site, test_fraction)
+        read = TableSchema.read(table_schema)
+        return _of_table(path, read, name, site, test_fraction, writing)
     rows = _of_classes(
         _read_site(path.absolute(), name, label_column, group_column, split_column), classes, path
     )
@@ -372,7 +375,7 @@ def _located_table(text: str) -> str:
 
 def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float) -> Dataset:
     """Return the rows of several sites' tables, each prepared as by its site."""
-    names = [path.name.partition(".")[0] for path in paths]
+    names = [site_of(path) for path in paths]
     if len(paths) == 1:
         return _of_table(paths[0], table_schema, names[0], names[0], fraction)
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -382,7 +385,7 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         zip(paths, names, strict=True),
         lambda own: _of_table(own[0], table_schema, own[1], own[1], fraction),
     )
-    alike = all(site.preprocessing == sites[0].preprocessing for site in sites)
+    made = _prepared_alike(sites, table_schema)
     has_quantities = sites[0].measure is not None
     times = sites[0].task == "survival"
     return replace(
@@ -408,8 +411,21 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         owner_names=tuple(names),
         train_group=_joined_groups([site.train_group for site in sites]),
         test_group=_joined_groups([site.test_group for site in sites]),
-        preprocessing=sites[0].preprocessing if alike else _by_site(sites[0]),
+        preprocessing=made or _by_site(sites[0]),
     )
+
+
+def _prepared_alike(sites: Sequence[Dataset], table_schema: TableSchema) -> Preprocessing | None:
+    """Return how all sites prepare their rows, however each of them writes; None if they differ."""
+    made = [site.preprocessing for site in sites]
+    if all(each == made[0] for each in made):
+        return made[0]
+    of_all = [
+        each.with_table(each.table.of_all_sites(table_schema))
+        for each in made
+        if each is not None and each.table is not None
+    ]
+    return of_all[0] if all(each == of_all[0] for each in of_all) else None
 
 
 def _by_site(site: Dataset) -> Preprocessing:
@@ -441,9 +457,16 @@ def _joined_groups(groups: Sequence[IntArray | None]) -> IntArray | None:
 
 
 def _of_table(
-    path: Path, table_schema: TableSchema, name: str, site: str, fraction: float
+    path: Path,
+    table_schema: TableSchema,
+    name: str,
+    site: str,
+    fraction: float,
+    writing: Writing = AS_SHOWN,
 ) -> Dataset:
-    rows, fitted = site_table(path, table_schema, site=site, test_fraction=fraction)
+    rows, fitted = site_table(
+        path, table_schema, site=site, test_fraction=fraction, writing=writing
+    )
     assert rows.test is not None  # it holds rows out
     dataset = standardised(name, rows, rows.test, _common_figures(table_schema))
     assert dataset.preprocessing is not None
