@@ -17,6 +17,7 @@ from torch import nn
 
 from client_app.site import Site
 from client_app.training import convolutional_c, dense_c, layout, loop, together
+from client_app.training.batch_norm import rows_needed
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import dense_shape, dropout_draw
@@ -24,7 +25,7 @@ from client_app.training.loop import Evaluation, Stopwatch, TensorRows
 from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
 from client_app.training.optimizers import OPTIMIZERS
-from client_app.training.orders import steps_of
+from client_app.training.orders import batch_sizes, steps_of
 from client_app.training.program import (
     Activation,
     Conv,
@@ -109,8 +110,11 @@ def fit(
     again = replace(lesson, order=copy.deepcopy(lesson.order))
     # the engines without autograd know no weights
     sgd = _by_hand(parameters, name, settings) if lesson.weights is None else None
+    least = 1
     if sgd is None:
         network = network_with(parameters, *name)
+        row = torch.from_numpy(lesson.inputs[lesson.rows[:1]]).to(device)
+        least = rows_needed(network, row, batch_sizes(len(lesson.rows), settings))
         fitted = _fit_by_loop(network, lesson, settings, pull, phase, beside)
         # Parameters that stand still do so in the steps; of buffers nothing else takes care.
         for still in phase.frozen:
@@ -121,7 +125,7 @@ def fit(
             network = network_with(parameters, *name)
             mixed = _fit_by_loop(network, again, settings, None, USUAL, beside).mixture
             fitted = replace(fitted, mixture=mixed)
-    steps = steps_of(len(lesson.rows), settings, phase.epochs or 0)
+    steps = steps_of(len(lesson.rows), settings, phase.epochs or 0, least)
     return replace(fitted, seconds=watch.seconds, steps=steps, shares=shares)
 
 
@@ -277,7 +281,7 @@ def trained_by(
         return f"{by_loop}: no stack takes {why}" if why else f"stacked sites, on {device}"
     by_hand = _by_hand(models.parameters_of(network), (*shape, device), settings)
     if isinstance(by_hand, DenseSgd):
-        return f"{'compiled steps' if by_hand.is_compiled else 'steps in NumPy'} for dense layers"
+        return "compiled steps for dense layers"
     if by_hand:
         return "compiled steps for convolutions"
     if settings.engine == "loop":
@@ -332,7 +336,8 @@ def _hand_written(
     network = _network(name, input_shape, num_outputs, device)
     dense = dense_shape(network)
     if dense is not None:
-        return DenseSgd(dense, settings, dense_c.load())
+        compiled = dense_c.load()
+        return None if compiled is None else DenseSgd(dense, settings, compiled)
     shape = convolutional_shape(network, input_shape)
     if shape is None or settings.engine == "batched":
         return None
