@@ -300,6 +300,8 @@ def _uncompiled(
         return "a GPU"
     if not _takes_usual_steps(settings):
         return f"optimizer={settings.optimizer} with this loss"
+    if dense_shape(network) is not None:
+        return "dense layers where there is no C compiler"
     if settings.engine == "batched" and convolutional_shape(network, shape[1]) is not None:
         return "convolutions without a C compiler, or under engine=batched"
     program = together.program_of(*shape)
