@@ -278,7 +278,8 @@ def trained_by(
     shape = settings.model, input_shape, num_outputs
     if settings.engine == "stacked":
         why = together.obstacle(settings, shape)
-        return f"{by_loop}: no stack takes {why}" if why else f"stacked sites, on {device}"
+        words = f"stacked sites, on {device}{together.precision_in_words(device)}"
+        return f"{by_loop}: no stack takes {why}" if why else words
     by_hand = _by_hand(models.parameters_of(network), (*shape, device), settings)
     if isinstance(by_hand, DenseSgd):
         return "compiled steps for dense layers"

@@ -208,14 +208,10 @@ class Program:
         return self.steps[-1].shape
 
     @property
-    def has_dropout(self) -> bool:
-        """Whether it draws."""
-        return any(isinstance(step.operation, Drop) for step in self.steps)
-
-    @property
-    def has_batch_norm(self) -> bool:
-        """Whether rows of a batch meet."""
-        return any(isinstance(step.operation, BatchNorm) for step in self.steps)
+    def needs_two_rows(self) -> bool:
+        """Whether batch norm sees one value a channel of each row, so that one alone is refused."""
+        norms = (step for step in self.steps if isinstance(step.operation, BatchNorm))
+        return any(prod(step.shape[1:]) == 1 for step in norms)
 
     @property
     def pooled_first(self) -> "Program":
