@@ -5,13 +5,13 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from client_app.training import compiler
 from client_app.training.compiler import array_of
-from common.shipped_files import beside
 
 log = logging.getLogger("coterie")
 
@@ -77,7 +77,7 @@ def load() -> ConvolutionalSteps:
     Raises:
         CannotCompileError: there is no C compiler, or it refuses.
     """
-    library: Any = compiler.library(beside(__file__, "convolutional.c"))
+    library: Any = compiler.library(Path(__file__).with_name("convolutional.c"))
     convolve, logits = library.coterie_convolve, library.coterie_logits
     space = library.coterie_space
     convolve.restype, convolve.argtypes = ctypes.c_double, _CONVOLVE

@@ -5,13 +5,13 @@ import functools
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from client_app.training import compiler
 from client_app.training.compiler import CannotCompileError, array_of
-from common.shipped_files import beside
 
 log = logging.getLogger("coterie")
 
@@ -50,7 +50,7 @@ class DenseSteps:
 def load() -> DenseSteps | None:
     """Return the compiled steps; None, said once, where they cannot be had on this machine."""
     try:
-        library: Any = compiler.library(beside(__file__, "dense.c"))
+        library: Any = compiler.library(Path(__file__).with_name("dense.c"))
     except CannotCompileError as error:
         log.info(
             "dense networks train in torch's loop, which takes several times as long as steps in "

@@ -16,6 +16,11 @@ class ExecutionSettings(Schema):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="start of the run folder's name: 1 to 64 letters, digits, dots, - or _",
     )
+    messages: str = Field(
+        "",
+        description="kinds of messages from elsewhere that its sites are to answer, separated by "
+        "commas: each by the name of an installed one, or package.module:NAME",
+    )
     log_format: Literal["text", "json"] = Field(
         "text", description="of the run's log lines; json: one object per line"
     )

@@ -2,11 +2,11 @@
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import quote
 
 from matplotlib.figure import Figure
 
-from common.shipped_files import beside
 from deploy.compare import plots as compare_plots
 from deploy.compare.columns import COLUMNS, Column
 from deploy.compare.figures import Row, common_joules, selection_shares, sizes_by_rank
@@ -57,7 +57,7 @@ def html(
     done = sum(outcome.folder is not None for outcome in outcomes)
     whole = "finished" if done == len(outcomes) else "interrupted"
     return render(
-        beside(__file__, "templates/comparison.html"),
+        Path(__file__).parent / "templates/comparison.html",
         grid=grid,
         state="failed" if failed else whole,
         done=done,

@@ -8,7 +8,6 @@ from typing import Any, Self
 import jinja2
 from matplotlib.figure import Figure
 
-from common.shipped_files import beside
 from server_app.report import drawing
 
 __all__ = ["Absence", "Fact", "PageTable", "Picture", "render"]
@@ -99,7 +98,7 @@ def render(template: Path, **values: Any) -> str:
         values: what the template speaks of.
     """
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader([template.parent, beside(__file__, "templates")]),
+        loader=jinja2.FileSystemLoader([template.parent, Path(__file__).parent / "templates"]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.shipped_files import beside
 from server_app.protection import disclosed
 from server_app.record.precheck_format import PrecheckFile, PrecheckGroup, PrecheckSite
 from server_app.record.recorded_run import RecordedRun
@@ -95,7 +94,7 @@ def write_page(folder: RunFolder, run: RecordedRun, record: PrecheckFile) -> Pat
     pilot = record.pilot
     sure = _how_sure(record) if pilot is None else pilot_section.how_sure(pilot)
     page = render(
-        beside(__file__, "templates/precheck.html"),
+        Path(__file__).parent / "templates/precheck.html",
         name=run.name,
         mark=Mark.of(record.verdict),
         headline=headline(record),

@@ -7,7 +7,6 @@ failed. What is missing is said on the page. The same folder gives the same byte
 from dataclasses import dataclass
 from pathlib import Path
 
-from common.shipped_files import beside
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.report import drawing, precheck_page
@@ -36,7 +35,7 @@ class Page:
 
     def render(self) -> str:
         """Return the page; every text is escaped, only the pictures' elements are markup."""
-        return render(beside(__file__, "templates/report.html"), page=self)
+        return render(Path(__file__).parent / "templates/report.html", page=self)
 
 
 def write_report(folder: RunFolder) -> Path:

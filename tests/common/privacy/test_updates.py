@@ -22,6 +22,7 @@ from common import models as networks
 from common.config import Settings
 from common.errors import BudgetError, ConfigError, DataError, MessageError
 from common.messages import Order, ReleaseNote, TrainReport
+from common.messages.kinds import kind_named
 from common.privacy.book import SITE
 from common.privacy.closed_form import gaussian_epsilon, gaussian_mu
 from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
@@ -32,7 +33,7 @@ from server_app.record.recorded_run import RecordedRun
 from server_app.record.release_format import CentralDpFile
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.exchange import OK, Answer
-from server_app.rounds.guard import Asked, Template, inspect_training
+from server_app.rounds.guard import Asked, Template, inspected, training
 
 BY_CHANCE = 1e-9
 """How often right noise of the operating system may be taken for wrong."""
@@ -233,10 +234,11 @@ def test_a_loss_may_be_missing_only_beside_a_protected_update(settings):
     initial = networks.initial_parameters(settings, (1, 8, 8), 10)
     site = messages.Introduction("site-2", 10_000, 10, 10, [1, 8, 8], ["model"], "")
     asked = Asked(site, Order(1, 1, 0))
-    inspect_training(reply, asked, Template.of(initial))
+    kind = kind_named(messages.TRAIN)
+    training(inspected(reply, asked, kind), Template.of(initial))
     del reply.content[messages.NOTE]
     with pytest.raises(MessageError, match="loss = nan"):
-        inspect_training(reply, asked, Template.of(initial))
+        inspected(reply, asked, kind)
 
 
 def test_run_with_noisy_updates_ends_and_says_what_they_cost(tmp_path, no_report):

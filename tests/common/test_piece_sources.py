@@ -4,11 +4,11 @@ from importlib.metadata import version
 
 import pytest
 
+from common import piece_sources
 from common.config import Settings
 from common.errors import ConfigError
+from common.piece_sources import refuse_changed, sources
 from common.plugins import blamed
-from server_app.record import piece_sources
-from server_app.record.piece_sources import refuse_changed, sources
 
 
 @pytest.fixture

@@ -12,9 +12,8 @@ from flwr.supercore.run import Run
 from flwr.supernode import start_client_internal as flower
 from flwr.supernode.nodestate import NodeStateFactory
 
-from deploy.approval.approved import REFUSED, Approved
-from deploy.approval.bundle import installed
-from deploy.approval.supernode import Gatekeeper, guarded
+from deploy.sites.bundles import Approved, installed
+from deploy.sites.supernode import Gatekeeper, guarded
 
 
 class LyingServer:
@@ -50,14 +49,13 @@ class Node:
     """A SuperNode's state and a site's folder, before it is asked anything."""
 
     def __init__(self, folder, approved):
-        self.file, self.folder = folder / "site.toml", folder
+        self.file = folder / "site.toml"
         self.file.write_text(f'approved = "{approved}"\n')
         factory = ObjectStoreFactory()
         self.store = factory.store()
         self.state = NodeStateFactory(factory).state()
         self.state.set_node_id(7)
-        gatekeeper = Gatekeeper(self.file, folder, own=lambda: installed().digest)
-        self._pull = guarded(flower._pull_and_store_message, gatekeeper)
+        self._pull = guarded(flower._pull_and_store_message, Gatekeeper(self.file))
 
     def ask(self, server):
         """Let Flower take in what the server sends; return the number of the run."""
@@ -120,9 +118,8 @@ def test_a_modified_bundle_is_refused_whatever_it_is_called(tmp_path, own, modif
     node = Node(tmp_path, "installed")
     server = LyingServer(fab(modified, own.digest if claimed == "own" else claimed))
     said = node.take_in(server)
-    assert f"the run's bundle sha256 {modified.digest} is not" in said
-    assert f"coterie approve {modified.digest[:12]} --config site.toml" in said
-    assert (tmp_path / REFUSED / f"{modified.digest}.fab").read_bytes() == modified.content
+    assert f"the run's bundle sha256 {modified.digest} is neither" in said
+    assert "coterie approve BUNDLE.fab --config site.toml" in said
     # Each message of the run is refused anew.
     assert node.take_in(server) == said
     assert server.asked_for_bundles == 2
@@ -130,7 +127,7 @@ def test_a_modified_bundle_is_refused_whatever_it_is_called(tmp_path, own, modif
 
 def test_an_approval_is_in_force_with_the_next_message(tmp_path, modified):
     node, server = Node(tmp_path, "installed"), LyingServer(fab(modified))
-    assert "approved code only" in node.take_in(server)
+    assert "is neither" in node.take_in(server)
     Approved.read(node.file).joined(modified.digest).write(node.file)
     assert node.take_in(server) == ""
 
@@ -154,13 +151,13 @@ def test_a_run_keeps_the_bundle_that_it_began_with(tmp_path, own, modified):
 )
 def test_a_run_cannot_send_flower_to_other_code_that_lies_unpacked(tmp_path, own, run):
     said = Node(tmp_path, "installed").take_in(LyingServer(fab(own), **run))
-    assert "which is not what it is" in said
+    assert "does not call its bundle by the name that is its own" in said
 
 
 def test_nothing_runs_at_a_site_that_approved_nothing_and_all_where_anything_may(
     tmp_path, own, modified
 ):
-    assert "approved code only" in Node(tmp_path, "").take_in(LyingServer(fab(own)))
+    assert "is neither" in Node(tmp_path, "").take_in(LyingServer(fab(own)))
     assert Node(tmp_path, "any").take_in(LyingServer(fab(modified))) == ""
 
 

@@ -1,6 +1,6 @@
-"""SuperNode that runs approved code alone: Flower's own, with one question before a bundle is used.
+"""SuperNode that runs approved bundles alone: Flower's own, with one question before one is used.
 
-    python -P -m deploy.approval.supernode SITE.TOML STATE-DIR WORD...
+    python -P -m deploy.sites.supernode SITE.TOML WORD...
 
 Whoever may submit a run sends a program, and so may whoever runs the server. So the question is
 asked here, in a program of the site's own installation, when the bundle of a run that is new to the
@@ -18,17 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Error, Message
-from flwr.cli.config_utils import get_fab_metadata
-from flwr.common.constant import APP_DIR, ErrorCode
-from flwr.supercore.fab import Fab
-from flwr.supercore.run import Run
-from flwr.supercore.utils import get_flwr_home
-from flwr.supernode import start_client_internal as flower
-from flwr.supernode.cli import flower_supernode
 
 from common.errors import ConfigError, TrustError
-from deploy.approval.approved import ANY, Approved, keep, own_digest
-from deploy.approval.bundle import digest_of
+from common.flower_private import APP_DIR, ErrorCode, Fab, Run, flower_supernode, get_flwr_home
+from common.flower_private import start_client_internal as flower
+from deploy.sites.bundles import ANY, Approved, Bundle, digest_of
 
 log = logging.getLogger("flwr")
 
@@ -39,13 +33,9 @@ class Gatekeeper:
 
     Attributes:
         site_file: its own; read for every run, so that an approval needs no restart.
-        state: its ``state-dir``.
-        own: makes the digest of the installation's bundle.
     """
 
     site_file: Path
-    state: Path
-    own: Callable[[], str] = own_digest
 
     def check(self, fab: Fab, run: Run) -> None:
         """Refuse a bundle that may not run here.
@@ -57,21 +47,24 @@ class Gatekeeper:
         digest = digest_of(fab.content)
         try:
             approved = Approved.read(self.site_file)
-            covered = approved.covers(digest, self.own)
+            covered = approved.covers(digest)
         except ConfigError as error:
             raise TrustError(f"this site does not know what it approved: {error}") from None
         if approved.all_may:
             return
         if not covered:
-            keep(fab.content, self.state)
             raise TrustError(
-                f"this site runs approved code only, and the run's bundle sha256 {digest} is not; "
-                f"its owner can look at it and approve it: coterie approve {digest[:12]} "
-                f"--config {self.site_file.name}"
+                "this site runs what is installed here and what its owner approved, and the run's "
+                f"bundle sha256 {digest} is neither: install the server's version of Coterie, or, "
+                "for another Flower app, let the owner read and approve its bundle: coterie "
+                f"approve BUNDLE.fab --config {self.site_file.name}"
             )
-        named = (run.fab_id, run.fab_version, run.fab_hash)
-        if named != (*get_fab_metadata(fab.content), digest):
-            raise TrustError(f"the run calls its bundle {named}, which is not what it is")
+        try:
+            own = Bundle.read(fab.content, "the run's bundle")
+        except ConfigError as error:
+            raise TrustError(str(error)) from None
+        if (run.fab_id, run.fab_version, run.fab_hash) != (own.app, own.version, digest):
+            raise TrustError("the run does not call its bundle by the name that is its own")
 
 
 def guarded(pull: Callable[..., int | None], gatekeeper: Gatekeeper) -> Callable[..., int | None]:
@@ -115,7 +108,7 @@ def guarded(pull: Callable[..., int | None], gatekeeper: Gatekeeper) -> Callable
 
 def main() -> None:
     """Be Flower's SuperNode."""
-    site_file, state = map(Path, sys.argv[1:3])
+    site_file = Path(sys.argv[1])
     # Flower finds what it unpacked by 8 digits of a bundle's digest, for which another one can be
     # made. What lies there may be older than this site's approvals.
     shutil.rmtree(get_flwr_home() / APP_DIR, ignore_errors=True)
@@ -123,9 +116,8 @@ def main() -> None:
         log.warning(
             "this site runs whatever code is sent to it: approved = %r in %s", ANY, site_file
         )
-    gatekeeper = Gatekeeper(site_file, state)
-    flower._pull_and_store_message = guarded(flower._pull_and_store_message, gatekeeper)
-    sys.argv = ["flower-supernode", *sys.argv[3:]]
+    flower._pull_and_store_message = guarded(flower._pull_and_store_message, Gatekeeper(site_file))
+    sys.argv = ["flower-supernode", *sys.argv[2:]]
     flower_supernode()
 
 
