@@ -14,9 +14,11 @@ from torch import nn
 
 from client_app import prepared_data
 from common.data.own_data import read_new_rows
+from common.data.own_tables import read_frame_columns
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
+from common.tables.cells import in_one_form
 from common.tables.reading import of_frame, read_raw
 from deploy.sites.site import SiteFile
 from server_app.final_evaluation.format import FinalEvaluationFile
@@ -53,7 +55,8 @@ class ModelInUse:
         """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
         table = self.preprocessing.table
         if table is None:
-            rows, others = read_new_rows(path, self.preprocessing.columns)
+            made = self.preprocessing
+            rows, others = read_new_rows(path, made.columns, made.decimal or "")
             return self.of_rows(rows), others
         raw = read_raw(path)
         used = {column.name for column in table.table_schema.features}
@@ -170,6 +173,7 @@ def _array(rows: DataFrame | NDArray[Any], made: Preprocessing) -> NDArray[Any]:
         return made.table.new_features(of_frame(rows))
     if not made.columns:
         raise DataError("the run's columns have no known names: give an array, not a table")
+    rows = rows.rename(columns=lambda name: in_one_form(str(name)))
     missing = [name for name in made.columns if name not in rows.columns]
     if missing:
         near = did_you_mean(missing[0], map(str, rows.columns))
@@ -177,8 +181,4 @@ def _array(rows: DataFrame | NDArray[Any], made: Preprocessing) -> NDArray[Any]:
     twice = [name for name in made.columns if (rows.columns == name).sum() > 1]
     if twice:
         raise DataError(f"column {twice[0]!r} stands there twice; keep one")
-    try:
-        numbers: NDArray[Any] = rows[list(made.columns)].to_numpy(np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"the table has a value that is no number: {error}") from None
-    return numbers
+    return read_frame_columns(rows, made.columns, made.decimal or "")

@@ -139,7 +139,10 @@ def _run(
             grid, expected=settings.num_clients, timeout=timeout, everybody=foreign, code=code
         )
     folder.write_sites(roster.sites)
-    folder.write_preprocessing(grid.preprocessing(), roster.sites[0])
+    made = grid.preprocessing()
+    folder.write_preprocessing(made, roster.sites[0])
+    if made is not None and made.positive_class:
+        log.info("positive class: %s", made.positive_class)
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
     strategy = _strategy(method, settings, roster, folder)

@@ -11,6 +11,7 @@ from common.data.image_folders import read_image_folder
 from common.data.own_tables import read_columns
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError
+from common.tables.decimals import Decimal
 from common.tables.measure import measure_of
 from common.tables.reading import TABLE_SUFFIXES, is_table
 
@@ -113,11 +114,13 @@ def _test_marks(test: Array, path: Path) -> NDArray[np.bool_]:
     return test.astype(bool)
 
 
-def read_new_rows(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+def read_new_rows(
+    path: Path, columns: tuple[str, ...], decimal: Decimal = ""
+) -> tuple[Array, tuple[str, ...]]:
     """Return the features of an ``.npz`` or a table without labels, and what was passed over.
 
     Of an ``.npz`` that is X. Of a table it is the columns of these names, wherever they stand; the
-    names of all others come second.
+    names of all others come second. The decimal mark is that of the rows of the training.
 
     Raises:
         DataError: a file that is missing, damaged or unfit, or lacks a column.
@@ -130,4 +133,4 @@ def read_new_rows(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[st
         raise DataError(
             f"{path.name}: the run's columns have no known names; bring an .npz with its rows as X"
         )
-    return read_columns(path, columns)
+    return read_columns(path, columns, decimal)

@@ -88,6 +88,10 @@ def site(
         f"rows of {dataset.num_classes} classes ({', '.join(dataset.class_names)})",
         err=True,
     )
+    if dataset.num_classes == 2:
+        typer.echo(f"positive class: {dataset.class_names[1]}", err=True)
+    for guess in dataset.guesses:
+        typer.echo(str(guess), err=True)
     raise typer.Exit(Supervisor(own, config_file, log_format).run())
 
 

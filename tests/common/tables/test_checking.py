@@ -68,6 +68,16 @@ def test_every_planted_problem_is_told_in_one_call(tmp_path):
     ]
     comma = table(tmp_path, "comma.csv", [r | {"sex": "män"} for r in rows], ";", "cp1252")
     comma.write_bytes(comma.read_bytes().replace(b".", b","))
+    dates = [f"{1 + n % 12:02}/0{1 + n % 9}/2019" for n in range(200)]
+    files += [
+        table(tmp_path, "dates.csv", [r | {"visit": d} for r, d in zip(rows, dates, strict=True)]),
+        table(tmp_path, "coded.csv", [row(n, age=50 + n if n % 9 else -999) for n in range(200)]),
+        table(tmp_path, "units.csv", [row(n, pressure=11.0 + n % 7 / 10) for n in range(200)]),
+        table(tmp_path, "twice-rows.csv", [*rows, *rows[:3]]),
+    ]
+    thousands = [row(n, pressure=f"1.{110 + n % 7}", score=n) for n in range(200)]
+    apart = table(tmp_path, "apart.csv", thousands, ";")
+    files.append(apart)
     ragged = table(tmp_path, "ragged.csv", rows)
     ragged.write_text(ragged.read_text() + "\n1,2,3\n")
     found = told(check_files([*files, comma, ragged]))
@@ -93,11 +103,17 @@ def test_every_planted_problem_is_told_in_one_call(tmp_path):
         ("comma.csv", None, "encoding"),
         ("comma.csv", "score", "decimal"),
         ("ragged.csv", None, "ragged"),
+        ("dates.csv", "visit", "date-order"),
+        ("coded.csv", "age", "sentinel"),
+        ("units.csv", "pressure", "unit"),
+        ("twice-rows.csv", None, "duplicate-row"),
+        ("apart.csv", "pressure", "thousands"),
     }
     assert expected <= found
     # Nothing is told of columns that are in order.
     assert not {p for p in found if p[1] in ("stage", "pressure")} - expected
-    assert {kind for _, _, kind in found} == set(KINDS) - {"continuous-label"}
+    elsewhere = {"continuous-label", "positive-class", "label-coding"}
+    assert {kind for _, _, kind in found} == set(KINDS) - elsewhere
 
 
 def test_a_continuous_label_is_told_and_proposed_as_a_quantity(tmp_path):
