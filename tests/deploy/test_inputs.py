@@ -187,7 +187,7 @@ def test_a_full_log_is_said_once_and_ends_no_run(tmp_path, words, code):
 
 @pytest.mark.parametrize(("usual", "odd"), [(".", "1,5"), (",", "1.5")])
 def test_the_odd_cell_is_blamed_and_not_those_written_as_most_are(tmp_path, north, usual, odd):
-    cells = [f"{number % 7}{usual}{number % 10}" for number in range(40)]
+    cells = [f"{number % 7}{usual}{number % 10}" for number in range(60)]
     written = [line.split(",") for line in ROWS.splitlines()[1:]]
 
     def table(name, crp):
