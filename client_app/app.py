@@ -26,6 +26,7 @@ from client_app.answers.representations import SeenRows
 from client_app.received import received_model
 from client_app.site import Site, open_site, require
 from client_app.training import personal
+from client_app.training.batch_norm import refuse_lone_rows
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages, plugins
 from common.errors import CoterieError, DataError
@@ -93,7 +94,8 @@ def _whole_task(message: Message, site: Site) -> tuple[Order, Parameters]:
 @app.query("introduce")
 @_of_site
 def introduce(message: Message, site: Site) -> Message:
-    """Say who this site is and what it releases."""
+    """Say who this site is and what it releases; one that could never train does not come in."""
+    refuse_lone_rows(site)
     introduction = Introduction(
         site=site.name,
         num_examples=len(site.rows.train),

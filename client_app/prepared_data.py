@@ -60,6 +60,7 @@ def load(config: SiteConfig) -> Dataset:
         classes=config.class_names,
         table_schema=Path(config.table_schema) if config.table_schema else None,
         test_fraction=config.test_fraction,
+        writing=config.writing,
     )
 
 
@@ -77,6 +78,8 @@ def _words(config: SiteConfig) -> str:
             config.class_names,
             config.table_schema,
             config.test_fraction,
+            config.date_order,
+            config.decimal,
         ]
     )
 

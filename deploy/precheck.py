@@ -80,8 +80,8 @@ def precheck_plan(words: Sequence[str], config_file: Path | None) -> PrecheckPla
         ConfigError: settings that cannot be used, one file alone, or two of one name.
         DataError: a file that is not there.
     """
-    files = [Path(locate(word)) for word in words if "=" not in word]
-    given = [word for word in words if "=" in word]
+    files = [Path(locate(word)) for word in words if not config.is_setting(word)]
+    given = [word for word in words if config.is_setting(word)]
     keys = {word.partition("=")[0].strip() for word in given}
     given += [f"{key}={value}" for key, value in _fixed(given, files).items() if key not in keys]
     costs_alone = "strategy" in keys and f"strategy={SUMMED}" not in given
@@ -194,7 +194,7 @@ def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
 
 def progress_to_stderr() -> None:
     """Keep standard output for what a program reads."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logs.ProgressHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.addHandler(handler)
 

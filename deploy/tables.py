@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from common.errors import ConfigError, DataError, of_each, quotable
+from common.text_files import read_text
+from deploy.outputs import written
 
 if TYPE_CHECKING:
     from common.tables.checking import Checked
@@ -22,7 +24,10 @@ PROBLEMS = 3
 
 _NAMED = 30  # columns of a list on the terminal; --json has them all
 
-Output = Annotated[Path, typer.Option(help="where the schema goes; a free name beside it if taken")]
+Output = Annotated[
+    Path,
+    typer.Option(help="where the schema goes, a file or folder; a free name beside it if taken"),
+]
 
 
 @data_app.command()
@@ -52,6 +57,8 @@ def check(
     from common.tables.problems import of_questions
     from common.tables.table_schema import TableProposal, TableSchema
 
+    schema: Path | None = None
+    refused: ConfigError | None = None
     if against is not None:
         proposal = TableProposal.read(against)
         asked = tuple(of_questions(str(against), proposal))
@@ -60,15 +67,18 @@ def check(
         schema, why = against.absolute(), []
     else:
         checked = check_files(files, label_column, time_column, weight_column)
-        schema = _written(checked.proposal, output, remarks(checked.guesses))
         why = [] if checked.is_asked else _lacks(checked.proposal)
+        try:
+            schema = _written(checked.proposal, output, remarks=remarks(checked.guesses))
+        except ConfigError as error:  # after what was found, which is what the files are read for
+            refused = error
     if as_json:
         record = {
             "problems": [vars(problem) for problem in checked.problems],
             "guesses": [vars(guess) for guess in checked.guesses],
             "used": checked.used,
             "not_used": [{"column": name, "why": reason} for name, reason in checked.not_used],
-            "schema": str(schema),
+            "schema": None if schema is None else str(schema),
         }
         typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
     else:
@@ -78,7 +88,10 @@ def check(
             typer.echo(f"not enough yet: {line}")
         if against is None:
             _say_what_is_used(checked)
-        typer.echo(f"schema: {schema}")
+        if schema is not None:
+            typer.echo(f"schema: {schema}")
+    if refused is not None:
+        raise refused
     raise typer.Exit(PROBLEMS if checked.problems else 0)
 
 
@@ -110,7 +123,7 @@ def merge(
     schema = joined(of_each(proposals, TableProposal.read)).complete()
     for column in schema.columns:
         typer.echo(f"{column.name}: {column.kind}" + (f", {column.drop}" if column.drop else ""))
-    typer.echo(f"schema: {_written(schema, output)}")
+    typer.echo(f"schema: {_written(schema, output, 'federation.toml')}")
 
 
 @data_app.command()
@@ -144,10 +157,15 @@ def sums(
     from deploy.sums import SummedRows, hidden
 
     rows = SummedRows.of(site, file, against, test_fraction)
-    found = site_sums(rows.file, rows.schema, site=rows.site, test_fraction=rows.test_fraction)
-    path = _free(output)
+    found = site_sums(
+        rows.file,
+        rows.schema,
+        site=rows.site,
+        test_fraction=rows.test_fraction,
+        writing=rows.writing,
+    )
     shown, partners = hidden(found, hide_with or [])
-    path.write_text(shown.to_json(), encoding="utf-8")
+    path = written(shown.to_json(), output, "sums.json")
     typer.echo(f"rows: those that site {rows.site} trains on of {rows.file}, ", nl=False)
     typer.echo(f"test-fraction {rows.test_fraction:g}")
     typer.echo(
@@ -175,12 +193,12 @@ def common(
     if federation.task == "classification" and federation.weight is None:
         weights = ",".join(f"{each:.6g}" for each in common_class_weights(federation, found))
         typer.echo(f"classes alike in training: class-weights={weights}")
-    typer.echo(f"schema: {_written(joined, output)}")
+    typer.echo(f"schema: {_written(joined, output, 'federation-common.toml')}")
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except OSError as error:
         raise DataError(f"sums {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -197,18 +215,10 @@ def _lacks(proposal: "TableProposal") -> list[str]:
 
 
 def _written(
-    schema: "TableProposal", output: Path, remarks: Mapping[str, Sequence[str]] = {}
+    schema: "TableProposal",
+    output: Path,
+    usual: str = "schema.toml",
+    remarks: Mapping[str, Sequence[str]] = {},
 ) -> Path:
     """Write a schema under a name that is free, and return its path."""
-    path = _free(output)
-    path.write_text(schema.to_toml(remarks), encoding="utf-8")
-    return path
-
-
-def _free(output: Path) -> Path:
-    path = output.absolute()
-    number = 2
-    while path.exists():
-        path = output.absolute().with_stem(f"{output.stem}-{number}")
-        number += 1
-    return path
+    return written(schema.to_toml(remarks), output, usual)

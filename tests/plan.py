@@ -14,6 +14,7 @@ PACKAGES = ("common", "client_app", "server_app", "deploy")
 
 ORDER = (
     "common/errors",
+    "common/text_files",
     "common/seeds",
     "common/schema",
     "common/foreign",
@@ -60,6 +61,7 @@ ORDER = (
     "server_app/strategies",
     "server_app/other_apps",
     "server_app/app",
+    "deploy/outputs",
     "deploy/simulation",
     "deploy/watch",
     "deploy/compare",

@@ -121,12 +121,17 @@ def library(name: str, source: str) -> ctypes.CDLL:
     """Return the library of a source after the prelude, compiled if it is not there yet.
 
     Raises:
-        CannotCompileError: there is no compiler, or it refuses.
+        CannotCompileError: there is no compiler, it refuses, or nothing can be kept; and what
+            to do.
     """
     try:
         return ctypes.CDLL(str(_kept(name, PRELUDE + source)))
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CannotCompileError(getattr(error, "stderr", None) or str(error)) from error
+    except subprocess.CalledProcessError as error:
+        why = f"{_compiler()} refuses: {error.stderr}; install a C compiler (gcc)"
+        raise CannotCompileError(why) from error
+    except OSError as error:
+        remedy = "; install a C compiler (gcc)" if found() is None else ""
+        raise CannotCompileError(f"{error}{remedy}") from error
 
 
 def _kept(name: str, source: str) -> Path:
@@ -159,8 +164,17 @@ def _compile(source: str, to: Path) -> None:
 
 def _own_folder() -> Path:
     """Return the cache folder; what lies where others may write is not loaded into a process."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+    except RuntimeError:  # a user of whom the system knows nothing, as some containers have them
+        raise CannotCompileError("there is no home folder; set XDG_CACHE_HOME") from None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotCompileError(
+            f"the cache folder {folder} cannot be made: {error.strerror}; set XDG_CACHE_HOME to a "
+            "folder that can be written"
+        ) from None
     there = folder.stat()
     if there.st_uid != os.getuid() or there.st_mode & 0o022:
         raise CannotCompileError(

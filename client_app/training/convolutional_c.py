@@ -785,8 +785,8 @@ def load_or_say() -> ConvolutionalSteps | None:
         return load()
     except compiler.CannotCompileError as error:
         log.info(
-            "convolutions train in torch's loop, which takes several times as long as steps in C; "
-            "install a C compiler (gcc): %s",
+            "convolutions train in torch's loop, which takes several times as long as steps in C: "
+            "%s",
             error,
         )
         return None

@@ -17,6 +17,7 @@ from torch import nn
 
 from client_app.site import Site
 from client_app.training import convolutional_c, dense_c, loop, stacked
+from client_app.training.batch_norm import rows_needed
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import dense_shape, dropout_draw
@@ -24,7 +25,7 @@ from client_app.training.loop import Evaluation, Stopwatch, TensorRows
 from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
 from client_app.training.optimizers import OPTIMIZERS, Rule
-from client_app.training.orders import steps_of
+from client_app.training.orders import batch_sizes, steps_of
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
@@ -99,8 +100,11 @@ def fit(
     again = replace(lesson, order=copy.deepcopy(lesson.order))
     # the engines without autograd know no weights
     sgd = _by_hand(parameters, name, settings) if lesson.weights is None else None
+    least = 1
     if sgd is None:
         network = network_with(parameters, *name)
+        row = torch.from_numpy(lesson.inputs[lesson.rows[:1]]).to(device)
+        least = rows_needed(network, row, batch_sizes(len(lesson.rows), settings))
         fitted = _fit_by_loop(network, lesson, settings, pull, phase, beside)
         # Parameters that stand still do so in the steps; of buffers nothing else takes care.
         for still in phase.frozen:
@@ -111,7 +115,7 @@ def fit(
             network = network_with(parameters, *name)
             mixed = _fit_by_loop(network, again, settings, None, USUAL, beside).mixture
             fitted = replace(fitted, mixture=mixed)
-    steps = steps_of(len(lesson.rows), settings, phase.epochs or 0)
+    steps = steps_of(len(lesson.rows), settings, phase.epochs or 0, least)
     return replace(fitted, seconds=watch.seconds, steps=steps, shares=shares)
 
 

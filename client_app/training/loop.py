@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from client_app.training import dice, losses, survival
+from client_app.training.batch_norm import rows_needed
 from client_app.training.losses import LOSSES
 from client_app.training.mixing import Companion
 from client_app.training.optimizers import OPTIMIZERS
-from client_app.training.orders import batch_rows, row_orders
+from client_app.training.orders import batch_sizes, row_orders
 from client_app.training.steps import Anchored
 from common.config import Settings
 from common.errors import ConfigError, DataError
@@ -120,8 +121,9 @@ def train(
 ) -> float:
     """Run the epochs of a phase in place; return the last one's mean loss.
 
-    The row order of each epoch comes from ``rng``; the last batch may be short. The loss is the
-    run's ``loss`` alone, before the (first) step on each batch.
+    The row order of each epoch comes from ``rng``; the last batch may be short, but has as many
+    rows as the network needs. The loss is the run's ``loss`` alone, before the (first) step on each
+    batch.
 
     Args:
         network: trained in place.
@@ -138,10 +140,11 @@ def train(
     network.train()
     total = torch.zeros((), device=rows.labels.device)
     last = len(rows)
-    for pass_ in row_orders(len(rows), settings, rng, phase.epochs or 0):
+    least = rows_needed(network, rows.inputs, batch_sizes(last, settings))
+    for pass_ in row_orders(len(rows), settings, rng, phase.epochs or 0, least):
         order, last = torch.from_numpy(pass_).to(rows.labels.device), len(pass_)
         total.zero_()
-        for batch in torch.split(order, batch_rows(len(order), settings)):
+        for batch in torch.split(order, batch_sizes(len(order), settings, least)):
             inputs, labels, mean_loss = rows.inputs[batch], rows.labels[batch], loss_of(batch)
             if companion is not None:
                 companion.step(inputs, labels, mean_loss)

@@ -274,6 +274,7 @@ def standardised(
             input_shape=rows.x.shape[1:],
             classes=rows.class_names,
             columns=rows.columns,
+            decimal=rows.decimal or None,
             mean=tuple(mean.ravel().tolist()),
             scale=tuple(scale.ravel().tolist()),
             limits=None if measure is None else measure.limits,

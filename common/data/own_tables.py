@@ -2,24 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError, did_you_mean, quotable
 from common.tables import cells, guesses
 from common.tables.cells import in_one_form
+from common.tables.decimals import Decimal, FileMarks, Marks, decimal_of
 from common.tables.decoding import TEST_WORDS, TRAIN_WORDS
 from common.tables.guesses import Guess
 from common.tables.measure import measure_of
 from common.tables.profiles import profile
 from common.tables.proposing import feature_of, is_continuous, is_weight
-from common.tables.reading import RawTable, line_of, read_raw
+from common.tables.reading import RawTable, line_of, of_frame, read_raw
 from common.tables.table_schema import MOST_CLASSES, sorted_values
 
-__all__ = ["read_columns", "read_table", "table_has_quantities"]
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+__all__ = ["read_columns", "read_frame_columns", "read_table", "table_has_quantities"]
 
 _ADVICE = "coterie data check FILE tells all that is unusual, and proposes how to read it"
 
@@ -58,7 +62,7 @@ def read_table(
     owner_names, owner = _values(raw, client_column) if client_column else ((), None)
     _, group = _values(raw, group_column) if group_column else ((), None)
     if task == "regression" or (task == "auto" and _is_continuous(raw, label_column)):
-        quantities = _numbers(raw, (label_column,))[:, 0]
+        quantities = _numbers(raw, (label_column,))[0][:, 0]
         measure = measure_of(quantities, f"{path.name}: column {label_column!r}")
         class_names, y = measure.class_names, measure.classes(quantities)
     else:
@@ -72,7 +76,7 @@ def read_table(
         ]
         if same:
             guessed.append(guesses.of_same(str(path), special[0], same))
-    x = _numbers(raw, features)
+    x, decimal = _numbers(raw, features)
     return Rows(
         x,
         y,
@@ -82,6 +86,7 @@ def read_table(
         test=_test_marks(raw, split_column) if split_column else None,
         group=group,
         columns=features,
+        decimal=decimal,
         quantities=quantities,
         measure=measure,
         guesses=tuple(guessed),
@@ -133,15 +138,35 @@ def table_has_quantities(path: Path, label_column: str) -> bool:
 
 
 def _is_continuous(raw: RawTable, name: str) -> bool:
-    return is_continuous(profile(name, raw.column(in_one_form(name))))
+    marks = FileMarks(raw.columns, raw.separator)
+    return is_continuous(profile(name, raw.column(in_one_form(name)), file=marks))
 
 
-def read_columns(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
-    """Return the numbers (n, columns) of columns of a table, and the names of all others."""
+def read_columns(
+    path: Path, columns: tuple[str, ...], decimal: Decimal = ""
+) -> tuple[Array, tuple[str, ...]]:
+    """Return the numbers (n, columns) of columns of a table, and the names of all others.
+
+    The decimal mark is for numbers as 1.234, which do not show theirs.
+    """
     raw = _regular(path)
     for name in columns:
         _named(raw, "column", name)
-    return _numbers(raw, columns), tuple(name for name in raw.names if name not in columns)
+    used = set(columns)
+    others = tuple(name for name in raw.names if name not in used)
+    return _numbers(raw, columns, decimal)[0], others
+
+
+def read_frame_columns(frame: "DataFrame", columns: tuple[str, ...], decimal: Decimal) -> Array:
+    """Return the numbers (n, columns) of a frame, of texts by the rule of :func:`read_columns`.
+
+    Raises:
+        DataError: a text that is no number.
+    """
+    chosen = frame[[*columns]]
+    if all(each.kind in "buif" for each in chosen.dtypes):
+        return np.asarray(chosen.to_numpy(np.float64))
+    return _numbers(of_frame(chosen), columns, decimal)[0]
 
 
 def _regular(path: Path) -> RawTable:
@@ -158,30 +183,48 @@ def _regular(path: Path) -> RawTable:
 
 def _named(raw: RawTable, setting: str, name: str) -> str:
     name = in_one_form(name)
-    if name not in raw.names:
+    if name not in raw.places:
         near = did_you_mean(name, raw.names)
         raise DataError(f"{setting}={name} is no column of {raw.path.name}{near}")
     return name
 
 
-def _numbers(raw: RawTable, names: tuple[str, ...]) -> NDArray[np.float64]:
-    """Return the numbers (n, names) of some columns."""
+def _numbers(
+    raw: RawTable, names: tuple[str, ...], said: Decimal = ""
+) -> tuple[NDArray[np.float64], Decimal]:
+    """Return the numbers (n, names) of some columns, and the one decimal mark of all, if any."""
+    file = FileMarks(raw.columns, raw.separator)
     x = np.empty((raw.rows, len(names)))
+    used: set[Decimal] = set()
     for place, name in enumerate(names):
-        x[:, place] = cells.numbers(raw.column(name))
+        column = raw.column(name)
+        decimal: Decimal = "."
+        if cells.is_text(column):
+            marks = Marks.of(column, all_doubt=said == ",")
+            decimal = decimal_of(marks, file, said)
+            if not decimal:
+                raise DataError(
+                    f"{raw.path.name}: column {name!r} holds cells as 1{marks.doubtful[0]}234, "
+                    "which are thousands or have three decimals, and nothing in the file tells "
+                    'which; say decimal = "." or decimal = "," in a schema, which coterie data '
+                    "check FILE proposes"
+                )
+            if marks.points or marks.commas or marks.doubt:
+                used.add(decimal)
+        x[:, place] = cells.numbers(column, decimal)
         wrong = ~np.isfinite(x[:, place])
         if wrong.any():
             raise _refused(raw, name, int(wrong.argmax()), "not a number")
-    return x
+    return x, used.pop() if len(used) == 1 else ""
 
 
 def _refused(raw: RawTable, name: str, row: int, what: str) -> DataError:
     """Return the error for a cell: its column, line and text."""
     value = raw.column(in_one_form(name))[row].as_py()
     cell = "" if value is None else quotable(str(value))
-    line = line_of(raw.path, row + 2)
+    where = f"on line {line_of(raw.path, row + 2)}" if raw.path.is_file() else f"in row {row}"
     return DataError(
-        f"{raw.path.name}: column {name!r} holds {cell!r} on line {line}, {what}; fill it in, or "
+        f"{raw.path.name}: column {name!r} holds {cell!r} {where}, {what}; fill it in, or "
         f"drop the line or the column; {_ADVICE}"
     )
 
@@ -194,7 +237,8 @@ def _values(
     ``same`` is what is written, and the value it means.
     """
     column = cells.meant(cells.values(raw.column(in_one_form(name))), same)
-    missing = pc.fill_null(cells.is_missing(column), True).to_numpy(zero_copy_only=False)
+    marks = cells.marks_of_missing(column)
+    missing = cells.is_missing(column, marks).to_numpy(zero_copy_only=False)
     if missing.any():
         raise _refused(raw, name, int(missing.argmax()), "a missing value")
     encoded = column.dictionary_encode()

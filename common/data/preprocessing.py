@@ -45,6 +45,8 @@ class Preprocessing(BaseModel):
     """Their names, in the order of the network's outputs; none where only the sites know."""
     columns: tuple[str, ...] = ()
     """Names of the features, in their order, where they have any."""
+    decimal: Literal[".", ","] | None = None
+    """Of the file they were read from, without a schema: new rows do not tell what 1.234 is."""
     mean: tuple[float, ...] = ()
     """Of the training rows, for each feature or channel; with ``scaling`` common."""
     scale: tuple[float, ...] = ()

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataError
+from common.tables.decimals import Decimal
 from common.tables.guesses import Guess
 from common.tables.measure import Measure
 
@@ -49,6 +50,8 @@ class Rows:
     """(n,) numbers from 0: rows of one number belong together, as those of one patient."""
     columns: tuple[str, ...] = ()
     """Names of the features, where the file has them."""
+    decimal: Decimal = ""
+    """The decimal mark that their numbers were read with, where they were texts and it was one."""
     masks: NDArray[np.bool_] | None = None
     """(n, depth, height, width): what is to be found in each volume, where that is the task."""
     quantities: NDArray[np.float64] | None = None

@@ -7,13 +7,15 @@ from pathlib import Path
 from common.errors import of_each
 from common.tables import guesses
 from common.tables.classes import is_asked
+from common.tables.decimals import FileMarks
 from common.tables.decoding import problems_against
+from common.tables.duplicates import alike_by_chance, duplicate_rows
 from common.tables.guesses import Guess
-from common.tables.problems import Problem, between, in_file, of_classes
+from common.tables.problems import Problem, between, in_file, of_classes, of_duplicates, other_units
 from common.tables.profiles import ColumnProfile, profile
 from common.tables.proposing import could_be_label, guess_label, joined, proposed
-from common.tables.reading import RawTable, read_raw
-from common.tables.table_schema import TableProposal, TableSchema
+from common.tables.reading import RawTable, read_raw, site_of
+from common.tables.table_schema import TableProposal, TableSchema, Writing
 
 __all__ = ["Checked", "check_against", "check_files"]
 
@@ -69,6 +71,8 @@ class _File:
 
     form: RawTable
     profiles: tuple[ColumnProfile, ...]
+    duplicates: int
+    """Rows that are as another in all columns."""
 
 
 def check_files(
@@ -113,11 +117,12 @@ def check_files(
         if column.kind == "label" and labels and proposal.task != "regression":
             problems += of_classes(column, labels)
             guessed += guesses.of_classes(next(iter(labels)), column)
-    apart = between(headers)
+    apart = [*between(headers), *other_units({str(f.form.path): f.profiles for f in read})]
     for own, by_itself in zip(read, proposals, strict=True):
         file = str(own.form.path)
         kinds = {column.name: column for column in by_itself.columns}
         problems += in_file(own.form, own.profiles, kinds, label)
+        problems += of_duplicates(file, own.duplicates, alike_by_chance(own.profiles))
         problems += [problem for problem in apart if problem.file == file]
         guessed += guesses.of_file(own.form, own.profiles, kinds)
         guessed += guesses.of_spellings(file, own.profiles, proposal.columns)
@@ -125,20 +130,33 @@ def check_files(
     return Checked(tuple(problems), proposal, tuple(left_out), tuple(guessed))
 
 
-def check_against(files: Sequence[Path], schema: TableSchema) -> tuple[Problem, ...]:
+def check_against(
+    files: Sequence[Path], schema: TableSchema, writing: Writing | None = None
+) -> tuple[Problem, ...]:
     """Return what files hold that a schema has no answer for.
+
+    Args:
+        files: tables, each of the site that it is called after.
+        schema: by which they are to be read.
+        writing: how all of them are written, where their names do not say whose they are.
 
     Raises:
         DataError: a line for each file that cannot be read.
     """
-    found = of_each(files, lambda file: problems_against(read_raw(file), schema))
+
+    def problems(file: Path) -> list[Problem]:
+        written = schema.writing_of(site_of(file)) if writing is None else writing
+        return problems_against(read_raw(file), schema, written)
+
+    found = of_each(files, problems)
     return tuple(problem for problems in found for problem in problems)
 
 
 def _profiled(file: Path, label: str) -> _File:
     raw = read_raw(file)
+    marks = FileMarks(raw.columns, raw.separator)
     profiles = [
-        profile(name, cells, is_label=could_be_label(name, label))
+        profile(name, cells, is_label=could_be_label(name, label), file=marks)
         for name, cells in zip(raw.names, raw.columns, strict=True)
     ]
-    return _File(replace(raw, columns=()), tuple(profiles))
+    return _File(replace(raw, columns=()), tuple(profiles), duplicate_rows(raw))

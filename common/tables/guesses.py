@@ -86,7 +86,7 @@ def of_file(
 def in_form(raw: RawTable) -> Said:
     """Yield what was guessed of how a file is written, unless it is as its name says."""
     usual = "\t" if ".tsv" in raw.path.name.lower() else ","
-    if raw.separator != usual:
+    if raw.separator not in ("", usual):
         yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
     if raw.encoding != "utf-8":
         yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"
@@ -94,8 +94,12 @@ def in_form(raw: RawTable) -> Said:
 
 def in_profile(profile: ColumnProfile) -> Said:
     """Yield what was guessed of how a column's cells are written."""
-    if profile.decimal != ".":
+    only_thousands = bool(profile.thousands) and profile.distinct > 0
+    if profile.decimal == "," and not only_thousands:
         yield "decimal", "numbers have a decimal comma; read so"
+    if profile.decimal and profile.thousands:
+        first = quotable(profile.thousands[0])
+        yield "thousands", f"thousands stand apart, as in {first!r}; read so"
 
 
 def in_column(profile: ColumnProfile) -> Said:

@@ -32,6 +32,7 @@ from common.tables.table_schema import (
 )
 
 __all__ = [
+    "NO_DAYS",
     "could_be_label",
     "feature_of",
     "guess_label",
@@ -56,6 +57,7 @@ _NO_VALUE = "no row has a value"
 _OF_ROWS = "it numbers the rows"
 _OF_CASES = "it tells single rows apart"
 _ONE_VALUE = "it has one value"
+NO_DAYS = "written as dates, and none is a day of the calendar"
 _ROWS_PER_CATEGORY = 3  # fewer, and the values tell rows apart
 
 
@@ -142,6 +144,7 @@ def _label(found: ColumnProfile) -> TableColumn:
         categories=values if ordered is None else ordered,
         same=found.same,
         limits=found.fifths if is_continuous(found) else (),
+        unit=found.unit,
         missing=_missing(found),
         fill="drop-row" if _missing(found) else "refuse",
     )
@@ -158,13 +161,14 @@ def _known_as(kind: Literal["time", "weight"], found: ColumnProfile) -> TableCol
     return TableColumn(
         name=found.name,
         kind=kind,
+        unit=found.unit,
         missing=missing,
         fill="drop-row" if missing else "refuse",
     )
 
 
 def _missing(found: ColumnProfile) -> tuple[str, ...]:
-    return tuple(sorted({*found.missing, *found.infinite, *found.others}))
+    return tuple(sorted({*found.missing, *found.infinite, *found.others, *found.sentinels}))
 
 
 def feature_of(found: ColumnProfile) -> TableColumn:
@@ -184,8 +188,14 @@ def feature_of(found: ColumnProfile) -> TableColumn:
         # One value may be one of several elsewhere.
         categories=sorted_values(found.values) if has_values else (),
         same=found.same if has_values and kind != "yes/no" else {},
-        date=(found.date,) if kind == "date" else (),
+        date=_four_digits(found.dates.formats) if kind == "date" and found.dates else (),
+        unit=found.unit if kind == "number" else "",
     )
+
+
+def _four_digits(formats: Sequence[str]) -> tuple[str, ...]:
+    """Return formats whose years have four digits: of two digits somebody must say the century."""
+    return tuple(written.replace("%y", "%Y") for written in formats)
 
 
 def _kind(found: ColumnProfile) -> tuple[str, str]:
@@ -194,8 +204,8 @@ def _kind(found: ColumnProfile) -> tuple[str, str]:
         return "number", _NO_VALUE
     if found.is_index:
         return "id", _OF_ROWS
-    if found.date:
-        return "date", ""
+    if found.dates is not None:
+        return "date", _why_no_dates(found)
     if found.is_constant and not found.others:
         return "number" if found.is_numeric else "category", _ONE_VALUE
     if found.is_id:
@@ -212,6 +222,15 @@ def _kind(found: ColumnProfile) -> tuple[str, str]:
     if found.distinct * _ROWS_PER_CATEGORY <= found.known:
         return "category", f"{found.distinct} values are more than {MOST_CLASSES}"
     return "text", "free text"
+
+
+def _why_no_dates(found: ColumnProfile) -> str:
+    assert found.dates is not None
+    if not found.dates.possible:
+        return NO_DAYS
+    if len(found.others) > _MOST_SLIPS and not found.dates.short_years:
+        return f"dates and {len(found.others)} other texts"
+    return ""
 
 
 def _kind_of_numbers(found: ColumnProfile) -> tuple[str, str]:
@@ -237,8 +256,11 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
     names = dict.fromkeys((*usual_columns(headers), *(n for header in headers for n in header)))
     regression = any(own.task == "regression" for own in proposals)
     columns = []
-    for name in names:
-        at = [column for own in proposals for column in own.columns if column.name == name]
+    by_name: dict[str, list[TableColumn]] = {name: [] for name in names}
+    for own in proposals:
+        for column in own.columns:
+            by_name[column.name].append(column)
+    for at in by_name.values():
         column = _merged_column(at, len(proposals) - len(at), len(proposals))
         if regression and column.kind == "label":
             texts = not all(is_number(value) for value in column.categories)
@@ -249,6 +271,7 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
     return TableProposal(
         task="survival" if survival else "regression" if regression else "classification",
         ragged_rows="drop" if any(own.ragged_rows == "drop" for own in proposals) else "refuse",
+        sites={name: said for own in proposals for name, said in own.sites.items()},
         columns=tuple(_one_group(columns)),
     )
 
@@ -263,10 +286,13 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
     kinds |= {c.kind for c in at if c.drop == _ONE_VALUE and not _has_words_for(kinds, c)}
     kind = used[0].kind if len(kinds) == 1 else _common_kind(kinds)
     drops = [column.drop for column in used if column.drop and not is_asked(column.drop)]
+    units = dict.fromkeys(column.unit for column in used if column.unit)
     if without:
         drop = f"not in {without} of {files} files"
     elif len({c.categories for c in at}) > 1 and all(c.drop == _ONE_VALUE for c in at):
         drop = "each file has one value, which tells files apart"
+    elif len(units) > 1:
+        drop = f"units differ: {', '.join(units)}"
     elif kind is None:
         drop = f"kinds differ: {', '.join(sorted(kinds))}"
     else:
@@ -285,7 +311,8 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
         if is_label:
             categories, drop = _classes(categories, [c for c in at if c.categories], same)
     keeps = not drop or is_asked(drop)  # what is asked will be answered
-    missing = {mark for column in at for mark in column.missing}
+    # Where one site has a plus beside its minus, no site's minus is a missing value.
+    missing = {mark for column in at for mark in column.missing} - {*categories, *same}
     fills = [column.fill for column in at if column.fill != "refuse"]
     return TableColumn(
         name=at[0].name,
@@ -297,6 +324,8 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
         limits=_common_limits([c.limits for c in at]) if kind == "label" and keeps else (),
         same=same,
         date=tuple(dict.fromkeys(written for column in used for written in column.date)),
+        decimal=used[0].decimal if len({column.decimal for column in used}) == 1 else "",
+        unit=next(iter(units), "") if not drop else "",
     )
 
 

@@ -6,6 +6,7 @@ what stands for a missing value, and no rows. Columns are found by their names, 
 
 import datetime
 import tomllib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, cast
@@ -16,14 +17,19 @@ from pydantic import AfterValidator, Field, model_validator
 from common.errors import ConfigError, DataError, quotable
 from common.schema import Schema
 from common.tables.cells import in_one_form
+from common.tables.dates import DateOrder, check_format
+from common.tables.decimals import Decimal
 from common.tables.measure import Measure
+from common.text_files import read_text
 
 __all__ = [
+    "AS_SHOWN",
     "MOST_CLASSES",
     "NUMERIC",
     "TableColumn",
     "TableProposal",
     "TableSchema",
+    "Writing",
     "sorted_values",
 ]
 
@@ -48,6 +54,27 @@ _HEAD = """\
 # A column with a text under "drop" is left out for that reason; take the line away to use it.
 
 """
+
+
+class Writing(Schema):
+    """How one site writes what can be read in two ways."""
+
+    date_order: DateOrder = Field(
+        default="", description="of dates as 3/4/2021: day-first or month-first"
+    )
+    decimal: Decimal = Field(
+        default="", description="of numbers as 1.234 or 1,234: the mark of decimals, . or ,"
+    )
+
+    def overruled_by(self, other: "Writing") -> "Writing":
+        """Return what another says, and where it says nothing what this does."""
+        return Writing(
+            date_order=other.date_order or self.date_order, decimal=other.decimal or self.decimal
+        )
+
+
+AS_SHOWN = Writing()
+"""Nothing is said: cells show it, or it is asked."""
 
 
 class TableColumn(Schema):
@@ -90,6 +117,12 @@ class TableColumn(Schema):
     date: tuple[str, ...] = Field(
         default=(), description="kind=date: ways to write one, as %d.%m.%Y"
     )
+    decimal: Decimal = Field(
+        default="",
+        description="of numbers as 1.234 or 1,234, where a file does not show it: the mark of "
+        "decimals, . or ,",
+    )
+    unit: str = Field(default="", description="what may follow a number in its cell, as mmol/L")
     test_from: str = Field(
         default="", description="kind=date: rows from this day on, as 2016-03-01, are for testing"
     )
@@ -120,6 +153,11 @@ class TableColumn(Schema):
             self._check_day()
         if self.kind == "date" and (self.test_from or not self.drop) and not self.date:
             raise ValueError(f"column {self.name!r}: date must say how, as ['%d.%m.%Y']")
+        for written in self.date:
+            try:
+                check_format(written)
+            except ValueError as error:
+                raise ValueError(f"column {self.name!r}: date: {error}") from None
         return self
 
     def _check_day(self) -> None:
@@ -164,12 +202,15 @@ class TableProposal(Schema):
     scaling: Literal["site", "common"] = Field(
         default="site", description="by whose training rows features get mean 0 and deviation 1"
     )
+    sites: Mapping[str, Writing] = Field(
+        default={}, description="[sites.north]: how the site north writes what is in doubt"
+    )
     columns: tuple[TableColumn, ...] = Field(description="[[columns]], one for each")
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        names = [column.name for column in self.columns]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        names = Counter(column.name for column in self.columns)
+        twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
             raise ValueError(f"column {twice!r} stands here twice; keep one")
         return self
@@ -183,7 +224,7 @@ class TableProposal(Schema):
             DataError: no such file.
         """
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(read_text(path))
         except OSError as error:
             raise DataError(f"schema {path}: {error.strerror}") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -199,7 +240,18 @@ class TableProposal(Schema):
             raise ConfigError(f"{source}: it needs [[columns]] with a name and a kind each")
         named = [(f"{source}: column {c.get('name', n)!r}", c) for n, c in enumerate(columns, 1)]
         own["columns"] = [TableColumn.parse(c, source=where) for where, c in named]
+        sites = own.get("sites", {})
+        if not isinstance(sites, dict) or not all(isinstance(s, dict) for s in sites.values()):
+            raise ConfigError(f"{source}: sites: needs a table for each, as [sites.north]")
+        own["sites"] = {
+            name: Writing.parse(said, source=f"{source}: site {name!r}")
+            for name, said in sites.items()
+        }
         return cls.parse(own, source=source)
+
+    def writing_of(self, site: str, own: Writing = AS_SHOWN) -> Writing:
+        """Return how a site writes, by what it says itself and what stands here of it."""
+        return self.sites.get(site, AS_SHOWN).overruled_by(own)
 
     def complete(self) -> "TableSchema":
         """Return the schema that this is; :class:`ConfigError` with a line per thing it lacks."""

@@ -4,7 +4,6 @@ It is made anew from the schema and the fills, which are kept as JSON: nothing o
 kept, so that another version of it makes its own from the same figures.
 """
 
-import datetime
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.tables import dates
 from common.tables.classes import NO_WORDS
 from common.tables.decoding import decoded_column
 from common.tables.fitting import FittedTable
@@ -101,7 +101,7 @@ def _values(column: TableColumn) -> list[str]:
 def _some_cell(column: TableColumn) -> str:
     """Return a cell that holds a value of the column."""
     if column.kind == "date":
-        return datetime.date(1970, 1, 1).strftime(column.date[0])
+        return dates.example(column.date[0])
     said: Iterable[str] = column.categories
     if column.kind != "category":
         said = sorted(NO_WORDS) if column.kind == "yes/no" else map(str, itertools.count())

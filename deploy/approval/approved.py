@@ -14,6 +14,7 @@ from pathlib import Path
 
 from common.config import read_toml
 from common.errors import ConfigError
+from common.text_files import read_text
 from deploy.approval.bundle import SUFFIX, Bundle, digest_of, installed
 
 KEY = "approved"
@@ -81,7 +82,7 @@ class Approved:
         Raises:
             ConfigError: the file cannot be written, or is not laid out so that this can be done.
         """
-        text = site_file.read_text(encoding="utf-8")
+        text = read_text(site_file)
         before, line = tomllib.loads(text), f'{KEY} = "{self}"'
         changed = _LINE.sub(line, text, count=1) if KEY in before else f"{line}\n{text}"
         by_hand = f"write {line} into it yourself"

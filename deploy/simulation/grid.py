@@ -24,6 +24,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from flwr.supercore.run import Run
+from joblib import cpu_count
 
 from client_app.simulated_sites import owners_config, simulated_federation, with_task
 from client_app.training.convolutional import require_compiler
@@ -176,7 +177,7 @@ class InProcessGrid(Grid):
         }
         self._ids = itertools.count(1)
         self._pushed: dict[str, Message] = {}
-        count = min(workers or len(os.sched_getaffinity(0)), num_nodes)
+        count = min(workers or cpu_count(), num_nodes)
         here = not cluster and count <= 1
         self._app = load() if here else None
         self._pool: Pool | ClusterPool | None = None

@@ -195,12 +195,14 @@ def bundle(
     """Say which program this installation sends to the sites, by its SHA-256."""
     from common.errors import ConfigError
     from deploy.approval.bundle import SUFFIX, installed
+    from deploy.outputs import writing
 
     found = installed()
     if output is not None:
         if output.suffix != SUFFIX:
             raise ConfigError(f"{output}: name a file that ends in {SUFFIX}")
-        output.write_bytes(found.content)
+        with writing(output):
+            output.write_bytes(found.content)
     typer.echo(found.words)
 
 

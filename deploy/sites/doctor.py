@@ -282,7 +282,9 @@ def _data(site: SiteFile) -> Findings:
     from client_app import prepared_data
 
     if site.table_schema:
-        problems = check_against([Path(site.data_path)], TableSchema.read(Path(site.table_schema)))
+        schema = TableSchema.read(Path(site.table_schema))
+        written = schema.writing_of(site.site, site.writing)
+        problems = check_against([Path(site.data_path)], schema, written)
         for problem in problems:
             yield _fail(
                 "data", str(problem), f"mend the file, or {site.table_schema} for all sites"

@@ -147,3 +147,29 @@ def test_columns_without_a_name_and_stored_indexes_are_no_columns(tmp_path):
     (tmp_path / "ragged.csv").write_text(",age\n1,2\n1,2,3\n4,5\n")
     raw = read_raw(tmp_path / "ragged.csv")
     assert (raw.width, raw.ragged, cells(raw)) == (2, ((3, 3),), [("2",), ("5",)])
+
+
+@pytest.mark.parametrize("name", ["UPPER.CSV.GZ", "upper.Csv.gz", "north.TSV.GZ", "north.tsv.Gz"])
+def test_a_packed_table_is_told_by_its_name_in_whatever_letters(tmp_path, name):
+    mark = "\t" if "tsv" in name.lower() else ","
+    lines = [mark.join(cells) for cells in (("age", "sick"), ("50", "yes"), ("60", "no"))]
+    (tmp_path / name).write_bytes(gzip.compress("\n".join(lines).encode()))
+    raw = read_raw(tmp_path / name)
+    assert raw.names == ("age", "sick")
+    assert [column.to_pylist() for column in raw.columns] == [["50", "60"], ["yes", "no"]]
+
+
+def test_what_is_no_table_is_refused_without_its_bytes(tmp_path):
+    for name, content in (("a.csv.gz", b"age,sick\n1,yes\n"), ("a.csv", bytes(range(1, 256)) * 9)):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match="cannot be read as a table") as refused:
+            read_raw(tmp_path / name)
+        assert str(refused.value).isprintable()
+
+
+def test_a_row_too_long_in_an_office_programs_encoding_is_counted(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("name,age\nMüller,50\nGröße,60,70\nÖz,80\n".encode("cp1252"))
+    raw = read_raw(path)
+    assert (raw.encoding, raw.ragged) == ("cp1252", ((3, 3),))
+    assert raw.column("name").to_pylist() == ["Müller", "Öz"]
