@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
@@ -32,7 +32,9 @@ Output = Annotated[
 
 @data_app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(help="tables: .csv, .tsv (.gz), .parquet")],
+    files: Annotated[
+        list[Path], typer.Argument(help="tables: .csv, .tsv (.gz), .parquet; or folders of images")
+    ],
     label_column: Annotated[
         str, typer.Option(help="what is to be learned; else a usual name that the files share")
     ] = "",
@@ -57,13 +59,14 @@ def check(
     from common.tables.problems import of_questions
     from common.tables.table_schema import TableProposal, TableSchema
 
+    if any(file.is_dir() for file in files):
+        _check_images(files, as_json)
     schema: Path | None = None
     refused: ConfigError | None = None
     if against is not None:
         proposal = TableProposal.read(against)
         asked = tuple(of_questions(str(against), proposal))
-        problems = asked or check_against(files, TableSchema.read(against))
-        checked = Checked(problems, proposal)
+        checked = Checked(asked or check_against(files, TableSchema.read(against)), proposal)
         schema, why = against.absolute(), []
     else:
         checked = check_files(files, label_column, time_column, weight_column)
@@ -93,6 +96,27 @@ def check(
     if refused is not None:
         raise refused
     raise typer.Exit(PROBLEMS if checked.problems else 0)
+
+
+def _check_images(folders: list[Path], as_json: bool) -> NoReturn:
+    """Say what is wrong with folders of images, of which no schema is made, and exit."""
+    from common.data.image_folders import image_problems
+    from common.data.saved_datasets import is_saved_dataset
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder of images, as others are; check it by itself")
+        if is_saved_dataset(folder):
+            raise DataError(f"{folder} is a saved data set, which says itself what it holds")
+    problems = [problem for folder in folders for problem in image_problems(folder)]
+    if as_json:
+        nothing: dict[str, object] = {"guesses": [], "used": [], "not_used": [], "schema": None}
+        record = {"problems": [vars(problem) for problem in problems], **nothing}
+        typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
+    else:
+        for problem in problems:
+            typer.echo(str(problem))
+    raise typer.Exit(PROBLEMS if problems else 0)
 
 
 def _say_what_is_used(checked: "Checked") -> None:
@@ -218,6 +242,7 @@ def _written(
     schema: "TableProposal",
     output: Path,
     usual: str = "schema.toml",
+    *,
     remarks: Mapping[str, Sequence[str]] = {},
 ) -> Path:
     """Write a schema under a name that is free, and return its path."""

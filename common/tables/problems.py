@@ -42,7 +42,7 @@ KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
-    *("positive-class", "label-coding"),
+    *("image", "positive-class", "label-coding"),
     *("thousands", "date-order", "unit", "sentinel", "duplicate-row"),
 )
 """What a problem can be."""

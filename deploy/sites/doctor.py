@@ -29,9 +29,8 @@ from common.errors import CoterieError
 from common.messages import GIVEN_OUT
 from common.tables.checking import check_against
 from common.tables.table_schema import TableSchema
-from deploy.approval.approved import INSTALLED, Approved
-from deploy.approval.bundle import installed
 from deploy.sites import certificates, flower, provision
+from deploy.sites.bundles import INSTALLED, Approved, installed
 from deploy.sites.certificates import load_certificate
 from deploy.sites.serve import Server
 from deploy.sites.site import SiteFile
@@ -248,7 +247,8 @@ def of_site(site: SiteFile) -> Findings:
 
 def _releases(site: SiteFile) -> Findings:
     for name in site.released:
-        yield _ok(f"releases {name}", GIVEN_OUT[name])
+        package, _, _ = name.rpartition(":")
+        yield _ok(f"releases {name}", GIVEN_OUT.get(name) or f"what {package} gives out so named")
     kept = [name for name in GIVEN_OUT if name not in site.released]
     yield _ok("does not release", ", ".join(kept) or "nothing")
 
