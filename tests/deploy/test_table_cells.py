@@ -332,6 +332,14 @@ def test_a_number_that_stands_for_none_is_said_and_missing(case, ending):
     np.testing.assert_array_equal(own.feature(f"north.{ending}", "lactate"), wanted)
 
 
+def test_without_a_schema_a_number_that_stands_for_none_is_said(case):
+    own = case("sentinel-999")
+    rows = read_table(own.folder / "north.csv", "label")
+    [guess] = [guess for guess in rows.guesses if guess.kind == "sentinel"]
+    assert guess.column == "lactate"
+    assert "-999" in guess.says
+
+
 def test_a_column_that_is_taken_for_weights_is_said(case):
     own = case("sample-weight-mg")
     own.check("biopsy.csv")
