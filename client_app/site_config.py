@@ -66,7 +66,8 @@ class SiteConfig(Schema):
     releases: str = Field(
         ",".join(RELEASES),
         description="what the site gives out when a run asks, separated by commas: any of "
-        + ", ".join((*RELEASES, *DISCLOSURES)),
+        + ", ".join((*RELEASES, *DISCLOSURES))
+        + "; of a package in allow-code, package:name",
     )
     privacy_epsilon: float = Field(
         -1,
@@ -100,7 +101,7 @@ class SiteConfig(Schema):
     def _fits_together(self) -> Self:
         for name in self.released:
             if name not in (known := (*RELEASES, *DISCLOSURES)):
-                raise ValueError("releases: " + unknown_name("release", name, known))
+                self._refuse_release(name, known)
         if -1 < self.privacy_epsilon <= 0:
             raise ValueError(
                 f"privacy-epsilon = {self.privacy_epsilon:g}: must be above 0, or -1 for no bound"
@@ -114,6 +115,16 @@ class SiteConfig(Schema):
                 key = name.replace("_", "-")
                 raise ValueError(f"data-path = {self.data_path!r}: needs {key} beside it")
         return self
+
+    def _refuse_release(self, name: str, known: tuple[str, ...]) -> None:
+        """Refuse what nothing gives out, neither Coterie nor a package that the site allows."""
+        package, colon, _ = name.partition(":")
+        if not colon:
+            raise ValueError("releases: " + unknown_name("release", name, known))
+        if package not in self.allowed_code:
+            raise ValueError(
+                f"releases = {name!r}: is of {package}, whose code allow-code does not name"
+            )
 
     @property
     def writing(self) -> Writing:

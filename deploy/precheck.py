@@ -49,6 +49,8 @@ EXIT_CODES: Mapping[str, int] = {
 """What the process ends with; 1 and 2 are errors, as everywhere."""
 
 # One FedAvg round is what the cost is defined on; more rounds train the groups as well.
+log = logging.getLogger("coterie")
+
 _FIXED = {
     "strategy": STRATEGY,
     "num-server-rounds": "1",
@@ -164,10 +166,14 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
 
 def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
     columns = settings.label_column, settings.group_column, settings.split_column
-    codings = [class_names(file, *columns) for file in files]
+    read = [class_names(file, *columns) for file in files]
+    logs.show_progress(as_json=settings.log_format == "json")
+    for guess in (guess for _, guessed in read for guess in guessed):
+        log.info("%s", guess)
+    codings = [names for names, _ in read]
     names = sorted_values({name for coding in codings for name in coding})
     if not any(map(is_table, files)):
-        return [*names]
+        return [*(in_order(names) or names)]
     if usual_coding(codings) is not None:
         written = "; ".join(dict.fromkeys(", ".join(coding) for coding in codings))
         raise DataError(
@@ -181,6 +187,8 @@ def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
             f"label-column={settings.label_column}: which of {names[0]!r} and {names[1]!r} is "
             "positive? Set table-schema: coterie data check FILES... proposes one"
         )
+    if len(ordered) == 2:
+        log.info("positive class: %s", ordered[1])
     return [*ordered]
 
 

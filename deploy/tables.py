@@ -3,11 +3,11 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from common.errors import ConfigError, DataError, of_each
+from common.errors import ConfigError, DataError, of_each, quotable
 from common.text_files import read_text
 from deploy.outputs import written
 
@@ -22,6 +22,8 @@ data_app = typer.Typer(help="Check tables, and make the schema that a federation
 PROBLEMS = 3
 """Exit code of a check that found any."""
 
+_NAMED = 30  # columns of a list on the terminal; --json has them all
+
 Output = Annotated[
     Path,
     typer.Option(help="where the schema goes, a file or folder; a free name beside it if taken"),
@@ -30,7 +32,9 @@ Output = Annotated[
 
 @data_app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(help="tables: .csv, .tsv (.gz), .parquet")],
+    files: Annotated[
+        list[Path], typer.Argument(help="tables: .csv, .tsv (.gz), .parquet; or folders of images")
+    ],
     label_column: Annotated[
         str, typer.Option(help="what is to be learned; else a usual name that the files share")
     ] = "",
@@ -52,17 +56,21 @@ def check(
     """
     from common.tables.checking import Checked, check_against, check_files
     from common.tables.guesses import remarks
-    from common.tables.table_schema import TableSchema
+    from common.tables.problems import of_questions
+    from common.tables.table_schema import TableProposal, TableSchema
 
+    if any(file.is_dir() for file in files):
+        _check_images(files, as_json)
     schema: Path | None = None
     refused: ConfigError | None = None
     if against is not None:
-        read_by = TableSchema.read(against)
-        checked = Checked(check_against(files, read_by), read_by)
+        proposal = TableProposal.read(against)
+        asked = tuple(of_questions(str(against), proposal))
+        checked = Checked(asked or check_against(files, TableSchema.read(against)), proposal)
         schema, why = against.absolute(), []
     else:
         checked = check_files(files, label_column, time_column, weight_column)
-        why = _lacks(checked.proposal)
+        why = [] if checked.is_asked else _lacks(checked.proposal)
         try:
             schema = _written(checked.proposal, output, remarks=remarks(checked.guesses))
         except ConfigError as error:  # after what was found, which is what the files are read for
@@ -90,10 +98,39 @@ def check(
     raise typer.Exit(PROBLEMS if checked.problems else 0)
 
 
+def _check_images(folders: list[Path], as_json: bool) -> NoReturn:
+    """Say what is wrong with folders of images, of which no schema is made, and exit."""
+    from common.data.image_folders import image_problems
+    from common.data.saved_datasets import is_saved_dataset
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder of images, as others are; check it by itself")
+        if is_saved_dataset(folder):
+            raise DataError(f"{folder} is a saved data set, which says itself what it holds")
+    problems = [problem for folder in folders for problem in image_problems(folder)]
+    if as_json:
+        nothing: dict[str, object] = {"guesses": [], "used": [], "not_used": [], "schema": None}
+        record = {"problems": [vars(problem) for problem in problems], **nothing}
+        typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
+    else:
+        for problem in problems:
+            typer.echo(str(problem))
+    raise typer.Exit(PROBLEMS if problems else 0)
+
+
 def _say_what_is_used(checked: "Checked") -> None:
-    typer.echo(f"used: {', '.join(checked.used) or 'none'}")
+    typer.echo(f"used: {_first(checked.used)}")
+    by_reason: dict[str, list[str]] = {}
     for name, why in checked.not_used:
-        typer.echo(f"not used: {name}: {why}")
+        by_reason.setdefault(why, []).append(name)
+    for why, names in by_reason.items():
+        typer.echo(f"not used: {_first(names)}: {why}")
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
+    return (", ".join(map(quotable, names[:_NAMED])) or "none") + more
 
 
 @data_app.command()
@@ -205,6 +242,7 @@ def _written(
     schema: "TableProposal",
     output: Path,
     usual: str = "schema.toml",
+    *,
     remarks: Mapping[str, Sequence[str]] = {},
 ) -> Path:
     """Write a schema under a name that is free, and return its path."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app.training import dice, losses, survival
+from client_app.training import dice, layout, losses, survival
 from client_app.training.batch_norm import rows_needed
 from client_app.training.losses import LOSSES
 from client_app.training.mixing import Companion
@@ -47,16 +47,31 @@ class TensorRows:
         return len(self.labels)
 
     @classmethod
+    def for_network(
+        cls,
+        network: nn.Module,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None = None,
+    ) -> "TensorRows":
+        """Return NumPy rows as tensors where a network is, laid out as its filters are."""
+        device = next(network.parameters()).device
+        last = layout.is_channels_last(network)
+        return cls.on(device, inputs, labels, weights, channels_last=last)
+
+    @classmethod
     def on(
         cls,
         device: torch.device,
         inputs: np.ndarray,
         labels: np.ndarray,
         weights: np.ndarray | None = None,
+        *,
+        channels_last: bool = True,
     ) -> "TensorRows":
-        """Return NumPy rows as tensors on a device, images channels last."""
+        """Return NumPy rows as tensors on a device, images channels last unless that is False."""
         rows = torch.from_numpy(inputs).to(device)
-        if rows.dim() == 4:
+        if rows.dim() == 4 and channels_last:
             rows = rows.contiguous(memory_format=torch.channels_last)
         counting = None if weights is None else torch.from_numpy(weights).float().to(device)
         return cls(rows, torch.from_numpy(labels).to(device), counting)
@@ -199,8 +214,7 @@ def evaluate_parts(network: nn.Module, rows: TensorRows, sizes: Sequence[int]) -
 
 def outputs(network: nn.Module, inputs: np.ndarray) -> np.ndarray:
     """Return what a network makes of rows, (n, classes), in evaluation mode."""
-    device = next(network.parameters()).device
-    rows = TensorRows.on(device, inputs, np.zeros(len(inputs), np.int64))
+    rows = TensorRows.for_network(network, inputs, np.zeros(len(inputs), np.int64))
     network.eval()
     with torch.inference_mode():
         made = [network(part) for part in torch.split(rows.inputs, rows_at_once(rows))]

@@ -25,6 +25,7 @@ from common.foreign.code import contained
 from common.plugins import Table
 from common.tables import guesses
 from common.tables.classes import in_order
+from common.tables.guesses import Guess
 from common.tables.reading import TABLE_SUFFIXES, is_table, site_of
 from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
 
@@ -228,10 +229,10 @@ def load_site_file(
 
 def class_names(
     path: Path, label_column: str = "label", group_column: str = "", split_column: str = ""
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, ...], tuple[Guess, ...]]:
     """Return the sorted classes that occur in a .csv, an .npz or a folder of images.
 
-    The group column of a table may hold words.
+    Second comes what was guessed of a table. Its group column may hold words.
 
     Raises:
         ConfigError: no such thing.
@@ -239,7 +240,7 @@ def class_names(
     """
     own = Path(locate(str(path)))
     read = read_own(own, label_column, "", group_column, split_column=split_column)
-    return read.class_names
+    return read.class_names, read.guesses
 
 
 def _read_site(
@@ -275,20 +276,23 @@ def _require_classes(rows: Rows, path: str) -> None:
 
 
 def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
-    """Return a table's rows with the positive one of two classes second.
+    """Return rows of an own file with the positive one of two classes second, as words tell it.
 
     Raises:
-        DataError: nothing tells which it is.
+        DataError: nothing tells it of a table; classes of images and arrays stay as they are.
     """
-    if not is_table(path) or len(rows.class_names) != 2 or rows.measure is not None:
+    if len(rows.class_names) != 2 or rows.measure is not None:
         return rows
     ordered = in_order(rows.class_names)
+    if ordered is None and not is_table(path):
+        return rows
     if ordered is None:
         first, second = rows.class_names
         raise DataError(
             f"{path}: column {label_column!r} holds {first!r} and {second!r}: which is positive? "
-            "A schema says it, and a site without one by classes, the positive one second; "
-            "coterie data check FILE proposes a schema"
+            "Say it in a schema, which coterie data check FILE proposes, or at a real site in "
+            f'site.toml, the positive one second: classes = "{first},{second}" or '
+            f'"{second},{first}"'
         )
     label = TableColumn(name=label_column, kind="label", categories=ordered)
     guessed = (*rows.guesses, *guesses.of_classes(str(path), label))

@@ -90,12 +90,13 @@ def one_shape(
     for image, name in zip(images, names, strict=True):
         if image.shape != images[0].shape:
             raise DataError(
-                f"{name} is {_extent(image)}, {names[0]} is {_extent(images[0])}; "
+                f"{name} is {extent(image)}, {names[0]} is {extent(images[0])}; "
                 "bring all images to one size and colour mode"
             )
     return images
 
 
-def _extent(image: NDArray[np.uint8]) -> str:
+def extent(image: NDArray[np.uint8]) -> str:
+    """Return how large an image is and of which colours, as ``16x9 grey``."""
     channels, height, width = image.shape
     return f"{width}x{height} {'grey' if channels == 1 else 'RGB'}"

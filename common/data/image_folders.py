@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from common.data.files import one_shape, read_image
+from common.data.files import extent, one_shape, read_image
 from common.data.rows import Rows
 from common.errors import DataError, quotable
+from common.tables.problems import Problem
 
-__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "read_image_folder"]
+__all__ = ["IMAGE_SUFFIXES", "ImageFolder", "image_problems", "read_image_folder"]
 
 log = logging.getLogger("coterie")
 
@@ -98,6 +99,32 @@ def read_image_folder(path: Path) -> Rows:
     y = np.array([label for _, label, _ in folder.images], np.int64)
     test = np.array([is_test for _, _, is_test in folder.images]) if folder.has_split else None
     return Rows(x, y, folder.classes, test=test)
+
+
+def image_problems(path: Path) -> list[Problem]:
+    """Return what keeps a folder of images from being read as it is, and what is passed over."""
+    try:
+        folder = ImageFolder.of(path)
+    except DataError as error:
+        return [Problem(str(path), None, "image", str(error))]
+    said = [left_out] if (left_out := folder.left_out()) else []
+    refused: list[str] = []
+    by_extent: dict[str, list[str]] = {}
+    for file, _, _ in folder.images:
+        name = str(file.relative_to(path))
+        try:
+            by_extent.setdefault(extent(read_image(file, name)), []).append(name)
+        except DataError as error:
+            refused.append(str(error))
+    if refused:
+        more = f"; and {len(refused) - 1} more like it" if len(refused) > 1 else ""
+        said.append(f"{refused[0]}{more}")
+    usual = max(by_extent, key=lambda each: len(by_extent[each]), default="")
+    for each, names in by_extent.items():
+        if each != usual:
+            many = f"{_counted(names)} {'is' if len(names) == 1 else 'are'} {each}"
+            said.append(f"{many}, and most are {usual}; bring all to one size and colour mode")
+    return [Problem(str(path), None, "image", says) for says in said]
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Own data of a user, an ``.npz`` read into `Rows`; new rows of any kind."""
+"""Own data of a user, an ``.npz`` or images, read into `Rows`; new rows of any kind."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,12 +7,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.files import read_arrays
+from common.data.image_folders import read_image_folder
 from common.data.own_tables import read_columns
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError
 from common.tables.decimals import Decimal
 from common.tables.measure import measure_of
 from common.tables.reading import TABLE_SUFFIXES, is_table
+
+__all__ = [
+    "npz_has_quantities",
+    "numbered_values",
+    "read_image_folder",
+    "read_new_rows",
+    "read_npz",
+]
 
 
 def read_npz(path: Path, task: str = "classification") -> Rows:

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from common.data.image_folders import read_image_folder
-from common.data.own_data import npz_has_quantities, read_npz
+from common.data.own_data import npz_has_quantities, read_image_folder, read_npz
 from common.data.own_tables import read_table, table_has_quantities
 from common.data.rows import Rows
 from common.data.saved_datasets import is_saved_dataset, read_saved_dataset

@@ -16,7 +16,7 @@ from common.tables.decoding import TEST_WORDS, TRAIN_WORDS
 from common.tables.guesses import Guess
 from common.tables.measure import measure_of
 from common.tables.profiles import profile
-from common.tables.proposing import feature_of, is_continuous
+from common.tables.proposing import feature_of, is_continuous, is_weight
 from common.tables.reading import RawTable, line_of, of_frame, read_raw
 from common.tables.table_schema import MOST_CLASSES, sorted_values
 
@@ -67,9 +67,13 @@ def read_table(
         class_names, y = measure.class_names, measure.classes(quantities)
     else:
         quantities, measure = None, None
-        same = profile(label_column, raw.column(special[0])).same
+        label = profile(special[0], raw.column(special[0]))
+        same = label.same
         class_names, y = _values(raw, label_column, same)
         _check_classes(raw, label_column, class_names)
+        guessed += [
+            Guess(str(path), label.name, kind, says) for kind, says in guesses.in_label(label)
+        ]
         if same:
             guessed.append(guesses.of_same(str(path), special[0], same))
     x, decimal = _numbers(raw, features)
@@ -119,6 +123,9 @@ def _features(
             guessed.append(Guess(file, name, "id", f"{why}; left out"))
             continue
         features.append(name)
+        if is_weight(found):
+            says = "a feature here, though it is named as a weight of rows; a schema makes it one"
+            guessed.append(Guess(file, name, "weight", says))
         said = (
             *guesses.in_profile(found),
             *guesses.in_column(found),

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from common.errors import of_each
 from common.tables import guesses
+from common.tables.classes import is_asked
 from common.tables.decimals import FileMarks
 from common.tables.decoding import problems_against
 from common.tables.duplicates import alike_by_chance, duplicate_rows
@@ -49,8 +50,13 @@ class Checked:
         return [*self.left_out] + [
             (column.name, column.drop or _NO_FEATURES[column.kind])
             for column in self.proposal.columns
-            if column.drop or column.kind in _NO_FEATURES
+            if (column.drop and not is_asked(column.drop)) or column.kind in _NO_FEATURES
         ]
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a problem asks what only a person can decide, without which nothing is read."""
+        return any(is_asked(column.drop) for column in self.proposal.columns)
 
     def lines(self) -> list[str]:
         """Return problems, then guesses, a line each; what is both is said once."""

@@ -19,6 +19,7 @@ __all__ = [
     "Guess",
     "in_column",
     "in_form",
+    "in_label",
     "in_profile",
     "of_classes",
     "of_file",
@@ -33,6 +34,8 @@ GUESS_KINDS = (
     *("separator", "encoding", "decimal", "date-order", "thousands", "sentinel"),
 )
 """What a guess can be about."""
+
+_MOST_CODES = 10  # classes that are numbers, as of digits; more may be quantities
 
 Said = Iterator[tuple[str, str]]
 
@@ -73,6 +76,8 @@ def of_file(
             said.append(("weight", "it says by its name how much a row counts; no feature"))
         if column.kind == "number" and not column.drop:
             said += in_column(profile)
+        if column.kind == "label":
+            said += in_label(profile)
         guesses += [Guess(file, profile.name, kind, says) for kind, says in said]
     places = {name: place for place, name in enumerate(raw.names)}
     return sorted(guesses, key=lambda guess: places.get(guess.column or "", -1))
@@ -123,6 +128,16 @@ def read_as_numbers(profile: ColumnProfile) -> Said:
             f"{held} in {sum(profile.sentinels.values())} of {profile.rows} rows, all others are "
             f"{profile.low:g} to {profile.high:g}; read as a number. If nothing is known there, "
             "say so, in a schema under missing",
+        )
+
+
+def in_label(profile: ColumnProfile) -> Said:
+    """Yield that numbers are taken for classes, where they are more than codes usually are."""
+    if profile.is_numeric and len(profile.values) > _MOST_CODES:
+        yield (
+            "label",
+            f"{len(profile.values)} whole numbers are taken for classes; if they are quantities: "
+            'task = "regression", and in a schema limits in the place of categories',
         )
 
 

@@ -4,6 +4,7 @@ Cases are persons, or what befalls a person: a stay, a sample. Words are found i
 ``patient_id`` and ``patientunitstayid`` alike.
 """
 
+import functools
 import re
 import unicodedata
 from enum import IntEnum
@@ -54,9 +55,11 @@ _ID_OF_CASE = re.compile(
 _WORDS = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[^\W\d_A-Z]+|[A-Z]+|\d+")
 _LAST_IS_ID = frozenset({*_ID.split("|"), "mrn"})
 _LAST_PERHAPS = frozenset({*_COUNTED.split("|"), "index", "case", "rownames", "sno"} - {"code"})
+_LONGEST = 100  # letters; a longer name is a sentence, and may be made to be matched for hours
 _INDEX = re.compile(r"unnamed: ?\d+(?:\.\d+)*|level_0|__index_level_\d+__|\.\.\.\d+|")
 
 
+@functools.lru_cache(maxsize=1024)
 def named(name: str) -> Named:
     """Return what a column's name says of its being an id.
 
@@ -66,7 +69,7 @@ def named(name: str) -> Named:
     ['CASE', 'LIKE_AN_ID', 'NOT', 'NOT', 'PERHAPS', 'NOT']
     """
     words = [word.lower() for word in _WORDS.findall(unicodedata.normalize("NFC", name))]
-    if not words:
+    if not words or len(name) > _LONGEST:
         return Named.NOT
     together = "".join(words)
     if together in _KNOWN_PERSONS:

@@ -18,7 +18,12 @@ from common.tables.dates import in_words
 from common.tables.profiles import ColumnProfile
 from common.tables.proposing import is_continuous, usual_columns
 from common.tables.reading import STORED_INDEX, RawTable, site_of
-from common.tables.table_schema import MOST_CLASSES, TableColumn, sorted_values
+from common.tables.table_schema import (
+    MOST_CLASSES,
+    TableColumn,
+    TableProposal,
+    sorted_values,
+)
 
 __all__ = [
     "KINDS",
@@ -27,6 +32,7 @@ __all__ = [
     "in_file",
     "of_classes",
     "of_duplicates",
+    "of_questions",
     "other_units",
     "which_mark",
     "which_order",
@@ -36,12 +42,13 @@ KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
-    *("positive-class", "label-coding"),
+    *("image", "positive-class", "label-coding"),
     *("thousands", "date-order", "unit", "sentinel", "duplicate-row"),
 )
 """What a problem can be."""
 
 _RARE_SHARE = 0.1  # of the rows: a class below it needs metrics other than accuracy
+_RARE_OF_MANY = 0.5  # of an equal share: ten classes of a tenth each are not rare
 _QUOTED = 5
 _MORE_THAN_CHANCE = 10.0
 _LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
@@ -231,7 +238,7 @@ def _of_label(profile: ColumnProfile) -> Said:
         yield "one-class", f"all rows are {quotable(next(iter(profile.values)))!r}"
         return
     counts = np.array(list(profile.values.values()))
-    if counts.min() < _RARE_SHARE * counts.sum():
+    if counts.min() < min(_RARE_SHARE, _RARE_OF_MANY / len(counts)) * counts.sum():
         rare = min(profile.values, key=lambda value: profile.values[value])
         share = counts.min() / counts.sum()
         yield "imbalance", f"{quotable(rare)!r} is {share:.1%} of the rows: accuracy says little"
@@ -256,7 +263,8 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
     elif column.kind == "date":
         return
     elif profile.is_constant:
-        yield "constant", "all rows have one value; left out unless other sites differ"
+        says = f"one value in all {profile.known} rows that have any"
+        yield "constant", f"{says}; left out unless another file has several"
     elif profile.is_index:
         yield "id", f"{column.drop}; left out"
     elif column.kind in ("id", "group"):
@@ -392,6 +400,19 @@ def of_classes(label: TableColumn, codings: Mapping[str, tuple[str, ...]]) -> li
         for file, coding in alike.items()
         if coding != usual
     ]
+
+
+def of_questions(source: str, proposal: TableProposal) -> list[Problem]:
+    """Return what a schema still asks, so that nothing can be read by it."""
+    return [
+        Problem(source, column.name, _kind_of_question(column), column.drop.removeprefix(ASKED))
+        for column in proposal.columns
+        if is_asked(column.drop)
+    ]
+
+
+def _kind_of_question(label: TableColumn) -> str:
+    return "positive-class" if len(label.categories) == 2 else "label-coding"
 
 
 def _coded_otherwise(coding: tuple[str, ...], usual: tuple[str, ...]) -> str:

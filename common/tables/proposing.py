@@ -36,6 +36,7 @@ __all__ = [
     "could_be_label",
     "feature_of",
     "guess_label",
+    "is_weight",
     "joined",
     "label_names",
     "proposed",
@@ -55,7 +56,7 @@ _MOST_SLIPS = 5  # different cells of a column of numbers that are none
 _NO_VALUE = "no row has a value"
 _OF_ROWS = "it numbers the rows"
 _OF_CASES = "it tells single rows apart"
-_ONE_VALUE = "all rows have one value"
+_ONE_VALUE = "it has one value"
 NO_DAYS = "written as dates, and none is a day of the calendar"
 _ROWS_PER_CATEGORY = 3  # fewer, and the values tell rows apart
 
@@ -116,7 +117,7 @@ def proposed(
         else _label(found)
         if found.name == label
         else _known_as("weight", found)
-        if (found.name == weight if weight else not time and _is_weight(found))
+        if (found.name == weight if weight else not time and is_weight(found))
         else feature_of(found)
         for found in columns
     ]
@@ -149,7 +150,7 @@ def _label(found: ColumnProfile) -> TableColumn:
     )
 
 
-def _is_weight(found: ColumnProfile) -> bool:
+def is_weight(found: ColumnProfile) -> bool:
     """Return whether a column's name says that it weighs rows, and its numbers can."""
     named = _WEIGHT_NAME.fullmatch(found.name.strip().lower()) is not None
     return named and found.is_numeric and found.low >= 0 and not found.is_constant
@@ -288,6 +289,8 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
     units = dict.fromkeys(column.unit for column in used if column.unit)
     if without:
         drop = f"not in {without} of {files} files"
+    elif len({c.categories for c in at}) > 1 and all(c.drop == _ONE_VALUE for c in at):
+        drop = "each file has one value, which tells files apart"
     elif len(units) > 1:
         drop = f"units differ: {', '.join(units)}"
     elif kind is None:

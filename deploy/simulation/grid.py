@@ -4,10 +4,9 @@ The same ServerApp, Strategy and ClientApp run here as under Flower's own runtim
 polling, no queue between processes of different owners and no protobuf: a message is answered here
 or by one of a few worker processes (:mod:`deploy.simulation.pool`).
 
-Flower's private names that this needs stand in this file and :mod:`deploy.simulation.answering`
-only, and ``tests/deploy/simulation/test_grid.py`` says which one broke: ``TaskIdentity``,
-``Run.create_empty``, ``metadata.__dict__["_message_id"]``, and ``Message(metadata=...,
-content=...)``.
+Of Flower's private names (:mod:`common.flower_private`) two more are used here and in
+:mod:`deploy.simulation.answering`, and ``tests/deploy/simulation/test_grid.py`` says which one
+broke: ``metadata.__dict__["_message_id"]``, and ``Message(metadata=..., content=...)``.
 """
 
 import itertools
@@ -23,7 +22,6 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
 from joblib import cpu_count
 
 from client_app.simulated_sites import owners_config, simulated_federation, with_task
@@ -34,6 +32,7 @@ from common import logs
 from common.config import Scalar, Settings
 from common.data.in_memory import Dataset
 from common.data.preprocessing import Preprocessing
+from common.flower_private import Run
 from deploy.simulation import answering
 from deploy.simulation.pool import Pool, Task, Worker
 from server_app import app as server

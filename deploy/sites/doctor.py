@@ -29,9 +29,8 @@ from common.errors import CoterieError
 from common.messages import GIVEN_OUT
 from common.tables.checking import check_against
 from common.tables.table_schema import TableSchema
-from deploy.approval.approved import INSTALLED, Approved
-from deploy.approval.bundle import installed
 from deploy.sites import certificates, flower, provision
+from deploy.sites.bundles import INSTALLED, Approved, installed
 from deploy.sites.certificates import load_certificate
 from deploy.sites.serve import Server
 from deploy.sites.site import SiteFile
@@ -248,7 +247,8 @@ def of_site(site: SiteFile) -> Findings:
 
 def _releases(site: SiteFile) -> Findings:
     for name in site.released:
-        yield _ok(f"releases {name}", GIVEN_OUT[name])
+        package, _, _ = name.rpartition(":")
+        yield _ok(f"releases {name}", GIVEN_OUT.get(name) or f"what {package} gives out so named")
     kept = [name for name in GIVEN_OUT if name not in site.released]
     yield _ok("does not release", ", ".join(kept) or "nothing")
 
@@ -296,7 +296,8 @@ def _data(site: SiteFile) -> Findings:
     yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
     for guess in data.guesses:
-        yield _ok(f"guessed: {guess.kind}", f"{guess.column}: {guess.says}")
+        about = "" if guess.column is None else f"{guess.column}: "
+        yield _ok(f"guessed: {guess.kind}", f"{about}{guess.says}")
     if not site.classes and not site.table_schema and not is_named_part(site.dataset):
         remedy = "set classes to what all sites agreed on, in one order"
         yield _warn("classes", "are those that occur in this site's file", remedy)

@@ -126,6 +126,22 @@ def test_a_number_that_repeats_is_no_id_by_its_name(tmp_path):
     assert load_dataset(str(tmp_path / "own.csv"), seed=0).columns == tuple(record["used"])
 
 
+def test_the_check_ends_with_what_is_used_and_what_is_not_and_why(tmp_path):
+    frame = table(sample_weight=np.arange(90) % 7 + 1.5, ward="A", unit="B", free=range(0, 180, 2))
+    frame["free"] = [f"{n} {n} words" for n in frame["free"]]
+    written(tmp_path, "own.csv", frame)
+    said = coterie("data", "check", "own.csv", cwd=tmp_path).stdout.splitlines()
+    assert said[-4:-1] == [
+        "used: age, crp",
+        "not used: ward, unit: it has one value",
+        "not used: free: free text",
+    ]
+    assert any("sample_weight: guessed: weight: " in line for line in said)
+    frame.drop(columns=["ward", "unit", "free"]).to_csv(tmp_path / "numbers.csv", index=False)
+    guesses = load_dataset(str(tmp_path / "numbers.csv"), seed=0).guesses
+    assert ("sample_weight", "weight") in {(guess.column, guess.kind) for guess in guesses}
+
+
 def test_whole_numbers_that_all_differ_get_a_line(tmp_path):
     written(tmp_path, "own.csv", table(platelets=np.random.default_rng(1).permutation(900)[:90]))
     code, record, _ = check(tmp_path, "own.csv")
@@ -230,6 +246,8 @@ def test_an_unknown_positive_class_is_asked_for_and_nothing_is_read(tmp_path, va
         load_site_file(path, name="ward", site="north")
     told = load_site_file(path, name="ward", site="north", classes=(second, first))
     assert told.class_names == (second, first)
+    done = coterie("data", "check", "own.csv", "--against", "schema.toml", cwd=tmp_path)
+    assert (done.returncode, "positive-class" in done.stdout) == (3, True)
     # the answer: the line that is asked for
     text = Path(record["schema"]).read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("drop")]
@@ -339,6 +357,7 @@ def test_files_that_code_a_label_differently_are_refused_with_a_proposal(case):
         ([("0", "1", "2"), ("1", "2", "3")], "label-coding"),
         ([("no", "yes"), ("nein", "ja")], None),  # known words
         ([("no", "yes"), ("0", "1")], None),
+        ([("no", "yes"), ("No", "YES")], None),
         ([("no", "yes"), ("1", "2")], "label-coding"),
         ([("female", "male"), ("F", "M")], "label-coding"),  # never by initials alone
         ([("alive", "dead"), ("survived", "died")], "label-coding"),

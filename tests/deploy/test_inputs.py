@@ -16,6 +16,7 @@ from common.config import read_toml
 from deploy.cli import _files_first
 from deploy.compare.grid import read_grid
 from deploy.sites import provision
+from deploy.sites.bundles import Approved
 from deploy.sites.site import SiteFile
 from deploy.sites.site_keys import PublicKeys, init
 from server_app.report.words import data_set
@@ -72,6 +73,8 @@ def test_files_of_real_sites_may_begin_with_a_byte_order_mark(tmp_path, encoding
         text.replace('data-path = ""', 'data-path = "n.csv"\ndataset = "north"'), encoding
     )
     assert SiteFile.read(site).site == "north"
+    Approved(("a" * 64,)).write(site)
+    assert (SiteFile.read(site).site, SiteFile.read(site).approved) == ("north", "a" * 64)
 
 
 # Places that cannot be written -----------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Image folders: what is read of a user's own, how it is turned, and what each mistake is told."""
 
 import io
+import json
 import logging
 import unicodedata
 import zlib
@@ -233,3 +234,31 @@ def test_a_run_says_which_files_it_passes_over_and_refuses_a_class_of_none(tmp_p
     done = coterie(*words, "dataset=other", cwd=tmp_path)
     assert done.returncode == 2
     assert "other/sick: the class has no .png, .jpg, .jpeg but 1 other (12.tif)" in done.stderr
+
+
+def test_a_check_says_all_that_is_wrong_with_a_folder_of_images(tmp_path):
+    for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png"):
+        write_image(tmp_path / "scans" / name, 1, mode="L")
+    clean = coterie("data", "check", "scans", cwd=tmp_path)
+    assert (clean.returncode, clean.stdout, clean.stderr) == (0, "", "")
+    write_image(tmp_path / "scans" / "a" / "2.png", 1, (9, 3), "L")
+    write_image(tmp_path / "scans" / "b" / "2.png", 0, mode="P")
+    (tmp_path / "scans" / "b" / "3.png").write_bytes(b"no image")
+    write_image(tmp_path / "scans" / "b" / "4.tif", 0)
+    done = coterie("data", "check", "scans", "--json", cwd=tmp_path)
+    record = json.loads(done.stdout)
+    assert (done.returncode, record["schema"], list(tmp_path.glob("*.toml"))) == (3, None, [])
+    assert {(p["file"], p["column"], p["kind"]) for p in record["problems"]} == {
+        ("scans", None, "image")
+    }
+    assert [problem["says"].partition(": ")[0] for problem in record["problems"]] == [
+        "1 other (b/4.tif) passed over",
+        "b/2.png has colour mode P; save it as 8-bit grey or RGB; and 1 more like it",
+        "1 other (a/2.png) is 9x3 grey, and most are 4x3 grey; bring all to one size and colour "
+        "mode",
+    ]
+    (tmp_path / "scans" / "c").mkdir()
+    done = coterie("data", "check", "scans", cwd=tmp_path)
+    assert (done.returncode, done.stdout.count("scans: image: scans/c: the class has no")) == (3, 1)
+    (tmp_path / "table.csv").write_text("a,label\n1,x\n")
+    assert coterie("data", "check", "scans", "table.csv", cwd=tmp_path).returncode == 2

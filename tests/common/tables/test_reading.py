@@ -123,32 +123,6 @@ def test_quoted_cells_come_back_composed_and_without_spaces(tmp_path_factory, ro
     ]
 
 
-def test_texts_of_one_look_are_one_in_csv_and_parquet(tmp_path):
-    names = ["ma\u0308nnlich\xa0", "age"]
-    rows = [("ma\u0308nnlich", "61\xa0"), ("\ufeffmännlich\u200b", "\u200334"), ("a\t", "7")]
-    frame = pd.DataFrame(rows, columns=names)
-    frame.to_csv(tmp_path / "own.csv", index=False)
-    frame.to_parquet(tmp_path / "own.parquet", index=False)
-    for name in ("own.csv", "own.parquet"):
-        raw = read_raw(tmp_path / name)
-        assert raw.names == ("männlich", "age")
-        assert cells(raw) == [("männlich", "61"), ("männlich", "34"), ("a", "7")]
-    assert of_frame(frame).names == ("männlich", "age")
-
-
-def test_columns_without_a_name_and_stored_indexes_are_no_columns(tmp_path):
-    frame = pd.DataFrame({"age": [61, 34], "crp": [1.5, 2.5]}, index=[7, 9])
-    frame.to_csv(tmp_path / "own.csv")
-    frame.to_parquet(tmp_path / "own.parquet")
-    for name, called in (("own.csv", "column 1"), ("own.parquet", "__index_level_0__")):
-        raw = read_raw(tmp_path / name)
-        assert raw.names == tuple(pd.read_parquet(tmp_path / "own.parquet").columns)
-        assert [left for left, _ in raw.left_out] == [called]
-    (tmp_path / "ragged.csv").write_text(",age\n1,2\n1,2,3\n4,5\n")
-    raw = read_raw(tmp_path / "ragged.csv")
-    assert (raw.width, raw.ragged, cells(raw)) == (2, ((3, 3),), [("2",), ("5",)])
-
-
 @pytest.mark.parametrize("name", ["UPPER.CSV.GZ", "upper.Csv.gz", "north.TSV.GZ", "north.tsv.Gz"])
 def test_a_packed_table_is_told_by_its_name_in_whatever_letters(tmp_path, name):
     mark = "\t" if "tsv" in name.lower() else ","
@@ -173,3 +147,29 @@ def test_a_row_too_long_in_an_office_programs_encoding_is_counted(tmp_path):
     raw = read_raw(path)
     assert (raw.encoding, raw.ragged) == ("cp1252", ((3, 3),))
     assert raw.column("name").to_pylist() == ["Müller", "Öz"]
+
+
+def test_texts_of_one_look_are_one_in_csv_and_parquet(tmp_path):
+    names = ["ma\u0308nnlich\xa0", "age"]
+    rows = [("ma\u0308nnlich", "61\xa0"), ("\ufeffmännlich\u200b", "\u200334"), ("a\t", "7")]
+    frame = pd.DataFrame(rows, columns=names)
+    frame.to_csv(tmp_path / "own.csv", index=False)
+    frame.to_parquet(tmp_path / "own.parquet", index=False)
+    for name in ("own.csv", "own.parquet"):
+        raw = read_raw(tmp_path / name)
+        assert raw.names == ("männlich", "age")
+        assert cells(raw) == [("männlich", "61"), ("männlich", "34"), ("a", "7")]
+    assert of_frame(frame).names == ("männlich", "age")
+
+
+def test_columns_without_a_name_and_stored_indexes_are_no_columns(tmp_path):
+    frame = pd.DataFrame({"age": [61, 34], "crp": [1.5, 2.5]}, index=[7, 9])
+    frame.to_csv(tmp_path / "own.csv")
+    frame.to_parquet(tmp_path / "own.parquet")
+    for name, called in (("own.csv", "column 1"), ("own.parquet", "__index_level_0__")):
+        raw = read_raw(tmp_path / name)
+        assert raw.names == tuple(pd.read_parquet(tmp_path / "own.parquet").columns)
+        assert [left for left, _ in raw.left_out] == [called]
+    (tmp_path / "ragged.csv").write_text(",age\n1,2\n1,2,3\n4,5\n")
+    raw = read_raw(tmp_path / "ragged.csv")
+    assert (raw.width, raw.ragged, cells(raw)) == (2, ((3, 3),), [("2",), ("5",)])
