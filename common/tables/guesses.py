@@ -26,6 +26,7 @@ __all__ = [
     "of_label",
     "of_same",
     "of_spellings",
+    "read_as_numbers",
     "remarks",
 ]
 
