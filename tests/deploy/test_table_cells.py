@@ -135,6 +135,22 @@ def test_years_of_two_digits_are_read_where_that_is_said(case):
     assert (north.min(), north.max()) == (9549, 12478)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_whole_numbers_that_are_days_are_said_and_read_so_where_it_is_said(tmp_path, ending):
+    moments = pd.Series(pd.date_range("2019-12-01", periods=60))
+    frame = pd.DataFrame(
+        {"on": moments.dt.strftime("%Y%m%d").astype(int), "label": ["no", "yes"] * 30}
+    )
+    path = tmp_path / f"own.{ending}"
+    frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+    done = coterie("data", "check", path.name, "--json", cwd=tmp_path)
+    assert ("on", "date") in {(p["column"], p["kind"]) for p in json.loads(done.stdout)["problems"]}
+    schema = TableSchema.read(tmp_path / "schema.toml")
+    said = schema.replace(columns=with_column(schema, "on", kind="date", date=("%Y%m%d",)))
+    found = decoded(read_raw(path), said).features[:, 0]
+    np.testing.assert_array_equal(found, (moments - pd.Timestamp(0)).dt.days)
+
+
 @pytest.mark.parametrize(
     ("name", "file", "dialect"),
     [
