@@ -302,6 +302,7 @@ class Stack:
             stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP_STEPS):
+                    self._at.zero_()  # there may be room for one step alone
                     self._take_step()
             torch.cuda.current_stream(self._device).wait_stream(stream)
             torch.cuda.synchronize(self._device)
