@@ -24,6 +24,7 @@ COPY client_app ./client_app
 COPY server_app ./server_app
 COPY deploy ./deploy
 COPY coterie ./coterie
+COPY flower_app ./flower_app
 COPY docs/three-sites ./docs/three-sites
 RUN pip install --no-deps -e . && python -m compileall -q common client_app server_app deploy coterie
 

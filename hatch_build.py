@@ -1,14 +1,13 @@
 """Build hook: the wheel holds one top-level package, and the app that Flower ships to the sites.
 
 The packages of the checkout come to lie below ``coterie``, and import each other there. What Flower
-ships comes along as it is, in ``coterie/flower-app``: ``fab-include`` in ``pyproject.toml`` names
-it. An editable installation uses the checkout and needs none of this.
+ships, two small files and ``pyproject.toml``, comes along as it is, in ``coterie/flower-app``. An
+editable installation uses the checkout and needs none of this.
 """
 
 import ast
 import re
 import tempfile
-import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 TOP = "coterie"
 APP = f"{TOP}/flower-app"
-PRESETS = "deploy/papers/presets"  # read by coterie reproduce, and no business of a site
+SHIPPED = ("flower_app/client.py", "flower_app/server.py", "pyproject.toml")
 BELOW = ("common", "client_app", "server_app", "deploy")
 
 
@@ -30,16 +29,16 @@ class OnePackage(BuildHookInterface[Any]):
         root = Path(self.root)
         self._changed = tempfile.TemporaryDirectory()
         placed = {root / TOP / "py.typed": f"{TOP}/py.typed"}
-        for path in shipped(root):
-            placed[root / path] = f"{APP}/{path.as_posix()}"
-            changed = Path(self._changed.name, path)
-            changed.parent.mkdir(parents=True, exist_ok=True)
-            changed.write_bytes(below_top((root / path).read_bytes()))
+        for path in packaged(root):
             below = path if path.parts[0] == TOP else Path(TOP, path)
-            placed[changed] = below.as_posix()
-        for path in sorted((root / PRESETS).glob("*.toml")):
-            placed[path] = f"{TOP}/{PRESETS}/{path.name}"
-        placed[root / "pyproject.toml"] = f"{APP}/pyproject.toml"
+            source = root / path
+            if path.suffix == ".py":
+                source = Path(self._changed.name, path)
+                source.parent.mkdir(parents=True, exist_ok=True)
+                source.write_bytes(below_top((root / path).read_bytes()))
+            placed[source] = below.as_posix()
+        for file in SHIPPED:
+            placed[root / file] = f"{APP}/{file}"
         build_data["force_include"] |= {str(path): place for path, place in placed.items()}
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
@@ -48,12 +47,14 @@ class OnePackage(BuildHookInterface[Any]):
             self._changed.cleanup()
 
 
-def shipped(root: Path) -> list[Path]:
-    """Return the Python files that Flower ships, from the root."""
-    project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
-    patterns = project["tool"]["flwr"]["app"]["fab-include"]
-    found = {path for pattern in patterns for path in root.glob(pattern.removeprefix("/"))}
-    return sorted(path.relative_to(root) for path in found)
+def packaged(root: Path) -> list[Path]:
+    """Return the files of all packages, modules and what they read, from the root."""
+    return sorted(
+        path.relative_to(root)
+        for package in (TOP, *BELOW)
+        for path in (root / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    )
 
 
 def below_top(source: bytes) -> bytes:

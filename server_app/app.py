@@ -9,8 +9,10 @@ from flwr.app import ConfigRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
 from common import config, logs, messages, plugins
+from common.code_identity import code_of_run
 from common.config import Settings
 from common.errors import CoterieError, StorageError
+from common.flower_private import untried
 from common.messages import Introduction
 from common.sharing import first_shared
 from server_app import methods
@@ -60,6 +62,8 @@ def _record(
     disclosures = DisclosureFile(folder, real=clients is None)
     metered = MeteredGrid(grid, meter, disclosures)
     courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
+    if line := untried():
+        log.warning("%s", line)
     try:
         log.info("writing to %s", folder.path, extra=told)
         with folder.at_work(), meter:
@@ -124,15 +128,21 @@ def _run(
             log.info("the run came to no checkpoint: it begins anew")
         folder.forget_after(done)
     folder.set_status("running", done=done, rounds=settings.num_server_rounds)
+    code = code_of_run(settings)
     if state:
         sites = [Introduction(**site) for site in state["sites"]]
-        roster = reintroduce(grid, sites, timeout=timeout)
+        roster = reintroduce(grid, sites, timeout=timeout, code=code)
     else:
         # A site that does not have the run's foreign code, or does not allow it, is not left out.
         foreign = bool(plugins.foreign_pieces(settings.to_dict()))
-        roster = introduce(grid, expected=settings.num_clients, timeout=timeout, everybody=foreign)
+        roster = introduce(
+            grid, expected=settings.num_clients, timeout=timeout, everybody=foreign, code=code
+        )
     folder.write_sites(roster.sites)
-    folder.write_preprocessing(grid.preprocessing(), roster.sites[0])
+    made = grid.preprocessing()
+    folder.write_preprocessing(made, roster.sites[0])
+    if made is not None and made.positive_class:
+        log.info("positive class: %s", made.positive_class)
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
     strategy = _strategy(method, settings, roster, folder)

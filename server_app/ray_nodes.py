@@ -1,8 +1,8 @@
-"""Nodes of a Ray cluster that Flower's own simulation plays on: whether each has the sites' app.
+"""Nodes of a Ray cluster that Flower's own simulation plays on: whether each has this Coterie.
 
-Flower attaches to the cluster of RAY_ADDRESS, or else to the one last started on this machine,
-and sends no code: a node that cannot import the app answers every message with an error, and a run
-would go on with the sites that happen to be played elsewhere.
+Flower attaches to the cluster of RAY_ADDRESS, or else to the one last started on this machine. The
+bundle of a run holds no code: a node where Coterie is not installed answers every message with an
+error, and a run would go on with the sites that happen to be played elsewhere.
 """
 
 import sys
@@ -67,9 +67,9 @@ def refuse_nodes_without_app() -> None:
         reason = error or ("its code differs from this run's" if digest != own[0] else "")
         if reason:
             raise ConfigError(
-                f"Ray's node {node['NodeManagerAddress']}: {reason}; Flower sends a cluster no "
-                "code: let all nodes see one FLWR_HOME under the same path, or play it by "
-                "coterie simulate cluster=HOST:PORT, which sends the code"
+                f"Ray's node {node['NodeManagerAddress']}: {reason}; install the same "
+                "Coterie on all nodes, or play it by coterie simulate cluster=HOST:PORT, which "
+                "sends the code"
             )
 
 

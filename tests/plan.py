@@ -1,7 +1,6 @@
 """Plan of the house: its rooms from the ground floor up, and the imports between them.
 
-Read by tests/test_plan.py, which holds the code to it, and by docs/draw_architecture.py, which
-draws it.
+Read by tests/test_plan.py, which holds the code to it.
 """
 
 import ast
@@ -14,6 +13,7 @@ PACKAGES = ("common", "client_app", "server_app", "deploy")
 
 ORDER = (
     "common/errors",
+    "common/text_files",
     "common/seeds",
     "common/schema",
     "common/foreign",
@@ -62,6 +62,7 @@ ORDER = (
     "server_app/strategies",
     "server_app/other_apps",
     "server_app/app",
+    "deploy/outputs",
     "deploy/simulation",
     "deploy/watch",
     "deploy/compare",
@@ -69,7 +70,6 @@ ORDER = (
     "deploy/warm",
     "deploy/metrics",
     "deploy/manifests",
-    "deploy/approval",
     "deploy/sites",
     "deploy/tracking",
     "deploy",

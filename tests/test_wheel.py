@@ -14,6 +14,7 @@ from flwr.cli.build import build_fab_from_disk
 from plan import PACKAGES, ROOT
 
 import hatch_build
+from common.code_identity import installed_code
 
 pytestmark = pytest.mark.checkout
 
@@ -53,9 +54,9 @@ def test_an_import_that_cannot_be_placed_is_refused():
 
 
 def test_no_module_changes_in_anything_but_its_imports():
-    paths = hatch_build.shipped(ROOT)
+    paths = hatch_build.packaged(ROOT)
     assert {path.parts[0] for path in paths} == {*PACKAGES, "coterie"}
-    for path in paths:
+    for path in (path for path in paths if path.suffix == ".py"):
         source = (ROOT / path).read_bytes()
         placed = hatch_build.below_top(source)
         assert len(placed.splitlines()) == len(source.splitlines())
@@ -180,18 +181,19 @@ def test_the_wheel_ships_the_same_app_as_the_checkout(installed, strangers):
     assert build_fab_from_disk(app) == build_fab_from_disk(ROOT)
     done(programs / "python", "-m", "flwr.cli.app", "build", "--app", app, cwd=strangers)
     [fab] = strangers.glob("*.fab")
-    # At a site that has the wheel, the app and a plug-in's `import coterie` are of one copy.
+    # At a site that has the wheel, the bundle loads what is installed.
     done(programs / "python", "-m", "zipfile", "-e", fab, strangers / "site", cwd=strangers)
     code = (
         "from flwr.supercore.object_ref import load_app\n"
-        "app = load_app('server_app.app:app', Exception, 'site')\n"
-        "import coterie, server_app.methods\n"
-        "assert coterie.flower.server_app is app\n"
-        "assert coterie.METHODS is server_app.methods.METHODS\n"
-        "print(coterie.__file__)"
+        "app = load_app('flower_app.client:app', Exception, 'site')\n"
+        "import coterie\n"
+        "assert coterie.flower.client_app is app\n"
+        "from coterie.common.code_identity import installed_code\n"
+        "print(coterie.__file__, installed_code())"
     )
-    said = done(programs / "python", "-P", "-c", code, cwd=strangers)
-    assert said.strip() == str(strangers / "site/coterie/__init__.py")
+    [place, code_there] = done(programs / "python", "-P", "-c", code, cwd=strangers).split(" ", 1)
+    assert Path(place).is_relative_to(programs.parent)
+    assert code_there.strip() == installed_code()
 
 
 @pytest.mark.slow

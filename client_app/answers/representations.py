@@ -118,7 +118,7 @@ def _seen(parameters: Parameters, site: Site, rows: np.ndarray) -> np.ndarray:
     )
     with loop.one_thread(device):
         return last_inputs(
-            network, TensorRows.on(device, dataset.train_x[rows], dataset.train_y[rows])
+            network, TensorRows.for_network(network, dataset.train_x[rows], dataset.train_y[rows])
         )
 
 

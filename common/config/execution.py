@@ -36,7 +36,7 @@ class ExecutionSettings(Schema):
         "auto",
         description="auto: compiled where the network and the machine allow it, else batched, and "
         "the run's config.toml says which; "
-        "batched: hand-written steps for dense networks, sites evaluated together; "
+        "batched: steps in C for dense networks where a C compiler is, sites evaluated together; "
         "compiled: for convolutions too, which needs a C compiler and is not bound to torch's "
         "rounding (max-pooling may decide a near tie otherwise); "
         "stacked: sites of a simulation side by side in one network, for a GPU, with rounding of "

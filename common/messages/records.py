@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
+from types import NoneType, UnionType
 from typing import Any, Self, get_args, get_origin
 
 from flwr.app import ConfigRecord, RecordDict
@@ -12,11 +13,16 @@ from common.messages.keys import FIGURES, NOTE, RECORD, USAGE
 
 @dataclass(frozen=True)
 class Record:
-    """A flat record of numbers, texts and lists of them."""
+    """A flat record of numbers, texts and lists of them; what is None is not sent."""
 
     def encode(self) -> ConfigRecord:
         """Return the record as Flower carries it."""
-        return ConfigRecord(dict(vars(self)))
+        return ConfigRecord({key: value for key, value in vars(self).items() if value is not None})
+
+    @classmethod
+    def required(cls) -> frozenset[str]:
+        """Return the names of the fields that are always sent."""
+        return frozenset(field.name for field in fields(cls) if not _is_of_type(None, field.type))
 
     @classmethod
     def decode(cls, content: RecordDict) -> Self:
@@ -69,9 +75,13 @@ def _check_words(name: str, value: str, most: int, *, least: int = 0) -> None:
 
 
 def _is_of_type(value: object, expected: object) -> bool:
+    if isinstance(expected, UnionType):
+        return any(_is_of_type(value, kind) for kind in get_args(expected))
     if get_origin(expected) is list:
         [kind] = get_args(expected)
         return isinstance(value, list) and all(type(entry) is kind for entry in value)
+    if expected is NoneType:
+        return value is None
     # bool is an int to Python, never to us
     return type(value) is expected
 
@@ -98,6 +108,8 @@ class Introduction(Record):
     """A digest of the names of its columns and classes."""
     link_rate: float = 0.0
     """Of its link, in Mbit/s; 0: what the run's radio profile says."""
+    code: list[str] | None = None
+    """What it runs, by :func:`common.code_identity.code_of_run`; None: the server's own."""
 
     def __post_init__(self) -> None:
         """Refuse what no site can be."""
@@ -114,6 +126,9 @@ class Introduction(Record):
             _check_words("a release", name, _MOST_ID, least=1)
         if self.link_rate:
             check_range("link_rate", self.link_rate, *_LINK_RATES)
+        check_range("number of pieces of code", len(self.code or ()), 0, _MOST_RELEASES)
+        for name in self.code or ():
+            _check_words("a piece of code", name, _MOST_PHRASE, least=1)
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
 """Comparison: many runs, one table; what has finished is never run again."""
 
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from joblib import cpu_count
 
 from client_app.simulated_sites import with_task
 from common import power
@@ -75,7 +76,7 @@ def compared(
 
             played = play_on_slurm(mine, folder, jobs, report)
         else:
-            played = play(mine, folder, jobs or len(os.sched_getaffinity(0)), report)
+            played = play(mine, folder, jobs or cpu_count(), report)
         show.end()
     outcomes = _all(grid.cases, played, folder)
     if not plays:

@@ -21,12 +21,11 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from common import config
+from common import config, piece_sources
 from common.config import Settings, read_toml
 from common.errors import ConfigError, CoterieError
 from deploy.compare.claims import Claim, claimed
 from deploy.compare.grid import Case, identity
-from server_app.record import piece_sources
 from server_app.record.run_folder import RunFolder
 from server_app.record.run_status import read_status
 

@@ -6,17 +6,19 @@ from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
-from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app as own_app
-from client_app.training import stacked
 from common import config, messages
 from common.errors import WorkerError
+from common.flower_private import (
+    ErrorCode,
+    Metadata,
+    ProtoRecordDict,
+    TaskIdentity,
+    recorddict_from_proto,
+    recorddict_to_proto,
+)
 from common.foreign.code import in_one_line
 from deploy.simulation import batched
 
@@ -55,7 +57,7 @@ def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
     if not depends_on_unit(kind, context):
         size = 1
     elif messages.trains(kind):
-        size = stacked.MOST_CLIENTS
+        size = max(1, len(asked))  # a stack takes as many as memory holds
     else:
         size = max(1, min(-(-len(asked) // _UNITS), _LARGEST_UNIT))
     return [asked[start : start + size] for start in range(0, len(asked), size)]

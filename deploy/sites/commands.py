@@ -88,6 +88,10 @@ def site(
         f"rows of {dataset.num_classes} classes ({', '.join(dataset.class_names)})",
         err=True,
     )
+    if dataset.num_classes == 2:
+        typer.echo(f"positive class: {dataset.class_names[1]}", err=True)
+    for guess in dataset.guesses:
+        typer.echo(str(guess), err=True)
     raise typer.Exit(Supervisor(own, config_file, log_format).run())
 
 
@@ -188,50 +192,48 @@ def bundle(
         Path | None, typer.Option(help="write it to this file, for sites that are to approve it")
     ] = None,
 ) -> None:
-    """Say which program this installation sends to the sites, by its SHA-256."""
+    """Say which program this installation sends to the sites: its bytes and its SHA-256."""
     from common.errors import ConfigError
-    from deploy.approval.bundle import SUFFIX, installed
+    from deploy.outputs import writing
+    from deploy.sites.bundles import SUFFIX, installed
 
-    found = installed()
+    own = installed()
     if output is not None:
         if output.suffix != SUFFIX:
             raise ConfigError(f"{output}: name a file that ends in {SUFFIX}")
-        output.write_bytes(found.content)
-    typer.echo(found.words)
+        with writing(output):
+            output.write_bytes(own.content)
+    typer.echo(own.words)
 
 
 def approve(
-    named: Annotated[
-        str,
-        typer.Argument(
-            metavar="BUNDLE",
-            help="a .fab file, or the first digits of a bundle that the site refused",
-        ),
-    ],
+    file: Annotated[Path, typer.Argument(metavar="BUNDLE.FAB", help="of another Flower app")],
     config_file: Annotated[Path, typer.Option("--config", help="the site's own file, site.toml")],
-    diff: Annotated[
-        bool, typer.Option("--diff", help="print all lines that differ from the installation's")
+    show: Annotated[
+        bool, typer.Option("--show", help="print all lines; what a terminal hides, as escapes")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="do not ask")] = False,
 ) -> None:
-    """Let a site run a bundle, a .fab file or one that it refused, after showing what it is."""
-    from deploy.approval.approved import Approved, found
-    from deploy.approval.bundle import installed
+    """Let a site run another Flower app than the Coterie that is installed there."""
+    from common.errors import ConfigError
+    from deploy.sites.bundles import Approved, Bundle
     from deploy.sites.site import SiteFile
 
     site = SiteFile.read(config_file)
-    shown, own = found(named, Path(site.state_dir)), installed()
-    typer.echo(f"bundle:       {shown.words}")
-    typer.echo(f"installation: {own.words}")
-    changes = shown.changes(own)
-    lines = shown.difference(own) if diff else [f"  {line}" for line in changes]
-    typer.echo("\n".join([*lines, f"files that differ: {len(changes)}"]))
+    try:
+        bundle = Bundle.read(file.read_bytes(), str(file))
+    except OSError as error:
+        raise ConfigError(
+            f"{file}: {error.strerror}; name the .fab file that flwr build made"
+        ) from None
+    typer.echo(f"bundle: {bundle.words}")
+    typer.echo("\n".join(bundle.text() if show else (f"  {line}" for line in bundle.listing())))
     approved = Approved.read(config_file)
-    if approved.covers(shown.digest, lambda: own.digest):
+    if approved.covers(bundle.digest):
         typer.echo(f"site {site.site} runs it already: approved = {str(approved)!r}")
         return
     question = f"Its code will run as this user, with the data of site {site.site}. Approve it?"
     if not yes and not typer.confirm(question):
         raise typer.Exit(1)
-    approved.joined(shown.digest).write(config_file)
+    approved.joined(bundle.digest).write(config_file)
     typer.echo(f"{config_file}: approved; the next run may use it, without a restart")

@@ -29,9 +29,8 @@ from common.errors import CoterieError
 from common.messages import GIVEN_OUT
 from common.tables.checking import check_against
 from common.tables.table_schema import TableSchema
-from deploy.approval.approved import INSTALLED, Approved
-from deploy.approval.bundle import installed
 from deploy.sites import certificates, flower, provision
+from deploy.sites.bundles import INSTALLED, Approved, installed
 from deploy.sites.certificates import load_certificate
 from deploy.sites.serve import Server
 from deploy.sites.site import SiteFile
@@ -283,7 +282,9 @@ def _data(site: SiteFile) -> Findings:
     from client_app import prepared_data
 
     if site.table_schema:
-        problems = check_against([Path(site.data_path)], TableSchema.read(Path(site.table_schema)))
+        schema = TableSchema.read(Path(site.table_schema))
+        written = schema.writing_of(site.site, site.writing)
+        problems = check_against([Path(site.data_path)], schema, written)
         for problem in problems:
             yield _fail(
                 "data", str(problem), f"mend the file, or {site.table_schema} for all sites"
@@ -294,6 +295,9 @@ def _data(site: SiteFile) -> Findings:
     columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
     yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
+    for guess in data.guesses:
+        about = "" if guess.column is None else f"{guess.column}: "
+        yield _ok(f"guessed: {guess.kind}", f"{about}{guess.says}")
     if not site.classes and not site.table_schema and not is_named_part(site.dataset):
         remedy = "set classes to what all sites agreed on, in one order"
         yield _warn("classes", "are those that occur in this site's file", remedy)

@@ -18,8 +18,8 @@ def server(name: str) -> str:
     coterie submit . strategy=fedavg num-server-rounds=20 output-dir=/absolute/folder
 
 `register` and `submit` talk to the SuperLink from this machine; from elsewhere they are refused,
-because whoever may submit a run sends code. Sites execute what their own installation holds, or
-what their owners approved: keep their versions of Coterie and this one's alike.
+because whoever may submit a run decides what the sites are asked. Sites run the Coterie that is
+installed there: install the same one here.
 """
 
 
@@ -34,8 +34,8 @@ change it.
     coterie doctor --site site.toml     # says what is not ready
     coterie site --config site.toml     # starts the site
 
-It runs the code of the Coterie that is installed here, and no other that a run may send, unless
-`coterie approve` let that in.
+It runs the Coterie that is installed here, and no code that a run may send, unless `coterie
+approve` let another Flower app in.
 
 The identity that the others know this site by has the fingerprint
 

@@ -14,10 +14,12 @@ from pydantic import Field, model_validator
 from client_app.site_config import SiteConfig
 from common.config import Scalar, read_toml
 from common.errors import ConfigError
-from deploy.approval.approved import INSTALLED, SUPERNODE, Approved
+from deploy.sites.bundles import INSTALLED, Approved
 from deploy.sites.flower import environment
 
 NODE_CONFIG = "node-config.toml"
+SUPERNODE = f"{__package__}.supernode"
+"""Module that runs a site's SuperNode; only named here, since it takes seconds to import."""
 
 
 class SiteFile(SiteConfig):
@@ -44,8 +46,9 @@ class SiteFile(SiteConfig):
 
     approved: str = Field(
         INSTALLED,
-        description="bundles of code that it runs, separated by commas: installed, this "
-        "installation's own; digests that coterie approve wrote; any: whatever a run sends",
+        description="programs that it runs, separated by commas: installed, the Coterie that is "
+        "installed here; digests of other Flower apps' bundles, which coterie approve wrote; any: "
+        "whatever a run sends",
     )
 
     path_keys: ClassVar[tuple[str, ...]] = (
@@ -104,7 +107,7 @@ class Node:
         config.write_text(tomli_w.dumps(site.node_config), encoding="utf-8")
         config.chmod(0o600)
         command = [
-            *(sys.executable, "-P", "-m", SUPERNODE, str(file.absolute()), str(state)),
+            *(sys.executable, "-P", "-m", SUPERNODE, str(file.absolute())),
             *("--superlink", site.superlink),
             *("--root-certificates", site.root_certificates),
             *("--auth-supernode-private-key", site.supernode_key),

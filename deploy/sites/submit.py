@@ -9,7 +9,7 @@ import tomli_w
 
 from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError
-from deploy.approval.bundle import APP, installed
+from deploy.sites.bundles import APP, installed
 from deploy.sites.flower import Connection
 from deploy.sites.secret_files import write_public
 

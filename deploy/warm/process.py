@@ -5,7 +5,8 @@
 Flower's SuperNode starts a program, ``flwr-clientapp``, for each message. ``client.py`` stands in
 its place and asks here for a process that has imported all that it needs already. The process that
 is asked runs nothing of an app itself, so that nothing can stay in it from one message to the next;
-a fork ends with its message. Nothing of Coterie is imported here: a run's code comes with the run.
+a fork ends with its message. Coterie's own app, which is installed here, is imported, too, where
+all of it lies below one name: in a checkout it would hide modules of another Flower app.
 
 LISTENER is the number of an open socket. The process ends when its standard input does, which is a
 pipe that whoever started it holds.
@@ -21,10 +22,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from types import FrameType
 
 PRELOADED = (
-    *("flwr.supernode.cli", "torch", "scipy.optimize", "safetensors.numpy", "threadpoolctl"),
+    *("flwr.supernode.cli", "torch", "scipy.optimize", "safetensors.numpy"),
     *("PIL.Image", "cloudpickle", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet"),
     "cryptography.hazmat.primitives.asymmetric.x25519",
     "cryptography.hazmat.primitives.ciphers.aead",
@@ -149,6 +151,8 @@ def main() -> None:
     def import_all() -> None:
         for name in PRELOADED:
             import_module(name)
+        if find_spec("coterie.client_app") is not None:
+            import_module("coterie.client_app.app")
 
     if serve(socket.socket(fileno=int(sys.argv[1])), import_all):
         program: Callable[[], None] = import_module("flwr.supernode.cli").flwr_clientapp

@@ -249,6 +249,8 @@ class SiteEntry(JsonRecord):
     """Digest of the names of its columns and classes."""
     link_rate: float = 0.0
     """In Mbit/s; 0: what the run's radio profile says."""
+    code: tuple[str, ...] | None = None
+    """What it runs, and of which version; of sites on machines of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,14 +21,13 @@ from typing import Any, BinaryIO, Self, TypeVar
 import numpy as np
 import safetensors.numpy
 
-from common import config
+from common import config, piece_sources
 from common.config import MAY_CHANGE, Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, quotable
 from common.messages import Introduction, Parameters
 from common.power import processor
 from server_app import run_list
-from server_app.record import piece_sources
 from server_app.record.format import AskingFile, ClientLine, RoundLine, SiteEntry, StatusFile
 from server_app.record.json_record import JsonRecord
 from server_app.record.run_status import beating, read_status

@@ -1,7 +1,7 @@
 """Attendance: who connected since the last round, and who is gone."""
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -16,13 +16,15 @@ log = logging.getLogger("coterie")
 class Attendance:
     """Remembers which nodes are strangers and which sites are away, so that each is said once."""
 
-    def __init__(self) -> None:
+    def __init__(self, code: Sequence[str] = ()) -> None:
+        """Take what the server runs, as :func:`server_app.rounds.roster.introduce`."""
+        self._code = code
         self._strangers: set[int] = set()
         self._away: set[int] = set()
 
     def newcomers(self, grid: Grid, roster: Roster, timeout: float) -> Roster | None:
         """Return who connected and introduced itself since this was last asked; None: nobody."""
-        return introduce_late(grid, roster, self._strangers, timeout=timeout)
+        return introduce_late(grid, roster, self._strangers, timeout=timeout, code=self._code)
 
     def leave_out(self, nodes: Iterable[int]) -> None:
         """Ask some nodes never again."""

@@ -8,10 +8,10 @@ import logging
 
 import numpy as np
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 
 from common import messages
 from common.errors import MessageError
+from common.flower_private import ErrorCode
 from common.messages import (
     Asked,
     ChoiceReport,

@@ -1,6 +1,7 @@
 """Roster: the sites that take part in a run, in the order of their stable ids."""
 
 import functools
+import itertools
 import logging
 import math
 import time
@@ -186,7 +187,14 @@ def _kind(site: Introduction) -> tuple[object, ...]:
     return site.num_classes, tuple(site.input_shape), site.schema
 
 
-def introduce(grid: Grid, *, expected: int, timeout: float, everybody: bool = False) -> Roster:
+def introduce(
+    grid: Grid,
+    *,
+    expected: int,
+    timeout: float,
+    everybody: bool = False,
+    code: Sequence[str] = (),
+) -> Roster:
     """Ask every connected node who it is; the run starts without those that cannot say it.
 
     Args:
@@ -194,6 +202,8 @@ def introduce(grid: Grid, *, expected: int, timeout: float, everybody: bool = Fa
         expected: how many sites to wait for; 0: whoever is there.
         timeout: seconds to wait for their answers.
         everybody: whether the run does not start without one of them.
+        code: what the server runs, by :func:`~common.code_identity.code_of_run`; a site on a
+            machine of its own that says it runs other code takes no part. Empty: any may.
 
     Raises:
         ConfigError: under Flower's simulation, a node of Ray lacks the sites' code.
@@ -202,7 +212,7 @@ def introduce(grid: Grid, *, expected: int, timeout: float, everybody: bool = Fa
     """
     _require_app(grid)
     nodes = wait_for_nodes(grid, max(expected, 1))
-    return in_order(introductions(grid, nodes, messages.content(), timeout, everybody))
+    return in_order(introductions(grid, nodes, messages.content(), timeout, everybody, code))
 
 
 def _require_app(grid: Grid) -> None:
@@ -212,7 +222,12 @@ def _require_app(grid: Grid) -> None:
 
 
 def introductions(
-    grid: Grid, nodes: Sequence[int], question: RecordDict, timeout: float, everybody: bool = False
+    grid: Grid,
+    nodes: Sequence[int],
+    question: RecordDict,
+    timeout: float,
+    everybody: bool = False,
+    code: Sequence[str] = (),
 ) -> dict[int, Introduction]:
     """Return what some nodes say of themselves, without those that cannot; as :func:`introduce`."""
     asked = [Message(question, node, messages.INTRODUCE) for node in nodes]
@@ -222,7 +237,7 @@ def introductions(
     for reply in grid.send_and_receive(asked, timeout=timeout):
         node = reply.metadata.src_node_id
         try:
-            sites[node] = _introduction(reply)
+            sites[node] = _introduction(reply, code)
             del reasons[node]
         except RoundError as error:
             reasons[node] = str(error)
@@ -243,13 +258,16 @@ def in_order(sites: Mapping[int, Introduction]) -> Roster:
     return Roster(tuple(site for _, site in ordered), tuple(node for node, _ in ordered))
 
 
-def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) -> Roster:
+def reintroduce(
+    grid: Grid, sites: Sequence[Introduction], *, timeout: float, code: Sequence[str] = ()
+) -> Roster:
     """Find the sites of a run that goes on again, in the order they had; who is away may come back.
 
     Args:
         grid: the connection to the sites.
         sites: as they introduced themselves before.
         timeout: seconds to wait for their answers.
+        code: as :func:`introduce`.
 
     Raises:
         ConfigError: as :func:`introduce`.
@@ -262,7 +280,7 @@ def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) ->
     found = {}
     for reply in grid.send_and_receive(asked, timeout=timeout):
         try:
-            site = _introduction(reply)
+            site = _introduction(reply, code)
         except RoundError as error:
             # As a site that died with the server, and which Flower still counts as connected.
             refused = logs.fact("refused", reason=str(error))
@@ -276,7 +294,12 @@ def reintroduce(grid: Grid, sites: Sequence[Introduction], *, timeout: float) ->
 
 
 def introduce_late(
-    grid: Grid, roster: Roster, strangers: set[int], *, timeout: float
+    grid: Grid,
+    roster: Roster,
+    strangers: set[int],
+    *,
+    timeout: float,
+    code: Sequence[str] = (),
 ) -> Roster | None:
     """Ask nodes that connected since who they are; None if nobody usable did.
 
@@ -285,6 +308,7 @@ def introduce_late(
         roster: who takes part already.
         strangers: nodes not to be asked; those that answer badly or not at all are added.
         timeout: seconds to wait for their answers.
+        code: as :func:`introduce`.
     """
     nodes = sorted(set(grid.get_node_ids()) - set(roster.nodes) - strangers)
     if not nodes:
@@ -295,7 +319,7 @@ def introduce_late(
     strangers.update(nodes)
     for reply in grid.send_and_receive(asked, timeout=timeout):
         try:
-            site = _introduction(reply)
+            site = _introduction(reply, code)
             if present.get(site.site):
                 # It may be the same site, back before Flower noticed that it was gone: ask again.
                 strangers.remove(reply.metadata.src_node_id)
@@ -315,7 +339,7 @@ def introduce_late(
     return Roster(tuple(site for site, _ in ordered), tuple(node for _, node in ordered))
 
 
-def _introduction(reply: Message) -> Introduction:
+def _introduction(reply: Message, code: Sequence[str]) -> Introduction:
     node = reply.metadata.src_node_id
     name = enrolment.name_of(node)
     try:
@@ -324,7 +348,20 @@ def _introduction(reply: Message) -> Introduction:
     except MessageError as error:
         raise RoundError(f"{name} cannot take part: {error}") from None
     enrolment.check(node, introduction.site)
+    _refuse_other_code(introduction, code)
     return introduction
+
+
+def _refuse_other_code(site: Introduction, code: Sequence[str]) -> None:
+    """Raise :class:`RoundError` for a site that says it runs other code than the server."""
+    if not code or site.code is None:
+        return
+    for ours, theirs in itertools.zip_longest(code, site.code, fillvalue="nothing"):
+        if ours != theirs:
+            raise RoundError(
+                f"site {site.site!r} cannot take part: it runs {theirs}, the server {ours}; "
+                "install the same on both, and restart the site"
+            )
 
 
 def wait_for_nodes(grid: Grid, expected: int, *, or_fewer: bool = False) -> Sequence[int]:

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from common import logs, messages
+from common.code_identity import code_of_run
 from common.config import Settings
 from common.errors import RoundError
 from server_app.clustering.algorithms import Clusters
@@ -52,7 +53,7 @@ class FederatedTraining(OneRound):
         self.folder = folder
         self._ledger = Ledger(folder, roster)
         self._resumed: tuple[int, State] = 0, {}
-        self._attendance = Attendance()
+        self._attendance = Attendance(code_of_run(settings))
         self._left_out: tuple[Link, ...] = ()
         """Whose messages are billed all the same."""
         self._pace = Pace(0, settings.num_server_rounds, _ATTEMPTS)

@@ -9,6 +9,7 @@ from flwr.cli.build import build_fab_from_disk
 from plan import PACKAGES, ROOT
 from pydantic import Field
 
+import hatch_build
 from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings
@@ -19,7 +20,7 @@ from server_app.methods.baselines import fedavg
 # Flower asks pathspec for a pattern by an old name.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 
-SHIPPED = (*PACKAGES, "coterie")
+SHIPPED = ("flower_app/client.py", "flower_app/server.py", "pyproject.toml")
 SECRET = "-".join(("canary", "7f3a"))  # this file does not hold it
 PRIVATE = ("privacy.json", "rounds.jsonl", "site.toml", "data.csv", "site.pem", "site", "notes.md")
 
@@ -28,11 +29,11 @@ PRIVATE = ("privacy.json", "rounds.jsonl", "site.toml", "data.csv", "site.pem", 
 def checkout(tmp_path_factory):
     """A copy of what lies in the checkout, and of what may lie there, too."""
     copy = tmp_path_factory.mktemp("checkouts") / "coterie"
-    for folder in (*SHIPPED, "docs", "tests", "benchmarks"):
+    for folder in (*PACKAGES, "coterie", "flower_app", "docs", "tests", "benchmarks"):
         shutil.copytree(ROOT / folder, copy / folder)
     for file in ("pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
         shutil.copy(ROOT / file, copy)
-    for folder in ("", "runs/x", "x", "common", "common/data", "coterie", "server_app/report/x"):
+    for folder in ("", "runs/x", "x", "common", "common/data", "coterie", "flower_app"):
         (copy / folder).mkdir(parents=True, exist_ok=True)
         for name in PRIVATE:
             (copy / folder / name).write_text(f'secret = "{SECRET}"\n')
@@ -45,13 +46,9 @@ def fab(checkout):
     return zipfile.ZipFile(io.BytesIO(build_fab_from_disk(checkout)))
 
 
-def test_flower_ships_the_packages_python_and_nothing_else(fab):
-    python = {
-        path.relative_to(ROOT).as_posix()
-        for each in SHIPPED
-        for path in ROOT.glob(f"{each}/**/*.py")
-    }
-    assert set(fab.namelist()) == python | {"pyproject.toml", ".info/CONTENT"}
+def test_flower_ships_what_loads_the_installed_coterie_and_nothing_else(fab):
+    assert set(fab.namelist()) == {*SHIPPED, ".info/CONTENT"}
+    assert tuple(sorted(SHIPPED)) == tuple(sorted(hatch_build.SHIPPED))
 
 
 def test_nothing_that_lies_in_a_checkout_is_shipped_with_it(checkout, fab):

@@ -77,44 +77,75 @@ def test_a_run_goes_on_when_a_warm_process_is_killed_and_nothing_starts_cold_oth
     assert warm_process(running, "east") not in (first, None)
 
 
-def test_a_modified_bundle_runs_at_no_site_that_has_not_approved_it(running, tmp_path):
-    """Whoever submits has a program of their own: one that also writes down where it ran."""
-    checkout, trace = tmp_path / "coterie", tmp_path / "trace"
-    for name in ("client_app", "common", "coterie", "deploy", "server_app"):
-        shutil.copytree(deployments.ROOT / name, checkout / name)
-    shutil.copy(deployments.ROOT / "pyproject.toml", checkout)
-    trace.mkdir()
-    app = checkout / "client_app" / "app.py"
-    spy = f"import os, pathlib\npathlib.Path({str(trace)!r}, str(os.getpid())).touch()\n"
-    app.write_text(app.read_text() + spy)
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    """Somebody's Coterie, changed so that it writes down where it ran."""
+    folder = tmp_path_factory.mktemp("other") / "coterie"
+    for name in ("client_app", "common", "coterie", "deploy", "flower_app", "server_app"):
+        shutil.copytree(deployments.ROOT / name, folder / name)
+    shutil.copy(deployments.ROOT / "pyproject.toml", folder)
+    (folder / "trace").mkdir()
+    spy = f"import os, pathlib\npathlib.Path({str(folder / 'trace')!r}, str(os.getpid())).touch()\n"
+    for file in ("client_app/app.py", "flower_app/client.py"):
+        (folder / file).write_text(spy + (folder / file).read_text())
+    return folder
 
-    def submitted(code):
-        words = [*WORDS, "num-server-rounds=1", f"output-dir={running.folder / 'runs'}"]
-        command = [sys.executable, "-m", "deploy.cli", "submit", running.server, *words]
-        environment = {**running._environment, "PYTHONPATH": str(checkout)}
-        done = subprocess.run(
-            command, env=environment, cwd=tmp_path, capture_output=True, text=True
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stderr
 
-    sent = re.search(r"bundle: .* sha256 ([0-9a-f]{64})", submitted(1)).group(1)
-    status = json.loads((running.newest_run() / "status.json").read_text())
-    cannot = (
-        f"cannot take part: this site runs approved code only, and the run's bundle sha256 {sent}"
+def of_the_checkout(running, checkout, *words):
+    environment = {**running._environment, "PYTHONPATH": str(checkout)}
+    command = [sys.executable, "-P", "-m", "deploy.cli", *map(str, words)]
+    return subprocess.run(
+        command, env=environment, cwd=checkout.parent, capture_output=True, text=True
     )
-    assert re.match(rf"site (east|west) {cannot} is not", status["error"])
-    for site in SITES:
-        assert f"the run's bundle sha256 {sent} is not" in running.log(site)
-        assert not list((running.folder / site / "state/flower/apps").glob(f"*.{sent[:8]}"))
-    assert list(trace.iterdir()) == []
 
-    # The owners look at it, and let it run from now on.
+
+def test_a_modified_bundle_runs_at_no_site_that_has_not_approved_it(running, checkout):
+    submit = ("submit", running.server, *WORDS, "num-server-rounds=1")
+    words = [*submit, f"output-dir={running.folder / 'runs'}"]
+    done = of_the_checkout(running, checkout, *words)
+    assert done.returncode == 1, done.stdout + done.stderr
+    sent = re.search(r"bundle: .* sha256 ([0-9a-f]{64})", done.stderr).group(1)
+    status = json.loads((running.newest_run() / "status.json").read_text())
+    says = (
+        "this site runs what is installed here and what its owner approved, and the run's bundle "
+        f"sha256 {sent} is neither"
+    )
+    assert re.match(rf"site (east|west) cannot take part: {says}", status["error"])
     for site in SITES:
-        words = ("approve", sent[:12], "--config", running.folder / site / "site.toml", "--yes")
-        assert "changed  client_app/app.py\nfiles that differ: 1" in running.coterie(*words).stdout
-    submitted(0)
-    assert list(trace.iterdir())
+        assert says in running.log(site)
+        assert not list((running.folder / site / "state/flower/apps").glob(f"*.{sent[:8]}"))
+    assert not list((checkout / "trace").iterdir())
+
+    # The owners are sent it, look at it, and let it run from now on.
+    fab = checkout / "theirs.fab"
+    assert of_the_checkout(running, checkout, "bundle", "--output", fab).returncode == 0
+    for site in SITES:
+        approve = ("approve", fab, "--config", running.folder / site / "site.toml", "--yes")
+        assert (
+            "flower_app/client.py: import os, pathlib" in running.coterie(*approve, "--show").stdout
+        )
+    assert of_the_checkout(running, checkout, *words).returncode == 0
+    assert list((checkout / "trace").iterdir())
+
+
+def test_a_site_that_has_other_code_installed_is_named(running, checkout):
+    running.kill("west")
+    own = running._environment
+    running._environment = {**own, "PYTHONPATH": str(checkout)}
+    try:
+        running.start_site("west")
+        process = running.submit(*WORDS, "num-server-rounds=1")
+        assert process.wait(timeout=deployments.PATIENCE) == 1
+    finally:
+        running._environment = own
+    status = json.loads((running.newest_run() / "status.json").read_text())
+    assert re.match(
+        r"site 'west' cannot take part: it runs Coterie \S+ sha256:\w{16}, the server Coterie \S+ "
+        r"sha256:\w{16}; install the same on both",
+        status["error"],
+    )
+    running.kill("west")
+    running.start_site("west")
 
 
 def test_a_site_that_was_killed_says_why_it_waits_and_comes_back(running):

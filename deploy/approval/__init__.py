@@ -1,1 +1,0 @@
-"""Approval of code: bundles, what a site says of them, the SuperNode that holds to it."""
