@@ -249,13 +249,19 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
     if not profile.known:
         return
     column = kinds[profile.name]
-    if profile.scientific and (profile.is_named_id or column.kind in ("id", "group", "category")):
+    if profile.scientific and profile.is_numeric and column.kind == "number":
+        held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
+        yield "id", f'{held} are read as numbers with an exponent; if they are ids, kind = "id"'
+    elif profile.scientific and (profile.is_named_id or column.kind in ("id", "group", "category")):
         held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
         yield (
             "id",
             f"{held} look like numbers with an exponent; taken as they are written, and if a "
             "program shortened long ids so, their digits are lost",
         )
+    if profile.could_be_days and column.kind == "number" and not column.drop:
+        says = 'days as 20210304? taken as numbers; kind = "date" and date = ["%Y%m%d"] reads them'
+        yield "date", says
     if column.kind == "date" and column.drop:
         yield "date", f"{column.drop}; left out"
     elif column.kind == "date" and len(column.date) == 1 and not profile.has_short_years:
