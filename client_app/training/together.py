@@ -24,9 +24,12 @@ from common import models
 from common.config import Settings
 from common.messages import Parameters
 
-__all__ = ["obstacle", "precision_in_words", "program_of", "train"]
+__all__ = ["MOST", "obstacle", "precision_in_words", "program_of", "train"]
 
 log = logging.getLogger("coterie")
+
+MOST = 256
+"""Sites that are handed over at once: their models are in memory together, and a GPU is filled."""
 
 Network = tuple[str, tuple[int, ...], int]
 """A network's name, the shape of a row, and how many outputs it has."""
