@@ -1,6 +1,7 @@
 """Column profiles: what the cells of one column are like, told from all of them."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,7 +32,11 @@ _NUMERIC_SHARE = 0.9  # of the cells, from which on a column is one of numbers w
 _WORDED_SHARE = 0.5  # the same, where the rest are few different words and the numbers are many
 _MOST_WORDS = 5
 _LEAST_NUMBERS = 10  # fewer different ones may be codes
-_UNIT = r"^[+-]?[\d.,]*\d(?P<unit>\s*[%‰°]|\s+[^\s\d.,+-]\S{0,15}|[^\s\d.,+-]\S*/\S+|\pL{2,8})$"
+# Python's, which compiles it once: Arrow does for each column, and that takes longer than the rest.
+_UNIT = re.compile(
+    r"[+-]?[0-9.,]*[0-9]"
+    r"(?P<unit>\s*[%‰°]|\s+[^\s0-9.,+-]\S{0,15}|[^\s0-9.,+-]\S*/\S+|[^\W0-9_]{2,8})"
+)
 _SCIENTIFIC = r"^[+-]?\d+([.,]\d+)?[eE][+-]?\d+$"
 _SENTINELS = frozenset(
     float(f"{sign}{digit * length}")
@@ -273,11 +278,11 @@ def _are_numbers(known: Any, numeric: Any) -> bool:
 
 def _unit(known: Any) -> str:
     """Return what follows the number in nearly all cells; empty where nothing does."""
-    found = pc.extract_regex(known.slice(0, _UNIT_HEAD), _UNIT)
-    if not len(found) or found.null_count == len(found):
+    found = map(_UNIT.fullmatch, known.slice(0, _UNIT_HEAD).to_pylist())
+    units = Counter(match["unit"].strip() for match in found if match)
+    if not units:
         return ""
-    units = _counts(pc.utf8_trim_whitespace(pc.struct_field(pc.drop_null(found), "unit")))
-    unit = max(units, key=lambda each: units[each])
+    unit = max(sorted(units), key=lambda each: units[each])
     bare = cells.without_unit(known, unit)
     are_numbers = pc.or_(*(cells.number_cells(bare, mark) for mark in ".,"))
     is_usual = pc.mean(pc.cast(are_numbers, pa.int8())).as_py() >= _NUMERIC_SHARE
