@@ -88,7 +88,7 @@ def main() -> None:
             for way in ("alone", "together"):
                 own = {"objective": "local"} if way == "alone" else {}
                 run = simulate(settings.replace(**own))
-                found[way].append(RunFolder(run).read_json("results.json")["c-index"])
+                found[way].append(RunFolder(run).read_json("results.json")["metrics"]["c-index"])
             train = pd.DataFrame(dataset.train_x, columns=names)
             train[["week", "arrest"]] = dataset.train_targets
             for number, site in enumerate(sites):

@@ -55,12 +55,15 @@ class PlayedRun:
 
     @property
     def rounds(self) -> "DataFrame":
-        """A row per attempt at a round; columns are the keys of ``rounds.jsonl``."""
+        """A row per attempt at a round; columns are the keys of ``rounds.jsonl``.
+
+        A metric of the run has the column ``metrics.<name>``.
+        """
         return self._lines(RoundLine.FILE)
 
     @property
     def clients(self) -> "DataFrame":
-        """A row per message to a site; columns are the keys of ``clients.jsonl``."""
+        """A row per message to a site; columns as those of :attr:`rounds`."""
         return self._lines(ClientLine.FILE)
 
     @property
@@ -147,7 +150,23 @@ class PlayedRun:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         # The last line of a run that goes on may not be whole yet.
         whole = text[: text.rfind("\n") + 1].splitlines()
-        return DataFrame([json.loads(line) for line in whole])
+        return DataFrame([_with_columns_of_metrics(json.loads(line)) for line in whole])
+
+
+def _with_columns_of_metrics(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line whose metrics are values of its own, each as ``metrics.<name>``.
+
+    >>> _with_columns_of_metrics({"loss": 0.5, "metrics": {"loss": 2.0}, "trained": []})
+    {'loss': 0.5, 'metrics.loss': 2.0, 'trained': []}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in line.items():
+        flat |= (
+            {f"metrics.{name}": own for name, own in value.items()}
+            if key == "metrics"
+            else {key: value}
+        )
+    return flat
 
 
 def load_run(folder: str | os.PathLike[str]) -> PlayedRun:

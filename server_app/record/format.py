@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from server_app.record.json_record import JsonRecord, null, rest
+from server_app.record.json_record import JsonRecord, null
 
 __all__ = [
     "REPORTED",
@@ -43,7 +43,7 @@ class ModelScore(JsonRecord):
     """In [0, 1]."""
     loss: float = math.nan
     """Mean cross-entropy in nats."""
-    metrics: Mapping[str, float] | None = rest()
+    metrics: Mapping[str, float] | None = None
     """Further metrics of the run, each under its own name."""
     num_sites: int | None = None
     num_examples: int | None = None
@@ -97,7 +97,7 @@ class RoundLine(JsonRecord):
     """In [0, 1], over all sites' held-out rows, each site under its model; NaN: no result."""
     loss: float = math.nan
     """Mean cross-entropy in nats over the same rows."""
-    metrics: Mapping[str, float] | None = rest()
+    metrics: Mapping[str, float] | None = None
     """Further metrics of the run over the same rows, each under its own name."""
     accuracy_std: float = math.nan
     """Standard deviation of the sites' accuracies, every site counting once; in [0, 0.5]."""
@@ -189,7 +189,7 @@ class ClientLine(JsonRecord):
     """Root of the mean of these rows' squared losses."""
     accuracy: float | None = None
     """In [0, 1], on the site's held-out rows."""
-    metrics: Mapping[str, float] | None = rest()
+    metrics: Mapping[str, float] | None = None
     """Further metrics of the run on the same rows, each under its own name."""
     shared_loss: float | None = None
     """Of the common model, where the site has one of its own; nats."""
@@ -311,7 +311,7 @@ class ResultsFile(JsonRecord):
 
     accuracy: float = math.nan
     loss: float = math.nan
-    metrics: Mapping[str, float] | None = rest()
+    metrics: Mapping[str, float] | None = None
     accuracy_std: float = math.nan
     accuracy_worst_decile: float = math.nan
     shared_loss: float | None = None

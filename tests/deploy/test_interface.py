@@ -160,7 +160,7 @@ def test_a_run_with_a_callable_goes_on_from_python_only(tmp_path, no_report, cap
     with pytest.raises(ConfigError, match=rf"had '{model}', which is another callable"):
         coterie.resume(folder, model=net(9), quiet=True)
     run = coterie.resume(folder, model=net(8), metrics=["macro-f1", sureness], quiet=True)
-    kept = ["round", "accuracy", "macro-f1", metric, "loss"]
+    kept = ["round", "accuracy", "metrics.macro-f1", f"metrics.{metric}", "loss"]
     assert run.rounds[kept].equals(whole.rounds[kept])
 
 

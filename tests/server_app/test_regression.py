@@ -62,7 +62,7 @@ def test_a_label_with_decimals_is_learnt_as_a_quantity(played):
     last = lines(run, "rounds.jsonl")[-1]
     x, y = frame[["a", "b"]], frame["y"]
     straight = LinearRegression().fit(x, y)
-    assert last["r2"] > 0.9 * r2_score(y, straight.predict(x))
+    assert last["metrics"]["r2"] > 0.9 * r2_score(y, straight.predict(x))
     # label methods go by the fifths of the label
     assert json.loads((run / "sites.json").read_text())[0]["num_classes"] == 5
 
@@ -80,8 +80,8 @@ def test_predictions_of_raw_rows_are_what_was_evaluated(played):
     labels = dataset.measure.quantities(held_out)
     found = np.array([min(by_row.items(), key=lambda row: abs(row[0] - y))[1] for y in labels])
     last = lines(run, "rounds.jsonl")[-1]
-    assert last["mae"] == pytest.approx(mean_absolute_error(labels, found), rel=1e-4)
-    assert last["r2"] == pytest.approx(r2_score(labels, found), rel=1e-4)
+    assert last["metrics"]["mae"] == pytest.approx(mean_absolute_error(labels, found), rel=1e-4)
+    assert last["metrics"]["r2"] == pytest.approx(r2_score(labels, found), rel=1e-4)
     near = np.abs(labels - found) <= dataset.measure.unit / 2
     assert last["accuracy"] == pytest.approx(near.mean())
     squares = ((labels - found) / dataset.measure.unit) ** 2

@@ -94,9 +94,9 @@ def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_re
         metric = TASK_METRICS[name]
         sums = [metric.sums(*part) for part in parts]
         for line, own in zip(told, sums, strict=True):
-            assert line[name] == pytest.approx(metric.value(own), abs=1e-5, nan_ok=True)
-        assert last[name] == pytest.approx(metric.pooled(sums, sizes), abs=1e-5)
-        assert last["models"][0][name] == last[name]
+            assert line["metrics"][name] == pytest.approx(metric.value(own), abs=1e-5, nan_ok=True)
+        assert last["metrics"][name] == pytest.approx(metric.pooled(sums, sizes), abs=1e-5)
+        assert last["models"][0]["metrics"][name] == last["metrics"][name]
 
 
 @pytest.mark.parametrize(

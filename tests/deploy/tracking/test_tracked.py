@@ -56,7 +56,7 @@ def test_a_tracker_is_told_each_round_and_the_results(kept, tmp_path, caplog):
     assert [number for number, _ in mine.lines] == [1, 2]
     for (_, values), (_, row) in zip(mine.lines, rows.iterrows(), strict=True):
         assert values["accuracy"] == row["accuracy"]
-        assert values["macro-f1"] == row["macro-f1"]
+        assert values["metrics/macro-f1"] == row["metrics.macro-f1"]
         assert values["seconds/train"] == row["seconds"]["train"]
         assert values["model-0/num_examples"] == row["models"][0]["num_examples"]
         assert "round" not in values
