@@ -101,8 +101,8 @@ def run(args: argparse.Namespace, variant: Variant, seed: int) -> Values:
     return {
         "variant": variant.name,
         "seed": seed,
-        "sites": {line.site: line.accuracy for line in evaluated} | tuned,
-        "all": last.tuned_accuracy if tuned else last.accuracy,
+        "sites": {line.site: line.score for line in evaluated} | tuned,
+        "all": last.tuned_score if tuned else last.score,
         "common": last.shared_accuracy if two else None,
     }
 

@@ -87,7 +87,7 @@ class Figures:
     def of(cls, folder: Path, window: int) -> "Figures":
         """Return the figures of a finished run's folder."""
         lines = list(RunFolder(folder).each(RoundLine))
-        curve = [line.accuracy for line in lines if line.models]
+        curve = [line.score for line in lines if line.models]
         last = accuracy_figures.tail(curve, window)
         return cls(
             accuracy_figures.sustained_accuracy(curve, window),

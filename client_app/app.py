@@ -99,7 +99,8 @@ def introduce(message: Message, site: Site) -> Message:
         num_examples=len(site.rows.train),
         num_test_examples=len(site.rows.test),
         num_classes=site.dataset.num_classes,
-        input_shape=list(site.dataset.input_shape),
+        input_kind=site.dataset.kind,
+        input_shape=list(site.dataset.inputs.shape),
         releases=list(site.releases),
         link_rate=site.link_rate,
         schema=site.dataset.schema,
@@ -112,7 +113,9 @@ def introduce(message: Message, site: Site) -> Message:
 def label_histogram(message: Message, site: Site) -> Message:
     """Count the training rows of each class, with noise if the run asks for it."""
     require(site, "label-histogram")
-    counts = descriptors.histogram(site.dataset.train_y[site.rows.train], site.dataset.num_classes)
+    counts = descriptors.histogram(
+        site.dataset.train_strata[site.rows.train], site.dataset.num_classes
+    )
     answer, note = with_noise.label_answer(site, counts)
     return messages.reply(message, answer, note=note)
 
@@ -275,11 +278,18 @@ def train_reply(
     return messages.reply(message, report, fitted.parameters, note)
 
 
+def _require_score(site: Site) -> None:
+    """Refuse to tell the sums of a score that tell of the labels, where the site keeps those."""
+    if site.dataset.task.score.tells_classes:
+        require(site, "label-histogram")
+
+
 @app.evaluate()
 @_of_site
 def evaluate(message: Message, site: Site) -> Message:
     """Evaluate the model that this site uses on its held-out rows: its own, or the one received."""
     watch = Stopwatch()
+    _require_score(site)
     order, parameters = _task(message, site)
     used, own, shared = personal.evaluate(parameters, site, order)
     return evaluate_reply(message, site, order, used, own, watch.seconds, shared)
@@ -312,12 +322,16 @@ def evaluate_reply(
         model=order.model,
         num_examples=len(site.rows.test),
         loss=result.loss,
-        accuracy=result.accuracy,
+        score=result.score,
+        score_sums=list(result.score_sums),
         seconds=seconds,
     )
     if shared is not None:
         report = PersonalReport(
-            **vars(report), shared_loss=shared.loss, shared_accuracy=shared.accuracy
+            **vars(report),
+            shared_loss=shared.loss,
+            shared_score=shared.score,
+            shared_score_sums=list(shared.score_sums),
         )
     answer = messages.reply(message, report)
     figures = task_figures.figures(used, site)
@@ -329,6 +343,7 @@ def evaluate_reply(
 def fine_tune(message: Message, site: Site) -> Message:
     """Train the model that this site uses on, and say how it does on held-out rows, both times."""
     watch = Stopwatch()
+    _require_score(site)
     order, parameters = _task(message, site)
     before, after = personal.fine_tuned(parameters, site, order)
     report = FineTuneReport(
@@ -338,9 +353,11 @@ def fine_tune(message: Message, site: Site) -> Message:
         model=order.model,
         num_examples=len(site.rows.test),
         loss=before.loss,
-        accuracy=before.accuracy,
+        score=before.score,
+        score_sums=list(before.score_sums),
         tuned_loss=after.loss,
-        tuned_accuracy=after.accuracy,
+        tuned_score=after.score,
+        tuned_score_sums=list(after.score_sums),
         seconds=watch.seconds,
     )
     return messages.reply(message, report)

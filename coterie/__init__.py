@@ -39,7 +39,8 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings, Pull
     from common.plugins import PieceSettings
     from common.splits import SPLITS, by_partitioner, partition
-    from common.task_metrics import TASK_METRICS, OfCounts, PerSite, RowMean
+    from common.tasks import TASKS, Classification, Regression, Task
+    from common.tasks.metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
     from deploy.interface import compare, precheck, resume, simulate
@@ -67,10 +68,12 @@ __all__ = [
     "SCHEDULES",
     "SERVER_OPTIMIZERS",
     "SPLITS",
+    "TASKS",
     "TASK_METRICS",
     "Aggregation",
     "BudgetError",
     "Card",
+    "Classification",
     "ClusteringError",
     "Cohort",
     "Combined",
@@ -94,6 +97,7 @@ __all__ = [
     "PieceSettings",
     "PlayedRun",
     "Pull",
+    "Regression",
     "RoundError",
     "RowMean",
     "Rows",
@@ -101,6 +105,7 @@ __all__ = [
     "Selection",
     "Settings",
     "StorageError",
+    "Task",
     "TrustError",
     "WorkerError",
     "__version__",
@@ -133,7 +138,8 @@ _HOMES = {
     "common.objectives": "OBJECTIVES Learned Objective ObjectiveSettings Pull",
     "common.plugins": "PieceSettings",
     "common.splits": "SPLITS by_partitioner partition",
-    "common.task_metrics": "TASK_METRICS OfCounts PerSite RowMean",
+    "common.tasks": "TASKS Classification Regression Task",
+    "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
     "deploy.interface": "compare precheck resume simulate",
     "deploy.played_run": "PlayedRun load_run",

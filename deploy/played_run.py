@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from common import config
 from common.errors import DataError
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import ClientLine, ResultsFile, RoundLine, StatusFile
@@ -122,14 +123,17 @@ class PlayedRun:
         lines = [line for line in RunFolder(self.folder).each(RoundLine) if line.has_result]
         if not lines:
             return f"<pre>{self!r}</pre>"
-        columns = ([getattr(line, name) for line in lines] for name in ("accuracy", "loss"))
-        accuracy, loss = (np.array([column]) for column in columns)
+        columns = ([getattr(line, name) for line in lines] for name in ("score", "loss"))
+        score, loss = (np.array([column]) for column in columns)
         rounds = np.array([line.round for line in lines])
-        figure = progress(rounds, accuracy, loss, np.array([line.train_loss for line in lines]))
+        task = config.load(self.folder / "config.toml").learning_task
+        trained = np.array([line.train_loss for line in lines])
+        figure = progress(rounds, score, loss, trained, task.axis, task.loss_means)
         picture = io.BytesIO()
         figure.savefig(picture, format="png")
         data = base64.b64encode(picture.getvalue()).decode()
-        last = f"accuracy {lines[-1].accuracy:.1%} in round {lines[-1].round}"
+        said = task.axis.words(lines[-1].score)
+        last = f"{task.score_label} {said} in round {lines[-1].round}"
         return f'<pre>{self!r}</pre><img alt="{last}" src="data:image/png;base64,{data}">'
 
     @property

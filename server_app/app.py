@@ -132,15 +132,15 @@ def _run(
         foreign = bool(plugins.foreign_pieces(settings.to_dict()))
         roster = introduce(grid, expected=settings.num_clients, timeout=timeout, everybody=foreign)
     folder.write_sites(roster.sites)
-    folder.write_preprocessing(grid.preprocessing(), roster.sites[0])
+    folder.write_preprocessing(grid.preprocessing(), roster.sites[0], settings.learning_task.name)
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
     strategy = _strategy(method, settings, roster, folder)
     strategy.meter = meter
     strategy.resume(done, state)
     site = roster.sites[0]
-    outputs = settings.num_outputs(site.num_classes)
-    first = first_shared(settings, tuple(site.input_shape), outputs)
+    outputs = settings.learning_task.num_outputs(site.num_classes)
+    first = first_shared(settings, site.inputs, outputs)
     strategy.start(
         grid,
         messages.encode_arrays(first),

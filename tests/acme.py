@@ -57,7 +57,7 @@ class Commands:
 
 def figures(run):
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    kept = ("accuracy", "loss", "metrics", "trained")
+    kept = ("score", "loss", "metrics", "trained")
     return [tuple(line.get(name) for name in kept) for line in lines]
 
 

@@ -35,7 +35,7 @@ def windows(folder):
     )
     x = samples.x[starts[:, None] + np.arange(SAMPLES)].transpose(0, 2, 1)
     parts = (samples.y[starts], samples.class_names, samples.owner[starts], samples.owner_names)
-    return coterie.Rows(x, *parts, test=samples.test[starts])
+    return coterie.Rows(x, *parts, test=samples.test[starts], kind="windows")
 
 
 @pytest.mark.slow

@@ -5,6 +5,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from kinds_of_rows import rows_of
 from pydantic import Field
 from safetensors.numpy import load_file
 from small_runs import lines
@@ -19,7 +20,7 @@ from common.errors import ConfigError
 from common.networks import FEATURES, NETWORKS, Network
 from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings
 from common.plugins import PieceSettings
-from common.task_metrics import TASK_METRICS, RowMean
+from common.tasks.metrics import TASK_METRICS, RowMean
 from deploy.played_run import load_run
 from deploy.simulation.grid import simulate
 from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
@@ -35,7 +36,7 @@ TINY = {
     "device": "cpu",
     "workers": 2,
 }
-FIRST = models.initial_parameters(Settings.parse(TINY), (1, 8, 8), 10)
+FIRST = models.initial_parameters(Settings.parse(TINY), rows_of(1, 8, 8), 10)
 
 
 class ShrinkingSettings(ObjectiveSettings):

@@ -47,9 +47,9 @@ COLUMNS: dict[str, Callable[[Run], float]] = {
     "rounds to target": lambda run: run.to_target[0],
     "J of sending to target": lambda run: run.to_target[1],
     "J of sending, all rounds": lambda run: float(run.sending.joules[-1]),
-    "accuracy held (%)": lambda run: 100 * run.results.best_sustained_accuracy,
-    "accuracy, last round (%)": lambda run: 100 * run.results.accuracy,
-    "worst tenth of sites (%)": lambda run: 100 * run.results.accuracy_worst_decile,
+    "accuracy held (%)": lambda run: 100 * run.results.best_sustained,
+    "accuracy, last round (%)": lambda run: 100 * run.results.score,
+    "worst tenth of sites (%)": lambda run: 100 * run.results.score_worst_decile,
 }
 
 

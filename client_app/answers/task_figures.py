@@ -1,4 +1,4 @@
-"""Task figures: what a site sends of a run's metrics, beside its accuracy and loss.
+"""Task figures: what a site sends of a run's metrics, beside its score and loss.
 
 And after the last round, where a run asks, of resamples, a threshold and calibration.
 """
@@ -21,7 +21,7 @@ from common.messages import (
     TaskFigures,
     ThresholdOrder,
 )
-from common.task_metrics import TASK_METRICS
+from common.tasks.metrics import TASK_METRICS
 
 __all__ = ["figures", "final_evaluation", "score_counts"]
 
@@ -70,7 +70,7 @@ def final_evaluation(message: Message, site: Site) -> Message:
     Of classes also the confusion at the threshold, and the calibration.
     """
     order = ThresholdOrder.decode(message.content)
-    names = arithmetic.reported(site.settings.task, site.settings.more_metrics)
+    names = arithmetic.reported(site.dataset.task, site.settings.more_metrics)
     if any(tells(name) for name in names):
         require(site, "label-histogram")
     used = _used(message, site, order)
@@ -78,7 +78,7 @@ def final_evaluation(message: Message, site: Site) -> Message:
     threshold = order.threshold
     if site.settings.decision_threshold == "site":
         threshold = arithmetic.best_threshold(_counted(used, site))
-    groups = site.dataset.test_group
+    groups = site.dataset.test.group
     if groups is not None:
         groups = groups[site.rows.test]
     rng = seeds.generator(site.settings.seed, "bootstrap", site.name)
@@ -86,7 +86,7 @@ def final_evaluation(message: Message, site: Site) -> Message:
     own, widths = _sums(names, said, labels, threshold)
     figures = [own, *(_sums(names, said[rows], labels[rows], threshold)[0] for rows in draws)]
     arrays = {messages.FIGURES_OF_RESAMPLES: np.array(figures)}
-    if said.ndim == 2:
+    if site.dataset.task.has_classes:
         arrays[messages.COUNTS] = arithmetic.confusion(said, labels, threshold)
         arrays[messages.CALIBRATION] = arithmetic.calibration(said, labels)
     report = FinalReport(
@@ -115,7 +115,7 @@ def _counted(used: Parameters, site: Site) -> np.ndarray:
             f"{site.settings.dataset} has {site.dataset.num_classes}; leave it out"
         )
     said = engine.predictions(used, site, site.train[0])
-    return arithmetic.score_counts(said, site.dataset.train_y[site.rows.train])
+    return arithmetic.score_counts(said, site.dataset.train_strata[site.rows.train])
 
 
 def _sums(

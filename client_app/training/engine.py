@@ -12,7 +12,6 @@ from typing import Self
 
 import numpy as np
 import torch
-from scipy.special import softmax
 from torch import nn
 
 from client_app.site import Site
@@ -30,9 +29,10 @@ from common import models, seeds
 from common.config import Settings
 from common.messages import Order, Parameters
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
+from common.tasks.inputs import FEATURES, Inputs
 
-_Name = tuple[str, tuple[int, ...], int, torch.device]
-"""A network's name, the shape of its inputs, how many outputs it has, and where it computes."""
+_Name = tuple[str, Inputs, int, torch.device]
+"""A network's name, what goes into it, how many outputs it has, and where it computes."""
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,9 @@ class Lesson:
     """One client's training: its rows, and the two sources of all it draws."""
 
     inputs: np.ndarray
-    """(n, *input shape) float32, of which ``rows`` (m,) are the client's."""
+    """(n, *shape of a row), of which ``rows`` (m,) are the client's."""
     labels: np.ndarray
-    """(n,) int64, quantities (n,) float32, or masks (n, depth, height, width) bool."""
+    """(n, ...): the rows' targets, as their task has them."""
     rows: np.ndarray
     order: np.random.Generator
     """Of the order of the rows in each epoch."""
@@ -51,19 +51,22 @@ class Lesson:
     num_outputs: int
     weights: np.ndarray | None = None
     """(n,) how much each row counts; None: all alike."""
+    kind: str = FEATURES
+    """What a row is."""
 
     @classmethod
     def of(cls, site: Site, order: Order, what: str = "train") -> Self:
         """Return the training that an order asks of a site; its draws are those of ``what``."""
         words = (what, site.name, order.round, order.attempt)
         return cls(
-            inputs=site.dataset.train_x,
+            inputs=site.dataset.train.x,
             labels=site.dataset.train_targets,
             rows=site.rows.train,
             order=seeds.generator(site.settings.seed, *words),
             dropout_seed=seeds.derive_seed(site.settings.seed, "torch", *words),
             num_outputs=site.dataset.num_outputs,
-            weights=site.dataset.train_weights,
+            weights=site.dataset.train.weight,
+            kind=site.dataset.kind,
         )
 
     def on(self, device: torch.device) -> TensorRows:
@@ -72,9 +75,9 @@ class Lesson:
         return TensorRows.on(device, self.inputs[self.rows], self.labels[self.rows], weights)
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Of one row."""
-        return self.inputs.shape[1:]
+    def network_inputs(self) -> Inputs:
+        """Kind and shape of one row."""
+        return Inputs(self.kind, self.inputs.shape[1:])
 
 
 def fit(
@@ -92,7 +95,7 @@ def fit(
     if pull is not None and not pull.acts:
         pull = None  # the same code, and so the same bits, as without
     device = loop.choose_device(settings.device)
-    name = (settings.model, lesson.input_shape, lesson.num_outputs, device)
+    name = (settings.model, lesson.network_inputs, lesson.num_outputs, device)
     shares = None
     if blend is not None:
         parameters, shares = _blended(network_with(parameters, *name), lesson, settings, blend)
@@ -125,7 +128,7 @@ def fit_together(
     watch = Stopwatch()
     first = lessons[0]
     device = loop.choose_device(settings.device)
-    network = _network(settings.model, first.input_shape, first.num_outputs, device)
+    network = _network(settings.model, first.network_inputs, first.num_outputs, device)
     if first.weights is not None or not (stacked.can_stack(network) and _stacks(settings)):
         return None
     if not _fits(parameters, network):
@@ -227,13 +230,14 @@ def _stacks(settings: Settings) -> bool:
 
 
 def decided(
-    settings: Settings, shapes: tuple[tuple[int, ...], int] | None, *, weighs: bool = False
+    settings: Settings, shapes: tuple[Inputs, int] | None, *, weighs: bool = False
 ) -> Settings:
     """Return settings with the engine that ``auto`` stands for on this machine.
 
     Args:
         settings: of a run.
-        shapes: of one row, and how many outputs the network has; None where only the sites know.
+        shapes: what goes into the network, and how many outputs it has; None where only the sites
+            know.
         weighs: whether rows have weights, which the loop takes.
 
     Raises:
@@ -254,17 +258,17 @@ def decided(
 
 
 def trained_by(
-    settings: Settings, input_shape: tuple[int, ...], num_outputs: int, *, weighs: bool = False
+    settings: Settings, inputs: Inputs, num_outputs: int, *, weighs: bool = False
 ) -> str:
     """Return in words which code trains a run's network on this machine; rows can have weights."""
     # On the CPU: a process that has started CUDA cannot be forked.
-    network = models.blank(settings.model, input_shape, num_outputs)
+    network = models.blank(settings.model, inputs, num_outputs)
     device = loop.choose_device(settings.device)
     if weighs:
         return f"the loop with autograd, on {device}"
     if settings.engine == "stacked" and stacked.can_stack(network) and _stacks(settings):
         return f"sites side by side, on {device}"
-    name = (settings.model, input_shape, num_outputs, device)
+    name = (settings.model, inputs, num_outputs, device)
     by_hand = _by_hand(models.parameters_of(network), name, settings)
     if isinstance(by_hand, DenseSgd):
         return f"{'compiled steps' if by_hand.is_compiled else 'steps in NumPy'} for dense layers"
@@ -274,17 +278,17 @@ def trained_by(
 @functools.lru_cache(maxsize=2)
 def _hand_written(
     name: str,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_outputs: int,
     device: torch.device,
     settings: Settings,
 ) -> DenseSgd | ConvolutionalSgd | None:
     """Return what trains a network without autograd; None where nothing does."""
-    network = _network(name, input_shape, num_outputs, device)
+    network = _network(name, inputs, num_outputs, device)
     dense = dense_shape(network)
     if dense is not None:
         return DenseSgd(dense, settings, dense_c.load())
-    shape = convolutional_shape(network, input_shape)
+    shape = convolutional_shape(network, inputs)
     if shape is None or settings.engine == "batched":
         return None
     asked = settings.engine == "compiled"
@@ -300,7 +304,7 @@ def _fits(parameters: Parameters, network: nn.Module) -> bool:
 def network_with(
     parameters: Parameters,
     name: str,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_outputs: int,
     device: torch.device,
 ) -> nn.Module:
@@ -309,41 +313,34 @@ def network_with(
     It is made once per process: nothing of a client stays in it, for parameters and buffers are
     all that a network holds.
     """
-    network = _network(name, input_shape, num_outputs, device)
+    network = _network(name, inputs, num_outputs, device)
     models.load_parameters(network, parameters)
     return network
 
 
 @functools.lru_cache(maxsize=2)
-def _network(
-    name: str, input_shape: tuple[int, ...], num_outputs: int, device: torch.device
-) -> nn.Module:
-    network = models.blank(name, input_shape, num_outputs).to(device)
+def _network(name: str, inputs: Inputs, num_outputs: int, device: torch.device) -> nn.Module:
+    network = models.blank(name, inputs, num_outputs).to(device)
     flatten(network)
     return network
 
 
 def evaluate(parameters: Parameters, sites: Sequence[Site]) -> list[Evaluation]:
-    """Return loss and accuracy of one model on the held-out rows of each site, in one pass."""
+    """Return loss and score of one model on the held-out rows of each site, in one pass."""
     rows = np.concatenate([site.rows.test for site in sites])
     dataset = sites[0].dataset
     parts = [len(site.rows.test) for site in sites]
-    return _evaluate(parameters, sites[0], dataset.test_x[rows], dataset.test_targets[rows], parts)
+    return _evaluate(parameters, sites[0], dataset.test.x[rows], dataset.test_targets[rows], parts)
 
 
 def predictions(parameters: Parameters, site: Site, inputs: np.ndarray | None = None) -> np.ndarray:
-    """Return what a model says of some rows (n, *input shape) of a site, float64.
+    """Return what a model says of some rows (n, *shape of a row) of a site, float64.
 
-    Probabilities (n, classes), quantities (n,) in the unit of the label, or risks (n,). Without
-    rows it is of those that are held out.
+    As the task's metrics judge it: probabilities (n, classes), quantities (n,) in the unit of the
+    label, risks (n,). Without rows it is of those that are held out.
     """
     rows = site.test[0] if inputs is None else inputs
-    logits, measure = _logits(parameters, site, rows), site.dataset.measure
-    if site.dataset.task == "survival":
-        return np.asarray(logits[:, 0], np.float64)
-    if measure is not None:
-        return measure.quantities(logits[:, 0])
-    return np.asarray(softmax(logits.astype(np.float64), axis=1))
+    return site.dataset.task.said(_logits(parameters, site, rows))
 
 
 def classified(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.ndarray:
@@ -354,7 +351,7 @@ def classified(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.nda
 def _logits(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.ndarray:
     settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
-    name = (settings.model, dataset.input_shape, dataset.num_outputs, device)
+    name = (settings.model, dataset.inputs, dataset.num_outputs, device)
     network = network_with(parameters, *name)
     with loop.one_thread(device), loop.hushed(settings):
         return loop.outputs(network, inputs)
@@ -372,15 +369,16 @@ def _evaluate(
     labels: np.ndarray,
     parts: Sequence[int],
 ) -> list[Evaluation]:
-    """Return loss and accuracy on consecutive parts of rows; any site of the run will do."""
+    """Return loss and score on consecutive parts of rows; any site of the run will do."""
     settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
-    name = (settings.model, dataset.input_shape, dataset.num_outputs, device)
+    name = (settings.model, dataset.inputs, dataset.num_outputs, device)
     sgd = _by_hand(parameters, name, settings)
     if isinstance(sgd, ConvolutionalSgd):
         np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)
         logits = torch.from_numpy(sgd.logits(inputs))
-        return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts)
+        return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts, dataset.task)
     network = network_with(parameters, *name)
     with loop.one_thread(device), loop.hushed(settings):
-        return loop.evaluate_parts(network, TensorRows.on(device, inputs, labels), parts)
+        rows = TensorRows.on(device, inputs, labels)
+        return loop.evaluate_parts(network, rows, parts, dataset.task)

@@ -11,7 +11,7 @@ __all__ = ["batch_rows", "row_orders", "steps_of"]
 
 def batch_rows(n: int, settings: Settings) -> int:
     """Return how many of n rows a step is on: all of survival, whose rows are compared."""
-    return max(n, 1) if settings.task == "survival" else settings.batch_size
+    return max(n, 1) if settings.learning_task.whole_site else settings.batch_size
 
 
 def row_orders(

@@ -29,6 +29,7 @@ from common.objectives import (
     objective_of,
 )
 from common.sharing import Parts, by_round, parts_of_network
+from common.tasks.inputs import Inputs
 
 _NOT_THE_RUNS = MAY_CHANGE | {"device"}
 """Settings that may change while a run goes on, and one that a site decides itself."""
@@ -208,18 +209,16 @@ def _first(received: Parameters, site: Site) -> Parameters:
     parts = _parts(site)
     if not (parts.kept or parts.frozen):
         return received
-    initial = _initial(site.settings, site.dataset.input_shape, site.dataset.num_outputs)
+    initial = _initial(site.settings, site.dataset.inputs, site.dataset.num_outputs)
     return {**initial, **received}
 
 
 def _parts(site: Site) -> Parts:
     settings, dataset = site.settings, site.dataset
-    network = settings.model, dataset.input_shape, dataset.num_outputs
+    network = settings.model, dataset.inputs, dataset.num_outputs
     return parts_of_network(settings.objective, *network)
 
 
 @functools.lru_cache(maxsize=1)
-def _initial(
-    settings: Settings, input_shape: tuple[int, ...], num_outputs: int
-) -> dict[str, np.ndarray]:
-    return models.initial_parameters(settings, input_shape, num_outputs)
+def _initial(settings: Settings, inputs: Inputs, num_outputs: int) -> dict[str, np.ndarray]:
+    return models.initial_parameters(settings, inputs, num_outputs)

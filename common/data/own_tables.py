@@ -15,6 +15,7 @@ from common.tables.profiles import profile
 from common.tables.proposing import is_continuous
 from common.tables.reading import RawTable, line_of, read_raw
 from common.tables.table_schema import MOST_CLASSES, sorted_values
+from common.tasks import Classification, Regression, Task
 
 __all__ = ["read_columns", "read_table", "table_has_quantities"]
 
@@ -53,11 +54,11 @@ def read_table(
     owner_names, owner = _values(raw, client_column) if client_column else ((), None)
     _, group = _values(raw, group_column) if group_column else ((), None)
     if task == "regression" or (task == "auto" and _is_continuous(raw, label_column)):
-        quantities = _numbers(raw, (label_column,))[:, 0]
-        measure = measure_of(quantities, f"{path.name}: column {label_column!r}")
-        class_names, y = measure.class_names, measure.classes(quantities)
+        y = _numbers(raw, (label_column,))[:, 0]
+        learnt: Task = Regression(measure_of(y, f"{path.name}: column {label_column!r}"))
+        class_names = learnt.class_names
     else:
-        quantities, measure = None, None
+        learnt = Classification()
         class_names, y = _values(raw, label_column)
         _check_classes(raw, label_column, class_names)
     x = _numbers(raw, features)
@@ -70,8 +71,7 @@ def read_table(
         test=_test_marks(raw, split_column) if split_column else None,
         group=group,
         columns=features,
-        quantities=quantities,
-        measure=measure,
+        task=learnt,
     )
 
 

@@ -74,8 +74,8 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     if dataset and not settings.resume:  # a run that goes on has taken its products
         rows = {site.name: len(site.train) for site in simulated_federation(settings)[1]}
         check_sizes(method.needs, rows, settings)
-    shapes = (dataset.input_shape, dataset.num_outputs) if dataset else None
-    weighs = dataset is not None and dataset.train_weights is not None
+    shapes = (dataset.inputs, dataset.num_outputs) if dataset else None
+    weighs = dataset is not None and dataset.train.weight is not None
     settings = decided(settings, shapes, weighs=weighs)
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.

@@ -291,7 +291,7 @@ def _data(site: SiteFile) -> Findings:
             return
     data = prepared_data.load(site)  # not what a running site has mapped: that is its own affair
     columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
-    yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
+    yield _ok("data", f"{len(data.train)} training and {len(data.test)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
     if not site.classes and not site.table_schema and not is_named_part(site.dataset):
         remedy = "set classes to what all sites agreed on, in one order"

@@ -76,11 +76,11 @@ WHAT: Mapping[str, str] = {
     SECAGG_MASK: "masked vector of trained model, rows and training loss, or of a pilot's figures",
     SECAGG_AGREE: "signature under who is in the sum",
     SECAGG_UNMASK: "one share of one mask secret of each other site",
-    messages.FINE_TUNE: "loss and accuracy on the held-out rows before and after fine-tuning",
+    messages.FINE_TUNE: "loss and score on the held-out rows before and after fine-tuning",
     messages.SCORE_COUNTS: "training rows by class and by the probability that a model gives them",
     messages.FINAL_EVALUATION: "metrics, confusion and calibration on the held-out rows, and the "
     "metrics on resamples of them",
-    messages.EVALUATE: "loss and accuracy on the held-out rows",
+    messages.EVALUATE: "loss and score on the held-out rows",
     _ERROR: "error message",
     _MALFORMED: "reply that could not be read",
 }

@@ -213,10 +213,14 @@ class RunFolder:
         entries = (SiteEntry.from_json(vars(site)) for site in sites)
         self.write_json(SiteEntry.FILE, [entry.to_json() for entry in entries])
 
-    def write_preprocessing(self, known: Preprocessing | None, site: Introduction) -> None:
+    def write_preprocessing(
+        self, known: Preprocessing | None, site: Introduction, task: str
+    ) -> None:
         """Say how rows were prepared; what is known of that where each site does so itself."""
-        shape = tuple(site.input_shape)
-        made = known or Preprocessing(scaling="site", input_shape=shape)
+        inputs = site.inputs
+        made = known or Preprocessing(
+            scaling="site", input_kind=inputs.kind, input_shape=inputs.shape, task=task
+        )
         self.write(PREPROCESSING, made.to_json())
 
     def set_status(self, state: str, *, done: int, rounds: int, error: str = "") -> None:

@@ -34,6 +34,7 @@ from common.messages import (
     TrainReport,
 )
 from common.privacy.labels import plausible_counts
+from common.tasks import Task
 from server_app.rounds.intake import REFUSED
 
 log = logging.getLogger("coterie")
@@ -120,36 +121,50 @@ def _having_chosen(asked: Asked, model: int, number: int) -> Asked:
     return replace(asked, order=replace(asked.order, model=model))
 
 
-def inspect_evaluation(reply: Message, asked: Asked) -> EvaluateReport:
+def inspect_evaluation(reply: Message, asked: Asked, task: Task) -> EvaluateReport:
     """Return a reply's report; :class:`MessageError` with the reason if unusable."""
-    return _evaluation(EvaluateReport, reply, asked)
+    return _evaluation(EvaluateReport, reply, asked, task)
 
 
-def inspect_personal(reply: Message, asked: Asked) -> EvaluateReport:
+def inspect_personal(reply: Message, asked: Asked, task: Task) -> EvaluateReport:
     """Return a reply's report of two models, as :func:`inspect_evaluation`."""
-    report = _evaluation(PersonalReport, reply, asked)
-    if not 0 <= report.shared_accuracy <= 1:
-        raise MessageError(f"shared_accuracy = {report.shared_accuracy} is outside [0, 1]")
+    report = _evaluation(PersonalReport, reply, asked, task)
+    _check_score("shared_", report, asked, task)
     messages.check_range("shared_loss", report.shared_loss, -MOST_LOSS, MOST_LOSS)
     return report
 
 
-def inspect_fine_tuning(reply: Message, asked: Asked) -> FineTuneReport:
+def inspect_fine_tuning(reply: Message, asked: Asked, task: Task) -> FineTuneReport:
     """Return a reply's report of a model before and after, as :func:`inspect_evaluation`."""
-    report = _evaluation(FineTuneReport, reply, asked)
-    if not 0 <= report.tuned_accuracy <= 1:
-        raise MessageError(f"tuned_accuracy = {report.tuned_accuracy} is outside [0, 1]")
+    report = _evaluation(FineTuneReport, reply, asked, task)
+    _check_score("tuned_", report, asked, task)
     messages.check_range("tuned_loss", report.tuned_loss, -MOST_LOSS, MOST_LOSS)
     return report
 
 
-def _evaluation(kind: type[_Evaluation], reply: Message, asked: Asked) -> _Evaluation:
+def _evaluation(kind: type[_Evaluation], reply: Message, asked: Asked, task: Task) -> _Evaluation:
     refuse_error(reply)
     report = kind.decode(reply.content)
     _compare(report, asked, asked.site.num_test_examples)
-    if not 0 <= report.accuracy <= 1:
-        raise MessageError(f"accuracy = {report.accuracy} is outside [0, 1]")
+    _check_score("", report, asked, task)
     return report
+
+
+def _check_score(which: str, report: EvaluateReport, asked: Asked, task: Task) -> None:
+    """Raise :class:`MessageError` for a score, or sums of one, that a site cannot have."""
+    score: float = getattr(report, f"{which}score")
+    sums = np.array(getattr(report, f"{which}score_sums"), np.float64)
+    if not task.sums_score:
+        if sums.size:
+            raise MessageError(f"{which}score_sums of {task.score_name}, which is a mean by rows")
+        messages.check_range(f"{which}score", score, *task.score_range)
+        return
+    if not task.score.could_be(sums, report.num_examples, asked.site.num_classes):
+        raise MessageError(
+            f"its {which}{task.score_name} cannot be of {report.num_examples} held-out rows"
+        )
+    if not np.array_equal(score, task.score.value(sums), equal_nan=True):
+        raise MessageError(f"{which}score = {score}: is not what its sums make")
 
 
 def inspect_loss(reply: Message, asked: Asked) -> LossReport:

@@ -50,7 +50,7 @@ def test_a_run_is_its_files(played):
         written = [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
         assert list(table.columns) == list(dict.fromkeys(key for line in written for key in line))
         assert len(table) == len(written)
-    assert run.results["accuracy"] == run.rounds["accuracy"].iloc[-1]
+    assert run.results["score"] == run.rounds["score"].iloc[-1]
     assert run.clusters == json.loads((run.folder / "clusters.json").read_text())["sites"]
     assert run.report.exists()
     written = (run.folder / "rounds.jsonl").read_text().splitlines()
@@ -71,8 +71,8 @@ def test_a_folder_is_a_run_again_also_while_it_is_written(played, tmp_path):
     (tmp_path / "status.json").write_text('{"state": "running", "round": 1, "rounds": 9}')
     running = coterie.load_run(tmp_path)
     assert (running.rounds.empty, running.clusters) == (True, {})
-    (tmp_path / "rounds.jsonl").write_text('{"round": 1, "accuracy": 0.5}\n{"round": 2, "accu')
-    assert running.rounds["accuracy"].tolist() == [0.5]
+    (tmp_path / "rounds.jsonl").write_text('{"round": 1, "score": 0.5}\n{"round": 2, "accu')
+    assert running.rounds["score"].tolist() == [0.5]
     with pytest.raises(DataError, match=r"has no results\.json: the run is running"):
         print(running.results)
     with pytest.raises(DataError, match="is no run's folder"):
@@ -160,7 +160,7 @@ def test_a_run_with_a_callable_goes_on_from_python_only(tmp_path, no_report, cap
     with pytest.raises(ConfigError, match=rf"had '{model}', which is another callable"):
         coterie.resume(folder, model=net(9), quiet=True)
     run = coterie.resume(folder, model=net(8), metrics=["macro-f1", sureness], quiet=True)
-    kept = ["round", "accuracy", "metrics.macro-f1", f"metrics.{metric}", "loss"]
+    kept = ["round", "score", "metrics.macro-f1", f"metrics.{metric}", "loss"]
     assert run.rounds[kept].equals(whole.rounds[kept])
 
 

@@ -13,7 +13,7 @@ from common import messages
 from common.config import Settings
 from common.errors import ConfigError, MessageError
 from common.messages import FIGURES, Introduction, Order, TaskFigures
-from common.task_metrics import TASK_METRICS
+from common.tasks.metrics import TASK_METRICS
 from server_app import methods
 from server_app.record.using_models import load_network
 from server_app.rounds.guard import Asked
@@ -60,7 +60,7 @@ def test_what_no_site_can_have_measured_is_refused(figures, reason):
 
 def test_models_have_the_metrics_of_the_sites_that_use_them():
     def told(model, *sums):
-        report = messages.EvaluateReport("a", 1, 1, model, 4, 0.5, 0.5, 0.1)
+        report = messages.EvaluateReport("a", 1, 1, model, 4, 0.5, 0.5, [], 0.1)
         return report, SiteFigures({"macro-f1": np.array(sums, np.float64)}, 4)
 
     found = metrics_of({3: told(0, 4, 0, 0, 0), 5: told(1, 0, 0, 0, 4), 6: told(0, 0, 0, 4, 0)})
@@ -87,8 +87,8 @@ def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_re
     parts = []
     for site in sites:
         with torch.inference_mode():
-            logits = network(torch.from_numpy(data.test_x[site.test])).double()
-        parts.append((torch.softmax(logits, 1).numpy(), data.test_y[site.test]))
+            logits = network(torch.from_numpy(data.test.x[site.test])).double()
+        parts.append((torch.softmax(logits, 1).numpy(), data.test_strata[site.test]))
     sizes = [len(labels) for _, labels in parts]
     for name in names:
         metric = TASK_METRICS[name]

@@ -29,7 +29,8 @@ def test_hours_become_classes_and_gaps_the_median_of_the_training(tmp_path):
     path.write_bytes(gzip.compress("\n".join([HEADER, *lines]).encode()))
     rows = DATASETS["beijing-air"].read_site(path)
     assert rows.class_names[2] == "light"
-    assert rows.y.tolist() == [0, 1, 4, 5]
+    assert rows.y.tolist() == [35, 35.1, 250, 999]
+    assert rows.strata.tolist() == [0, 1, 4, 5]
     assert rows.test.tolist() == [False, False, False, True]
     so2 = rows.columns.index("SO2")
     assert rows.x[:, so2].tolist() == [2, 6, 4, 50]

@@ -72,8 +72,8 @@ def answers(played):
     found = {}
     for site in sites:
         with torch.inference_mode():
-            logits = network(torch.from_numpy(dataset.test_x[site.test])).double()
-        found[site.name] = torch.softmax(logits, 1).numpy()[:, 1], dataset.test_y[site.test]
+            logits = network(torch.from_numpy(dataset.test.x[site.test])).double()
+        found[site.name] = torch.softmax(logits, 1).numpy()[:, 1], dataset.test_strata[site.test]
     return found
 
 
@@ -121,8 +121,8 @@ def test_the_threshold_is_the_best_on_the_training_rows_of_all_sites(played):
     import torch
 
     with torch.inference_mode():
-        logits = ModelInUse(run).network(torch.from_numpy(dataset.train_x)).double()
-    p, y = torch.softmax(logits, 1).numpy()[:, 1], dataset.train_y
+        logits = ModelInUse(run).network(torch.from_numpy(dataset.train.x)).double()
+    p, y = torch.softmax(logits, 1).numpy()[:, 1], dataset.train_strata
     gained = [oracle.balanced_accuracy_score(y, p >= t / 1000) for t in range(1000)]
     at = kept(played)["thresholds"]["0"]
     assert oracle.balanced_accuracy_score(y, p >= at) == pytest.approx(max(gained))
