@@ -24,6 +24,7 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1, c
             {
                 "round": number,
                 "score": accuracy,
+                "score_name": "accuracy",
                 "joules": None if train_joules == 0 else spent,
                 "trained": list(trained),
                 "bytes_down": 1_500_000,

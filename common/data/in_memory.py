@@ -144,10 +144,11 @@ def standardised(
     train_rows, test_rows = np.flatnonzero(~test), np.flatnonzero(test)
     if rows.kind == TOKENS:
         mean, scale = np.empty(0), np.empty(0)
-        train_x, test_x = (rows.x[part].astype(np.int64) for part in (train_rows, test_rows))
+        parts: list[Array] = [rows.x[part].astype(np.int64) for part in (train_rows, test_rows)]
     else:
         mean, scale = figures or mean_and_scale(rows.x, train_rows)
-        train_x, test_x = (scaled(rows.x, part, mean, scale) for part in (train_rows, test_rows))
+        parts = [scaled(rows.x, part, mean, scale) for part in (train_rows, test_rows)]
+    train_x, test_x = parts
     return Dataset(
         name=name,
         train=_part(rows, train_rows, train_x, rows.weight),

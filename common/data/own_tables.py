@@ -54,7 +54,7 @@ def read_table(
     owner_names, owner = _values(raw, client_column) if client_column else ((), None)
     _, group = _values(raw, group_column) if group_column else ((), None)
     if task == "regression" or (task == "auto" and _is_continuous(raw, label_column)):
-        y = _numbers(raw, (label_column,))[:, 0]
+        y: Array = _numbers(raw, (label_column,))[:, 0]
         learnt: Task = Regression(measure_of(y, f"{path.name}: column {label_column!r}"))
         class_names = learnt.class_names
     else:

@@ -22,10 +22,10 @@ from common.tasks.part import Array, IntArray
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Axis", "Task"]
+__all__ = ["ScoreAxis", "Task"]
 
 
-class Axis(NamedTuple):
+class ScoreAxis(NamedTuple):
     """How the values of a score are drawn and written: times a factor, with a unit."""
 
     factor: float
@@ -38,7 +38,7 @@ class Axis(NamedTuple):
     def words(self, score: float) -> str:
         """Return a score as a page writes it.
 
-        >>> Axis(100.0, "accuracy (%)", " %", ".1f").words(0.4567)
+        >>> ScoreAxis(100.0, "accuracy (%)", " %", ".1f").words(0.4567)
         '45.7 %'
         """
         return f"{self.factor * score:{self.digits}}{self.unit}"
@@ -169,18 +169,18 @@ class Task(ABC):
         return float(weights / weights.sum() @ np.array(scores, dtype=np.float64))
 
     @property
-    def axis(self) -> Axis:
+    def axis(self) -> ScoreAxis:
         """How a score is drawn, and written on a page."""
         return self._axis(self.score_label)
 
-    def axis_of(self, metric: str) -> Axis:
+    def axis_of(self, metric: str) -> ScoreAxis:
         """Return the same of a metric of the task; of ``auto`` it is the score's."""
         return self._axis(self.score_label if metric in ("auto", self.score_name) else metric)
 
-    def _axis(self, label: str) -> Axis:
+    def _axis(self, label: str) -> ScoreAxis:
         if self.in_percent:
-            return Axis(100.0, f"{label} (%)", " %", ".1f")
-        return Axis(1.0, label, "", ".3f")
+            return ScoreAxis(100.0, f"{label} (%)", " %", ".1f")
+        return ScoreAxis(1.0, label, "", ".3f")
 
     @property
     def outputs_mean(self) -> str:

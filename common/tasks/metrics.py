@@ -249,7 +249,7 @@ def _dice(found: np.ndarray, masks: np.ndarray) -> np.ndarray:
     marked, wanted = (part.reshape(len(part), -1).astype(np.float64) for part in (found, masks))
     all_of_them = marked.sum(axis=1) + wanted.sum(axis=1)
     both = 2 * (marked * wanted).sum(axis=1)
-    return np.divide(both, all_of_them, out=np.ones_like(both), where=all_of_them > 0)
+    return np.asarray(np.divide(both, all_of_them, out=np.ones_like(both), where=all_of_them > 0))
 
 
 def _is_right(probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:

@@ -68,7 +68,7 @@ class Curve:
     joules: FloatArray
     """(T,) spent from the start of the run to the round's end; NaN where not metered."""
     metric: str = "auto"
-    """Which one; ``auto``: the run's score."""
+    """Which one; ``auto``: the run's score, whose name is not known."""
 
     def __post_init__(self) -> None:
         """Refuse arrays that are not of the same rounds."""
@@ -103,7 +103,9 @@ class Curve:
             np.array(rounds, dtype=np.int64),
             np.array([ended[number].metric(metric) for number in rounds], dtype=np.float64),
             np.cumsum([spent[number] for number in rounds]).astype(np.float64),
-            metric,
+            next((line.score_name for line in known if line.score_name), metric)
+            if metric == "auto"
+            else metric,
         )
 
     def reached(self, target: float, window: int) -> Reached | None:

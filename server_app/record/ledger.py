@@ -161,8 +161,10 @@ class Ledger:
         report = answer.value[0] if isinstance(answer.value, tuple) else answer.value
         trained, evaluated = one.phase == "train", one.phase == "evaluate"
         divergence = attempt.divergence.get(answer.client) if trained else None
-        scored = isinstance(report, EvaluateReport)
-        metrics = attempt.metrics.of_clients.get(answer.client) if evaluated else None
+        metrics = None
+        if isinstance(report, EvaluateReport):
+            more = attempt.metrics.of_clients.get(answer.client) if evaluated else None
+            metrics = self._metrics(report.score, more)
         line = ClientLine(
             round=attempt.round,
             attempt=attempt.attempt,
@@ -170,8 +172,8 @@ class Ledger:
             site=self._roster.names[answer.client],
             model=answer.model,
             **{key: getattr(report, key) for key in REPORTED if hasattr(report, key)},
-            score_name=self._task.score_name if scored else None,
-            metrics=self._metrics(report.score, metrics) if scored else None,
+            score_name=None if metrics is None else self._task.score_name,
+            metrics=metrics,
             weight_divergence=divergence,
             aggregation=attempt.treated.get(answer.client) if trained else None,
             bytes_down=item.bytes_down,

@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from common.tasks.contract import Axis as ScoreAxis
+from common.tasks.contract import ScoreAxis
 from server_app.record.energy_figures import COUNTED, PHASES, Curve, Reached
 from server_app.report.drawing import GREY, INK, WIDE, cluster_color
 from server_app.report.words import joules_in_words

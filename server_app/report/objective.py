@@ -4,7 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from common.objectives import OBJECTIVES, Sharing
-from common.tasks.contract import Axis
+from common.tasks.contract import ScoreAxis
 from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun
 from server_app.report import drawing
 from server_app.report import words as say
@@ -58,7 +58,7 @@ def draw(run: RecordedRun) -> Picture | Absence | None:
 
 
 def _figure(
-    rounds: IntArray, divergence: FloatArray, own: FloatArray, shared: FloatArray, axis: Axis
+    rounds: IntArray, divergence: FloatArray, own: FloatArray, shared: FloatArray, axis: ScoreAxis
 ) -> Figure:
     two = bool(np.isfinite(shared).any())
     width = drawing.WIDE if two else drawing.NARROW

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from common.tasks.contract import Axis
+from common.tasks.contract import ScoreAxis
 from server_app.record.recorded_run import FloatArray, IntArray
 from server_app.report.drawing import INK, NAMED_CLUSTERS, NARROW, WIDE, cluster_color, round_axis
 from server_app.report.words import byte_size
@@ -24,7 +24,7 @@ def progress(
     score: FloatArray,
     loss: FloatArray,
     train_loss: FloatArray,
-    axis: Axis,
+    axis: ScoreAxis,
     unit: str,
 ) -> Figure:
     """Return curves over rounds (T,): scores on their axis beside losses in a unit.
@@ -74,7 +74,7 @@ def _band(axes: "Axes", rounds: IntArray, models: FloatArray) -> None:
     axes.plot(rounds, middle, color=color, lw=1, label="median model")
 
 
-def _mark_best(axes: "Axes", rounds: IntArray, score: FloatArray, axis: Axis) -> None:
+def _mark_best(axes: "Axes", rounds: IntArray, score: FloatArray, axis: ScoreAxis) -> None:
     if np.isfinite(score).any():
         best = int(np.nanargmax(score))
         label = f"best: {axis.words(score[best])} in round {rounds[best]}"

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.cluster import hierarchy
 
 from common.evaluation.final import CALIBRATION_BINS
-from common.tasks.contract import Axis
+from common.tasks.contract import ScoreAxis
 from server_app.record.fairness import worst_tenth
 from server_app.record.recorded_run import FloatArray, IntArray, OrderedSites
 from server_app.report.drawing import (
@@ -336,7 +336,9 @@ def _counts(axes: "Axes", counts: IntArray, sites: OrderedSites) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
 
 
-def score_spread(scores: FloatArray, names: list[str], clusters: IntArray, axis: Axis) -> Figure:
+def score_spread(
+    scores: FloatArray, names: list[str], clusters: IntArray, axis: ScoreAxis
+) -> Figure:
     """Return the sites' scores (n,): sorted bars, or a histogram of many sites."""
     figure = Figure(figsize=(NARROW, 3.8), layout="constrained")
     axes = figure.subplots()
