@@ -15,6 +15,7 @@ from common.errors import DataError
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import ClientLine, ResultsFile, RoundLine, StatusFile
 from server_app.record.run_folder import RunFolder
+from server_app.record.run_status import read_status
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -138,7 +139,7 @@ class PlayedRun:
 
     @property
     def _status(self) -> StatusFile:
-        return RunFolder(self.folder).load(StatusFile)
+        return read_status(self.folder)
 
     def _file(self, name: str) -> dict[str, Any]:
         try:
@@ -178,4 +179,5 @@ def load_run(folder: str | os.PathLike[str]) -> PlayedRun:
     path = Path(folder).expanduser().absolute()
     if not (path / StatusFile.FILE).exists():
         raise DataError(f"{path} is no run's folder: it has no {StatusFile.FILE}")
+    read_status(path)  # refuses a format that this version does not read
     return PlayedRun(path)

@@ -1,7 +1,6 @@
-"""The code keeps to the plan of the house: who may import whom, and how large anything gets."""
+"""The code keeps to the plan of the house: who may import whom."""
 
 import ast
-import doctest
 import importlib
 import importlib.util
 import json
@@ -23,13 +22,6 @@ BELOW = {
     "deploy": {"deploy", "server_app", "client_app", "common"},
 }
 """Which packages each may import."""
-
-MOST_FILES = 20  # in a folder
-MOST_LINES = 400
-MOST_IMPORTS = 18  # of ours, in one module
-
-C_TEXT = "client_app/training/*_c.py"  # C in a Python string: as long as the C is
-
 
 NO_NOUNS = (
     *("What", "Who", "Whom", "Whose", "How", "Which", "Where", "When", "Whether", "Why"),
@@ -168,30 +160,6 @@ def test_imports_are_absolute_and_bind_a_name_of_their_own():
     assert wrong == []
 
 
-# Sizes -----------------------------------------------------------------------------------------
-
-
-def test_no_folder_holds_more_files_than_can_be_looked_over():
-    folders = {path.parent for path in SOURCES}
-    counts = {str(each): len(list((ROOT / each).glob("*.py"))) for each in folders}
-    assert {folder: n for folder, n in counts.items() if n > MOST_FILES} == {}
-
-
-def test_no_file_is_longer_than_can_be_read_in_one_go():
-    long = {
-        str(path)
-        for path in SOURCES
-        if len((ROOT / path).read_text("utf-8").splitlines()) > MOST_LINES
-        and not path.match(C_TEXT)
-    }
-    assert long == set()
-
-
-def test_no_module_needs_more_of_ours_than_can_be_held_in_mind():
-    many = {str(path) for path, found in IMPORTS.items() if len(found) > MOST_IMPORTS}
-    assert many == set()
-
-
 # What an import loads --------------------------------------------------------------------------
 
 
@@ -203,7 +171,7 @@ def test_arithmetic_and_the_command_load_neither_flower_nor_torch():
         "import importlib, json, sys\n"
         "for name in json.loads(sys.argv[1]):\n"
         "    importlib.import_module(name)\n"
-        "    loaded = {'flwr', 'torch', 'ray'} & sys.modules.keys()\n"
+        "    loaded = {'flwr', 'torch', 'ray', 'dp_accounting'} & sys.modules.keys()\n"
         "    if loaded:\n"
         "        sys.exit(f'{name} loads {sorted(loaded)}')\n"
     )
@@ -258,16 +226,6 @@ def test_no_definition_bears_its_modules_name_and_no_two_classes_bear_one():
 
 
 # Pages -----------------------------------------------------------------------------------------
-
-
-def test_the_picture_of_the_rooms_is_what_the_imports_draw():
-    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs/draw_architecture.py")
-    draw = importlib.util.module_from_spec(spec)
-    sys.modules["draw"] = draw  # its data class looks itself up
-    spec.loader.exec_module(draw)
-    drawn = draw.PICTURE.read_text(encoding="utf-8")
-    assert drawn == draw.picture(), "run docs/draw_architecture.py"
-    assert doctest.testmod(draw).failed == 0
 
 
 def test_pages_name_files_and_folders_that_are_there():

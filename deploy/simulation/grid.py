@@ -31,7 +31,7 @@ from client_app.training.loop import choose_device
 from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
 from deploy.simulation import answering
-from deploy.simulation.pool import Pool, Task, Worker
+from deploy.simulation.pool import Job, Pool, Worker
 from server_app import app as server
 from server_app import methods
 from server_app.metering import run_meter
@@ -295,7 +295,7 @@ class InProcessGrid(Grid):
             any_context = self._contexts[outgoing[0].metadata.dst_node_id]
             yield from answering.units(list(same), kind, any_context)
 
-    def _units_of_tasks(self, outgoing: Sequence[Message]) -> Iterator[list[Task]]:
+    def _units_of_tasks(self, outgoing: Sequence[Message]) -> Iterator[list[Job]]:
         keys: dict[int, int] = {}
         for unit in self._units(outgoing):
-            yield [Task(m, keys.setdefault(id(m.content), len(keys))) for m in unit]
+            yield [Job(m, keys.setdefault(id(m.content), len(keys))) for m in unit]

@@ -18,6 +18,7 @@ from common.tasks.inputs import FEATURES
 from server_app.record.json_record import JsonRecord, null
 
 __all__ = [
+    "FORMAT",
     "REPORTED",
     "ChangeToLocalFile",
     "ClientLine",
@@ -261,12 +262,18 @@ class SiteEntry(JsonRecord):
     """What a row is: ``features``, ``windows``, ``images``, ``volumes`` or ``tokens``."""
 
 
+FORMAT = 1
+"""Of a run's folder: of all its files together."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StatusFile(JsonRecord):
     """``status.json``: how far the run is."""
 
     FILE = "status.json"
 
+    format: int = 0
+    """:data:`FORMAT` of the folder; 0: it does not say, and is of no version that is known."""
     state: str = ""
     """``running``, ``finished``, ``failed`` or ``interrupted`` (by whoever started it); ``running``
     also where its process was killed."""

@@ -29,7 +29,14 @@ from common.messages import Introduction, Parameters
 from common.power import processor
 from server_app import run_list
 from server_app.record import piece_sources
-from server_app.record.format import AskingFile, ClientLine, RoundLine, SiteEntry, StatusFile
+from server_app.record.format import (
+    FORMAT,
+    AskingFile,
+    ClientLine,
+    RoundLine,
+    SiteEntry,
+    StatusFile,
+)
 from server_app.record.json_record import JsonRecord
 from server_app.record.run_status import beating, read_status
 
@@ -91,7 +98,7 @@ class RunFolder:
         try:
             own = config.load(folder.path / "config.toml").to_dict()
             status = read_status(folder.path)
-        except (ConfigError, OSError) as error:
+        except (ConfigError, OSError, DataError) as error:
             raise ConfigError(f"{where}: not the folder of a run: {error}") from None
         if status.state == "finished":
             raise ConfigError(f"{where}: finished after {status.round} rounds; nothing is left")
@@ -228,6 +235,7 @@ class RunFolder:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.store(
             StatusFile(
+                format=FORMAT,
                 state=state,
                 round=done,
                 rounds=rounds,

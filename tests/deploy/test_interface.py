@@ -68,7 +68,9 @@ def test_it_leaves_the_callers_logging_warnings_and_threads_as_they_were(played)
 
 def test_a_folder_is_a_run_again_also_while_it_is_written(played, tmp_path):
     assert coterie.load_run(played[0].folder) == played[0]
-    (tmp_path / "status.json").write_text('{"state": "running", "round": 1, "rounds": 9}')
+    (tmp_path / "status.json").write_text(
+        '{"format": 1, "state": "running", "round": 1, "rounds": 9}'
+    )
     running = coterie.load_run(tmp_path)
     assert (running.rounds.empty, running.clusters) == (True, {})
     (tmp_path / "rounds.jsonl").write_text('{"round": 1, "score": 0.5}\n{"round": 2, "accu')

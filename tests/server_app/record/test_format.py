@@ -108,7 +108,7 @@ def test_files_hold_these_keys_in_this_order(folder):
     assert list(folder.read_json("clusters.json")) == CLUSTERS
     assert list(folder.read_json("sites.json")[0]) == SITE
     assert list(folder.read_json("status.json")) == keys(
-        "state round rounds error updated pid host"
+        "format state round rounds error updated pid host"
     )
     release = folder.read_json("privacy.json")["releases"][0]
     assert list(release) == RELEASE
