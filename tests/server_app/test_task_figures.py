@@ -81,7 +81,7 @@ def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_re
     left = {
         entry["what"] for entry in json.loads((folder / "privacy.json").read_text())["releases"]
     }
-    assert "loss and accuracy on the held-out rows, sums for the run's metrics" in left
+    assert "loss and score on the held-out rows, sums for the run's metrics" in left
     last = lines(folder, "rounds.jsonl")[-1]
     told = [line for line in lines(folder, "clients.jsonl") if line["phase"] == "evaluate"][-5:]
     parts = []
@@ -102,12 +102,15 @@ def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_re
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("metrics=f1", "some of accuracy, balanced-accuracy, .*with commas between"),
+        ("metrics=f1", "some of auto, accuracy, balanced-accuracy, .*with commas between"),
         ("metrics=auroc,auroc", "name each once"),
-        ("metrics=auroc target-metric=macro-f1", "must be one of metrics"),
+        ("metrics=auroc target-metric=macro-f1", "or one of metrics"),
         ("metrics=brier target-metric=brier", "better the smaller"),
         ("metrics=macro-f1 label-privacy=gaussian", "what metrics=macro-f1 needs"),
-        ("metrics=auroc dataset=ixi-tiny strategy=fedavg", "masks"),
+        (
+            "metrics=auroc dataset=ixi-tiny strategy=fedavg",
+            "task=segmentation; its metrics are dice",
+        ),
         ("metrics=r2", "is not of task=classification; its metrics are accuracy, balanced"),
         (
             "task=regression metrics=auroc",
