@@ -31,7 +31,7 @@ NAMES = {
     "fedsccs": "FedSCCS",
 }
 RULES = {"auto": "everybody", "all": "all", "random": "one", "worst": "worst half"}
-FIGURES = ("accuracy", "accuracy_worst_decile", "accuracy_std", "uplink_share")
+FIGURES = ("score", "score_worst_decile", "score_std", "uplink_share")
 
 
 def arguments() -> argparse.Namespace:

@@ -15,6 +15,7 @@ from common.config import Settings
 from common.errors import ConfigError, MessageError
 from common.evaluation.final import CALIBRATION_BINS, reported
 from common.messages import FinalReport, Introduction, ThresholdOrder
+from common.tasks import TASKS
 from deploy.predictions import ModelInUse
 from deploy.simulation.grid import simulate
 from server_app import methods
@@ -171,7 +172,7 @@ def reply(figures=(ROW, ROW, ROW), confusion=((1, 1), (0, 2)), calibration=None,
         "num_examples": 4,
         "units": 4,
         "threshold": float("nan"),
-        "metrics": [*reported("classification", ())],
+        "metrics": [*reported(TASKS["classification"], ())],
         "widths": WIDTHS,
     } | changes
     arrays = {
@@ -230,7 +231,7 @@ def test_what_no_site_can_have_measured_is_refused(changes, reason):
     ],
 )
 def test_the_headline_is_accuracy_only_where_no_class_is_rare(counts, name):
-    assert headline("auto", EvaluatedRows(confusion=counts))[0] == name
+    assert headline(TASKS["classification"], EvaluatedRows(confusion=counts))[0] == name
 
 
 @pytest.mark.parametrize(
