@@ -78,6 +78,8 @@ def play(coterie, packages):
     assert versions == {
         f"{key} = '{BY_PLACE[key].rpartition(',')[2]}'": "acme-pieces 0.1" for key in BY_PLACE
     }
+    notes = {"dataset": "acme-notes", "model": "acme-reader", "strategy": "fedavg"}
+    assert len(figures(coterie.simulate(notes))) == 2
     before = figures(placed)
     cut_off(placed)
     coterie("resume", placed)

@@ -48,7 +48,13 @@ def test_a_run_is_its_files(played):
     assert run.folder.is_absolute()
     for table, name in ((run.rounds, "rounds.jsonl"), (run.clients, "clients.jsonl")):
         written = [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
-        assert list(table.columns) == list(dict.fromkeys(key for line in written for key in line))
+        keys = dict.fromkeys(
+            f"metrics.{metric}" if key == "metrics" else key
+            for line in written
+            for key, value in line.items()
+            for metric in (value if key == "metrics" else [""])
+        )
+        assert list(table.columns) == list(keys)
         assert len(table) == len(written)
     assert run.results["score"] == run.rounds["score"].iloc[-1]
     assert run.clusters == json.loads((run.folder / "clusters.json").read_text())["sites"]

@@ -163,7 +163,9 @@ def test_a_real_sites_rows_are_scaled_by_its_own_figures(wards, folder):
         assert right == pytest.approx(last_evaluation(run).loc[own.site, "score"], abs=0)
     assert json.loads((run.folder / "models/preprocessing.json").read_text()) == {
         "scaling": "site",
+        "input-kind": "features",
         "input-shape": [2],
+        "task": "classification",
         "classes": [],
         "columns": [],
         "mean": [],

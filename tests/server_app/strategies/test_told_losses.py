@@ -46,12 +46,12 @@ def test_losses_are_those_of_the_model_received_on_the_rows_that_train(tmp_path,
     told = [line for line in lines(simulate(settings)) if line["phase"] == "train"]
     assert len(told) == 3
     dataset, parts = simulated_federation(settings.with_absolute_paths())
-    rows_of = {part.name: part.train for part in parts}
+    trained_on = {part.name: part.train for part in parts}
     network = models.blank(settings.model, rows_of(*SHAPE), 10)
     models.load_parameters(network, models.initial_parameters(settings, rows_of(*SHAPE), 10))
     network.eval()
     for line in told:
-        rows = rows_of[line["site"]]
+        rows = trained_on[line["site"]]
         inputs, labels = (
             torch.tensor(dataset.train.x[rows]),
             torch.tensor(dataset.train_strata[rows]),
