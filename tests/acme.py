@@ -57,8 +57,8 @@ class Commands:
 
 def figures(run):
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    kept = ("score", "loss", "metrics", "trained")
-    return [tuple(line.get(name) for name in kept) for line in lines]
+    kept = ("score", "loss", "trained")
+    return [(line["metrics"].get("macro-f1"), *(line.get(name) for name in kept)) for line in lines]
 
 
 def cut_off(run):
