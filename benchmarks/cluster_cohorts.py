@@ -104,7 +104,7 @@ def dealt(settings: Settings) -> Counts:
     """Return what each site of a simulation has for training."""
     dataset, parts = simulated_federation(settings)
     return {
-        part.name: np.bincount(dataset.train_y[part.train], minlength=dataset.num_classes)
+        part.name: np.bincount(dataset.train_strata[part.train], minlength=dataset.num_classes)
         for part in parts
     }
 

@@ -96,7 +96,7 @@ def main() -> None:
         if key not in sites:
             sites[key] = dealt(case.settings)
         lines = [line for line in RunFolder(folder).each(RoundLine) if line.has_result]
-        told = [(line.trained, line.accuracy) for line in lines if line.trained]
+        told = [(line.trained, line.score) for line in lines if line.trained]
         found[case.scenario][case.method].append(labels_of(sites[key], *zip(*told, strict=True)))
     for scenario, methods in found.items():
         print(f"**{scenario or args.file.stem}**\n\n{table(methods)}", flush=True)

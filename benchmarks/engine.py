@@ -24,9 +24,12 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from common.tasks.inputs import Inputs
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,13 @@ class Workload:
     epochs: int
     flops: float = 0.0
     """Floating-point operations of a training step per sample."""
+
+    @property
+    def inputs(self) -> "Inputs":
+        """What goes into the network: images, or rows of features."""
+        from common.tasks.inputs import FEATURES, IMAGES, Inputs  # not all machines can
+
+        return Inputs(IMAGES if len(self.shape) == 3 else FEATURES, self.shape)
 
     @property
     def samples(self) -> int:
@@ -114,7 +124,7 @@ def play(grid: Any, work: Workload, settings: Any, rounds: int) -> dict[str, Any
     from common.messages import Order
     from server_app.averaging import average
 
-    parameters = models.initial_parameters(settings, work.shape, work.classes)
+    parameters = models.initial_parameters(settings, work.inputs, work.classes)
     nodes = sorted(grid.get_node_ids())
     seconds = []
     processor = 0.0
@@ -144,7 +154,7 @@ def ours(work: Workload, engine: str, workers: int, rounds: int, folder: Path) -
     settings = settings_of(work, engine, folder)
     began = time.perf_counter()
     simulated_federation(settings)
-    settings = decided(settings, (work.shape, work.classes))
+    settings = decided(settings, (work.inputs, work.classes))
     torch.set_num_threads(1)
     with InProcessGrid(
         load_client_app, settings.to_dict(), num_nodes=work.clients, workers=workers
@@ -176,7 +186,7 @@ def flower(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
         while len(list(grid.get_node_ids())) < work.clients:
             time.sleep(0.1)
         found["start"] = time.perf_counter() - began
-        network = models.build(work.model, work.shape, work.classes)
+        network = models.build(work.model, work.inputs, work.classes)
         begins: list[float] = []
         spent: list[float] = []  # processor time when each round began
         strategy = Timed(work.per_round, work.clients, begins, lambda: spent.append(cpu_seconds()))
@@ -205,7 +215,7 @@ def ordinary_client(work: Workload, folder: Path) -> Any:
         from benchmarks import engine
         from common import models
 
-        network = as_others_write_it(models.build(work.model, work.shape, work.classes))
+        network = as_others_write_it(models.build(work.model, work.inputs, work.classes))
         network.load_state_dict(message.content["arrays"].to_torch_state_dict())
         index = int(context.node_config["partition-id"])
         engine.sgd(network, *engine.rows_of(work, file, index), work)
@@ -271,8 +281,8 @@ def sequential(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
 
     settings = settings_of(work, "loop", folder)
     torch.set_num_threads(1)
-    network = as_others_write_it(models.build(work.model, work.shape, work.classes))
-    parameters = models.initial_parameters(settings, work.shape, work.classes)
+    network = as_others_write_it(models.build(work.model, work.inputs, work.classes))
+    parameters = models.initial_parameters(settings, work.inputs, work.classes)
     file = str(folder / "rows.npz")
     rows_of(work, file, 0)
     seconds = []

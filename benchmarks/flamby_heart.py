@@ -145,8 +145,8 @@ def run(args: argparse.Namespace, variant: str, seed: int) -> Values:
         *_, last = folder.each(RoundLine)
         lines = list(folder.each(ClientLine))
     evaluated = [line for line in lines if (line.round, line.phase) == (last.round, "evaluate")]
-    sites = {line.site: line.accuracy for line in evaluated}
-    return {"variant": variant, "seed": seed, "sites": sites, "all": last.accuracy}
+    sites = {line.site: line.score for line in evaluated}
+    return {"variant": variant, "seed": seed, "sites": sites, "all": last.score}
 
 
 def measured(args: argparse.Namespace) -> list[Values]:

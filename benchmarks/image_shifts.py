@@ -37,7 +37,7 @@ def drawn() -> NDArray[np.float32]:
 def digit() -> NDArray[np.float32]:
     """Return one of scikit-learn's digits, a four, (1, 1, 8, 8) in [0, 1]."""
     dataset = load_dataset("digits", seed=0)
-    image = dataset.train_x[np.flatnonzero(dataset.train_y == 4)[:1]]
+    image = dataset.train.x[np.flatnonzero(dataset.train_strata == 4)[:1]]
     return (image - image.min()) / np.ptp(image)
 
 

@@ -178,7 +178,7 @@ def _balanced(epsilon: float, seed: int, folder: Path) -> list[float]:
     noise: dict[str, object] = {"label-privacy": "two-party", "epsilon": epsilon or 100}
     own = {"strategy": "random"} if epsilon < 0 else noise
     run = simulate(Settings.parse({**usual, **own}))
-    return [line.accuracy for line in RunFolder(run).each(RoundLine)]
+    return [line.score for line in RunFolder(run).each(RoundLine)]
 
 
 def cohorts(seeds: int) -> None:

@@ -72,7 +72,7 @@ def settings_of(protection: str, sites: int, seed: int, **more: object) -> Setti
 def counts_of(settings: Settings) -> np.ndarray:
     """Return the rows of every class at every site, (n, K)."""
     dataset, sites = simulated_federation(settings)
-    rows = [histogram(dataset.train_y[site.train], dataset.num_classes) for site in sites]
+    rows = [histogram(dataset.train_strata[site.train], dataset.num_classes) for site in sites]
     return np.array(rows)
 
 
@@ -140,7 +140,7 @@ def curves(arguments: argparse.Namespace) -> dict[str, list[float]]:
             print(f"-- {key}", flush=True)
             own = {"output-dir": str(arguments.output / "runs"), "workers": arguments.workers}
             folder = simulate(settings_of(protection, 20, seed, **own))
-            done[key] = [line.accuracy for line in RunFolder(folder).each(RoundLine)]
+            done[key] = [line.score for line in RunFolder(folder).each(RoundLine)]
             temporary = file.with_suffix(".part")
             temporary.write_text(json.dumps(done) + "\n")
             temporary.replace(file)

@@ -46,7 +46,7 @@ def timed(work: Workload, rounds: int, folder: Path) -> dict[str, Any]:
         lambda client: Dataset(raw_data=list(rows_of(work, file, client))),
         get_user_sampler("minimize_reuse", clients),
     )
-    network = with_loss(as_others_write_it(models.build(work.model, work.shape, work.classes)))
+    network = with_loss(as_others_write_it(models.build(work.model, work.inputs, work.classes)))
     model = PyTorchModel(
         network,
         functools.partial(torch.optim.SGD, momentum=0.5),

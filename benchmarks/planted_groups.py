@@ -92,8 +92,8 @@ def played(settings: Settings) -> dict[str, object]:
     return {
         "ari": adjusted_rand_score(planted, [found[name] for name in names]),
         "clusters": len(set(found.values())),
-        "accuracy": results.accuracy,
-        "worst": results.accuracy_worst_decile,
+        "accuracy": results.score,
+        "worst": results.score_worst_decile,
         "bytes": (results.bytes_down or 0) + (results.bytes_up or 0),
     }
 

@@ -69,7 +69,7 @@ def trained(data_dir: Path, seed: int, words: Sequence[str]) -> dict[str, float]
         given = [*WORDS, *words, *own, "num-server-rounds=20", "checkpoint-every=0"]
         lines = list(RunFolder(simulate(config.load(None, given))).each(ClientLine))
     last = [line for line in lines if (line.round, line.phase) == (20, "evaluate")]
-    return {line.site: line.accuracy for line in last if line.accuracy is not None}
+    return {line.site: line.score for line in last if line.score is not None}
 
 
 def changes(data_dir: Path, seeds: int) -> str:

@@ -69,7 +69,7 @@ def apart(one: Parameters, other: Parameters) -> float:
 
 def in_float64(first: Parameters, lesson: Lesson, work: Training) -> Parameters:
     """Return what the loop makes of a client in float64."""
-    network = models.build(work.model, lesson.input_shape, lesson.num_outputs).double()
+    network = models.build(work.model, lesson.network_inputs, lesson.num_outputs).double()
     models.load_parameters(network, {k: v.astype(np.float64) for k, v in first.items()})
     cpu = torch.device("cpu")
     inputs = lesson.inputs[lesson.rows].astype(np.float64)
@@ -81,14 +81,15 @@ def in_float64(first: Parameters, lesson: Lesson, work: Training) -> Parameters:
 
 def differences(work: Training, dataset: Dataset, seed: int) -> list[float]:
     """Return how far compiled is from the loop, and each of them from float64."""
-    mine = generator(seed, "rows").permutation(len(dataset.train_x))[: work.rows]
+    mine = generator(seed, "rows").permutation(len(dataset.train.x))[: work.rows]
 
     def lesson() -> Lesson:
         order = generator(seed, "order")
-        return Lesson(dataset.train_x, dataset.train_targets, mine, order, 0, dataset.num_outputs)
+        rows = dataset.train.x, dataset.train_targets, mine
+        return Lesson(*rows, order, 0, dataset.num_outputs, kind=dataset.kind)
 
     settings = work.settings("loop").replace(seed=seed)
-    first = models.initial_parameters(settings, dataset.input_shape, dataset.num_classes)
+    first = models.initial_parameters(settings, dataset.inputs, dataset.num_classes)
     loop, compiled = (
         engine.fit(first, lesson(), work.settings(kind)).parameters for kind in ("loop", "compiled")
     )

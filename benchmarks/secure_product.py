@@ -146,7 +146,7 @@ def federation(sites: int, order: TwoPartyOrder) -> tuple[int, int, float]:
         | {"label-privacy": "two-party", "metric": "hellinger", "epsilon": 0.25}
     )
     dataset, _ = simulated_federation(settings)
-    model = models.initial_parameters(settings, dataset.input_shape, dataset.num_classes)
+    model = models.initial_parameters(settings, dataset.inputs, dataset.num_classes)
     release = {"releases": ",".join((*RELEASES, ROWS))}
     grid = InProcessGrid(
         load_client_app, settings.to_dict(), num_nodes=sites, workers=1, node_config=release

@@ -21,7 +21,7 @@ from torch import nn
 from client_app.simulated_sites import simulated_federation
 from common.config import Settings
 from common.networks import FEATURES, NETWORKS, Network
-from common.task_metrics import concordance
+from common.tasks.metrics import concordance
 from deploy.simulation.grid import simulate
 from server_app.record.run_folder import RunFolder
 from server_app.record.using_models import load_network
@@ -88,15 +88,15 @@ def main() -> None:
             for way in ("alone", "together"):
                 own = {"objective": "local"} if way == "alone" else {}
                 run = simulate(settings.replace(**own))
-                found[way].append(RunFolder(run).read_json("results.json")["c-index"])
-            train = pd.DataFrame(dataset.train_x, columns=names)
+                found[way].append(RunFolder(run).read_json("results.json")["metrics"]["c-index"])
+            train = pd.DataFrame(dataset.train.x, columns=names)
             train[["week", "arrest"]] = dataset.train_targets
             for number, site in enumerate(sites):
                 train.loc[site.train, "site"] = number
             fitter = CoxPHFitter().fit(train, "week", "arrest", strata=["site"])
             weights = fitter.params_[names].to_numpy()
             pairs = [
-                concordance(dataset.test_x[s.test] @ weights, dataset.test_targets[s.test])
+                concordance(dataset.test.x[s.test] @ weights, dataset.test_targets[s.test])
                 for s in sites
             ]
             first, known = np.sum(pairs, axis=0)

@@ -48,7 +48,7 @@ def group_norms(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 def by_torch(work: Workload, x: Tensor, y: Tensor, *, last: bool) -> Callable:
     """Return a training as PyTorch's tutorial writes it."""
-    network = models.build(work.model, work.shape, work.classes)
+    network = models.build(work.model, work.inputs, work.classes)
     if last:
         network, x = (part.to(memory_format=torch.channels_last) for part in (network, x))
     return lambda: sgd(network, x, y, work)
@@ -58,14 +58,15 @@ def by_auto(work: Workload, x: Tensor, y: Tensor) -> Callable:
     """Return a training as a simulation's worker does it."""
     given = {"model": work.model, "batch-size": work.batch_size, "local-epochs": work.epochs}
     settings = engine.decided(
-        Settings.parse({**given, "device": "cpu"}), (work.shape, work.classes)
+        Settings.parse({**given, "device": "cpu"}), (work.inputs, work.classes)
     )
-    parameters = models.initial_parameters(settings, work.shape, work.classes)
+    parameters = models.initial_parameters(settings, work.inputs, work.classes)
     rows = np.arange(work.rows)
 
     def train() -> None:
         order = np.random.default_rng(0)
-        lesson = Lesson(x.numpy(), y.numpy(), rows, order, 0, work.classes)
+        data = x.numpy(), y.numpy(), rows
+        lesson = Lesson(*data, order, 0, work.classes, kind=work.inputs.kind)
         engine.fit(parameters, lesson, settings)
 
     return train

@@ -7,6 +7,7 @@ change of the file is taken in when the site is started again, never in the midd
 
 import contextlib
 import hashlib
+import itertools
 import json
 import os
 import shutil
@@ -21,16 +22,14 @@ from client_app.site_state import FolderKeeper
 from common.data.datasets import Dataset, load_site_file
 from common.data.preprocessing import Preprocessing
 from common.tables.guesses import Guess
+from common.tasks.part import Part
 
 _POINTER = "prepared.json"  # which folder holds the data, and of which words it was made
 _FACTS = "facts.json"
 _PREPROCESSING = "preprocessing.json"
-_ARRAYS = (
-    *("train_x", "train_y", "test_x", "test_y", "train_masks", "test_masks"),
-    *("train_times", "test_times", "train_weights"),
-    *("train_quantities", "test_quantities", "train_group", "test_group"),
-)
-_FORMAT = 7  # raised when the same file would be prepared differently
+_PARTS = "train", "test"
+_ARRAYS = "x", "y", "group", "weight"
+_FORMAT = 8  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:
@@ -118,10 +117,11 @@ def _write(dataset: Dataset, folder: Path) -> None:
     part = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(mode=0o700)
-    for name in _ARRAYS:
-        if getattr(dataset, name) is not None:
-            with _synced(part / f"{name}.npy") as file:
-                np.save(file, getattr(dataset, name), allow_pickle=False)
+    for which, name in itertools.product(_PARTS, _ARRAYS):
+        array = getattr(getattr(dataset, which), name)
+        if array is not None:
+            with _synced(part / f"{which}-{name}.npy") as file:
+                np.save(file, array, allow_pickle=False)
     facts = {
         "name": dataset.name,
         "classes": dataset.class_names,
@@ -146,21 +146,27 @@ def _synced(path: Path) -> Iterator[BinaryIO]:
 
 def _opened(folder: Path) -> Dataset:
     facts = json.loads((folder / _FACTS).read_text(encoding="utf-8"))
-    # The view drops NumPy's memmap class, which would slow down every slice.
-    arrays = {
-        name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False).view(np.ndarray)
-        for name in _ARRAYS
-        if (folder / f"{name}.npy").exists()
-    }
     made = folder / _PREPROCESSING
     preprocessing = Preprocessing.parse(made.read_bytes(), source=str(made))
+    train, test = (_part(folder, which) for which in _PARTS)
     return Dataset(
         name=facts["name"],
-        num_classes=len(facts["classes"]),
+        train=train,
+        test=test,
+        task=preprocessing.learnt,
         class_names=tuple(facts["classes"]),
+        kind=preprocessing.input_kind,
         columns=tuple(facts["columns"]),
         guesses=tuple(Guess(**guess) for guess in facts["guesses"]),
         preprocessing=preprocessing,
-        measure=preprocessing.measure,
-        **arrays,
     )
+
+
+def _part(folder: Path, which: str) -> Part:
+    # The view drops NumPy's memmap class, which would slow down every slice.
+    arrays = {
+        name: np.load(file, mmap_mode="r", allow_pickle=False).view(np.ndarray)
+        for name in _ARRAYS
+        if (file := folder / f"{which}-{name}.npy").exists()
+    }
+    return Part(**arrays)

@@ -9,6 +9,7 @@ from common import messages, models
 from common.messages import Parameters, Template
 from common.objectives import ServerMemory, objective_of
 from common.sharing import first_memory, parts_of_network, sent_beside
+from common.tasks.inputs import Inputs
 
 __all__ = ["received_model", "received_models"]
 
@@ -38,7 +39,7 @@ def received_models(content: RecordDict, site: Site, number: int) -> list[Parame
 
 def _check(parameters: Parameters, site: Site, *, trains: bool) -> None:
     settings, dataset = site.settings, site.dataset
-    network = settings.model, dataset.input_shape, dataset.num_outputs
+    network = settings.model, dataset.inputs, dataset.num_outputs
     memory = objective_of(settings).memory if trains else None
     messages.check_arrays(parameters, _template(settings.objective, *network, memory))
 
@@ -47,14 +48,14 @@ def _check(parameters: Parameters, site: Site, *, trains: bool) -> None:
 def _template(
     objective: str,
     model: str,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_outputs: int,
     memory: ServerMemory | None,
 ) -> Template:
-    whole = models.parameters_of(models.blank(model, input_shape, num_outputs))
-    shared = parts_of_network(objective, model, input_shape, num_outputs).shared
+    whole = models.parameters_of(models.blank(model, inputs, num_outputs))
+    shared = parts_of_network(objective, model, inputs, num_outputs).shared
     received = {name: value for name, value in whole.items() if name in shared}
     if memory is not None:
-        buffers = models.buffer_names(model, input_shape, num_outputs)
+        buffers = models.buffer_names(model, inputs, num_outputs)
         received |= sent_beside(memory, first_memory(received, buffers), 0)
     return Template.of(received)

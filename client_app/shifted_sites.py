@@ -11,6 +11,7 @@ from common.data.shifts import IMAGE_SHIFTS, ImageShift, offsets
 from common.data.standardising import chunks
 from common.errors import ConfigError
 from common.splits import SiteRows
+from common.tasks.inputs import IMAGES
 
 Floats = NDArray[np.float32]
 
@@ -30,14 +31,14 @@ def shifted(dataset: Dataset, sites: Sequence[SiteRows], kind: str, size: float)
     Raises:
         ConfigError: rows that are no images, or images that this kind cannot change.
     """
-    if len(dataset.input_shape) != 3:
+    if dataset.kind != IMAGES:
         raise ConfigError(
-            f"shift = {kind}: changes images, but a row of dataset={dataset.name} has shape "
-            f"{dataset.input_shape}; use shift=none, or a data set of images"
+            f"shift = {kind}: changes images, but rows of dataset={dataset.name} are "
+            f"{dataset.inputs}; use shift=none, or a data set of images"
         )
     if not size:
         return dataset
-    train_x, test_x = dataset.train_x.copy(), dataset.test_x.copy()
+    train_x, test_x = dataset.train.x.copy(), dataset.test.x.copy()
     low, high = _range(train_x, test_x)
     for site, place in zip(sites, offsets(len(sites), size).tolist(), strict=True):
         if place:

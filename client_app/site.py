@@ -69,26 +69,18 @@ class Site:
 
     @property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
-        """Training inputs (n, *input shape) float32 and labels (n,) int64, or masks."""
-        return self.dataset.train_x[self.rows.train], self.dataset.train_targets[self.rows.train]
+        """Training inputs (n, *shape of a row) and their targets (n, ...)."""
+        return self.dataset.train.x[self.rows.train], self.dataset.train_targets[self.rows.train]
 
     @property
     def test_labels(self) -> np.ndarray:
-        """Held-out rows' classes (n,) int64, or quantities (n,) float64 in the label's unit.
-
-        Of survival times and events (n, 2) float64.
-        """
-        if self.dataset.task == "survival":
-            return self.dataset.test_targets[self.rows.test]
-        measure, quantities = self.dataset.measure, self.dataset.test_quantities
-        if measure is None or quantities is None:
-            return self.dataset.test_y[self.rows.test]
-        return measure.quantities(quantities[self.rows.test])
+        """What is known of held-out rows (n, ...), as the task's metrics judge it."""
+        return self.dataset.test.y[self.rows.test]
 
     @property
     def test(self) -> tuple[np.ndarray, np.ndarray]:
-        """Held-out inputs and labels, or masks."""
-        return self.dataset.test_x[self.rows.test], self.dataset.test_targets[self.rows.test]
+        """Held-out inputs and their targets."""
+        return self.dataset.test.x[self.rows.test], self.dataset.test_targets[self.rows.test]
 
 
 def open_site(context: Context) -> Site:
@@ -147,11 +139,11 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
             "data of its own; submit the run with shift=none"
         )
     dataset = prepared_data.open_dataset(own)
-    has_classes = is_named_part(own.dataset)
-    if settings.task == "classification" or (settings.task == "auto" and has_classes):
+    says_task = settings.task != "auto" or is_named_part(own.dataset)
+    if says_task and settings.learning_task.has_classes and dataset.task.compares_labels:
         dataset = dataset.of_classes()
     _check_task(settings, dataset, own.site)
-    train, test = (np.arange(len(y)) for y in (dataset.train_y, dataset.test_y))
+    train, test = (np.arange(len(part)) for part in (dataset.train, dataset.test))
     device = own.device or "auto"
     return Site(
         own.site,
@@ -167,22 +159,19 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
 
 
 def _check_task(settings: Settings, dataset: Dataset, site: str) -> None:
-    """Refuse to learn classes where the data are quantities and the run does not say which."""
-    wanted = settings.task if settings.task != "auto" else "classification"
-    if wanted == dataset.task:
+    """Refuse to learn what a site's data do not have, or what the run does not say."""
+    wanted, has = settings.learning_task, dataset.task
+    if wanted.name == has.name:
         return
-    if wanted == "survival":
-        raise ConfigError(f"site {site}: task = 'survival': its schema has no column of times")
-    if wanted == "regression":
-        raise ConfigError(f"site {site}: task = 'regression': its label has classes, no quantities")
-    if dataset.task == "survival":
+    if settings.task == "auto":
+        classes = ", or task=classification for its classes" if has.compares_labels else ""
         raise ConfigError(
-            f"site {site}: its schema is of survival, and the run does not say what is to be "
-            "learnt: set task=survival, or task=classification for the event alone"
+            f"site {site}: its data have {has.targets_are}, and the run does not say what is to be "
+            f"learnt: set task={has.name}{classes}"
         )
     raise ConfigError(
-        f"site {site}: its label is a quantity, and the run does not say what is to be learnt: set "
-        "task=regression, or task=classification for the classes between the schema's limits"
+        f"site {site}: task = {settings.task!r}: its data have {has.targets_are} and no "
+        f"{wanted.targets_are}; bring {wanted.bring}"
     )
 
 

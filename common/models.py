@@ -12,54 +12,56 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.foreign.code import contained
 from common.messages import Parameters
-from common.networks import NETWORKS, VOLUMES, Shape, kind_of
+from common.networks import NETWORKS
 from common.seeds import derive_seed
+from common.tasks.inputs import TOKENS, VOLUMES, Inputs
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
 
-def build(name: str, input_shape: Shape, num_classes: int) -> "nn.Module":
+def build(name: str, inputs: Inputs, num_classes: int) -> "nn.Module":
     """Return a network with PyTorch's default initialisation from its global generator.
 
     Args:
         name: a value of the setting ``model``; ``auto`` is lenet for images, unet3d for volumes,
             mlp for feature rows.
-        input_shape: of one row: (channels, height, width), with a depth before, (channels,
-            samples) of a window, or (features,).
+        inputs: kind and shape of its rows.
         num_classes: number of logits; for volumes, in every voxel.
 
     Raises:
         ConfigError: a network that cannot take such rows; one from elsewhere that does not give
             a finite logit for each class.
     """
-    kind = kind_of(input_shape)
-    usual = next(name for name, network in NETWORKS.items() if kind in network.auto_for)
-    name = usual if name == "auto" else name
+    kind = inputs.kind
+    usual = next((own for own, network in NETWORKS.items() if kind in network.auto_for), None)
+    if name == "auto" and usual is None:
+        raise ConfigError(f"model = 'auto': rows are {inputs}; name a network that takes {kind}")
+    name = usual if name == "auto" and usual is not None else name
     network = NETWORKS.named(name)
     if kind in network.inputs:
         if not NETWORKS.is_foreign(name):
-            return network.build(input_shape, num_classes)
+            return network.build(inputs.shape, num_classes)
         with contained(f"model = {name!r}"):
-            made = network.build(input_shape, num_classes)
-            _try_out(made, input_shape, num_classes)
+            made = network.build(inputs.shape, num_classes)
+            _try_out(made, inputs, num_classes)
         return made
     if VOLUMES in (kind, *network.inputs):
         fitting = [name for name, network in NETWORKS.items() if VOLUMES in network.inputs]
         raise ConfigError(
-            f"model = {name!r}: rows have shape {input_shape}; volumes (channels, depth, height, "
-            f"width) need model={' or '.join(fitting)}, and only they can use it"
+            f"model = {name!r}: rows are {inputs}; volumes need model={' or '.join(fitting)}, and "
+            "only they can use it"
         )
     raise ConfigError(
-        f"model = {name!r} needs {' or '.join(sorted(network.inputs))}, but a row has shape "
-        f"{input_shape}; use model={usual}"
+        f"model = {name!r} needs {' or '.join(sorted(network.inputs))}, but rows are {inputs}; use "
+        f"{f'model={usual}' if usual else 'a network that takes them'}"
     )
 
 
-def _try_out(network: object, input_shape: Shape, num_classes: int) -> None:
+def _try_out(network: object, inputs: Inputs, num_classes: int) -> None:
     """Raise :class:`ConfigError` for what is no network of such rows and classes.
 
-    It is shown two rows of noise, as standardised as data are; nothing in it changes.
+    It is shown two rows of noise; nothing in it changes.
     """
     import torch
     from torch import nn
@@ -69,12 +71,12 @@ def _try_out(network: object, input_shape: Shape, num_classes: int) -> None:
     kinds = {parameter.dtype for parameter in network.parameters()}
     if kinds != {torch.float32}:
         raise ConfigError(f"has parameters of {kinds or 'no kind'}; they must be float32")
-    rows = torch.randn((2, *input_shape), generator=torch.Generator().manual_seed(0))
+    rows = noise(inputs, 2)
     was_training = network.training
     with torch.inference_mode():
         logits = network.eval()(rows)
     network.train(was_training)
-    expected = (2, num_classes, *(input_shape[1:] if kind_of(input_shape) == VOLUMES else ()))
+    expected = (2, num_classes, *(inputs.shape[1:] if inputs.kind == VOLUMES else ()))
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != expected:
         got = tuple(getattr(logits, "shape", ())) or type(logits).__name__
         raise ConfigError(f"makes {got} of 2 rows of {num_classes} classes, not {expected}")
@@ -82,23 +84,35 @@ def _try_out(network: object, input_shape: Shape, num_classes: int) -> None:
         raise ConfigError("makes NaN or infinity of rows of standard noise")
 
 
-def blank(name: str, input_shape: Shape, num_classes: int) -> "nn.Module":
+def noise(inputs: Inputs, n: int) -> "Tensor":
+    """Return n rows (n, *shape of a row), the same every time, as standardised as data are.
+
+    Of tokens all are 0: how many ids there are only the network knows.
+    """
+    import torch
+
+    if inputs.kind == TOKENS:
+        return torch.zeros((n, *inputs.shape), dtype=torch.int64)
+    return torch.randn((n, *inputs.shape), generator=torch.Generator().manual_seed(0))
+
+
+def blank(name: str, inputs: Inputs, num_classes: int) -> "nn.Module":
     """Return :func:`build`'s network for parameters to be loaded into; nobody's draws change."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
-        return build(name, input_shape, num_classes)
+        return build(name, inputs, num_classes)
 
 
 def initial_parameters(
-    settings: Settings, input_shape: Shape, num_classes: int
+    settings: Settings, inputs: Inputs, num_classes: int
 ) -> dict[str, np.ndarray]:
     """Return the first global model, decided by the run's seed alone."""
     import torch
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed(settings.seed, "initial model"))
-        return parameters_of(build(settings.model, input_shape, num_classes))
+        return parameters_of(build(settings.model, inputs, num_classes))
 
 
 def parameters_of(network: "nn.Module") -> dict[str, np.ndarray]:
@@ -107,9 +121,9 @@ def parameters_of(network: "nn.Module") -> dict[str, np.ndarray]:
     return {name: value.detach().cpu().numpy().copy() for name, value in state.items()}
 
 
-def buffer_names(name: str, input_shape: Shape, num_classes: int) -> frozenset[str]:
+def buffer_names(name: str, inputs: Inputs, num_classes: int) -> frozenset[str]:
     """Return the names of a network's arrays that are no parameters, as batch norm's statistics."""
-    network = blank(name, input_shape, num_classes)
+    network = blank(name, inputs, num_classes)
     return frozenset(network.state_dict().keys() - dict(network.named_parameters()).keys())
 
 

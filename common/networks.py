@@ -19,6 +19,7 @@ from common.small_networks import (
     pereira_cnn,
     pereira_mlp,
 )
+from common.tasks.inputs import FEATURES, IMAGES, KINDS, VOLUMES, WINDOWS
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -27,10 +28,6 @@ Shape = tuple[int, ...]
 Builder = Callable[[Shape, int], "nn.Module"]
 """(shape of one row, classes) -> network with PyTorch's default initialisation."""
 
-FEATURES: Final = "features"
-WINDOWS: Final = "windows"
-IMAGES: Final = "images"
-VOLUMES: Final = "volumes"
 _ANY_ROWS: Final = frozenset({FEATURES, WINDOWS, IMAGES})
 
 
@@ -40,16 +37,10 @@ class Network:
 
     build: Builder
     inputs: frozenset[str]
-    """Kinds of rows it can take, of :data:`FEATURES`, :data:`WINDOWS`, :data:`IMAGES` and
-    :data:`VOLUMES`; for volumes it gives a logit for every voxel and class, which is what their
-    masks ask for."""
+    """Kinds of rows it can take, of ``common.tasks.inputs.KINDS``; for volumes it gives a logit for
+    every voxel and class, which is what their masks ask for."""
     auto_for: frozenset[str] = frozenset()
     """The kinds of rows for which ``model=auto`` is this one."""
-
-
-def kind_of(input_shape: Shape) -> str:
-    """Return what kind of row has a shape: volumes have four axes, images three, windows two."""
-    return {2: WINDOWS, 3: IMAGES, 4: VOLUMES}.get(len(input_shape), FEATURES)
 
 
 def resnet18(shape: Shape, classes: int) -> "nn.Module":
@@ -108,5 +99,5 @@ NETWORKS: Table[Network] = Table(
         "unet3d": Network(unet3d, frozenset({VOLUMES}), auto_for=frozenset({VOLUMES})),
     },
     of=Network,
-    made_of=lambda factory: Network(factory, frozenset({FEATURES, WINDOWS, IMAGES, VOLUMES})),
+    made_of=lambda factory: Network(factory, frozenset(KINDS)),
 )

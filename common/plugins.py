@@ -57,8 +57,9 @@ _OTHER_TABLES = (
     f"{_HERE}common.data.datasets:DATASETS",
     f"{_HERE}common.splits:SPLITS",
     f"{_HERE}common.networks:NETWORKS",
+    f"{_HERE}common.tasks:TASKS",
     f"{_HERE}client_app.training.schedules:SCHEDULES",
-    f"{_HERE}common.task_metrics:TASK_METRICS",
+    f"{_HERE}common.tasks.metrics:TASK_METRICS",
     f"{_HERE}common.messages.kinds:FROM_ELSEWHERE",
     f"{_HERE}server_app.dissimilarity:LABEL_METRICS",
 )

@@ -10,7 +10,6 @@ from common import models
 from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Parameters
-from common.networks import Shape
 from common.objectives import (
     BATCH_NORM,
     BODY,
@@ -20,6 +19,7 @@ from common.objectives import (
     beside_model,
     head_of,
 )
+from common.tasks.inputs import Inputs
 
 __all__ = [
     "Parts",
@@ -85,18 +85,18 @@ def parts(objective: str, names: Iterable[str], batch_norm_names: Iterable[str] 
 
 
 @functools.lru_cache(maxsize=2)
-def parts_of_network(objective: str, model: str, input_shape: Shape, num_classes: int) -> Parts:
+def parts_of_network(objective: str, model: str, inputs: Inputs, num_classes: int) -> Parts:
     """Return the parts that an objective makes of a network, named as by ``models.build``."""
-    network = models.blank(model, input_shape, num_classes)
+    network = models.blank(model, inputs, num_classes)
     return parts(objective, network.state_dict(), models.batch_norm_names(network))
 
 
-def first_shared(settings: Settings, input_shape: Shape, num_classes: int) -> dict[str, np.ndarray]:
+def first_shared(settings: Settings, inputs: Inputs, num_classes: int) -> dict[str, np.ndarray]:
     """Return what sites start from: the arrays that they share of the run's first model."""
-    shared = parts_of_network(settings.objective, settings.model, input_shape, num_classes).shared
+    shared = parts_of_network(settings.objective, settings.model, inputs, num_classes).shared
     if not shared:
         return {}
-    first = models.initial_parameters(settings, input_shape, num_classes)
+    first = models.initial_parameters(settings, inputs, num_classes)
     return {name: value for name, value in first.items() if name in shared}
 
 

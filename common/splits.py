@@ -353,11 +353,11 @@ def partition(
         ConfigError: an unknown split, or settings that it cannot use.
         DataError: too few rows for the clients.
     """
-    natural = split == "by-user" and dataset.train_owner is not None
+    natural = split == "by-user" and dataset.train.owner is not None
     names = _owner_names(dataset, num_clients) if natural else site_names(num_clients)
     train = split_rows(
-        dataset.train_y,
-        dataset.train_owner,
+        dataset.train_strata,
+        dataset.train.owner,
         split=split,
         num_clients=len(names),
         alpha=alpha,
@@ -365,14 +365,14 @@ def partition(
         min_size=min_size,
         rng=seeds.generator(seed, "split"),
     )
-    if natural and dataset.test_owner is not None:
-        test = by_user(dataset.test_owner, len(names))
+    if natural and dataset.test.owner is not None:
+        test = by_user(dataset.test.owner, len(names))
     else:
         counts = [
-            np.bincount(dataset.train_y[rows], minlength=dataset.num_classes) for rows in train
+            np.bincount(dataset.train_strata[rows], minlength=dataset.num_classes) for rows in train
         ]
         rng = seeds.generator(seed, "deal-test-rows")
-        test = deal_test_rows(np.stack(counts), dataset.test_y, rng)
+        test = deal_test_rows(np.stack(counts), dataset.test_strata, rng)
     return [SiteRows(*site) for site in zip(names, train, test, strict=True)]
 
 

@@ -50,7 +50,8 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings, Pull
     from common.plugins import PieceSettings
     from common.splits import SPLITS, by_partitioner, partition
-    from common.task_metrics import TASK_METRICS, OfCounts, PerSite, RowMean
+    from common.tasks import TASKS, Classification, Regression, Task
+    from common.tasks.metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
     from deploy.interface import compare, precheck, resume, simulate
@@ -83,11 +84,13 @@ __all__ = [
     "SCHEDULES",
     "SERVER_OPTIMIZERS",
     "SPLITS",
+    "TASKS",
     "TASK_METRICS",
     "Aggregation",
     "Asked",
     "BudgetError",
     "Card",
+    "Classification",
     "ClusteringError",
     "Clusters",
     "Cohort",
@@ -119,6 +122,7 @@ __all__ = [
     "PlayedRun",
     "Pull",
     "Record",
+    "Regression",
     "Release",
     "Reply",
     "RoundError",
@@ -128,6 +132,7 @@ __all__ = [
     "Selection",
     "Settings",
     "StorageError",
+    "Task",
     "TrustError",
     "Word",
     "WorkerError",
@@ -166,7 +171,8 @@ _HOMES = {
     "common.objectives": "OBJECTIVES Learned Objective ObjectiveSettings Pull",
     "common.plugins": "PieceSettings",
     "common.splits": "SPLITS by_partitioner partition",
-    "common.task_metrics": "TASK_METRICS OfCounts PerSite RowMean",
+    "common.tasks": "TASKS Classification Regression Task",
+    "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
     "deploy.interface": "compare precheck resume simulate",
     "deploy.played_run": "PlayedRun load_run",

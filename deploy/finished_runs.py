@@ -93,7 +93,7 @@ def against_local(
 
     changes = change_to_local.changes_to_local(run, local, tuned=fine_tuned)
     for name, site in changes.sites.items():
-        typer.echo(f"{name}: {site.change:+.1f} % ({site.local:.4f} alone, {site.accuracy:.4f})")
+        typer.echo(f"{name}: {site.change:+.1f} % ({site.local:.4f} alone, {site.score:.4f})")
     typer.echo(f"mean: {changes.mean:+.1f} %")
     change_to_local.write(run, changes)
     report.write_report(RunFolder(run))

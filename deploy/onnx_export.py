@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from common.errors import ConfigError
+from common.tasks.inputs import TOKENS
 from deploy.predictions import ModelInUse
 from server_app.record.run_folder import PREPROCESSING
 from server_app.report.model_card import CARD
@@ -29,7 +30,9 @@ def export_model(run: Path, using: ModelInUse, target: Path) -> Path:
     for package in ("onnx", "onnxscript"):
         if find_spec(package) is None:
             raise ConfigError(f"an export needs {package}: pip install 'coterie[export]'")
-    example = torch.zeros(2, *using.preprocessing.input_shape)
+    inputs = using.preprocessing.inputs
+    kind = torch.int64 if inputs.kind == TOKENS else torch.float32
+    example = torch.zeros(2, *inputs.shape, dtype=kind)
     program = torch.onnx.export(
         using.network,
         (example,),

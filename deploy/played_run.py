@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from common import config
 from common.errors import DataError
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import ClientLine, ResultsFile, RoundLine, StatusFile
 from server_app.record.run_folder import RunFolder
+from server_app.record.run_status import read_status
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -55,12 +57,15 @@ class PlayedRun:
 
     @property
     def rounds(self) -> "DataFrame":
-        """A row per attempt at a round; columns are the keys of ``rounds.jsonl``."""
+        """A row per attempt at a round; columns are the keys of ``rounds.jsonl``.
+
+        A metric of the run has the column ``metrics.<name>``.
+        """
         return self._lines(RoundLine.FILE)
 
     @property
     def clients(self) -> "DataFrame":
-        """A row per message to a site; columns are the keys of ``clients.jsonl``."""
+        """A row per message to a site; columns as those of :attr:`rounds`."""
         return self._lines(ClientLine.FILE)
 
     @property
@@ -121,19 +126,22 @@ class PlayedRun:
         lines = [line for line in RunFolder(self.folder).each(RoundLine) if line.has_result]
         if not lines:
             return f"<pre>{self!r}</pre>"
-        columns = ([getattr(line, name) for line in lines] for name in ("accuracy", "loss"))
-        accuracy, loss = (np.array([column]) for column in columns)
+        columns = ([getattr(line, name) for line in lines] for name in ("score", "loss"))
+        score, loss = (np.array([column]) for column in columns)
         rounds = np.array([line.round for line in lines])
-        figure = progress(rounds, accuracy, loss, np.array([line.train_loss for line in lines]))
+        task = config.load(self.folder / "config.toml").learning_task
+        trained = np.array([line.train_loss for line in lines])
+        figure = progress(rounds, score, loss, trained, task.axis, task.loss_means)
         picture = io.BytesIO()
         figure.savefig(picture, format="png")
         data = base64.b64encode(picture.getvalue()).decode()
-        last = f"accuracy {lines[-1].accuracy:.1%} in round {lines[-1].round}"
+        said = task.axis.words(lines[-1].score)
+        last = f"{task.score_label} {said} in round {lines[-1].round}"
         return f'<pre>{self!r}</pre><img alt="{last}" src="data:image/png;base64,{data}">'
 
     @property
     def _status(self) -> StatusFile:
-        return RunFolder(self.folder).load(StatusFile)
+        return read_status(self.folder)
 
     def _file(self, name: str) -> dict[str, Any]:
         try:
@@ -149,7 +157,23 @@ class PlayedRun:
         text = path.read_text(encoding="utf-8") if path.exists() else ""
         # The last line of a run that goes on may not be whole yet.
         whole = text[: text.rfind("\n") + 1].splitlines()
-        return DataFrame([json.loads(line) for line in whole])
+        return DataFrame([_with_columns_of_metrics(json.loads(line)) for line in whole])
+
+
+def _with_columns_of_metrics(line: dict[str, Any]) -> dict[str, Any]:
+    """Return a line whose metrics are values of its own, each as ``metrics.<name>``.
+
+    >>> _with_columns_of_metrics({"loss": 0.5, "metrics": {"loss": 2.0}, "trained": []})
+    {'loss': 0.5, 'metrics.loss': 2.0, 'trained': []}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in line.items():
+        flat |= (
+            {f"metrics.{name}": own for name, own in value.items()}
+            if key == "metrics"
+            else {key: value}
+        )
+    return flat
 
 
 def load_run(folder: str | os.PathLike[str]) -> PlayedRun:
@@ -157,4 +181,5 @@ def load_run(folder: str | os.PathLike[str]) -> PlayedRun:
     path = Path(folder).expanduser().absolute()
     if not (path / StatusFile.FILE).exists():
         raise DataError(f"{path} is no run's folder: it has no {StatusFile.FILE}")
+    read_status(path)  # refuses a format that this version does not read
     return PlayedRun(path)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from pandas import DataFrame, concat
-from scipy.special import softmax
 from torch import nn
 
 from client_app import prepared_data
@@ -20,6 +19,7 @@ from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
 from common.tables.cells import in_one_form
 from common.tables.reading import of_frame, read_raw
+from common.tasks.inputs import Inputs
 from deploy.sites.site import SiteFile
 from server_app.final_evaluation.format import FinalEvaluationFile
 from server_app.record.clusters_format import ClustersFile
@@ -87,25 +87,17 @@ class ModelInUse:
         Args:
             rows: raw; an array (n, *input shape), or a table with the columns of the training.
         """
-        if len(self.preprocessing.input_shape) == 4:
-            raise DataError(
-                "the run's rows are volumes, in which a model finds masks: use coterie.load_network"
-            )
         index = rows.index if isinstance(rows, DataFrame) else None
-        inputs = self.preprocessing.prepared(_array(rows, self.preprocessing))
-        found = np.concatenate(list(self._outputs(inputs)))
-        if self.preprocessing.risk and found.shape[1] == 1:
-            return DataFrame({"risk": found[:, 0]}, index)
-        measure = self.preprocessing.measure
-        if measure is not None and found.shape[1] == 1:
-            return DataFrame({"prediction": measure.quantities(found[:, 0])}, index)
-        found = softmax(found, axis=1)
-        labels = self.preprocessing.labels
-        table = DataFrame(found, index, [f"probability-{name}" for name in labels])
-        table.insert(0, "prediction", labels[decided(found, self.threshold).argmax(axis=1)])
+        made, learnt = self.preprocessing, self.preprocessing.learnt
+        inputs = made.prepared(_array(rows, made))
+        outputs = np.concatenate(list(self._outputs(inputs)))
+        table = DataFrame(dict(learnt.answers(outputs, list(made.labels))), index)
+        if learnt.has_classes:
+            said = decided(learnt.said(outputs), self.threshold).argmax(axis=1)
+            table.insert(0, "prediction", made.labels[said])
         return table
 
-    def _outputs(self, inputs: NDArray[np.float32]) -> Iterator[NDArray[np.float64]]:
+    def _outputs(self, inputs: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
         with torch.inference_mode():
             for start in range(0, max(len(inputs), 1), _ROWS_AT_A_TIME):
                 logits = self.network(torch.from_numpy(inputs[start : start + _ROWS_AT_A_TIME]))
@@ -159,8 +151,9 @@ def _listed(names: list[str]) -> str:
 def _of_site(own: SiteFile, run: Path) -> Preprocessing:
     """Return how a site prepared its own rows, if they mean what those of the run's sites do."""
     dataset = prepared_data.open_dataset(own)
-    meant = {(site.schema, site.input_shape) for site in RunFolder(run).sites()}
-    if (dataset.schema, dataset.input_shape) not in meant:
+    sites = RunFolder(run).sites()
+    meant = {(site.schema, Inputs(site.input_kind, site.input_shape)) for site in sites}
+    if (dataset.schema, dataset.inputs) not in meant:
         raise DataError(f"site {own.site}: {run} is of other columns, classes or shapes of rows")
     assert dataset.preprocessing is not None  # what is read from a site's file has one
     return dataset.preprocessing

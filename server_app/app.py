@@ -140,7 +140,7 @@ def _run(
         )
     folder.write_sites(roster.sites)
     made = grid.preprocessing()
-    folder.write_preprocessing(made, roster.sites[0])
+    folder.write_preprocessing(made, roster.sites[0], settings.learning_task.name)
     if made is not None and made.positive_class:
         log.info("positive class: %s", made.positive_class)
     there = zip(roster.names, roster.available(grid), strict=True)
@@ -149,8 +149,8 @@ def _run(
     strategy.meter = meter
     strategy.resume(done, state)
     site = roster.sites[0]
-    outputs = settings.num_outputs(site.num_classes)
-    first = first_shared(settings, tuple(site.input_shape), outputs)
+    outputs = settings.learning_task.num_outputs(site.num_classes)
+    first = first_shared(settings, site.inputs, outputs)
     strategy.start(
         grid,
         messages.encode_arrays(first),

@@ -1,4 +1,4 @@
-"""Task figures: the run's metrics beside accuracy, of each site, each model and all rows."""
+"""Task figures: the run's metrics beside its score, of each site, each model and all rows."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from common.config import Settings
-from common.data.datasets import has_masks
 from common.errors import ConfigError, MessageError
-from common.messages import Asked, EvaluateReport, PersonalReport, Reply, TaskFigures
+from common.messages import Asked, EvaluateReport, Reply, TaskFigures
 from common.objectives import objective_of
-from common.task_metrics import TASK_METRICS, TaskMetric
-from server_app import tasks
+from common.tasks import Task
+from common.tasks.metrics import TASK_METRICS, TaskMetric
 from server_app.protection import catalogue
 from server_app.rounds import guard
 from server_app.rounds.attempt import Metrics
@@ -24,7 +23,7 @@ __all__ = [
     "inspection",
     "metrics_of",
     "say_task",
-    "tells_classes",
+    "telling_metric",
 ]
 
 log = logging.getLogger("coterie")
@@ -50,61 +49,57 @@ Told = tuple[EvaluateReport, SiteFigures]
 
 def check(settings: Settings) -> None:
     """Raise :class:`ConfigError` for metrics that cannot be had in a run."""
-    names = settings.more_metrics
-    if names and has_masks(settings.dataset):
-        raise ConfigError(
-            f"metrics = {settings.metrics!r}: dataset = {settings.dataset!r} has masks, whose "
-            "accuracy is the mean Dice score; leave metrics out"
-        )
-    for name in names:
-        _check_task(name, settings)
+    task = settings.learning_task
+    if task.score.tells_classes:
+        catalogue.check(_LABELS, settings, of=f"the score of task={task.name}, {task.score_name},")
+    for name in settings.more_metrics:
+        _check_task(name, task)
         if _metric(name).tells_classes:
-            needs = frozenset({"class-counts"})
-            catalogue.check(needs, settings, of=f"metrics={name}")
-    if not _metric(settings.target_metric).greater_is_better:
+            catalogue.check(_LABELS, settings, of=f"metrics={name}")
+    target = task.score
+    if settings.judged_by != task.score_name:
+        target = _metric(settings.judged_by)
+    if not target.greater_is_better:
         raise ConfigError(
             f"target-metric = {settings.target_metric!r}: is better the smaller it is; name one "
             "of metrics that grows"
         )
 
 
-def _check_task(name: str, settings: Settings) -> None:
-    task = "classification" if settings.task == "auto" else settings.task
-    if _metric(name).task != task:
-        others = ", ".join(key for key, metric in TASK_METRICS.items() if metric.task == task)
-        raise ConfigError(f"metrics = {name!r}: is not of task={task}; its metrics are {others}")
+_LABELS = frozenset({"class-counts"})
+
+
+def _check_task(name: str, task: Task) -> None:
+    if _metric(name).task != task.name:
+        others = ", ".join(key for key, metric in TASK_METRICS.items() if metric.task == task.name)
+        raise ConfigError(
+            f"metrics = {name!r}: is not of task={task.name}; its metrics are "
+            f"{others or task.score_name}"
+        )
 
 
 def say_task(settings: Settings) -> None:
-    """Log what the words of a run mean where its label is a quantity."""
-    if settings.task == "survival":
-        log.info(
-            "task=survival: accuracy is the concordance of held-out rows; a step is on all rows of "
-            "a site, whatever batch-size says; what compares labels compares shares of events"
-        )
-    if settings.task == "regression":
-        log.info(
-            "task=regression: accuracy is the share of %s; what compares labels compares the "
-            "classes between the limits",
-            tasks.accuracy_means(settings.to_dict()).removesuffix(", over all sites"),
-        )
+    """Log what the words of a run mean where it does not learn classes."""
+    task = settings.learning_task
+    if task.note:
+        log.info("task=%s: the score is %s; %s", task.name, task.score_means, task.note)
 
 
-def tells_classes(settings: Settings) -> bool:
-    """Return whether sites must tell their held-out rows of each class for a run's metrics."""
-    return any(_metric(name).tells_classes for name in settings.more_metrics)
+def telling_metric(settings: Settings) -> str:
+    """Return the metric for which sites must tell of their held-out labels; empty: none."""
+    task = settings.learning_task
+    if task.score.tells_classes:
+        return task.score_name
+    return next((name for name in settings.more_metrics if _metric(name).tells_classes), "")
 
 
 def inspection(settings: Settings) -> Callable[[Reply, Asked], Told]:
     """Return what reads the replies to an evaluation in a run."""
     objective = objective_of(settings)
     two_models = objective.is_personal and objective.shares_model
-    read = _of_two_models if two_models else guard.evaluation
-    return lambda reply, asked: (read(reply), figures_of(reply, asked, settings))
-
-
-def _of_two_models(reply: Reply) -> EvaluateReport:
-    return reply.of(PersonalReport)
+    read = guard.personal if two_models else guard.evaluation
+    task = settings.learning_task
+    return lambda reply, asked: (read(reply, asked, task), figures_of(reply, asked, settings))
 
 
 def figures_of(reply: Reply, asked: Asked, settings: Settings) -> SiteFigures:

@@ -57,8 +57,8 @@ class Commands:
 
 def figures(run):
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    kept = ("accuracy", "loss", "macro-f1", "trained")
-    return [tuple(line.get(name) for name in kept) for line in lines]
+    kept = ("score", "loss", "trained")
+    return [(line["metrics"].get("macro-f1"), *(line.get(name) for name in kept)) for line in lines]
 
 
 def cut_off(run):
@@ -78,6 +78,8 @@ def play(coterie, packages):
     assert versions == {
         f"{key} = '{BY_PLACE[key].rpartition(',')[2]}'": "acme-pieces 0.1" for key in BY_PLACE
     }
+    notes = {"dataset": "acme-notes", "model": "acme-reader", "strategy": "fedavg"}
+    assert len(figures(coterie.simulate(notes))) == 2
     before = figures(placed)
     cut_off(placed)
     coterie("resume", placed)

@@ -23,13 +23,14 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1, c
         lines.append(
             {
                 "round": number,
-                "accuracy": accuracy,
+                "score": accuracy,
+                "score_name": "accuracy",
                 "joules": None if train_joules == 0 else spent,
                 "trained": list(trained),
                 "bytes_down": 1_500_000,
                 "bytes_up": 500_000,
                 "uplink_share": 0.25,
-                "accuracy_worst_decile": accuracy / 2,
+                "score_worst_decile": accuracy / 2,
             }
         )
     (path / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

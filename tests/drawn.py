@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterator
 
 import torch
+from kinds_of_rows import rows_of
 from torch import Tensor, nn
 
 from common import models
@@ -20,7 +21,7 @@ def seeded(seed: int = 0) -> Iterator[None]:
 def network(name: str, shape: tuple[int, ...], classes: int, seed: int = 0) -> nn.Module:
     """Return ``models.build``'s network with the first values of a seed."""
     with seeded(seed):
-        return models.build(name, shape, classes)
+        return models.build(name, rows_of(*shape), classes)
 
 
 def first_model(name: str, shape: tuple[int, ...], classes: int, seed: int = 0):

@@ -109,11 +109,11 @@ def write_groups(folder, names, k, rng, kind="label-histogram"):
 
 def round_line(number, names, accuracy, models=1, **more):
     scores = [
-        {"model": m, "accuracy": accuracy - 0.01 * m, "loss": 1.5, "num_sites": 2}
+        {"model": m, "score": accuracy - 0.01 * m, "loss": 1.5, "num_sites": 2}
         for m in range(models)
     ]
     return {
-        "round": number, "attempt": 1, "accuracy": accuracy, "loss": 1 - accuracy,
+        "round": number, "attempt": 1, "score": accuracy, "loss": 1 - accuracy,
         "train_loss": 0.125, "models": scores, "trained": names[number % len(names) :][:2],
         "rejected": [], "missing": [], "bytes_down": 2_000_000, "bytes_up": 500_000,
         "seconds": {"train": 1.5, "evaluate": 0.25, "server": 0.25},
@@ -131,7 +131,7 @@ def write_rounds(folder, names, count, rng, models=1):
             "clients.jsonl",
             [
                 {"round": number, "attempt": 1, "phase": "evaluate", "site": site, "model": 0}
-                | {"accuracy": float(rng.random()), "verdict": "ok"}
+                | {"score": float(rng.random()), "verdict": "ok"}
                 for site in names
             ],
         )
@@ -148,7 +148,7 @@ def whole_run(tmp_path, n=20, k=4, rounds=6, models=1, **settings):
     folder.set_status("finished", done=rounds, rounds=rounds)
     folder.write_json(
         "results.json",
-        {"accuracy": 0.8125, "loss": 0.5, "best_accuracy": 0.875, "best_round": 3}
+        {"score": 0.8125, "loss": 0.5, "best_score": 0.875, "best_round": 3}
         | {"rounds": rounds, "mean_clients_per_round": 2.0, "bytes_down": 12_345_678}
         | {"bytes_up": 2_345, "seconds": 3725.0, "selected": {names[0]: 9}, "models": []},
     )

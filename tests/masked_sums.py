@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
+from kinds_of_rows import rows_of
 from safetensors.numpy import load_file
 
 from client_app.app import app as real
@@ -124,7 +125,7 @@ def assert_equal_to_fixed_point(found, expected, sites=5, rows=1438):
 def trained_directly(settings, sites, attempt=1):
     """What some sites train in round 1, in the clear."""
     settings = settings.replace(secagg=False)
-    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    initial = networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
     content = messages.content(Order(1, attempt, 0), messages.encode_arrays(initial))
     number = settings.num_clients
     with InProcessGrid(load_client_app, settings.to_dict(), num_nodes=number, workers=1) as grid:
@@ -153,7 +154,7 @@ class Play:
         self.nodes = list(self.grid.get_node_ids())
         self.names = [f"site-{i}" for i in range(5)]
         self.weights = {}
-        initial = networks.initial_parameters(self.settings, (1, 8, 8), 10)
+        initial = networks.initial_parameters(self.settings, rows_of(1, 8, 8), 10)
         self.arrays = messages.encode_arrays(initial)
 
     def ask(self, kind, site, record, arrays=None):

@@ -79,7 +79,7 @@ def digits_app():
     def evaluate(message, context):
         site, model, _ = task(message, context)
         [found] = engine.evaluate(model, [site])
-        metrics = {"num-examples": len(site.rows.test), "accuracy": found.accuracy}
+        metrics = {"num-examples": len(site.rows.test), "accuracy": found.score}
         return Message(RecordDict({"metrics": MetricRecord(metrics)}), reply_to=message)
 
     return app

@@ -53,7 +53,7 @@ def run_there(flower, settings):
 def assert_equal_runs(there, here):
     assert {path.name for path in there.iterdir()} == {path.name for path in here.iterdir()}
     results = [json.loads((f / "results.json").read_text()) for f in (there, here)]
-    for key in ("accuracy", "shared_accuracy", "tuned_accuracy", "selected"):
+    for key in ("score", "shared_score", "tuned_score", "selected"):
         assert results[0].get(key) == results[1].get(key)
     names = {path.name for path in (here / "models").glob("*.safetensors")}
     assert {path.name for path in (there / "models").glob("*.safetensors")} == names

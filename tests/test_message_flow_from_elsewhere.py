@@ -43,7 +43,8 @@ def question(settings, **own):
 def test_it_is_played_recorded_and_said_like_any_other(tmp_path):
     folder = simulate(settings_of(output_dir=str(tmp_path)))
     dataset, sites = simulated_federation(settings_of())
-    widths = [dataset.train_x[s.train].reshape(len(s.train), -1).std(axis=0).mean() for s in sites]
+    rows = dataset.train.x
+    widths = [rows[s.train].reshape(len(s.train), -1).std(axis=0).mean() for s in sites]
     far = np.array(widths) > np.median(widths)
     lines = [json.loads(line) for line in (folder / "clients.jsonl").read_text().splitlines()]
     models = {line["site"]: line["model"] for line in lines if line["phase"] == "train"}
@@ -109,9 +110,14 @@ def test_its_replies_are_inspected_for_whoever_reads_them():
     answer = app(message, context).content
     [kind] = kinds_named_in(PLACES["messages"])
     rows = answer[messages.RECORD]["rows"]
-    asked = Asked(Introduction("site-1", rows, 1, 10, [1, 8, 8], []), Order(0, 1, 0))
+    order = Order(0, 1, 0)
+    one, two = (
+        Introduction(name, rows, 1, 10, [1, 8, 8], [], input_kind="images")
+        for name in ("site-1", "site-2")
+    )
+    asked = Asked(one, order)
     assert kind.inspected(answer, asked).arrays["spread"].shape == (64,)
-    other = Asked(Introduction("site-2", rows, 1, 10, [1, 8, 8], []), Order(0, 1, 0))
+    other = Asked(two, order)
     with pytest.raises(MessageError, match="signed 'site-1'"):
         kind.inspected(answer, other)
     bad = messages.encode_arrays({"spread": np.full(64, np.nan, np.float32)})

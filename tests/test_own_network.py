@@ -35,7 +35,7 @@ def windows(folder):
     )
     x = samples.x[starts[:, None] + np.arange(SAMPLES)].transpose(0, 2, 1)
     parts = (samples.y[starts], samples.class_names, samples.owner[starts], samples.owner_names)
-    return coterie.Rows(x, *parts, test=samples.test[starts])
+    return coterie.Rows(x, *parts, test=samples.test[starts], kind="windows")
 
 
 @pytest.mark.slow
@@ -60,8 +60,8 @@ def test_a_network_for_windows_learns_with_adam_and_a_cosine(shared_data, tmp_pa
         quiet=True,
     )
     assert run.network()(torch.zeros(2, 7, SAMPLES)).shape == (2, 6)
-    assert run.rounds[["macro-f1", "auroc"]].notna().all(axis=None)
+    assert run.rounds[["metrics.macro-f1", "metrics.auroc"]].notna().all(axis=None)
     first, last = (run.rounds.iloc[place] for place in (0, -1))
-    assert last["macro-f1"] > max(0.6, first["macro-f1"])
-    assert last["auroc"] > max(0.9, first["auroc"])
+    assert last["metrics.macro-f1"] > max(0.6, first["metrics.macro-f1"])
+    assert last["metrics.auroc"] > max(0.9, first["metrics.auroc"])
     assert "autograd" in (run.folder / "environment.json").read_text()

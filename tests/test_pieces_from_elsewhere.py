@@ -5,6 +5,7 @@ from collections import OrderedDict
 
 import numpy as np
 import pytest
+from kinds_of_rows import rows_of
 from pydantic import Field
 from safetensors.numpy import load_file
 from small_runs import lines
@@ -19,7 +20,8 @@ from common.errors import ConfigError
 from common.networks import FEATURES, NETWORKS, Network
 from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings
 from common.plugins import PieceSettings
-from common.task_metrics import TASK_METRICS, RowMean
+from common.tasks.metrics import TASK_METRICS, RowMean
+from deploy.played_run import load_run
 from deploy.simulation.grid import simulate
 from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
 from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
@@ -34,7 +36,7 @@ TINY = {
     "device": "cpu",
     "workers": 2,
 }
-FIRST = models.initial_parameters(Settings.parse(TINY), (1, 8, 8), 10)
+FIRST = models.initial_parameters(Settings.parse(TINY), rows_of(1, 8, 8), 10)
 
 
 class ShrinkingSettings(ObjectiveSettings):
@@ -159,10 +161,32 @@ def test_a_metric_of_the_task(tmp_path, no_report, added):
     told = [own for own in lines(folder, "clients.jsonl") if own["phase"] == "evaluate"]
     rows = [own["num_examples"] for own in told]
     for name in ("sureness", "auroc"):
-        assert line[name] == pytest.approx(np.average([own[name] for own in told], weights=rows))
-    assert 0.1 < line["sureness"] < 1
+        by_site = [own["metrics"][name] for own in told]
+        assert line["metrics"][name] == pytest.approx(np.average(by_site, weights=rows))
+    assert 0.1 < line["metrics"]["sureness"] < 1
     best = load_file(folder / "best-models" / "model-0.safetensors")
     assert all(np.array_equal(best[name], value) for name, value in model_of(folder).items())
+
+
+@pytest.mark.parametrize("name", ["loss", "round"])
+def test_a_metric_with_the_name_of_a_key_of_the_record_leaves_the_key_alone(
+    tmp_path, no_report, added, name
+):
+    added(TASK_METRICS, name, RowMean(lambda p, y: 0 * y - 7.0, "always -7"))
+    folder = play(tmp_path, metrics=name)
+    for file in ("rounds.jsonl", "clients.jsonl"):
+        for line in lines(folder, file):
+            assert line["round"] == 1
+            assert line.get("loss") is None or line["loss"] > 0
+    [line] = lines(folder, "rounds.jsonl")
+    told = {"accuracy": line["score"], name: -7}
+    assert line["metrics"] == line["models"][0]["metrics"] == told
+    assert line["models"][0]["loss"] == pytest.approx(line["loss"])
+    results = json.loads((folder / "results.json").read_text())
+    assert (results["metrics"], results["loss"]) == (told, line["loss"])
+    table = load_run(folder).rounds
+    assert table[f"metrics.{name}"].tolist() == [-7]
+    assert table[name].tolist() == [line[name]]
 
 
 def test_a_network(tmp_path, no_report, added):

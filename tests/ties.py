@@ -48,7 +48,9 @@ def watched(network: nn.Module) -> list[float]:
 
 def nearest(first: Parameters, lesson: Lesson, settings: Settings) -> float:
     """Return the smallest gap that decided anything in a client's training, taken in float64."""
-    network = drawn.network(settings.model, lesson.input_shape, lesson.num_outputs).double()
+    network = drawn.network(
+        settings.model, lesson.network_inputs.shape, lesson.num_outputs
+    ).double()
     models.load_parameters(network, {k: v.astype(np.float64) for k, v in first.items()})
     inputs = lesson.inputs[lesson.rows].astype(np.float64)
     rows = TensorRows.on(torch.device("cpu"), inputs, lesson.labels[lesson.rows])

@@ -143,8 +143,8 @@ def _sure(folds: Any, model: Sequence[Parameters]) -> FloatArray:
     for k in range(folds.order.folds):
         mine = folds.site.rows.train[folds.fold == k]
         if len(mine):
-            outputs = engine._logits(model[k], folds.site, data.train_x[mine])
-            own = log_softmax(outputs, axis=1)[np.arange(len(mine)), data.train_y[mine]]
+            outputs = engine._logits(model[k], folds.site, data.train.x[mine])
+            own = log_softmax(outputs, axis=1)[np.arange(len(mine)), data.train_strata[mine]]
             found[folds.fold == k] = own
     return found[folds.fold != NEVER]
 
@@ -212,7 +212,7 @@ class Training:
         dataset = self._played.dataset
         counts = np.stack(
             [
-                np.bincount(dataset.train_y[site.rows.train], minlength=dataset.num_classes)
+                np.bincount(dataset.train_strata[site.rows.train], minlength=dataset.num_classes)
                 for site in self.sites
             ]
         ).astype(float)
@@ -239,8 +239,8 @@ class Training:
 
     def _judged(self, site: Site, models: Mapping[str, Parameters]) -> Json:
         dataset, rows = site.dataset, site.rows.test
-        labels = dataset.test_y[rows]
-        said = [engine.classified(m, site, dataset.test_x[rows]) for m in models.values()]
+        labels = dataset.test_strata[rows]
+        said = [engine.classified(m, site, dataset.test.x[rows]) for m in models.values()]
         hits = np.stack([each == labels for each in said], axis=1).astype(float)
         rng = seeds.generator(0, "pilot final", site.name)
         found: Json = {"candidates": list(models), "test_rows": len(rows)}

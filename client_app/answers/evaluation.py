@@ -12,13 +12,20 @@ from client_app.training import personal
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
 from common.messages import EvaluateReport, FineTuneReport, Order, Parameters, PersonalReport
+from common.tasks.metrics import TASK_METRICS
 
 __all__ = ["evaluate", "evaluate_reply", "fine_tune"]
 
 
+def _of_score(message: Message, site: Site) -> Iterable[str]:
+    """Return the label histogram's release, too, where the task's score tells of the labels."""
+    return ["evaluation", *task_figures.releases([site.dataset.task.score])]
+
+
 def _of_metrics(message: Message, site: Site) -> Iterable[str]:
-    """Return the label histogram's release, too, where a metric of the run tells rows per class."""
-    return ["evaluation", *task_figures.releases(site.settings.more_metrics)]
+    """Return the same for the score and the run's other metrics."""
+    others = map(TASK_METRICS.named, site.settings.more_metrics)
+    return ["evaluation", *task_figures.releases([site.dataset.task.score, *others])]
 
 
 @answers(messages.EVALUATE, needed=_of_metrics)
@@ -30,7 +37,7 @@ def evaluate(message: Message, site: Site) -> Message:
     return evaluate_reply(message, site, order, used, own, watch.seconds, shared)
 
 
-@answers(messages.FINE_TUNE)
+@answers(messages.FINE_TUNE, needed=_of_score)
 def fine_tune(message: Message, site: Site) -> Message:
     """Train the model that this site uses on, and say how it does on held-out rows, both times."""
     watch = Stopwatch()
@@ -43,9 +50,11 @@ def fine_tune(message: Message, site: Site) -> Message:
         model=order.model,
         num_examples=len(site.rows.test),
         loss=before.loss,
-        accuracy=before.accuracy,
+        score=before.score,
+        score_sums=list(before.score_sums),
         tuned_loss=after.loss,
-        tuned_accuracy=after.accuracy,
+        tuned_score=after.score,
+        tuned_score_sums=list(after.score_sums),
         seconds=watch.seconds,
     )
     return messages.reply(message, report)
@@ -78,12 +87,16 @@ def evaluate_reply(
         model=order.model,
         num_examples=len(site.rows.test),
         loss=result.loss,
-        accuracy=result.accuracy,
+        score=result.score,
+        score_sums=list(result.score_sums),
         seconds=seconds,
     )
     if shared is not None:
         report = PersonalReport(
-            **vars(report), shared_loss=shared.loss, shared_accuracy=shared.accuracy
+            **vars(report),
+            shared_loss=shared.loss,
+            shared_score=shared.score,
+            shared_score_sums=list(shared.score_sums),
         )
     answer = messages.reply(message, report)
     figures = task_figures.figures(used, site)

@@ -34,6 +34,7 @@ from common.pilot.messages import (
     PilotTrained,
 )
 from common.pilot.outcomes import Outcomes, measured
+from common.tasks.inputs import Inputs
 
 __all__ = ["DITTO_STRENGTH", "RARE", "Folds", "Judged", "judged", "look", "train", "train_own"]
 
@@ -58,7 +59,7 @@ class Folds:
     def of(cls, site: Site, order: PilotOrder) -> "Folds":
         """Return a site's folds, the same in every round."""
         rng = seeds.generator(site.settings.seed, "pilot folds", site.name)
-        labels, rows = site.dataset.train_y, site.rows.train
+        labels, rows = site.dataset.train_strata, site.rows.train
         return cls(site, order, fold_of_rows(labels[rows], order.folds, rng, _groups(site)))
 
     def fit(
@@ -98,8 +99,8 @@ class Folds:
         for k in range(self.order.folds):
             mine = self.site.rows.train[self.fold == k]
             if len(mine):
-                said = engine.classified(model[k], self.site, self.site.dataset.train_x[mine])
-                hits[self.fold == k] = said == self.site.dataset.train_y[mine]
+                said = engine.classified(model[k], self.site, self.site.dataset.train.x[mine])
+                hits[self.fold == k] = said == self.site.dataset.train_strata[mine]
         return np.asarray(hits[self.fold != NEVER])
 
     @property
@@ -186,7 +187,7 @@ def judged(folds: Folds, received: Sequence[Parameters]) -> Judged:
     for place, name in enumerate(order.shared):
         candidates[name] = list(received[place * order.folds : (place + 1) * order.folds])
     held = folds.fold != NEVER
-    labels, groups = site.dataset.train_y[site.rows.train][held], _groups(site)
+    labels, groups = site.dataset.train_strata[site.rows.train][held], _groups(site)
     groups = None if groups is None else groups[held]
     metric = "balanced-accuracy" if _is_balanced(site) else "accuracy"
     outcomes, accuracies = None, list[float]()
@@ -201,7 +202,7 @@ def judged(folds: Folds, received: Sequence[Parameters]) -> Judged:
 
 def _groups(site: Site) -> np.ndarray | None:
     """Return which of a site's training rows belong together, if its data say so."""
-    groups = site.dataset.train_group
+    groups = site.dataset.train.group
     return None if groups is None else groups[site.rows.train]
 
 
@@ -212,7 +213,7 @@ def _is_balanced(site: Site) -> bool:
     """
     if site.settings.target_metric == "balanced-accuracy":
         return True
-    labels = site.dataset.train_y[site.rows.train]
+    labels = site.dataset.train_strata[site.rows.train]
     return site.dataset.num_classes == 2 and 0 < (labels == 1).mean() < RARE
 
 
@@ -221,7 +222,7 @@ def _is_balanced(site: Site) -> bool:
 
 def _train_local(folds: Folds) -> None:
     site = folds.site
-    first = _initial(site.settings, site.dataset.input_shape, site.dataset.num_classes)
+    first = _initial(site.settings, site.dataset.inputs, site.dataset.num_classes)
     rounds = range(1, folds.order.full + 1)
     fitted = [folds.fit_in_turn(first, k, rounds) for k in range(folds.order.folds)]
     with site.keeper.locked():
@@ -273,16 +274,14 @@ def _apart(folds: Folds, arrays: Parameters | None) -> list[Parameters] | None:
     if arrays is None:
         return None
     site = folds.site
-    like = _initial(site.settings, site.dataset.input_shape, site.dataset.num_classes)
+    like = _initial(site.settings, site.dataset.inputs, site.dataset.num_classes)
     found = messages.apart(arrays, folds.order.folds)
     return [{name: model[name] for name in like} for model in found]
 
 
 @functools.lru_cache(maxsize=2)
-def _initial(
-    settings: Settings, input_shape: tuple[int, ...], num_classes: int
-) -> dict[str, np.ndarray]:
-    return models.initial_parameters(settings, input_shape, num_classes)
+def _initial(settings: Settings, inputs: Inputs, num_classes: int) -> dict[str, np.ndarray]:
+    return models.initial_parameters(settings, inputs, num_classes)
 
 
 @functools.lru_cache(maxsize=2)

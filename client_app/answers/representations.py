@@ -89,7 +89,7 @@ class SeenRows:
 
 def represented(parameters: Parameters, site: Site) -> SeenRows:
     """Return what the model makes of training rows, in evaluation mode (Elhussein, section III)."""
-    labels = site.dataset.train_y[site.rows.train]
+    labels = site.dataset.train_strata[site.rows.train]
     counts = np.bincount(labels)
     min_rows = site.settings.of(RowSettings).min_rows
     known = [label for label in range(len(counts)) if counts[label] >= min_rows]
@@ -114,11 +114,12 @@ def _seen(parameters: Parameters, site: Site, rows: np.ndarray) -> np.ndarray:
     settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
     network = engine.network_with(
-        parameters, settings.model, dataset.input_shape, dataset.num_outputs, device
+        parameters, settings.model, dataset.inputs, dataset.num_outputs, device
     )
     with loop.one_thread(device):
         return last_inputs(
-            network, TensorRows.for_network(network, dataset.train_x[rows], dataset.train_y[rows])
+            network,
+            TensorRows.for_network(network, dataset.train.x[rows], dataset.train_strata[rows]),
         )
 
 

@@ -1,4 +1,4 @@
-"""Task figures: what a site sends of a run's metrics, beside its accuracy and loss.
+"""Task figures: what a site sends of a run's metrics, beside its score and loss.
 
 And after the last round, where a run asks, of resamples, a threshold and calibration.
 """
@@ -24,15 +24,14 @@ from common.messages import (
     TaskFigures,
     ThresholdOrder,
 )
-from common.task_metrics import TASK_METRICS
+from common.tasks.metrics import TASK_METRICS, TaskMetric
 
 __all__ = ["figures", "final_evaluation", "releases", "score_counts"]
 
 
-def releases(names: Iterable[str]) -> list[str]:
-    """Return what metrics need beside the evaluation: some tell held-out rows of each class."""
-    tells = any(TASK_METRICS.named(name).tells_classes for name in names)
-    return ["label-histogram"] if tells else []
+def releases(metrics: Iterable[TaskMetric]) -> list[str]:
+    """Return what metrics need beside the evaluation: some tell of the held-out rows' labels."""
+    return ["label-histogram"] if any(metric.tells_classes for metric in metrics) else []
 
 
 def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
@@ -67,11 +66,11 @@ def score_counts(message: Message, site: Site) -> Message:
 
 
 def _of_reported(message: Message, site: Site) -> Iterable[str]:
-    return ["evaluation", *releases(_reported(site))]
+    return ["evaluation", *releases(map(TASK_METRICS.named, _reported(site)))]
 
 
 def _reported(site: Site) -> tuple[str, ...]:
-    return arithmetic.reported(site.settings.task, site.settings.more_metrics)
+    return arithmetic.reported(site.dataset.task, site.settings.more_metrics)
 
 
 @answers(messages.FINAL_EVALUATION, needed=_of_reported)
@@ -87,7 +86,7 @@ def final_evaluation(message: Message, site: Site) -> Message:
     threshold = order.threshold
     if site.settings.decision_threshold == "site":
         threshold = arithmetic.best_threshold(_counted(used, site))
-    groups = site.dataset.test_group
+    groups = site.dataset.test.group
     if groups is not None:
         groups = groups[site.rows.test]
     rng = seeds.generator(site.settings.seed, "bootstrap", site.name)
@@ -95,7 +94,7 @@ def final_evaluation(message: Message, site: Site) -> Message:
     own, widths = _sums(names, said, labels, threshold)
     figures = [own, *(_sums(names, said[rows], labels[rows], threshold)[0] for rows in draws)]
     arrays = {messages.FIGURES_OF_RESAMPLES: np.array(figures)}
-    if said.ndim == 2:
+    if site.dataset.task.has_classes:
         arrays[messages.COUNTS] = arithmetic.confusion(said, labels, threshold)
         arrays[messages.CALIBRATION] = arithmetic.calibration(said, labels)
     report = FinalReport(
@@ -124,7 +123,7 @@ def _counted(used: Parameters, site: Site) -> np.ndarray:
             f"{site.settings.dataset} has {site.dataset.num_classes}; leave it out"
         )
     said = engine.predictions(used, site, site.train[0])
-    return arithmetic.score_counts(said, site.dataset.train_y[site.rows.train])
+    return arithmetic.score_counts(said, site.dataset.train_strata[site.rows.train])
 
 
 def _sums(

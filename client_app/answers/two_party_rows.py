@@ -87,7 +87,7 @@ def label_note(purpose: str, site: Site) -> ReleaseNote | None:
 
 def _label_shares(site: Site) -> tuple[NDArray[np.float64], ReleaseNote]:
     counts = label_histogram.histogram(
-        site.dataset.train_y[site.rows.train], site.dataset.num_classes
+        site.dataset.train_strata[site.rows.train], site.dataset.num_classes
     )
     return with_noise.noisy_shares(site, counts)
 

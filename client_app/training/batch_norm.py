@@ -48,7 +48,7 @@ def refuse_lone_rows(site: Site) -> None:
     sizes = batch_sizes(len(site.rows.train), settings)
     if max(sizes, default=0) != 1:
         return
-    network = models.blank(settings.model, dataset.input_shape, dataset.num_outputs)
+    network = models.blank(settings.model, dataset.inputs, dataset.num_outputs)
     if rows_needed(network, torch.from_numpy(site.train[0][:1]), sizes) == 1:
         return
     what = "it has one training row" if len(sizes) == 1 else "batch-size = 1"

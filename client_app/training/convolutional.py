@@ -19,6 +19,7 @@ from client_app.training.orders import row_orders
 from common.config import Settings
 from common.errors import ConfigError
 from common.objectives import Pull
+from common.tasks.inputs import IMAGES, Inputs
 
 Floats = NDArray[np.float32]
 
@@ -65,13 +66,11 @@ class Convolution:
 ConvolutionalShape = tuple[Convolution, ...]
 
 
-def convolutional_shape(
-    network: nn.Module, input_shape: tuple[int, ...]
-) -> ConvolutionalShape | None:
+def convolutional_shape(network: nn.Module, inputs: Inputs) -> ConvolutionalShape | None:
     """Return the layers of a network that is convolutions and then dense layers, else None."""
-    if not isinstance(network, nn.Sequential) or len(input_shape) != 3:
+    if not isinstance(network, nn.Sequential) or inputs.kind != IMAGES:
         return None
-    channels, height, width = input_shape
+    channels, height, width = inputs.shape
     layers: list[Convolution] = []
     modules = list(network)
     while modules:

@@ -12,7 +12,6 @@ from typing import Self
 
 import numpy as np
 import torch
-from scipy.special import softmax
 from torch import nn
 
 from client_app.site import Site
@@ -41,9 +40,10 @@ from common.foreign import code
 from common.messages import Order, Parameters
 from common.networks import NETWORKS
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
+from common.tasks.inputs import FEATURES, Inputs
 
-_Name = tuple[str, tuple[int, ...], int, torch.device]
-"""A network's name, the shape of its inputs, how many outputs it has, and where it computes."""
+_Name = tuple[str, Inputs, int, torch.device]
+"""A network's name, what goes into it, how many outputs it has, and where it computes."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class Lesson:
     """One client's training: its rows, and the two sources of all it draws."""
 
     inputs: np.ndarray
-    """(n, *input shape) float32, of which ``rows`` (m,) are the client's."""
+    """(n, *shape of a row), of which ``rows`` (m,) are the client's."""
     labels: np.ndarray
-    """(n,) int64, quantities (n,) float32, or masks (n, depth, height, width) bool."""
+    """(n, ...): the rows' targets, as their task has them."""
     rows: np.ndarray
     order: np.random.Generator
     """Of the order of the rows in each epoch."""
@@ -62,19 +62,22 @@ class Lesson:
     num_outputs: int
     weights: np.ndarray | None = None
     """(n,) how much each row counts; None: all alike."""
+    kind: str = FEATURES
+    """What a row is."""
 
     @classmethod
     def of(cls, site: Site, order: Order, what: str = "train") -> Self:
         """Return the training that an order asks of a site; its draws are those of ``what``."""
         words = (what, site.name, order.round, order.attempt)
         return cls(
-            inputs=site.dataset.train_x,
+            inputs=site.dataset.train.x,
             labels=site.dataset.train_targets,
             rows=site.rows.train,
             order=seeds.generator(site.settings.seed, *words),
             dropout_seed=seeds.derive_seed(site.settings.seed, "torch", *words),
             num_outputs=site.dataset.num_outputs,
-            weights=site.dataset.train_weights,
+            weights=site.dataset.train.weight,
+            kind=site.dataset.kind,
         )
 
     def tensors_for(self, network: nn.Module) -> TensorRows:
@@ -84,9 +87,9 @@ class Lesson:
         return TensorRows.for_network(network, inputs, labels, weights)
 
     @property
-    def input_shape(self) -> tuple[int, ...]:
-        """Of one row."""
-        return self.inputs.shape[1:]
+    def network_inputs(self) -> Inputs:
+        """Kind and shape of one row."""
+        return Inputs(self.kind, self.inputs.shape[1:])
 
 
 def fit(
@@ -104,7 +107,7 @@ def fit(
     if pull is not None and not pull.acts:
         pull = None  # the same code, and so the same bits, as without
     device = loop.choose_device(settings.device)
-    name = (settings.model, lesson.input_shape, lesson.num_outputs, device)
+    name = (settings.model, lesson.network_inputs, lesson.num_outputs, device)
     shares = None
     if blend is not None:
         parameters, shares = _blended(network_with(parameters, *name), lesson, settings, blend)
@@ -140,7 +143,7 @@ def fit_together(
     watch = Stopwatch()
     first = lessons[0]
     device = loop.choose_device(settings.device)
-    name = settings.model, first.input_shape, first.num_outputs
+    name = settings.model, first.network_inputs, first.num_outputs
     if first.weights is not None or together.obstacle(settings, name):
         return None
     if not _fits(parameters, _network(*name, device)):
@@ -240,13 +243,14 @@ def _takes_usual_steps(settings: Settings) -> bool:
 
 
 def decided(
-    settings: Settings, shapes: tuple[tuple[int, ...], int] | None, *, weighs: bool = False
+    settings: Settings, shapes: tuple[Inputs, int] | None, *, weighs: bool = False
 ) -> Settings:
     """Return settings with the engine that ``auto`` stands for on this machine.
 
     Args:
         settings: of a run.
-        shapes: of one row, and how many outputs the network has; None where only the sites know.
+        shapes: what goes into the network, and how many outputs it has; None where only the sites
+            know.
         weighs: whether rows have weights, which the loop takes.
 
     Raises:
@@ -267,34 +271,34 @@ def decided(
 
 
 def trained_by(
-    settings: Settings, input_shape: tuple[int, ...], num_outputs: int, *, weighs: bool = False
+    settings: Settings, inputs: Inputs, num_outputs: int, *, weighs: bool = False
 ) -> str:
     """Return in words which code trains a run's network on this machine; rows can have weights."""
     # On the CPU: a process that has started CUDA cannot be forked.
-    network = models.blank(settings.model, input_shape, num_outputs)
+    network = models.blank(settings.model, inputs, num_outputs)
     device = loop.choose_device(settings.device)
     by_loop = f"the loop with autograd, on {device}"
     if weighs:
         return f"{by_loop}: no faster engine weighs rows"
-    shape = settings.model, input_shape, num_outputs
+    name = settings.model, inputs, num_outputs
     if settings.engine == "stacked":
-        why = together.obstacle(settings, shape)
+        why = together.obstacle(settings, name)
         words = f"stacked sites, on {device}{together.precision_in_words(device)}"
         return f"{by_loop}: no stack takes {why}" if why else words
-    by_hand = _by_hand(models.parameters_of(network), (*shape, device), settings)
+    by_hand = _by_hand(models.parameters_of(network), (*name, device), settings)
     if isinstance(by_hand, DenseSgd):
         return "compiled steps for dense layers"
     if by_hand:
         return "compiled steps for convolutions"
     if settings.engine == "loop":
         return by_loop
-    return f"{by_loop}: compiled steps do not take {_uncompiled(settings, network, shape, device)}"
+    return f"{by_loop}: compiled steps do not take {_uncompiled(settings, network, name, device)}"
 
 
 def _uncompiled(
     settings: Settings,
     network: nn.Module,
-    shape: together.Network,
+    name: together.Network,
     device: torch.device,
 ) -> str:
     """Return in words what keeps a network from the steps written by hand."""
@@ -304,9 +308,9 @@ def _uncompiled(
         return f"optimizer={settings.optimizer} with this loss"
     if dense_shape(network) is not None:
         return "dense layers where there is no C compiler"
-    if settings.engine == "batched" and convolutional_shape(network, shape[1]) is not None:
+    if settings.engine == "batched" and convolutional_shape(network, name[1]) is not None:
         return "convolutions without a C compiler, or under engine=batched"
-    program = together.program_of(*shape)
+    program = together.program_of(*name)
     if isinstance(program, str):
         return program
     others = (step.name for step in program.steps if not _is_compiled(step.operation))
@@ -331,18 +335,18 @@ def _is_compiled(operation: Operation) -> bool:
 @functools.lru_cache(maxsize=2)
 def _hand_written(
     name: str,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_outputs: int,
     device: torch.device,
     settings: Settings,
 ) -> DenseSgd | ConvolutionalSgd | None:
     """Return what trains a network without autograd; None where nothing does."""
-    network = _network(name, input_shape, num_outputs, device)
+    network = _network(name, inputs, num_outputs, device)
     dense = dense_shape(network)
     if dense is not None:
         compiled = dense_c.load()
         return None if compiled is None else DenseSgd(dense, settings, compiled)
-    shape = convolutional_shape(network, input_shape)
+    shape = convolutional_shape(network, inputs)
     if shape is None or settings.engine == "batched":
         return None
     asked = settings.engine == "compiled"
@@ -358,7 +362,7 @@ def _fits(parameters: Parameters, network: nn.Module) -> bool:
 def network_with(
     parameters: Parameters,
     name: str,
-    input_shape: tuple[int, ...],
+    inputs: Inputs,
     num_outputs: int,
     device: torch.device,
 ) -> nn.Module:
@@ -367,44 +371,37 @@ def network_with(
     It is made once per process: nothing of a client stays in it, for parameters and buffers are
     all that a network holds.
     """
-    network = _network(name, input_shape, num_outputs, device)
+    network = _network(name, inputs, num_outputs, device)
     models.load_parameters(network, parameters)
     return network
 
 
 @functools.lru_cache(maxsize=2)
-def _network(
-    name: str, input_shape: tuple[int, ...], num_outputs: int, device: torch.device
-) -> nn.Module:
-    network = models.blank(name, input_shape, num_outputs).to(device)
+def _network(name: str, inputs: Inputs, num_outputs: int, device: torch.device) -> nn.Module:
+    network = models.blank(name, inputs, num_outputs).to(device)
     if name != "auto" and NETWORKS.is_foreign(name):
         with code.hushed(f"model = {name!r}"):
-            layout.decide(network, input_shape)
+            layout.decide(network, inputs)
     flatten(network)
     return network
 
 
 def evaluate(parameters: Parameters, sites: Sequence[Site]) -> list[Evaluation]:
-    """Return loss and accuracy of one model on the held-out rows of each site, in one pass."""
+    """Return loss and score of one model on the held-out rows of each site, in one pass."""
     rows = np.concatenate([site.rows.test for site in sites])
     dataset = sites[0].dataset
     parts = [len(site.rows.test) for site in sites]
-    return _evaluate(parameters, sites[0], dataset.test_x[rows], dataset.test_targets[rows], parts)
+    return _evaluate(parameters, sites[0], dataset.test.x[rows], dataset.test_targets[rows], parts)
 
 
 def predictions(parameters: Parameters, site: Site, inputs: np.ndarray | None = None) -> np.ndarray:
-    """Return what a model says of some rows (n, *input shape) of a site, float64.
+    """Return what a model says of some rows (n, *shape of a row) of a site, float64.
 
-    Probabilities (n, classes), quantities (n,) in the unit of the label, or risks (n,). Without
-    rows it is of those that are held out.
+    As the task's metrics judge it: probabilities (n, classes), quantities (n,) in the unit of the
+    label, risks (n,). Without rows it is of those that are held out.
     """
     rows = site.test[0] if inputs is None else inputs
-    logits, measure = _logits(parameters, site, rows), site.dataset.measure
-    if site.dataset.task == "survival":
-        return np.asarray(logits[:, 0], np.float64)
-    if measure is not None:
-        return measure.quantities(logits[:, 0])
-    return np.asarray(softmax(logits.astype(np.float64), axis=1))
+    return site.dataset.task.said(_logits(parameters, site, rows))
 
 
 def classified(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.ndarray:
@@ -415,7 +412,7 @@ def classified(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.nda
 def _logits(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.ndarray:
     settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
-    name = (settings.model, dataset.input_shape, dataset.num_outputs, device)
+    name = (settings.model, dataset.inputs, dataset.num_outputs, device)
     network = network_with(parameters, *name)
     with loop.one_thread(device), loop.hushed(settings):
         return loop.outputs(network, inputs)
@@ -433,16 +430,16 @@ def _evaluate(
     labels: np.ndarray,
     parts: Sequence[int],
 ) -> list[Evaluation]:
-    """Return loss and accuracy on consecutive parts of rows; any site of the run will do."""
+    """Return loss and score on consecutive parts of rows; any site of the run will do."""
     settings, dataset = site.settings, site.dataset
     device = loop.choose_device(settings.device)
-    name = (settings.model, dataset.input_shape, dataset.num_outputs, device)
+    name = (settings.model, dataset.inputs, dataset.num_outputs, device)
     sgd = _by_hand(parameters, name, settings)
     if isinstance(sgd, ConvolutionalSgd):
         np.concatenate([value.reshape(-1) for value in parameters.values()], out=sgd.values)
         logits = torch.from_numpy(sgd.logits(inputs))
-        return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts)
+        return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts, dataset.task)
     network = network_with(parameters, *name)
     with loop.one_thread(device), loop.hushed(settings):
         rows = TensorRows.for_network(network, inputs, labels)
-        return loop.evaluate_parts(network, rows, parts)
+        return loop.evaluate_parts(network, rows, parts, dataset.task)

@@ -9,6 +9,9 @@ import copy
 import torch
 from torch import Tensor, nn
 
+from common import models
+from common.tasks.inputs import Inputs
+
 __all__ = ["channels_last", "decide", "is_channels_last", "shaped"]
 
 _NEAR = 1e-4  # of the largest output: above what adding in another order changes
@@ -21,7 +24,7 @@ def is_channels_last(network: nn.Module) -> bool:
     return not getattr(network, _MARK, False)
 
 
-def decide(network: nn.Module, input_shape: tuple[int, ...]) -> None:
+def decide(network: nn.Module, inputs: Inputs) -> None:
     """Let a network keep torch's layout if it does not compute the same in the other.
 
     It is shown rows of noise forwards and backwards; nothing of it changes, nor of torch's draws.
@@ -29,13 +32,11 @@ def decide(network: nn.Module, input_shape: tuple[int, ...]) -> None:
     device = next(network.parameters()).device
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        setattr(network, _MARK, not _computes_the_same(network, input_shape, device))
+        setattr(network, _MARK, not _computes_the_same(network, inputs, device))
 
 
-def _computes_the_same(
-    network: nn.Module, input_shape: tuple[int, ...], device: torch.device
-) -> bool:
-    rows = torch.randn((_ROWS, *input_shape), generator=torch.Generator().manual_seed(0)).to(device)
+def _computes_the_same(network: nn.Module, inputs: Inputs, device: torch.device) -> bool:
+    rows = models.noise(inputs, _ROWS).to(device)
     usual, other = copy.deepcopy(network), copy.deepcopy(network)
     with torch.no_grad():
         for parameter in other.parameters():

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
-from client_app.training import dice, layout, losses, survival
+from client_app.training import layout, losses
 from client_app.training.batch_norm import rows_needed
 from client_app.training.losses import LOSSES
 from client_app.training.mixing import Companion
@@ -23,7 +22,7 @@ from common.errors import ConfigError, DataError
 from common.foreign import code
 from common.networks import NETWORKS
 from common.objectives import USUAL, Phase
-from common.tables.measure import NEAR
+from common.tasks import Task
 
 _EVALUATION_VOLUMES = 16
 _EVALUATION_BATCH = 1024  # rows per forward pass; bounds memory, changes no figure
@@ -32,11 +31,7 @@ _EVALUATION_IMAGES = 128  # on a CPU: what a convolution makes of so few stays i
 
 @dataclass(frozen=True)
 class TensorRows:
-    """Rows on one device: ``inputs`` (n, *input shape) float32, ``labels`` (n,) int64.
-
-    Of volumes the labels are masks, (n, depth, height, width) bool; quantities are (n,) float32;
-    times and events of survival (n, 2) float64.
-    """
+    """Rows on one device: ``inputs`` (n, *shape of a row), ``labels`` (n, ...) their targets."""
 
     inputs: Tensor
     labels: Tensor
@@ -177,39 +172,42 @@ def train(
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Mean cross-entropy in nats and accuracy in [0, 1] over some rows.
-
-    Of masks: mean loss and score of Dice, both in [0, 1]. Of quantities: mean squared error, in
-    squares of the measure's unit, and share of the rows that are met to half a unit. Of survival:
-    mean over the events of Cox's loss, and concordance.
-    """
+    """What a model's answers to some rows are worth: their mean loss, and their task's score."""
 
     loss: float
-    accuracy: float
+    """Mean of the rows' losses, as their task has them: of classes nats of cross-entropy."""
+    score: float
+    """Of the task; NaN where it is not defined on these rows."""
     rms_loss: float
     """Root of the mean of the rows' squared losses."""
+    score_sums: tuple[float, ...] = ()
+    """What the score is made of, where a federation's is made of sums."""
 
 
-def evaluate(network: nn.Module, rows: TensorRows) -> Evaluation:
-    """Return a network's loss and accuracy on rows, in evaluation mode."""
-    return evaluate_parts(network, rows, [len(rows)])[0]
+def evaluate(network: nn.Module, rows: TensorRows, task: Task) -> Evaluation:
+    """Return a network's loss and score on rows, in evaluation mode."""
+    return evaluate_parts(network, rows, [len(rows)], task)[0]
 
 
-def evaluate_parts(network: nn.Module, rows: TensorRows, sizes: Sequence[int]) -> list[Evaluation]:
-    """Return loss and accuracy on each of the parts, of ``sizes`` rows >= 1, that rows consist of.
+def evaluate_parts(
+    network: nn.Module, rows: TensorRows, sizes: Sequence[int], task: Task
+) -> list[Evaluation]:
+    """Return loss and score on each of the parts, of ``sizes`` rows >= 1, that rows consist of.
 
-    The rows pass together, whoever they belong to; only the means are taken apart.
+    The rows pass together, whoever they belong to; only the means and sums are taken apart.
     """
     _refuse_empty(sizes)
     network.eval()
     with torch.inference_mode():
         batches = (torch.split(part, rows_at_once(rows)) for part in (rows.inputs, rows.labels))
-        if rows.labels.dim() == 2:
+        if task.whole_site:  # a row's loss depends on the others of its site
             made = torch.cat([network(inputs) for inputs, _ in zip(*batches, strict=True)])
-            return _of_survival(made, rows.labels, sizes)
-        found = [_each(network(inputs), labels) for inputs, labels in zip(*batches, strict=True)]
-    losses, scores = zip(*found, strict=True)
-    return _by_part(torch.cat(losses), torch.cat(scores), sizes)
+            return evaluate_outputs(made, rows.labels, sizes, task)
+        each = [
+            _each(network(inputs), labels, task) for inputs, labels in zip(*batches, strict=True)
+        ]
+    losses, judged = (torch.cat(values) for values in zip(*each, strict=True))
+    return _by_part(losses, judged, sizes, task)
 
 
 def outputs(network: nn.Module, inputs: np.ndarray) -> np.ndarray:
@@ -222,10 +220,20 @@ def outputs(network: nn.Module, inputs: np.ndarray) -> np.ndarray:
     return found
 
 
-def evaluate_outputs(outputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Evaluation]:
-    """Return the same of outputs (n, classes) that a network gave already."""
+def evaluate_outputs(
+    outputs: Tensor, labels: Tensor, sizes: Sequence[int], task: Task
+) -> list[Evaluation]:
+    """Return the same of outputs (n, num_outputs) that a network gave already."""
     _refuse_empty(sizes)
-    return _by_part(*_each(outputs, labels), sizes)
+    if not task.whole_site:
+        return _by_part(*_each(outputs, labels, task), sizes, task)
+    parts = zip(*(torch.split(values, [*sizes]) for values in (outputs, labels)), strict=True)
+    each = [_each(said, known, task) for said, known in parts]
+    return [
+        one
+        for (losses, judged), size in zip(each, sizes, strict=True)
+        for one in _by_part(losses, judged, [size], task)
+    ]
 
 
 def _refuse_empty(sizes: Sequence[int]) -> None:
@@ -233,31 +241,24 @@ def _refuse_empty(sizes: Sequence[int]) -> None:
         raise DataError("no held-out rows to evaluate on; give the site some, or do not ask it")
 
 
-def _of_survival(outputs: Tensor, labels: Tensor, sizes: Sequence[int]) -> list[Evaluation]:
-    found = survival.losses_and_concordance(outputs, labels, sizes)
+def _each(outputs: Tensor, labels: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+    """Return the loss (n,) of each row, and what the score is made of, (n, t)."""
+    return task.losses(outputs, labels), task.judged(outputs, labels)
+
+
+def _by_part(losses: Tensor, judged: Tensor, sizes: Sequence[int], task: Task) -> list[Evaluation]:
+    means, squares = (_means(values, sizes) for values in (losses, losses.double() ** 2))
+    parts = np.split(judged.cpu().numpy().astype(np.float64), np.cumsum(sizes)[:-1])
+    sums = [task.score_sums(part) for part in parts]
     return [
-        Evaluation(loss.mean().item(), score, (loss.double() ** 2).mean().sqrt().item())
-        for loss, score in found
+        Evaluation(
+            loss,
+            task.score.value(own),
+            math.sqrt(square),
+            tuple(own.tolist()) if task.sums_score else (),
+        )
+        for loss, own, square in zip(means, sums, squares, strict=True)
     ]
-
-
-def _by_part(losses: Tensor, scores: Tensor, sizes: Sequence[int]) -> list[Evaluation]:
-    means = (_means(values, sizes) for values in (losses, scores, losses.double() ** 2))
-    return [
-        Evaluation(loss, score, math.sqrt(square))
-        for loss, score, square in zip(*means, strict=True)
-    ]
-
-
-def _each(outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Return loss and score of each row, (n,): whether it is met; of a mask Dice's."""
-    if labels.dim() > 1:
-        return dice.losses(outputs, labels), dice.scores(outputs, labels)
-    if labels.is_floating_point():
-        error = outputs[:, 0] - labels
-        return error**2, error.abs() <= NEAR
-    loss = functional.cross_entropy(outputs, labels, reduction="none")
-    return loss, outputs.argmax(1) == labels
 
 
 def rows_at_once(rows: TensorRows) -> int:

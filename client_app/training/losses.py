@@ -31,10 +31,8 @@ __all__ = [
 ]
 
 MeanLoss = Callable[["Tensor", "Tensor"], "Tensor"]
-"""(what the network makes of n rows, (n, K), their classes, (n,) int64) -> a mean over the rows, a
-tensor without axes; of quantities (n, 1) and (n,) float32, scaled; of survival (n, 1) and times and
-events (n, 2); of masks (n, 1, depth, height,
-width) and (n, depth, height, width) bool."""
+"""(what the network makes of n rows, (n, K), their targets, as the task has them: of classes (n,)
+int64) -> a mean over the rows, a tensor without axes."""
 
 
 EachLoss = Callable[["Tensor", "Tensor"], "Tensor"]
@@ -93,12 +91,9 @@ class FocalSettings(PieceSettings):
 
 
 def _require_classes(settings: Settings, what: str) -> None:
-    from common.data.datasets import has_masks
-
-    if settings.task in ("regression", "survival") or has_masks(settings.dataset):
-        raise ValueError(
-            f"{what}: is for classes, not for quantities, times and masks; leave it out"
-        )
+    task = settings.learning_task
+    if not task.has_classes:
+        raise ValueError(f"{what}: is for classes, not for {task.targets_are}; leave it out")
 
 
 @dataclass(frozen=True)
@@ -114,18 +109,12 @@ class Loss:
 
 
 def _usual(settings: Settings, labels: "Tensor") -> MeanLoss:
-    """Return the cross-entropy in nats, of quantities the squared error, of masks Dice's loss.
-
-    Of survival Cox's.
-    """
-    if settings.task == "survival":
-        from client_app.training import survival
-
-        survival.require_events(labels)
-        return lambda outputs, labels: survival.cox_losses(outputs, labels).mean()
+    """Return the task's own loss; of classes with weights the weighted mean."""
+    task = settings.learning_task
+    task.check_training(labels)
     if settings.of(ClassWeightSettings).class_weights == "none":
-        return _mean
-    return _weighted(_cross_entropy, settings, labels)
+        return task.mean_loss
+    return _weighted(task.losses, settings, labels)
 
 
 def _focal(settings: Settings, labels: "Tensor") -> MeanLoss:
@@ -140,7 +129,7 @@ def _each_focal(settings: Settings) -> EachLoss:
     gamma = settings.of(FocalSettings).focal_gamma
 
     def each(outputs: "Tensor", labels: "Tensor") -> "Tensor":
-        loss = _cross_entropy(outputs, labels)
+        loss = settings.learning_task.losses(outputs, labels)
         # 1 - p by expm1: near p = 1 the difference would lose its digits
         return (-(-loss).expm1()) ** gamma * loss if gamma else loss
 
@@ -176,35 +165,16 @@ def _weighted_by(each: EachLoss, common: tuple[float, ...]) -> MeanLoss:
     return mean
 
 
-def _cross_entropy(outputs: "Tensor", labels: "Tensor") -> "Tensor":
-    from torch.nn import functional
-
-    return functional.cross_entropy(outputs, labels, reduction="none")
-
-
-def _each(outputs: "Tensor", labels: "Tensor") -> "Tensor":
-    if labels.is_floating_point():
-        return (outputs[:, 0] - labels) ** 2
-    return _cross_entropy(outputs, labels)
-
-
-def _mean(outputs: "Tensor", labels: "Tensor") -> "Tensor":
-    from torch.nn import functional
-
-    from client_app.training import dice
-
-    if labels.dim() > 1:
-        return dice.losses(outputs, labels).mean()
-    if labels.is_floating_point():
-        return functional.mse_loss(outputs[:, 0], labels)
-    return functional.cross_entropy(outputs, labels)
-
-
 LOSSES: Table[Loss] = Table(
     "loss",
     "coterie.losses",
     {
-        "auto": Loss(_usual, lambda settings: _each, by_hand=True, settings=(ClassWeightSettings,)),
+        "auto": Loss(
+            _usual,
+            lambda settings: settings.learning_task.losses,
+            by_hand=True,
+            settings=(ClassWeightSettings,),
+        ),
         "focal": Loss(_focal, _each_focal, settings=(ClassWeightSettings, FocalSettings)),
     },
     of=Loss,
@@ -216,11 +186,7 @@ LOSSES: Table[Loss] = Table(
 def takes_by_hand(settings: Settings) -> bool:
     """Return whether a run's loss is the one that the engines without autograd know."""
     weighted = settings.of(ClassWeightSettings).class_weights != "none"
-    return (
-        LOSSES.named(settings.loss).by_hand
-        and settings.task in ("auto", "classification")
-        and not weighted
-    )
+    return LOSSES.named(settings.loss).by_hand and settings.learning_task.by_hand and not weighted
 
 
 def refuse_unweighable(settings: Settings) -> None:

@@ -30,7 +30,7 @@ def batch_sizes(n: int, settings: Settings, least: int = 1) -> list[int]:
 
 
 def _batch_rows(n: int, settings: Settings) -> int:
-    return max(n, 1) if settings.task == "survival" else settings.batch_size
+    return max(n, 1) if settings.learning_task.whole_site else settings.batch_size
 
 
 def row_orders(

@@ -17,7 +17,7 @@ from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation
 from common import models
-from common.config import MAY_CHANGE, Settings, kebab_case
+from common.config import MAY_CHANGE, Settings
 from common.messages import Order, Parameters
 from common.objectives import (
     USUAL,
@@ -29,26 +29,10 @@ from common.objectives import (
     objective_of,
 )
 from common.sharing import Parts, by_round, parts_of_network
+from common.tasks.inputs import Inputs
 
 _NOT_THE_RUNS = MAY_CHANGE | {"device"}
 """Settings that may change while a run goes on, and one that a site decides itself."""
-
-_FIRST_KEYS = """
-    dataset download label-column client-column test-fraction num-clients split
-    dirichlet-alpha num-partitions shift shift-size synthetic-rows min-partition-size seed
-    model batch-size local-epochs learning-rate momentum weight-decay objective proximal-mu
-    personal-lambda pfedme-steps pfedme-beta strategy metric num-clusters max-clusters
-    clients-per-round routing normalise recluster-every power-of-choice-candidates delta-mode
-    fedcor-warmup fedcor-interval selection cluster-at-round cka-layer cka-probe
-    cka-probe-size probe-file flis-threshold ot-variant ot-feature-weight ot-label-weight
-    ot-beneficial ot-detrimental min-rows secagg secagg-min-cohort num-server-rounds
-    target-accuracy sustained-rounds stop-at-target quorum on-bad-update checkpoint-every
-    label-privacy epsilon delta label-gamma energy energy-country radio-profile link-rate
-    statistics-privacy rho two-party reveal update-privacy update-epsilon clip-norm name
-    engine
-"""
-"""Settings that tell two runs apart whatever their values. One that came later, or with a plug-in,
-counts only where it is not at its default: a run from before it finds its models again."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +52,8 @@ class PersonalModels:
     @classmethod
     def of(cls, site: Site) -> "PersonalModels":
         """Return a site's in a run; runs of equal settings count as one run, which was resumed."""
-        fields = type(site.settings).model_fields
-        defaults = {kebab_case(name): field.default for name, field in fields.items()}
-        always = frozenset(_FIRST_KEYS.split())
-        own = {
-            key: value
-            for key, value in site.settings.to_dict().items()
-            if key in always or (key not in _NOT_THE_RUNS and value != defaults[key])
-        }
+        values = site.settings.to_dict()
+        own = {key: value for key, value in values.items() if key not in _NOT_THE_RUNS}
         digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8)
         return cls(site.keeper, f"personal-{digest.hexdigest()}.safetensors")
 
@@ -208,18 +186,16 @@ def _first(received: Parameters, site: Site) -> Parameters:
     parts = _parts(site)
     if not (parts.kept or parts.frozen):
         return received
-    initial = _initial(site.settings, site.dataset.input_shape, site.dataset.num_outputs)
+    initial = _initial(site.settings, site.dataset.inputs, site.dataset.num_outputs)
     return {**initial, **received}
 
 
 def _parts(site: Site) -> Parts:
     settings, dataset = site.settings, site.dataset
-    network = settings.model, dataset.input_shape, dataset.num_outputs
+    network = settings.model, dataset.inputs, dataset.num_outputs
     return parts_of_network(settings.objective, *network)
 
 
 @functools.lru_cache(maxsize=1)
-def _initial(
-    settings: Settings, input_shape: tuple[int, ...], num_outputs: int
-) -> dict[str, np.ndarray]:
-    return models.initial_parameters(settings, input_shape, num_outputs)
+def _initial(settings: Settings, inputs: Inputs, num_outputs: int) -> dict[str, np.ndarray]:
+    return models.initial_parameters(settings, inputs, num_outputs)

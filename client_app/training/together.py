@@ -24,6 +24,7 @@ from common import models
 from common.config import Settings
 from common.foreign import code
 from common.messages import Parameters
+from common.tasks.inputs import TOKENS, Inputs
 
 __all__ = ["MOST", "obstacle", "precision_in_words", "program_of", "train"]
 
@@ -32,8 +33,8 @@ log = logging.getLogger("coterie")
 MOST = 256
 """Sites that are handed over at once: their models are in memory together, and a GPU is filled."""
 
-Network = tuple[str, tuple[int, ...], int]
-"""A network's name, the shape of a row, and how many outputs it has."""
+Network = tuple[str, Inputs, int]
+"""A network's name, what goes into it, and how many outputs it has."""
 
 
 def obstacle(settings: Settings, network: Network) -> str:
@@ -49,12 +50,14 @@ def obstacle(settings: Settings, network: Network) -> str:
 
 
 @functools.lru_cache(maxsize=4)
-def program_of(name: str, input_shape: tuple[int, ...], outputs: int) -> Program | str:
+def program_of(name: str, inputs: Inputs, outputs: int) -> Program | str:
     """Return a network's program, or in words which operation it has none for."""
-    network = models.blank(name, input_shape, outputs)
+    if inputs.kind == TOKENS:  # a program is of numbers
+        return "token ids"
+    network = models.blank(name, inputs, outputs)
     try:
         with code.hushed(f"model = {name!r}"):
-            return stacked.program_of(network, input_shape)
+            return stacked.program_of(network, inputs.shape)
     except UnknownOperationError as error:
         return str(error)
 

@@ -6,25 +6,24 @@ from pydantic import Field, model_validator
 
 from common.schema import KeyOf, Listed, Schema
 
-_USUAL_METRICS = {"regression": ("mse", "mae"), "survival": ("c-index",)}
-
 
 class RoundSettings(Schema):
     """How many rounds there are, and what ends one."""
 
     num_server_rounds: int = Field(20, ge=1, description="rounds of training")
-    task: Literal["auto", "classification", "regression", "survival"] = Field(
+    task: Annotated[str, KeyOf("common.tasks:TASKS", besides=("auto",))] = Field(
         "auto",
-        description="what is learnt of a label: its classes, the quantity that it is, or how "
-        "soon its event comes; auto: what the data set or its schema says; real sites must be told",
+        description="what is learnt: the classes of a label, the quantity that it is, how soon its "
+        "event comes, masks, or package.module:NAME; auto: what the data set or its schema says; "
+        "real sites must be told",
     )
-    metrics: Annotated[str, KeyOf("common.task_metrics:TASK_METRICS", several=True), Listed()] = (
-        Field(
-            "accuracy",
-            description="of the task on held-out rows; several with commas between, "
-            "package.module:name among them; task=regression: mse and mae unless others are named, "
-            "task=survival: c-index",
-        )
+    metrics: Annotated[
+        str, KeyOf("common.tasks.metrics:TASK_METRICS", besides=("auto",), several=True), Listed()
+    ] = Field(
+        "auto",
+        description="of the task on held-out rows, beside its score, which every run has; several "
+        "with commas between, package.module:name among them; auto: mse and mae of "
+        "task=regression, none of others",
     )
     bootstrap_resamples: int = Field(
         0,
@@ -39,7 +38,9 @@ class RoundSettings(Schema):
         "from which on a row is said to be of the second; chosen on training rows",
     )
     target_metric: str = Field(
-        "accuracy", description="one of metrics: target-accuracy is of it, and so is the best model"
+        "auto",
+        description="one of metrics: target-accuracy is of it, and so is the best model; auto: the "
+        "task's score",
     )
     target_accuracy: float = Field(
         0.0, ge=0, le=1, description="whose rounds and joules are reported; 0: none"
@@ -77,28 +78,6 @@ class RoundSettings(Schema):
     def ends_with_evaluation(self) -> bool:
         """Whether sites tell more of their held-out rows after the last round."""
         return self.bootstrap_resamples > 0 or self.decision_threshold != "none"
-
-    @property
-    def more_metrics(self) -> tuple[str, ...]:
-        """The metrics beside accuracy, which every run has."""
-        names = (word.strip() for word in self.metrics.split(","))
-        named = tuple(name for name in names if name != "accuracy")
-        return named or _USUAL_METRICS.get(self.task, ())
-
-    def num_outputs(self, num_classes: int) -> int:
-        """Return how many numbers the run's network says of a row."""
-        return 1 if self.task in ("regression", "survival") else num_classes
-
-    @model_validator(mode="after")
-    def _check_metrics(self) -> Self:
-        names = self.more_metrics
-        if len(set(names)) < len(names):
-            raise ValueError(f"metrics = {self.metrics!r}: name each once")
-        if self.target_metric not in ("accuracy", *names):
-            raise ValueError(
-                f"target-metric = {self.target_metric!r}: must be one of metrics = {self.metrics!r}"
-            )
-        return self
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:

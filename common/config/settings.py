@@ -23,6 +23,7 @@ from common.errors import ConfigError
 from common.objectives import objective_of
 from common.plugins import PieceSettings
 from common.schema import Scalar, at_most, kebab_case
+from common.tasks import Task
 
 P = TypeVar("P", bound=PieceSettings)
 
@@ -110,6 +111,45 @@ class Settings(
         """For how many epochs the sites train on after the last round; 0: for none."""
         asked = self.fine_tune_epochs
         return objective_of(self).fine_tune_epochs if asked < 0 else asked
+
+    @property
+    def more_metrics(self) -> tuple[str, ...]:
+        """The metrics beside the task's score, which every run has."""
+        task = self.learning_task
+        if self.metrics == "auto":
+            return task.usual_metrics
+        names = (word.strip() for word in self.metrics.split(","))
+        return tuple(name for name in names if name not in ("auto", task.score_name))
+
+    @property
+    def judged_by(self) -> str:
+        """The name of the metric that targets are of: the task's score, unless another is named."""
+        if self.target_metric == "auto":
+            return self.learning_task.score_name
+        return self.target_metric
+
+    @property
+    def learning_task(self) -> Task:
+        """What is learnt, without what only the data know of it.
+
+        Of own files that are to say it themselves it is classification, until whoever has them
+        sets it.
+        """
+        from common.data.datasets import learnt  # reads no file, but loads all that could
+
+        return learnt(self.task, self.dataset)
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> Self:
+        names = self.more_metrics
+        if len(set(names)) < len(names):
+            raise ValueError(f"metrics = {self.metrics!r}: name each once")
+        if self.target_metric not in ("auto", self.learning_task.score_name, *names):
+            raise ValueError(
+                f"target-metric = {self.target_metric!r}: must be the task's score, "
+                f"{self.learning_task.score_name}, or one of metrics = {self.metrics!r}"
+            )
+        return self
 
     def to_toml(self) -> str:
         """Return a TOML text that :func:`load` reads back to equal settings."""

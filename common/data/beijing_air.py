@@ -17,6 +17,7 @@ from common.tables.fitting import FittedTable
 from common.tables.measure import Measure
 from common.tables.reading import read_raw
 from common.tables.table_schema import TableSchema
+from common.tasks import Regression
 
 __all__ = ["NAMED", "STATIONS"]
 
@@ -63,12 +64,11 @@ def _station(path: Path) -> Rows:
     fitted = FittedTable.of(schema, table.features, ~test)
     return Rows(
         fitted.features(table.features),
-        _MEASURE.classes(table.label),
+        table.label,
         _CLASSES,
         test=test,
         columns=fitted.names,
-        quantities=table.label,
-        measure=_MEASURE,
+        task=Regression(_MEASURE),
     )
 
 
@@ -84,10 +84,7 @@ def _stations(folder: DataFolder) -> Rows:
         STATIONS,
         np.concatenate([part.test for part in parts if part.test is not None]),
         columns=parts[0].columns,
-        quantities=np.concatenate(
-            [part.quantities for part in parts if part.quantities is not None]
-        ),
-        measure=_MEASURE,
+        task=Regression(_MEASURE),
     )
 
 

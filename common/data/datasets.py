@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from common import seeds
 from common.data import beijing_air, flamby, readers
@@ -28,15 +27,17 @@ from common.tables.classes import in_order
 from common.tables.guesses import Guess
 from common.tables.reading import TABLE_SUFFIXES, is_table, site_of
 from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
+from common.tasks import TASKS, Task
+from common.tasks.part import Part
 
 __all__ = [
     "DATASETS",
     "SYNTHETIC",
     "Dataset",
     "class_names",
-    "has_masks",
     "is_named_part",
     "known",
+    "learnt",
     "load_dataset",
     "load_site_file",
     "locate",
@@ -66,9 +67,15 @@ def is_named_part(name: str) -> bool:
     return name in DATASETS and DATASETS[name].read_site is not None
 
 
-def has_masks(name: object) -> bool:
-    """Return whether the task of a data set, named or by its path, is to find masks."""
-    return name in DATASETS and DATASETS[str(name)].has_masks
+def learnt(task: str, dataset: str) -> Task:
+    """Return what a run learns, by its settings ``task`` and ``dataset``.
+
+    Where ``auto`` stands for the label of own files it is classification here: whoever reads them
+    says which it is before the run begins (:func:`task_of`).
+    """
+    if task == "auto":
+        task = DATASETS[dataset].task if dataset in DATASETS else "classification"
+    return TASKS.named(task)
 
 
 def load_dataset(
@@ -132,21 +139,22 @@ def load_dataset(
         rows = _in_order(rows, paths[0], label_column)
     rng = seeds.generator(seed, "test-split", name)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
-    own = "classification" if located == name else "regression"
+    # a label of own files that could not be classes was read as a quantity; a name says its task
+    own = learnt("auto", name).name if located == name else rows.task.name
     return _of_task(standardised(name, rows, test), task, own)
 
 
 def task_of(name_or_path: str, label_column: str, table_schema: Path | None) -> str:
-    """Return what ``task=auto`` is for a data set: ``regression`` or ``classification``.
+    """Return the name of the task that ``task=auto`` is for a data set.
 
-    A named one has classes. Of own files the schema says it, and else the label: decimals, or more
-    numbers than classes could be, are quantities.
+    Its name says it. Of own files the schema does, and else the label: decimals, or more numbers
+    than classes could be, are quantities.
 
     Raises:
         ConfigError, DataError: as :func:`load_dataset`.
     """
     if name_or_path in known():
-        return "classification"
+        return learnt("auto", name_or_path).name
     if table_schema is not None:
         return TableSchema.read(table_schema).task
     paths = parts_of(locate(name_or_path))
@@ -155,16 +163,15 @@ def task_of(name_or_path: str, label_column: str, table_schema: Path | None) -> 
 
 def _of_task(dataset: Dataset, task: str, own: str) -> Dataset:
     """Return a data set for a task; its own where that is ``auto``."""
-    if task in ("regression", "survival") and dataset.task != task:
-        lacks, bring = {
-            "regression": ("no quantities", "a table whose label is one"),
-            "survival": ("no times", "a table with a column of kind 'time' in its schema"),
-        }[task]
-        raise ConfigError(
-            f"task = {task!r}: {dataset.name} has {lacks}; leave task out, or bring {bring}"
-        )
-    wanted = own if task == "auto" else task
-    return dataset.of_classes() if wanted == "classification" else dataset
+    wanted = TASKS.named(own if task == "auto" else task)
+    if wanted.name == dataset.task.name:
+        return dataset
+    if wanted.has_classes and dataset.task.compares_labels:
+        return dataset.of_classes()
+    raise ConfigError(
+        f"task = {task!r}: {dataset.name} has no {wanted.targets_are}; leave task out, or bring "
+        f"{wanted.bring}"
+    )
 
 
 def _read_named(name: str, folder: DataFolder, test_split: str) -> Rows:
@@ -257,6 +264,8 @@ def _read_site(
 
 def _of_classes(rows: Rows, classes: tuple[str, ...], path: Path) -> Rows:
     """Return rows without owners, their classes numbered as in `classes` if that names any."""
+    if not rows.task.has_classes:  # its limits, or masks, say which classes there are
+        return replace(rows, owner=None, owner_names=())
     known = classes or rows.class_names
     for number in np.unique(rows.y):
         if rows.class_names[number] not in known:
@@ -268,7 +277,7 @@ def _of_classes(rows: Rows, classes: tuple[str, ...], path: Path) -> Rows:
 
 def _require_classes(rows: Rows, path: str) -> None:
     """Refuse rows of one class where nobody said that others exist."""
-    if len(rows.class_names) < 2 and rows.masks is None:
+    if len(rows.class_names) < 2 and rows.task.compares_labels:
         raise DataError(
             f"{path}: all rows are of one class, {rows.class_names[0]!r}, and there is nothing to "
             "learn; a site of a federation that has others names them all in classes"
@@ -281,7 +290,7 @@ def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
     Raises:
         DataError: nothing tells it of a table; classes of images and arrays stay as they are.
     """
-    if len(rows.class_names) != 2 or rows.measure is not None:
+    if len(rows.class_names) != 2 or not rows.task.has_classes:
         return rows
     ordered = in_order(rows.class_names)
     if ordered is None and not is_table(path):
@@ -386,31 +395,13 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         lambda own: _of_table(own[0], table_schema, own[1], own[1], fraction),
     )
     made = _prepared_alike(sites, table_schema)
-    has_quantities = sites[0].measure is not None
-    times = sites[0].task == "survival"
+    train, test = ([getattr(site, part) for site in sites] for part in ("train", "test"))
     return replace(
         sites[0],
         name="+".join(names),
-        train_x=np.concatenate([site.train_x for site in sites]),
-        train_y=np.concatenate([site.train_y for site in sites]),
-        test_x=np.concatenate([site.test_x for site in sites]),
-        test_y=np.concatenate([site.test_y for site in sites]),
-        train_quantities=np.concatenate([site.train_targets for site in sites])
-        if has_quantities
-        else None,
-        test_quantities=np.concatenate([site.test_targets for site in sites])
-        if has_quantities
-        else None,
-        train_times=np.concatenate([_known(site.train_times) for site in sites]) if times else None,
-        test_times=np.concatenate([_known(site.test_times) for site in sites]) if times else None,
-        train_weights=np.concatenate([_known(site.train_weights) for site in sites])
-        if table_schema.weight
-        else None,
-        train_owner=np.repeat(np.arange(len(sites)), [len(site.train_y) for site in sites]),
-        test_owner=np.repeat(np.arange(len(sites)), [len(site.test_y) for site in sites]),
+        train=_joined(train),
+        test=_joined(test),
         owner_names=tuple(names),
-        train_group=_joined_groups([site.train_group for site in sites]),
-        test_group=_joined_groups([site.test_group for site in sites]),
         preprocessing=made or _by_site(sites[0]),
     )
 
@@ -428,23 +419,31 @@ def _prepared_alike(sites: Sequence[Dataset], table_schema: TableSchema) -> Prep
     return of_all[0] if all(each == of_all[0] for each in of_all) else None
 
 
+def _joined(parts: Sequence[Part]) -> Part:
+    """Return the rows of several sites, each its own client's."""
+    weights = [part.weight for part in parts if part.weight is not None]
+    return Part(
+        x=np.concatenate([part.x for part in parts]),
+        y=np.concatenate([part.y for part in parts]),
+        owner=np.repeat(np.arange(len(parts)), [len(part) for part in parts]),
+        group=_joined_groups([part.group for part in parts]),
+        weight=np.concatenate(weights) if weights else None,
+    )
+
+
 def _by_site(site: Dataset) -> Preprocessing:
     """Return what is the same where every site prepares its rows by figures of its own."""
     made = site.preprocessing
     assert made is not None  # every table has one
     return Preprocessing(
         scaling="site",
+        input_kind=made.input_kind,
         input_shape=made.input_shape,
+        task=made.task,
         classes=made.classes,
         columns=made.columns,
         limits=made.limits,
-        risk=made.risk,
     )
-
-
-def _known(values: NDArray[np.float64] | None) -> NDArray[np.float64]:
-    assert values is not None  # the schema has a column of them
-    return values
 
 
 def _joined_groups(groups: Sequence[IntArray | None]) -> IntArray | None:

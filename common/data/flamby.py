@@ -19,6 +19,8 @@ from common.data.files import damaged, read_image
 from common.data.named import NamedData
 from common.data.rows import IntArray, Rows
 from common.errors import DataError, did_you_mean
+from common.tasks import Segmentation
+from common.tasks.inputs import IMAGES, VOLUMES
 
 Lines = list[dict[str, str]]
 
@@ -52,7 +54,7 @@ def isic2019_part(root: Path) -> Rows:
         images[row] = _middle(root / _ISIC_IMAGES / f"{line['image']}.jpg")
     here, owner = np.unique(centres, return_inverse=True)
     names = tuple(ISIC_CENTRES[centre] for centre in here)
-    return Rows(images, y, ISIC_CLASSES, owner.astype(np.int64), names, test)
+    return Rows(images, y, ISIC_CLASSES, owner.astype(np.int64), names, test, kind=IMAGES)
 
 
 def _middle(path: Path) -> NDArray[np.uint8]:
@@ -106,12 +108,13 @@ def ixi_tiny_part(root: Path) -> Rows:
     here, owner = np.unique(centres, return_inverse=True)
     return Rows(
         volumes,
-        np.zeros(len(subjects), np.int64),
+        masks,
         ("brain",),
         owner.astype(np.int64),
         tuple(IXI_CENTRES[centre] for centre in here),
         test,
-        masks=masks,
+        kind=VOLUMES,
+        task=Segmentation(),
     )
 
 
@@ -227,6 +230,6 @@ def _known(path: Path, lines: Lines, column: str, known: dict[str, int]) -> Sequ
 
 NAMED: Mapping[str, NamedData] = {
     "isic2019": NamedData(isic2019, isic2019_part, by_centre=True),
-    "ixi-tiny": NamedData(ixi_tiny, ixi_tiny_part, has_masks=True, by_centre=True),
+    "ixi-tiny": NamedData(ixi_tiny, ixi_tiny_part, task="segmentation", by_centre=True),
 }
 """The data sets of this file, by their names in the settings."""

@@ -15,14 +15,14 @@ def hold_out(rows: Rows, fraction: float, rng: np.random.Generator) -> NDArray[n
     At least one row of every owner and class stays for training. Rows that belong together are one:
     they stay together, count once, and as the class that most of them have.
     """
-    owner = np.zeros_like(rows.y) if rows.owner is None else rows.owner
+    owner = np.zeros_like(rows.strata) if rows.owner is None else rows.owner
     if rows.group is None:
-        return _drawn(owner, rows.y, len(rows.class_names), fraction, rng)
+        return _drawn(owner, rows.strata, len(rows.class_names), fraction, rng)
     keys, first, unit = np.unique(
         owner * (rows.group.max() + 1) + rows.group, return_index=True, return_inverse=True
     )
     counts = np.zeros((len(keys), len(rows.class_names)), np.int64)
-    np.add.at(counts, (unit, rows.y), 1)
+    np.add.at(counts, (unit, rows.strata), 1)
     of_units = _drawn(owner[first], counts.argmax(axis=1), counts.shape[1], fraction, rng)
     return of_units[unit]
 

@@ -13,6 +13,7 @@ from common.data.files import extent, one_shape, read_image
 from common.data.rows import Rows
 from common.errors import DataError, quotable
 from common.tables.problems import Problem
+from common.tasks.inputs import IMAGES
 
 __all__ = ["IMAGE_SUFFIXES", "ImageFolder", "image_problems", "read_image_folder"]
 
@@ -98,7 +99,7 @@ def read_image_folder(path: Path) -> Rows:
     x = np.stack(one_shape(images, [*map(str, files)]))
     y = np.array([label for _, label, _ in folder.images], np.int64)
     test = np.array([is_test for _, _, is_test in folder.images]) if folder.has_split else None
-    return Rows(x, y, folder.classes, test=test)
+    return Rows(x, y, folder.classes, test=test, kind=IMAGES)
 
 
 def image_problems(path: Path) -> list[Problem]:

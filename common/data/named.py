@@ -18,8 +18,8 @@ class NamedData:
     read: Reader
     read_site: Callable[[Path], Rows] | None = None
     """Reads what one site has of it, a file or folder; without, a site's file is its own data."""
-    has_masks: bool = False
-    """Whether the task is a mask of every volume; the one class then says nothing."""
+    task: str = "classification"
+    """What is learnt of it where the settings do not say."""
     by_centre: bool = False
     """Whether its centres are the sites unless the settings say otherwise."""
     test_splits: Mapping[str, Reader] = field(default_factory=dict)

@@ -14,6 +14,8 @@ from common.errors import DataError
 from common.tables.decimals import Decimal
 from common.tables.measure import measure_of
 from common.tables.reading import TABLE_SUFFIXES, is_table
+from common.tasks import Classification, Regression, Task
+from common.tasks.inputs import FEATURES, IMAGES, WINDOWS
 
 __all__ = [
     "npz_has_quantities",
@@ -34,12 +36,13 @@ def read_npz(path: Path, task: str = "classification") -> Rows:
     regression, or auto and decimals in y, y is a quantity and the classes are its fifths.
     """
     archive = read_arrays(path, "X", "y")
-    x = _channels_first(archive, path)
-    y, quantities, measure = archive["y"], None, None
+    kind, x = _channels_first(archive, path)
+    y = archive["y"]
+    learnt: Task = Classification()
     if task == "regression" or (task == "auto" and _has_decimals(y)):
-        quantities = _quantities(y, f"{path.name}: y")
-        measure = measure_of(quantities, f"{path.name}: y")
-        class_names, y = measure.class_names, measure.classes(quantities)
+        y = _quantities(y, f"{path.name}: y")
+        learnt = Regression(measure_of(y, f"{path.name}: y"))
+        class_names = learnt.class_names
     else:
         class_names, y = numbered_values(y, f"{path.name}: y")
     test = _test_marks(archive["test"], path) if "test" in archive else None
@@ -47,7 +50,7 @@ def read_npz(path: Path, task: str = "classification") -> Rows:
     owner = None
     if "client" in archive:
         owner_names, owner = numbered_values(archive["client"], f"{path.name}: client")
-    return Rows(x, y, class_names, owner, owner_names, test, quantities=quantities, measure=measure)
+    return Rows(x, y, class_names, owner, owner_names, test, kind=kind, task=learnt)
 
 
 def npz_has_quantities(path: Path) -> bool:
@@ -68,7 +71,8 @@ def _quantities(y: Array, what: str) -> NDArray[np.float64]:
     return y.astype(np.float64)
 
 
-def _channels_first(archive: Mapping[str, Array], path: Path) -> Array:
+def _channels_first(archive: Mapping[str, Array], path: Path) -> tuple[str, Array]:
+    """Return what an archive's rows are and the rows: without its word, features or images."""
     x, kind = archive["X"], str(archive.get("kind", "images"))
     if x.dtype.kind not in "buif":
         raise DataError(f"{path.name}: X holds {x.dtype}; expected numbers")
@@ -79,13 +83,15 @@ def _channels_first(archive: Mapping[str, Array], path: Path) -> Array:
             raise DataError(
                 f"{path.name}: X has shape {x.shape}; windows are (n, channels, samples)"
             )
-        return x
+        return WINDOWS, x
+    if x.ndim == 2:
+        return FEATURES, x
     if x.ndim == 3:
-        return x[:, None]
-    if x.ndim == 2 or (x.ndim == 4 and x.shape[1] in (1, 3)):
-        return x
+        return IMAGES, x[:, None]
+    if x.ndim == 4 and x.shape[1] in (1, 3):
+        return IMAGES, x
     if x.ndim == 4 and x.shape[3] in (1, 3):
-        return x.transpose(0, 3, 1, 2)
+        return IMAGES, x.transpose(0, 3, 1, 2)
     raise DataError(
         f"{path.name}: X has shape {x.shape}; expected (n, features), (n, height, width), or "
         "images with 1 or 3 channels first or last"
@@ -126,7 +132,7 @@ def read_new_rows(
         DataError: a file that is missing, damaged or unfit, or lacks a column.
     """
     if path.suffix.lower() == ".npz":
-        return _channels_first(read_arrays(path, "X"), path), ()
+        return _channels_first(read_arrays(path, "X"), path)[1], ()
     if not is_table(path):
         raise DataError(f"{path} is no table ({', '.join(TABLE_SUFFIXES)}) or .npz")
     if not columns:

@@ -19,6 +19,7 @@ from common.tables.profiles import profile
 from common.tables.proposing import feature_of, is_continuous, is_weight
 from common.tables.reading import RawTable, line_of, of_frame, read_raw
 from common.tables.table_schema import MOST_CLASSES, sorted_values
+from common.tasks import Classification, Regression, Task
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -62,11 +63,11 @@ def read_table(
     owner_names, owner = _values(raw, client_column) if client_column else ((), None)
     _, group = _values(raw, group_column) if group_column else ((), None)
     if task == "regression" or (task == "auto" and _is_continuous(raw, label_column)):
-        quantities = _numbers(raw, (label_column,))[0][:, 0]
-        measure = measure_of(quantities, f"{path.name}: column {label_column!r}")
-        class_names, y = measure.class_names, measure.classes(quantities)
+        y: Array = _numbers(raw, (label_column,))[0][:, 0]
+        learnt: Task = Regression(measure_of(y, f"{path.name}: column {label_column!r}"))
+        class_names = learnt.class_names
     else:
-        quantities, measure = None, None
+        learnt = Classification()
         label = profile(special[0], raw.column(special[0]))
         same = label.same
         class_names, y = _values(raw, label_column, same)
@@ -87,8 +88,7 @@ def read_table(
         group=group,
         columns=features,
         decimal=decimal,
-        quantities=quantities,
-        measure=measure,
+        task=learnt,
         guesses=tuple(guessed),
     )
 

@@ -17,6 +17,8 @@ from common.schema import kebab_case
 from common.tables.fitting import FittedTable
 from common.tables.measure import Measure
 from common.tables.transformer import column_transformer
+from common.tasks import TASKS, Task
+from common.tasks.inputs import FEATURES, TOKENS, Inputs
 
 if TYPE_CHECKING:
     from sklearn.pipeline import Pipeline
@@ -39,8 +41,12 @@ class Preprocessing(BaseModel):
 
     scaling: Literal["common", "site"]
     """``site``: each site scales by its own training rows, and tells nobody the figures."""
+    input_kind: str = FEATURES
+    """What a row is, of ``common.tasks.inputs.KINDS``."""
     input_shape: tuple[PositiveInt, ...]
     """Of one row: (features,), or channels first."""
+    task: str = "classification"
+    """What the network learnt, as the setting ``task`` says it."""
     classes: tuple[str, ...] = ()
     """Their names, in the order of the network's outputs; none where only the sites know."""
     columns: tuple[str, ...] = ()
@@ -53,17 +59,17 @@ class Preprocessing(BaseModel):
     """1 / standard deviation of each; 0: constant in training, and so of no meaning."""
     limits: tuple[float, ...] | None = None
     """Between the classes of a label that is a quantity, of which the network says one number."""
-    risk: bool | None = None
-    """Whether the network says one number, the larger the sooner the event; None: it does not."""
-
     table: FittedTable | None = None
     """How the cells of a table became the features that are scaled; None: they are its columns."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if not self.input_shape:
-            raise ValueError("input-shape is empty")
-        wanted = self.input_shape[0] if self.scaling == "common" else 0
+        try:
+            Inputs(self.input_kind, self.input_shape)
+        except DataError as error:
+            raise ValueError(str(error)) from None
+        scaled = self.scaling == "common" and self.input_kind != TOKENS
+        wanted = self.input_shape[0] if scaled else 0
         for name in ("mean", "scale"):
             if len(getattr(self, name)) != wanted:
                 raise ValueError(f"{name} has {len(getattr(self, name))} values, not {wanted}")
@@ -81,9 +87,19 @@ class Preprocessing(BaseModel):
         return self
 
     @property
-    def measure(self) -> Measure | None:
-        """How a network's one number is meant; None where it says a logit for each class."""
-        return Measure(self.limits) if self.limits else None
+    def inputs(self) -> Inputs:
+        """What goes into the network of each row."""
+        return Inputs(self.input_kind, self.input_shape)
+
+    @property
+    def learnt(self) -> Task:
+        """What the network learnt, with what its outputs mean."""
+        task = TASKS.named(self.task)
+        return task.with_limits(self.limits) if self.limits else task
+
+    def of_task(self, task: Task) -> Self:
+        """Return the same for a network that learns something else of the rows."""
+        return self.model_copy(update={"task": task.name, "limits": task.limits or None})
 
     @property
     def positive_class(self) -> str:
@@ -149,7 +165,7 @@ class Preprocessing(BaseModel):
         scaling.var_ = np.where(scale > 0, scaling.scale_, 0.0) ** 2
         return Pipeline([("columns", columns), ("scaling", scaling)])
 
-    def prepared(self, raw: Array) -> NDArray[np.float32]:
+    def prepared(self, raw: Array) -> Array:
         """Return raw rows (n, ...) as the network takes them, (n, *input_shape).
 
         Raises:
@@ -158,6 +174,10 @@ class Preprocessing(BaseModel):
         """
         self._require_figures()
         x = self._shaped(np.asarray(raw))
+        if self.input_kind == TOKENS:
+            if x.dtype.kind not in "iu" or x.min(initial=0) < 0:
+                raise DataError(f"the rows hold {x.dtype}; expected token ids of 0 or more")
+            return x.astype(np.int64)
         require_finite(x, "the rows")
         along = (1, -1, *(1 for _ in self.input_shape[1:]))
         mean, scale = (np.reshape(figures, along) for figures in (self.mean, self.scale))

@@ -24,6 +24,7 @@ from common.data.files import damaged, read_arrays, read_bytes, read_image
 from common.data.named import NamedData
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError
+from common.tasks.inputs import IMAGES
 
 CIFAR_IMAGE = (3, 32, 32)
 FASHION_CLASSES = (
@@ -47,7 +48,7 @@ def digits(folder: DataFolder) -> Rows:
         delimiter=",",
     )
     x = table[:, :64].reshape(-1, 1, 8, 8).astype(np.uint8)
-    return Rows(x, table[:, 64].copy(), _numbered("", 10))
+    return Rows(x, table[:, 64].copy(), _numbered("", 10), kind=IMAGES)
 
 
 TURNED_SITES = 20
@@ -99,7 +100,7 @@ def emnist(folder: DataFolder) -> Rows:
     """
     parts = ("emnist-digits-train", "emnist-digits-test")
     rows = _idx_rows(folder, "emnist", "EMNIST", parts, _numbered("", 10), split="digits")
-    return Rows(rows.x.swapaxes(2, 3), rows.y, rows.class_names, test=rows.test)
+    return replace(rows, x=rows.x.swapaxes(2, 3))
 
 
 def _numbered(prefix: str, count: int, first: int = 0, width: int = 1) -> tuple[str, ...]:
@@ -135,7 +136,8 @@ def _official(
         raise DataError(
             f"{len(train_x)} training images but {len(train_y)} labels: fetch them anew"
         )
-    return Rows(np.concatenate([train_x, test_x]), labels, classes, test=test)
+    x = np.concatenate([train_x, test_x])
+    return Rows(x, labels, classes, test=test, kind=IMAGES)
 
 
 def _read_idx(path: Path, ndim: int) -> NDArray[np.uint8]:

@@ -13,6 +13,7 @@ from common.data.files import damaged, one_shape, read_image
 from common.data.own_data import numbered_values
 from common.data.rows import Array, Rows
 from common.errors import ConfigError, DataError, did_you_mean
+from common.tasks.inputs import IMAGES
 
 __all__ = ["is_saved_dataset", "read_saved_dataset"]
 
@@ -61,7 +62,7 @@ def read_saved_dataset(path: Path, label_column: str, client_column: str) -> Row
     owner_names, owner = _labels(found, client_column, path) if client_column else ((), None)
     if len(images) == 1:
         x = _images(found.cast_column(images[0], Image(decode=False))[images[0]], path)
-        return Rows(x, y, class_names, owner, owner_names, test)
+        return Rows(x, y, class_names, owner, owner_names, test, kind=IMAGES)
     x = _numbers(found, features, path)
     return Rows(x, y, class_names, owner, owner_names, test, columns=tuple(features))
 

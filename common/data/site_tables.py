@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 from common import seeds
 from common.data.holding_out import hold_out
-from common.data.rows import IntArray, Rows
+from common.data.rows import Array, Rows
 from common.errors import DataError
 from common.tables.common_sums import CommonSums
 from common.tables.decoding import DecodedTable, decoded
 from common.tables.fitting import FittedTable
-from common.tables.measure import Measure
 from common.tables.reading import read_raw
 from common.tables.table_schema import AS_SHOWN, TableSchema, Writing
+from common.tasks import TASKS, Task
 
 __all__ = ["site_sums", "site_table"]
 
@@ -36,20 +36,18 @@ def site_table(
     Raises:
         DataError: a line for each problem of the file.
     """
-    table, y, names, measure, test = _read(path, table_schema, site, test_fraction, writing)
+    table, task, y, test = _read(path, table_schema, site, test_fraction, writing)
     fitted = FittedTable.of(table.schema, table.features, ~test)
     x = fitted.features(table.features)
     rows = Rows(
         x,
         y,
-        names,
+        task.class_names or table_schema.label.categories,
         test=test,
         group=table.group,
         columns=fitted.names,
-        quantities=table.label if measure else None,
-        measure=measure,
-        times=table.time,
-        weights=table.weight,
+        weight=table.weight,
+        task=task,
     )
     return rows, fitted
 
@@ -67,23 +65,27 @@ def site_sums(
     Raises:
         DataError: a line for each problem of the file.
     """
-    table, y, _, _, test = _read(path, table_schema, site, test_fraction, writing)
-    return CommonSums.of(site, table_schema, table.features[~test], y[~test])
+    table, task, y, test = _read(path, table_schema, site, test_fraction, writing)
+    return CommonSums.of(site, table_schema, table.features[~test], task.strata(y[~test]))
 
 
 def _read(
     path: Path, table_schema: TableSchema, site: str, test_fraction: float, writing: Writing
-) -> tuple[DecodedTable, IntArray, tuple[str, ...], Measure | None, NDArray[np.bool_]]:
-    """Return a site's rows, their classes with names and measure, and which are for testing."""
+) -> tuple[DecodedTable, Task, Array, NDArray[np.bool_]]:
+    """Return a site's rows, what is learnt of them, their targets, and which are for testing."""
     table = decoded(read_raw(path), table_schema, table_schema.writing_of(site, writing))
     assert table.label is not None  # it was asked for
-    is_quantity = table_schema.task == "regression"
-    measure = Measure(table_schema.label.limits) if is_quantity else None
-    y = measure.classes(table.label) if measure else table.label.astype(np.int64)
-    names = measure.class_names if measure else table_schema.label.categories
+    task = TASKS[table_schema.task]
+    if table_schema.task == "regression":
+        task, y = task.with_limits(table_schema.label.limits), table.label
+    elif table.time is not None:
+        y = np.stack([table.time, table.label], axis=1)
+    else:
+        y = table.label.astype(np.int64)
     rng = seeds.generator(0, "test-split", site)
-    bare = Rows(np.zeros((len(y), 1)), y, names, group=table.group)
+    names = task.class_names or table_schema.label.categories
+    bare = Rows(np.zeros((len(y), 1)), y, names, group=table.group, task=task)
     test = hold_out(bare, test_fraction, rng) if table.test is None else table.test
     if test.all():
         raise DataError(f"{path}: no row is left for training")
-    return table, y, names, measure, test
+    return table, task, y, test

@@ -9,11 +9,11 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from common.task_metrics import OfCounts, TaskMetric
+from common.tasks import Task
+from common.tasks.metrics import OfCounts, TaskMetric
 
 __all__ = [
     "CALIBRATION_BINS",
-    "REPORTED_METRICS",
     "SCORE_BINS",
     "best_threshold",
     "calibration",
@@ -31,21 +31,13 @@ SCORE_BINS = 1000
 
 CALIBRATION_BINS = 10
 
-REPORTED_METRICS = {
-    "classification": ("auroc", "average-precision", "balanced-accuracy", "brier", "accuracy"),
-    "regression": ("mse", "mae", "r2"),
-    "survival": ("c-index",),
-}
-"""Of every final evaluation, by task."""
-
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
-def reported(task: str, more: tuple[str, ...]) -> tuple[str, ...]:
+def reported(task: Task, more: tuple[str, ...]) -> tuple[str, ...]:
     """Return the metrics of a final evaluation: those of its task, then the run's further ones."""
-    own = REPORTED_METRICS.get(task, REPORTED_METRICS["classification"])
-    return tuple(dict.fromkeys((*own, *more)))
+    return tuple(dict.fromkeys((*(task.reported_metrics or (task.score_name,)), *more)))
 
 
 def score_counts(probabilities: Floats, labels: Ints) -> Ints:

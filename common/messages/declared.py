@@ -89,26 +89,19 @@ def _telling(reply: Reply, asked: Asked) -> None:
 
 
 def _evaluation(reply: Reply, asked: Asked) -> None:
+    """Refuse what no task's evaluation is; its score is checked by who has the run's task."""
     check_order(reply, asked)
     check_rows(reply, asked.site.num_test_examples)
     report = reply.of(EvaluateReport)
     check_range("loss", report.loss, -MOST_LOSS, MOST_LOSS)
-    _check_share("accuracy", report.accuracy)
     if isinstance(report, PersonalReport):
-        _check_share("shared_accuracy", report.shared_accuracy)
         check_range("shared_loss", report.shared_loss, -MOST_LOSS, MOST_LOSS)
 
 
 def _fine_tuning(reply: Reply, asked: Asked) -> None:
     _evaluation(reply, asked)
     report = reply.of(FineTuneReport)
-    _check_share("tuned_accuracy", report.tuned_accuracy)
     check_range("tuned_loss", report.tuned_loss, -MOST_LOSS, MOST_LOSS)
-
-
-def _check_share(name: str, value: float) -> None:
-    if not 0 <= value <= 1:
-        raise MessageError(f"{name} = {value} is outside [0, 1]")
 
 
 def _loss(reply: Reply, asked: Asked) -> None:
@@ -251,15 +244,15 @@ KINDS = (
         asks=(Order,),
         answers=(EvaluateReport, PersonalReport),
         releases=(EVALUATION, *released("label-histogram")),
-        words="loss and accuracy on the held-out rows",
+        words="loss and score on the held-out rows",
         inspect=_evaluation,
     ),
     Kind(
         FINE_TUNE,
         asks=(Order,),
         answers=(FineTuneReport,),
-        releases=(EVALUATION,),
-        words="loss and accuracy on the held-out rows before and after fine-tuning",
+        releases=(EVALUATION, *released("label-histogram")),
+        words="loss and score on the held-out rows before and after fine-tuning",
         inspect=_fine_tuning,
     ),
 )

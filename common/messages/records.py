@@ -7,8 +7,9 @@ from typing import Any, Self, get_args, get_origin
 
 from flwr.app import ConfigRecord, RecordDict
 
-from common.errors import MessageError
+from common.errors import DataError, MessageError
 from common.messages.keys import FIGURES, NOTE, RECORD, USAGE
+from common.tasks.inputs import FEATURES, Inputs
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,13 @@ class Introduction(Record):
     """Of its link, in Mbit/s; 0: what the run's radio profile says."""
     code: list[str] | None = None
     """What it runs, by :func:`common.code_identity.code_of_run`; None: the server's own."""
+    input_kind: str = FEATURES
+    """What a row is, of ``common.tasks.inputs.KINDS``."""
+
+    @property
+    def inputs(self) -> Inputs:
+        """What goes into a network of each row."""
+        return Inputs(self.input_kind, tuple(self.input_shape))
 
     def __post_init__(self) -> None:
         """Refuse what no site can be."""
@@ -121,6 +129,10 @@ class Introduction(Record):
         check_range("dimensions of a row", len(self.input_shape), 1, _MOST_DIMENSIONS)
         check_range("the shortest side of a row", min(self.input_shape), 1, _MOST_VALUES)
         check_range("values in a row", math.prod(self.input_shape), 1, _MOST_VALUES)
+        try:
+            self.inputs  # noqa: B018 - it raises for a kind that has other axes
+        except DataError as error:
+            raise MessageError(str(error)) from None
         check_range("number of releases", len(self.releases), 0, _MOST_RELEASES)
         for name in self.releases:
             _check_words("a release", name, _MOST_ID, least=1)
@@ -277,9 +289,11 @@ class EvaluateReport(Record):
     model: int
     num_examples: int
     loss: float
-    """Mean cross-entropy in nats."""
-    accuracy: float
-    """In [0, 1]."""
+    """Mean over the rows, as the task has it: of classes nats of cross-entropy."""
+    score: float
+    """The task's; NaN where it is not defined on these rows."""
+    score_sums: list[float]
+    """What the score is made of; empty where that of several sites is the mean by rows."""
     seconds: float
 
     def __post_init__(self) -> None:
@@ -292,7 +306,8 @@ class PersonalReport(EvaluateReport):
     """A site's account of its personal model, and of the common one received beside it."""
 
     shared_loss: float
-    shared_accuracy: float
+    shared_score: float
+    shared_score_sums: list[float]
 
 
 @dataclass(frozen=True)
@@ -300,7 +315,8 @@ class FineTuneReport(EvaluateReport):
     """A site's account of the model that it uses, and of what that became on its own rows."""
 
     tuned_loss: float
-    tuned_accuracy: float
+    tuned_score: float
+    tuned_score_sums: list[float]
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from common.data.datasets import has_masks
 from common.plugins import PieceSettings
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ class PilotSettings(PieceSettings):
                 f"update-privacy = {settings.update_privacy}: the pilot adds no noise to the "
                 "models that it sends; set pilot=false, or secagg=true in place of the noise"
             )
-        if settings.task in ("regression", "survival") or has_masks(settings.dataset):
+        if not settings.learning_task.has_classes:
             what = f"dataset = {settings.dataset!r}, task = {settings.task}"
             raise ValueError(
                 f"{what}: there are no classes, and the pilot counts rows classified right; set "

@@ -10,13 +10,10 @@ from numpy.typing import NDArray
 
 from common.errors import DataError
 
-__all__ = ["FIFTHS", "NEAR", "Measure", "fifths", "measure_of"]
+__all__ = ["FIFTHS", "Measure", "fifths", "measure_of"]
 
 FIFTHS = (0.2, 0.4, 0.6, 0.8)
 """Quantiles that are the limits between classes where nobody says others."""
-
-NEAR = 0.5
-"""In units of a measure: a quantity that is missed by no more counts as met (``accuracy``)."""
 
 Floats = NDArray[np.float64]
 

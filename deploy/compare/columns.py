@@ -171,7 +171,7 @@ COLUMNS = (
     Column(
         "accuracy",
         "last (%)",
-        lambda row: row.over_seeds(lambda run: 100 * float(run.curve.accuracy[-1])),
+        lambda row: row.over_seeds(lambda run: 100 * float(run.curve.values[-1])),
         2,
         "accuracy of the last round",
     ),

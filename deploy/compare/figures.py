@@ -110,7 +110,7 @@ class RunFigures:
                 attempts, lambda line: (line.bytes_down or 0) + (line.bytes_up or 0)
             ),
             uplink_share=lines[-1].uplink_share,
-            worst_decile=lines[-1].accuracy_worst_decile,
+            worst_decile=lines[-1].score_worst_decile,
             seconds=results.seconds,
             num_parameters=_num_parameters(results, folder),
             trained=np.array(list(times.values()), dtype=np.int64),
@@ -131,7 +131,7 @@ class RunFigures:
         if reached is None:
             return None
         inside = (self.curve.rounds >= reached.first) & (self.curve.rounds <= reached.last)
-        return reached.last, reached.joules, float(self.curve.accuracy[inside].std())
+        return reached.last, reached.joules, float(self.curve.values[inside].std())
 
     def until_target(self, so_far: FloatArray) -> float:
         """Return what had come together, (T,) by round, when the target was held; NaN: never."""
@@ -301,7 +301,7 @@ def common_rounds(runs: Sequence[RunFigures], window: int = 1) -> tuple[FloatArr
     """Return rounds (T,) and accuracies (seeds, T), means of so many, as far as every run goes."""
     length = min(len(run.curve.rounds) for run in runs)
     rounds = runs[0].curve.rounds[:length].astype(np.float64)
-    return rounds, np.array([running_mean(run.curve.accuracy[:length], window) for run in runs])
+    return rounds, np.array([running_mean(run.curve.values[:length], window) for run in runs])
 
 
 def common_joules(
@@ -318,7 +318,7 @@ def common_joules(
         return np.empty(0), np.empty((len(runs), 0))
     grid = np.linspace(max(j[0] for j in spent), min(j[-1] for j in spent), points)
     places = [np.searchsorted(joules, grid, side="right") - 1 for joules in spent]
-    means = [running_mean(run.curve.accuracy, window) for run in runs]
+    means = [running_mean(run.curve.values, window) for run in runs]
     return grid, np.array([mean[place] for mean, place in zip(means, places, strict=True)])
 
 

@@ -108,6 +108,34 @@ def _read(path: Path, case: Case) -> Mapping[str, Any]:
     return found
 
 
+_NAMES = {
+    "accuracy": "score",
+    "accuracy_std": "score_std",
+    "accuracy_worst_decile": "score_worst_decile",
+    "shared_accuracy": "shared_score",
+    "tuned_accuracy": "tuned_score",
+    "best_accuracy": "best_score",
+    "best_sustained_accuracy": "best_sustained",
+}
+"""What keys of lines and results were called when the runs in ``benchmarks/recorded`` were."""
+
+
+def _renamed(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a line, a model's entry or the results of a record under the keys that they have now.
+
+    All runs that were recorded under the former keys learnt classes and named no metric.
+    """
+    if "accuracy" not in entry:
+        return dict(entry)
+    now = {_NAMES.get(key, key): value for key, value in entry.items()}
+    now["metrics"] = {"accuracy": entry["accuracy"]}
+    if "model" not in entry:
+        now["score_name"] = "accuracy"
+    if "models" in entry:
+        now["models"] = [_renamed(model) for model in entry["models"]]
+    return now
+
+
 def _write_folder(content: Mapping[str, Any], case: Case, runs: Path) -> None:
     name = f"{case.digest}-recorded"
     (runs / name).mkdir(parents=True, exist_ok=True)
@@ -117,11 +145,11 @@ def _write_folder(content: Mapping[str, Any], case: Case, runs: Path) -> None:
     folder.write_json("environment.json", {key: content.get(key) for key in (_PACKAGES, CPU)})
     if pieces := content.get(PIECES):
         folder.write_json(PIECES, pieces)
-    folder.write_json(_RESULTS, content[_RESULTS])
+    folder.write_json(_RESULTS, _renamed(content[_RESULTS]))
     folder.write_json(_SITES, content[_SITES])
     if _CLUSTERS in content:
         folder.write_json(_CLUSTERS, content[_CLUSTERS])
-    folder.write(_ROUNDS, "".join(json.dumps(line) + "\n" for line in content[_ROUNDS]))
+    folder.write(_ROUNDS, "".join(json.dumps(_renamed(line)) + "\n" for line in content[_ROUNDS]))
     done = len(content[_ROUNDS])
     # Last, for it makes the folder count.
     folder.set_status("finished", done=done, rounds=case.settings.num_server_rounds)

@@ -197,8 +197,9 @@ def legend(rows: Sequence[Row], grid: Grid) -> list[str]:
     """Return a sentence on the figures and a line per column."""
     settings = grid.cases[0].settings
     first = "Mean ± standard deviation (n - 1) over seeds."
-    if settings.target_metric != "accuracy":
-        first += f" Accuracy stands for {settings.target_metric}, the target metric."
+    judged_by = {run.curve.metric for row in rows for run in row.runs} - {"accuracy"}
+    if judged_by:
+        first += f" Accuracy stands for {', '.join(sorted(judged_by))}, the target metric."
     if grid.target:
         first += f" Target: accuracy {grid.target:g}."
     first += f" An accuracy counts as held after {settings.sustained_rounds} rounds in a row."

@@ -21,6 +21,7 @@ from common import models
 from common.power import CodeCarbonSource, own_share
 from common.radio import transmission_joules
 from common.seeds import generator
+from common.tasks.inputs import IMAGES, Inputs
 from deploy.compare.findings import ClaimFinding
 from deploy.papers.experiment import experiment_parser, trend, write_page
 from deploy.papers.measured_lines import MeasuredLines
@@ -59,7 +60,7 @@ class RoundCost:
 
 def cost(model: str, seed: int, source: CodeCarbonSource) -> RoundCost:
     """Measure steps of SGD, one thread, with the learning rate and momentum of the paper."""
-    network = models.blank(model, SHAPE, CLASSES).train()
+    network = models.blank(model, Inputs(IMAGES, SHAPE), CLASSES).train()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.01, momentum=0.5)
     rng = generator(seed, "communication", model)
     x = torch.from_numpy(rng.normal(size=(BATCH, *SHAPE)).astype(np.float32))

@@ -208,7 +208,7 @@ def _write_hospitals(data_dir: Path, pair: tuple[str, str], file: Path) -> None:
 def _run(sites: PlayedFederation, values: Values) -> Values:
     outcome = sites.trained(Settings.parse(values))
     return {
-        "accuracy": {site: found.accuracy for site, found in outcome.evaluations.items()},
+        "accuracy": {site: found.score for site, found in outcome.evaluations.items()},
         "loss": {site: found.loss for site, found in outcome.evaluations.items()},
         "divergence": outcome.divergence,
         "divergences": outcome.divergences,
@@ -255,7 +255,7 @@ def _representations(
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield, per site, what goes into the last layer for its training rows, and their classes."""
     dataset = sites.dataset
-    network = models.blank(settings.model, dataset.input_shape, dataset.num_classes).eval()
+    network = models.blank(settings.model, dataset.inputs, dataset.num_classes).eval()
     models.load_parameters(network, model)
     seen: list[np.ndarray] = []
     models.last_linear(network).register_forward_pre_hook(
@@ -263,8 +263,8 @@ def _representations(
     )
     for part in sites.parts:
         with torch.inference_mode():
-            network(torch.from_numpy(dataset.train_x[part.train]))
-        yield seen.pop(), dataset.train_y[part.train]
+            network(torch.from_numpy(dataset.train.x[part.train]))
+        yield seen.pop(), dataset.train_strata[part.train]
 
 
 def mean_accuracy(line: Values) -> float:

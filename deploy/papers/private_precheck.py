@@ -110,7 +110,7 @@ def evidence_of(settings: Settings, group: OtGroups) -> ClearRows:
     folder = simulate(settings)
     settings = settings.with_absolute_paths()
     dataset, parts = simulated_federation(settings)
-    like = models.initial_parameters(settings, dataset.input_shape, dataset.num_classes)
+    like = models.initial_parameters(settings, dataset.inputs, dataset.num_classes)
     known = safetensors.numpy.load_file(folder / "models" / "shared.safetensors")
     probe = {name: known[name] for name in like}
     seen = [_seen(settings, probe, place, len(parts)) for place in range(len(parts))]

@@ -58,7 +58,7 @@ class PlayedFederation:
     def of(cls, settings: Settings) -> Self:
         """Return the federation that ``coterie simulate`` would make."""
         dataset, parts = simulated_federation(settings)
-        shape, classes = dataset.input_shape, dataset.num_classes
+        shape, classes = dataset.inputs, dataset.num_classes
         return cls(dataset, parts, models.initial_parameters(settings, shape, classes))
 
     def trained(self, settings: Settings) -> Training:
@@ -66,7 +66,7 @@ class PlayedFederation:
         objective = objective_of(settings)
         sites = [self._site(part, settings) for part in self.parts]
         rows = np.array([float(len(site.rows.train)) for site in sites])
-        shape, classes = self.dataset.input_shape, self.dataset.num_classes
+        shape, classes = self.dataset.inputs, self.dataset.num_classes
         parts = parts_of_network(settings.objective, settings.model, shape, classes)
         common = {name: value for name, value in self.first.items() if name in parts.shared}
         divergences: list[float] = []

@@ -27,7 +27,7 @@ from client_app.training.convolutional import require_compiler
 from common import config
 from common.errors import ConfigError, CoterieError, WorkerError
 from deploy.simulation import answering
-from deploy.simulation.work import DEATHS, Answered, Arrival, Task, answered
+from deploy.simulation.work import DEATHS, Answered, Arrival, Job, answered
 
 log = logging.getLogger("coterie")
 
@@ -80,7 +80,7 @@ class _Worker:
     actor: Any
     promise: Any
     """Of its preparation, or of what it answers; None: it waits for work."""
-    units: list[list[Task]]
+    units: list[list[Job]]
 
 
 class ClusterPool:
@@ -134,7 +134,7 @@ class ClusterPool:
 
     def answer(
         self,
-        units: Iterable[list[Task]],
+        units: Iterable[list[Job]],
         deadline: float | None,
         came: Callable[[int], None] = lambda count: None,
     ) -> list[Message]:
@@ -184,7 +184,7 @@ class ClusterPool:
 
     # Handing over ------------------------------------------------------------------------------
 
-    def _taken(self, waiting: list[list[Task]]) -> list[list[Task]]:
+    def _taken(self, waiting: list[list[Job]]) -> list[list[Job]]:
         """Take a share of what waits, so that all workers end at about the same time.
 
         A unit that a worker died with goes alone.
@@ -195,7 +195,7 @@ class ClusterPool:
             units.append(waiting.pop())
         return units
 
-    def _send(self, worker: _Worker, units: list[list[Task]], blobs: dict[int, Any]) -> None:
+    def _send(self, worker: _Worker, units: list[list[Job]], blobs: dict[int, Any]) -> None:
         for unit in units:
             for task in unit:
                 if task.key not in blobs:
@@ -209,12 +209,12 @@ class ClusterPool:
         worker.units = units
         worker.promise = worker.actor.answer.remote(self._exchange, mine, arrivals)
 
-    def _state(self, task: Task) -> RecordDict | None:
+    def _state(self, task: Job) -> RecordDict | None:
         return self._contexts[task.message.metadata.dst_node_id].state or None
 
     # Taking back -------------------------------------------------------------------------------
 
-    def _take_back(self, worker: _Worker, waiting: list[list[Task]]) -> list[Message]:
+    def _take_back(self, worker: _Worker, waiting: list[list[Job]]) -> list[Message]:
         """Return a worker's replies; what a lost one was at waits again, and is done first."""
         units = worker.units
         try:
@@ -237,7 +237,7 @@ class ClusterPool:
         return [answer.reply for answer in found]
 
     @staticmethod
-    def _again(units: list[list[Task]]) -> list[list[Task]]:
+    def _again(units: list[list[Job]]) -> list[list[Job]]:
         if len(units) == 1:
             [unit] = units
             for task in unit:

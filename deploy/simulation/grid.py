@@ -34,7 +34,7 @@ from common.data.in_memory import Dataset
 from common.data.preprocessing import Preprocessing
 from common.flower_private import Run
 from deploy.simulation import answering
-from deploy.simulation.pool import Pool, Task, Worker
+from deploy.simulation.pool import Job, Pool, Worker
 from server_app import app as server
 from server_app import methods
 from server_app.metering import run_meter
@@ -80,8 +80,8 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     if dataset and not settings.resume:  # a run that goes on has taken its products
         rows = {site.name: len(site.train) for site in simulated_federation(settings)[1]}
         check_sizes(method.needs, rows, settings)
-    shapes = (dataset.input_shape, dataset.num_outputs) if dataset else None
-    weighs = dataset is not None and dataset.train_weights is not None
+    shapes = (dataset.inputs, dataset.num_outputs) if dataset else None
+    weighs = dataset is not None and dataset.train.weight is not None
     settings = decided(settings, shapes, weighs=weighs)
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.
@@ -310,7 +310,7 @@ class InProcessGrid(Grid):
             any_context = self._contexts[outgoing[0].metadata.dst_node_id]
             yield from answering.units(list(same), kind, any_context)
 
-    def _units_of_tasks(self, outgoing: Sequence[Message]) -> Iterator[list[Task]]:
+    def _units_of_tasks(self, outgoing: Sequence[Message]) -> Iterator[list[Job]]:
         keys: dict[int, int] = {}
         for unit in self._units(outgoing):
-            yield [Task(m, keys.setdefault(id(m.content), len(keys))) for m in unit]
+            yield [Job(m, keys.setdefault(id(m.content), len(keys))) for m in unit]

@@ -25,9 +25,9 @@ from flwr.clientapp import ClientApp
 
 from common.errors import CoterieError, WorkerError
 from deploy.simulation.shared_memory import FORKS, new_shared, pickled, unpickled
-from deploy.simulation.work import DEATHS, Answered, Arrival, Task, answered
+from deploy.simulation.work import DEATHS, Answered, Arrival, Job, answered
 
-__all__ = ["Pool", "Task", "Worker"]
+__all__ = ["Job", "Pool", "Worker"]
 
 _POLL_SECONDS = 2.0  # how often an idle worker looks whether its parent still lives
 _CHUNK_SECONDS = 0.05  # what a chunk may take; a round trip costs less than a hundredth of it
@@ -39,13 +39,13 @@ _PATIENCE_SECONDS = 1.0  # how late a chunk may be before its messages are tried
 class _Chunk:
     """What a worker is busy with: units of messages that are answered together."""
 
-    units: list[list[Task]]
+    units: list[list[Job]]
     since: float
     overdue: float
     """Monotonic seconds after which its worker counts as hanging."""
 
     @property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[Job]:
         return [task for unit in self.units for task in unit]
 
 
@@ -79,15 +79,15 @@ class Pool:
         self._blobs: dict[int, bytes] = {}
         self._sent = new_shared()
         self._sent_end = 0
-        self._waiting: list[list[Task]] = []
-        self._suspects: list[list[Task]] = []
+        self._waiting: list[list[Job]] = []
+        self._suspects: list[list[Job]] = []
         self._last: dict[tuple[int, str], float] = {}
         self._typical: dict[str, float] = {}
         self.workers = [self._start() for _ in range(count)]
 
     def answer(
         self,
-        units: Iterable[list[Task]],
+        units: Iterable[list[Job]],
         deadline: float | None,
         came: Callable[[int], None] = lambda count: None,
     ) -> list[Message]:
@@ -155,7 +155,7 @@ class Pool:
         patience = float("inf") if alone else _PATIENCE_SECONDS + 10 * seconds
         return _Chunk(units, now, now + patience)
 
-    def _expected(self, unit: Sequence[Task]) -> float:
+    def _expected(self, unit: Sequence[Job]) -> float:
         """Return the seconds a unit took last; of its kind if it is new; infinite if that is."""
         seconds = 0.0
         for task in unit:
@@ -186,7 +186,7 @@ class Pool:
             self._blobs[key], self._sent_end = pickled(content, self._sent, self._sent_end)
         return self._blobs[key]
 
-    def _state(self, task: Task) -> RecordDict | None:
+    def _state(self, task: Job) -> RecordDict | None:
         return self._contexts[task.message.metadata.dst_node_id].state or None
 
     # Taking back -------------------------------------------------------------------------------

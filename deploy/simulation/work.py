@@ -11,14 +11,14 @@ from flwr.clientapp import ClientApp
 from common.flower_private import Metadata
 from deploy.simulation import answering
 
-__all__ = ["DEATHS", "Answered", "Arrival", "Task", "answered"]
+__all__ = ["DEATHS", "Answered", "Arrival", "Job", "answered"]
 
 DEATHS = 2
 """Of workers by one unit, which then is what they die of."""
 
 
 @dataclass
-class Task:
+class Job:
     """One message on its way to a client."""
 
     message: Message

@@ -84,7 +84,7 @@ def site(
     own = SiteFile.read(config_file)
     dataset = prepared_data.prepare(own)
     typer.echo(
-        f"site {own.site}: {len(dataset.train_y)} training and {len(dataset.test_y)} held-out "
+        f"site {own.site}: {len(dataset.train)} training and {len(dataset.test)} held-out "
         f"rows of {dataset.num_classes} classes ({', '.join(dataset.class_names)})",
         err=True,
     )

@@ -293,7 +293,7 @@ def _data(site: SiteFile) -> Findings:
             return
     data = prepared_data.load(site)  # not what a running site has mapped: that is its own affair
     columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
-    yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
+    yield _ok("data", f"{len(data.train)} training and {len(data.test)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
     for guess in data.guesses:
         about = "" if guess.column is None else f"{guess.column}: "

@@ -41,7 +41,7 @@ _DOING = {
 class _SiteLines:
     """What ``clients.jsonl`` says of each site, read on from where the last reading ended."""
 
-    accuracy: dict[str, dict[int, float]] = field(default_factory=dict)
+    score: dict[str, dict[int, float]] = field(default_factory=dict)
     joules: dict[str, float] = field(default_factory=dict)
     _offset: int = 0
     _inode: int = 0
@@ -51,7 +51,7 @@ class _SiteLines:
             with path.open("rb") as file:
                 found = path.stat()
                 if found.st_ino != self._inode or found.st_size < self._offset:
-                    self.accuracy, self.joules = {}, {}  # a resumed run wrote it anew
+                    self.score, self.joules = {}, {}  # a resumed run wrote it anew
                     self._offset, self._inode = 0, found.st_ino
                 file.seek(self._offset)
                 text = file.read()
@@ -68,10 +68,10 @@ class _SiteLines:
     def _take(self, line: ClientLine) -> None:
         if line.joules is not None and math.isfinite(line.joules):
             self.joules[line.site] = self.joules.get(line.site, 0.0) + line.joules
-        told = line.accuracy
+        told = line.score
         evaluated = line.phase == "evaluate" and line.verdict in _OK
         if evaluated and told is not None and math.isfinite(told):
-            self.accuracy.setdefault(line.site, {})[line.round] = told
+            self.score.setdefault(line.site, {})[line.round] = told
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,8 @@ class Followed:
     def _curves(self, run: RecordedRun, rounds: list[RoundLine]) -> dict[str, Any]:
         numbers = sorted({line.round for line in rounds})
         by_round = {line.round: line for line in rounds}
-        told = self._lines.accuracy
-        lines = [_line("all sites", None, None, [_known(by_round[n].accuracy) for n in numbers])]
+        told = self._lines.score
+        lines = [_line("all sites", None, None, [_known(by_round[n].score) for n in numbers])]
         clusters: dict[int, list[str]] = {}
         for site in told:
             clusters.setdefault(run.cluster_of.get(site, -1), []).append(site)
@@ -192,7 +192,7 @@ class Followed:
                 "site": site,
                 "cluster": cluster if cluster >= 0 else None,
                 "color": cluster_color(cluster),
-                "accuracy": _known(_latest(self._lines.accuracy.get(site, {}))),
+                "accuracy": _known(_latest(self._lines.score.get(site, {}))),
                 "doing": doing.get(site, "not asked"),
                 "trained": trained.get(site, 0),
                 "joules": _known(self._lines.joules.get(site, math.nan)),

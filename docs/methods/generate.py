@@ -18,7 +18,7 @@ from server_app.methods.catalogue import CARDS, all_cards  # noqa: E402
 _MADE = "<!-- Made by docs/methods/generate.py from server_app/methods: change it there. -->\n"
 _CLOSING = """\
 M is `clients-per-round`, n the number of sites. In every run the server also sees each site's
-numbers of rows and its loss and accuracy on held-out rows. A method's page says what it assumes,
+numbers of rows and its loss and score on held-out rows. A method's page says what it assumes,
 what it costs, and its source with the equation. `coterie methods` prints this table, with the
 methods of other packages.
 

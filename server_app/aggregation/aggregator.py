@@ -42,8 +42,8 @@ class Aggregator:
         self._settings = settings
         self._rule = AGGREGATIONS.named(settings.aggregation)
         site = roster.sites[0]
-        outputs = settings.num_outputs(site.num_classes)
-        network = settings.model, tuple(site.input_shape), outputs
+        outputs = settings.learning_task.num_outputs(site.num_classes)
+        network = settings.model, site.inputs, outputs
         buffers = functools.partial(models.buffer_names, *network)
         self._optimizer = _optimizer(settings, buffers)
         memory = objective_of(settings).memory

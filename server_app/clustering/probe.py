@@ -15,6 +15,7 @@ from common import models, seeds
 from common.config import Settings, unknown_name
 from common.errors import ConfigError, DataError
 from common.messages import Parameters
+from common.tasks.inputs import TOKENS, Inputs
 from server_app.clustering.by_models import PROBABILITIES, ProbeSettings
 
 __all__ = ["ProbeRows", "Prober", "noise", "read_rows"]
@@ -39,15 +40,17 @@ class ProbeRows:
             )
 
 
-def noise(settings: Settings, input_shape: tuple[int, ...]) -> ProbeRows:
+def noise(settings: Settings, inputs: Inputs) -> ProbeRows:
     """Return ``cka-probe-size`` rows of standard normal noise, the scale of standardised data."""
+    _refuse_tokens(inputs)
     rng = seeds.generator(settings.seed, "probe")
-    size = (settings.of(ProbeSettings).cka_probe_size, *input_shape)
+    size = (settings.of(ProbeSettings).cka_probe_size, *inputs.shape)
     return ProbeRows(rng.standard_normal(size).astype(np.float32), "noise")
 
 
-def read_rows(settings: Settings, input_shape: tuple[int, ...]) -> ProbeRows:
+def read_rows(settings: Settings, inputs: Inputs) -> ProbeRows:
     """Return ``cka-probe-size`` rows of ``X`` in ``probe-file``, drawn from the seed; or all."""
+    _refuse_tokens(inputs)
     asked = settings.of(ProbeSettings)
     path = Path(asked.probe_file)
     try:
@@ -55,13 +58,21 @@ def read_rows(settings: Settings, input_shape: tuple[int, ...]) -> ProbeRows:
             rows = archive["X"].astype(np.float32)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise DataError(f"probe-file={path} is no .npz with an array X: {error}") from None
-    if rows.shape[1:] != input_shape:
+    if rows.shape[1:] != inputs.shape:
         raise DataError(
-            f"probe-file={path}: rows have shape {rows.shape[1:]}, the sites' {input_shape}"
+            f"probe-file={path}: rows have shape {rows.shape[1:]}, the sites' {inputs.shape}"
         )
     size = min(asked.cka_probe_size, len(rows))
     chosen = seeds.generator(settings.seed, "probe").choice(len(rows), size, replace=False)
     return ProbeRows(rows[np.sort(chosen)], "public")
+
+
+def _refuse_tokens(inputs: Inputs) -> None:
+    if inputs.kind == TOKENS:
+        raise ConfigError(
+            "the run compares models on probe rows, which are numbers, and rows are token ids; use "
+            "a strategy that compares weights, updates or labels"
+        )
 
 
 class Prober:
@@ -90,14 +101,14 @@ class Prober:
     def of_model(
         cls,
         settings: Settings,
-        input_shape: tuple[int, ...],
+        inputs: Inputs,
         classes: int,
         layer: str,
         probe: ProbeRows,
     ) -> Self:
         """Return the prober of a run's architecture, by the setting ``model``."""
-        network = models.blank(settings.model, input_shape, classes)
-        first = models.initial_parameters(settings, input_shape, classes)
+        network = models.blank(settings.model, inputs, classes)
+        first = models.initial_parameters(settings, inputs, classes)
         return cls(network, layer, probe, first)
 
     def activations(self, parameters: Parameters) -> np.ndarray:

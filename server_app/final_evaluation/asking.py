@@ -9,11 +9,11 @@ import numpy as np
 
 from common import messages
 from common.config import Settings
-from common.data.datasets import has_masks
 from common.errors import ConfigError, MessageError
 from common.evaluation import final as arithmetic
 from common.messages import Asked, FinalReport, Parameters, Reply, ScoreCounts, ThresholdOrder
-from common.task_metrics import TASK_METRICS
+from common.tasks import Task
+from common.tasks.metrics import TASK_METRICS
 from server_app.final_evaluation.format import (
     CalibrationBin,
     EvaluatedRows,
@@ -34,10 +34,6 @@ RARE = 0.1
 
 _INTERVAL = 2.5, 97.5  # per cent
 _MOST_CLASSES = 2**15  # whose square still is a bounded number of counts
-_FIRST_OF = {
-    "regression": ("mae", "the error in the label's own unit"),
-    "survival": ("c-index", "who has the event first; by chance it is 0.5"),
-}
 
 
 @dataclass(frozen=True)
@@ -63,15 +59,16 @@ def check(settings: Settings) -> None:
     if not settings.ends_with_evaluation:
         return
     key = "bootstrap-resamples" if settings.bootstrap_resamples else "decision-threshold"
-    if has_masks(settings.dataset):
+    task = settings.learning_task
+    if not task.compares_labels:
         raise ConfigError(
-            f"{key}: dataset = {settings.dataset!r} has masks, whose accuracy is the mean Dice "
-            "score; leave it out"
+            f"{key}: dataset = {settings.dataset!r} has {task.targets_are}, of which the score is "
+            f"{task.score_means}; leave it out"
         )
-    if settings.decision_threshold != "none" and settings.task in _FIRST_OF:
+    if settings.decision_threshold != "none" and not task.has_classes:
         raise ConfigError(
             f"decision-threshold = {settings.decision_threshold!r}: is for two classes, and the "
-            f"run's task is {settings.task}; leave it out"
+            f"run's task is {task.name}; leave it out"
         )
     catalogue.check(frozenset({"class-counts"}), settings, of=key)
 
@@ -166,7 +163,7 @@ def _inspected_counts(reply: Reply, asked: Asked) -> np.ndarray:
 def inspected(reply: Reply, asked: Asked, settings: Settings) -> Told:
     """Return what a site told; :class:`MessageError` with the reason if it cannot be so."""
     report = reply.of(FinalReport)
-    names = arithmetic.reported(settings.task, settings.more_metrics)
+    names = arithmetic.reported(settings.learning_task, settings.more_metrics)
     if tuple(report.metrics) != names or len(report.widths) != len(names):
         raise MessageError(f"figures of {report.metrics}, asked for {list(names)}")
     if any(not 1 <= width <= _MOST_CLASSES for width in report.widths):
@@ -182,7 +179,7 @@ def _of_classes(
     reply: Reply, asked: Asked, settings: Settings
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return a reply's confusion and calibration; None each where the task has no classes."""
-    if settings.num_outputs(asked.site.num_classes) == 1:
+    if not settings.learning_task.has_classes:
         return None, None
     classes, rows = asked.site.num_classes, asked.site.num_test_examples
     counts = _array(reply, messages.COUNTS, (classes, classes), np.int64)
@@ -223,7 +220,7 @@ def record(
 ) -> FinalEvaluationFile:
     """Return what to keep of the sites' answers, at least one, by site."""
     overall = _rows(list(told.values()))
-    first, why = headline(settings.task, overall)
+    first, why = headline(settings.learning_task, overall)
     common = settings.decision_threshold == "common"
     return FinalEvaluationFile(
         headline=first,
@@ -283,15 +280,15 @@ def _interval(told: Sequence[Told], place: int, name: str) -> FigureInterval:
     return FigureInterval(values[0], float(low), float(high))
 
 
-def headline(task: str, overall: EvaluatedRows) -> tuple[str, str]:
+def headline(task: Task, overall: EvaluatedRows) -> tuple[str, str]:
     """Return the metric to look at first, and why.
 
     >>> rare = EvaluatedRows(confusion=((940, 10), (20, 30)))
-    >>> headline("classification", rare)[0]
+    >>> headline(TASKS["classification"], rare)[0]
     'average-precision'
     """
-    if task in _FIRST_OF:
-        return _FIRST_OF[task]
+    if not task.has_classes:
+        return task.first_figure or (task.score_name, task.score_means)
     counts = np.array(overall.confusion)
     rows = counts.sum(axis=1)
     shares = rows / rows.sum()

@@ -83,7 +83,7 @@ def _play(
     folder: RunFolder,
 ) -> None:
     site = federation.roster.sites[0]
-    first = first_shared(settings, tuple(site.input_shape), site.num_classes)
+    first = first_shared(settings, site.inputs, site.num_classes)
     pilot = Pilot(settings, federation, candidates, first, folder)
     folder.store(with_pilot(costs, pilot.play()))
 

@@ -46,10 +46,10 @@ class AlikeModels:
             self.clusters = None
             return
         site, asked = roster.sites[0], settings.of(ProbeSettings)
-        shape = tuple(site.input_shape)
-        rows = (probe.read_rows if asked.probe_file else probe.noise)(settings, shape)
-        outputs = settings.num_outputs(site.num_classes)
-        prober = Prober.of_model(settings, shape, outputs, asked.cka_layer, rows)
+        inputs = site.inputs
+        rows = (probe.read_rows if asked.probe_file else probe.noise)(settings, inputs)
+        outputs = settings.learning_task.num_outputs(site.num_classes)
+        prober = Prober.of_model(settings, inputs, outputs, asked.cka_layer, rows)
         seen = np.stack([prober.activations(models[client]) for client in range(len(roster))])
         grouping = by_activations(settings)
         rng = seeds.generator(settings.seed, "pilot", "models alike")

@@ -28,7 +28,7 @@ WORDS: dict[str, Word] = {
     "links": Word("the rate of each site's link"),
     "models": Word("each site's trained model"),
     "every-model": Word("each site's trained model, again and again"),
-    "accuracies": Word("each site's accuracy on its held-out rows"),
+    "scores": Word("each site's score on its held-out rows"),
     "rehearsals": Word("more than one update of a site in a round"),
     **words_of(KINDS.values()),
 }
@@ -95,7 +95,7 @@ _SUMMED = (
 _EXACT = frozenset({"class-counts"})
 _HISTOGRAM = frozenset({"labels"})
 _OTHER_RELEASES = (
-    "Models, losses and accuracies of the site leave it as they are. The site's number of rows is "
+    "Models, losses and scores of the site leave it as they are. The site's number of rows is "
     "public."
 )
 
@@ -179,7 +179,7 @@ PROTECTIONS: list[Protection] = [
         "alone or together with up to two thirds of the sites asked (a third where more than a "
         "hundred are): they learn the weighted sum over the other sites.",
         still="The average itself, who takes part, each site's number of rows, its loss and "
-        "accuracy on held-out rows; where sites are grouped by their models, each site's model of "
+        "score on held-out rows; where sites are grouped by their models, each site's model of "
         "that one round. Sums of two models that differ a little, over cohorts that differ in one.",
         instead=_SUMMED,
         chosen=lambda settings: settings.secagg,
@@ -216,8 +216,8 @@ PROTECTIONS: list[Protection] = [
         whom="All rows of a site, from everybody who gets the models but the server: updates are "
         "clipped, the average gets Gaussian noise, (epsilon, delta) for all rounds together and "
         "for replacing all rows of a site. Who trains must not depend on the data.",
-        still="The server sees every update, loss and accuracy. Its run folder holds losses and "
-        "accuracies of single sites without noise.",
+        still="The server sees every update, loss and score. Its run folder holds losses and "
+        "scores of single sites without noise.",
         instead="use strategy=random, fedavg or clustered-sampling-size, or "
         "update-privacy=local-dp",
         chosen=_updates("central-dp"),
@@ -229,7 +229,7 @@ PROTECTIONS: list[Protection] = [
         whom="All rows of a site as its updates tell of them, from the server, too: the site "
         "clips its update and adds noise, (epsilon, delta) for all runs of a model together, for "
         "replacing all rows of a site. The training loss stays at the site.",
-        still="Losses and accuracies that the site is asked for, which of several models it "
+        still="Losses and scores that the site is asked for, which of several models it "
         "chooses (ifca: a release of its own, without noise), label histograms, rows of a "
         "probe, directions of rows (pacfl), embedded rows (emd-cfl) and durations leave as they "
         "are unless another protection covers them.",

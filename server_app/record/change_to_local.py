@@ -24,9 +24,9 @@ _EQUAL = (
 
 @dataclass(frozen=True)
 class SiteChange:
-    """One site's accuracies in [0, 1] at the end of both runs."""
+    """One site's scores at the end of both runs."""
 
-    accuracy: float
+    score: float
     local: float
 
     @property
@@ -34,7 +34,7 @@ class SiteChange:
         """Return 100 (m - m_local)/|m_local| (Elhussein & Gürsoy); NaN where m_local is 0."""
         if self.local == 0:
             return math.nan
-        return 100 * (self.accuracy - self.local) / abs(self.local)
+        return 100 * (self.score - self.local) / abs(self.local)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ChangeToLocal:
     def as_file(self) -> ChangeToLocalFile:
         """Return what the run's folder keeps; NaN where there is no change to tell."""
         sites = {
-            name: SiteChangeEntry(site.accuracy, site.local, site.change)
+            name: SiteChangeEntry(site.score, site.local, site.change)
             for name, site in self.sites.items()
         }
         return ChangeToLocalFile(self.local_run, self.mean, sites)

@@ -52,8 +52,8 @@ class Curve:
     """Accuracy and cumulative energy of consecutive rounds.
 
     >>> curve = Curve.of(
-    ...     RoundLine(round=number, accuracy=accuracy, joules={"pre": 0, "train": 2, "comm": 1})
-    ...     for number, accuracy in enumerate((0.5, 0.8, 0.9), start=1)
+    ...     RoundLine(round=number, score=score, loss=1.0, joules={"pre": 0, "train": 2, "comm": 1})
+    ...     for number, score in enumerate((0.5, 0.8, 0.9), start=1)
     ... )
     >>> curve.reached(0.8, window=2)
     Reached(first=2, last=3, joules=9.0)
@@ -63,18 +63,18 @@ class Curve:
 
     rounds: NDArray[np.int64]
     """(T,) consecutive round numbers."""
-    accuracy: FloatArray
-    """(T,) in [0, 1], or the metric that takes its place; NaN where that is not defined."""
+    values: FloatArray
+    """(T,) of the metric; NaN where that is not defined."""
     joules: FloatArray
     """(T,) spent from the start of the run to the round's end; NaN where not metered."""
-    metric: str = "accuracy"
-    """What stands in the place of accuracy."""
+    metric: str = "auto"
+    """Which one; ``auto``: the run's score, whose name is not known."""
 
     def __post_init__(self) -> None:
         """Refuse arrays that are not of the same rounds."""
-        if not len(self.rounds) == len(self.accuracy) == len(self.joules):
+        if not len(self.rounds) == len(self.values) == len(self.joules):
             raise ValueError(
-                f"{len(self.rounds)} rounds, {len(self.accuracy)} accuracies and "
+                f"{len(self.rounds)} rounds, {len(self.values)} values and "
                 f"{len(self.joules)} energies: give one of each per round"
             )
         if np.any(np.diff(self.rounds) != 1):
@@ -86,11 +86,11 @@ class Curve:
         lines: Iterable[RoundLine],
         phases: Sequence[str] = COUNTED,
         *,
-        metric: str = "accuracy",
+        metric: str = "auto",
     ) -> Self:
         """Return the curve of a run's lines, in their order, over the joules of some phases.
 
-        A round that was retried spent what all its attempts did; its accuracy is the last one's.
+        A round that was retried spent what all its attempts did; its value is the last one's.
         """
         known = list(lines)
         ended = {line.round: line for line in known}
@@ -103,7 +103,9 @@ class Curve:
             np.array(rounds, dtype=np.int64),
             np.array([ended[number].metric(metric) for number in rounds], dtype=np.float64),
             np.cumsum([spent[number] for number in rounds]).astype(np.float64),
-            metric,
+            next((line.score_name for line in known if line.score_name), metric)
+            if metric == "auto"
+            else metric,
         )
 
     def reached(self, target: float, window: int) -> Reached | None:
@@ -115,7 +117,7 @@ class Curve:
         return Reached(first, end, float(self.joules[last - 1]))
 
     def best_sustained(self, window: int, budget: float = math.inf) -> float | None:
-        """Return the largest accuracy held for ``window`` rounds that end within ``budget`` joules.
+        """Return the largest value held for ``window`` rounds that end within ``budget`` joules.
 
         None where no window does. Without a budget, energy need not have been metered.
         """
@@ -125,8 +127,8 @@ class Curve:
 
     @property
     def _known(self) -> FloatArray:
-        """The accuracies; below all where one is not defined."""
-        return np.where(np.isnan(self.accuracy), -np.inf, self.accuracy)
+        """The values; below all where one is not defined."""
+        return np.where(np.isnan(self.values), -np.inf, self.values)
 
 
 def joules_by_phase(lines: Iterable[RoundLine]) -> dict[str, float]:

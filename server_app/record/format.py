@@ -14,9 +14,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from server_app.record.json_record import JsonRecord, null, rest
+from common.tasks.inputs import FEATURES
+from server_app.record.json_record import JsonRecord, null
 
 __all__ = [
+    "FORMAT",
     "REPORTED",
     "ChangeToLocalFile",
     "ClientLine",
@@ -39,12 +41,12 @@ class ModelScore(JsonRecord):
 
     model: int
     """Its index, from 0."""
-    accuracy: float = math.nan
-    """In [0, 1]."""
+    score: float = math.nan
+    """The task's, over the rows of the sites that got it."""
     loss: float = math.nan
-    """Mean cross-entropy in nats."""
-    metrics: Mapping[str, float] | None = rest()
-    """Further metrics of the run, each under its own name."""
+    """Mean over the same rows, as the task has it: of classes cross-entropy in nats."""
+    metrics: Mapping[str, float] | None = None
+    """By name: the score under its own, and the run's others."""
     num_sites: int | None = None
     num_examples: int | None = None
     """Held-out rows."""
@@ -93,28 +95,31 @@ class RoundLine(JsonRecord):
     """From 1."""
     attempt: int = 1
     """From 1; a round without a result is tried again."""
-    accuracy: float = math.nan
-    """In [0, 1], over all sites' held-out rows, each site under its model; NaN: no result."""
+    score: float = math.nan
+    """The task's, over all sites' held-out rows, each site under its model; NaN: no result, or not
+    defined."""
+    score_name: str = ""
+    """Which metric the score is, as ``accuracy``."""
     loss: float = math.nan
-    """Mean cross-entropy in nats over the same rows."""
-    metrics: Mapping[str, float] | None = rest()
-    """Further metrics of the run over the same rows, each under its own name."""
-    accuracy_std: float = math.nan
-    """Standard deviation of the sites' accuracies, every site counting once; in [0, 0.5]."""
-    accuracy_worst_decile: float = math.nan
-    """Mean of their lowest tenth, at least one site; in [0, 1]."""
+    """Mean over the same rows, as the task has it: of classes cross-entropy in nats."""
+    metrics: Mapping[str, float] | None = None
+    """By name: the score under its own, and the run's others over the same rows."""
+    score_std: float = math.nan
+    """Standard deviation of the sites' scores, every site counting once."""
+    score_worst_decile: float = math.nan
+    """Mean of their lowest tenth, at least one site."""
     train_loss: float = math.nan
-    """Mean training loss in nats over the rows of those who trained."""
+    """Mean training loss over the rows of those who trained."""
     weight_divergence: float | None = None
     """Mean over the updates of their distance from the model, relative to it; >= 0."""
     shared_loss: float | None = None
-    """Of the common model, where sites have models of their own; nats."""
-    shared_accuracy: float | None = None
-    """In [0, 1]."""
+    """Of the common model, where sites have models of their own."""
+    shared_score: float | None = None
+    """Likewise."""
     tuned_loss: float | None = None
-    """After ``fine-tune-epochs`` from the model used, in the last round; nats."""
-    tuned_accuracy: float | None = None
-    """In [0, 1]."""
+    """After ``fine-tune-epochs`` from the model used, in the last round."""
+    tuned_score: float | None = None
+    """Likewise."""
     models: tuple[ModelScore, ...] = ()
     """None without a result."""
     model_updates: tuple[int, ...] | None = None
@@ -147,11 +152,13 @@ class RoundLine(JsonRecord):
     @property
     def has_result(self) -> bool:
         """Whether sites were evaluated."""
-        return not math.isnan(self.accuracy)
+        return not (math.isnan(self.score) and math.isnan(self.loss))
 
     def metric(self, name: str) -> float:
-        """Return a metric of the run by its name; NaN where it is not known."""
-        return self.accuracy if name == "accuracy" else (self.metrics or {}).get(name, math.nan)
+        """Return a metric of the run by its name, ``auto`` for the score; NaN: not known."""
+        if name in ("auto", self.score_name):
+            return self.score
+        return (self.metrics or {}).get(name, math.nan)
 
     @property
     def num_trained(self) -> int:
@@ -187,18 +194,20 @@ class ClientLine(JsonRecord):
     """Of the model received, on the rows that it then trained on, where a rule learns that."""
     rms_loss_before: float | None = None
     """Root of the mean of these rows' squared losses."""
-    accuracy: float | None = None
-    """In [0, 1], on the site's held-out rows."""
-    metrics: Mapping[str, float] | None = rest()
-    """Further metrics of the run on the same rows, each under its own name."""
+    score: float | None = None
+    """The task's, on the site's held-out rows; NaN: not defined there."""
+    score_name: str | None = None
+    """Which metric the score is."""
+    metrics: Mapping[str, float] | None = None
+    """By name: the score under its own, and the run's others on the same rows."""
     shared_loss: float | None = None
-    """Of the common model, where the site has one of its own; nats."""
-    shared_accuracy: float | None = None
-    """In [0, 1]."""
+    """Of the common model, where the site has one of its own."""
+    shared_score: float | None = None
+    """Likewise."""
     tuned_loss: float | None = None
-    """After ``fine-tune-epochs`` from the model used, in the last round; nats."""
-    tuned_accuracy: float | None = None
-    """In [0, 1]."""
+    """After ``fine-tune-epochs`` from the model used, in the last round."""
+    tuned_score: float | None = None
+    """Likewise."""
     seconds: float | None = None
     """Wall time on the site."""
     weight_divergence: float | None = None
@@ -223,8 +232,8 @@ class ClientLine(JsonRecord):
 
 
 REPORTED = (
-    *("num_examples", "loss", "rms_loss", "loss_before", "rms_loss_before", "accuracy"),
-    *("shared_loss", "shared_accuracy", "tuned_loss", "tuned_accuracy", "seconds"),
+    *("num_examples", "loss", "rms_loss", "loss_before", "rms_loss_before", "score"),
+    *("shared_loss", "shared_score", "tuned_loss", "tuned_score", "seconds"),
 )
 """Keys of :class:`ClientLine` that a site's report on a model has too."""
 
@@ -251,6 +260,12 @@ class SiteEntry(JsonRecord):
     """In Mbit/s; 0: what the run's radio profile says."""
     code: tuple[str, ...] | None = None
     """What it runs, and of which version; of sites on machines of their own."""
+    input_kind: str = FEATURES
+    """What a row is: ``features``, ``windows``, ``images``, ``volumes`` or ``tokens``."""
+
+
+FORMAT = 1
+"""Of a run's folder: of all its files together."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,6 +274,8 @@ class StatusFile(JsonRecord):
 
     FILE = "status.json"
 
+    format: int = 0
+    """:data:`FORMAT` of the folder; 0: it does not say, and is of no version that is known."""
     state: str = ""
     """``running``, ``finished``, ``failed`` or ``interrupted`` (by whoever started it); ``running``
     also where its process was killed."""
@@ -311,16 +328,17 @@ class ResultsFile(JsonRecord):
 
     FILE = "results.json"
 
-    accuracy: float = math.nan
+    score: float = math.nan
+    score_name: str = ""
     loss: float = math.nan
-    metrics: Mapping[str, float] | None = rest()
-    accuracy_std: float = math.nan
-    accuracy_worst_decile: float = math.nan
+    metrics: Mapping[str, float] | None = None
+    score_std: float = math.nan
+    score_worst_decile: float = math.nan
     shared_loss: float | None = None
-    shared_accuracy: float | None = None
+    shared_score: float | None = None
     tuned_loss: float | None = None
-    tuned_accuracy: float | None = None
-    best_accuracy: float = math.nan
+    tuned_score: float | None = None
+    best_score: float = math.nan
     """Of the best round."""
     best_round: int | None = None
     """The first in which the target metric was largest."""
@@ -345,8 +363,8 @@ class ResultsFile(JsonRecord):
     """Greenhouse gases of ``joules_total``, where ``energy-country`` is set."""
     sites: Mapping[str, SiteCosts] | None = None
     sustained_rounds: int | None = None
-    """The window: rounds in a row that hold an accuracy."""
-    best_sustained_accuracy: float = math.nan
+    """The window: rounds in a row that hold a value of the target metric."""
+    best_sustained: float = math.nan
     target_accuracy: float = math.nan
     """NaN: none was set."""
     target_first_round: int | None = null()
@@ -360,9 +378,9 @@ class ResultsFile(JsonRecord):
 
 @dataclass(frozen=True)
 class SiteChangeEntry(JsonRecord):
-    """One site's accuracies in [0, 1] at the end of two runs."""
+    """One site's scores at the end of two runs."""
 
-    accuracy: float = math.nan
+    score: float = math.nan
     """In this run."""
     local: float = math.nan
     """Alone."""

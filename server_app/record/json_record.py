@@ -12,10 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self, Union, get_args, get_origin, get_type_hints
 
-__all__ = ["JsonRecord", "null", "rest"]
+__all__ = ["JsonRecord", "null"]
 
 _NULL = "null"
-_REST = "rest"
 _SCALARS: Mapping[Any, frozenset[type]] = {
     # bool is an int to Python, never to us
     int: frozenset({int}),
@@ -24,7 +23,6 @@ _SCALARS: Mapping[Any, frozenset[type]] = {
 }
 
 
-_NUMBERS = frozenset({int, float, types.NoneType})
 _AS_THEY_ARE = frozenset({int, str})
 _SAME = object()
 
@@ -34,19 +32,13 @@ def null(value: Any = None, *, default: Any = _SAME) -> Any:
     return field(default=value if default is _SAME else default, metadata={_NULL: value})
 
 
-def rest() -> Any:
-    """Return a field for numbers whose keys a class cannot know: a mapping, or None for none."""
-    return field(default=None, metadata={_REST: True})
-
-
 @dataclass(frozen=True)
 class JsonRecord:
     """An object of a JSON file.
 
     A field is called as its key; one whose key is a word of Python has an underscore behind it.
-    A field made by :func:`rest` is no key: its entries, numbers by name, are keys of the object.
     A field that is NaN, or has the value named by :func:`null`, is null in the file, and read back
-    as it was. Any other field that is None has no key in the file.
+    as it was; so is a number of a mapping. Any other field that is None has no key in the file.
     """
 
     FILE: ClassVar[str] = ""
@@ -55,7 +47,7 @@ class JsonRecord:
     @classmethod
     def keys(cls) -> tuple[str, ...]:
         """Return all keys in the file's order."""
-        return tuple(_key(entry.name) for entry in fields(cls) if _REST not in entry.metadata)
+        return tuple(_key(entry.name) for entry in fields(cls))
 
     @classmethod
     def from_json(cls, value: object) -> Self:
@@ -88,9 +80,7 @@ class JsonRecord:
         written: dict[str, Any] = {}
         for name, key, unknown in _plan(type(self)).entries:
             value = values[name]
-            if unknown is _REST:
-                written |= {own: _written(number) for own, number in (value or {}).items()}
-            elif value == unknown:
+            if value == unknown:
                 written[key] = None
             elif value is not None:
                 written[key] = value if type(value) in _AS_THEY_ARE else _written(value)
@@ -129,29 +119,19 @@ class _RecordPlan:
     """Of the defaults that are made anew for each record."""
     renamed: Mapping[str, str]
     """Field of each key that is called otherwise."""
-    known: frozenset[str]
-    """All keys."""
-    rest: str
-    """The field that has other keys' numbers; empty: they are passed over."""
-
     whole: set[tuple[object, ...]] = field(default_factory=set)
     """Keys and types of objects whose values are the fields' as they are."""
 
     def read(self, value: dict[str, Any], shape: tuple[object, ...]) -> dict[str, Any]:
         """Return the fields that an object of a shape has."""
         known = {key: make() for key, make in self.factories.items()}
-        rest: dict[str, float] = {}
         for key, entry in value.items():
             if (key, type(entry)) in self.scalars:
                 known[key] = entry
             elif entry is None and key in self.nulls:
                 known[key] = self.nulls[key]
-            elif self.rest and key not in self.known and type(entry) in _NUMBERS:
-                rest[key] = math.nan if entry is None else float(entry)
             elif key in self.nested and (read := self.nested[key](entry)) is not None:
                 known[key] = read
-        if rest:
-            known[self.rest] = rest
         if not self.required <= known.keys():
             missing = sorted(self.required - known.keys())
             raise ValueError(f"no {missing[0]} among {', '.join(value)}")
@@ -172,7 +152,6 @@ def _plan(cls: type[JsonRecord]) -> _RecordPlan:
 
 def _planned(cls: type[JsonRecord]) -> _RecordPlan:
     entries, types_of = fields(cls), get_type_hints(cls)
-    taking = [entry.name for entry in entries if _REST in entry.metadata]
     hints = {_key(entry.name): _not_none(types_of[entry.name]) for entry in entries}
     scalars = {name: _SCALARS[hint] for name, hint in hints.items() if hint in _SCALARS}
     nulls = {
@@ -182,12 +161,7 @@ def _planned(cls: type[JsonRecord]) -> _RecordPlan:
     }
     return _RecordPlan(
         entries=tuple(
-            (
-                entry.name,
-                _key(entry.name),
-                _REST if entry.name in taking else entry.metadata.get(_NULL, math.nan),
-            )
-            for entry in entries
+            (entry.name, _key(entry.name), entry.metadata.get(_NULL, math.nan)) for entry in entries
         ),
         scalars=frozenset((name, kind) for name, kinds in scalars.items() for kind in kinds),
         nested={name: _reader(hint) for name, hint in hints.items() if name not in scalars},
@@ -206,8 +180,6 @@ def _planned(cls: type[JsonRecord]) -> _RecordPlan:
         renamed={
             _key(entry.name): entry.name for entry in entries if _key(entry.name) != entry.name
         },
-        known=frozenset(hints) - set(taking),
-        rest=taking[0] if taking else "",
     )
 
 
@@ -231,8 +203,17 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if get_origin(hint) is None:
         return lambda value: _record(value, hint)
     inner = get_args(hint)[1]
+    if inner is float:
+        return lambda value: _named(value, _number, nullable=False)
     one, nullable = _reader(_not_none(inner)), _not_none(inner) is not inner
     return lambda value: _named(value, one, nullable)
+
+
+def _number(value: object) -> float | None:
+    """Return a number, NaN where a file has null; None for anything else."""
+    if value is None:
+        return math.nan
+    return value if isinstance(value, float | int) and type(value) in _SCALARS[float] else None
 
 
 def _several(value: list[Any], read: Callable[[Any], Any]) -> tuple[Any, ...]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -10,6 +10,7 @@ import numpy as np
 
 from common.config import Settings
 from common.messages import EvaluateReport, PersonalReport
+from common.tasks import Task
 from server_app.metering.bill import Bill, Item
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.final_figures import figures_of_run, target_was_held, uplinks
@@ -25,6 +26,7 @@ from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Recorded
 from server_app.rounds.exchange import NO_REPLY, OK
 from server_app.rounds.roster import Roster
+from server_app.rounds.scores import pooled_score
 
 _WORTH_SAYING = 10.0  # seconds
 
@@ -33,28 +35,30 @@ R = TypeVar("R", bound=EvaluateReport)
 
 @dataclass(frozen=True)
 class Score:
-    """Accuracy in [0, 1] and loss in nats, over the held-out rows of some sites."""
+    """Score and loss over the held-out rows of some sites."""
 
-    accuracy: float
+    score: float
     loss: float
     num_sites: int
     num_examples: int
 
     @classmethod
-    def of(cls, reports: Sequence[EvaluateReport]) -> "Score":
-        """Return the mean over all rows, each site under the model it got."""
+    def of(cls, reports: Sequence[EvaluateReport], task: Task) -> "Score":
+        """Return those of all rows, each site under the model it got; there is one site or more."""
         rows = np.array([report.num_examples for report in reports], dtype=np.float64)
         shares = rows / rows.sum()
-        accuracy = float(shares @ [report.accuracy for report in reports])
+        score = pooled_score(reports, task)
+        assert score is not None  # there are reports
         loss = float(shares @ [report.loss for report in reports])
-        return cls(accuracy, loss, len(reports), int(rows.sum()))
+        return cls(score, loss, len(reports), int(rows.sum()))
 
 
 class Ledger:
     """Writes the lines of a run as its rounds end, and its results at the end."""
 
-    def __init__(self, folder: RunFolder, roster: Roster) -> None:
+    def __init__(self, folder: RunFolder, roster: Roster, task: Task) -> None:
         self._folder = folder
+        self._task = task
         self._roster = roster
         # Of the lines before this ledger's: a run may be continued by another process.
         self._uplinks = sum(map(uplinks, folder.each(RoundLine)))
@@ -80,7 +84,7 @@ class Ledger:
         return line
 
     def target_was_held(self, settings: Settings) -> bool:
-        """Whether the rounds so far held the target accuracy for the window."""
+        """Whether the rounds so far held the target for the window."""
         return target_was_held(self._folder.each(RoundLine), settings)
 
     def results(self, seconds: float, settings: Settings) -> ResultsFile:
@@ -91,25 +95,32 @@ class Ledger:
     def _round_line(self, attempt: Attempt) -> RoundLine:
         """Return the line of an attempt but for what its messages cost."""
         answers = [one.answer for one in attempt.answers]
-        scores = _by_model(attempt.evaluated)
-        overall = Score.of(attempt.evaluated) if scores else None
-        accuracies = np.array([report.accuracy for report in attempt.evaluated])
+        task = self._task
+        scores = _by_model(attempt.evaluated, task)
+        overall = Score.of(attempt.evaluated, task) if scores else None
+        of_sites = np.array([report.score for report in attempt.evaluated])
+        of_sites = of_sites[np.isfinite(of_sites)]
         return RoundLine(
             round=attempt.round,
             attempt=attempt.attempt,
-            accuracy=overall.accuracy if overall else math.nan,
+            score=overall.score if overall else math.nan,
+            score_name=task.score_name,
             loss=overall.loss if overall else math.nan,
-            metrics=attempt.metrics.overall,
-            accuracy_std=spread(accuracies) if scores else math.nan,
-            accuracy_worst_decile=worst_tenth(accuracies) if scores else math.nan,
+            metrics=self._metrics(overall.score, attempt.metrics.overall) if overall else None,
+            score_std=spread(of_sites) if of_sites.size else math.nan,
+            score_worst_decile=worst_tenth(of_sites) if of_sites.size else math.nan,
             train_loss=_train_loss(attempt),
             weight_divergence=_divergence(attempt),
             shared_loss=_over_rows(_of_two(attempt), lambda report: report.shared_loss),
-            shared_accuracy=_over_rows(_of_two(attempt), lambda report: report.shared_accuracy),
+            shared_score=pooled_score(_of_two(attempt), task, "shared_"),
             tuned_loss=_over_rows(attempt.tuned, lambda report: report.tuned_loss),
-            tuned_accuracy=_over_rows(attempt.tuned, lambda report: report.tuned_accuracy),
+            tuned_score=pooled_score(attempt.tuned, task, "tuned_"),
             models=tuple(
-                ModelScore(model, metrics=attempt.metrics.of_models.get(model), **vars(score))
+                ModelScore(
+                    model,
+                    metrics=self._metrics(score.score, attempt.metrics.of_models.get(model)),
+                    **vars(score),
+                )
                 for model, score in scores.items()
             ),
             model_updates=attempt.model_updates,
@@ -122,6 +133,10 @@ class Ledger:
             drift=math.nan if attempt.drift is None else attempt.drift,
             secure_sums=tuple(attempt.sums) or None,
         )
+
+    def _metrics(self, score: float, more: Mapping[str, float] | None) -> dict[str, float]:
+        """Return metrics by name, the score first, under its own."""
+        return {self._task.score_name: score, **(more or {})}
 
     def _rejected(self, attempt: Attempt) -> tuple[Rejection, ...]:
         return tuple(
@@ -146,6 +161,10 @@ class Ledger:
         report = answer.value[0] if isinstance(answer.value, tuple) else answer.value
         trained, evaluated = one.phase == "train", one.phase == "evaluate"
         divergence = attempt.divergence.get(answer.client) if trained else None
+        metrics = None
+        if isinstance(report, EvaluateReport):
+            more = attempt.metrics.of_clients.get(answer.client) if evaluated else None
+            metrics = self._metrics(report.score, more)
         line = ClientLine(
             round=attempt.round,
             attempt=attempt.attempt,
@@ -153,7 +172,8 @@ class Ledger:
             site=self._roster.names[answer.client],
             model=answer.model,
             **{key: getattr(report, key) for key in REPORTED if hasattr(report, key)},
-            metrics=attempt.metrics.of_clients.get(answer.client) if evaluated else None,
+            score_name=None if metrics is None else self._task.score_name,
+            metrics=metrics,
             weight_divergence=divergence,
             aggregation=attempt.treated.get(answer.client) if trained else None,
             bytes_down=item.bytes_down,
@@ -183,12 +203,14 @@ class Pace:
         done: rounds that others played before.
         rounds: planned.
         attempts: at a round, at most.
+        task: that is learnt.
     """
 
-    def __init__(self, done: int, rounds: int, attempts: int) -> None:
+    def __init__(self, done: int, rounds: int, attempts: int, task: Task) -> None:
         self._done = done
         self._rounds = rounds
         self._attempts = attempts
+        self._task = task
         self._began = time.monotonic()
 
     def words(self, line: RoundLine) -> str:
@@ -199,11 +221,13 @@ class Pace:
         position = f"round {line.round:>3}/{self._rounds}"
         if not line.has_result:
             return f"{position}  failed, attempt {line.attempt} of {self._attempts}"
-        more = "".join(f"{name} {value:.4f}  " for name, value in (line.metrics or {}).items())
-        if line.tuned_accuracy is not None:
-            more += f"fine-tuned {line.tuned_accuracy:.4f}  "
+        metrics = (line.metrics or {}).items()
+        others = [(name, value) for name, value in metrics if name != line.score_name]
+        more = "".join(f"{name} {value:.4f}  " for name, value in others)
+        if line.tuned_score is not None:
+            more += f"fine-tuned {line.tuned_score:.4f}  "
         return (
-            f"{position}  accuracy {line.accuracy:.4f}  {more}loss {line.loss:.4f}  "
+            f"{position}  {self._task.shown(line.score)}  {more}loss {line.loss:.4f}  "
             f"{line.num_trained} trained  {sum(line.seconds.values()):.2f} s"
         )
 
@@ -236,9 +260,9 @@ def _over_rows(reports: Sequence[R], figure: Callable[[R], float]) -> float | No
     return float(shares @ [figure(report) for report in reports])
 
 
-def _by_model(reports: Sequence[EvaluateReport]) -> dict[int, Score]:
+def _by_model(reports: Sequence[EvaluateReport], task: Task) -> dict[int, Score]:
     models = sorted({report.model for report in reports})
-    return {model: Score.of([r for r in reports if r.model == model]) for model in models}
+    return {model: Score.of([r for r in reports if r.model == model], task) for model in models}
 
 
 def _train_loss(attempt: Attempt) -> float:

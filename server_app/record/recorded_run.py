@@ -18,6 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from common.data.datasets import learnt
+from common.tasks import Task
 from server_app.final_evaluation.format import FinalEvaluationFile
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import (
@@ -240,15 +242,21 @@ class RecordedRun:
         return np.array([self.cluster_of.get(name, -1) for name in names], dtype=np.int64)
 
     @cached_property
+    def task(self) -> Task:
+        """What the run learns, without what only its data know of it."""
+        settings = self.settings
+        return learnt(str(settings.get("task", "auto")), str(settings.get("dataset", "")))
+
+    @cached_property
     def evaluated(self) -> dict[str, float]:
-        """The accuracy of each site in the last round that sites evaluated."""
-        return {line.site: number(line.accuracy) for line in filter(_is_evaluation, self.newest)}
+        """The score of each site in the last round that sites evaluated."""
+        return {line.site: number(line.score) for line in filter(_is_evaluation, self.newest)}
 
     @cached_property
     def tuned(self) -> dict[str, float]:
-        """The accuracy of each site after fine-tuning; empty where none was asked for."""
-        told = (line for line in self.newest if line.tuned_accuracy is not None)
-        return {line.site: number(line.tuned_accuracy) for line in told}
+        """The score of each site after fine-tuning; empty where none was asked for."""
+        told = (line for line in self.newest if line.tuned_score is not None)
+        return {line.site: number(line.tuned_score) for line in told}
 
     @cached_property
     def refused(self) -> list[tuple[Attempt, str, str, str]]:
@@ -372,7 +380,7 @@ def _attempt(line: RoundLine | ClientLine) -> Attempt:
 
 def _is_evaluation(line: ClientLine) -> bool:
     good = line.phase == "evaluate" and line.verdict in (None, _OK)
-    return good and math.isfinite(number(line.accuracy))
+    return good and math.isfinite(number(line.score))
 
 
 def _refused_in(line: RoundLine) -> Iterator[tuple[Attempt, str, str, str]]:

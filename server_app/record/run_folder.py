@@ -28,7 +28,14 @@ from common.errors import ConfigError, DataError, quotable
 from common.messages import Introduction, Parameters
 from common.power import processor
 from server_app import run_list
-from server_app.record.format import AskingFile, ClientLine, RoundLine, SiteEntry, StatusFile
+from server_app.record.format import (
+    FORMAT,
+    AskingFile,
+    ClientLine,
+    RoundLine,
+    SiteEntry,
+    StatusFile,
+)
 from server_app.record.json_record import JsonRecord
 from server_app.record.run_status import beating, read_status
 
@@ -90,7 +97,7 @@ class RunFolder:
         try:
             own = config.load(folder.path / "config.toml").to_dict()
             status = read_status(folder.path)
-        except (ConfigError, OSError) as error:
+        except (ConfigError, OSError, DataError) as error:
             raise ConfigError(f"{where}: not the folder of a run: {error}") from None
         if status.state == "finished":
             raise ConfigError(f"{where}: finished after {status.round} rounds; nothing is left")
@@ -212,10 +219,14 @@ class RunFolder:
         entries = (SiteEntry.from_json(vars(site)) for site in sites)
         self.write_json(SiteEntry.FILE, [entry.to_json() for entry in entries])
 
-    def write_preprocessing(self, known: Preprocessing | None, site: Introduction) -> None:
+    def write_preprocessing(
+        self, known: Preprocessing | None, site: Introduction, task: str
+    ) -> None:
         """Say how rows were prepared; what is known of that where each site does so itself."""
-        shape = tuple(site.input_shape)
-        made = known or Preprocessing(scaling="site", input_shape=shape)
+        inputs = site.inputs
+        made = known or Preprocessing(
+            scaling="site", input_kind=inputs.kind, input_shape=inputs.shape, task=task
+        )
         self.write(PREPROCESSING, made.to_json())
 
     def set_status(self, state: str, *, done: int, rounds: int, error: str = "") -> None:
@@ -223,6 +234,7 @@ class RunFolder:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         self.store(
             StatusFile(
+                format=FORMAT,
                 state=state,
                 round=done,
                 rounds=rounds,

@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from common.errors import quotable
-from server_app.record.format import ResultsFile, RoundLine, StatusFile
+from common.errors import DataError, quotable
+from server_app.record.format import FORMAT, ResultsFile, RoundLine, StatusFile
 
 __all__ = ["RUNNING", "beating", "read_status"]
 
@@ -50,6 +50,7 @@ def read_status(folder: Path) -> StatusFile:
 
     Raises:
         FileNotFoundError: the folder has none, so it is no run's.
+        DataError: the folder is of another format.
     """
     path = folder / StatusFile.FILE
     try:
@@ -60,6 +61,11 @@ def read_status(folder: Path) -> StatusFile:
             state=FINISHED if ended else INTERRUPTED,
             round=_last_round(folder),
             error=f"{StatusFile.FILE}: damaged: {quotable(str(error))}",
+        )
+    if found.format != FORMAT:
+        raise DataError(
+            f"{path}: the folder's format is {found.format or 'not named'}, and this version of "
+            f"Coterie reads format {FORMAT}: read it with the version that wrote it"
         )
     if found.state == RUNNING and _is_gone(found, path):
         return replace(found, state=INTERRUPTED)

@@ -18,9 +18,9 @@ from common.config import Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import DataError, MessageError
 from common.messages import Parameters, Template, check_arrays
-from common.networks import Shape
 from common.objectives import objective_of
 from common.sharing import newest, parts_of_network
+from common.tasks.inputs import Inputs
 from server_app.clustering.by_models import nearest_columns
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.dissimilarity import FloatArray, linear_cka
@@ -63,11 +63,11 @@ def load_network(run: Path, model: int, own: Path | None = None) -> nn.Module:
         own: what a site kept to itself, as it lies in its state-dir; None: the arrays that the
             sites did not share are those that the run began with, and that is said.
     """
-    settings, shape, classes = _made_by(run)
+    settings, inputs, classes = _made_by(run)
     found = model_files(run)
     trained = read_model(_one(run, found, model)) if found else _one(run, _newest(run), model)
-    parts = parts_of_network(settings.objective, settings.model, shape, classes)
-    trained = {**models.initial_parameters(settings, shape, classes), **trained}
+    parts = parts_of_network(settings.objective, settings.model, inputs, classes)
+    trained = {**models.initial_parameters(settings, inputs, classes), **trained}
     if own is not None:
         trained = objective_of(settings).used(trained, newest(read_model(own)))
     elif parts.kept:
@@ -77,7 +77,7 @@ def load_network(run: Path, model: int, own: Path | None = None) -> nn.Module:
             settings.objective,
             ", ".join(sorted(parts.kept)),
         )
-    network = models.blank(settings.model, shape, classes)
+    network = models.blank(settings.model, inputs, classes)
     models.load_parameters(network, trained)
     return network.eval()
 
@@ -158,8 +158,8 @@ def assign(run: Path, parameters: Parameters) -> Assignment:
             f"{run.name} compared predictions, not activations: a new site is assigned to the "
             "clusters of strategy=fedsccs"
         )
-    settings, shape, classes = _made_by(run)
-    network = models.blank(settings.model, shape, classes)
+    settings, inputs, classes = _made_by(run)
+    network = models.blank(settings.model, inputs, classes)
     _check(parameters, network)
     prober = Prober(network, str(archive["layer"]), ProbeRows(archive["rows"], "public"))
     everybody = np.concatenate([activations, prober.activations(parameters)[None]])
@@ -169,7 +169,7 @@ def assign(run: Path, parameters: Parameters) -> Assignment:
     return Assignment(cluster, _cluster_model(run, cluster), np.array(means))
 
 
-def _made_by(run: Path) -> tuple[Settings, Shape, int]:
+def _made_by(run: Path) -> tuple[Settings, Inputs, int]:
     """Return a run's settings, the shape of a row and how many numbers a network says of it."""
     try:
         settings = Settings.parse(tomllib.loads((run / "config.toml").read_text(encoding="utf-8")))
@@ -178,7 +178,8 @@ def _made_by(run: Path) -> tuple[Settings, Shape, int]:
             raise ValueError(f"{SiteEntry.FILE} says no num_classes")
     except (OSError, ValueError, LookupError) as error:
         raise DataError(f"{run} is no run's folder: {error}") from None
-    return settings, tuple(site.input_shape), settings.num_outputs(site.num_classes)
+    inputs = Inputs(site.input_kind, site.input_shape)
+    return settings, inputs, settings.learning_task.num_outputs(site.num_classes)
 
 
 def _check(parameters: Parameters, network: nn.Module) -> None:

@@ -59,7 +59,7 @@ def figure(run: RecordedRun) -> Figure | Absence:
     if not energy_plots.finite(joules):
         off = run.settings.get("energy") == "off"
         return Absence(PICTURE, "energy=off" if off else "not everything was metered")
-    metric = str(run.settings.get("target-metric", "accuracy"))
+    metric = str(run.settings.get("target-metric", "auto"))
     try:
         curve = Curve.of(run.rounds, metric=metric)
     except ValueError as error:  # lines that were lost
@@ -67,7 +67,8 @@ def figure(run: RecordedRun) -> Figure | Absence:
     target = number(run.settings.get("target-accuracy"))
     window = int(run.settings.get("sustained-rounds", 1))
     reached = curve.reached(target, window) if target > 0 else None
-    return energy_plots.joules_plot(joules, _of_server(run), curve, target, reached)
+    axis = run.task.axis_of(metric)
+    return energy_plots.joules_plot(joules, _of_server(run), curve, axis, target, reached)
 
 
 def in_words(run: RecordedRun) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from common.tasks.contract import ScoreAxis
 from server_app.record.energy_figures import COUNTED, PHASES, Curve, Reached
 from server_app.report.drawing import GREY, INK, WIDE, cluster_color
 from server_app.report.words import joules_in_words
@@ -31,17 +32,18 @@ def joules_plot(
     joules: Mapping[str, float],
     server: Mapping[str, float],
     curve: Curve,
+    axis: ScoreAxis,
     target: float,
     reached: Reached | None,
 ) -> Figure:
-    """Return bars of joules by phase beside accuracy in percent against cumulative joules.
+    """Return bars of joules by phase beside a metric, on its axis, against cumulative joules.
 
     ``server`` is the part of each phase that the server itself drew; a ``target`` of 0 is none.
     """
     figure = Figure(figsize=(WIDE, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
     _bars(left, joules, server)
-    _bought(right, curve, target, reached)
+    _bought(right, curve, axis, target, reached)
     return figure
 
 
@@ -69,11 +71,14 @@ def _bars(axes: "Axes", joules: Mapping[str, float], server: Mapping[str, float]
     _joule_axis(axes.xaxis)
 
 
-def _bought(axes: "Axes", curve: Curve, target: float, reached: Reached | None) -> None:
+def _bought(
+    axes: "Axes", curve: Curve, axis: ScoreAxis, target: float, reached: Reached | None
+) -> None:
     marker = "o" if len(curve.rounds) <= 30 else ""
-    axes.plot(curve.joules, 100 * curve.accuracy, marker=marker, ms=3, lw=1.6, color=INK)
+    axes.plot(curve.joules, axis.factor * curve.values, marker=marker, ms=3, lw=1.6, color=INK)
     if target:
-        axes.axhline(100 * target, color=GREY, lw=1, ls=":", label=f"target: {100 * target:g} %")
+        drawn = axis.factor * target
+        axes.axhline(drawn, color=GREY, lw=1, ls=":", label=f"target: {drawn:g}{axis.unit}")
     if reached is not None:
         words = f"held until round {reached.last}: {joules_in_words(reached.joules)}"
         axes.axvline(reached.joules, color=cluster_color(5), lw=1.2, label=words)
@@ -81,7 +86,7 @@ def _bought(axes: "Axes", curve: Curve, target: float, reached: Reached | None) 
         axes.legend(loc="lower right")
     axes.set_xlim(left=0)
     axes.set_xlabel("joules so far, without evaluation")
-    axes.set_ylabel(f"{curve.metric} (%)")
+    axes.set_ylabel(axis.label)
     axes.grid(visible=True)
     _joule_axis(axes.xaxis)
 

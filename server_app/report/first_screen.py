@@ -5,7 +5,6 @@ from collections import Counter
 
 import numpy as np
 
-from server_app import tasks
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.recorded_run import RecordedRun
 from server_app.report import energy, final_section, objective
@@ -95,7 +94,7 @@ def facts(run: RecordedRun) -> list[Fact]:
     rows = sum(site.num_examples or 0 for site in run.sites)
     return [
         *final_section.facts(run),
-        *_accuracy_facts(run),
+        *_score_facts(run),
         Fact("Rounds", f"{done} of {planned}", "one round: train, average, evaluate"),
         Fact(
             "Sites",
@@ -122,23 +121,33 @@ def _positive_class(run: RecordedRun) -> list[Fact]:
     return [Fact("Positive class", positive, f"the other is {negative}")]
 
 
-def _accuracy_facts(run: RecordedRun) -> list[Fact]:
-    accuracy = run.column(lambda line: line.accuracy)
-    known = np.flatnonzero(np.isfinite(accuracy))
-    final, best = run.results.accuracy, run.results.best_accuracy
+def _score_facts(run: RecordedRun) -> list[Fact]:
+    score = run.column(lambda line: line.score)
+    known = np.flatnonzero(np.isfinite(score))
+    final, best = run.results.score, run.results.best_score
     best_round: object = "?" if run.results.best_round is None else run.results.best_round
     if math.isnan(final) and len(known):
-        final = float(accuracy[known[-1]])
+        final = float(score[known[-1]])
     if math.isnan(best) and len(known):
-        best, best_round = float(np.nanmax(accuracy)), run.numbers[np.nanargmax(accuracy)]
+        best, best_round = float(np.nanmax(score)), run.numbers[np.nanargmax(score)]
     scores = np.array(list(run.evaluated.values()))
     worst, deviation = (f(scores) if len(scores) else math.nan for f in (worst_tenth, spread))
-    last = "Accuracy at the end" if run.state == "finished" else "Accuracy, last round"
+    task = run.task
+    last = (
+        f"{task.heading} at the end" if run.state == "finished" else f"{task.heading}, last round"
+    )
+    in_round = "" if math.isnan(best) else f"in round {best_round}"
     return [
-        Fact(last, say.percent(final), tasks.accuracy_means(run.settings)),
-        Fact("Best accuracy", say.percent(best), f"in round {best_round}" if best >= 0 else ""),
-        Fact("Worst tenth of the sites", say.percent(worst), "their mean accuracy, last round"),
+        Fact(last, say.score(final, task), task.score_means),
+        Fact(f"Best {task.score_label}", say.score(best, task), in_round),
         Fact(
-            "Spread over the sites", say.percent(deviation), "standard deviation of their accuracy"
+            "Worst tenth of the sites",
+            say.score(worst, task),
+            f"their mean {task.score_label}, last round",
+        ),
+        Fact(
+            "Spread over the sites",
+            say.score(deviation, task),
+            f"standard deviation of their {task.score_label}",
         ),
     ]

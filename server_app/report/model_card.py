@@ -57,7 +57,7 @@ def write_model_card(folder: RunFolder, run: RecordedRun) -> None:
         " ".join(lead(run)),
         "## What the models take and give",
         *_rows_in_words(run, made),
-        _table(("file", "sites", "accuracy", "held-out rows"), _models(run, files)),
+        _table(("file", "sites", run.task.score_label, "held-out rows"), _models(run, files)),
         "## How they were trained",
         "Every setting that is not at its default:",
         f"```toml\n{tomli_w.dumps(_changed(run)).strip()}\n```",
@@ -75,13 +75,8 @@ def write_model_card(folder: RunFolder, run: RecordedRun) -> None:
 def _rows_in_words(run: RecordedRun, made: Preprocessing | None) -> Iterator[str]:
     parameters = run.results.num_parameters
     size = "" if parameters is None else f" of {parameters:,} parameters"
-    outputs = "its outputs are logits"
-    if run.settings.get("task") == "survival":
-        outputs = "its one output is a log hazard: the larger, the sooner the event"
-    if run.settings.get("task") == "regression":
-        measure = made and made.measure
-        meant = f": {measure.middle:g} + {measure.unit:g} x output" if measure else ""
-        outputs = f"its one output is the label in the unit of its limits{meant}"
+    learnt = run.task if made is None else made.learnt
+    outputs = learnt.outputs_mean
     yield f"Network `{run.settings.get('model', 'not known')}`{size}; {outputs}."
     if made is None:
         return
@@ -102,7 +97,7 @@ def _models(run: RecordedRun, files: dict[int, Path]) -> Iterator[Sequence[str]]
         yield (
             f"`{path.name}`",
             _names(mine) if shares else "all",
-            say.percent(score.accuracy) if score else "not known",
+            say.score(score.score, run.task) if score else "not known",
             str(score.num_examples) if score else "not known",
         )
 
@@ -130,9 +125,9 @@ def _figures(run: RecordedRun) -> Iterator[Sequence[str]]:
             yield fact.label, fact.value, fact.note
     for name, value in (run.results.metrics or {}).items():
         yield name, say.number_or_unknown(value, "{:.4f}".format), "in the last round"
-    if run.results.shared_accuracy is not None:
-        accuracy = say.percent(run.results.shared_accuracy)
-        yield "Accuracy of the common model", accuracy, "the one that is here"
+    if run.results.shared_score is not None:
+        shared = say.score(run.results.shared_score, run.task)
+        yield f"{run.task.heading} of the common model", shared, "the one that is here"
 
 
 def _releases(run: RecordedRun) -> Iterator[Sequence[str]]:
@@ -149,7 +144,7 @@ def _limits(run: RecordedRun) -> Iterator[str]:
     objective = OBJECTIVES.get(str(run.settings.get("objective", "")))
     if objective is not None and objective.is_personal:
         yield (
-            "- Every site also has a model of its own, which stays there: the accuracies above are "
+            "- Every site also has a model of its own, which stays there: the figures above are "
             "of those, not of the models here."
         )
     if run.central is not None:

@@ -4,6 +4,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from common.objectives import OBJECTIVES, Sharing
+from common.tasks.contract import ScoreAxis
 from server_app.record.recorded_run import FloatArray, IntArray, Json, RecordedRun
 from server_app.report import drawing
 from server_app.report import words as say
@@ -30,7 +31,7 @@ def doing(settings: Json, model: str) -> str:
 def draw(run: RecordedRun) -> Picture | Absence | None:
     """Draw the weight divergence, and beside it the common model against the sites' own."""
     divergence = run.column(lambda line: line.weight_divergence)
-    shared = run.column(lambda line: line.shared_accuracy)
+    shared = run.column(lambda line: line.shared_score)
     if not np.isfinite(divergence).any():
         return None  # nothing was averaged, or single updates could not be seen
     caption = (
@@ -42,21 +43,22 @@ def draw(run: RecordedRun) -> Picture | Absence | None:
             "Look at the gap on the left: it is what a model of its own gives a site over the "
             f"common one. On the right: {caption[0].lower()}{caption[1:]}"
         )
-    own = run.column(lambda line: line.accuracy)
+    own = run.column(lambda line: line.score)
     known = divergence[np.isfinite(divergence)]
     values = f"Weight divergence: {known[0]:.3g} first, {known[-1]:.3g} last."
     if np.isfinite(shared).any():
         last = np.flatnonzero(np.isfinite(shared))[-1]
+        both = (say.score(values_of[last], run.task) for values_of in (own, shared))
         values += (
-            f" Accuracy of the sites' own models {say.percent(own[last])}, of the common one "
-            f"{say.percent(shared[last])} in round {run.numbers[last]}."
+            f" {run.task.heading} of the sites' own models {next(both)}, of the common one "
+            f"{next(both)} in round {run.numbers[last]}."
         )
-    with_both = _figure(run.numbers, divergence, own, shared)
+    with_both = _figure(run.numbers, divergence, own, shared, run.task.axis)
     return Picture.of("divergence", _TITLE, caption, with_both, values)
 
 
 def _figure(
-    rounds: IntArray, divergence: FloatArray, own: FloatArray, shared: FloatArray
+    rounds: IntArray, divergence: FloatArray, own: FloatArray, shared: FloatArray, axis: ScoreAxis
 ) -> Figure:
     two = bool(np.isfinite(shared).any())
     width = drawing.WIDE if two else drawing.NARROW
@@ -64,8 +66,9 @@ def _figure(
     panels = figure.subplots(1, 2 if two else 1, squeeze=False)[0]
     if two:
         for values, color, label in ((own, 0, "the sites' own"), (shared, 1, "the common one")):
-            panels[0].plot(rounds, 100 * values, color=drawing.cluster_color(color), label=label)
-        panels[0].set_ylabel("accuracy (%)")
+            drawn = axis.factor * values
+            panels[0].plot(rounds, drawn, color=drawing.cluster_color(color), label=label)
+        panels[0].set_ylabel(axis.label)
         panels[0].legend(loc="best")
     panels[-1].plot(rounds, divergence, color=drawing.INK)
     panels[-1].set_ylabel("weight divergence, mean over sites")
@@ -84,8 +87,8 @@ def tables(run: RecordedRun) -> list[PageTable]:
     rows = [
         (
             site,
-            say.percent(entry.local),
-            say.percent(entry.accuracy),
+            say.score(entry.local, run.task),
+            say.score(entry.score, run.task),
             _change(entry.change),
         )
         for site, entry in sorted(changes.sites.items())
@@ -94,7 +97,8 @@ def tables(run: RecordedRun) -> list[PageTable]:
         f"Mean change: {_change(changes.mean_change)}, each site counting once. "
         f"Alone: the run {changes.local_run} of objective=local, same data and settings."
     )
-    head = ("site", "accuracy alone", "accuracy in this run", "change")
+    label = run.task.score_label
+    head = ("site", f"{label} alone", f"{label} in this run", "change")
     return [PageTable(_ALONE, head, rows, frozenset({0}), note)]
 
 

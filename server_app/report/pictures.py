@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from server_app import tasks
 from server_app.record.format import ModelScore, RoundLine
 from server_app.record.recorded_run import FloatArray, RecordedClusters, RecordedRun, number
 from server_app.report import energy, final_section, objective, round_plots, site_plots
@@ -19,20 +18,21 @@ _SPOKEN_SITES = 40  # a longer list is no help to who hears it
 
 
 def _draw_progress(run: RecordedRun) -> Picture | Absence:
-    title = "Accuracy and loss, round by round"
+    title = f"{run.task.heading} and loss, round by round"
     if not run.rounds:
         return Absence(title, "no round has ended")
-    accuracy = _per_model(run, lambda scores: scores.accuracy)
+    score = _per_model(run, lambda scores: scores.score)
     loss = _per_model(run, lambda scores: scores.loss)
     train_loss = run.column(lambda line: line.train_loss)
-    unit = tasks.loss_means(run.settings)
-    figure = round_plots.progress(run.numbers, accuracy, loss, train_loss, unit)
+    task, unit = run.task, run.task.loss_means
+    figure = round_plots.progress(run.numbers, score, loss, train_loss, task.axis, unit)
     caption = (
-        "Look for curves that level off: accuracy rising and loss falling means that the sites "
+        f"Look for curves that level off: {task.score_label} rising and loss falling means that "
+        "the sites "
         "still learn from each other; every site counts by its held-out rows."
     )
-    gained, lost = _course(run, accuracy[0], say.percent), _course(run, loss[0], say.loss)
-    values = f"Accuracy: {gained}. Loss in {unit}: {lost}."
+    gained, lost = _course(run, score[0], task.axis.words), _course(run, loss[0], say.loss)
+    values = f"{task.heading}: {gained}. Loss in {unit}: {lost}."
     return Picture.of("progress", title, caption, figure, values)
 
 
@@ -227,21 +227,22 @@ def _doings(run: RecordedRun) -> np.ndarray:
     return doings
 
 
-def _draw_accuracy_spread(run: RecordedRun) -> Picture | Absence:
-    title = "Accuracy of each site, last round"
+def _draw_score_spread(run: RecordedRun) -> Picture | Absence:
+    task = run.task
+    title = f"{task.heading} of each site, last round"
     if not run.evaluated:
-        return Absence(title, "no site's accuracy is recorded")
+        return Absence(title, f"no site's {task.score_label} is recorded")
     caption = (
         "Look at the low end: a good mean can hide sites that the model does not serve; the "
         "dashed line is the mean of the worst tenth."
     )
     names = sorted(run.evaluated)
-    accuracy = np.array([run.evaluated[name] for name in names])
-    figure = site_plots.accuracy_spread(accuracy, names, run.clusters_of(names))
-    order = np.argsort(accuracy, kind="stable")
-    told = [f"{names[place]} {say.percent(accuracy[place])}" for place in order]
-    values = f"Mean {say.percent(float(accuracy.mean()))}. From worst to best: {_of_sites(told)}"
-    return Picture.of("accuracy-spread", title, caption, figure, values)
+    scores = np.array([run.evaluated[name] for name in names])
+    figure = site_plots.score_spread(scores, names, run.clusters_of(names), task.axis)
+    order = np.argsort(scores, kind="stable")
+    told = [f"{names[place]} {task.axis.words(scores[place])}" for place in order]
+    values = f"Mean {task.axis.words(float(scores.mean()))}. From worst to best: {_of_sites(told)}"
+    return Picture.of("score-spread", title, caption, figure, values)
 
 
 def _draw_traffic(run: RecordedRun) -> Picture | Absence:
@@ -275,7 +276,7 @@ DRAWINGS: Sequence[Callable[[RecordedRun], Picture | Absence | None]] = (
     _draw_dissimilarities,
     _draw_dendrogram,
     _draw_participation,
-    _draw_accuracy_spread,
+    _draw_score_spread,
     final_section.draw_calibration,
     objective.draw,
     _draw_traffic,

@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
+from common.tasks.contract import ScoreAxis
 from server_app.record.recorded_run import FloatArray, IntArray
 from server_app.report.drawing import INK, NAMED_CLUSTERS, NARROW, WIDE, cluster_color, round_axis
 from server_app.report.words import byte_size
@@ -20,24 +21,25 @@ _SEPARATE_MODELS = 20  # with more, the models' curves become a band
 
 def progress(
     rounds: IntArray,
-    accuracy: FloatArray,
+    score: FloatArray,
     loss: FloatArray,
     train_loss: FloatArray,
-    unit: str = "nats",
+    axis: ScoreAxis,
+    unit: str,
 ) -> Figure:
-    """Return curves over rounds (T,): accuracy in percent beside losses in a unit.
+    """Return curves over rounds (T,): scores on their axis beside losses in a unit.
 
-    ``accuracy`` and ``loss`` are (1 + m, T): row 0 over all sites, then one row per model, or no
+    ``score`` and ``loss`` are (1 + m, T): row 0 over all sites, then one row per model, or no
     more rows. NaN leaves a gap.
     """
     figure = Figure(figsize=(WIDE, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2)
-    _curves(left, rounds, 100 * accuracy, "all sites")
-    _mark_best(left, rounds, 100 * accuracy[0])
+    _curves(left, rounds, axis.factor * score, "all sites")
+    _mark_best(left, rounds, score[0], axis)
     _curves(right, rounds, loss, "held-out rows, all sites")
     dots = "o" if len(rounds) == 1 else ""
     right.plot(rounds, train_loss, ":", marker=dots, ms=3, color=INK, lw=1, label="training rows")
-    left.set_ylabel("accuracy (%)")
+    left.set_ylabel(axis.label)
     right.set_ylabel(f"loss ({unit})")
     for axes in (left, right):
         round_axis(axes, rounds)
@@ -72,11 +74,12 @@ def _band(axes: "Axes", rounds: IntArray, models: FloatArray) -> None:
     axes.plot(rounds, middle, color=color, lw=1, label="median model")
 
 
-def _mark_best(axes: "Axes", rounds: IntArray, accuracy: FloatArray) -> None:
-    if np.isfinite(accuracy).any():
-        best = int(np.nanargmax(accuracy))
-        label = f"best: {accuracy[best]:.1f} % in round {rounds[best]}"
-        axes.plot(rounds[best], accuracy[best], "*", ms=11, color=cluster_color(5), label=label)
+def _mark_best(axes: "Axes", rounds: IntArray, score: FloatArray, axis: ScoreAxis) -> None:
+    if np.isfinite(score).any():
+        best = int(np.nanargmax(score))
+        label = f"best: {axis.words(score[best])} in round {rounds[best]}"
+        place = axis.factor * score[best]
+        axes.plot(rounds[best], place, "*", ms=11, color=cluster_color(5), label=label)
 
 
 def silhouettes(

@@ -17,6 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from scipy.cluster import hierarchy
 
 from common.evaluation.final import CALIBRATION_BINS
+from common.tasks.contract import ScoreAxis
 from server_app.record.fairness import worst_tenth
 from server_app.record.recorded_run import FloatArray, IntArray, OrderedSites
 from server_app.report.drawing import (
@@ -335,31 +336,35 @@ def _counts(axes: "Axes", counts: IntArray, sites: OrderedSites) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4, integer=True, min_n_ticks=1))
 
 
-def accuracy_spread(accuracy: FloatArray, names: list[str], clusters: IntArray) -> Figure:
-    """Return the sites' accuracies (n,) in [0, 1]: sorted bars, or a histogram of many sites."""
+def score_spread(
+    scores: FloatArray, names: list[str], clusters: IntArray, axis: ScoreAxis
+) -> Figure:
+    """Return the sites' scores (n,): sorted bars, or a histogram of many sites."""
     figure = Figure(figsize=(NARROW, 3.8), layout="constrained")
     axes = figure.subplots()
-    percent = 100 * accuracy
+    drawn = axis.factor * scores
     if len(names) <= _BARS:
         line: Callable[..., object] = axes.axhline
-        _sorted_bars(axes, percent, names, clusters)
+        _sorted_bars(axes, drawn, names, clusters)
+        axes.set_ylabel(axis.label)
     else:
         line = axes.axvline
-        axes.hist(percent, bins=20, color=cluster_color(0), alpha=0.8)
-        axes.set_xlabel("accuracy (%)")
+        axes.hist(drawn, bins=20, color=cluster_color(0), alpha=0.8)
+        axes.set_xlabel(axis.label)
         axes.set_ylabel("sites")
-    mean, worst = float(percent.mean()), worst_tenth(percent)
-    line(mean, color=INK, lw=1.2, label=f"mean of the sites: {mean:.1f} %")
-    line(worst, color=INK, lw=1.2, ls="--", label=f"worst tenth: {worst:.1f} %")
+    mean, worst = float(scores.mean()), worst_tenth(scores)
+    said = f"mean of the sites: {axis.words(mean)}"
+    line(axis.factor * mean, color=INK, lw=1.2, label=said)
+    said = f"worst tenth: {axis.words(worst)}"
+    line(axis.factor * worst, color=INK, lw=1.2, ls="--", label=said)
     figure.legend(loc="outside lower center", ncols=2)
     return figure
 
 
-def _sorted_bars(axes: "Axes", percent: FloatArray, names: list[str], clusters: IntArray) -> None:
-    order = np.argsort(percent, kind="stable")
+def _sorted_bars(axes: "Axes", drawn: FloatArray, names: list[str], clusters: IntArray) -> None:
+    order = np.argsort(drawn, kind="stable")
     colors = [cluster_color(int(cluster)) for cluster in clusters[order]]
-    axes.bar(range(len(names)), percent[order], color=colors)
-    axes.set_ylabel("accuracy (%)")
+    axes.bar(range(len(names)), drawn[order], color=colors)
     if len(names) <= _NAMED_SITES:
         axes.set_xticks(range(len(names)), [short(names[place]) for place in order])
         axes.tick_params(axis="x", labelrotation=90, labelsize=7, length=0)

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 
-from server_app import tasks
+from common.tasks import Task
 from server_app.record.format import RoundLine, SiteEntry
 from server_app.record.recorded_run import Json, RecordedRun
 from server_app.report import energy, final_section, objective, releases
@@ -89,14 +89,14 @@ def _site_table(run: RecordedRun) -> PageTable:
             str(cluster) if cluster >= 0 else "none",
             *_rows_of(known.get(site)),
             str(selected.get(site, 0)),
-            say.percent(run.evaluated.get(site, math.nan)),
+            say.score(run.evaluated.get(site, math.nan), run.task),
             ", ".join(known[site].releases if site in known else ()) or "not known",
         )
         for site, cluster in zip(
             run.ordered_sites.names, run.ordered_sites.clusters.tolist(), strict=True
         )
     ]
-    head = ("site", "cluster", "training rows", "held-out rows", "selected", "accuracy")
+    head = ("site", "cluster", "training rows", "held-out rows", "selected", run.task.score_label)
     note = "Releases: what a site is willing to give out beyond its own evaluation's figures."
     clusters = run.ordered_sites.clusters.tolist() if run.cluster_of else ()
     colors = tuple(map(cluster_color, clusters))
@@ -117,20 +117,22 @@ def _count(rows: int | None) -> str:
 def _round_table(run: RecordedRun) -> PageTable:
     if not run.rounds:
         return PageTable("Rounds", note="No round has ended.")
-    metrics = tuple(dict.fromkeys(name for line in run.rounds for name in line.metrics or ()))
-    rows = [_round_row(line, metrics) for line in run.rounds]
-    head = ("round", "attempt", "accuracy", *metrics, "loss", "training loss", "trained")
+    task = run.task
+    names = dict.fromkeys(name for line in run.rounds for name in line.metrics or ())
+    metrics = tuple(name for name in names if name != task.score_name)
+    rows = [_round_row(line, task, metrics) for line in run.rounds]
+    head = ("round", "attempt", task.score_label, *metrics, "loss", "training loss", "trained")
     more = ("rejected", "missing", "to the sites", "from the sites", "seconds")
-    unit = tasks.loss_means(run.settings)
-    note = f"Losses are in {unit}; accuracy and loss are over all sites' held-out rows."
+    label = task.score_label
+    note = f"Losses are in {task.loss_means}; {label} and loss are over all sites' held-out rows."
     return PageTable("Rounds", head + more, rows, frozenset(), note)
 
 
-def _round_row(line: RoundLine, metrics: Sequence[str]) -> tuple[str, ...]:
+def _round_row(line: RoundLine, task: Task, metrics: Sequence[str]) -> tuple[str, ...]:
     return (
         str(line.round),
         str(line.attempt),
-        say.percent(line.accuracy),
+        say.score(line.score, task),
         *(say.number_or_unknown(line.metric(name), "{:.4f}".format) for name in metrics),
         say.loss(line.loss),
         say.loss(line.train_loss),

@@ -5,6 +5,7 @@ import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from common.tasks import Task
 from server_app.record.format import RoundLine
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "number_or_unknown",
     "percent",
     "plural",
+    "score",
     "seconds",
     "size",
 ]
@@ -25,6 +27,11 @@ __all__ = [
 def number_or_unknown(value: float | None, write: Callable[[float], str]) -> str:
     """Return a number as ``write`` puts it, or that it is not known."""
     return "not known" if value is None or not math.isfinite(value) else write(value)
+
+
+def score(value: float | None, task: Task) -> str:
+    """Return a score as its task's people read it."""
+    return number_or_unknown(value, task.axis.words)
 
 
 def percent(share: float | None) -> str:

@@ -42,7 +42,7 @@ class Federation:
 
 @dataclass(frozen=True)
 class Metrics:
-    """The run's metrics beside accuracy, by name."""
+    """The run's metrics beside its score, by name."""
 
     overall: Mapping[str, float] | None = None
     """Over the rows of all sites."""
@@ -97,7 +97,7 @@ class Attempt:
     tuned: list[FineTuneReport] = field(default_factory=list)
     """The usable accounts of fine-tuning."""
     metrics: Metrics = field(default_factory=Metrics)
-    """The run's metrics beside accuracy, of those who were evaluated."""
+    """The run's metrics beside its score, of those who were evaluated."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall seconds of the server by phase; ``server`` is its own work."""
     _recorded: list[Recorded] = field(default_factory=list)
@@ -160,14 +160,6 @@ class Attempt:
         middle = len(_FIRST)
         order = {**_FIRST, **{phase: middle + place for phase, place in _LAST.items()}}
         return sorted(self._recorded, key=lambda one: order.get(one.phase, middle))
-
-    @property
-    def accuracy(self) -> float | None:
-        """Over all rows that were evaluated, in [0, 1]; None: none were."""
-        if not self.evaluated:
-            return None
-        rows = np.array([report.num_examples for report in self.evaluated])
-        return float(np.average([report.accuracy for report in self.evaluated], weights=rows))
 
     @property
     def cohort(self) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from common.messages import (
     Asked,
     ChoiceReport,
     EvaluateReport,
+    FineTuneReport,
     Kind,
     LabelHistogram,
     NoisyHistogram,
@@ -25,6 +26,7 @@ from common.messages import (
     TrainReport,
 )
 from common.privacy.labels import plausible_counts
+from common.tasks import Task
 from server_app.rounds.intake import REFUSED
 
 log = logging.getLogger("coterie")
@@ -88,12 +90,46 @@ def _check_choice(model: int, number: int) -> None:
         raise MessageError(f"chose model {model}, was sent 0 to {number - 1}")
 
 
-def evaluation(reply: Reply) -> EvaluateReport:
-    """Return a reply's report of one model; :class:`MessageError` for one of two."""
+def evaluation(reply: Reply, asked: Asked, task: Task) -> EvaluateReport:
+    """Return a reply's report of one model; :class:`MessageError` with the reason if unusable."""
     report = reply.of(EvaluateReport)
     if isinstance(report, PersonalReport):
         raise MessageError("holds PersonalReport, asked for EvaluateReport")
+    _check_score("", report, asked, task)
     return report
+
+
+def personal(reply: Reply, asked: Asked, task: Task) -> EvaluateReport:
+    """Return a reply's report of two models, as :func:`evaluation`."""
+    report = reply.of(PersonalReport)
+    _check_score("", report, asked, task)
+    _check_score("shared_", report, asked, task)
+    return report
+
+
+def fine_tuning(reply: Reply, asked: Asked, task: Task) -> FineTuneReport:
+    """Return a reply's report of a model before and after, as :func:`evaluation`."""
+    report = reply.of(FineTuneReport)
+    _check_score("", report, asked, task)
+    _check_score("tuned_", report, asked, task)
+    return report
+
+
+def _check_score(which: str, report: EvaluateReport, asked: Asked, task: Task) -> None:
+    """Raise :class:`MessageError` for a score, or sums of one, that a site cannot have."""
+    score: float = getattr(report, f"{which}score")
+    sums = np.array(getattr(report, f"{which}score_sums"), np.float64)
+    if not task.sums_score:
+        if sums.size:
+            raise MessageError(f"{which}score_sums of {task.score_name}, which is a mean by rows")
+        messages.check_range(f"{which}score", score, *task.score_range)
+        return
+    if not task.score.could_be(sums, report.num_examples, asked.site.num_classes):
+        raise MessageError(
+            f"its {which}{task.score_name} cannot be of {report.num_examples} held-out rows"
+        )
+    if not np.array_equal(score, task.score.value(sums), equal_nan=True):
+        raise MessageError(f"{which}score = {score}: is not what its sums make")
 
 
 def exact_histogram(reply: Reply) -> list[float]:

@@ -13,7 +13,7 @@ from server_app.rounds.update_norms import UpdateNorms
 
 
 class Memory:
-    """Each client's turns and last accuracy; where they are told, its last update and losses.
+    """Each client's turns and last score; where they are told, its last update and losses.
 
     Args:
         settings: of the run.
@@ -23,17 +23,17 @@ class Memory:
         self.norms = UpdateNorms.of(settings)
         """Of all updates."""
         self._updates = np.empty((0, 0), dtype=np.float32)
-        self._accuracies: dict[int, float] = {}
+        self._scores: dict[int, float] = {}
         self._losses = np.empty((0, 3))
         self.turns = Turns()
 
-    def accuracies(self, num_clients: int) -> np.ndarray:
-        """Return the last accuracy of each client, (n,) in [0, 1]; NaN: none yet."""
-        return np.array([self._accuracies.get(client, np.nan) for client in range(num_clients)])
+    def scores(self, num_clients: int) -> np.ndarray:
+        """Return the last score of each client, (n,); NaN: none yet."""
+        return np.array([self._scores.get(client, np.nan) for client in range(num_clients)])
 
     def evaluated(self, client: int, report: EvaluateReport) -> None:
         """Remember what a client's evaluation said."""
-        self._accuracies[client] = report.accuracy
+        self._scores[client] = report.score
 
     def losses(self, num_clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return what each client last told of a model that it was to train, (n,) each.
@@ -75,10 +75,10 @@ class Memory:
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint keeps of it."""
-        accuracies = {str(client): value for client, value in self._accuracies.items()}
+        scores = {str(client): value for client, value in self._scores.items()}
         return {
             "updates": self._updates,
-            "accuracies": accuracies,
+            "scores": scores,
             "losses": self._losses,
             "turns": self.turns.state(),
             "update-norms": self.norms.state(),
@@ -87,7 +87,7 @@ class Memory:
     def restore(self, state: Mapping[str, Any]) -> None:
         """Go on from what :meth:`state` returned."""
         self._updates = state["updates"]
-        self._accuracies = {int(client): value for client, value in state["accuracies"].items()}
+        self._scores = {int(client): value for client, value in state["scores"].items()}
         self._losses = state.get("losses", self._losses)  # as the turns
         if "turns" in state:  # a version that counted none had no rule that looks at them
             self.turns.restore(state["turns"])

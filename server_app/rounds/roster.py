@@ -59,11 +59,11 @@ class Roster:
         [(usual, _)] = Counter(map(_kind, self.sites)).most_common(1)
         first = next(site for site in self.sites if _kind(site) == usual)
         for site in self.sites:
-            if (site.num_classes, site.input_shape) != (first.num_classes, first.input_shape):
+            if (site.num_classes, site.inputs) != (first.num_classes, first.inputs):
                 raise RoundError(
-                    f"site {site.site!r} has {site.num_classes} classes and rows of shape "
-                    f"{site.input_shape}, {first.site!r} has {first.num_classes} and "
-                    f"{first.input_shape}: one model cannot serve both"
+                    f"site {site.site!r} has {site.num_classes} classes and {site.inputs}, "
+                    f"{first.site!r} has {first.num_classes} and {first.inputs}: one model cannot "
+                    "serve both"
                 )
             if site.schema != first.schema:
                 raise RoundError(
@@ -184,7 +184,7 @@ class Roster:
 
 def _kind(site: Introduction) -> tuple[object, ...]:
     """Return what all sites of a run have in common."""
-    return site.num_classes, tuple(site.input_shape), site.schema
+    return site.num_classes, site.inputs, site.schema
 
 
 def introduce(

@@ -24,17 +24,17 @@ __all__ = ["IN_CLUSTERS", "CheapUpload", "WorstHalf"]
 
 @dataclass(frozen=True)
 class WorstHalf(Selection):
-    """The half of every cluster with the lowest last accuracy (Talasso et al., section III-E).
+    """The half of every cluster with the lowest last score (Talasso et al., section III-E).
 
     Power-of-choice inside a cluster C: max(1, floor(|C| / 2)) of its available members, ties to
-    the earlier; a client whose accuracy is not known counts as the worst.
+    the earlier; a client whose score is not known counts as the worst.
     """
 
-    needs: ClassVar[frozenset[str]] = frozenset({"accuracies"})
+    needs: ClassVar[frozenset[str]] = frozenset({"scores"})
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the cohort; draws nothing."""
-        known = np.zeros(len(view.available)) if view.accuracies is None else view.accuracies
+        known = np.zeros(len(view.available)) if view.scores is None else view.scores
         scores = np.where(np.isnan(known), -1.0, known)
         groups = available_groups(view)
         worst_first = [group[np.argsort(scores[group], kind="stable")] for group in groups]

@@ -44,8 +44,8 @@ class View:
     """As they trained, where the rule learns that."""
     updates: np.ndarray | None = None
     """(n, parameters) float32: what each client's last training added to the model; 0: none yet."""
-    accuracies: np.ndarray | None = None
-    """(n,) in [0, 1]: last accuracy of each client on its held-out rows; NaN where not known."""
+    scores: np.ndarray | None = None
+    """(n,): last score of each client on its held-out rows; NaN where not known."""
     upload_seconds: np.ndarray | None = None
     """(n,) air time of each client's model at its link's rate, by the radio model; 0 on a wire."""
     turns: np.ndarray | None = None
@@ -98,7 +98,7 @@ class Selection(Protocol):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
-    """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``accuracies``,
+    """What the server must see of clients: of ``sizes``, ``losses``, ``updates``, ``scores``,
     ``links``."""
 
     takes_all: ClassVar[bool] = False

@@ -29,7 +29,7 @@ from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.roster import Roster
 from server_app.rounds.routing import regrouped
 from server_app.strategies.one_round import OneRound
-from server_app.task_figures import say_task, tells_classes
+from server_app.task_figures import say_task, telling_metric
 
 if TYPE_CHECKING:
     from server_app.metering.bill import Link
@@ -51,12 +51,12 @@ class FederatedTraining(OneRound):
     ) -> None:
         super().__init__(method, settings, roster, folder)
         self.folder = folder
-        self._ledger = Ledger(folder, roster)
+        self._ledger = Ledger(folder, roster, settings.learning_task)
         self._resumed: tuple[int, State] = 0, {}
         self._attendance = Attendance(code_of_run(settings))
         self._left_out: tuple[Link, ...] = ()
         """Whose messages are billed all the same."""
-        self._pace = Pace(0, settings.num_server_rounds, _ATTEMPTS)
+        self._pace = Pace(0, settings.num_server_rounds, _ATTEMPTS, settings.learning_task)
         self._best = -math.inf
         """The largest value of the target metric so far."""
 
@@ -135,8 +135,8 @@ class FederatedTraining(OneRound):
         self.summary()
         if "losses" in self.method.needs:
             self.roster.require("loss", why=f"strategy={self.settings.strategy}")
-        if tells_classes(self.settings):
-            self.roster.require("label-histogram", why=f"metrics={self.settings.metrics}")
+        if metric := telling_metric(self.settings):
+            self.roster.require("label-histogram", why=f"the metric {metric}")
         if self.settings.ends_with_evaluation:
             self.roster.require("label-histogram", why="bootstrap-resamples or decision-threshold")
         if self.settings.secagg:
@@ -146,15 +146,16 @@ class FederatedTraining(OneRound):
         self.models = [messages.decode_arrays(initial_arrays)]
         done = self._begin(grid, timeout)
         began -= self._resumed[1].get("seconds", 0.0)
-        self._pace = Pace(done, num_rounds, _ATTEMPTS)
+        self._pace = Pace(done, num_rounds, _ATTEMPTS, self.settings.learning_task)
         result = Result()
         for server_round in range(done + 1, num_rounds + 1):
             self._greet(server_round, grid, timeout)
             drift = self.before_round(server_round, grid, timeout)
             federation = self.federation(grid, timeout)
-            train_loss, accuracy = self._play(server_round, federation, drift)
+            train_loss, score = self._play(server_round, federation, drift)
             result.train_metrics_clientapp[server_round] = MetricRecord({"train_loss": train_loss})
-            result.evaluate_metrics_clientapp[server_round] = MetricRecord({"accuracy": accuracy})
+            named = MetricRecord({self.settings.learning_task.score_name: score})
+            result.evaluate_metrics_clientapp[server_round] = named
             self._checkpoint(server_round, time.perf_counter() - began, grid)
             if self.settings.stop_at_target and self._ledger.target_was_held(self.settings):
                 log.info("the target accuracy was held: the run ends here")
@@ -214,7 +215,7 @@ class FederatedTraining(OneRound):
         self._left_out += tuple(self.roster.links[client] for client in reasons)
         self.roster = self.roster.without(reasons)
         self.clusters = Clusters.single(len(self.roster))
-        self._ledger = Ledger(self.folder, self.roster)
+        self._ledger = Ledger(self.folder, self.roster, self.settings.learning_task)
         self.folder.write_sites(self.roster.sites)
 
     def _greet(self, server_round: int, grid: Grid, timeout: float) -> None:
@@ -226,7 +227,7 @@ class FederatedTraining(OneRound):
             self._attendance.leave_out(set(newcomers.nodes) - kept)
         if admitted:
             self.roster = self.roster.joined(admitted)
-            self._ledger = Ledger(self.folder, self.roster)
+            self._ledger = Ledger(self.folder, self.roster, self.settings.learning_task)
             self.folder.write_sites(self.roster.sites)
             for name in admitted.names:
                 cluster = self.clusters.labels[self.roster.names.index(name)]
@@ -237,20 +238,20 @@ class FederatedTraining(OneRound):
     def _play(
         self, server_round: int, federation: Federation, drift: float | None
     ) -> tuple[float, float]:
-        """Return a round's training loss in nats and its accuracy, once an attempt has both."""
+        """Return a round's training loss and its score, once an attempt has both."""
         before, remembered = (list(self.models), self.clusters), self.aggregator.state()
         for number in range(1, _ATTEMPTS + 1):
             attempt = Attempt(server_round, number, federation, drift)
             train_loss = self.train(attempt)
             with self.meter.phase("evaluate"):
-                accuracy = None if train_loss is None else self.evaluate(attempt)
-                if accuracy is not None:
+                score = None if train_loss is None else self.evaluate(attempt)
+                if score is not None:
                     self.fine_tune(attempt)
                     self._evaluate_finally(attempt)
                 self._record(attempt)
-            if train_loss is not None and accuracy is not None:
+            if train_loss is not None and score is not None:
                 self.after_round(server_round)
-                return train_loss, accuracy
+                return train_loss, score
             self.models, self.clusters = before
             self.aggregator.restore(remembered)
         missing = "update"

@@ -47,10 +47,10 @@ class ModelChoices(NumberedModels):
     def _give_models(self) -> None:
         """Start every model from values of its own: from equal ones all sites share model 0."""
         site = self.roster.sites[0]
-        shape, seed = tuple(site.input_shape), self.settings.seed
-        outputs = self.settings.num_outputs(site.num_classes)
+        inputs, seed = site.inputs, self.settings.seed
+        outputs = self.settings.learning_task.num_outputs(site.num_classes)
         self.models += [
-            first_shared(self.settings.replace(seed=seed + j), shape, outputs)
+            first_shared(self.settings.replace(seed=seed + j), inputs, outputs)
             for j in range(1, self._number)
         ]
         for one, other in combinations(range(self._number), 2):

@@ -11,6 +11,7 @@ from flwr.serverapp import Grid
 from common import seeds
 from common.config import Settings
 from common.messages import Parameters
+from common.tasks.inputs import Inputs
 from server_app.clustering import placement, probe
 from server_app.clustering.by_models import (
     PROBABILITIES,
@@ -64,9 +65,9 @@ class ModelSimilarityClustering(FederatedTraining):
         self._sites_at_start = len(self.roster)
         if self._group.probes:
             site = self.roster.sites[0]
-            shape = tuple(site.input_shape)
-            rows = self._probe_rows(shape, grid, timeout)
-            run = self.settings, shape, self.settings.num_outputs(site.num_classes)
+            inputs = site.inputs
+            rows = self._probe_rows(inputs, grid, timeout)
+            run = self.settings, inputs, self.settings.learning_task.num_outputs(site.num_classes)
             self._prober = Prober.of_model(*run, self._layer, rows)
 
     def state(self) -> State:
@@ -185,12 +186,12 @@ class ModelSimilarityClustering(FederatedTraining):
         layer = self.settings.of(ProbeSettings).cka_layer
         return layer if self._group.describe == "activations" else PROBABILITIES
 
-    def _probe_rows(self, input_shape: tuple[int, ...], grid: Grid, timeout: float) -> ProbeRows:
+    def _probe_rows(self, inputs: Inputs, grid: Grid, timeout: float) -> ProbeRows:
         asked = self.settings.of(ProbeSettings)
         if asked.cka_probe == "client-rows":
             return rows_of_sites(self.roster, asked.cka_probe_size, grid, timeout)
         make = probe.read_rows if asked.probe_file else probe.noise
-        return make(self.settings, input_shape)
+        return make(self.settings, inputs)
 
     # The record --------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
 """Round: from a view of the sites to their evaluation, step by step."""
 
+import functools
 import logging
 import math
 from collections.abc import Sequence
@@ -23,6 +24,7 @@ from server_app.rounds.attempt import Attempt, Update
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
+from server_app.rounds.scores import pooled_score
 from server_app.selection.rules import Cohort, ToldLosses, View
 from server_app.strategies.own_rounds import OwnRounds
 
@@ -129,7 +131,7 @@ class OneRound(OwnRounds):
     def evaluate(self, attempt: Attempt) -> float | None:
         """Have every site with held-out rows evaluate its model.
 
-        Returns the accuracy over all sites' rows; None if no site's answer is usable.
+        Returns the score over all sites' rows; None if no site's answer is usable.
         """
         clients = self.evaluators(attempt)
         exchange = self._with_models(attempt, messages.EVALUATE, self.models, clients)
@@ -140,7 +142,7 @@ class OneRound(OwnRounds):
             self._memory.evaluated(client, report)
         attempt.evaluated += [report for report, _ in told.values()]
         attempt.metrics = task_figures.metrics_of(told)
-        return attempt.accuracy
+        return pooled_score(attempt.evaluated, self.settings.learning_task)
 
     def fine_tune(self, attempt: Attempt) -> None:
         """Have every site train the model that it uses on after the last round, if a run asks."""
@@ -149,7 +151,9 @@ class OneRound(OwnRounds):
         clients = self.evaluators(attempt)
         exchange = self._with_models(attempt, messages.FINE_TUNE, self.models, clients)
         with self.meter.phase("train"):
-            answers = attempt.ask(exchange, _tuned)
+            task = self.settings.learning_task
+            read = functools.partial(guard.fine_tuning, task=task)
+            answers = attempt.ask(exchange, read)
         attempt.tuned += [answer.value for answer in answers if answer.value is not None]
 
     def evaluators(self, attempt: Attempt) -> np.ndarray:
@@ -239,7 +243,7 @@ class OneRound(OwnRounds):
             available=available,
             num_examples=self.roster.num_examples,
             clusters=self.clusters,
-            accuracies=self._memory.accuracies(len(self.roster)),
+            scores=self._memory.scores(len(self.roster)),
             turns=self._memory.turns.seen(available),
             num_classes=self.roster.sites[0].num_classes,
         )

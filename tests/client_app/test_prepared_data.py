@@ -11,8 +11,9 @@ import pytest
 from client_app import prepared_data
 from client_app.prepared_data import open_dataset, prepare
 from client_app.site_config import SiteConfig
-from common.data.datasets import Dataset, load_site_file
+from common.data.datasets import load_site_file
 from common.errors import DataError
+from common.tasks.part import Part
 
 
 def write_csv(path, rows, header="age,pulse,sick"):
@@ -43,8 +44,10 @@ def test_opening_gives_what_was_read_without_reading_again(config, monkeypatch):
     first = prepare(config)
     monkeypatch.setattr(prepared_data, "load_site_file", None)
     second = open_dataset(config)
-    for name in ("train_x", "train_y", "test_x", "test_y"):
-        assert np.array_equal(getattr(first, name), getattr(second, name))
+    for part in ("train", "test"):
+        for name in ("x", "y"):
+            one, other = (getattr(getattr(made, part), name) for made in (first, second))
+            assert np.array_equal(one, other)
     assert (second.name, second.columns, second.class_names) == (
         "beds",
         ("age", "pulse"),
@@ -55,24 +58,24 @@ def test_opening_gives_what_was_read_without_reading_again(config, monkeypatch):
 
 def test_arrays_are_mapped_and_cannot_be_changed(config):
     dataset = open_dataset(config)
-    assert isinstance(dataset.train_x.base, np.memmap)
+    assert isinstance(dataset.train.x.base, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
-        dataset.train_x[0, 0] = 0
+        dataset.train.x[0, 0] = 0
 
 
 def test_standardised_over_its_own_training_rows(config):
     dataset = open_dataset(config)
-    assert np.allclose(dataset.train_x.mean(axis=0), 0, atol=1e-6)
-    assert np.allclose(dataset.train_x.std(axis=0), 1, atol=1e-6)
+    assert np.allclose(dataset.train.x.mean(axis=0), 0, atol=1e-6)
+    assert np.allclose(dataset.train.x.std(axis=0), 1, atol=1e-6)
 
 
 def test_a_changed_file_counts_only_when_it_is_prepared_again(config):
     before = open_dataset(config)
     write_csv(config_path(config), patients(90, seed=1))
-    assert np.array_equal(open_dataset(config).train_x, before.train_x)
+    assert np.array_equal(open_dataset(config).train.x, before.train.x)
     after = prepare(config)
-    assert len(after.train_y) + len(after.test_y) == 90
-    assert np.array_equal(open_dataset(config).train_x, after.train_x)
+    assert len(after.train_strata) + len(after.test_strata) == 90
+    assert np.array_equal(open_dataset(config).train.x, after.train.x)
     # the old copy is gone, so a patient who was taken out of the file is out of the folder too
     assert len(folders(config)) == 1
 
@@ -89,7 +92,7 @@ def folders(config):
 def test_other_words_prepare_the_same_file_anew(config, changes):
     before = open_dataset(config)
     after = open_dataset(config.replace(**changes))
-    assert not np.array_equal(before.train_y, after.train_y)
+    assert not np.array_equal(before.train_strata, after.train_strata)
 
 
 def test_what_a_crash_left_half_written_is_not_used(config, monkeypatch):
@@ -102,7 +105,7 @@ def test_what_a_crash_left_half_written_is_not_used(config, monkeypatch):
             open_dataset(config)
     [left] = folders(config)
     assert left.endswith(".part")
-    assert len(open_dataset(config).train_y)
+    assert len(open_dataset(config).train_strata)
     assert not [name for name in folders(config) if name.endswith(".part")]
 
 
@@ -127,14 +130,14 @@ class TestSiteFile:
     def test_held_out_rows_depend_on_the_site_alone(self, config):
         one, again = (self.load(config_path(config)) for _ in range(2))
         other = load_site_file(config_path(config), name="beds", site="south", label_column="sick")
-        assert np.array_equal(one.test_x, again.test_x)
-        assert not np.array_equal(one.test_x, other.test_x)
+        assert np.array_equal(one.test.x, again.test.x)
+        assert not np.array_equal(one.test.x, other.test.x)
 
     def test_classes_are_numbered_as_the_federation_does(self, tmp_path):
         write_csv(tmp_path / "a.csv", [(i, i, "sick") for i in range(20)])
         dataset = self.load(tmp_path / "a.csv", classes=("well", "sick"))
         assert dataset.num_classes == 2
-        assert set(dataset.train_y.tolist()) == {1}
+        assert set(dataset.train_strata.tolist()) == {1}
 
     def test_a_class_that_the_federation_does_not_have_is_refused(self, tmp_path):
         write_csv(tmp_path / "a.csv", [(i, i, "ill") for i in range(20)])
@@ -146,7 +149,7 @@ class TestSiteFile:
         x = np.arange(40.0).reshape(20, 2)
         np.savez(tmp_path / "a.npz", X=x, y=np.arange(20) % 2, test=marks, client=np.arange(20) % 3)
         dataset = self.load(tmp_path / "a.npz")
-        assert len(dataset.test_y) == 5
+        assert len(dataset.test_strata) == 5
         assert dataset.owner_names == ()
 
     def test_schema_tells_orders_of_columns_apart(self, tmp_path):
@@ -159,12 +162,11 @@ class TestSiteFile:
     def test_a_hospital_reads_its_own_file(self, shared_data):
         path = shared_data / "HeartDisease" / "processed.switzerland.data"
         dataset = load_site_file(path, name="heart-disease", site="switzerland")
-        assert len(dataset.train_y) + len(dataset.test_y) == 46
-        assert dataset.input_shape == (13,)
+        assert len(dataset.train_strata) + len(dataset.test_strata) == 46
+        assert dataset.inputs.shape == (13,)
         assert dataset.class_names == ("healthy", "sick")
 
 
 def test_all_that_a_data_set_knows_of_its_rows_is_kept():
-    known = {f.name for f in fields(Dataset) if f.name.startswith(("train_", "test_"))}
-    of_several = {"train_owner", "test_owner"}  # a site's rows are its own
-    assert known - of_several == set(prepared_data._ARRAYS)
+    # a site's rows are its own
+    assert {f.name for f in fields(Part)} - {"owner"} == set(prepared_data._ARRAYS)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Message, RecordDict
+from kinds_of_rows import rows_of
 
 from client_app.app import app
 from common import messages, models
@@ -22,7 +23,7 @@ SETTINGS = Settings.parse(
         "device": "cpu",
     }
 )
-MODEL = models.initial_parameters(SETTINGS, (14,), 2)
+MODEL = models.initial_parameters(SETTINGS, rows_of(14), 2)
 FIRST = next(iter(MODEL))
 
 

@@ -12,6 +12,8 @@ from common.data.datasets import Dataset
 from common.data.shifts import IMAGE_SHIFTS, rotated
 from common.errors import ConfigError
 from common.splits import SiteRows
+from common.tasks import Classification
+from common.tasks.part import Part
 
 RNG = np.random.default_rng(0)
 SITES = [
@@ -21,17 +23,16 @@ SITES = [
 ]
 
 
-def images(channels=3, **changes):
+def images(channels=3):
     # 0 and 1 occur in every channel, so that values are brightness
     train, test = (RNG.random((n, channels, 9, 7), dtype=np.float32) for n in (7, 3))
     train[0, :, 0, 0], train[0, :, 0, 1] = 0, 1
-    values = {
-        "train_x": train,
-        "train_y": np.zeros(7, np.int64),
-        "test_x": test,
-        "test_y": np.zeros(3, np.int64),
-    }
-    return Dataset(name="toy", num_classes=1, class_names=("x",), **(values | changes))
+    return made_of(train, test)
+
+
+def made_of(train, test, kind="images"):
+    parts = [Part(x, np.zeros(len(x), np.int64)) for x in (train, test)]
+    return Dataset("toy", *parts, task=Classification(), class_names=("x",), kind=kind)
 
 
 def standardised(x, like):
@@ -44,23 +45,23 @@ def standardised(x, like):
 def test_every_site_is_changed_by_its_place_in_training_and_test_rows(kind):
     dataset = images()
     change = IMAGE_SHIFTS[kind]
-    train, test = dataset.train_x.copy(), dataset.test_x.copy()
+    train, test = dataset.train.x.copy(), dataset.test.x.copy()
     train[[0, 3, 4]], train[[2, 5]] = change(train[[0, 3, 4]], -0.5), change(train[[2, 5]], 0.5)
     test[[1]], test[[0, 2]] = change(test[[1]], -0.5), change(test[[0, 2]], 0.5)
 
     found = shifted(dataset, SITES, kind, 0.5)
 
-    np.testing.assert_allclose(found.train_x, standardised(train, train), atol=1e-5)
-    np.testing.assert_allclose(found.test_x, standardised(test, train), atol=1e-5)
-    assert np.array_equal(found.train_y, dataset.train_y)
+    np.testing.assert_allclose(found.train.x, standardised(train, train), atol=1e-5)
+    np.testing.assert_allclose(found.test.x, standardised(test, train), atol=1e-5)
+    assert np.array_equal(found.train_strata, dataset.train_strata)
 
 
 def test_the_unit_of_the_pixels_does_not_matter():
     dataset = images()
-    other = images(train_x=dataset.train_x * 255 - 40, test_x=dataset.test_x * 255 - 40)
+    other = made_of(*(part.x * 255 - 40 for part in (dataset.train, dataset.test)))
     for kind in IMAGE_SHIFTS:
         one, two = (shifted(each, SITES, kind, 0.8) for each in (dataset, other))
-        np.testing.assert_allclose(one.train_x, two.train_x, atol=1e-4)
+        np.testing.assert_allclose(one.train.x, two.train.x, atol=1e-4)
 
 
 def test_size_0_is_the_data_set_itself():
@@ -70,15 +71,15 @@ def test_size_0_is_the_data_set_itself():
 
 def test_a_channel_without_any_contrast_stays_so():
     dataset = images()
-    dataset.train_x[:, 1] = dataset.test_x[:, 1] = 7
+    dataset.train.x[:, 1] = dataset.test.x[:, 1] = 7
     found = shifted(dataset, SITES, "rotation", 1.0)
-    assert not found.train_x[:, 1].any()
+    assert not found.train.x[:, 1].any()
 
 
 @pytest.mark.parametrize("size", [0.0, 0.5])
 def test_tables_are_refused(size):
-    table = images(train_x=np.zeros((7, 4), np.float32), test_x=np.zeros((3, 4), np.float32))
-    said = "shift = zoom: changes images, but a row of dataset=toy has shape (4,)"
+    table = made_of(*(np.zeros((n, 4), np.float32) for n in (7, 3)), "features")
+    said = "shift = zoom: changes images, but rows of dataset=toy are features of shape (4,)"
     with pytest.raises(ConfigError, match=re.escape(said)):
         shifted(table, SITES, "zoom", size)
 
@@ -96,18 +97,18 @@ def federation(**changes):
 def test_a_federation_of_digits_repeats_and_stands_apart():
     plain, _ = federation()
     same, _ = federation(shift="rotation")
-    assert np.array_equal(same.train_x, plain.train_x)
-    assert np.array_equal(same.test_x, plain.test_x)
+    assert np.array_equal(same.train.x, plain.train.x)
+    assert np.array_equal(same.test.x, plain.test.x)
 
     dataset, sites = federation(shift="rotation", **{"shift-size": 1.0})
     dealt.cache_clear()
     again, _ = federation(shift="rotation", **{"shift-size": 1.0})
-    assert np.array_equal(dataset.train_x, again.train_x)
+    assert np.array_equal(dataset.train.x, again.train.x)
     # 16 grey values: brightness of the plain digits, turned by hand, in the new units
-    low, high = plain.train_x.min(), plain.train_x.max()
+    low, high = plain.train.x.min(), plain.train.x.max()
     for site, place in zip(sites, (-1.0, 0.0, 1.0), strict=True):
-        light = (plain.test_x[site.test] - low) / (high - low)
+        light = (plain.test.x[site.test] - low) / (high - low)
         expected = rotated(light, place) if place else light
-        found = dataset.test_x[site.test]
+        found = dataset.test.x[site.test]
         line = np.polyfit(expected.ravel(), found.ravel(), 1)
         np.testing.assert_allclose(np.polyval(line, expected), found, atol=1e-4)

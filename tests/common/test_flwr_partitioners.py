@@ -58,11 +58,11 @@ def dealt(dataset, split, seed=0, clients=10):
 def test_every_row_is_dealt_once_and_by_the_seed(own, digits, name):
     sites = dealt(digits, f"{own}:{name}")
     rows = np.concatenate([site.train for site in sites])
-    assert np.array_equal(np.sort(rows), np.arange(len(digits.train_y)))
+    assert np.array_equal(np.sort(rows), np.arange(len(digits.train_strata)))
     again = dealt(digits, f"{own}:{name}")
     assert all(np.array_equal(a.train, b.train) for a, b in zip(sites, again, strict=True))
     if name == "two_classes":
-        assert all(len(np.unique(digits.train_y[site.train])) == 2 for site in sites)
+        assert all(len(np.unique(digits.train_strata[site.train])) == 2 for site in sites)
     if name != "iid":
         other = dealt(digits, f"{own}:{name}", seed=1)
         assert any(len(a.train) != len(b.train) for a, b in zip(sites, other, strict=True))

@@ -36,13 +36,13 @@ from common.two_party.messages import (
 PRODUCTS = TwoPartyOrder("label-distances", 0, "products")
 SIGNED = Identity.generate().sign("é", Occasion("two-party", 7, 0), [b"k" * 32])
 RECORDS = [
-    Introduction("site-00", 70, 18, 10, [1, 8, 8], ["label-histogram"]),
+    Introduction("site-00", 70, 18, 10, [1, 8, 8], ["label-histogram"], input_kind="images"),
     Introduction("site-00", 70, 18, 10, [4], []),
     LabelHistogram("site-00", [1, 0, 3]),
     Order(3, 1, 0),
     TrainReport("é", 3, 1, 0, 70, 0.25, 1.5),
-    EvaluateReport("site-00", 3, 1, 0, 18, float("nan"), 0.5, 0.1),
-    PersonalReport("site-00", 3, 1, 0, 18, 0.25, 0.5, 0.1, 0.75, 0.25),
+    EvaluateReport("site-00", 3, 1, 0, 18, float("nan"), 0.5, [], 0.1),
+    PersonalReport("site-00", 3, 1, 0, 18, 0.25, 0.5, [2.0, 4.0], 0.1, 0.75, 0.25, []),
     ProbeRequest(100),
     ProbeReport("site-00"),
     RepresentationReport("site-00", 1, 1, 0, [0, 2], [30, 41], 0.5),

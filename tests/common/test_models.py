@@ -4,6 +4,7 @@ import drawn
 import numpy as np
 import pytest
 import torch
+from kinds_of_rows import rows_of
 from torch import nn
 
 from common import models
@@ -65,20 +66,20 @@ def test_initial_model_depends_on_the_seed_alone():
     settings = Settings()
     with drawn.seeded(1):
         before = torch.get_rng_state()
-        first = models.initial_parameters(settings, (1, 8, 8), 10)
+        first = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
         assert torch.equal(torch.get_rng_state(), before)
     with drawn.seeded(2):
-        second = models.initial_parameters(settings, (1, 8, 8), 10)
-    other = models.initial_parameters(settings.replace(seed=1), (1, 8, 8), 10)
+        second = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
+    other = models.initial_parameters(settings.replace(seed=1), rows_of(1, 8, 8), 10)
     assert all(np.array_equal(first[name], second[name]) for name in first)
     assert not np.array_equal(first["output.weight"], other["output.weight"])
 
 
 def test_a_network_to_be_filled_leaves_the_generator_as_it_was():
     before = torch.get_rng_state()
-    network = models.blank("lenet", (1, 8, 8), 10)
+    network = models.blank("lenet", rows_of(1, 8, 8), 10)
     assert torch.equal(torch.get_rng_state(), before)
-    assert [*network.state_dict()] == [*models.initial_parameters(Settings(), (1, 8, 8), 10)]
+    assert [*network.state_dict()] == [*models.initial_parameters(Settings(), rows_of(1, 8, 8), 10)]
 
 
 def test_auto_is_lenet_for_images_and_mlp_for_rows():

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds_of_rows import rows_of
 from torch import nn
 
 from common import models, sharing
@@ -59,7 +60,7 @@ def test_a_network_without_the_part_that_an_objective_names_is_refused():
     with pytest.raises(ConfigError, match="objective=fedbn: the network has no batch norm"):
         sharing.parts("fedbn", ALL - NORM)
     with pytest.raises(ConfigError, match="model=resnet18"):
-        sharing.parts_of_network("fedbn", "mlp", (8,), 3)
+        sharing.parts_of_network("fedbn", "mlp", rows_of(8), 3)
 
 
 def test_batch_norm_is_known_by_its_type_and_not_by_its_name():

@@ -11,6 +11,8 @@ from common import splits
 from common.data.datasets import Dataset
 from common.errors import ConfigError, DataError
 from common.splits import SPLITS, SiteRows, partition, split_rows
+from common.tasks import Classification
+from common.tasks.part import Part
 
 GENERATED = [name for name in SPLITS if name != "by-user"]
 
@@ -26,18 +28,13 @@ def assert_exact_cover(parts, num_rows):
 
 
 def make_dataset(train_y, test_y, train_owner=None, test_owner=None, owner_names=()):
-    num_classes = int(max(train_y.max(), test_y.max())) + 1
     return Dataset(
         "toy",
-        np.zeros((len(train_y), 2), np.float32),
-        train_y,
-        np.zeros((len(test_y), 2), np.float32),
-        test_y,
-        num_classes,
-        tuple(map(str, range(num_classes))),
-        train_owner,
-        test_owner,
-        owner_names,
+        train=Part(np.zeros((len(train_y), 2), np.float32), train_y, train_owner),
+        test=Part(np.zeros((len(test_y), 2), np.float32), test_y, test_owner),
+        task=Classification(),
+        class_names=tuple(map(str, range(int(max(train_y.max(), test_y.max())) + 1))),
+        owner_names=owner_names,
     )
 
 

@@ -56,5 +56,5 @@ def test_the_representation_of_a_volume_is_the_mean_of_what_the_last_layer_gets(
     ("name", "shape"), [("mlp", (1, 8, 8, 8)), ("unet3d", (1, 8, 8)), ("unet3d", (5,))]
 )
 def test_volumes_and_the_unet_belong_together(name, shape):
-    with pytest.raises(ConfigError, match=f"model = '{name}': rows have shape"):
+    with pytest.raises(ConfigError, match=f"model = '{name}': rows are"):
         drawn.network(name, shape, 1)

@@ -78,14 +78,14 @@ def test_the_id_of_a_person_is_a_group_however_it_is_spelt(case, name):
     dataset = load_site_file(
         file, name="ward", site="north", table_schema=Path(record["schema"]), test_fraction=0.2
     )
-    shared = set(dataset.train_group) & set(dataset.test_group)
-    assert (dataset.input_shape, shared) == ((len(schema.features),), set())
+    shared = set(dataset.train.group) & set(dataset.test.group)
+    assert (dataset.inputs.shape, shared) == ((len(schema.features),), set())
     # without a schema it is asked, and with the answer read alike
     with pytest.raises(DataError, match=f"60 values in 180 rows. Set group-column={person}"):
         load_dataset(str(file), seed=0)
     dataset = load_dataset(str(file), group_column=person, seed=0)
     assert dataset.columns == ("age", "crp")
-    assert not set(dataset.train_group) & set(dataset.test_group)
+    assert not set(dataset.train.group) & set(dataset.test.group)
 
 
 @pytest.mark.parametrize("name", ["own.csv", "own.parquet"])
@@ -236,7 +236,7 @@ def test_known_words_say_which_class_is_positive(tmp_path, negative, positive):
         assert columns["label"]["categories"] == [negative, positive]
         dataset = load_dataset(str(path), seed=0)
         assert dataset.class_names == (negative, positive)
-        assert dataset.train_y.sum() + dataset.test_y.sum() == (frame["label"] == positive).sum()
+        assert dataset.train.y.sum() + dataset.test.y.sum() == (frame["label"] == positive).sum()
 
 
 @pytest.mark.parametrize("values", [("a", "b"), ("1", "2")])

@@ -157,7 +157,7 @@ def test_the_command_leaves_what_was_measured_as_it_was(played, tmp_path):
     assert page.row("total without evaluation")[-1] == f"{grams:.3g} g"
     assert "CO2e by the carbon intensity of DEU." in page.text
     # More rounds: what was applied before is of another run.
-    played.append("rounds.jsonl", [{"round": 3, "accuracy": 0.5}])
+    played.append("rounds.jsonl", [{"round": 3, "score": 0.5}])
     assert "CO2e" not in report(played).text
 
 

@@ -48,9 +48,15 @@ def test_a_run_is_its_files(played):
     assert run.folder.is_absolute()
     for table, name in ((run.rounds, "rounds.jsonl"), (run.clients, "clients.jsonl")):
         written = [json.loads(line) for line in (run.folder / name).read_text().splitlines()]
-        assert list(table.columns) == list(dict.fromkeys(key for line in written for key in line))
+        keys = dict.fromkeys(
+            f"metrics.{metric}" if key == "metrics" else key
+            for line in written
+            for key, value in line.items()
+            for metric in (value if key == "metrics" else [""])
+        )
+        assert list(table.columns) == list(keys)
         assert len(table) == len(written)
-    assert run.results["accuracy"] == run.rounds["accuracy"].iloc[-1]
+    assert run.results["score"] == run.rounds["score"].iloc[-1]
     assert run.clusters == json.loads((run.folder / "clusters.json").read_text())["sites"]
     assert run.report.exists()
     written = (run.folder / "rounds.jsonl").read_text().splitlines()
@@ -68,11 +74,13 @@ def test_it_leaves_the_callers_logging_warnings_and_threads_as_they_were(played)
 
 def test_a_folder_is_a_run_again_also_while_it_is_written(played, tmp_path):
     assert coterie.load_run(played[0].folder) == played[0]
-    (tmp_path / "status.json").write_text('{"state": "running", "round": 1, "rounds": 9}')
+    (tmp_path / "status.json").write_text(
+        '{"format": 1, "state": "running", "round": 1, "rounds": 9}'
+    )
     running = coterie.load_run(tmp_path)
     assert (running.rounds.empty, running.clusters) == (True, {})
-    (tmp_path / "rounds.jsonl").write_text('{"round": 1, "accuracy": 0.5}\n{"round": 2, "accu')
-    assert running.rounds["accuracy"].tolist() == [0.5]
+    (tmp_path / "rounds.jsonl").write_text('{"round": 1, "score": 0.5}\n{"round": 2, "accu')
+    assert running.rounds["score"].tolist() == [0.5]
     with pytest.raises(DataError, match=r"has no results\.json: the run is running"):
         print(running.results)
     with pytest.raises(DataError, match="is no run's folder"):
@@ -160,7 +168,7 @@ def test_a_run_with_a_callable_goes_on_from_python_only(tmp_path, no_report, cap
     with pytest.raises(ConfigError, match=rf"had '{model}', which is another callable"):
         coterie.resume(folder, model=net(9), quiet=True)
     run = coterie.resume(folder, model=net(8), metrics=["macro-f1", sureness], quiet=True)
-    kept = ["round", "accuracy", "macro-f1", metric, "loss"]
+    kept = ["round", "score", "metrics.macro-f1", f"metrics.{metric}", "loss"]
     assert run.rounds[kept].equals(whole.rounds[kept])
 
 

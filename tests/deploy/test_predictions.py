@@ -61,7 +61,7 @@ def test_on_the_evaluations_rows_they_are_the_evaluation(together, archive):
     test = arrays["test"] == 1
     found = together.predict(arrays["X"][test])
     y = arrays["y"][test]
-    assert (found["prediction"] == y).mean() == pytest.approx(together.results["accuracy"], abs=0)
+    assert (found["prediction"] == y).mean() == pytest.approx(together.results["score"], abs=0)
     own = found[[f"probability-{label}" for label in range(10)]].to_numpy()
     np.testing.assert_allclose(own.sum(axis=1), 1)
     loss = -np.log(own[np.arange(len(y)), y]).mean()
@@ -77,7 +77,7 @@ def test_each_cluster_has_its_own_model_and_it_must_be_named(clustered, archive,
         mine = (arrays["client"] == site) & (arrays["test"] == 1)
         found = clustered.predict(arrays["X"][mine], clustered.clusters[site])
         accuracy = (found["prediction"] == arrays["y"][mine]).mean()
-        assert accuracy == pytest.approx(line["accuracy"], abs=0)
+        assert accuracy == pytest.approx(line["score"], abs=0)
         assert line["model"] == clustered.clusters[site]
     with pytest.raises(ConfigError, match=r"has 2 models; set --model \(in Python: k\) to 0 \(sit"):
         clustered.predict(arrays["X"])
@@ -158,12 +158,14 @@ def test_a_real_sites_rows_are_scaled_by_its_own_figures(wards, folder):
         found = pd.read_csv(out)
         assert len(found) == len(raw)
         prepared = dataset.preprocessing.prepared(raw[["age", "pulse"]].to_numpy())
-        held_out = (prepared[:, None] == dataset.test_x).all(axis=2).any(axis=1)
+        held_out = (prepared[:, None] == dataset.test.x).all(axis=2).any(axis=1)
         right = (found["prediction"] == raw["sick"])[held_out].mean()
-        assert right == pytest.approx(last_evaluation(run).loc[own.site, "accuracy"], abs=0)
+        assert right == pytest.approx(last_evaluation(run).loc[own.site, "score"], abs=0)
     assert json.loads((run.folder / "models/preprocessing.json").read_text()) == {
         "scaling": "site",
+        "input-kind": "features",
         "input-shape": [2],
+        "task": "classification",
         "classes": [],
         "columns": [],
         "mean": [],

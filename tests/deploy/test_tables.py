@@ -128,7 +128,7 @@ def test_predictions_for_raw_rows_are_those_of_the_evaluation(tmp_path, hospital
     _the_same_of_any_format(tmp_path, run, file, said)
     truth = pd.Series(rows.class_names)[rows.y].reset_index(drop=True)
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    assert (predicted == truth)[rows.test].mean() == pytest.approx(lines[-1]["accuracy"])
+    assert (predicted == truth)[rows.test].mean() == pytest.approx(lines[-1]["score"])
 
 
 def _the_same_of_any_format(folder, run, file, said):

@@ -15,6 +15,7 @@ from client_app.site import _check_task
 from client_app.training.loop import TensorRows, evaluate, train
 from common.config import Settings
 from common.errors import ConfigError
+from common.tasks import Regression
 from deploy.predictions import ModelInUse
 from deploy.simulation.grid import simulate
 
@@ -62,7 +63,7 @@ def test_a_label_with_decimals_is_learnt_as_a_quantity(played):
     last = lines(run, "rounds.jsonl")[-1]
     x, y = frame[["a", "b"]], frame["y"]
     straight = LinearRegression().fit(x, y)
-    assert last["r2"] > 0.9 * r2_score(y, straight.predict(x))
+    assert last["metrics"]["r2"] > 0.9 * r2_score(y, straight.predict(x))
     # label methods go by the fifths of the label
     assert json.loads((run / "sites.json").read_text())[0]["num_classes"] == 5
 
@@ -76,22 +77,30 @@ def test_predictions_of_raw_rows_are_what_was_evaluated(played):
         round(label, 4): value
         for label, value in zip(frame["y"], predicted["prediction"], strict=True)
     }
-    held_out = np.concatenate([dataset.test_targets[site.test] for site in sites])
-    labels = dataset.measure.quantities(held_out)
+    labels = np.concatenate([dataset.test.y[site.test] for site in sites])
     found = np.array([min(by_row.items(), key=lambda row: abs(row[0] - y))[1] for y in labels])
     last = lines(run, "rounds.jsonl")[-1]
-    assert last["mae"] == pytest.approx(mean_absolute_error(labels, found), rel=1e-4)
-    assert last["r2"] == pytest.approx(r2_score(labels, found), rel=1e-4)
-    near = np.abs(labels - found) <= dataset.measure.unit / 2
-    assert last["accuracy"] == pytest.approx(near.mean())
-    squares = ((labels - found) / dataset.measure.unit) ** 2
+    assert last["metrics"]["mae"] == pytest.approx(mean_absolute_error(labels, found), rel=1e-4)
+    assert last["metrics"]["r2"] == pytest.approx(r2_score(labels, found), rel=1e-4)
+    # over the sites' sums the score is that of one table with all held-out rows
+    assert (last["score_name"], last["score"]) == ("r2", last["metrics"]["r2"])
+    assert "accuracy" not in last
+    assert "accuracy" not in last["metrics"]
+    told = [line for line in lines(run, "clients.jsonl") if line["phase"] == "evaluate"][-3:]
+    starts = np.cumsum([len(site.test) for site in sites])[:-1]
+    parts = [np.split(values, starts) for values in (labels, found)]
+    for y, said, line in zip(*parts, told, strict=True):
+        assert line["score"] == pytest.approx(r2_score(y, said), rel=1e-4)
+    squares = ((labels - found) / dataset.task.measure.unit) ** 2
     assert last["loss"] == pytest.approx(squares.mean(), rel=1e-4)
 
 
-def test_the_report_says_what_accuracy_and_loss_are(played):
+def test_the_report_says_what_score_and_loss_are(played):
     run, _, _ = played
     page = (run / "report.html").read_text()
-    assert "a quarter of the distance between the outermost limits" in page
+    assert "R2 at the end" in page
+    assert "squared deviations of all sites&#39; held-out labels" in page
+    assert "ccuracy" not in page
     assert "Losses are in squared units of the label" in page
     card = (run / "models" / "model-card.md").read_text()
     assert "its one output is the label in the unit of its limits: " in card
@@ -101,13 +110,13 @@ def test_a_site_learns_quantities_only_where_the_run_says_which(played):
     _, settings, _ = played
     dataset, _ = simulated_federation(settings.with_absolute_paths())
     _check_task(settings, dataset, "a")
-    with pytest.raises(ConfigError, match="site a: its label is a quantity"):
+    with pytest.raises(ConfigError, match="site a: its data have quantities, and the run does not"):
         _check_task(
-            settings.replace(task="auto", metrics="accuracy", target_metric="accuracy"),
+            settings.replace(task="auto", metrics="auto", target_metric="auto"),
             dataset,
             "a",
         )
-    with pytest.raises(ConfigError, match="its label has classes, no quantities"):
+    with pytest.raises(ConfigError, match="its data have classes and no quantities"):
         _check_task(settings, dataset.of_classes(), "a")
 
 
@@ -119,9 +128,10 @@ def test_steps_follow_the_gradient_of_the_squared_error():
         network[0].weight.copy_(torch.tensor([[1.0, 1.0]]))
         network[0].bias.zero_()
     rows = TensorRows(x, y)
-    before = evaluate(network, rows)
-    # errors are 0 and 2; the second is missed by more than half a unit
-    assert (before.loss, before.accuracy) == (2.0, 0.5)
+    before = evaluate(network, rows, Regression())
+    # errors are 0 and 2, deviations from the mean 2 and -2
+    assert (before.loss, before.score) == (2.0, 0.5)
+    assert before.score_sums == (4, 2, 1, 8)
     settings = Settings.parse(
         {
             "task": "regression",

@@ -13,7 +13,7 @@ from common import messages
 from common.config import Settings
 from common.errors import ConfigError, MessageError
 from common.messages import FIGURES, Asked, Introduction, Order, TaskFigures
-from common.task_metrics import TASK_METRICS
+from common.tasks.metrics import TASK_METRICS
 from server_app import methods
 from server_app.record.using_models import load_network
 from server_app.task_figures import SiteFigures, figures_of, metrics_of
@@ -59,7 +59,7 @@ def test_what_no_site_can_have_measured_is_refused(figures, reason):
 
 def test_models_have_the_metrics_of_the_sites_that_use_them():
     def told(model, *sums):
-        report = messages.EvaluateReport("a", 1, 1, model, 4, 0.5, 0.5, 0.1)
+        report = messages.EvaluateReport("a", 1, 1, model, 4, 0.5, 0.5, [], 0.1)
         return report, SiteFigures({"macro-f1": np.array(sums, np.float64)}, 4)
 
     found = metrics_of({3: told(0, 4, 0, 0, 0), 5: told(1, 0, 0, 0, 4), 6: told(0, 0, 0, 4, 0)})
@@ -80,33 +80,36 @@ def test_in_a_run_they_are_those_of_its_models_on_the_sites_rows(tmp_path, no_re
     left = {
         entry["what"] for entry in json.loads((folder / "privacy.json").read_text())["releases"]
     }
-    assert "loss and accuracy on the held-out rows, sums for the run's metrics" in left
+    assert "loss and score on the held-out rows, sums for the run's metrics" in left
     last = lines(folder, "rounds.jsonl")[-1]
     told = [line for line in lines(folder, "clients.jsonl") if line["phase"] == "evaluate"][-5:]
     parts = []
     for site in sites:
         with torch.inference_mode():
-            logits = network(torch.from_numpy(data.test_x[site.test])).double()
-        parts.append((torch.softmax(logits, 1).numpy(), data.test_y[site.test]))
+            logits = network(torch.from_numpy(data.test.x[site.test])).double()
+        parts.append((torch.softmax(logits, 1).numpy(), data.test_strata[site.test]))
     sizes = [len(labels) for _, labels in parts]
     for name in names:
         metric = TASK_METRICS[name]
         sums = [metric.sums(*part) for part in parts]
         for line, own in zip(told, sums, strict=True):
-            assert line[name] == pytest.approx(metric.value(own), abs=1e-5, nan_ok=True)
-        assert last[name] == pytest.approx(metric.pooled(sums, sizes), abs=1e-5)
-        assert last["models"][0][name] == last[name]
+            assert line["metrics"][name] == pytest.approx(metric.value(own), abs=1e-5, nan_ok=True)
+        assert last["metrics"][name] == pytest.approx(metric.pooled(sums, sizes), abs=1e-5)
+        assert last["models"][0]["metrics"][name] == last["metrics"][name]
 
 
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
-        ("metrics=f1", "some of accuracy, balanced-accuracy, .*with commas between"),
+        ("metrics=f1", "some of auto, accuracy, balanced-accuracy, .*with commas between"),
         ("metrics=auroc,auroc", "name each once"),
-        ("metrics=auroc target-metric=macro-f1", "must be one of metrics"),
+        ("metrics=auroc target-metric=macro-f1", "or one of metrics"),
         ("metrics=brier target-metric=brier", "better the smaller"),
         ("metrics=macro-f1 label-privacy=gaussian", "what metrics=macro-f1 needs"),
-        ("metrics=auroc dataset=ixi-tiny strategy=fedavg", "masks"),
+        (
+            "metrics=auroc dataset=ixi-tiny strategy=fedavg",
+            "task=segmentation; its metrics are dice",
+        ),
         ("metrics=r2", "is not of task=classification; its metrics are accuracy, balanced"),
         (
             "task=regression metrics=auroc",

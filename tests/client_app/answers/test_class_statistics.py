@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from kinds_of_rows import rows_of
 from small_runs import settings_in
 
 from client_app.answers import with_noise
@@ -33,7 +34,7 @@ def settings(tmp_path, task_identity):
 
 
 def probe_of(settings):
-    return networks.initial_parameters(settings, (1, 8, 8), 10)
+    return networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
 
 
 def ask_site(settings, seed=0, **node_config):

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from kinds_of_rows import rows_of
 
 from client_app.answers import representations
 from client_app.site import open_site
@@ -31,7 +32,7 @@ def forward_by_hand(parameters, inputs, hidden):
 def test_representations_are_the_inputs_of_the_last_layer_without_dropout(model):
     settings = Settings.parse({"num-clients": 2, "split": "iid", "model": model, "min-rows": 70})
     site = site_of(settings)
-    parameters = models.initial_parameters(settings, (1, 8, 8), 10)
+    parameters = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     seen = representations.represented(parameters, site)
     labels = site.train[1]
     counts = np.bincount(labels)
@@ -45,7 +46,7 @@ def test_representations_are_the_inputs_of_the_last_layer_without_dropout(model)
 
 def test_every_network_has_representations(monkeypatch):
     settings = Settings.parse({"num-clients": 2, "split": "iid"})
-    parameters = models.initial_parameters(settings, (1, 8, 8), 10)
+    parameters = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     seen = representations.represented(parameters, site_of(settings))
     assert seen.rows.shape == (sum(seen.counts.values()), 64)
     network = drawn.network("lenet", (1, 8, 8), 10)
@@ -58,7 +59,7 @@ def test_every_network_has_representations(monkeypatch):
 
 def test_of_a_large_class_only_so_many_rows_are_sent_and_always_the_same(monkeypatch):
     settings = Settings.parse({"num-clients": 2, "split": "iid"})
-    parameters = models.initial_parameters(settings, (1, 8, 8), 10)
+    parameters = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     everything = representations.represented(parameters, site_of(settings))
     monkeypatch.setattr(representations, "MOST_ROWS_SEEN", 30)
     some, again = (representations.represented(parameters, site_of(settings)) for _ in range(2))
@@ -75,7 +76,7 @@ def test_of_a_large_class_only_so_many_rows_are_sent_and_always_the_same(monkeyp
 
 def test_a_site_without_a_class_of_enough_rows_sends_nothing():
     settings = Settings.parse({"num-clients": 2, "split": "iid", "min-rows": 1000})
-    parameters = models.initial_parameters(settings, (1, 8, 8), 10)
+    parameters = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     seen = representations.represented(parameters, site_of(settings))
     assert seen.rows.shape == (0, 64)
     assert seen.rows.dtype == np.float32

@@ -6,6 +6,7 @@ import drawn
 import numpy as np
 import pytest
 import torch
+from kinds_of_rows import kind_of, rows_of
 from torch import nn
 from torch.nn import functional
 
@@ -16,6 +17,7 @@ from client_app.training.loop import TensorRows
 from common import models
 from common.config import Settings
 from common.errors import ConfigError
+from common.tasks import TASKS
 
 CLASSES = 4
 CPU = torch.device("cpu")
@@ -55,12 +57,14 @@ def test_one_step_is_torchs_own(name):
     inputs, labels = data(name, 4)
     shape = tutorials.NETWORKS[name][1]
     first = drawn.first_model(place(name), shape, CLASSES)
-    lesson = Lesson(inputs, labels, np.arange(4), np.random.default_rng(1), 7, CLASSES)
+    lesson = Lesson(
+        inputs, labels, np.arange(4), np.random.default_rng(1), 7, CLASSES, kind=kind_of(inputs)
+    )
     settings = settings_of(name)
     ours = engine.fit(first, lesson, settings).parameters
-    theirs = models.blank(place(name), shape, CLASSES)
+    theirs = models.blank(place(name), rows_of(*shape), CLASSES)
     models.load_parameters(theirs, first)
-    if not layout.is_channels_last(engine._network(place(name), shape, CLASSES, CPU)):
+    if not layout.is_channels_last(engine._network(place(name), rows_of(*shape), CLASSES, CPU)):
         tensors = torch.from_numpy(inputs)
     else:  # torch draws dropout in the order in which numbers lie in memory
         theirs = theirs.to(memory_format=torch.channels_last)
@@ -82,7 +86,7 @@ def test_two_rounds_in_float64_are_torchs_own(name):
     for layer in ours.modules():
         if isinstance(layer, nn.Dropout):
             layer.p = 0.0  # masks are drawn in the order of memory
-    layout.decide(ours.float(), shape)
+    layout.decide(ours.float(), rows_of(*shape))
     ours.double()
     theirs = copy.deepcopy(ours)
     settings = settings_of(name)
@@ -103,7 +107,7 @@ def test_two_rounds_in_float64_are_torchs_own(name):
 
 def test_the_layout_is_ours_where_it_changes_nothing():
     last = {
-        name: layout.is_channels_last(engine._network(place(name), shape, CLASSES, CPU))
+        name: layout.is_channels_last(engine._network(place(name), rows_of(*shape), CLASSES, CPU))
         for name, (_, shape) in tutorials.NETWORKS.items()
     }
     assert [name for name, ours in last.items() if not ours] == ["flower", "flower-colour"]
@@ -120,14 +124,14 @@ def test_reading_strides_is_noticed():
 
     with drawn.seeded():
         network = Reads()
-    layout.decide(network, (2, 4, 4))
+    layout.decide(network, rows_of(2, 4, 4))
     assert not layout.is_channels_last(network)
 
 
 @drawn.seeded()
 def test_a_tuple_of_outputs_is_refused():
     with pytest.raises(ConfigError, match="makes tuple of 2 rows of 4 classes"):
-        models.build("benchmarks.tutorial_networks:Two", (3,), CLASSES)
+        models.build("benchmarks.tutorial_networks:Two", rows_of(3), CLASSES)
 
 
 def test_its_figures_come_from_the_same_layout():
@@ -135,11 +139,13 @@ def test_its_figures_come_from_the_same_layout():
     inputs, labels = data(name)
     shape = tutorials.NETWORKS[name][1]
     network = engine.network_with(
-        drawn.first_model(place(name), shape, CLASSES), place(name), shape, CLASSES, CPU
+        drawn.first_model(place(name), shape, CLASSES), place(name), rows_of(*shape), CLASSES, CPU
     )
     rows = TensorRows.for_network(network, inputs, labels)
     expected = functional.cross_entropy(network(torch.from_numpy(inputs)), rows.labels)
-    assert loop.evaluate(network, rows).loss == pytest.approx(expected.item(), abs=1e-6)
+    assert loop.evaluate(network, rows, TASKS["classification"]).loss == pytest.approx(
+        expected.item(), abs=1e-6
+    )
     assert loop.outputs(network, inputs).shape == (12, CLASSES)
 
 
@@ -159,6 +165,6 @@ def test_a_network_that_prints_is_tried_in_silence(capfd, monkeypatch):
     monkeypatch.setattr(tutorials, "Talks", Talks, raising=False)
     place = f"{tutorials.__name__}:Talks"
     settings = Settings(model=place, engine="stacked", device="cpu")
-    engine._network(place, (5,), CLASSES, CPU)
-    assert engine.trained_by(settings, (5,), CLASSES) == "stacked sites, on cpu"
+    engine._network(place, rows_of(5), CLASSES, CPU)
+    assert engine.trained_by(settings, rows_of(5), CLASSES) == "stacked sites, on cpu"
     assert "a batch" not in capfd.readouterr().out

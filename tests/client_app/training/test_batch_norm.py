@@ -9,6 +9,7 @@ import torch
 from commands import coterie
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds_of_rows import rows_of
 from torch import nn
 
 from client_app.training import engine, loop
@@ -103,7 +104,7 @@ def test_steps_are_counted_as_they_are_taken(with_batch_norm):
     inputs = rng.normal(size=(9, 3)).astype(np.float32)
     lesson = Lesson(inputs, rng.integers(0, 2, 9), np.arange(9), rng, 7, 2)
     settings = Settings.parse({"model": with_batch_norm, "batch-size": 4, "local-epochs": 3})
-    parameters = models.parameters_of(models.blank(with_batch_norm, (3,), 2))
+    parameters = models.parameters_of(models.blank(with_batch_norm, rows_of(3), 2))
     fitted = engine.fit(parameters, lesson, settings)
     assert fitted.steps == 6
     assert fitted.parameters["1.num_batches_tracked"] == 6

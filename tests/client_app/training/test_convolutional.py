@@ -15,6 +15,7 @@ from flwr.app import Context, RecordDict
 from hypothesis import assume, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from kinds_of_rows import kind_of, rows_of
 from torch import nn
 from torch.nn import functional
 
@@ -75,7 +76,7 @@ def flat(network):
 
 
 def trained(steps, network, shape, settings, x, y, rows, seed=1, pull=None):
-    sgd = ConvolutionalSgd(convolutional_shape(network, shape), settings, steps)
+    sgd = ConvolutionalSgd(convolutional_shape(network, rows_of(*shape)), settings, steps)
     sgd.values[:] = flat(network)
     loss = sgd.train(x, y, rows, np.random.default_rng(seed), pull)
     return sgd.values.copy(), loss, sgd.anchor.copy()
@@ -146,7 +147,7 @@ def test_so_it_does_whatever_tiles_the_images_are_parted_into(steps, **network):
 def test_images_are_parted_where_a_batch_would_leave_lanes_empty():
     """Of fama-cnn: 32 and 64 channels of 12 x 12 and 4 x 4 after pooling."""
     first, second, hidden, output = convolutional_shape(
-        models.blank("fama-cnn", (1, 28, 28), 10), (1, 28, 28)
+        models.blank("fama-cnn", rows_of(1, 28, 28), 10), rows_of(1, 28, 28)
     )
     for batch in (16, 32, 64, 160):
         for layer in (first, second, hidden, output):
@@ -189,7 +190,15 @@ def lesson(shape, rows=20, seed=0):
     rng = np.random.default_rng(seed)
     inputs = rng.normal(size=(90, *shape)).astype(np.float32)
     labels = rng.integers(0, 10, 90)
-    return Lesson(inputs, labels, rng.permutation(90)[:rows], np.random.default_rng(3), 7, 10)
+    return Lesson(
+        inputs,
+        labels,
+        rng.permutation(90)[:rows],
+        np.random.default_rng(3),
+        7,
+        10,
+        kind=kind_of(inputs),
+    )
 
 
 @pytest.mark.usefixtures("steps")
@@ -275,7 +284,7 @@ def test_a_client_leaves_nothing_behind_for_the_next(steps, batch, scale):
     x = rng.normal(size=(50, 1, 9, 9)).astype(np.float32)
     y = rng.integers(0, 3, 50)
     settings = Settings(**{"batch-size": batch, "local-epochs": 2})
-    sgd = ConvolutionalSgd(convolutional_shape(network, (1, 9, 9)), settings, steps)
+    sgd = ConvolutionalSgd(convolutional_shape(network, rows_of(1, 9, 9)), settings, steps)
     anchor = Pull(models.parameters_of(network), 0.1)
     results = []
     for inputs, rows in ((x, np.arange(7)), (scale * x, np.arange(50)), (x, np.arange(7))):
@@ -304,7 +313,7 @@ def test_logits_are_those_of_the_network(steps, rows):
         network = drawn.network(name, shape, 62)
         x = np.random.default_rng(0).normal(size=(rows, *shape)).astype(np.float32)
         settings = Settings(**{"batch-size": 5})
-        sgd = ConvolutionalSgd(convolutional_shape(network, shape), settings, steps)
+        sgd = ConvolutionalSgd(convolutional_shape(network, rows_of(*shape)), settings, steps)
         sgd.values[:] = flat(network)
         expected = network(torch.from_numpy(x)).detach().numpy()
         np.testing.assert_allclose(sgd.logits(x), expected, atol=1e-5)
@@ -320,26 +329,26 @@ def test_evaluation_is_that_of_the_loop_and_refuses_sites_without_rows():
     for kind in ("loop", "compiled"):
         run = settings.replace(engine=kind).with_absolute_paths().to_dict()
         sites = [open_site(replace(context, run_config=run)) for context in contexts]
-        first = models.initial_parameters(settings, (1, 8, 8), 10)
+        first = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
         results.append(engine.evaluate(first, sites))
     for loop, ours in zip(*results, strict=True):
-        assert ours.accuracy == loop.accuracy
+        assert ours.score == loop.score
         assert ours.loss == pytest.approx(loop.loss, abs=1e-6)
     with pytest.raises(DataError, match="no held-out rows"):
         engine._evaluate(
-            first, sites[0], sites[0].dataset.test_x[:5], np.zeros(5, np.int64), [5, 0]
+            first, sites[0], sites[0].dataset.test.x[:5], np.zeros(5, np.int64), [5, 0]
         )
 
 
 @drawn.seeded()
 def test_it_knows_which_networks_are_convolutions_and_dense_layers():
     for name, shape in CONVOLUTIONAL.items():
-        layers = convolutional_shape(drawn.network(name, shape, 10), shape)
+        layers = convolutional_shape(drawn.network(name, shape, 10), rows_of(*shape))
         network = drawn.network(name, shape, 10)
         assert sum(np.prod(layer.filters) + layer.out_channels for layer in layers) == sum(
             p.numel() for p in network.parameters()
         )
-    known = functools.partial(convolutional_shape, input_shape=(1, 9, 9))
+    known = functools.partial(convolutional_shape, inputs=rows_of(1, 9, 9))
     conv, pool, relu, flatten = nn.Conv2d(1, 4, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()
     assert known(nn.Sequential(conv, pool, relu, flatten, nn.Linear(64, 3))) is not None
     circular = nn.Conv2d(1, 4, 2, padding=1, padding_mode="circular")
@@ -363,8 +372,10 @@ def test_it_knows_which_networks_are_convolutions_and_dense_layers():
         [],
     ):
         assert known(nn.Sequential(*others)) is None
-    assert convolutional_shape(drawn.network("resnet18", (3, 32, 32), 10), (3, 32, 32)) is None
-    assert convolutional_shape(drawn.network("mlp", (12,), 6), (12,)) is None
+    assert (
+        convolutional_shape(drawn.network("resnet18", (3, 32, 32), 10), rows_of(3, 32, 32)) is None
+    )
+    assert convolutional_shape(drawn.network("mlp", (12,), 6), rows_of(12)) is None
 
 
 @pytest.mark.usefixtures("steps")
@@ -377,11 +388,9 @@ def test_a_run_learns_the_same_with_either_engine(tmp_path, no_report):
         [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
         for run in runs
     )
-    assert [row["accuracy"] for row in ours] == pytest.approx(
-        [row["accuracy"] for row in loop], abs=0.03
-    )
+    assert [row["score"] for row in ours] == pytest.approx([row["score"] for row in loop], abs=0.03)
     assert ours[0]["loss"] == pytest.approx(loop[0]["loss"], abs=1e-3)
-    assert loop[-1]["accuracy"] > loop[0]["accuracy"] + 0.1
+    assert loop[-1]["score"] > loop[0]["score"] + 0.1
 
 
 def test_without_a_compiler_the_run_is_refused_before_it_starts(monkeypatch, tmp_path, no_report):
@@ -422,9 +431,9 @@ def test_auto_is_the_fastest_engine_that_takes_the_run(changes, expected):
     if convolutional_c.load_or_say() is None:
         pytest.skip("no C compiler here")
     settings = Settings(**{"model": "lenet", "device": "cpu", **changes})
-    assert engine.decided(settings, ((1, 8, 8), 10)).engine == expected
-    assert engine.trained_by(settings, (1, 8, 8), 10) == engine.trained_by(
-        engine.decided(settings, ((1, 8, 8), 10)), (1, 8, 8), 10
+    assert engine.decided(settings, (rows_of(1, 8, 8), 10)).engine == expected
+    assert engine.trained_by(settings, rows_of(1, 8, 8), 10) == engine.trained_by(
+        engine.decided(settings, (rows_of(1, 8, 8), 10)), rows_of(1, 8, 8), 10
     )
 
 

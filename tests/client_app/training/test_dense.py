@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from kinds_of_rows import kind_of, rows_of
 from torch import nn
 
 from client_app.training import dense_c, engine
@@ -36,7 +37,7 @@ def lesson(shape=(12,), rows=60, classes=6, seed=0):
     inputs = rng.normal(size=(90, *shape)).astype(np.float32)
     labels = rng.integers(0, classes, 90)
     mine = rng.permutation(90)[:rows]
-    return Lesson(inputs, labels, mine, np.random.default_rng(3), 7, classes)
+    return Lesson(inputs, labels, mine, np.random.default_rng(3), 7, classes, kind=kind_of(inputs))
 
 
 def again(task):
@@ -214,7 +215,7 @@ def test_recognises_dense_networks_only(network, expected):
 def test_network_keeps_nothing_of_the_client_before():
     device = torch.device("cpu")
     first, second = (initial("resnet18", (3, 8, 8), seed=seed) for seed in range(2))
-    name = ("resnet18", (3, 8, 8), 6, device)
+    name = ("resnet18", rows_of(3, 8, 8), 6, device)
     network = engine.network_with(first, *name)
     network.train()
     network(drawn.normal(4, 3, 8, 8)).sum().backward()

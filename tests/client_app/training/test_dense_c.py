@@ -16,6 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from kinds_of_rows import rows_of
 from torch import nn
 
 from client_app.training import compiler, dense_c, engine, loop
@@ -260,7 +261,7 @@ def test_without_a_compiler_the_loop_serves_and_that_is_said(
     assert list(empty_cache.iterdir()) == []
     monkeypatch.setattr(dense_c, "load", functools.cache(dense_c.load.__wrapped__))
     engine._hand_written.cache_clear()
-    words = engine.trained_by(Settings(model="mlp"), (12,), 6)
+    words = engine.trained_by(Settings(model="mlp"), rows_of(12), 6)
     assert words.startswith("the loop with autograd, on cpu")
     assert words.endswith("no C compiler")  # what keeps it from the compiled steps
     engine._hand_written.cache_clear()

@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 import ties
 import torch
+from kinds_of_rows import kind_of
 from torch import nn
 from torch.nn import functional
 
@@ -13,7 +14,9 @@ from client_app.training.steps import flatten
 from common import models
 from common.config import Settings
 from common.errors import ConfigError, DataError
+from common.tasks import Classification
 
+TASK = Classification()
 CPU = torch.device("cpu")
 
 
@@ -62,7 +65,7 @@ def test_layout_changes_no_parameter_and_training_by_rounding_only(name):
     ours, theirs = (drawn.network(name, shape, 10, seed) for seed in (2, 3))
     before = models.parameters_of(ours)
     settings = Settings(**{"model": name, "local-epochs": 1, "batch-size": 16})
-    lesson = Lesson(x, y, np.arange(20), np.random.default_rng(3), 0, 10)
+    lesson = Lesson(x, y, np.arange(20), np.random.default_rng(3), 0, 10, kind=kind_of(x))
     # Nearer to a tie rounding would decide, and the two part (docs/results/engine.md).
     assert ties.nearest(before, lesson, settings) > ties.NEAR
     models.load_parameters(theirs, before)
@@ -130,31 +133,32 @@ def linear():
 def test_evaluation_counts_by_hand_and_over_batches(monkeypatch):
     network = linear()
     data = rows(37)
-    whole = loop.evaluate(network, data)
+    whole = loop.evaluate(network, data, TASK)
     logits = network(data.inputs)
-    assert whole.accuracy == pytest.approx((logits.argmax(1) == data.labels).sum().item() / 37)
+    assert whole.score == pytest.approx((logits.argmax(1) == data.labels).sum().item() / 37)
     assert whole.loss == pytest.approx(functional.cross_entropy(logits, data.labels).item())
     monkeypatch.setattr(loop, "_EVALUATION_BATCH", 8)
-    parts = loop.evaluate(network, data)
-    assert parts.accuracy == whole.accuracy
+    parts = loop.evaluate(network, data, TASK)
+    assert parts.score == whole.score
     assert parts.loss == pytest.approx(whole.loss)
 
 
 def test_parts_evaluated_together_equal_each_alone():
     network = linear()
     data = rows(37)
-    together = loop.evaluate_parts(network, data, [1, 20, 16])
+    together = loop.evaluate_parts(network, data, [1, 20, 16], TASK)
     for found, (start, stop) in zip(together, [(0, 1), (1, 21), (21, 37)], strict=True):
-        alone = loop.evaluate(network, TensorRows(data.inputs[start:stop], data.labels[start:stop]))
-        assert found.accuracy == alone.accuracy
+        apart = TensorRows(data.inputs[start:stop], data.labels[start:stop])
+        alone = loop.evaluate(network, apart, TASK)
+        assert found.score == alone.score
         assert found.loss == pytest.approx(alone.loss, abs=1e-6)
     with pytest.raises(DataError, match="no held-out rows"):
-        loop.evaluate_parts(network, data, [0, 37])
+        loop.evaluate_parts(network, data, [0, 37], TASK)
 
 
 def test_evaluation_uses_no_dropout():
     network = drawn.network("pereira-mlp", (1, 8, 8), 10)
-    assert loop.evaluate(network, rows()) == loop.evaluate(network, rows())
+    assert loop.evaluate(network, rows(), TASK) == loop.evaluate(network, rows(), TASK)
 
 
 def test_a_gpu_that_is_not_there_is_refused():

@@ -182,7 +182,7 @@ def test_every_engine_weighs_rows_by_the_loop():
 
     def trained(engine, weights):
         parts = [(rng.permutation(60)[:20], np.random.default_rng(n), n) for n in range(2)]
-        lessons = [Lesson(x, np.arange(60) % 5, *part, 5, weights) for part in parts]
+        lessons = [Lesson(x, np.arange(60) % 5, *part, 5, weights, "images") for part in parts]
         settings = Settings(model="mlp", engine=engine, device="cpu", batch_size=8)
         return train_many(first, lessons, settings).values
 

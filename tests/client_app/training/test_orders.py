@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from kinds_of_rows import kind_of, rows_of
 
 from client_app.training import engine
 from client_app.training.engine import Lesson
@@ -37,8 +38,16 @@ def test_so_many_batches_in_passes_over_all_rows(n, steps, batch):
 def test_steps_are_the_same_in_every_engine_and_whole_passes_are_epochs(name, shape, hand):
     rng = np.random.default_rng(5)
     inputs = rng.normal(size=(50, *shape)).astype(np.float32)
-    task = Lesson(inputs, rng.integers(0, 4, 50), np.arange(50), np.random.default_rng(3), 7, 4)
-    first = models.initial_parameters(Settings(model=name), shape, 4)
+    task = Lesson(
+        inputs,
+        rng.integers(0, 4, 50),
+        np.arange(50),
+        np.random.default_rng(3),
+        7,
+        4,
+        kind=kind_of(inputs),
+    )
+    first = models.initial_parameters(Settings(model=name), rows_of(*shape), 4)
 
     def fitted(**words):
         values = {key.replace("_", "-"): value for key, value in words.items()}

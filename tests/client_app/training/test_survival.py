@@ -12,11 +12,12 @@ from small_runs import lines, without_report
 
 from client_app.simulated_sites import dealt, simulated_federation
 from client_app.training.loop import TensorRows, evaluate_parts, train
-from client_app.training.survival import cox_losses
 from common.config import Settings
 from common.errors import ConfigError, DataError
 from common.tables.table_schema import TableSchema
-from common.task_metrics import TASK_METRICS, concordance
+from common.tasks import Survival
+from common.tasks.metrics import TASK_METRICS, concordance
+from common.tasks.survival import cox_losses
 from deploy.predictions import ModelInUse
 from deploy.simulation.grid import simulate
 
@@ -122,7 +123,7 @@ def test_a_step_is_on_all_rows_of_the_site_whatever_batch_size_says():
     values = {"task": "survival", "learning-rate": 0.5, "momentum": 0, "batch-size": 7}
     settings = Settings.parse(values | {"local-epochs": 1})
     network, rows = linear(), TensorRows(torch.tensor(x), known)
-    before = evaluate_parts(network, rows, [120])[0]
+    before = evaluate_parts(network, rows, [120], Survival())[0]
     assert train(network, rows, settings, np.random.default_rng(0)) == pytest.approx(before.loss)
     weights = torch.zeros(3, dtype=torch.float64, requires_grad=True)
     cox_losses((torch.tensor(x) @ weights)[:, None], known).mean().backward()
@@ -134,17 +135,17 @@ def test_rows_of_two_sites_are_not_at_risk_together():
     rows = TensorRows(torch.tensor(x), torch.tensor(known_of(times, events)))
     network = linear()
     torch.nn.init.ones_(network[0].weight)
-    both = evaluate_parts(network, rows, [50, 70])
+    both = evaluate_parts(network, rows, [50, 70], Survival())
     for at, found in zip((slice(0, 50), slice(50, None)), both, strict=True):
-        alone = evaluate_parts(network, TensorRows(rows.inputs[at], rows.labels[at]), [len(x[at])])
-        assert (found.loss, found.accuracy) == (alone[0].loss, alone[0].accuracy)
+        apart = TensorRows(rows.inputs[at], rows.labels[at])
+        assert found == evaluate_parts(network, apart, [len(x[at])], Survival())[0]
 
 
 def test_rows_that_nothing_can_be_learnt_or_judged_from_are_refused():
     known = torch.tensor([[1.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
     rows = TensorRows(torch.zeros(2, 3, dtype=torch.float64), known)
     with pytest.raises(DataError, match="of 2 rows no two can be compared"):
-        evaluate_parts(linear(), rows, [2])
+        evaluate_parts(linear(), rows, [2], Survival())
     settings = Settings.parse({"task": "survival"})
     with pytest.raises(DataError, match="without one event"):
         train(linear(), rows, settings, np.random.default_rng(0))
@@ -200,17 +201,20 @@ def test_a_run_says_the_concordance_of_its_models_risks(played):
     sums = []
     for site in sites:
         with torch.inference_mode():
-            said = network(torch.from_numpy(dataset.test_x[site.test]))[:, 0].double().numpy()
+            said = network(torch.from_numpy(dataset.test.x[site.test]))[:, 0].double().numpy()
         sums.append(concordance(said, dataset.test_targets[site.test]))
     last = lines(run, "rounds.jsonl")[-1]
     first, pairs = np.sum(sums, axis=0)
-    assert last["c-index"] == pytest.approx(first / pairs)
+    assert (last["score_name"], last["score"]) == ("c-index", last["metrics"]["c-index"])
+    assert last["score"] == pytest.approx(first / pairs)
     told = [line for line in lines(run, "clients.jsonl") if line["phase"] == "evaluate"][-2:]
-    assert [line["accuracy"] for line in told] == pytest.approx([f / p for f, p in sums])
-    assert last["c-index"] > 0.6
+    assert [line["score"] for line in told] == pytest.approx([f / p for f, p in sums])
+    assert last["metrics"]["c-index"] > 0.6
     record = json.loads((run / "final-evaluation.json").read_text())
     assert record["headline"] == "c-index"
-    assert record["overall"]["figures"]["c-index"]["value"] == pytest.approx(last["c-index"])
+    assert record["overall"]["figures"]["c-index"]["value"] == pytest.approx(
+        last["metrics"]["c-index"]
+    )
 
 
 def test_a_schema_says_what_survival_needs(played):

@@ -29,7 +29,8 @@ def test_hours_become_classes_and_gaps_the_median_of_the_training(tmp_path):
     path.write_bytes(gzip.compress("\n".join([HEADER, *lines]).encode()))
     rows = DATASETS["beijing-air"].read_site(path)
     assert rows.class_names[2] == "light"
-    assert rows.y.tolist() == [0, 1, 4, 5]
+    assert rows.y.tolist() == [35, 35.1, 250, 999]
+    assert rows.strata.tolist() == [0, 1, 4, 5]
     assert rows.test.tolist() == [False, False, False, True]
     so2 = rows.columns.index("SO2")
     assert rows.x[:, so2].tolist() == [2, 6, 4, 50]
@@ -51,7 +52,7 @@ def test_all_stations_have_the_hours_that_pandas_counts(shared_data):
     assert len(rows.y) == len(known) == 412_029
     limits = [-1, 35, 75, 115, 150, 250, 1e9]
     counts = pd.cut(known["PM2.5"], limits, labels=False).value_counts().sort_index()
-    assert np.bincount(rows.y).tolist() == counts.tolist()
+    assert np.bincount(rows.strata).tolist() == counts.tolist()
     assert rows.owner_names == beijing_air.STATIONS == tuple(frame["station"].unique())
     last = (known["year"] > 2016) | ((known["year"] == 2016) & (known["month"] >= 3))
     np.testing.assert_array_equal(rows.test, last)

@@ -14,11 +14,15 @@ from common.data import in_memory, standardising
 from common.data.datasets import DATASETS, Dataset, known, load_dataset
 from common.data.rows import Rows
 from common.errors import ConfigError, DataError
+from common.tables.measure import Measure
+from common.tasks import Classification, Regression, Segmentation
+from common.tasks.part import Part
 
 
 def rows_of(x, y=None, **fields):
     y = np.zeros(len(x), np.int64) if y is None else y
-    return Rows(x, y, tuple(map(str, range(int(y.max()) + 1))), **fields)
+    kind = "images" if x.ndim == 4 else "features"
+    return Rows(x, y, tuple(map(str, range(int(y.max()) + 1))), kind=kind, **fields)
 
 
 def standardised(rows, test):
@@ -35,8 +39,8 @@ class TestStandardising:
         # Training rows 1 and 3: mean 2, deviation 1; the second feature is constant there.
         rows = rows_of(np.array([[1.0, 5.0], [3.0, 5.0], [10.0, 9.0]]))
         dataset = standardised(rows, [0, 0, 1])
-        assert dataset.train_x.tolist() == [[-1, 0], [1, 0]]
-        assert dataset.test_x.tolist() == [[8, 0]]
+        assert dataset.train.x.tolist() == [[-1, 0], [1, 0]]
+        assert dataset.test.x.tolist() == [[8, 0]]
 
     def test_images_are_standardised_per_channel(self):
         x = np.random.default_rng(0).integers(0, 256, (40, 3, 5, 6), dtype=np.uint8)
@@ -46,18 +50,18 @@ class TestStandardising:
         mean = scaled[:30].mean(axis=(0, 2, 3), keepdims=True)
         std = scaled[:30].std(axis=(0, 2, 3), keepdims=True)
         std[:, 2] = np.inf
-        np.testing.assert_allclose(dataset.train_x, (scaled[:30] - mean) / std, atol=1e-6)
-        np.testing.assert_allclose(dataset.test_x, (scaled[30:] - mean) / std, atol=1e-6)
-        assert dataset.train_x.dtype == np.float32
-        assert dataset.input_shape == (3, 5, 6)
+        np.testing.assert_allclose(dataset.train.x, (scaled[:30] - mean) / std, atol=1e-6)
+        np.testing.assert_allclose(dataset.test.x, (scaled[30:] - mean) / std, atol=1e-6)
+        assert dataset.train.x.dtype == np.float32
+        assert dataset.inputs.shape == (3, 5, 6)
 
     def test_more_rows_than_one_chunk(self, monkeypatch):
         x = np.random.default_rng(0).normal(3, 2, (50, 4))
         whole = standardised(rows_of(x), np.arange(50) >= 40)
         monkeypatch.setattr(standardising, "CHUNK_VALUES", 7 * 4)
         pieces = standardised(rows_of(x), np.arange(50) >= 40)
-        np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
-        np.testing.assert_allclose(whole.train_x.std(axis=0), 1, atol=1e-6)
+        np.testing.assert_allclose(pieces.train.x, whole.train.x, atol=1e-6)
+        np.testing.assert_allclose(whole.train.x.std(axis=0), 1, atol=1e-6)
 
     def test_large_rows_pass_few_at_a_time(self, monkeypatch):
         x = np.random.default_rng(0).normal(3, 2, (50, 1, 6, 7))
@@ -66,24 +70,24 @@ class TestStandardising:
         assert [len(x[chunk]) for chunk in standardising.chunks(x)] == [2] * 25
         assert [len(x[chunk]) for chunk in standardising.chunks(x, 3)] == [2, 2]
         pieces = standardised(rows_of(x), np.arange(50) >= 40)
-        np.testing.assert_allclose(pieces.train_x, whole.train_x, atol=1e-6)
+        np.testing.assert_allclose(pieces.train.x, whole.train.x, atol=1e-6)
 
     @pytest.mark.parametrize("value", [0.1, 1e9 + 0.3, -7e37])
     def test_a_constant_feature_is_zero_whatever_its_value(self, value):
         rows = rows_of(np.full((1001, 2), value))
         dataset = standardised(rows, np.arange(1001) >= 900)
-        assert not dataset.train_x.any()
-        assert not dataset.test_x.any()
+        assert not dataset.train.x.any()
+        assert not dataset.test.x.any()
 
     def test_large_offsets_keep_their_small_differences(self):
         # Time stamps in seconds: float32 alone could not tell these rows apart.
         x = 1.7e9 + np.arange(10.0)[:, None]
         dataset = standardised(rows_of(x), [0] * 8 + [1] * 2)
-        np.testing.assert_allclose(np.diff(dataset.train_x[:, 0]), 1 / np.std(range(8)), rtol=1e-5)
+        np.testing.assert_allclose(np.diff(dataset.train.x[:, 0]), 1 / np.std(range(8)), rtol=1e-5)
 
     def test_transposed_images_become_contiguous(self):
         x = np.random.default_rng(0).random((6, 5, 4, 3)).transpose(0, 3, 1, 2)
-        assert standardised(rows_of(x), [0] * 5 + [1]).train_x.flags.c_contiguous
+        assert standardised(rows_of(x), [0] * 5 + [1]).train.x.flags.c_contiguous
 
     @pytest.mark.parametrize(("marks", "part"), [([0, 0], "test"), ([1, 1], "train")])
     def test_both_parts_need_rows(self, marks, part):
@@ -95,22 +99,22 @@ class TestLoading:
     def test_digits_need_no_files(self):
         dataset = load_dataset("digits", seed=0)
         assert dataset.name == "digits"
-        assert dataset.train_x.shape == (1438, 1, 8, 8)
-        assert dataset.test_x.shape == (359, 1, 8, 8)
+        assert dataset.train.x.shape == (1438, 1, 8, 8)
+        assert dataset.test.x.shape == (359, 1, 8, 8)
         assert dataset.num_classes == 10
-        assert dataset.train_x.mean() == pytest.approx(0, abs=1e-5)
-        assert dataset.train_x.std() == pytest.approx(1, abs=1e-5)
-        per_class = np.bincount(dataset.test_y) / np.bincount(dataset.train_y)
+        assert dataset.train.x.mean() == pytest.approx(0, abs=1e-5)
+        assert dataset.train.x.std() == pytest.approx(1, abs=1e-5)
+        per_class = np.bincount(dataset.test_strata) / np.bincount(dataset.train_strata)
         np.testing.assert_allclose(per_class, 0.25, atol=0.02)
 
     def test_the_seed_alone_decides_the_test_rows(self):
         one, two, other = (load_dataset("digits", seed=seed) for seed in (5, 5, 6))
-        np.testing.assert_array_equal(one.test_x, two.test_x)
-        assert not np.array_equal(one.test_y, other.test_y)
+        np.testing.assert_array_equal(one.test.x, two.test.x)
+        assert not np.array_equal(one.test_strata, other.test_strata)
 
     def test_the_test_fraction_is_the_share_of_test_rows(self):
         dataset = load_dataset("digits", test_fraction=0.3, seed=0)
-        assert len(dataset.test_x) == round(1797 * 0.3)
+        assert len(dataset.test.x) == round(1797 * 0.3)
 
     @pytest.mark.checkout
     def test_digits_load_neither_torch_nor_flower(self):
@@ -131,9 +135,9 @@ class TestLoading:
         )
         dataset = load_dataset(path, test_fraction=0.9, seed=0)
         assert dataset.name == "own"
-        assert dataset.train_y.tolist() == [0, 1, 0, 1]
-        assert dataset.train_owner.tolist() == [1, 1, 0, 0]
-        assert dataset.test_owner.tolist() == [1, 0]
+        assert dataset.train_strata.tolist() == [0, 1, 0, 1]
+        assert dataset.train.owner.tolist() == [1, 1, 0, 0]
+        assert dataset.test.owner.tolist() == [1, 0]
         assert dataset.owner_names == ("a", "b")
 
     def test_the_folder_of_a_file_does_not_change_its_test_rows(self, tmp_path):
@@ -141,7 +145,7 @@ class TestLoading:
         arrays = {"X": np.random.default_rng(0).random((50, 2)), "y": np.arange(50) % 2}
         here = load_dataset(save_npz(tmp_path, **arrays), seed=1)
         there = load_dataset(save_npz(tmp_path / "elsewhere", **arrays), seed=1)
-        np.testing.assert_array_equal(here.test_x, there.test_x)
+        np.testing.assert_array_equal(here.test.x, there.test.x)
 
     def test_a_csv_is_read_by_its_columns(self, tmp_path):
         lines = [f"{i},{'yes' if i % 2 else 'no'},{i % 3}" for i in range(30)]
@@ -149,10 +153,10 @@ class TestLoading:
         dataset = load_dataset(
             str(tmp_path / "own.csv"), label_column="sick", client_column="ward", seed=0
         )
-        assert dataset.input_shape == (1,)
+        assert dataset.inputs.shape == (1,)
         assert dataset.class_names == ("no", "yes")
         assert dataset.owner_names == ("0", "1", "2")
-        assert len(dataset.test_y) == 6
+        assert len(dataset.test_strata) == 6
 
     def test_relative_paths_and_image_folders(self, tmp_path, monkeypatch):
         for i in range(10):
@@ -162,7 +166,7 @@ class TestLoading:
         monkeypatch.chdir(tmp_path)
         dataset = load_dataset("photos", seed=0)
         assert dataset.name == "photos"
-        assert dataset.train_x.shape == (8, 1, 4, 4)
+        assert dataset.train.x.shape == (8, 1, 4, 4)
 
     @pytest.mark.parametrize("name", ["mnsit", "fashion_mnist", "zzz"])
     def test_an_unknown_name_leads_to_the_nearest_or_to_all(self, name):
@@ -191,81 +195,113 @@ class TestLoading:
 
 GOOD = Dataset(
     "toy",
-    np.zeros((4, 2), np.float32),
-    np.array([0, 1, 0, 1]),
-    np.zeros((2, 2), np.float32),
-    np.array([1, 1]),
-    2,
-    ("no", "yes"),
-    np.array([0, 0, 1, 1]),
-    np.array([1, 0]),
-    ("a", "b"),
+    train=Part(np.zeros((4, 2), np.float32), np.array([0, 1, 0, 1]), np.array([0, 0, 1, 1])),
+    test=Part(np.zeros((2, 2), np.float32), np.array([1, 1]), np.array([1, 0])),
+    task=Classification(),
+    class_names=("no", "yes"),
+    owner_names=("a", "b"),
 )
 WITH_NAN = np.zeros((4, 2), np.float32)
 WITH_NAN[2, 1] = np.nan
+
+
+def changed(dataset, part, **fields):
+    """Return a data set with other fields in one of its parts."""
+    return replace(dataset, **{part: replace(getattr(dataset, part), **fields)})
 
 
 class TestDataset:
     def test_fields_cannot_be_replaced(self):
         with pytest.raises(FrozenInstanceError):
             GOOD.name = "other"
+        with pytest.raises(FrozenInstanceError):
+            GOOD.train.x = WITH_NAN
 
     @pytest.mark.parametrize(
-        ("changes", "message"),
+        ("part", "fields", "message"),
         [
-            ({"train_x": WITH_NAN}, "train_x: row 2 holds nan"),
-            ({"test_x": np.full((2, 2), np.inf, np.float32)}, "test_x: row 0 holds inf"),
-            ({"train_x": np.zeros((4, 2))}, "train_x is float64"),
-            ({"train_x": np.zeros((2, 4), np.float32).T}, "C-contiguous"),
-            ({"test_x": np.zeros((2, 3), np.float32)}, r"rows \(2,\), test rows \(3,\)"),
-            ({"train_y": np.array([0, 1, 2, 1])}, "train_y: row 2 holds 2; expected 0 to 1"),
-            ({"test_y": np.array([-1, 0])}, "test_y: row 0 holds -1"),
-            ({"test_y": np.array([1])}, r"test_y is int64 \(1,\); expected int64 \(2,\)"),
-            ({"train_y": np.zeros(4, np.int32)}, "train_y is int32"),
-            ({"class_names": ("no",)}, "1 class names for 2 classes"),
-            ({"train_owner": np.array([0, 0, 2, 1])}, "train_owner: row 2 holds 2"),
-            ({"test_owner": None}, "test_owner and owner_names must be given together"),
-            ({"owner_names": ()}, "train_owner and owner_names must be given together"),
-            ({"test_x": np.zeros((0, 2), np.float32)}, "test_x is float32 of shape"),
+            ("train", {"x": WITH_NAN}, "toy: train.x: row 2 holds nan"),
+            ("test", {"x": np.full((2, 2), np.inf, np.float32)}, "test.x: row 0 holds inf"),
+            ("train", {"x": np.zeros((4, 2))}, "train.x is float64"),
+            ("train", {"x": np.zeros((2, 4), np.float32).T}, "C-contiguous"),
+            ("test", {"x": np.zeros((2, 3), np.float32)}, r"rows \(2,\), test rows \(3,\)"),
+            ("train", {"y": np.array([0, 1, 2, 1])}, "train.y: row 2 holds 2; expected 0 to 1"),
+            ("test", {"y": np.array([-1, 0])}, "test.y: row 0 holds -1"),
+            ("test", {"y": np.array([1])}, "y of 1 rows beside 2 rows"),
+            ("train", {"y": np.zeros(4, np.int32)}, "train.y is int32"),
+            ("train", {"owner": np.array([0, 0, 2, 1])}, "train.owner: row 2 holds 2"),
+            ("test", {"owner": None}, "test.owner and owner_names must be given together"),
+            ("train", {"group": np.zeros(3, np.int64)}, "group of 3 rows beside 4"),
+            ("train", {"weight": np.array([0.0, 1, -1, 1])}, "weights are from -1 to 1"),
+            ("train", {"weight": np.zeros(4)}, "weights are from 0 to 0"),
         ],
     )
-    def test_unfit_fields_are_named(self, changes, message):
+    def test_unfit_parts_are_named(self, part, fields, message):
         with pytest.raises(DataError, match=message):
-            replace(GOOD, **changes)
+            changed(GOOD, part, **fields)
+
+    @pytest.mark.parametrize(
+        ("fields", "message"),
+        [
+            ({"class_names": ("no",)}, "train.y: row 1 holds 1; expected 0 to 0"),
+            ({"owner_names": ()}, "train.owner and owner_names must be given together"),
+            ({"kind": "images"}, r"images of shape \(2,\): a row must be \(channels, height"),
+            ({"kind": "pictures"}, "rows of kind 'pictures': must be one of features, windows"),
+            ({"kind": "tokens"}, "train.x is float32 .* expected C-contiguous int64 rows"),
+        ],
+    )
+    def test_unfit_fields_are_named(self, fields, message):
+        with pytest.raises(DataError, match=message):
+            replace(GOOD, **fields)
 
 
-VOLUMES = replace(
-    GOOD,
-    train_x=np.zeros((4, 1, 3, 2, 2), np.float32),
-    test_x=np.zeros((2, 1, 3, 2, 2), np.float32),
-    train_masks=np.zeros((4, 3, 2, 2), np.bool_),
-    test_masks=np.zeros((2, 3, 2, 2), np.bool_),
+VOLUMES = Dataset(
+    "toy",
+    train=Part(np.zeros((4, 1, 3, 2, 2), np.float32), np.zeros((4, 3, 2, 2), np.bool_)),
+    test=Part(np.zeros((2, 1, 3, 2, 2), np.float32), np.zeros((2, 3, 2, 2), np.bool_)),
+    task=Segmentation(),
+    class_names=("brain",),
+    kind="volumes",
 )
 
 
 @pytest.mark.parametrize(
-    ("dataset", "changes", "message"),
+    ("dataset", "fields", "message"),
     [
-        (GOOD, {"train_masks": np.zeros((4, 2), np.bool_)}, "train_masks go with volumes"),
-        (VOLUMES, {"test_masks": None}, "test_masks go with volumes"),
-        (VOLUMES, {"test_masks": np.zeros((2, 3, 2, 2))}, "test_masks are float64"),
+        (GOOD, {"task": Segmentation()}, "masks go with volumes, and rows are features of shape"),
+        (VOLUMES, {"task": Classification()}, r"train.y is bool \(4, 3, 2, 2\)"),
         (
             VOLUMES,
-            {"train_masks": np.zeros((4, 2, 2, 2), np.bool_)},
-            r"one bool .* \(4, 1, 3, 2, 2",
+            {"test": Part(VOLUMES.test.x, np.zeros((2, 3, 2, 2)))},
+            "test.y is float64 .*one bool for each voxel",
+        ),
+        (
+            VOLUMES,
+            {"train": Part(VOLUMES.train.x, np.zeros((4, 2, 2, 2), np.bool_))},
+            r"one bool .* volumes of shape \(1, 3, 2, 2",
         ),
     ],
 )
-def test_masks_must_fit_the_volumes(dataset, changes, message):
+def test_masks_must_fit_the_volumes(dataset, fields, message):
     with pytest.raises(DataError, match=message):
-        replace(dataset, **changes)
+        replace(dataset, **fields)
 
 
-def test_targets_are_masks_where_there_are_any_and_classes_otherwise():
-    assert VOLUMES.train_targets is VOLUMES.train_masks
-    assert VOLUMES.test_targets is VOLUMES.test_masks
-    assert GOOD.train_targets is GOOD.train_y
-    assert GOOD.test_targets is GOOD.test_y
+def test_targets_are_what_the_task_makes_of_y():
+    assert VOLUMES.train_targets is VOLUMES.train.y
+    assert VOLUMES.train_strata.tolist() == [0, 0, 0, 0]
+    assert GOOD.train_targets is GOOD.train_strata is GOOD.train.y
+    quantities = np.array([10.0, 20.0, 31.0, 15.0])
+    measured = replace(
+        GOOD,
+        train=replace(GOOD.train, y=quantities),
+        test=replace(GOOD.test, y=quantities[:2]),
+        task=Regression(Measure((10.0, 20.0))),
+        class_names=Measure((10.0, 20.0)).class_names,
+    )
+    assert measured.train_targets.tolist() == pytest.approx([-1, 1, 3.2, 0])
+    assert measured.train_strata.tolist() == [0, 1, 2, 1]  # a limit is of the class below it
+    assert measured.of_classes().train.y.tolist() == [0, 1, 2, 1]
 
 
 GUIDE = (Path(__file__).parents[3] / "docs" / "data.md").read_text(encoding="utf-8")
@@ -288,13 +324,13 @@ def test_the_guide_has_a_row_for_every_data_set(name):
 class TestRealData:
     def test_mnist_is_standardised(self, shared_data):
         dataset = load_dataset("mnist", data_dir=shared_data, seed=0)
-        assert dataset.train_x.shape == (60_000, 1, 28, 28)
+        assert dataset.train.x.shape == (60_000, 1, 28, 28)
         # Black is (0 - 0.13066) / 0.30811 by the published mean and deviation.
-        assert dataset.train_x.min() == pytest.approx(-0.13066 / 0.30811, abs=1e-4)
+        assert dataset.train.x.min() == pytest.approx(-0.13066 / 0.30811, abs=1e-4)
 
     def test_heart_disease_holds_out_rows_of_every_hospital(self, shared_data):
         dataset = load_dataset("heart-disease", data_dir=shared_data, seed=0)
-        held = np.bincount(dataset.test_owner)
+        held = np.bincount(dataset.test.owner)
         np.testing.assert_allclose(held, np.array([303, 261, 46, 130]) * 0.2, atol=2)
-        swiss = dataset.train_y[dataset.train_owner == 2]
+        swiss = dataset.train_strata[dataset.train.owner == 2]
         assert np.bincount(swiss).min() == 1  # the only healthy patient there stays for training

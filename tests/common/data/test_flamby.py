@@ -55,14 +55,14 @@ class TestIsic:
         )
         assert [site.name for site in sites] == list(flamby.ISIC_CENTRES)
         assert [(len(site.train), len(site.test)) for site in sites] == [(3, 1)] * 6
-        assert dataset.input_shape == (3, 200, 200)
-        np.testing.assert_allclose(dataset.train_x.mean(axis=(0, 2, 3)), 0, atol=1e-4)
+        assert dataset.inputs.shape == (3, 200, 200)
+        np.testing.assert_allclose(dataset.train.x.mean(axis=(0, 2, 3)), 0, atol=1e-4)
 
     def test_a_centre_of_its_own_reads_its_folder(self, tmp_path):
         folder = write_isic(tmp_path, isic_lines()[:4])
         dataset = load_site_file(folder, name="isic2019", site="bcn")
-        assert len(dataset.train_y) == 3
-        assert len(dataset.test_y) == 1
+        assert len(dataset.train_strata) == 3
+        assert len(dataset.test_strata) == 1
         assert dataset.num_classes == 8
 
     @pytest.mark.parametrize(
@@ -116,9 +116,9 @@ class TestIxi:
         write_ixi(tmp_path, FEW)
         rows = read_ixi(tmp_path)
         assert rows.x.shape == (8, 1, 48, 60, 48)
-        assert rows.masks.shape == (8, 48, 60, 48)
+        assert rows.y.shape == (8, 48, 60, 48)
         assert rows.class_names == ("brain",)
-        assert not rows.y.any()
+        assert not rows.strata.any()
         assert rows.owner_names == ("guys", "iop")
         assert rows.owner.tolist() == [0] * 6 + [1] * 2
         assert rows.test.tolist() == [False] * 4 + [True] + [False] * 3
@@ -126,11 +126,9 @@ class TestIxi:
         np.testing.assert_allclose(rows.x.std(axis=(1, 2, 3, 4)), 1, atol=1e-4)
         # the ball is 300 to 400 brighter than what lies around it, and stays where it is
         for row, number in enumerate([*FEW["Guys"], *FEW["IOP"]]):
-            inside, outside = (
-                rows.x[row, 0][m].mean() for m in (rows.masks[row], ~rows.masks[row])
-            )
+            inside, outside = (rows.x[row, 0][m].mean() for m in (rows.y[row], ~rows.y[row]))
             assert inside > outside + 1
-            assert rows.masks[row].mean() == pytest.approx(brain(number)[1].mean(), abs=0.02)
+            assert rows.y[row].mean() == pytest.approx(brain(number)[1].mean(), abs=0.02)
 
     def test_a_volume_of_that_shape_is_kept_voxel_by_voxel(self, tmp_path, monkeypatch):
         monkeypatch.setattr(flamby, "IXI_SHAPE", (20, 16, 18))
@@ -138,7 +136,7 @@ class TestIxi:
         rows = read_ixi(tmp_path)
         volume, mask = brain(13)
         np.testing.assert_allclose(rows.x[0, 0], (volume - volume.mean()) / volume.std(), atol=1e-4)
-        np.testing.assert_array_equal(rows.masks[0], mask == 1)
+        np.testing.assert_array_equal(rows.y[0], mask == 1)
 
     def test_a_federation_is_split_by_hospital(self, tmp_path, monkeypatch):
         monkeypatch.setattr(flamby, "IXI_SHAPE", (6, 8, 6))
@@ -150,7 +148,7 @@ class TestIxi:
         assert [len(site.train) + len(site.test) for site in sites] == [
             *map(len, SUBJECTS.values())
         ]
-        assert dataset.train_targets is dataset.train_masks
+        assert dataset.train_targets is dataset.train.y
         assert dataset.test_targets.shape == (4, 6, 8, 6)
 
     def test_a_hospital_of_its_own_keeps_its_masks_prepared(self, tmp_path, monkeypatch):
@@ -165,9 +163,9 @@ class TestIxi:
             }
         )
         made, opened = prepared_data.prepare(config), prepared_data.open_dataset(config)
-        assert made.train_masks.shape == (5, 6, 8, 6)
-        assert np.array_equal(made.train_masks, opened.train_masks)
-        assert np.array_equal(made.test_masks, opened.test_masks)
+        assert made.train.y.shape == (5, 6, 8, 6)
+        assert np.array_equal(made.train.y, opened.train.y)
+        assert np.array_equal(made.test.y, opened.test.y)
 
     def test_without_nibabel_the_extra_is_named(self, tmp_path, monkeypatch):
         write_ixi(tmp_path, {"HH": [13]})

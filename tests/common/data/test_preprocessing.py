@@ -28,8 +28,8 @@ def test_raw_rows_become_what_the_data_set_made_of_them(tmp_path, shape):
     again = Preprocessing.parse(dataset.preprocessing.to_json(), source="file")
     assert again == dataset.preprocessing
     rows, _ = read_new_rows(tmp_path / "own.npz", ())
-    assert np.array_equal(again.prepared(rows[test]), dataset.test_x)
-    assert np.array_equal(again.prepared(raw[~test]), dataset.train_x)
+    assert np.array_equal(again.prepared(rows[test]), dataset.test.x)
+    assert np.array_equal(again.prepared(raw[~test]), dataset.train.x)
     assert again.labels.tolist() == [0, 1, 2]
 
 
@@ -78,7 +78,7 @@ def test_constant_features_become_0_and_others_are_scaled():
         ({"scaling": "site"}, "mean has 2 values, not 0"),
         ({"classes": ()}, "classes are missing"),
         ({"columns": ("a",)}, r"1 columns for rows of shape \(2,\)"),
-        ({"input_shape": ()}, "input-shape is empty"),
+        ({"input_shape": ()}, "features of shape"),
         ({"scale": (1.0, float("inf"))}, "finite number"),
         ({"scaling": "sites"}, "'common' or 'site'"),
     ],
@@ -102,4 +102,4 @@ def test_a_sites_file_is_prepared_by_its_own_training_rows(tmp_path):
     dataset = load_site_file(tmp_path / "north.csv", name="beds", site="north")
     assert dataset.preprocessing.columns == ("a",)
     everything = dataset.preprocessing.prepared(np.arange(20.0)[:, None])
-    assert {*dataset.train_x.ravel(), *dataset.test_x.ravel()} == {*everything.ravel()}
+    assert {*dataset.train.x.ravel(), *dataset.test.x.ravel()} == {*everything.ravel()}

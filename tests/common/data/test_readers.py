@@ -359,7 +359,7 @@ def test_motionsense_by_rows_tests_on_the_sources_rows_and_a_fifth_of_who_has_no
     again = readers.motionsense_by_rows(folder(tmp_path))
     assert (rows.test == again.test).all()  # the same rows in every run
     chosen = load_dataset("motionsense", data_dir=tmp_path, test_split="rows", seed=3)
-    assert len(chosen.test_x) == rows.test.sum()
+    assert len(chosen.test.x) == rows.test.sum()
 
 
 PATIENT = "63,1,{cp},145,233,1,{restecg},150,0,2.3,3,{ca},6,{num}"

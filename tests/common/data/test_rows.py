@@ -22,5 +22,5 @@ def test_rows_are_as_many_as_labels_and_not_empty(x, labels):
 
 
 def test_numbers_without_features_are_no_rows():
-    with pytest.raises(DataError, match=r"shape \(\): expected \(features,\), windows or images"):
+    with pytest.raises(DataError, match=r"features of shape \(\): a row must be \(features,\)"):
         Rows(np.zeros(3), np.zeros(3, np.int64), ("a",))

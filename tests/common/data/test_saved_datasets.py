@@ -29,8 +29,8 @@ def test_images_keep_their_pixels_classes_and_split(tmp_path, pictures):
     assert rows.y.tolist() == [0, 1, 2] * 8
     assert rows.test.tolist() == [False] * 12 + [True] * 12
     dataset = load_dataset(str(tmp_path / "pets"), seed=0)
-    assert dataset.input_shape == (3, 8, 6)
-    assert len(dataset.test_y) == 12
+    assert dataset.inputs.shape == (3, 8, 6)
+    assert len(dataset.test_strata) == 12
 
 
 def test_tables_have_columns_and_clients(tmp_path):

@@ -30,13 +30,10 @@ def test_a_simulation_has_the_rows_that_each_site_makes_of_its_file(federation):
         name = file.stem
         own = load_site_file(file, name="hearts", site=name, table_schema=path)
         for part in ("train", "test"):
-            chosen = getattr(together, f"{part}_owner") == number
-            np.testing.assert_array_equal(
-                getattr(together, f"{part}_x")[chosen], getattr(own, f"{part}_x")
-            )
-            np.testing.assert_array_equal(
-                getattr(together, f"{part}_y")[chosen], getattr(own, f"{part}_y")
-            )
+            whole, alone = getattr(together, part), getattr(own, part)
+            chosen = whole.owner == number
+            np.testing.assert_array_equal(whole.x[chosen], alone.x)
+            np.testing.assert_array_equal(whole.y[chosen], alone.y)
         assert own.schema == together.schema
 
 
@@ -46,11 +43,11 @@ def test_what_a_site_keeps_prepares_its_raw_rows_as_they_were(federation):
     table = own.preprocessing.table
     raw = read_raw(files[1])
     x = own.preprocessing.prepared(table.new_features(raw))
-    rows = {row.tobytes() for row in np.concatenate([own.train_x, own.test_x])}
+    rows = {row.tobytes() for row in np.concatenate([own.train.x, own.test.x])}
     assert {row.tobytes() for row in x} == rows
     labels = decoded(raw, table.table_schema).label
-    assert len(labels) == len(x) == len(own.train_y) + len(own.test_y)
-    np.testing.assert_allclose(own.train_x.mean(axis=0), 0, atol=1e-6)
+    assert len(labels) == len(x) == len(own.train_strata) + len(own.test_strata)
+    np.testing.assert_allclose(own.train.x.mean(axis=0), 0, atol=1e-6)
 
 
 def test_several_tables_need_a_schema_and_names_of_their_own(federation, tmp_path):
@@ -82,9 +79,9 @@ def test_a_column_weighs_the_training_rows_of_every_site(tmp_path):
     together = load_dataset(",".join(map(str, files)), table_schema=path, seed=0)
     own = [load_site_file(f, name="x", site=f.stem, table_schema=path) for f in files]
     for number, site in enumerate(own):
-        chosen = together.train_owner == number
-        np.testing.assert_array_equal(together.train_weights[chosen], site.train_weights)
-        assert np.corrcoef(site.train_x[:, 0], site.train_weights)[0, 1] == pytest.approx(1)
+        chosen = together.train.owner == number
+        np.testing.assert_array_equal(together.train.weight[chosen], site.train.weight)
+        assert np.corrcoef(site.train.x[:, 0], site.train.weight)[0, 1] == pytest.approx(1)
     files[0].write_text(files[0].read_text().replace(",70,", ",70,-"))
     with pytest.raises(DataError, match="sample_weight: text: 1 rows count for less than nothing"):
         load_site_file(files[0], name="x", site="north", table_schema=path)
@@ -153,7 +150,7 @@ def test_without_a_schema_the_group_is_a_setting(tmp_path):
     path.write_text("a,case,label\n" + "\n".join(f"{n},{n // 5},{n // 5 % 2}" for n in range(200)))
     own = load_site_file(path, name="x", site="a", group_column="case")
     assert own.columns == ("a",)
-    shifted = np.sort(np.concatenate([own.test_x[:, 0]]))
+    shifted = np.sort(np.concatenate([own.test.x[:, 0]]))
     assert len(shifted) == 40
     gaps = np.diff(shifted)
     assert np.isclose(gaps, gaps.min()).sum() >= 32  # eight runs of five in a row
@@ -165,9 +162,9 @@ def test_without_a_schema_a_column_says_which_rows_are_for_testing(tmp_path):
     path.write_text("\n".join(["a,part,label", *rows]))
     own = load_site_file(path, name="x", site="a", split_column="part")
     together = load_dataset(str(path), split_column="part", seed=9)
-    assert (own.columns, len(own.test_y)) == (("a",), 20)
-    np.testing.assert_array_equal(own.test_y, [n % 2 for n in range(0, 60, 3)])
-    np.testing.assert_array_equal(together.test_x, own.test_x)
+    assert (own.columns, len(own.test_strata)) == (("a",), 20)
+    np.testing.assert_array_equal(own.test_strata, [n % 2 for n in range(0, 60, 3)])
+    np.testing.assert_array_equal(together.test.x, own.test.x)
     for cell, says in (("later", "holds 'later' on line 2, neither"), ("test", "for training")):
         path.write_text("\n".join(["a,part,label", *(f"{n},{cell},{n % 2}" for n in range(9))]))
         with pytest.raises(DataError, match=says):
@@ -198,24 +195,25 @@ def test_a_label_of_quantities_is_learnt_in_units_that_the_schema_says_to_all_si
     each = [np.quantile(np.loadtxt(f, delimiter=",", skiprows=1)[:, 1], 0.4) for f in files]
     assert schema.label.limits[1] == pytest.approx(np.mean(each), rel=1e-5)
     together = load_dataset(",".join(map(str, files)), table_schema=path, seed=3)
-    assert together.measure.limits == schema.label.limits
+    assert together.task.measure.limits == schema.label.limits
     assert (together.num_classes, together.num_outputs) == (5, 1)
     for number, file in enumerate(files):
         own = load_site_file(file, name="x", site=file.stem, table_schema=path)
-        chosen = together.train_owner == number
+        chosen = together.train.owner == number
         np.testing.assert_array_equal(together.train_targets[chosen], own.train_targets)
         told = np.concatenate([own.train_targets, own.test_targets])
         raw = np.loadtxt(file, delimiter=",", skiprows=1)[:, 1]
-        found = own.measure.quantities(told)
+        found = own.task.measure.quantities(told)
         np.testing.assert_allclose(np.sort(found), np.sort(raw), rtol=1e-6)
         np.testing.assert_array_equal(
-            own.measure.classes(raw), np.searchsorted(own.measure.limits, raw)
+            own.task.measure.classes(raw), np.searchsorted(own.task.measure.limits, raw)
         )
     classes = load_dataset(
         ",".join(map(str, files)), table_schema=path, task="classification", seed=3
     )
-    assert (classes.measure, classes.num_outputs) == (None, 5)
-    np.testing.assert_array_equal(classes.train_targets, together.train_y)
+    assert (classes.task.name, classes.num_outputs) == ("classification", 5)
+    assert classes.preprocessing.limits is None
+    np.testing.assert_array_equal(classes.train_targets, together.train_strata)
 
 
 def test_a_label_of_quantities_without_common_limits_is_refused(pressures, tmp_path):
@@ -240,9 +238,9 @@ def test_without_a_schema_a_label_with_decimals_is_a_quantity(kind, tmp_path):
         np.savetxt(path, np.c_[x, y], delimiter=",", header="a,b,label", comments="")
     assert task_of(str(path), "label", None) == "regression"
     dataset = load_dataset(str(path), seed=0)
-    counts = np.bincount(np.concatenate([dataset.train_y, dataset.test_y]))
+    counts = np.bincount(np.concatenate([dataset.train_strata, dataset.test_strata]))
     assert counts.tolist() == [20, 20, 20, 20, 20]
-    assert dataset.preprocessing.limits == dataset.measure.limits
+    assert dataset.preprocessing.limits == dataset.task.measure.limits
     with pytest.raises(DataError):
         load_dataset(str(path), task="classification", seed=0)
 

@@ -127,5 +127,5 @@ def test_a_federation_of_synthetic_sites():
     dataset, parts = simulated_federation(settings)
     assert [part.name for part in parts] == ["site-0", "site-1", "site-2"]
     assert [len(part.train) for part in parts] == [80, 80, 80]
-    means = [dataset.train_x[part.train].mean(axis=0)[0] for part in parts]
+    means = [dataset.train.x[part.train].mean(axis=0)[0] for part in parts]
     assert means[0] < means[1] < means[2]

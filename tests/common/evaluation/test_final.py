@@ -19,7 +19,8 @@ from common.evaluation.final import (
     score_counts,
     sums_at,
 )
-from common.task_metrics import TASK_METRICS
+from common.tasks import TASKS
+from common.tasks.metrics import TASK_METRICS
 
 
 def rare(seed, n=400, share=0.05):
@@ -125,5 +126,5 @@ def test_spread_of_a_mean_over_resamples_is_its_standard_error():
 
 
 def test_metrics_are_the_tasks_then_the_runs():
-    assert reported("auto", ("macro-f1", "brier"))[-2:] == ("accuracy", "macro-f1")
-    assert reported("regression", ()) == ("mse", "mae", "r2")
+    assert reported(TASKS["classification"], ("macro-f1", "brier"))[-2:] == ("accuracy", "macro-f1")
+    assert reported(TASKS["regression"], ()) == ("mse", "mae", "r2")

@@ -4,6 +4,7 @@ import sys
 import numpy as np
 import pytest
 import torch
+from kinds_of_rows import rows_of
 from torch import nn
 
 from common import models
@@ -143,15 +144,15 @@ def test_a_network_that_cannot_serve_is_refused_before_it_is_used(factory, says)
     with pytest.raises(
         ConfigError, match=rf"^model = '{name}': .*{says}".replace("<", "")
     ) as refusal:
-        models.blank(name, SHAPE, CLASSES)
+        models.blank(name, rows_of(*SHAPE), CLASSES)
     assert "\n" not in str(refusal.value)
 
 
 def test_windows_are_rows_of_their_own_kind():
-    network = models.blank("auto", SHAPE, CLASSES)
+    network = models.blank("auto", rows_of(*SHAPE), CLASSES)
     assert network(torch.zeros(2, *SHAPE)).shape == (2, CLASSES)
-    with pytest.raises(ConfigError, match="needs images, but a row has shape"):
-        models.blank("lenet", SHAPE, CLASSES)
+    with pytest.raises(ConfigError, match="needs images, but rows are"):
+        models.blank("lenet", rows_of(*SHAPE), CLASSES)
 
 
 def test_settings_take_the_piece_itself():

@@ -23,6 +23,7 @@ SITE = {
     "num_classes": 10,
     "input_shape": [1, 8, 8],
     "releases": ["model"],
+    "input_kind": "images",
 }
 
 

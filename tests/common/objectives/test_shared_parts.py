@@ -5,6 +5,7 @@ from dataclasses import replace
 import drawn
 import numpy as np
 import torch
+from kinds_of_rows import kind_of, rows_of
 from torch.nn import functional
 
 from client_app.training import engine
@@ -17,7 +18,15 @@ from common.objectives import OBJECTIVES, USUAL
 def lesson():
     rng = np.random.default_rng(5)
     inputs = rng.normal(size=(60, 12)).astype(np.float32)
-    return Lesson(inputs, rng.integers(0, 4, 60), np.arange(60), np.random.default_rng(3), 7, 4)
+    return Lesson(
+        inputs,
+        rng.integers(0, 4, 60),
+        np.arange(60),
+        np.random.default_rng(3),
+        7,
+        4,
+        kind=kind_of(inputs),
+    )
 
 
 def learn(objective, **changes):
@@ -28,7 +37,7 @@ def learn(objective, **changes):
         again = replace(lesson(), order=np.random.default_rng(3))
         return engine.fit(start, again, configured, pull, phase)
 
-    first = models.initial_parameters(configured, (12,), 4)
+    first = models.initial_parameters(configured, rows_of(12), 4)
     return first, OBJECTIVES[objective].learn(first, None, fit, configured), configured
 
 

@@ -6,6 +6,7 @@ import drawn
 import numpy as np
 import pytest
 import torch
+from kinds_of_rows import kind_of, rows_of
 from torch import nn
 from torch.nn import functional
 
@@ -31,11 +32,19 @@ def settings(objective="apfl", name="mlp", **changes):
 def lesson(name="mlp"):
     rng = np.random.default_rng(5)
     inputs = rng.normal(size=(70, *SHAPES[name])).astype(np.float32)
-    return Lesson(inputs, rng.integers(0, 4, 70), np.arange(5, 60), np.random.default_rng(3), 7, 4)
+    return Lesson(
+        inputs,
+        rng.integers(0, 4, 70),
+        np.arange(5, 60),
+        np.random.default_rng(3),
+        7,
+        4,
+        kind=kind_of(inputs),
+    )
 
 
 def model(seed, name="mlp"):
-    return models.initial_parameters(Settings(model=name, seed=seed), SHAPES[name], 4)
+    return models.initial_parameters(Settings(model=name, seed=seed), rows_of(*SHAPES[name]), 4)
 
 
 def learn(objective, personal=None, name="mlp", **changes):

@@ -8,6 +8,7 @@ import drawn
 import numpy as np
 import pytest
 import torch
+from kinds_of_rows import kind_of, rows_of
 from torch import nn
 from torch.nn import functional
 
@@ -34,7 +35,15 @@ def settings(name="mlp", **changes):
 def lesson(name="mlp"):
     rng = np.random.default_rng(5)
     inputs = rng.normal(size=(70, *SHAPES[name])).astype(np.float32)
-    return Lesson(inputs, rng.integers(0, 4, 70), np.arange(5, 60), np.random.default_rng(3), 7, 4)
+    return Lesson(
+        inputs,
+        rng.integers(0, 4, 70),
+        np.arange(5, 60),
+        np.random.default_rng(3),
+        7,
+        4,
+        kind=kind_of(inputs),
+    )
 
 
 def fitting(task, configured):
@@ -46,7 +55,7 @@ def fitting(task, configured):
 
 
 def model(seed, name="mlp"):
-    return models.initial_parameters(Settings(model=name, seed=seed), SHAPES[name], 4)
+    return models.initial_parameters(Settings(model=name, seed=seed), rows_of(*SHAPES[name]), 4)
 
 
 def learn(objective, personal=None, name="mlp", **changes):
@@ -219,9 +228,9 @@ def test_a_constant_term_is_added_to_every_gradient_and_what_is_frozen_keeps_its
 def test_statistics_of_batch_norm_that_are_frozen_keep_their_bits():
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(8, 3, 32, 32)).astype(np.float32), rng.integers(0, 4, 8)
-    task = Lesson(x, y, np.arange(8), np.random.default_rng(3), 7, 4)
+    task = Lesson(x, y, np.arange(8), np.random.default_rng(3), 7, 4, kind=kind_of(x))
     configured = settings("resnet18", local_epochs=1)
-    first = models.initial_parameters(configured, (3, 32, 32), 4)
+    first = models.initial_parameters(configured, rows_of(3, 32, 32), 4)
     body = frozenset(name for name in first if not name.startswith("output."))
     found = fitting(task, configured)(first, None, Phase(body)).parameters
     assert same({k: found[k] for k in body}, {k: first[k] for k in body})
@@ -301,9 +310,9 @@ def test_engines_agree_with_dropout_and_inner_steps():
 def test_batch_norms_buffers_are_the_personal_models_own(objective):
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(8, 3, 32, 32)).astype(np.float32), rng.integers(0, 4, 8)
-    task = Lesson(x, y, np.arange(8), np.random.default_rng(3), 7, 4)
+    task = Lesson(x, y, np.arange(8), np.random.default_rng(3), 7, 4, kind=kind_of(x))
     configured = settings("resnet18", objective=objective, local_epochs=1)
-    first = models.initial_parameters(configured, (3, 32, 32), 4)
+    first = models.initial_parameters(configured, rows_of(3, 32, 32), 4)
     learned = OBJECTIVES[objective].learn(first, None, fitting(task, configured), configured)
     counter = "bn1.num_batches_tracked"
     steps = {"ditto": 1, "pfedme": 5}[objective]

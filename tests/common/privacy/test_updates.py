@@ -11,6 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from kinds_of_rows import rows_of
 from scipy import stats
 from small_runs import lines, settings_in
 
@@ -101,7 +102,7 @@ def settings(tmp_path, task_identity):
 def trained_by_site(settings, context=None, round_number=1, **node_config):
     config = {"partition-id": 2, "num-partitions": 5, **node_config}
     context = context or Context(1, 4, config, RecordDict(), settings.to_dict())
-    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    initial = networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
     content = messages.content(Order(round_number, 1, 0), messages.encode_arrays(initial))
     reply = app(Message(content, 4, messages.TRAIN), context)
     arrays = messages.decode_arrays(messages.arrays_of(reply.content))
@@ -231,8 +232,10 @@ def test_a_training_that_diverged_sends_and_costs_nothing(settings, engine):
 
 def test_a_loss_may_be_missing_only_beside_a_protected_update(settings):
     reply, _, _ = trained_by_site(settings)
-    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
-    site = messages.Introduction("site-2", 10_000, 10, 10, [1, 8, 8], ["model"], "")
+    initial = networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
+    site = messages.Introduction(
+        "site-2", 10_000, 10, 10, [1, 8, 8], ["model"], input_kind="images"
+    )
     asked = Asked(site, Order(1, 1, 0))
     kind = kind_named(messages.TRAIN)
     training(inspected(reply, asked, kind), Template.of(initial))
@@ -339,4 +342,4 @@ def test_what_would_break_the_promise_of_the_models_is_refused():
             {"stop-at-target": True, "target-accuracy": 0.5, "update-privacy": "central-dp"}
         )
     worst = {"strategy": "similarity", "selection": "worst"}
-    assert "accuracies" in build(Settings.parse(worst)).needs
+    assert "scores" in build(Settings.parse(worst)).needs

@@ -170,15 +170,15 @@ def test_a_simulation_and_each_site_prepare_rows_by_the_common_figures(federatio
     together = load_dataset(locate(",".join(map(str, files))), table_schema=path, seed=0)
     for number, (file, name) in enumerate(zip(files, NAMES, strict=True)):
         own = load_site_file(file, name="hearts", site=name, table_schema=path)
-        mine = together.train_owner == number
-        np.testing.assert_array_equal(together.train_x[mine], own.train_x)
+        mine = together.train.owner == number
+        np.testing.assert_array_equal(together.train.x[mine], own.train.x)
     # one way to prepare rows, so that whoever has the models needs no site's file
     of_any = own.preprocessing.table.of_all_sites(TableSchema.read(path))
     assert together.preprocessing == own.preprocessing.with_table(of_any)
     age = together.columns.index("age")
-    assert together.train_x[:, age].mean() == pytest.approx(0, abs=1e-6)
-    assert together.train_x[:, age].std() == pytest.approx(1, abs=1e-6)
-    each = [together.train_x[together.train_owner == n, age].mean() for n in range(4)]
+    assert together.train.x[:, age].mean() == pytest.approx(0, abs=1e-6)
+    assert together.train.x[:, age].std() == pytest.approx(1, abs=1e-6)
+    each = [together.train.x[together.train.owner == n, age].mean() for n in range(4)]
     assert max(map(abs, each)) > 0.01  # and not site by site
 
 

@@ -44,7 +44,7 @@ def test_the_pipeline_prepares_messy_rows_as_the_training_did(hospital):
     np.testing.assert_allclose(found, (features - mean) * scale, rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(found, kept.prepared(features), rtol=1e-6, atol=1e-6)
     # what it is made of is scikit-learn's, fitted on the training rows
-    rows = {row.tobytes() for row in np.concatenate([own.train_x, own.test_x])}
+    rows = {row.tobytes() for row in np.concatenate([own.train.x, own.test.x])}
     assert len(rows & {row.tobytes() for row in kept.prepared(features)}) == len(rows)
     names = pipeline[:-1].get_feature_names_out()
     assert [*names] == [name.replace("=", "_") for name in kept.columns]
@@ -110,7 +110,12 @@ def test_scaling_is_a_standard_scalers_of_the_training_rows_and_what_never_varie
         found[:, 0], oracle.transform(new[["a"]].to_numpy())[:, 0], rtol=1e-7
     )
     images = Preprocessing(
-        scaling="common", input_shape=(1, 2, 2), classes=("a", "b"), mean=(0.0,), scale=(1.0,)
+        scaling="common",
+        input_kind="images",
+        input_shape=(1, 2, 2),
+        classes=("a", "b"),
+        mean=(0.0,),
+        scale=(1.0,),
     )
     with pytest.raises(DataError, match="no table with names"):
         images.pipeline()
@@ -122,4 +127,4 @@ def in_training(frame, own):
     """Which rows a site trains on, told by their values."""
     mean, scale = own.preprocessing.mean[0], own.preprocessing.scale[0]
     prepared = ((frame["a"] - mean) * scale).to_numpy(np.float32)
-    return np.isin(prepared, own.train_x[:, 0])
+    return np.isin(prepared, own.train.x[:, 0])

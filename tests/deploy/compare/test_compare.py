@@ -91,7 +91,7 @@ def test_tables_are_what_the_run_folders_say(compared):
     ]
     for run in runs:
         results = json.loads((folder / "runs" / run["folder"] / "results.json").read_text())
-        assert float(run["accuracy"]) == pytest.approx(100 * results["accuracy"])
+        assert float(run["accuracy"]) == pytest.approx(100 * results["score"])
         assert float(run["clients_per_round"]) == results["mean_clients_per_round"] == 2
         assert float(run["rounds_to_target"]) == results["target_round"]
         sent = results["bytes_up"] + results["bytes_down"]

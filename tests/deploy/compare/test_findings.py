@@ -39,9 +39,7 @@ def row(grid, method, accuracies):
     """A row as far as a claim reads it: a run a seed, with its last accuracy in per cent."""
     cases = [case for case in grid.cases if case.method == method]
     runs = [
-        SimpleNamespace(
-            case=case, curve=SimpleNamespace(accuracy=np.array([accuracy / 100])), cpu=""
-        )
+        SimpleNamespace(case=case, curve=SimpleNamespace(values=np.array([accuracy / 100])), cpu="")
         for case, accuracy in zip(cases, accuracies, strict=False)
     ]
     return Row(method, "", tuple(runs), ())

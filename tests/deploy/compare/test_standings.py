@@ -18,7 +18,7 @@ ACCURACY = next(column for column in COLUMNS if column.key == "accuracy")
 
 @dataclass
 class Curve:
-    accuracy: list
+    values: list
 
 
 @dataclass

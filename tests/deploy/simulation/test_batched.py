@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from kinds_of_rows import rows_of
 
 from client_app.app import app
 from client_app.site import open_site
@@ -42,7 +43,7 @@ def asked(kind, seeds=(0,) * 6, settings=SETTINGS):
         seed: messages.content(
             Order(1, 1, seed),
             messages.encode_arrays(
-                models.initial_parameters(settings.replace(seed=seed), (1, 8, 8), 10)
+                models.initial_parameters(settings.replace(seed=seed), rows_of(1, 8, 8), 10)
             ),
         )
         for seed in set(seeds)
@@ -81,7 +82,7 @@ def test_evaluation_together_equals_evaluation_alone(model, seeds):
     for one, other in zip(together, alone, strict=True):
         a, b = EvaluateReport.decode(one.content), EvaluateReport.decode(other.content)
         assert (a.site, a.model, a.num_examples) == (b.site, b.model, b.num_examples)
-        assert a.accuracy == b.accuracy
+        assert a.score == b.score
         assert a.loss == pytest.approx(b.loss, abs=1e-6)
 
 
@@ -91,13 +92,13 @@ def test_equal_models_in_separate_contents_give_the_same_numbers_as_in_a_shared_
     separate = batched.answer(own, contexts())
     for one, other in zip(shared, separate, strict=True):
         a, b = EvaluateReport.decode(one.content), EvaluateReport.decode(other.content)
-        assert (a.loss, a.accuracy) == (b.loss, b.accuracy)
+        assert (a.loss, a.score) == (b.loss, b.score)
 
 
 @pytest.mark.parametrize("model", ["mlp", "pereira-mlp", "lenet"])
 def test_train_many_does_not_depend_on_who_is_trained_beside(model):
     settings = SETTINGS.replace(model=model)
-    first = models.initial_parameters(settings, (1, 8, 8), 10)
+    first = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     sites = [open_site(context) for context in contexts(settings)]
 
     def lessons(chosen):
@@ -115,7 +116,7 @@ def test_train_many_does_not_depend_on_who_is_trained_beside(model):
 
 
 def test_arrays_in_another_order_are_trained_under_their_names():
-    ordered = models.initial_parameters(SETTINGS, (1, 8, 8), 10)
+    ordered = models.initial_parameters(SETTINGS, rows_of(1, 8, 8), 10)
     site = open_site(contexts()[0])
     shuffled = {name: ordered[name] for name in sorted(ordered)}
     assert list(shuffled) != list(ordered)

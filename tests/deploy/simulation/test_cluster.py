@@ -49,9 +49,7 @@ def ended(process):
 def numbers(run):
     """All that a run computed: its models' bytes, and its lines but for what time took."""
     lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
-    kept = [
-        {key: line[key] for key in ("round", "accuracy", "loss", "train_loss")} for line in lines
-    ]
+    kept = [{key: line[key] for key in ("round", "score", "loss", "train_loss")} for line in lines]
     return kept, [path.read_bytes() for path in sorted((run / "models").glob("*.safetensors"))]
 
 

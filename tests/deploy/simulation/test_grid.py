@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.common.serde import message_from_proto, message_to_proto
+from kinds_of_rows import rows_of
 from safetensors.numpy import load_file
 from small_runs import lines, run, settings_in, without_times
 
@@ -77,7 +78,7 @@ def test_a_model_that_went_bad_is_rolled_back_and_its_cohort_named(tmp_path, wor
         run(settings, federations.load(federations.sends_as_far_as_floats_go), workers=1)
     [folder] = tmp_path.iterdir()
     attempts = lines(folder, "rounds.jsonl")
-    assert [(line["attempt"], line["accuracy"]) for line in attempts] == [(1, None), (2, None)]
+    assert [(line["attempt"], line["score"]) for line in attempts] == [(1, None), (2, None)]
 
 
 def test_a_site_that_kills_its_workers_ends_the_run_and_is_named(tmp_path):
@@ -113,7 +114,7 @@ def test_work_that_a_killed_worker_was_at_is_done_again_with_the_same_numbers(
 def train_directly(settings, sites, attempt=1):
     """The updates of some sites in round 1, without any strategy."""
     settings = settings.with_absolute_paths()
-    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    initial = networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
     content = messages.content(Order(1, attempt, 0), messages.encode_arrays(initial))
     with InProcessGrid(load_client_app, settings.to_dict(), num_nodes=5, workers=1) as grid:
         nodes = list(grid.get_node_ids())
@@ -183,7 +184,7 @@ def test_round_is_retried_if_nobody_tells_the_loss_that_the_choice_needs(
 def test_retry_starts_from_the_models_before_the_round(tmp_path, no_report):
     settings = settings_in(tmp_path, "num-server-rounds=1")
     folder = run(settings, federations.load_evaluating_at_the_second_attempt)
-    assert [line["accuracy"] is None for line in lines(folder, "rounds.jsonl")] == [True, False]
+    assert [line["score"] is None for line in lines(folder, "rounds.jsonl")] == [True, False]
     reports, models = train_directly(settings, range(5), attempt=2)
     expected = average(models, np.array([report.num_examples for report in reports]))
     written = load_file(folder / "models" / "model-0.safetensors")
@@ -326,7 +327,7 @@ def test_round_below_the_quorum_does_not_count(tmp_path, no_report, caplog):
 def test_run_stops_once_its_target_was_held(tmp_path, no_report):
     words = ["num-server-rounds=9", "target-accuracy=0.05", "sustained-rounds=2"]
     stopped = simulate(settings_in(tmp_path, *words, "stop-at-target=true", "workers=1"))
-    held = [line["accuracy"] >= 0.05 for line in lines(stopped, "rounds.jsonl")]
+    held = [line["score"] >= 0.05 for line in lines(stopped, "rounds.jsonl")]
     assert held[-2:] == [True, True]
     assert not any(a and b for a, b in itertools.pairwise(held[:-1]))
     status = json.loads((stopped / "status.json").read_text())

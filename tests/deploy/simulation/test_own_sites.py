@@ -72,7 +72,7 @@ def test_each_site_trains_on_its_own_file(folder):
     sites = json.loads((path / "sites.json").read_text())
     assert [site["site"] for site in sites] == ["site-0", "site-1", "site-2"]
     assert [site["num_examples"] for site in sites] == [48, 72, 48]
-    assert json.loads((path / "results.json").read_text())["accuracy"] > 0.8
+    assert json.loads((path / "results.json").read_text())["score"] > 0.8
 
 
 def test_loop_and_batched_engines_agree_where_every_site_has_its_own_data(folder):
@@ -82,7 +82,7 @@ def test_loop_and_batched_engines_agree_where_every_site_has_its_own_data(folder
     sites = [site_of(folder, seed) for seed in range(10)]
     runs = [run(sites, folder, engine=engine) for engine in ("loop", "batched")]
     first, second = (json.loads((path / "results.json").read_text()) for path in runs)
-    assert first["accuracy"] == second["accuracy"]
+    assert first["score"] == second["score"]
     assert first["loss"] == pytest.approx(second["loss"], abs=1e-5)
 
 

@@ -131,7 +131,7 @@ def test_a_run_whose_server_was_killed_goes_on_to_the_numbers_of_one_process(hos
     first, second = model_of(folder), model_of(ours)
     assert all(np.array_equal(first[name], second[name]) for name in first)
     deployed, simulated = (lines(path, "rounds.jsonl") for path in (folder, ours))
-    for key in ("round", "attempt", "accuracy", "trained", "missing"):
+    for key in ("round", "attempt", "score", "trained", "missing"):
         assert [line[key] for line in deployed] == [line[key] for line in simulated]
     assert [line["bytes_up"] for line in deployed[2:]] == [
         line["bytes_up"] for line in simulated[2:]

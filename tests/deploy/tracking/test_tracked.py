@@ -55,14 +55,14 @@ def test_a_tracker_is_told_each_round_and_the_results(kept, tmp_path, caplog):
     rows = run.rounds
     assert [number for number, _ in mine.lines] == [1, 2]
     for (_, values), (_, row) in zip(mine.lines, rows.iterrows(), strict=True):
-        assert values["accuracy"] == row["accuracy"]
-        assert values["macro-f1"] == row["macro-f1"]
+        assert values["score"] == row["score"]
+        assert values["metrics/macro-f1"] == row["metrics.macro-f1"]
         assert values["seconds/train"] == row["seconds"]["train"]
         assert values["model-0/num_examples"] == row["models"][0]["num_examples"]
         assert "round" not in values
     found, finished = mine.ended
     assert finished
-    assert found["accuracy"] == run.results["accuracy"]
+    assert found["score"] == run.results["score"]
     assert broken.ended is None
     assert "track=csv: OSError: no route to the tracker; the run goes on without it" in caplog.text
 
@@ -96,13 +96,13 @@ def test_the_real_ones_hold_the_rounds_offline(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'mlflow.db'}")
     with without_report():
         run = package.simulate(output_dir=tmp_path, track=list(TRACKERS), **WORDS)
-    accuracy = run.rounds["accuracy"].tolist()
+    accuracy = run.rounds["score"].tolist()
 
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     events = EventAccumulator(str(run.folder / "tensorboard"))
     events.Reload()
-    written = events.Scalars("accuracy")
+    written = events.Scalars("score")
     assert [event.step for event in written] == [1, 2]
     assert [event.value for event in written] == pytest.approx(accuracy)
 
@@ -111,7 +111,7 @@ def test_the_real_ones_hold_the_rounds_offline(tmp_path, monkeypatch):
     client = MlflowClient()
     [experiment] = client.search_experiments(filter_string="name = 'run'")
     [found] = client.search_runs([experiment.experiment_id])
-    history = client.get_metric_history(found.info.run_id, "accuracy")
+    history = client.get_metric_history(found.info.run_id, "score")
     assert [(metric.step, metric.value) for metric in history] == [*enumerate(accuracy, start=1)]
     assert found.data.params["num-clients"] == "3"
     assert (found.info.status, found.data.tags["coterie.run"]) == ("FINISHED", str(run.folder))

@@ -20,7 +20,7 @@ NAMES = ["north", "<img src=x onerror=alert(1)>", "south-east", "west"]
 
 def play(folder, number, accuracy):
     entries = [
-        {"round": number, "phase": "evaluate", "site": site, "accuracy": accuracy, "verdict": "ok"}
+        {"round": number, "phase": "evaluate", "site": site, "score": accuracy, "verdict": "ok"}
         for site in NAMES
     ]
     folder.append("clients.jsonl", entries)

@@ -15,7 +15,7 @@ from server_app.record.run_folder import RunFolder
 
 def evaluation(number, site, accuracy, **more):
     return {
-        "round": number, "attempt": 1, "phase": "evaluate", "site": site, "accuracy": accuracy,
+        "round": number, "attempt": 1, "phase": "evaluate", "site": site, "score": accuracy,
         "verdict": "ok", "joules": 2.0,
     } | more  # fmt: skip
 

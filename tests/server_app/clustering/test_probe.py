@@ -2,6 +2,7 @@ import drawn
 import numpy as np
 import pytest
 import torch
+from kinds_of_rows import rows_of
 
 from common import models
 from common.config import Settings
@@ -18,17 +19,17 @@ def network():
 
 
 def test_noise_has_the_scale_of_standardised_rows_and_depends_on_the_seed():
-    rows = probe.noise(Settings.parse({"cka-probe-size": 5000}), SHAPE).rows
+    rows = probe.noise(Settings.parse({"cka-probe-size": 5000}), rows_of(*SHAPE)).rows
     assert rows.shape == (5000, 6)
     assert rows.dtype == np.float32
     assert abs(rows.mean()) < 0.05
     assert abs(rows.std() - 1) < 0.05
-    other = probe.noise(Settings.parse({"cka-probe-size": 5000, "seed": 1}), SHAPE).rows
+    other = probe.noise(Settings.parse({"cka-probe-size": 5000, "seed": 1}), rows_of(*SHAPE)).rows
     assert not np.array_equal(rows, other)
 
 
 def test_probabilities_and_predictions_are_those_of_the_network(network):
-    rows = probe.noise(Settings(), SHAPE)
+    rows = probe.noise(Settings(), rows_of(*SHAPE))
     parameters = models.parameters_of(network)
     other = drawn.network("mlp", SHAPE, 3, seed=1)
     probabilities = Prober(other, "probabilities", rows).activations(parameters)
@@ -41,7 +42,7 @@ def test_probabilities_and_predictions_are_those_of_the_network(network):
 
 
 def test_a_layer_is_a_child_of_the_network(network):
-    rows = probe.noise(Settings(), SHAPE)
+    rows = probe.noise(Settings(), rows_of(*SHAPE))
     parameters = models.parameters_of(network)
     hidden = Prober(drawn.network("mlp", SHAPE, 3, seed=1), "relu3", rows).activations(parameters)
     with torch.no_grad():
@@ -54,7 +55,7 @@ def test_a_layer_is_a_child_of_the_network(network):
 
 def test_feature_maps_become_one_row_per_probe_row():
     lenet = drawn.network("lenet", (1, 8, 8), 10)
-    rows = probe.noise(Settings.parse({"cka-probe-size": 5}), (1, 8, 8))
+    rows = probe.noise(Settings.parse({"cka-probe-size": 5}), rows_of(1, 8, 8))
     maps = Prober(lenet, "conv1", rows).activations(models.parameters_of(lenet))
     assert maps.shape == (5, 16 * 8 * 8)
 
@@ -67,11 +68,11 @@ def write(path, **arrays):
 def test_rows_of_a_file_are_drawn_without_repeats_or_all_taken(tmp_path):
     everything = np.arange(60.0).reshape(10, 6)
     settings = write(tmp_path / "p.npz", X=everything)
-    drawn = probe.read_rows(settings, SHAPE)
+    drawn = probe.read_rows(settings, rows_of(*SHAPE))
     assert drawn.source == "public"
     assert len({tuple(row) for row in drawn.rows}) == 4
     assert {tuple(row) for row in drawn.rows} <= {tuple(row) for row in everything}
-    few = probe.read_rows(write(tmp_path / "few.npz", X=everything[:3]), SHAPE)
+    few = probe.read_rows(write(tmp_path / "few.npz", X=everything[:3]), rows_of(*SHAPE))
     np.testing.assert_array_equal(few.rows, everything[:3])
 
 
@@ -83,9 +84,9 @@ def test_unusable_files_are_named(tmp_path):
         ("one", {"X": np.zeros((1, 6))}, "at least two"),
     ):
         with pytest.raises(DataError, match=said):
-            probe.read_rows(write(tmp_path / f"{name}.npz", **arrays), SHAPE)
+            probe.read_rows(write(tmp_path / f"{name}.npz", **arrays), rows_of(*SHAPE))
     with pytest.raises(DataError, match=r"nowhere\.npz"):
-        probe.read_rows(Settings.parse({"probe-file": "nowhere.npz"}), SHAPE)
+        probe.read_rows(Settings.parse({"probe-file": "nowhere.npz"}), rows_of(*SHAPE))
 
 
 def test_two_rows_at_least():

@@ -16,6 +16,7 @@ from common.errors import ConfigError, MessageError
 from common.evaluation.final import CALIBRATION_BINS, reported
 from common.messages import Asked, FinalReport, Introduction, ThresholdOrder
 from common.messages.kinds import kind_named
+from common.tasks import TASKS
 from deploy.predictions import ModelInUse
 from deploy.simulation.grid import simulate
 from server_app import methods
@@ -72,8 +73,8 @@ def answers(played):
     found = {}
     for site in sites:
         with torch.inference_mode():
-            logits = network(torch.from_numpy(dataset.test_x[site.test])).double()
-        found[site.name] = torch.softmax(logits, 1).numpy()[:, 1], dataset.test_y[site.test]
+            logits = network(torch.from_numpy(dataset.test.x[site.test])).double()
+        found[site.name] = torch.softmax(logits, 1).numpy()[:, 1], dataset.test_strata[site.test]
     return found
 
 
@@ -121,8 +122,8 @@ def test_the_threshold_is_the_best_on_the_training_rows_of_all_sites(played):
     import torch
 
     with torch.inference_mode():
-        logits = ModelInUse(run).network(torch.from_numpy(dataset.train_x)).double()
-    p, y = torch.softmax(logits, 1).numpy()[:, 1], dataset.train_y
+        logits = ModelInUse(run).network(torch.from_numpy(dataset.train.x)).double()
+    p, y = torch.softmax(logits, 1).numpy()[:, 1], dataset.train_strata
     gained = [oracle.balanced_accuracy_score(y, p >= t / 1000) for t in range(1000)]
     at = kept(played)["thresholds"]["0"]
     assert oracle.balanced_accuracy_score(y, p >= at) == pytest.approx(max(gained))
@@ -171,7 +172,7 @@ def reply(figures=(ROW, ROW, ROW), confusion=((1, 1), (0, 2)), calibration=None,
         "num_examples": 4,
         "units": 4,
         "threshold": float("nan"),
-        "metrics": [*reported("classification", ())],
+        "metrics": [*reported(TASKS["classification"], ())],
         "widths": WIDTHS,
     } | changes
     arrays = {
@@ -231,7 +232,7 @@ def test_what_no_site_can_have_measured_is_refused(changes, reason):
     ],
 )
 def test_the_headline_is_accuracy_only_where_no_class_is_rare(counts, name):
-    assert headline("auto", EvaluatedRows(confusion=counts))[0] == name
+    assert headline(TASKS["classification"], EvaluatedRows(confusion=counts))[0] == name
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_greenhouse_gases_follow_from_the_countrys_factor(tmp_path):
 
 def test_metering_changes_no_number(metered, plain):
     _, folder = metered
-    for name in ("accuracy", "loss", "train_loss", "trained"):
+    for name in ("score", "loss", "train_loss", "trained"):
         assert [line[name] for line in lines(folder, "rounds.jsonl")] == [
             line[name] for line in lines(plain, "rounds.jsonl")
         ]

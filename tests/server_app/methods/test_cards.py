@@ -62,7 +62,7 @@ WORDS = {
     "representations": "representations of single rows",
     "class-bases": "leading directions of each site's rows",
     "rehearsals": "",
-    "accuracies": "",
+    "scores": "",
     "links": "links",
 }
 

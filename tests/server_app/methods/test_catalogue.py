@@ -10,6 +10,7 @@ from flwr.app import Context, RecordDict
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from kinds_of_rows import rows_of
 from safetensors.numpy import load_file
 
 from common.config import Settings
@@ -232,7 +233,7 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
     assert not seen[0].any()
     rows = [site["num_examples"] for site in json.loads((folder / "sites.json").read_text())]
     trained = load_file(folder / "models" / "model-0.safetensors")
-    first = initial_parameters(Settings.parse(words), (1, 8, 8), 10)
+    first = initial_parameters(Settings.parse(words), rows_of(1, 8, 8), 10)
     moved = np.concatenate([(trained[name] - first[name]).ravel() for name in first])
     mean = np.average(updates, axis=0, weights=rows if weights is None else weights)
     assert mean == pytest.approx(moved, abs=1e-6)

@@ -50,7 +50,7 @@ def test_a_plain_app_gets_the_cohorts_and_the_model_of_coterie_simulate(tmp_path
     expected = [line["trained"] for line in lines(folder, "rounds.jsonl")]
 
     dataset, _ = simulated_federation(settings)
-    first = models.initial_parameters(settings, tuple(dataset.input_shape), dataset.num_classes)
+    first = models.initial_parameters(settings, dataset.inputs, dataset.num_classes)
     grid = Parts(digits_app(), 8, settings.to_dict())
     strategy = Cohorts(FedAvg(), method=method, **given)
     result = play(strategy, grid, first, rounds=4)
@@ -60,7 +60,7 @@ def test_a_plain_app_gets_the_cohorts_and_the_model_of_coterie_simulate(tmp_path
     ours = load_file(folder / "models" / "model-0.safetensors")
     for name, value in result.arrays.items():
         assert np.allclose(value.numpy(), ours[name], rtol=0, atol=1e-5)
-    told = [round(line["accuracy"], 6) for line in lines(folder, "rounds.jsonl")]
+    told = [round(line["score"], 6) for line in lines(folder, "rounds.jsonl")]
     found = result.evaluate_metrics_clientapp
     assert [round(found[number]["accuracy"], 6) for number in range(1, 5)] == told
 

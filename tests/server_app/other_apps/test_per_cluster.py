@@ -43,7 +43,7 @@ def test_a_plain_app_gets_the_clusters_and_the_models_of_coterie_simulate(tmp_pa
     )
     folder = simulate(settings)
     dataset, _ = simulated_federation(settings)
-    first = models.initial_parameters(settings, tuple(dataset.input_shape), dataset.num_classes)
+    first = models.initial_parameters(settings, dataset.inputs, dataset.num_classes)
     grid = Parts(digits_app(), 8, settings.to_dict())
     strategy = PerCluster(alone, num_clusters=3, seed=3, models_dir=tmp_path / "models")
     play(strategy, grid, first, rounds=3)

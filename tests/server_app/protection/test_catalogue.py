@@ -72,7 +72,7 @@ def test_a_run_is_refused_exactly_where_something_needed_is_hidden(name, each):
         assert {p.setting for p in by} <= {each.setting, *given}
         assert [p.instead in str(refusal.value) for p in by] == [True]
     else:
-        assert build(settings).needs - {"accuracies"} == needs - {"accuracies"}
+        assert build(settings).needs - {"scores"} == needs - {"scores"}
 
 
 # Noise comes from the operating system and is another one every time, so it is mild here: a model

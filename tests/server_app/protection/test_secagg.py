@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
+from kinds_of_rows import rows_of
 from masked_sums import (
     STEPS,
     Watching,
@@ -59,7 +60,7 @@ def test_fedavg_gives_the_same_model_with_and_without(tmp_path, monkeypatch):
     masked, grid = run(settings_in(tmp_path))
     assert_equal_to_fixed_point(model_of(masked), model_of(plain))
     [a], [b] = lines(plain), lines(masked)
-    for key in ("accuracy", "trained", "rejected", "missing", "uplink_share"):
+    for key in ("score", "trained", "rejected", "missing", "uplink_share"):
         assert a[key] == b[key]
     assert b["train_loss"] == pytest.approx(a["train_loss"], abs=1e-7)
     kinds = Counter(message.metadata.message_type for message in grid.sent)
@@ -89,7 +90,7 @@ def test_a_model_per_cluster_and_any_number_of_workers(tmp_path):
             np.testing.assert_array_equal(found[name], again[name])
             # Three rounds of training amplify the last digit.
             np.testing.assert_allclose(found[name], expected[name], atol=2e-5)
-    assert lines(one)[-1]["accuracy"] == pytest.approx(lines(plain)[-1]["accuracy"], abs=0.01)
+    assert lines(one)[-1]["score"] == pytest.approx(lines(plain)[-1]["score"], abs=0.01)
 
 
 def test_weights_that_the_server_chooses_go_inside_the_mask(tmp_path):
@@ -141,7 +142,7 @@ def test_the_objective_of_the_sites_and_the_servers_step_stay_what_they_are(tmp_
     plain = simulate(settings_in(tmp_path, secagg=False, **words))
     masked = simulate(settings_in(tmp_path, **words))
     assert_equal_to_fixed_point(model_of(masked), model_of(plain))
-    assert lines(masked)[0]["accuracy"] == lines(plain)[0]["accuracy"]
+    assert lines(masked)[0]["score"] == lines(plain)[0]["score"]
 
 
 @pytest.mark.parametrize(
@@ -339,7 +340,7 @@ def test_a_model_whose_cohort_is_too_small_stays_as_it_is(tmp_path, caplog):
     asked = {s["model"]: s["asked"] for s in line["secure_sums"]}
     small = [model for model, count in asked.items() if count < 3]
     assert len(small) == 1
-    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    initial = networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
     kept = model_of(folder, f"cluster-{small[0]}")
     assert all(np.array_equal(kept[name], initial[name]) for name in initial)
     assert "stays as it is" in caplog.text

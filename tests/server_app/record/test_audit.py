@@ -36,7 +36,7 @@ def test_a_run_leaves_who_joined_what_left_and_how_it_ended(tmp_path, no_report)
     assert ended == [(line.round, line.attempt) for line in written]
     released = [entry for entry in trail if entry["event"] == "released"]
     kinds = [entry["what"].split(",")[0].split(":")[0] for entry in released]
-    per_round = ["trained model", "loss and accuracy on the held-out rows"]
+    per_round = ["trained model", "loss and score on the held-out rows"]
     assert kinds == ["who the site is", "training rows per class", *per_round, *per_round]
     assert [len(entry["sites"]) for entry in released[:2]] == [4, 4]
     assert [entry["time"] for entry in trail] == sorted(entry["time"] for entry in trail)

@@ -21,7 +21,7 @@ def finished(tmp_path, objective, accuracies, state="finished", **changes):
     folder.set_status(state, done=2, rounds=2)
     for server_round, values in ((1, dict.fromkeys(accuracies, 0.01)), (2, accuracies)):
         lines = [
-            {"round": server_round, "attempt": 1, "phase": "evaluate", "site": site, "accuracy": a}
+            {"round": server_round, "attempt": 1, "phase": "evaluate", "site": site, "score": a}
             | {"verdict": "ok"}
             for site, a in values.items()
         ]
@@ -42,7 +42,7 @@ def test_by_hand(tmp_path):
     write(run, changes)
     told = json.loads((run / "change-to-local.json").read_text())
     assert told["local_run"] == local.name
-    assert told["sites"]["b"] == {"accuracy": 0.5, "local": 0.8, "change": pytest.approx(-37.5)}
+    assert told["sites"]["b"] == {"score": 0.5, "local": 0.8, "change": pytest.approx(-37.5)}
     assert RecordedRun.read(run).change_to_local.to_json() == told
 
 

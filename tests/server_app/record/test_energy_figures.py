@@ -18,7 +18,7 @@ from server_app.record.format import ClientLine, RoundLine
 
 
 def line(number, accuracy, joules=None, **more):
-    values = {"round": number, "attempt": 1, "accuracy": accuracy, "joules": joules, **more}
+    values = {"round": number, "attempt": 1, "score": accuracy, "joules": joules, **more}
     return RoundLine.from_json(values)
 
 
@@ -40,7 +40,7 @@ LINES = [
 def test_curve_by_hand():
     curve = Curve.of(LINES)
     assert curve.rounds.tolist() == [1, 2, 3, 4, 5, 6]
-    assert curve.accuracy.tolist() == [0.2, 0.9, 0.7, 0.8, 0.9, 0.8]
+    assert curve.values.tolist() == [0.2, 0.9, 0.7, 0.8, 0.9, 0.8]
     # evaluation is not counted; the failed attempt at round 3 is
     assert curve.joules.tolist() == [16.0, 27.0, 42.5, 53.5, 64.5, 75.5]
     assert Curve.of(LINES, ("comm",)).joules.tolist() == [1.0, 2.0, 3.5, 4.5, 5.5, 6.5]
@@ -95,7 +95,7 @@ def test_what_was_not_metered_is_not_a_number_and_never_nothing():
     assert joules_by_phase(unmetered)["comm"] == 2.0
     assert all(math.isnan(joules_by_phase(unmetered)[phase]) for phase in ("pre", "train"))
     # lines of a run before there was metering
-    assert np.isnan(Curve.of([RoundLine(round=1, accuracy=0.5)]).joules).all()
+    assert np.isnan(Curve.of([RoundLine(round=1, score=0.5)]).joules).all()
 
 
 def test_phases_add_up_over_all_attempts():

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from common.config import Settings
 from common.messages import EvaluateReport, Introduction, TrainReport
+from common.tasks import Classification
 from server_app.metering.bill import Bill, Item
 from server_app.record.fairness import spread, worst_tenth
 from server_app.record.ledger import Ledger
@@ -58,7 +59,9 @@ def attempt(number, verdicts, accuracies, names=NAMES):
         for client, verdict in verdicts.items()
     ]
     evaluated = [
-        Answer(client, 0, EvaluateReport(names[client], number, 1, 0, 2, 0.5, accuracy, 0.1), OK)
+        Answer(
+            client, 0, EvaluateReport(names[client], number, 1, 0, 2, 0.5, accuracy, [], 0.1), OK
+        )
         for client, accuracy in enumerate(accuracies)
     ]
     played = Attempt(number, 1, Federation(roster_of(names), None, None, 0.0))
@@ -75,24 +78,26 @@ def attempt(number, verdicts, accuracies, names=NAMES):
 
 
 def test_a_rounds_line_holds_the_spread_and_the_share_of_all_updates_so_far(folder, roster):
-    ledger = Ledger(folder, roster)
+    ledger = Ledger(folder, roster, Classification())
     everybody = dict.fromkeys(range(4), OK)
     first = ledger.record(*attempt(1, everybody, [0.0, 0.2, 0.4, 0.6]))
-    assert first.accuracy_worst_decile == 0.0
-    assert first.accuracy_std == pytest.approx(np.std([0.0, 0.2, 0.4, 0.6]))
+    assert first.score_worst_decile == 0.0
+    assert first.score_std == pytest.approx(np.std([0.0, 0.2, 0.4, 0.6]))
     assert first.uplink_share == 1.0
     # A refused update was sent, one that never came was not.
     second = ledger.record(*attempt(2, {0: OK, 1: "holds NaN", 2: NO_REPLY}, [0.5, 0.5]))
     assert second.uplink_share == 6 / 8
     # Another process that goes on counts on from the lines.
-    third = Ledger(folder, roster).record(*attempt(3, {0: OK}, [0.5, 0.7]))
+    third = Ledger(folder, roster, Classification()).record(*attempt(3, {0: OK}, [0.5, 0.7]))
     assert third.uplink_share == 7 / 12
-    results = Ledger(folder, roster).results(1.0, Settings().replace(target_accuracy=0.5))
+    results = Ledger(folder, roster, Classification()).results(
+        1.0, Settings().replace(target_accuracy=0.5)
+    )
     assert results.uplink_share == 7 / 12
-    assert results.accuracy_worst_decile == 0.5
-    assert results.accuracy_std == pytest.approx(0.1)
+    assert results.score_worst_decile == 0.5
+    assert results.score_std == pytest.approx(0.1)
     # windows of three rounds: 0.3, 0.5, 0.6 on average
-    assert results.best_sustained_accuracy == pytest.approx(0.3)
+    assert results.best_sustained == pytest.approx(0.3)
     written = results.to_json()
     assert written["target_round"] is written["target_joules"] is None
     json.dumps(written, allow_nan=False)
@@ -102,7 +107,7 @@ def test_ten_of_24_from_round_ten_on_cost_47_and_a_half_percent(folder):
     # FedSCCS section IV: 0.1 + 0.9 x 10 / 24
     names = [f"subject-{number:02d}" for number in range(24)]
     sites = tuple(Introduction(name, 5, 2, 3, [4], ["model"]) for name in names)
-    ledger = Ledger(folder, Roster(sites, nodes=tuple(range(24))))
+    ledger = Ledger(folder, Roster(sites, nodes=tuple(range(24))), Classification())
     for number in range(1, 101):
         cohort = dict.fromkeys(range(24 if number <= 10 else 10), OK)
         line = ledger.record(*attempt(number, cohort, [], names))
@@ -110,5 +115,5 @@ def test_ten_of_24_from_round_ten_on_cost_47_and_a_half_percent(folder):
 
 
 def test_a_round_that_nobody_evaluated_has_no_spread(folder, roster):
-    line = Ledger(folder, roster).record(*attempt(1, {0: OK}, [])).to_json()
-    assert line["accuracy_std"] is line["accuracy_worst_decile"] is None
+    line = Ledger(folder, roster, Classification()).record(*attempt(1, {0: OK}, [])).to_json()
+    assert line["score_std"] is line["score_worst_decile"] is None

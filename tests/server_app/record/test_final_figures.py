@@ -12,7 +12,7 @@ def line(number, accuracy, trained=("a",), **more):
     joules = {"pre": 0.0, "train": 1.8e6, "comm": 0.0, "evaluate": 7.0}
     return RoundLine(
         round=number,
-        accuracy=accuracy,
+        score=accuracy,
         models=(ModelScore(0, accuracy),),
         trained=trained,
         bytes_up=10,
@@ -33,7 +33,7 @@ def test_by_hand():
     clients = [ClientLine(round=1, site="a", bytes_up=4), ClientLine(round=2, site="a", bytes_up=6)]
     settings = Settings().replace(energy_country="DEU", target_accuracy=0.7, sustained_rounds=2)
     found = figures_of_run(LINES, clients, ["a", "b", "c"], settings, 9.5)
-    assert (found.accuracy, found.best_accuracy, found.best_round) == (0.75, 0.75, 2)
+    assert (found.score, found.best_score, found.best_round) == (0.75, 0.75, 2)
     assert (found.rounds, found.seconds, found.uplink_share) == (3, 9.5, 0.5)
     assert found.mean_clients_per_round == pytest.approx(4 / 3)
     assert (found.bytes_up, found.bytes_down) == (35, 0)  # also of the attempt that failed
@@ -43,14 +43,14 @@ def test_by_hand():
     assert found.sites["a"].bytes_up == 10
     assert (found.target_first_round, found.target_round) == (2, 3)
     assert found.target_joules == 5.4e6
-    assert found.best_sustained_accuracy == 0.75
+    assert found.best_sustained == 0.75
 
 
 def test_what_was_not_asked_for_is_null():
     written = figures_of_run(LINES, [], ["a"], Settings(), 1.0).to_json()
     for key in ("kg_co2e", "target_accuracy", "target_round", "target_joules"):
         assert written[key] is None
-    assert "shared_accuracy" not in written
+    assert "shared_score" not in written
 
 
 def test_target_was_held_for_the_window():

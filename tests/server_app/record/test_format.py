@@ -51,9 +51,9 @@ def keys(words):
 
 
 ROUND = keys(
-    "round attempt accuracy loss accuracy_std accuracy_worst_decile train_loss weight_divergence "
-    "shared_loss shared_accuracy models trained rejected missing seconds drift bytes_down "
-    "bytes_up joules joules_source joules_server radio_seconds uplink_share"
+    "round attempt score score_name loss metrics score_std score_worst_decile train_loss "
+    "weight_divergence shared_loss shared_score models trained rejected missing seconds drift "
+    "bytes_down bytes_up joules joules_source joules_server radio_seconds uplink_share"
 )
 COST = "joules joules_source cpu_seconds gpu_seconds radio_seconds radio_joules"
 CLIENT = {
@@ -64,18 +64,21 @@ CLIENT = {
         f"bytes_down bytes_up verdict {COST}"
     ),
     "evaluate": keys(
-        "round attempt phase site model num_examples loss accuracy shared_loss shared_accuracy "
-        f"seconds bytes_down bytes_up verdict {COST}"
+        "round attempt phase site model num_examples loss score score_name metrics shared_loss "
+        f"shared_score seconds bytes_down bytes_up verdict {COST}"
     ),
 }
 RESULTS = keys(
-    "accuracy loss accuracy_std accuracy_worst_decile shared_loss shared_accuracy best_accuracy "
-    "best_round rounds mean_clients_per_round bytes_down bytes_up uplink_share seconds "
+    "score score_name loss metrics score_std score_worst_decile shared_loss shared_score "
+    "best_score best_round rounds mean_clients_per_round bytes_down bytes_up uplink_share seconds "
     "num_parameters selected joules joules_source joules_total kg_co2e sites sustained_rounds "
-    "best_sustained_accuracy target_accuracy target_first_round target_round target_joules models"
+    "best_sustained target_accuracy target_first_round target_round target_joules models"
 )
 CLUSTERS = keys("round strategy metric num_clusters chosen_by score scores drift sites")
-SITE = keys("site num_examples num_test_examples num_classes input_shape releases schema link_rate")
+SITE = keys(
+    "site num_examples num_test_examples num_classes input_shape releases "
+    "schema link_rate input_kind"
+)
 RELEASE = keys("what kind shape mechanism unit epsilon delta rho sites")
 
 
@@ -96,7 +99,7 @@ def texts(folder, kind):
 def test_files_hold_these_keys_in_this_order(folder):
     [line] = map(json.loads, texts(folder, RoundLine))
     assert list(line) == ROUND
-    assert list(line["models"][0]) == keys("model accuracy loss num_sites num_examples")
+    assert list(line["models"][0]) == keys("model score loss metrics num_sites num_examples")
     assert list(line["joules"]) == list(line["joules_source"]) == list(PHASES)
     clients = list(map(json.loads, texts(folder, ClientLine)))
     assert {line["phase"] for line in clients} == CLIENT.keys()
@@ -105,7 +108,7 @@ def test_files_hold_these_keys_in_this_order(folder):
     assert list(folder.read_json("clusters.json")) == CLUSTERS
     assert list(folder.read_json("sites.json")[0]) == SITE
     assert list(folder.read_json("status.json")) == keys(
-        "state round rounds error updated pid host"
+        "format state round rounds error updated pid host"
     )
     release = folder.read_json("privacy.json")["releases"][0]
     assert list(release) == RELEASE
@@ -134,19 +137,21 @@ def test_files_come_back_byte_by_byte(folder, kind):
     assert (folder.path / kind.FILE).read_bytes() == before
 
 
-def test_a_round_nobody_metered_and_a_line_of_an_older_run_are_read():
-    line = RoundLine.from_json({"round": 2, "accuracy": 0.5, "trained": ["a"], "bytes_up": 3})
+def test_a_round_nobody_metered_and_a_line_cut_short_are_read():
+    line = RoundLine.from_json({"round": 2, "score": 0.5, "trained": ["a"], "bytes_up": 3})
     assert (line.attempt, line.num_trained, line.has_result) == (1, 1, True)
     assert (line.joules, line.secure_sums, line.weight_divergence) == (None, None, None)
     assert Bill().added_to(line).joules == {"pre": None, "train": None, "comm": 0, "evaluate": None}
-    assert not RoundLine.from_json({"round": 2, "accuracy": None}).has_result
+    assert not RoundLine.from_json({"round": 2, "score": None}).has_result
 
 
 def test_what_sites_say_on_the_wire_has_the_same_names_in_the_files():
     assert SiteEntry.keys() == tuple(entry.name for entry in fields(Introduction))
     told, addresses = set(REPORTED), {"site", "round", "attempt", "model"}
     for report in (TrainReport, EvaluateReport, PersonalReport, LossReport):
-        assert {entry.name for entry in fields(report)} <= told | addresses
+        names = {entry.name for entry in fields(report)}
+        # sums are only there for the score of several sites
+        assert {name for name in names if not name.endswith("score_sums")} <= told | addresses
     assert told | addresses <= set(ClientLine.keys())
 
 

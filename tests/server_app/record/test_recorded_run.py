@@ -19,7 +19,7 @@ def write_lines(path, lines):
 
 def evaluation(round_number, site, accuracy, **more):
     line = {"round": round_number, "attempt": 1, "phase": "evaluate", "site": site}
-    return {**line, "accuracy": accuracy, "verdict": "ok", **more}
+    return {**line, "score": accuracy, "verdict": "ok", **more}
 
 
 @given(st.lists(st.tuples(st.text(max_size=3), st.integers(-1, 3)), max_size=12))
@@ -74,17 +74,15 @@ def test_a_line_cut_off_by_a_crash_is_left_out_and_noted(tmp_path):
 
 def test_the_last_attempt_of_a_round_counts_and_gaps_are_nan(tmp_path):
     lines = [
-        {"round": 2, "attempt": 1, "accuracy": None, "bytes_up": 5},
-        {"round": 2, "attempt": 2, "accuracy": 0.25, "bytes_up": 7},
-        {"round": 4, "accuracy": float("nan")},
-        {"round": 5, "accuracy": 0.5},
+        {"round": 2, "attempt": 1, "score": None, "bytes_up": 5},
+        {"round": 2, "attempt": 2, "score": 0.25, "bytes_up": 7},
+        {"round": 4, "score": float("nan")},
+        {"round": 5, "score": 0.5},
     ]
     write_lines(tmp_path / "rounds.jsonl", lines)
     run = RecordedRun.read(tmp_path)
     assert run.numbers.tolist() == [2, 3, 4, 5]
-    np.testing.assert_array_equal(
-        run.column(lambda line: line.accuracy), [0.25, np.nan, np.nan, 0.5]
-    )
+    np.testing.assert_array_equal(run.column(lambda line: line.score), [0.25, np.nan, np.nan, 0.5])
     # What was sent was sent, also in an attempt that led nowhere.
     assert run.total(run.results.bytes_up, lambda line: line.bytes_up) == 12
 

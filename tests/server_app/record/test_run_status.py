@@ -8,6 +8,8 @@ import time
 
 import pytest
 
+from common.errors import DataError
+from deploy.played_run import load_run
 from server_app.record import run_status
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
@@ -94,3 +96,15 @@ def test_a_line_that_was_cut_off_does_not_swallow_the_next(tmp_path):
     (tmp_path / "audit.jsonl").write_bytes(b'{"event": "join')
     folder.append("audit.jsonl", [{"event": "failed"}])
     assert (tmp_path / "audit.jsonl").read_bytes().splitlines()[1] == b'{"event": "failed"}'
+
+
+@pytest.mark.parametrize(("changes", "said"), [({"format": 2}, "2"), ({"format": 0}, "not named")])
+def test_a_folder_of_another_format_is_refused_by_name(folder, changes, said):
+    write(folder, **changes)
+    says = (
+        rf"status.json: the folder's format is {said}, and this version of Coterie reads format 1"
+    )
+    with pytest.raises(DataError, match=says):
+        read_status(folder.path)
+    with pytest.raises(DataError, match=says):
+        load_run(folder.path)

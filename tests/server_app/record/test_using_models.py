@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from commands import coterie
+from kinds_of_rows import rows_of
 from planted import PLANTED, settings_in, write_planted
 from safetensors.numpy import save_file
 from small_runs import without_report
@@ -35,11 +36,13 @@ def planted_run(tmp_path_factory):
 def newcomer(run, settings, group):
     """What a site of a group, unknown to the run, would make of the shared model."""
     dataset = load_dataset(settings.dataset, seed=settings.seed)
-    mine = dataset.train_owner == 4 * group + 1
+    mine = dataset.train.owner == 4 * group + 1
     network = drawn.network("auto", (1, 8, 8), 10)
     shared = using_models.read_model(run / "models" / "shared.safetensors")
     models.load_parameters(network, shared)
-    rows = loop.TensorRows.on(torch.device("cpu"), dataset.train_x[mine], dataset.train_y[mine])
+    rows = loop.TensorRows.on(
+        torch.device("cpu"), dataset.train.x[mine], dataset.train_strata[mine]
+    )
     loop.train(network, rows, settings, seeds.generator(99, "newcomer", group))
     return models.parameters_of(network)
 
@@ -103,7 +106,7 @@ def test_a_model_of_shared_parts_takes_what_a_site_kept(tmp_path, caplog):
         run = simulate(Settings.parse(values))
     network = using_models.load_network(run, 0)
     assert "output.bias, output.weight never left the sites" in caplog.text
-    first = models.initial_parameters(Settings.parse(values), (1, 8, 8), 10)
+    first = models.initial_parameters(Settings.parse(values), rows_of(1, 8, 8), 10)
     shared = using_models.read_model(run / "models" / "model-0.safetensors")
     expected = {**first, **shared}
     own = {"output.bias": np.arange(10, dtype=np.float32)}
@@ -117,11 +120,14 @@ def test_a_model_of_shared_parts_takes_what_a_site_kept(tmp_path, caplog):
 def test_a_model_of_apfl_is_mixed_with_what_a_site_kept(tmp_path):
     settings = Settings.parse({"objective": "apfl", "model": "mlp"})
     common, own = (
-        models.initial_parameters(settings.replace(seed=seed), (1, 8, 8), 10) for seed in (1, 2)
+        models.initial_parameters(settings.replace(seed=seed), rows_of(1, 8, 8), 10)
+        for seed in (1, 2)
     )
     (tmp_path / "config.toml").write_text('objective = "apfl"\nmodel = "mlp"\n')
     site = '{"site": "a", "num_examples": 1, "num_test_examples": 1, "num_classes": 10, '
-    (tmp_path / "sites.json").write_text(f'[{site}"input_shape": [1, 8, 8]}}]')
+    (tmp_path / "sites.json").write_text(
+        f'[{site}"input_kind": "images", "input_shape": [1, 8, 8]}}]'
+    )
     (tmp_path / "models").mkdir()
     save_file(common, tmp_path / "models" / "model-0.safetensors")
     kept = {**own, "memory:share": np.array(0.25)}

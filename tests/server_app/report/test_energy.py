@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from made_folders import new_folder, report, round_line, site_names, whole_run, write_sites
 
+from common.tasks import TASKS
 from server_app.report import drawing
 from server_app.report.report import write_report
 
@@ -88,7 +89,7 @@ def test_lines_of_a_run_before_there_was_metering_give_a_page(tmp_path):
 
 def test_lost_rounds_and_failed_attempts_leave_a_page(tmp_path):
     folder, names = new_folder(tmp_path, energy="codecarbon"), site_names(3)
-    failed = round_line(2, names, 0.0) | {"accuracy": None}
+    failed = round_line(2, names, 0.0) | {"score": None}
     folder.append("rounds.jsonl", [round_line(1, names, 0.4), failed])
     write_report(folder)
     assert (folder.path / "plots" / "energy.svg").exists()
@@ -103,7 +104,9 @@ def test_bars_are_as_long_as_their_joules(tmp_path):
     curve = Curve(np.array([1, 2]), np.array([0.1, 0.5]), np.array([5.0, 9.0]))
     joules = {"pre": 2.0, "train": 8.0, "comm": 1.0, "evaluate": 4.0}
     with drawing.style():
-        figure = joules_plot(joules, {"pre": 2.0, "train": 3.0}, curve, 0.0, None)
+        figure = joules_plot(
+            joules, {"pre": 2.0, "train": 3.0}, curve, TASKS["classification"].axis, 0.0, None
+        )
     left, right = figure.axes
     widths = [round(bar.get_width(), 9) for bar in left.patches]
     assert widths[:8:2] == [2.0, 8.0, 1.0, 4.0]

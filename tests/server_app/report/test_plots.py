@@ -16,12 +16,16 @@ from PIL import Image
 from scipy.cluster.hierarchy import linkage
 from sklearn.decomposition import PCA
 
+from common.tasks import TASKS
 from server_app.record.fairness import worst_tenth
 from server_app.record.recorded_run import OrderedSites
 from server_app.report import drawing, round_plots, site_plots
 
 SVG = "{http://www.w3.org/2000/svg}"
 HREF = "{http://www.w3.org/1999/xlink}href"
+
+
+ACCURACY = TASKS["classification"].axis, "nats"
 
 
 def sites(n, k=0):
@@ -172,7 +176,7 @@ def drawings(n, k, rounds, models):
     curves = rng.random((models + 1, rounds))
     doings = rng.integers(0, 4, (n, rounds)).astype(np.int8)
     return {
-        "progress": (round_plots.progress, numbers, curves, curves, curves[0]),
+        "progress": (round_plots.progress, numbers, curves, curves, curves[0], *ACCURACY),
         "label_shares": (site_plots.label_shares, rng.dirichlet(np.ones(4), n), members),
         "dissimilarities": (site_plots.dissimilarities, rng.random((n, n)), members, "euclidean"),
         "components": (site_plots.components, rng.random((n, 2)), np.array([0.5, 0.2]), members),
@@ -180,10 +184,11 @@ def drawings(n, k, rounds, models):
         "dendrogram": (site_plots.dendrogram, linkage(rng.random((n, 3)), "ward"), members),
         "participation": (site_plots.participation, doings, numbers, members),
         "spread": (
-            site_plots.accuracy_spread,
+            site_plots.score_spread,
             rng.random(n),
             list(members.names),
             members.clusters,
+            ACCURACY[0],
         ),
         "calibration": (
             site_plots.calibration,
@@ -226,7 +231,9 @@ def test_any_site_name_can_be_drawn(name):
 
 def test_axes_carry_units():
     curve = np.full((1, 3), 0.5)
-    words = texts(document(round_plots.progress, np.arange(1, 4), curve, curve, curve[0]))
+    words = texts(
+        document(round_plots.progress, np.arange(1, 4), curve, curve, curve[0], *ACCURACY)
+    )
     assert {"accuracy (%)", "loss (nats)", "round"} <= set(words)
     traffic = texts(document(round_plots.traffic, np.array([1]), np.array([5e6]), np.array([0.0])))
     assert "bytes per round" in traffic
@@ -235,16 +242,27 @@ def test_axes_carry_units():
 
 def test_best_round_is_marked():
     accuracy = np.array([[0.25, np.nan, 0.75, 0.5]])
-    words = texts(document(round_plots.progress, np.arange(3, 7), accuracy, accuracy, accuracy[0]))
+    words = texts(
+        document(round_plots.progress, np.arange(3, 7), accuracy, accuracy, accuracy[0], *ACCURACY)
+    )
     assert "best: 75.0 % in round 5" in words
+
+
+def test_a_score_that_is_no_share_is_drawn_as_it_is():
+    curve = np.array([[-0.25, 0.5, 0.375]])
+    task = TASKS["regression"]
+    shown = task.axis, task.loss_means
+    words = texts(document(round_plots.progress, np.arange(1, 4), curve, curve, curve[0], *shown))
+    assert {"R2", "best: 0.500 in round 2"} <= set(words)
+    assert not any("%" in word for word in words)
 
 
 def test_rounds_without_any_figure_can_be_drawn():
     nothing = np.full((1, 4), np.nan)
     many = np.full((30, 4), np.nan)
     for drawn in (
-        document(round_plots.progress, np.arange(1, 5), nothing, nothing, nothing[0]),
-        document(round_plots.progress, np.arange(1, 5), many, many, nothing[0]),
+        document(round_plots.progress, np.arange(1, 5), nothing, nothing, nothing[0], *ACCURACY),
+        document(round_plots.progress, np.arange(1, 5), many, many, nothing[0], *ACCURACY),
         document(round_plots.traffic, np.arange(1, 5), nothing[0], nothing[0]),
     ):
         assert "round" in texts(drawn)
@@ -293,7 +311,9 @@ def test_a_picture_of_a_thousand_sites_and_rounds_stays_small():
 
 def test_many_models_become_a_band():
     curves = np.linspace(0, 1, 32)[:, None] * np.ones((1, 5))
-    words = texts(document(round_plots.progress, np.arange(1, 6), curves, curves, curves[0]))
+    words = texts(
+        document(round_plots.progress, np.arange(1, 6), curves, curves, curves[0], *ACCURACY)
+    )
     assert "31 models, 10th to 90th percentile" in words
     assert not any(word.startswith("model ") for word in words)
 

@@ -29,7 +29,7 @@ def plot_names(folder):
 
 GROUPED = {"components", "silhouettes", "label-shares", "dissimilarities"}
 ROUNDS = {"progress", "participation", "traffic", "energy"}
-ALL = GROUPED | ROUNDS | {"accuracy-spread"}
+ALL = GROUPED | ROUNDS | {"score-spread"}
 
 
 @pytest.fixture(scope="module")
@@ -100,10 +100,10 @@ def test_the_same_folder_gives_the_same_bytes(tmp_path):
 def test_worst_tenth_is_that_of_the_last_round(tmp_path):
     folder = new_folder(tmp_path)
     lines = [
-        {"round": 2, "phase": "evaluate", "site": f"s{i}", "accuracy": i / 16, "verdict": "ok"}
+        {"round": 2, "phase": "evaluate", "site": f"s{i}", "score": i / 16, "verdict": "ok"}
         for i in range(1, 13)
     ]
-    folder.append("clients.jsonl", [{**lines[0], "round": 1, "accuracy": 0.0}, *lines])
+    folder.append("clients.jsonl", [{**lines[0], "round": 1, "score": 0.0}, *lines])
     assert report(folder).fact("Worst tenth of the sites") == "9.4 %"  # (1/16 + 2/16) / 2
 
 
@@ -146,7 +146,7 @@ def test_a_folder_with_nothing_in_it_gives_a_page(tmp_path):
         ("config.toml environment.json", set()),
         ("status.json results.json", set()),
         ("rounds.jsonl", ROUNDS),
-        ("sites.json clients.jsonl", {"accuracy-spread"}),
+        ("sites.json clients.jsonl", {"score-spread"}),
         ("clusters.json", {"silhouettes"}),
         ("dissimilarity.npz", GROUPED - {"silhouettes"}),
     ],
@@ -269,8 +269,8 @@ def test_values_that_are_absent_or_nan_are_not_known(tmp_path):
         "rounds.jsonl",
         [
             {"round": 1},
-            {"round": 2, "accuracy": float("nan"), "models": [{}], "rejected": [{}]},
-            {"round": 3, "accuracy": None, "loss": None, "train_loss": None, "seconds": None},
+            {"round": 2, "score": float("nan"), "models": [{}], "rejected": [{}]},
+            {"round": 3, "score": None, "loss": None, "train_loss": None, "seconds": None},
         ],
     )
     folder.append("clients.jsonl", [{"round": 1}, {"round": 1, "site": "a"}])

@@ -19,10 +19,11 @@ from common.messages import (
     TrainReport,
 )
 from common.messages.kinds import kind_named
+from common.tasks import TASKS
 from server_app.rounds import guard
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "steps": np.array(4, dtype=np.int64)}
-SITE = Introduction("site-03", 70, 18, 10, [1, 8, 8], ["model"])
+SITE = Introduction("site-03", 70, 18, 10, [1, 8, 8], ["model"], input_kind="images")
 ORDER = Order(round=5, attempt=1, model=2)
 ASKED = Asked(SITE, ORDER)
 GOOD = {
@@ -34,6 +35,10 @@ GOOD = {
     "loss": 0.5,
     "seconds": 1.0,
 }
+
+
+SCORED = {"score": 0.5, "score_sums": []}
+CLASSES = TASKS["classification"]
 
 
 @pytest.fixture
@@ -124,20 +129,50 @@ def test_error_and_empty_replies_are_refused_with_the_reason(order):
     ("changes", "reason"),
     [
         ({}, None),
-        ({"accuracy": 1.5}, "outside"),
-        ({"accuracy": float("nan")}, "outside"),
+        ({"score": 1.5}, "score = 1.5: must be 0 to 1"),
+        ({"score": float("nan")}, "score = nan: must be 0 to 1"),
+        ({"score_sums": [9.0, 18.0]}, "score_sums of accuracy, which is a mean by rows"),
         ({"num_examples": 19}, "must be 1 to 18"),
         ({"loss": float("inf")}, "loss = inf"),
     ],
 )
 def test_evaluations(order, changes, reason):
-    report = EvaluateReport(**(GOOD | {"accuracy": 0.5, "num_examples": 18} | changes))
+    report = EvaluateReport(**(GOOD | {**SCORED, "num_examples": 18} | changes))
     reply = messages.reply(order, report)
     if reason is None:
-        assert guard.evaluation(passed(reply, messages.EVALUATE)) == report
+        assert guard.evaluation(passed(reply, messages.EVALUATE), ASKED, CLASSES) == report
     else:
         with pytest.raises(MessageError, match=reason):
-            passed(reply, messages.EVALUATE)
+            guard.evaluation(passed(reply, messages.EVALUATE), ASKED, CLASSES)
+
+
+R2_SUMS = [9.0, 18.0, 0.5, 36.0]  # squared errors, rows, mean, squared deviations
+
+
+@pytest.mark.parametrize(
+    ("task", "score", "sums", "reason"),
+    [
+        ("regression", 0.75, R2_SUMS, None),
+        ("regression", float("nan"), [9.0, 18.0, 0.5, 0.0], None),  # all labels are one
+        ("regression", -3.0, [144.0, 18.0, 0.5, 36.0], None),
+        ("regression", 0.8, R2_SUMS, "score = 0.8: is not what its sums make"),
+        ("regression", float("nan"), R2_SUMS, "score = nan: is not what its sums make"),
+        ("regression", 0.75, [], "its r2 cannot be of 18 held-out rows"),
+        ("regression", 0.75, [9.0, 17.0, 0.5, 36.0], "its r2 cannot be of 18"),
+        ("regression", 1.25, [-9.0, 18.0, 0.5, 36.0], "its r2 cannot be of 18"),
+        ("survival", 0.5, [76.0, 152.0], None),
+        ("survival", 0.5, [77.0, 154.0], "its c-index cannot be of 18"),  # 153 pairs of 18 rows
+        ("survival", 2.0, [20.0, 10.0], "its c-index cannot be of 18"),
+    ],
+)
+def test_a_score_of_sums_must_be_what_they_make(order, task, score, sums, reason):
+    values = {"score": score, "score_sums": sums, "num_examples": 18}
+    reply = passed(messages.reply(order, EvaluateReport(**(GOOD | values))), messages.EVALUATE)
+    if reason is None:
+        assert guard.evaluation(reply, ASKED, TASKS[task]).score_sums == sums
+    else:
+        with pytest.raises(MessageError, match=reason):
+            guard.evaluation(reply, ASKED, TASKS[task])
 
 
 @pytest.mark.parametrize(
@@ -203,38 +238,40 @@ def test_a_report_that_its_kind_does_not_answer_is_refused(order):
 
 
 def test_a_report_of_two_models_is_not_taken_where_one_is_due(order):
-    two = GOOD | {"num_examples": 18, "accuracy": 0.5, "shared_loss": 1.0, "shared_accuracy": 0.4}
+    two = GOOD | SCORED | {"num_examples": 18, "shared_loss": 1.0, "shared_score": 0.4}
+    two |= {"shared_score_sums": []}
     reply = passed(messages.reply(order, PersonalReport(**two)), messages.EVALUATE)
     with pytest.raises(MessageError, match="holds PersonalReport, asked for EvaluateReport"):
-        guard.evaluation(reply)
+        guard.evaluation(reply, ASKED, CLASSES)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
         ({}, None),
-        ({"shared_accuracy": 1.5}, "shared_accuracy = 1.5 is outside"),
+        ({"shared_score": 1.5}, "shared_score = 1.5: must be 0 to 1"),
         ({"shared_loss": float("nan")}, "shared_loss = nan"),
-        ({"accuracy": -0.1}, "accuracy = -0.1 is outside"),
+        ({"score": -0.1}, "score = -0.1: must be 0 to 1"),
         ({"num_examples": 19}, "must be 1 to 18"),
     ],
 )
 def test_a_report_of_two_models_is_checked_in_both(order, changes, reason):
-    good = GOOD | {"num_examples": 18, "accuracy": 0.5, "shared_loss": 1.0, "shared_accuracy": 0.4}
+    good = GOOD | SCORED | {"num_examples": 18, "shared_loss": 1.0, "shared_score": 0.4}
+    good |= {"shared_score_sums": []}
     reply = messages.reply(order, PersonalReport(**(good | changes)))
     if reason is None:
-        told = passed(reply, messages.EVALUATE).of(PersonalReport)
+        told = guard.personal(passed(reply, messages.EVALUATE), ASKED, CLASSES)
         assert told == PersonalReport(**good)
     else:
         with pytest.raises(MessageError, match=reason):
-            passed(reply, messages.EVALUATE)
+            guard.personal(passed(reply, messages.EVALUATE), ASKED, CLASSES)
 
 
 def test_a_report_of_one_model_is_not_taken_where_two_are_due(order):
-    told = EvaluateReport(**(GOOD | {"num_examples": 18, "accuracy": 0.5}))
+    told = EvaluateReport(**(GOOD | {"num_examples": 18, **SCORED}))
     reply = passed(messages.reply(order, told), messages.EVALUATE)
     with pytest.raises(MessageError, match="holds EvaluateReport, asked for PersonalReport"):
-        reply.of(PersonalReport)
+        guard.personal(reply, ASKED, CLASSES)
 
 
 @pytest.mark.parametrize(

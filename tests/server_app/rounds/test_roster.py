@@ -50,7 +50,7 @@ def test_a_subset_keeps_each_site_beside_its_node_in_the_order_asked_for():
         ([], "no site introduced itself"),
         ([site("a"), site("a")], "two nodes call themselves 'a'"),
         ([site("a"), site("b", num_classes=4)], "'b' has 4 classes"),
-        ([site("a"), site("b", input_shape=[5])], r"rows of shape \[5\]"),
+        ([site("a"), site("b", input_shape=[5])], r"features of shape \(5,\)"),
         ([site("a", schema="1"), site("b", schema="2")], "name or order their columns"),
         ([site("a", num_examples=0)], "'a' has no training rows"),
     ],

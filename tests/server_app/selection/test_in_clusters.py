@@ -15,19 +15,19 @@ from server_app.selection.rules import Everybody, OnePerCluster, View
 NAN = float("nan")
 
 
-def view(labels, accuracies, available=None):
+def view(labels, scores, available=None):
     n = len(labels)
     return View(
         round=2,
         available=np.ones(n, bool) if available is None else np.array(available),
         num_examples=np.ones(n, int),
         clusters=Clusters.from_labels(np.array(labels)),
-        accuracies=None if accuracies is None else np.array(accuracies),
+        scores=None if scores is None else np.array(scores),
     )
 
 
 @pytest.mark.parametrize(
-    ("labels", "accuracies", "available", "expected"),
+    ("labels", "scores", "available", "expected"),
     [
         # clusters of 5, 2 and 1: floor of half, and at least one
         ([0] * 5 + [1] * 2 + [2], [0.9, 0.2, 0.3, 0.1, 0.8, 0.6, 0.5, 1.0], None, [1, 3, 6, 7]),
@@ -37,8 +37,8 @@ def view(labels, accuracies, available=None):
         ([0, 0, 0, 1], [0.1, 0.2, 0.3, 0.4], [False, True, True, False], [1]),
     ],
 )
-def test_worst_half_by_hand(labels, accuracies, available, expected):
-    cohort = WorstHalf().choose(view(labels, accuracies, available), np.random.default_rng(0))
+def test_worst_half_by_hand(labels, scores, available, expected):
+    cohort = WorstHalf().choose(view(labels, scores, available), np.random.default_rng(0))
     assert cohort.clients.tolist() == expected
 
 

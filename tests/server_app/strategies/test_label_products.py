@@ -108,7 +108,7 @@ def test_sites_keep_their_updates_to_themselves_with_the_cohorts_own_weights(tmp
         simulate(settings_in(tmp_path, *WORDS, f"secagg={masked}")) for masked in ("false", "true")
     )
     accuracies = [
-        [line["accuracy"] for line in lines(folder, "rounds.jsonl")] for folder in (plain, summed)
+        [line["score"] for line in lines(folder, "rounds.jsonl")] for folder in (plain, summed)
     ]
     assert trained(plain) == trained(summed)
     assert accuracies[0] == pytest.approx(accuracies[1], abs=0.01)

@@ -5,6 +5,7 @@ import federations
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
+from kinds_of_rows import rows_of
 from planted import PLANTED, settings_in, write_planted
 from safetensors.numpy import load_file
 from scipy.spatial.distance import pdist, squareform
@@ -55,7 +56,7 @@ def model(folder, name):
 def train_directly(settings, attempt=1):
     """The updates of all sites in round 1, without any strategy."""
     settings = settings.with_absolute_paths()
-    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    initial = networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
     content = messages.content(Order(1, attempt, 0), messages.encode_arrays(initial))
     with InProcessGrid(load_client_app, settings.to_dict(), num_nodes=5, workers=1) as grid:
         asked = [Message(content, node, messages.TRAIN) for node in grid.get_node_ids()]
@@ -90,7 +91,7 @@ def test_the_round_of_the_clustering_is_averaged_within_the_new_clusters(
     settings = settings_in(tmp_path, strategy=strategy, **ROUND_ONE)
     folder = run(settings)
     assert_each_model_is_its_clusters_average(folder, settings)
-    initial = networks.initial_parameters(settings, (1, 8, 8), 10)
+    initial = networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
     shared = model(folder, "shared")  # what everybody was sent in the round of the clustering
     assert all(np.array_equal(shared[name], initial[name]) for name in initial)
 
@@ -176,7 +177,7 @@ def test_flis_groups_anew_in_every_round_and_one_of_each_group_trains(tmp_path, 
 
 
 def site(name, rows):
-    return Introduction(name, rows, 2, 10, [1, 8, 8], ["model"])
+    return Introduction(name, rows, 2, 10, [1, 8, 8], ["model"], input_kind="images")
 
 
 def test_a_new_cluster_starts_from_the_models_that_its_sites_had_by_rows(tmp_path):
@@ -270,7 +271,7 @@ def accuracy_by_group(folder):
     for line in last:
         if line["phase"] == "evaluate":
             group = int(line["site"].removeprefix("site-")) // 4
-            found[group].append((line["accuracy"], line["num_examples"]))
+            found[group].append((line["score"], line["num_examples"]))
     means = []
     for group in found:
         accuracies, rows = zip(*group, strict=True)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from federations_that_change import Changing
 from flwr.app import Context, Message, RecordDict
+from kinds_of_rows import rows_of
 from safetensors.numpy import load_file
 
 from client_app.answers import representations
@@ -95,8 +96,8 @@ def test_planted_groups_are_found_and_trained_apart(planted, no_report):
     assert [len(line["models"]) for line in rounds] == [1, 2, 2, 2, 2, 2]
     assert [len(line["trained"]) for line in rounds] == [6] * 6
     # One model cannot serve two worlds; one each can.
-    assert rounds[0]["accuracy"] < 0.7
-    assert rounds[-1]["accuracy"] > 0.85
+    assert rounds[0]["score"] < 0.7
+    assert rounds[-1]["score"] > 0.85
     assert not equal(model(folder, "cluster-0"), model(folder, "cluster-1"))
     record = read(folder, "precheck.json")
     assert record["verdict"] == "beneficial"
@@ -121,7 +122,7 @@ def train_directly(settings, parameters, round_number):
 def test_the_probe_is_the_average_of_round_one_and_not_the_final_model(planted, no_report):
     settings = settings_of(planted, num_server_rounds=3)
     folder = run(settings)
-    initial = networks.initial_parameters(settings, (4,), 2)
+    initial = networks.initial_parameters(settings, rows_of(4), 2)
     rows, updates = train_directly(settings, initial, 1)
     assert equal(model(folder, "shared"), average(updates, rows))
     for k in range(2):
@@ -166,7 +167,7 @@ def test_the_number_of_groups_can_be_set_and_a_group_of_one_trains_alone(planted
     settings = settings_of(planted, num_clients=6, num_clusters=6, num_server_rounds=2)
     folder = run(settings)
     assert read(folder, "clusters.json")["chosen_by"] == "num-clusters"
-    shared, initial = model(folder, "shared"), networks.initial_parameters(settings, (4,), 2)
+    shared, initial = model(folder, "shared"), networks.initial_parameters(settings, rows_of(4), 2)
     _, updates = train_directly(settings, {name: shared[name] for name in initial}, 2)
     for k in range(6):
         assert equal(model(folder, f"cluster-{k}"), updates[k])

@@ -34,7 +34,8 @@ def strategy_of(tmp_path, sites=6, **words):
     words = {"strategy": "cfl", "cfl_first_round": 0, "cfl_mean_norm": 50} | words
     settings = settings_in(tmp_path, num_clients=sites, **words)
     introductions = tuple(
-        Introduction(f"site-{i}", 10, 2, 10, [1, 8, 8], ["model"]) for i in range(sites)
+        Introduction(f"site-{i}", 10, 2, 10, [1, 8, 8], ["model"], input_kind="images")
+        for i in range(sites)
     )
     roster = Roster(introductions, tuple(range(1, sites + 1)))
     method = methods.build(settings)
@@ -133,8 +134,8 @@ def test_clusters_that_never_split_are_fedavg_bit_for_bit(tmp_path, no_report):
     here = load_file(never / "models" / "cluster-0.safetensors")
     there = load_file(fedavg / "models" / "model-0.safetensors")
     assert all(np.array_equal(here[name], there[name]) for name in there)
-    assert [line["accuracy"] for line in lines(never, "rounds.jsonl")] == [
-        line["accuracy"] for line in lines(fedavg, "rounds.jsonl")
+    assert [line["score"] for line in lines(never, "rounds.jsonl")] == [
+        line["score"] for line in lines(fedavg, "rounds.jsonl")
     ]
     assert clusters_of(never)["num_clusters"] == 1
 

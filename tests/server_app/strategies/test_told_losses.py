@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from flwr.app import Context, RecordDict
+from kinds_of_rows import rows_of
 from planted import settings_in
 from torch.nn.functional import cross_entropy
 
@@ -45,13 +46,16 @@ def test_losses_are_those_of_the_model_received_on_the_rows_that_train(tmp_path,
     told = [line for line in lines(simulate(settings)) if line["phase"] == "train"]
     assert len(told) == 3
     dataset, parts = simulated_federation(settings.with_absolute_paths())
-    rows_of = {part.name: part.train for part in parts}
-    network = models.blank(settings.model, SHAPE, 10)
-    models.load_parameters(network, models.initial_parameters(settings, SHAPE, 10))
+    trained_on = {part.name: part.train for part in parts}
+    network = models.blank(settings.model, rows_of(*SHAPE), 10)
+    models.load_parameters(network, models.initial_parameters(settings, rows_of(*SHAPE), 10))
     network.eval()
     for line in told:
-        rows = rows_of[line["site"]]
-        inputs, labels = torch.tensor(dataset.train_x[rows]), torch.tensor(dataset.train_y[rows])
+        rows = trained_on[line["site"]]
+        inputs, labels = (
+            torch.tensor(dataset.train.x[rows]),
+            torch.tensor(dataset.train_strata[rows]),
+        )
         with torch.no_grad():
             losses = cross_entropy(network(inputs), labels, reduction="none").numpy()
         assert line["loss_before"] == pytest.approx(losses.mean(), rel=1e-5)
@@ -77,7 +81,7 @@ def test_each_round_is_drawn_by_what_was_told_in_those_before(tmp_path, strategy
         clusters=Clusters.single(5),
         upload_seconds=meter.upload_seconds(
             np.array([site["link_rate"] for site in sites]),
-            models.initial_parameters(settings, SHAPE, 10),
+            models.initial_parameters(settings, rows_of(*SHAPE), 10),
         ),
         told=told,
     )
@@ -170,7 +174,9 @@ def test_a_site_that_keeps_its_losses_is_named_before_round_1(tmp_path):
 
 def test_a_checkpoint_that_lacks_the_losses_is_refused(tmp_path):
     settings = settings_of(tmp_path, "afl").with_absolute_paths()
-    roster = Roster((Introduction("site-0", 9, 2, 10, [*SHAPE], ["model", "loss"]),), (1,))
+    roster = Roster(
+        (Introduction("site-0", 9, 2, 10, [*SHAPE], ["model", "loss"], input_kind="images"),), (1,)
+    )
     strategy = FederatedTraining(
         methods.build(settings), settings, roster, RunFolder.create(settings)
     )

@@ -121,7 +121,7 @@ def wire(tmp_path):
 
 def play(wire, reveal=COST):
     dataset, _ = simulated_federation(wire.settings)
-    model = models.initial_parameters(wire.settings, dataset.input_shape, dataset.num_classes)
+    model = models.initial_parameters(wire.settings, dataset.inputs, dataset.num_classes)
     roster = introduce(wire, expected=SITES, timeout=60)
     return two_party_products(TwoPartyOrder(ROWS, 1, reveal), roster, wire, 60, model)
 
@@ -219,7 +219,7 @@ def test_a_third_site_reads_no_triangle_over_runs_of_other_rosters(tmp_path):
     settings = settings_in(tmp_path, *OT, *WORDS["cost"], "num-clients=4", "min-rows=10")
     dataset, _ = simulated_federation(settings)
     first, other = (
-        models.initial_parameters(settings.replace(seed=seed), dataset.input_shape, 10)
+        models.initial_parameters(settings.replace(seed=seed), dataset.inputs, 10)
         for seed in (0, 1)
     )
     with Wire(settings, sites=4) as grid:
