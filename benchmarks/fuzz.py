@@ -32,11 +32,14 @@ from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.proto.message_pb2 import Message as ProtoMessage
 
 from benchmarks.mutations import mutated
+from client_app.simulated_sites import owners_config
 from common import messages
 from common.config import Settings
 from common.errors import CoterieError
 from common.messages import Usage
+from common.messages.kinds import kind_named
 from common.pilot.messages import PILOT_LOOK, PILOT_TRAIN, PilotOrder
+from common.privacy import disclosures
 from common.two_party.messages import LABELS
 from deploy.simulation import answering
 from deploy.simulation.grid import InProcessGrid, load_client_app
@@ -159,7 +162,9 @@ class _Recorder(InProcessGrid):
 
     def __init__(self, settings: Settings, into: Recorded) -> None:
         config = settings.to_dict()
-        opened = {"releases": ",".join((*messages.RELEASES, *messages.DISCLOSURES))}
+        opened = owners_config(settings)
+        released = (*messages.RELEASES, *messages.DISCLOSURES, *disclosures.asked(settings))
+        opened["releases"] = ",".join(dict.fromkeys(released))
         super().__init__(load_client_app, config, num_nodes=SITES, workers=1, node_config=opened)
         self._into = into
 
@@ -409,11 +414,12 @@ class Fuzzer:
 
 def _as_chosen(kind: str, value: Any, like: Any) -> Any:
     """Return an answer with the model that was chosen before: a site may choose any it was sent."""
-    if kind == messages.CHOOSE:
-        return replace(value, model=like.model)
-    if kind == messages.TRAIN_CHOICE:
-        return replace(value[0], model=like[0].model), *value[1:]
-    return value
+    if not kind_named(kind).chooses:
+        return value
+    report, *arrays = value if isinstance(value, tuple) else (value,)
+    before = like[0] if isinstance(like, tuple) else like
+    chosen = replace(report, model=before.model)
+    return (chosen, *arrays) if isinstance(value, tuple) else chosen
 
 
 def sound(value: Any, like: Any) -> bool:
@@ -482,20 +488,22 @@ def _site_said(reply: Message) -> str:
     return site if isinstance(site, str) else ""
 
 
-def fuzzed(count: int, seed: int, folder: Path) -> Fuzzer:
+def fuzzed(
+    count: int, seed: int, folder: Path, plays: Mapping[str, Mapping[str, Any]] = PLAYS
+) -> Fuzzer:
     """Try so many mutations of a seed, and return what came of them.
 
     Ids and times of the messages are new in every play, so two runs of a seed differ.
     """
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    plays = []
-    for name, words in PLAYS.items():
+    recorded = []
+    for name, words in plays.items():
         try:
-            plays.append(played(words, folder))
+            recorded.append(played(words, folder))
         except CoterieError as error:
             raise RuntimeError(f"{name}: {error}") from error
     rng = random.Random(seed)  # noqa: S311 - nothing here is secret
-    fuzzer = Fuzzer(plays, RunFolder.create(plays[0].settings), rng)
+    fuzzer = Fuzzer(recorded, RunFolder.create(recorded[0].settings), rng)
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         logging.disable(logging.CRITICAL)  # every refusal is said otherwise

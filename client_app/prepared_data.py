@@ -20,6 +20,7 @@ from client_app.site_config import SiteConfig
 from client_app.site_state import FolderKeeper
 from common.data.datasets import Dataset, load_site_file
 from common.data.preprocessing import Preprocessing
+from common.tables.guesses import Guess
 
 _POINTER = "prepared.json"  # which folder holds the data, and of which words it was made
 _FACTS = "facts.json"
@@ -29,7 +30,7 @@ _ARRAYS = (
     *("train_times", "test_times", "train_weights"),
     *("train_quantities", "test_quantities", "train_group", "test_group"),
 )
-_FORMAT = 6  # raised when the same file would be prepared differently
+_FORMAT = 7  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:
@@ -59,6 +60,7 @@ def load(config: SiteConfig) -> Dataset:
         classes=config.class_names,
         table_schema=Path(config.table_schema) if config.table_schema else None,
         test_fraction=config.test_fraction,
+        writing=config.writing,
     )
 
 
@@ -76,6 +78,8 @@ def _words(config: SiteConfig) -> str:
             config.class_names,
             config.table_schema,
             config.test_fraction,
+            config.date_order,
+            config.decimal,
         ]
     )
 
@@ -118,7 +122,12 @@ def _write(dataset: Dataset, folder: Path) -> None:
         if getattr(dataset, name) is not None:
             with _synced(part / f"{name}.npy") as file:
                 np.save(file, getattr(dataset, name), allow_pickle=False)
-    facts = {"name": dataset.name, "classes": dataset.class_names, "columns": dataset.columns}
+    facts = {
+        "name": dataset.name,
+        "classes": dataset.class_names,
+        "columns": dataset.columns,
+        "guesses": [vars(guess) for guess in dataset.guesses],
+    }
     with _synced(part / _FACTS) as file:
         file.write(json.dumps(facts).encode())
     assert dataset.preprocessing is not None  # what is read from a site's file has one
@@ -150,6 +159,7 @@ def _opened(folder: Path) -> Dataset:
         num_classes=len(facts["classes"]),
         class_names=tuple(facts["classes"]),
         columns=tuple(facts["columns"]),
+        guesses=tuple(Guess(**guess) for guess in facts["guesses"]),
         preprocessing=preprocessing,
         measure=preprocessing.measure,
         **arrays,

@@ -15,6 +15,9 @@ from common.config import Scalar, Schema, unknown_name
 from common.errors import ConfigError
 from common.messages import DISCLOSURES, RELEASES
 from common.privacy.book import Budget
+from common.tables.dates import DateOrder
+from common.tables.decimals import Decimal
+from common.tables.table_schema import AS_SHOWN, Writing
 
 PARTITION = "partition-id"  # given to every node by Flower's simulation and by ours
 PARTITIONS = "num-partitions"
@@ -38,6 +41,13 @@ class SiteConfig(Schema):
         "", description="table without a schema: says of each row whether it is for train or test"
     )
     table_schema: str = Field("", description="the federation's schema.toml: how tables are read")
+    date_order: DateOrder = Field(
+        "", description="table with a schema: of dates as 3/4/2021, day-first or month-first"
+    )
+    decimal: Decimal = Field(
+        "",
+        description="table with a schema: the mark of decimals in numbers as 1.234, . or ,",
+    )
     classes: str = Field(
         "", description="all classes of the federation in one order, separated by commas"
     )
@@ -56,7 +66,8 @@ class SiteConfig(Schema):
     releases: str = Field(
         ",".join(RELEASES),
         description="what the site gives out when a run asks, separated by commas: any of "
-        + ", ".join((*RELEASES, *DISCLOSURES)),
+        + ", ".join((*RELEASES, *DISCLOSURES))
+        + "; of a package in allow-code, package:name",
     )
     privacy_epsilon: float = Field(
         -1,
@@ -90,18 +101,35 @@ class SiteConfig(Schema):
     def _fits_together(self) -> Self:
         for name in self.released:
             if name not in (known := (*RELEASES, *DISCLOSURES)):
-                raise ValueError("releases: " + unknown_name("release", name, known))
+                self._refuse_release(name, known)
         if -1 < self.privacy_epsilon <= 0:
             raise ValueError(
                 f"privacy-epsilon = {self.privacy_epsilon:g}: must be above 0, or -1 for no bound"
             )
         if len(set(self.class_names)) < len(self.class_names):
             raise ValueError(f"classes = {self.classes!r}: names a class twice")
+        if self.data_path and self.writing != AS_SHOWN and not self.table_schema:
+            raise ValueError("date-order and decimal: need table-schema beside them")
         for name in ("site", "dataset", "state_dir"):
             if self.data_path and not getattr(self, name):
                 key = name.replace("_", "-")
                 raise ValueError(f"data-path = {self.data_path!r}: needs {key} beside it")
         return self
+
+    def _refuse_release(self, name: str, known: tuple[str, ...]) -> None:
+        """Refuse what nothing gives out, neither Coterie nor a package that the site allows."""
+        package, colon, _ = name.partition(":")
+        if not colon:
+            raise ValueError("releases: " + unknown_name("release", name, known))
+        if package not in self.allowed_code:
+            raise ValueError(
+                f"releases = {name!r}: is of {package}, whose code allow-code does not name"
+            )
+
+    @property
+    def writing(self) -> Writing:
+        """How the site writes what can be read in two ways, where it says so."""
+        return Writing(date_order=self.date_order, decimal=self.decimal)
 
     @property
     def released(self) -> tuple[str, ...]:

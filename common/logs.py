@@ -1,10 +1,13 @@
 """Log lines: as JSON, one object per line, and the facts some carry for a run's audit trail."""
 
+import contextlib
 import json
 import logging
+import os
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from typing import TextIO
 
 from common.errors import CoterieError
 
@@ -74,11 +77,50 @@ class JsonFormatter(logging.Formatter):
         return as_line(time, record.levelname, "run", message, **({FACTS: facts} if facts else {}))
 
 
+class ProgressHandler(logging.StreamHandler[TextIO]):
+    """Writes lines until nobody reads them or nothing takes them; what logs them goes on.
+
+    A reader that left (``coterie simulate | head``) wants no more lines. A full disk is said once,
+    on standard error.
+    """
+
+    _ended = False
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a record's line."""
+        if not self._ended:
+            super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """End the lines where the stream cannot be written; say all else, as logging does."""
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+            return
+        self._ended = True
+        let_go(self.stream)
+        if not isinstance(error, BrokenPipeError):
+            with contextlib.suppress(OSError):
+                print(
+                    f"coterie: no more lines: {error.strerror}; all else goes on", file=sys.stderr
+                )
+
+
+def let_go(stream: TextIO) -> None:
+    """Lead to nowhere what a stream cannot write, or Python would try again at its end."""
+    with contextlib.suppress(OSError, ValueError):  # a stream that is no file of the system's
+        descriptor = os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(descriptor, stream.fileno())
+        finally:
+            os.close(descriptor)
+
+
 def show_progress(*, as_json: bool = False) -> None:
     """Let the run's progress lines reach standard output, unless somebody listens already."""
     log = logging.getLogger("coterie")
     if not log.hasHandlers():
-        handler = logging.StreamHandler(sys.stdout)
+        handler = ProgressHandler(sys.stdout)
         handler.setFormatter(JsonFormatter() if as_json else logging.Formatter("%(message)s"))
         log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -59,6 +59,7 @@ _OTHER_TABLES = (
     f"{_HERE}common.networks:NETWORKS",
     f"{_HERE}client_app.training.schedules:SCHEDULES",
     f"{_HERE}common.task_metrics:TASK_METRICS",
+    f"{_HERE}common.messages.kinds:FROM_ELSEWHERE",
     f"{_HERE}server_app.dissimilarity:LABEL_METRICS",
 )
 

@@ -19,6 +19,7 @@ from typing import Self
 import numpy as np
 
 from common.errors import ConfigError, did_you_mean
+from common.text_files import read_text
 
 _T_PHY = 20.0  # legacy preamble
 _HE_SU_PREAMBLE = 100.0  # high-efficiency, single user
@@ -80,7 +81,7 @@ def profile_of(name: str) -> RadioProfile:
         hint = did_you_mean(name, PROFILES) or "; use wifi6, wired or a .toml file"
         raise ConfigError(f"unknown radio-profile {name!r}{hint}")
     try:
-        values = tomllib.loads(Path(name).read_text(encoding="utf-8"))
+        values = tomllib.loads(read_text(Path(name)))
     except OSError as error:
         raise ConfigError(f"radio-profile: cannot read {name}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

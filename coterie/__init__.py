@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what _HOMES says, for those who check types
+    from client_app.handlers import answers
     from client_app.training.losses import LOSSES
     from client_app.training.optimizers import OPTIMIZERS
     from client_app.training.schedules import SCHEDULES
@@ -35,6 +36,16 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
         TrustError,
         WorkerError,
     )
+    from common.messages import (
+        Asked,
+        Kind,
+        Record,
+        Release,
+        Reply,
+        Word,
+        check_signature,
+        reply,
+    )
     from common.networks import NETWORKS, Network
     from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings, Pull
     from common.plugins import PieceSettings
@@ -46,11 +57,16 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from deploy.played_run import PlayedRun, load_run
     from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
+    from server_app.clustering.clusters import Clusters
+    from server_app.clustering.grouping import Grouping
     from server_app.dissimilarity import LABEL_METRICS
     from server_app.methods import METHODS, Card, Composition, Method
     from server_app.record.using_models import assign, load_network
+    from server_app.rounds.exchange import Exchange
+    from server_app.rounds.routing import ModelPerCluster
     from server_app.selection.in_clusters import IN_CLUSTERS
-    from server_app.selection.rules import Cohort, Selection
+    from server_app.selection.rules import Cohort, Everybody, Selection
+    from server_app.strategies.base import FederatedTraining
 
     __version__: str
 
@@ -69,9 +85,11 @@ __all__ = [
     "SPLITS",
     "TASK_METRICS",
     "Aggregation",
+    "Asked",
     "BudgetError",
     "Card",
     "ClusteringError",
+    "Clusters",
     "Cohort",
     "Combined",
     "ComparisonError",
@@ -80,10 +98,16 @@ __all__ = [
     "CoterieError",
     "DataError",
     "Dataset",
+    "Everybody",
+    "Exchange",
+    "FederatedTraining",
     "FlowerError",
+    "Grouping",
+    "Kind",
     "Learned",
     "MessageError",
     "Method",
+    "ModelPerCluster",
     "MomentRule",
     "NamedData",
     "Network",
@@ -94,6 +118,9 @@ __all__ = [
     "PieceSettings",
     "PlayedRun",
     "Pull",
+    "Record",
+    "Release",
+    "Reply",
     "RoundError",
     "RowMean",
     "Rows",
@@ -102,10 +129,13 @@ __all__ = [
     "Settings",
     "StorageError",
     "TrustError",
+    "Word",
     "WorkerError",
     "__version__",
+    "answers",
     "assign",
     "by_partitioner",
+    "check_signature",
     "compare",
     "flower",
     "load_dataset",
@@ -114,6 +144,7 @@ __all__ = [
     "main",
     "partition",
     "precheck",
+    "reply",
     "resume",
     "simulate",
 ]
@@ -129,6 +160,8 @@ _HOMES = {
     "common.errors": "BudgetError ClusteringError ComparisonError ConfigError CoterieError "
     "DataError FlowerError MessageError RoundError SecaggError StorageError TrustError "
     "WorkerError",
+    "client_app.handlers": "answers",
+    "common.messages": "Asked Kind Record Release Reply Word check_signature reply",
     "common.networks": "NETWORKS Network",
     "common.objectives": "OBJECTIVES Learned Objective ObjectiveSettings Pull",
     "common.plugins": "PieceSettings",
@@ -139,11 +172,16 @@ _HOMES = {
     "deploy.played_run": "PlayedRun load_run",
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",
+    "server_app.clustering.clusters": "Clusters",
+    "server_app.clustering.grouping": "Grouping",
     "server_app.dissimilarity": "LABEL_METRICS",
+    "server_app.rounds.exchange": "Exchange",
+    "server_app.rounds.routing": "ModelPerCluster",
+    "server_app.strategies.base": "FederatedTraining",
     "server_app.methods": "METHODS Card Composition Method",
     "server_app.record.using_models": "assign load_network",
     "server_app.selection.in_clusters": "IN_CLUSTERS",
-    "server_app.selection.rules": "Cohort Selection",
+    "server_app.selection.rules": "Cohort Everybody Selection",
 }
 """Names by the module that holds them."""
 

@@ -1,6 +1,7 @@
 """Command line: ``coterie`` and what it can be told."""
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import logging
@@ -14,7 +15,7 @@ import typer
 
 from common import config, logs
 from common.config import Settings
-from common.errors import ConfigError, CoterieError
+from common.errors import ConfigError, CoterieError, StorageError
 from deploy import finished_runs
 from deploy.papers.reproduction import reproduce
 from deploy.sites import commands
@@ -80,7 +81,7 @@ def _play(settings: Settings, quiet: bool, track: Sequence[str] | None, watched:
 @contextlib.contextmanager
 def _warnings_alone() -> Iterator[None]:
     """Let a run say nothing but its warnings, on standard error."""
-    handler = logging.StreamHandler()
+    handler = logs.ProgressHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     handler.setFormatter(logging.Formatter("coterie: %(message)s"))
     log = logging.getLogger("coterie")
@@ -152,11 +153,13 @@ def simulate(
 
 def _with_dataset(words: list[str]) -> list[str]:
     """Return settings, in which files that stand among them are the data set."""
-    files = [word for word in words if "=" not in word]
-    given = [word for word in words if "=" in word]
+    from common.data.datasets import together
+
+    files = [word for word in words if not config.is_setting(word)]
+    given = [word for word in words if config.is_setting(word)]
     if files and any(word.partition("=")[0].strip() == "dataset" for word in given):
         raise ConfigError("dataset and files both say what the data are; leave one of them out")
-    return [*([f"dataset={','.join(files)}"] if files else []), *given]
+    return [*([f"dataset={together(files)}"] if files else []), *given]
 
 
 @app.command(rich_help_panel=_RUNS, epilog=_examples("coterie resume runs/<a run>"))
@@ -244,10 +247,10 @@ def _files_first(words: list[str]) -> tuple[Path | None, list[str], list[str]]:
     from common.tables.reading import is_table
 
     file = None
-    if words and "=" not in words[0] and not is_table(Path(words[0])):
+    if words and not config.is_setting(words[0]) and not is_table(Path(words[0])):
         file, words = Path(words[0]), words[1:]
-    tables = [word for word in words if "=" not in word]
-    return file, tables, [word for word in words if "=" in word]
+    tables = [word for word in words if not config.is_setting(word)]
+    return file, tables, [word for word in words if config.is_setting(word)]
 
 
 @app.command(
@@ -379,11 +382,39 @@ def main() -> None:
     # Last, so that a setting's package.module:name is found here, and nothing hides a package.
     sys.path.append(os.getcwd())
     try:
-        app(standalone_mode=True)
+        _of_app()
     except CoterieError as error:
         for line in str(error).splitlines():
             typer.echo(f"coterie: {line}", err=True)
         sys.exit(error.exit_code)
+
+
+def _of_app() -> None:
+    """Run the command; what the system refuses it, a file or room on a disk, is an error of ours.
+
+    Raises:
+        StorageError: no right to a file or folder, or a full disk.
+    """
+    try:
+        try:
+            app(standalone_mode=True)
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:  # whoever read the lines has left
+        logs.let_go(sys.stdout)
+        sys.exit(1)
+    except OSError as error:
+        if error.errno in _NO_ROOM:
+            logs.let_go(sys.stdout)
+            raise StorageError(f"{error.filename or 'output'}: {error.strerror}") from error
+        if error.errno in _NO_RIGHT and error.filename is not None:
+            remedy = "let it be used, or name another place"
+            raise StorageError(f"{error.filename}: {error.strerror}; {remedy}") from error
+        raise
+
+
+_NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
+_NO_RIGHT = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
+from deploy.outputs import writing
 
 __all__ = ["against_local", "assign", "energy", "export", "predict"]
 
@@ -39,7 +40,8 @@ def predict(
 
     using = ModelInUse(run.absolute(), model, site)
     table, others = using.of_files(files)
-    table.to_csv(output, index=False)
+    with writing(output):
+        table.to_csv(output, index=False)
     if others:
         typer.echo(f"no columns of the training, and passed over: {', '.join(others)}", err=True)
     typer.echo(f"{len(table)} rows by model {using.number}: {output.absolute()}")

@@ -222,7 +222,7 @@ def _shown(quiet: bool, on_round: OnRound | None) -> Iterator[None]:
 
 
 def _to_stdout() -> logging.Handler:
-    handler = logging.StreamHandler(sys.stdout)
+    handler = logs.ProgressHandler(sys.stdout)
     handler.setFormatter(logging.Formatter("%(message)s"))
     return handler
 

@@ -91,6 +91,8 @@ class PlayedRun:
     def predict(self, rows: "DataFrame | np.ndarray", k: int | None = None) -> "DataFrame":
         """Return what a model makes of raw rows: ``prediction`` and a probability per class.
 
+        A row for each one given, in order; those of a table keep its index.
+
         Args:
             rows: (n, *input shape), or a table with the columns of the training. They are scaled
                 here, as the training rows were.

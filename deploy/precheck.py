@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from common import config
+from common import config, logs
 from common.config import Scalar, Settings
 from common.data.datasets import class_names, locate
-from common.errors import ConfigError
+from common.errors import ConfigError, DataError
 from common.pilot.settings import PLAYED_BY, PilotSettings
+from common.tables.classes import in_order, usual_coding
+from common.tables.reading import is_table
+from common.tables.table_schema import sorted_values
 from server_app.methods import build
 from server_app.record.pilot_format import PilotRecord
 from server_app.record.precheck_format import PrecheckFile
@@ -46,6 +49,8 @@ EXIT_CODES: Mapping[str, int] = {
 """What the process ends with; 1 and 2 are errors, as everywhere."""
 
 # One FedAvg round is what the cost is defined on; more rounds train the groups as well.
+log = logging.getLogger("coterie")
+
 _FIXED = {
     "strategy": STRATEGY,
     "num-server-rounds": "1",
@@ -75,8 +80,8 @@ def precheck_plan(words: Sequence[str], config_file: Path | None) -> PrecheckPla
         ConfigError: settings that cannot be used, one file alone, or two of one name.
         DataError: a file that is not there.
     """
-    files = [Path(locate(word)) for word in words if "=" not in word]
-    given = [word for word in words if "=" in word]
+    files = [Path(locate(word)) for word in words if not config.is_setting(word)]
+    given = [word for word in words if config.is_setting(word)]
     keys = {word.partition("=")[0].strip() for word in given}
     given += [f"{key}={value}" for key, value in _fixed(given, files).items() if key not in keys]
     costs_alone = "strategy" in keys and f"strategy={SUMMED}" not in given
@@ -161,15 +166,36 @@ def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]
 
 def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
     columns = settings.label_column, settings.group_column, settings.split_column
-    found = {name for file in files for name in class_names(file, *columns)}
-    whole = all(name.lstrip("-").isdigit() for name in found)
-    return sorted(found, key=int) if whole else sorted(found)
+    read = [class_names(file, *columns) for file in files]
+    logs.show_progress(as_json=settings.log_format == "json")
+    for guess in (guess for _, guessed in read for guess in guessed):
+        log.info("%s", guess)
+    codings = [names for names, _ in read]
+    names = sorted_values({name for coding in codings for name in coding})
+    if not any(map(is_table, files)):
+        return [*(in_order(names) or names)]
+    if usual_coding(codings) is not None:
+        written = "; ".join(dict.fromkeys(", ".join(coding) for coding in codings))
+        raise DataError(
+            f"label-column={settings.label_column}: do the files code the same classes "
+            f"differently ({written})? Then write them alike; if not, set table-schema: "
+            "coterie data check FILES... proposes one"
+        )
+    ordered = in_order(names)
+    if ordered is None:
+        raise DataError(
+            f"label-column={settings.label_column}: which of {names[0]!r} and {names[1]!r} is "
+            "positive? Set table-schema: coterie data check FILES... proposes one"
+        )
+    if len(ordered) == 2:
+        log.info("positive class: %s", ordered[1])
+    return [*ordered]
 
 
 def progress_to_stderr() -> None:
     """Keep standard output for what a program reads."""
     log = logging.getLogger("coterie")
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logs.ProgressHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.addHandler(handler)
 

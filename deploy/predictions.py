@@ -14,9 +14,11 @@ from torch import nn
 
 from client_app import prepared_data
 from common.data.own_data import read_new_rows
+from common.data.own_tables import read_frame_columns
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
+from common.tables.cells import in_one_form
 from common.tables.reading import of_frame, read_raw
 from deploy.sites.site import SiteFile
 from server_app.final_evaluation.format import FinalEvaluationFile
@@ -53,7 +55,8 @@ class ModelInUse:
         """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
         table = self.preprocessing.table
         if table is None:
-            rows, others = read_new_rows(path, self.preprocessing.columns)
+            made = self.preprocessing
+            rows, others = read_new_rows(path, made.columns, made.decimal or "")
             return self.of_rows(rows), others
         raw = read_raw(path)
         used = {column.name for column in table.table_schema.features}
@@ -74,8 +77,9 @@ class ModelInUse:
         return concat([table for table, _ in found], ignore_index=True), tuple(passed)
 
     def of_rows(self, rows: DataFrame | NDArray[Any]) -> DataFrame:
-        """Return a row for each one given: ``prediction`` and a ``probability-<class>`` for each.
+        """Return a row for each one given, in order, under the index of the table given.
 
+        Its columns are ``prediction`` and a ``probability-<class>`` for each class.
         Of a quantity the prediction is all there is, of survival the ``risk``: the larger, the
         sooner the event. Where the run chose a decision threshold, the
         prediction goes by it.
@@ -87,16 +91,17 @@ class ModelInUse:
             raise DataError(
                 "the run's rows are volumes, in which a model finds masks: use coterie.load_network"
             )
+        index = rows.index if isinstance(rows, DataFrame) else None
         inputs = self.preprocessing.prepared(_array(rows, self.preprocessing))
         found = np.concatenate(list(self._outputs(inputs)))
         if self.preprocessing.risk and found.shape[1] == 1:
-            return DataFrame({"risk": found[:, 0]})
+            return DataFrame({"risk": found[:, 0]}, index)
         measure = self.preprocessing.measure
         if measure is not None and found.shape[1] == 1:
-            return DataFrame({"prediction": measure.quantities(found[:, 0])})
+            return DataFrame({"prediction": measure.quantities(found[:, 0])}, index)
         found = softmax(found, axis=1)
         labels = self.preprocessing.labels
-        table = DataFrame(found, columns=[f"probability-{name}" for name in labels])
+        table = DataFrame(found, index, [f"probability-{name}" for name in labels])
         table.insert(0, "prediction", labels[decided(found, self.threshold).argmax(axis=1)])
         return table
 
@@ -168,12 +173,12 @@ def _array(rows: DataFrame | NDArray[Any], made: Preprocessing) -> NDArray[Any]:
         return made.table.new_features(of_frame(rows))
     if not made.columns:
         raise DataError("the run's columns have no known names: give an array, not a table")
+    rows = rows.rename(columns=lambda name: in_one_form(str(name)))
     missing = [name for name in made.columns if name not in rows.columns]
     if missing:
         near = did_you_mean(missing[0], map(str, rows.columns))
         raise DataError(f"column {missing[0]!r} is missing{near}")
-    try:
-        numbers: NDArray[Any] = rows[list(made.columns)].to_numpy(np.float64)
-    except (TypeError, ValueError) as error:
-        raise DataError(f"the table has a value that is no number: {error}") from None
-    return numbers
+    twice = [name for name in made.columns if (rows.columns == name).sum() > 1]
+    if twice:
+        raise DataError(f"column {twice[0]!r} stands there twice; keep one")
+    return read_frame_columns(rows, made.columns, made.decimal or "")

@@ -8,7 +8,7 @@ from typing import Self
 
 from common.errors import ConfigError, DataError
 from common.tables.common_sums import CommonSums, read_alike
-from common.tables.table_schema import TableSchema
+from common.tables.table_schema import AS_SHOWN, TableSchema, Writing
 from deploy.sites.secret_files import write_secret
 from deploy.sites.site import SiteFile
 
@@ -25,6 +25,8 @@ class SummedRows:
     file: Path
     schema: TableSchema
     test_fraction: float
+    writing: Writing = AS_SHOWN
+    """What the site says of how it writes dates and numbers."""
 
     @classmethod
     def of(
@@ -65,7 +67,7 @@ class SummedRows:
                 f"against = {against}: reads other rows than {own.table_schema}, by which "
                 f"{site} reads its table; give the site the federation's schema first"
             )
-        return cls(own.site, Path(own.data_path), asked, own.test_fraction)
+        return cls(own.site, Path(own.data_path), asked, own.test_fraction, own.writing)
 
 
 def hidden(sums: CommonSums, words: Sequence[str]) -> tuple[CommonSums, tuple[str, ...]]:

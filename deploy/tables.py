@@ -1,14 +1,18 @@
 """Commands of tables: what stands between files and a federation, and the schema that mends it."""
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from common.errors import ConfigError, DataError, of_each
+from common.errors import ConfigError, DataError, of_each, quotable
+from common.text_files import read_text
+from deploy.outputs import written
 
 if TYPE_CHECKING:
+    from common.tables.checking import Checked
     from common.tables.table_schema import TableProposal
 
 __all__ = ["data_app"]
@@ -18,12 +22,19 @@ data_app = typer.Typer(help="Check tables, and make the schema that a federation
 PROBLEMS = 3
 """Exit code of a check that found any."""
 
-Output = Annotated[Path, typer.Option(help="where the schema goes; a free name beside it if taken")]
+_NAMED = 30  # columns of a list on the terminal; --json has them all
+
+Output = Annotated[
+    Path,
+    typer.Option(help="where the schema goes, a file or folder; a free name beside it if taken"),
+]
 
 
 @data_app.command()
 def check(
-    files: Annotated[list[Path], typer.Argument(help="tables: .csv, .tsv (.gz), .parquet")],
+    files: Annotated[
+        list[Path], typer.Argument(help="tables: .csv, .tsv (.gz), .parquet; or folders of images")
+    ],
     label_column: Annotated[
         str, typer.Option(help="what is to be learned; else a usual name that the files share")
     ] = "",
@@ -43,30 +54,83 @@ def check(
 
     Exit code: 0 nothing to mend, 3 problems, 2 a file that cannot be read.
     """
-    from common.tables.checking import check_against, check_files
-    from common.tables.table_schema import TableSchema
+    from common.tables.checking import Checked, check_against, check_files
+    from common.tables.guesses import remarks
+    from common.tables.problems import of_questions
+    from common.tables.table_schema import TableProposal, TableSchema
 
-    schema: Path | None
+    if any(file.is_dir() for file in files):
+        _check_images(files, as_json)
+    schema: Path | None = None
+    refused: ConfigError | None = None
     if against is not None:
-        problems = check_against(files, TableSchema.read(against))
+        proposal = TableProposal.read(against)
+        asked = tuple(of_questions(str(against), proposal))
+        checked = Checked(asked or check_against(files, TableSchema.read(against)), proposal)
         schema, why = against.absolute(), []
     else:
-        found = check_files(files, label_column, time_column, weight_column)
-        problems = found.problems
-        schema, why = _written(found.proposal, output), _lacks(found.proposal)
+        checked = check_files(files, label_column, time_column, weight_column)
+        why = [] if checked.is_asked else _lacks(checked.proposal)
+        try:
+            schema = _written(checked.proposal, output, remarks=remarks(checked.guesses))
+        except ConfigError as error:  # after what was found, which is what the files are read for
+            refused = error
     if as_json:
         record = {
-            "problems": [vars(problem) for problem in problems],
+            "problems": [vars(problem) for problem in checked.problems],
+            "guesses": [vars(guess) for guess in checked.guesses],
+            "used": checked.used,
+            "not_used": [{"column": name, "why": reason} for name, reason in checked.not_used],
             "schema": None if schema is None else str(schema),
         }
         typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
     else:
-        for problem in problems:
-            typer.echo(str(problem))
+        for line in checked.lines():
+            typer.echo(line)
         for line in why:
             typer.echo(f"not enough yet: {line}")
-        typer.echo(f"schema: {schema}")
+        if against is None:
+            _say_what_is_used(checked)
+        if schema is not None:
+            typer.echo(f"schema: {schema}")
+    if refused is not None:
+        raise refused
+    raise typer.Exit(PROBLEMS if checked.problems else 0)
+
+
+def _check_images(folders: list[Path], as_json: bool) -> NoReturn:
+    """Say what is wrong with folders of images, of which no schema is made, and exit."""
+    from common.data.image_folders import image_problems
+    from common.data.saved_datasets import is_saved_dataset
+
+    for folder in folders:
+        if not folder.is_dir():
+            raise ConfigError(f"{folder} is no folder of images, as others are; check it by itself")
+        if is_saved_dataset(folder):
+            raise DataError(f"{folder} is a saved data set, which says itself what it holds")
+    problems = [problem for folder in folders for problem in image_problems(folder)]
+    if as_json:
+        nothing: dict[str, object] = {"guesses": [], "used": [], "not_used": [], "schema": None}
+        record = {"problems": [vars(problem) for problem in problems], **nothing}
+        typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
+    else:
+        for problem in problems:
+            typer.echo(str(problem))
     raise typer.Exit(PROBLEMS if problems else 0)
+
+
+def _say_what_is_used(checked: "Checked") -> None:
+    typer.echo(f"used: {_first(checked.used)}")
+    by_reason: dict[str, list[str]] = {}
+    for name, why in checked.not_used:
+        by_reason.setdefault(why, []).append(name)
+    for why, names in by_reason.items():
+        typer.echo(f"not used: {_first(names)}: {why}")
+
+
+def _first(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} others" if len(names) > _NAMED else ""
+    return (", ".join(map(quotable, names[:_NAMED])) or "none") + more
 
 
 @data_app.command()
@@ -83,7 +147,7 @@ def merge(
     schema = joined(of_each(proposals, TableProposal.read)).complete()
     for column in schema.columns:
         typer.echo(f"{column.name}: {column.kind}" + (f", {column.drop}" if column.drop else ""))
-    typer.echo(f"schema: {_written(schema, output)}")
+    typer.echo(f"schema: {_written(schema, output, 'federation.toml')}")
 
 
 @data_app.command()
@@ -117,10 +181,15 @@ def sums(
     from deploy.sums import SummedRows, hidden
 
     rows = SummedRows.of(site, file, against, test_fraction)
-    found = site_sums(rows.file, rows.schema, site=rows.site, test_fraction=rows.test_fraction)
-    path = _free(output)
+    found = site_sums(
+        rows.file,
+        rows.schema,
+        site=rows.site,
+        test_fraction=rows.test_fraction,
+        writing=rows.writing,
+    )
     shown, partners = hidden(found, hide_with or [])
-    path.write_text(shown.to_json(), encoding="utf-8")
+    path = written(shown.to_json(), output, "sums.json")
     typer.echo(f"rows: those that site {rows.site} trains on of {rows.file}, ", nl=False)
     typer.echo(f"test-fraction {rows.test_fraction:g}")
     typer.echo(
@@ -148,12 +217,12 @@ def common(
     if federation.task == "classification" and federation.weight is None:
         weights = ",".join(f"{each:.6g}" for each in common_class_weights(federation, found))
         typer.echo(f"classes alike in training: class-weights={weights}")
-    typer.echo(f"schema: {_written(joined, output)}")
+    typer.echo(f"schema: {_written(joined, output, 'federation-common.toml')}")
 
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_text(path)
     except OSError as error:
         raise DataError(f"sums {path}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -169,17 +238,12 @@ def _lacks(proposal: "TableProposal") -> list[str]:
     return []
 
 
-def _written(schema: "TableProposal", output: Path) -> Path:
+def _written(
+    schema: "TableProposal",
+    output: Path,
+    usual: str = "schema.toml",
+    *,
+    remarks: Mapping[str, Sequence[str]] = {},
+) -> Path:
     """Write a schema under a name that is free, and return its path."""
-    path = _free(output)
-    path.write_text(schema.to_toml(), encoding="utf-8")
-    return path
-
-
-def _free(output: Path) -> Path:
-    path = output.absolute()
-    number = 2
-    while path.exists():
-        path = output.absolute().with_stem(f"{output.stem}-{number}")
-        number += 1
-    return path
+    return written(schema.to_toml(remarks), output, usual)

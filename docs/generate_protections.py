@@ -62,7 +62,7 @@ def _row(name: str, shown: list[Protection]) -> str:
 
 def _section(protection: Protection) -> str:
     reserved = "" if protection.available else "Not in this version: the name is refused. "
-    hides = ", ".join(WORDS[word].means for word in sorted(protection.hidden)) or "nothing"
+    hides = ", ".join(WORDS[word].means for word in sorted(protection.hidden())) or "nothing"
     return (
         f"## `{protection.setting}`\n\n{reserved}{protection.whom}\n\n"
         f"Hidden from the method: {hides}.\n\nNot protected: {protection.still}\n"

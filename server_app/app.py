@@ -12,6 +12,7 @@ from common import config, logs, messages, plugins
 from common.code_identity import code_of_run
 from common.config import Settings
 from common.errors import CoterieError, StorageError
+from common.flower_private import untried
 from common.messages import Introduction
 from common.sharing import first_shared
 from server_app import methods
@@ -61,6 +62,8 @@ def _record(
     disclosures = DisclosureFile(folder, real=clients is None)
     metered = MeteredGrid(grid, meter, disclosures)
     courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
+    if line := untried():
+        log.warning("%s", line)
     try:
         log.info("writing to %s", folder.path, extra=told)
         with folder.at_work(), meter:
@@ -136,7 +139,10 @@ def _run(
             grid, expected=settings.num_clients, timeout=timeout, everybody=foreign, code=code
         )
     folder.write_sites(roster.sites)
-    folder.write_preprocessing(grid.preprocessing(), roster.sites[0])
+    made = grid.preprocessing()
+    folder.write_preprocessing(made, roster.sites[0])
+    if made is not None and made.positive_class:
+        log.info("positive class: %s", made.positive_class)
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
     strategy = _strategy(method, settings, roster, folder)

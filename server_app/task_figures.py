@@ -5,19 +5,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import Message
 
 from common.config import Settings
 from common.data.datasets import has_masks
 from common.errors import ConfigError, MessageError
-from common.messages import EvaluateReport, TaskFigures
+from common.messages import Asked, EvaluateReport, PersonalReport, Reply, TaskFigures
 from common.objectives import objective_of
 from common.task_metrics import TASK_METRICS, TaskMetric
 from server_app import tasks
 from server_app.protection import catalogue
 from server_app.rounds import guard
 from server_app.rounds.attempt import Metrics
-from server_app.rounds.guard import Asked
 
 __all__ = [
     "SiteFigures",
@@ -97,15 +95,19 @@ def tells_classes(settings: Settings) -> bool:
     return any(_metric(name).tells_classes for name in settings.more_metrics)
 
 
-def inspection(settings: Settings) -> Callable[[Message, Asked], Told]:
+def inspection(settings: Settings) -> Callable[[Reply, Asked], Told]:
     """Return what reads the replies to an evaluation in a run."""
     objective = objective_of(settings)
     two_models = objective.is_personal and objective.shares_model
-    inspect = guard.inspect_personal if two_models else guard.inspect_evaluation
-    return lambda reply, asked: (inspect(reply, asked), figures_of(reply, asked, settings))
+    read = _of_two_models if two_models else guard.evaluation
+    return lambda reply, asked: (read(reply), figures_of(reply, asked, settings))
 
 
-def figures_of(reply: Message, asked: Asked, settings: Settings) -> SiteFigures:
+def _of_two_models(reply: Reply) -> EvaluateReport:
+    return reply.of(PersonalReport)
+
+
+def figures_of(reply: Reply, asked: Asked, settings: Settings) -> SiteFigures:
     """Return what a reply says of the run's metrics; :class:`MessageError` if that cannot be."""
     rows, names = asked.site.num_test_examples, settings.more_metrics
     if not names:

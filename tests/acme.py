@@ -86,6 +86,9 @@ def play(coterie, packages):
     rest = ("model=acme-cnn", "dataset=acme_pieces.waves:waves", "num-clients=0", "split=by-user")
     grid += (*rest, "num-server-rounds=1", "local-epochs=1", "clients-per-round=2")
     assert "2 of 2 runs done" in coterie(*grid)
+    flow = {"strategy": "acme-widest", "messages": "acme-spread"}
+    privacy = json.loads((coterie.simulate(BY_NAME | flow) / "privacy.json").read_text())
+    assert "query.acme_spread" in {entry["kind"] for entry in privacy["releases"]}
 
     cut_off(placed)
     [info] = packages.glob("acme_pieces-*.dist-info")

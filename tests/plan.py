@@ -1,7 +1,6 @@
 """Plan of the house: its rooms from the ground floor up, and the imports between them.
 
-Read by tests/test_plan.py, which holds the code to it, and by docs/draw_architecture.py, which
-draws it.
+Read by tests/test_plan.py, which holds the code to it.
 """
 
 import ast
@@ -14,6 +13,7 @@ PACKAGES = ("common", "client_app", "server_app", "deploy")
 
 ORDER = (
     "common/errors",
+    "common/text_files",
     "common/seeds",
     "common/schema",
     "common/foreign",
@@ -28,10 +28,12 @@ ORDER = (
     "common/evaluation",
     "common/secagg",
     "common/two_party",
+    "common/messages/kinds",
     "common/privacy",
     "client_app",
     "client_app/training",
     "client_app/energy",
+    "client_app/handlers",
     "client_app/answers",
     "client_app/other_apps",
     "client_app/app",
@@ -60,6 +62,7 @@ ORDER = (
     "server_app/strategies",
     "server_app/other_apps",
     "server_app/app",
+    "deploy/outputs",
     "deploy/simulation",
     "deploy/watch",
     "deploy/compare",

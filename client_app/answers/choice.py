@@ -1,18 +1,55 @@
 """Choice among several models: the one with which a site's training rows have the least loss."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from flwr.app import Message
 
+from client_app.answers.training import trained
+from client_app.handlers import answers
 from client_app.received import received_models
 from client_app.site import Site
 from client_app.training import engine, personal
-from common.messages import ChoiceOrder, Parameters
+from client_app.training.loop import Stopwatch
+from common import messages
+from common.messages import ChoiceOrder, ChoiceReport, Order, Parameters
 from common.model_choice import choices
+from common.objectives import objective_of
 
-__all__ = ["chosen"]
+__all__ = ["choose", "train_choice"]
 
 
-def chosen(message: Message, site: Site) -> tuple[ChoiceOrder, int, Parameters]:
+def _of_choice_and_model(message: Message, site: Site) -> Iterable[str]:
+    return ["model-choice", *(["model"] if objective_of(site.settings).shares_model else [])]
+
+
+@answers(messages.TRAIN_CHOICE, needed=_of_choice_and_model)
+def train_choice(message: Message, site: Site) -> Message:
+    """Train the one of several models that fits this site's rows best, and say which that is."""
+    order, model, parameters = _chosen(message, site)
+    # From here on it is an order to train that one.
+    one = Order(order.round, order.attempt, model)
+    message.content = messages.content(one, messages.encode_arrays(parameters))
+    return trained(message, site)
+
+
+@answers(messages.CHOOSE)
+def choose(message: Message, site: Site) -> Message:
+    """Say which of several models fits this site's rows best, if the site releases that."""
+    watch = Stopwatch()
+    order, model, _ = _chosen(message, site)
+    report = ChoiceReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=model,
+        num_examples=len(site.rows.train),
+        seconds=watch.seconds,
+    )
+    return messages.reply(message, report)
+
+
+def _chosen(message: Message, site: Site) -> tuple[ChoiceOrder, int, Parameters]:
     """Return what a message asks, and the number and the arrays of the model that fits best.
 
     Raises:
@@ -20,8 +57,8 @@ def chosen(message: Message, site: Site) -> tuple[ChoiceOrder, int, Parameters]:
         ClusteringError: no model has a finite loss here.
     """
     order = ChoiceOrder.decode(message.content)
-    models = received_models(message.content, site, order.models)
-    used = [personal.completed(model, site, order.round - 1) for model in models]
+    received = received_models(message.content, site, order.models)
+    used = [personal.completed(model, site, order.round - 1) for model in received]
     losses = [engine.evaluate_on_training_rows(model, site).loss for model in used]
     best = int(choices(np.array([losses]))[0])
-    return order, best, models[best]
+    return order, best, received[best]

@@ -4,16 +4,31 @@ import hashlib
 from collections.abc import Mapping
 
 import numpy as np
+from flwr.app import Message
 
-from client_app.answers.representations import SeenRows
+from client_app.answers.representations import SeenRows, represented, seen_report, whole_task
 from client_app.answers.with_noise import release_once
+from client_app.handlers import answers
 from client_app.site import Site
+from client_app.training.loop import Stopwatch
+from common import messages
 from common.messages import Parameters, ReleaseNote
 from common.privacy.book import REPLACE_ROW_IN_CLASS, Entry
 from common.privacy.closed_form import zcdp_epsilon
 from common.privacy.statistics import Moments, ball_rows, class_event, release_moments
 
-__all__ = ["class_moments"]
+__all__ = ["class_moments", "moments_of_classes"]
+
+
+@answers(messages.CLASS_STATISTICS)
+def moments_of_classes(message: Message, site: Site) -> Message:
+    """Send mean and second moment of every class, if the site's own configuration releases that."""
+    watch = Stopwatch()
+    order, parameters = whole_task(message, site)
+    seen = represented(parameters, site)
+    moments, note = class_moments(parameters, seen, site)
+    report = seen_report(site, order, seen, watch.seconds)
+    return messages.reply(message, report, {messages.MOMENTS: moments}, note)
 
 
 def class_moments(

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from flwr.app import Message
 
+from client_app.handlers import answers
 from client_app.received import received_models
-from client_app.site import Site, require
+from client_app.site import Site
 from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Stopwatch
@@ -23,7 +24,15 @@ from common.config import Settings
 from common.messages import Order, Parameters
 from common.objectives import Pull
 from common.pilot.folds import NEVER, fold_of_rows, units_of
-from common.pilot.messages import DITTO, LOCAL, PilotLook, PilotOrder, PilotTrained
+from common.pilot.messages import (
+    DITTO,
+    LOCAL,
+    PILOT_LOOK,
+    PILOT_TRAIN,
+    PilotLook,
+    PilotOrder,
+    PilotTrained,
+)
 from common.pilot.outcomes import Outcomes, measured
 
 __all__ = ["DITTO_STRENGTH", "RARE", "Folds", "Judged", "judged", "look", "train", "train_own"]
@@ -103,9 +112,9 @@ class Folds:
         return float(self.hits(model).mean()) if self.held_out else 0.0
 
 
+@answers(PILOT_TRAIN)
 def train(message: Message, site: Site) -> Message:
     """Train the shared models on each fold's rows and send them back; the site's own stay."""
-    require(site, "model")
     watch = Stopwatch()
     order = PilotOrder.decode(message.content)
     received, folds = received_models(message.content, site, order.models), Folds.of(site, order)
@@ -146,6 +155,7 @@ class Judged:
     accuracies: list[float]
 
 
+@answers(PILOT_LOOK)
 def look(message: Message, site: Site) -> Message:
     """Say how each candidate did on the rows held out of its training, and how sure that is."""
     watch = Stopwatch()

@@ -1,7 +1,5 @@
 """Pilot under secure sums: a site trains for them, judges its folds itself, and tells its verdict.
 
-Beside it stand the answers of a pilot in the clear, as this module hands them on.
-
 Its figures stay, but for what they add to sums over three sites or more, and for its change, if its
 own file releases ``pilot-change``.
 """
@@ -15,31 +13,32 @@ import numpy as np
 from flwr.app import Context, Message
 
 from client_app.answers import secagg
-from client_app.answers.pilot import Folds, Judged, judged, look, train, train_own
+from client_app.answers.pilot import Folds, Judged, judged, train_own
+from client_app.handlers import answers
 from client_app.received import received_models
-from client_app.site import Site, require
+from client_app.site import Site
 from client_app.training.loop import Stopwatch
 from common import messages
 from common.errors import MessageError
 from common.messages import Parameters
 from common.pilot.forecast import Played
-from common.pilot.messages import FEDAVG, LOCAL, PilotCommon, PilotOrder, PilotTold
+from common.pilot.messages import FEDAVG, LOCAL, PILOT_TELL, PilotCommon, PilotOrder, PilotTold
 from common.pilot.outcomes import Change, Outcomes
 from common.pilot.shrinkage import AllSites
 from common.pilot.summed import PilotPairs
 from common.pilot.telling import InCommon, SiteTold, changes_of, told_site
 from common.pilot.verdicts import Verdict
 from common.secagg.cohorts import digest_of
-from common.secagg.messages import PilotSumOrder
+from common.secagg.messages import PILOT_SUM, PilotSumOrder
 
-__all__ = ["for_sum", "look", "tell", "train"]
+__all__ = ["for_sum", "tell"]
 
 _RELEASE = "pilot-change"
 
 
+@answers(PILOT_SUM, of_node=True)
 def for_sum(message: Message, site: Site, context: Context) -> Message:
     """Train the folds' models, or judge them, and keep what that gives for a secure sum."""
-    require(site, "masked-model")
     watch = Stopwatch()
     order = PilotSumOrder.decode(message.content)
     scale = secagg.begin(order, site, context)
@@ -56,6 +55,7 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
     return messages.reply(message, report)
 
 
+@answers(PILOT_TELL)
 def tell(message: Message, site: Site) -> Message:
     """Say what this site is told: its verdict, and its figures if its owner releases them."""
     watch = Stopwatch()

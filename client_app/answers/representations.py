@@ -9,14 +9,65 @@ from typing import cast
 
 import numpy as np
 import torch
+from flwr.app import Message
 from torch import Tensor, nn
 
+from client_app.handlers import answers
+from client_app.received import received_model
 from client_app.site import Site
-from client_app.training import engine, loop
-from client_app.training.loop import TensorRows
-from common import models, seeds
-from common.messages import MOST_ROWS_SEEN, Parameters
+from client_app.training import engine, loop, personal
+from client_app.training.loop import Stopwatch, TensorRows
+from common import messages, models, seeds
+from common.errors import DataError
+from common.messages import (
+    MOST_ROWS_SEEN,
+    BasesReport,
+    EmbeddedReport,
+    Order,
+    Parameters,
+    ProbeReport,
+    ProbeRequest,
+    RepresentationReport,
+)
 from common.privacy.disclosures import BasesSettings, EmbeddedRowSettings, RowSettings
+
+
+@answers(messages.PROBE_ROWS)
+def probe_rows(message: Message, site: Site) -> Message:
+    """Send training rows, inputs only, if the site's own configuration releases that."""
+    request = ProbeRequest.decode(message.content)
+    rows = {messages.PROBE: drawn_inputs(site, request.rows)}
+    return messages.reply(message, ProbeReport(site.name), rows)
+
+
+@answers(messages.REPRESENTATIONS)
+def rows_seen(message: Message, site: Site) -> Message:
+    """Send what the model makes of this site's rows, if its own configuration releases that."""
+    watch = Stopwatch()
+    order, parameters = whole_task(message, site)
+    seen = represented(parameters, site)
+    report = seen_report(site, order, seen, watch.seconds)
+    return messages.reply(message, report, {messages.ROWS_SEEN: seen.rows})
+
+
+@answers(messages.EMBEDDED_ROWS)
+def embedded_rows(message: Message, site: Site) -> Message:
+    """Send what the model makes of some training rows, if the site's configuration releases it."""
+    watch = Stopwatch()
+    order, parameters = whole_task(message, site)
+    rows = embedded(parameters, site)
+    report = EmbeddedReport(site.name, order.round, order.attempt, order.model, watch.seconds)
+    return messages.reply(message, report, {messages.EMBEDDED: rows})
+
+
+@answers(messages.CLASS_BASES)
+def class_bases(message: Message, site: Site) -> Message:
+    """Send leading directions of the rows of every class, if the site's configuration says so."""
+    bases = bases_of(site)
+    if not bases:
+        raise DataError("all training rows are zeros, which have no direction")
+    report = BasesReport(site.name, list(bases), [basis.shape[1] for basis in bases.values()])
+    return messages.reply(message, report, {messages.BASES: np.hstack(list(bases.values()))})
 
 
 @dataclass(frozen=True)
@@ -67,11 +118,11 @@ def _seen(parameters: Parameters, site: Site, rows: np.ndarray) -> np.ndarray:
     )
     with loop.one_thread(device):
         return last_inputs(
-            network, TensorRows.on(device, dataset.train_x[rows], dataset.train_y[rows])
+            network, TensorRows.for_network(network, dataset.train_x[rows], dataset.train_y[rows])
         )
 
 
-def class_bases(site: Site) -> dict[int, np.ndarray]:
+def bases_of(site: Site) -> dict[int, np.ndarray]:
     """Return for each class the leading left singular vectors of its rows, (features, p) float32.
 
     Vahidian et al., PACFL: of the matrix (features, rows) of standardised training rows, which is
@@ -148,3 +199,22 @@ def drawn_inputs(site: Site, most: int) -> np.ndarray:
     chosen = rng.choice(len(inputs), min(most, len(inputs)), replace=False)
     drawn: np.ndarray = inputs[np.sort(chosen)]
     return drawn
+
+
+def whole_task(message: Message, site: Site) -> tuple[Order, Parameters]:
+    """Return what a message asks, and its model with the site's own arrays for those not sent."""
+    order = Order.decode(message.content)
+    return order, personal.completed(received_model(message.content, site), site, order.round)
+
+
+def seen_report(site: Site, order: Order, seen: SeenRows, seconds: float) -> RepresentationReport:
+    """Return the report on what a model makes of a site's rows, in so many seconds."""
+    return RepresentationReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        classes=list(seen.counts),
+        counts=list(seen.counts.values()),
+        seconds=seconds,
+    )

@@ -16,9 +16,10 @@ import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app.answers import with_noise
+from client_app.handlers import answers
 from client_app.peers import identity_of, trusted_by
 from client_app.received import received_model
-from client_app.site import Participant, Site, require
+from client_app.site import Participant, Site
 from client_app.training import personal
 from common import messages
 from common.config import Settings
@@ -32,6 +33,11 @@ from common.secagg.cohorts import CohortHistory, digest_of
 from common.secagg.fixed_point import Ring, Scale
 from common.secagg.messages import (
     MASKED,
+    SECAGG_AGREE,
+    SECAGG_MASK,
+    SECAGG_SHARE,
+    SECAGG_TRAIN,
+    SECAGG_UNMASK,
     MaskedReport,
     SealedShares,
     SecaggAgreed,
@@ -97,9 +103,9 @@ class _Secrets:
         return Keys(EphemeralKey(self.sealing), EphemeralKey(self.masking))
 
 
+@answers(SECAGG_TRAIN, of_node=True)
 def train(message: Message, site: Site, context: Context) -> Message:
     """Train the model received, keep the result as a vector to be masked, and advertise keys."""
-    require(site, "masked-model")
     order = SecaggOrder.decode(message.content)
     scale = begin(order, site, context)
     parameters = received_model(message.content, site, trains=True)
@@ -158,6 +164,7 @@ def advertised(
     return SecaggKeys(*who, signed.identity_key, list(signed.keys), signed.signature, seconds)
 
 
+@answers(SECAGG_SHARE, of_node=True)
 def share(message: Message, site: Participant, context: Context) -> Message:
     """Deal shares of the masking key and of a new self-mask's seed to the neighbours."""
     order = SecaggCircle.decode(message.content)
@@ -170,6 +177,7 @@ def share(message: Message, site: Participant, context: Context) -> Message:
     return messages.reply(message, report, note=_SEALED)
 
 
+@answers(SECAGG_MASK, of_node=True)
 def mask(message: Message, site: Participant, context: Context) -> Message:
     """Send the vector under all masks, once the shares of those who go on are here."""
     delivered = SealedShares.decode(message.content)
@@ -196,6 +204,7 @@ def mask(message: Message, site: Participant, context: Context) -> Message:
     return messages.reply(message, MaskedReport(*who), {MASKED: masked}, note)
 
 
+@answers(SECAGG_AGREE, of_node=True)
 def agree(message: Message, site: Participant, context: Context) -> Message:
     """Sign who is in the sum, if that can be and was not summed with one or two others before."""
     order = SecaggSurvivors.decode(message.content)
@@ -217,6 +226,7 @@ def agree(message: Message, site: Participant, context: Context) -> Message:
     return messages.reply(message, report)
 
 
+@answers(SECAGG_UNMASK, of_node=True)
 def unmask(message: Message, site: Participant, context: Context) -> Message:
     """Tell one share of every neighbour's seed or key, if a quorum agreed, and forget the sum."""
     order = SecaggAgreement.decode(message.content)

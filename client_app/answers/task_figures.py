@@ -3,11 +3,14 @@
 And after the last round, where a run asks, of resamples, a threshold and calibration.
 """
 
+from collections.abc import Iterable
+
 import numpy as np
 from flwr.app import Message
 
+from client_app.handlers import answers
 from client_app.received import received_model
-from client_app.site import Site, require
+from client_app.site import Site
 from client_app.training import engine, personal
 from common import messages, seeds
 from common.errors import ConfigError
@@ -23,12 +26,13 @@ from common.messages import (
 )
 from common.task_metrics import TASK_METRICS
 
-__all__ = ["figures", "final_evaluation", "score_counts"]
+__all__ = ["figures", "final_evaluation", "releases", "score_counts"]
 
 
-def tells(name: str) -> bool:
-    """Return whether what a site sends of a metric tells its held-out rows of each class."""
-    return TASK_METRICS.named(name).tells_classes
+def releases(names: Iterable[str]) -> list[str]:
+    """Return what metrics need beside the evaluation: some tell held-out rows of each class."""
+    tells = any(TASK_METRICS.named(name).tells_classes for name in names)
+    return ["label-histogram"] if tells else []
 
 
 def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
@@ -42,8 +46,6 @@ def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
     if not names:
         return None
     metrics = [TASK_METRICS.named(name) for name in names]
-    if any(map(tells, names)):
-        require(site, "label-histogram")
     said = engine.predictions(parameters, site)
     sums = []
     for name, metric in zip(names, metrics, strict=True):
@@ -54,9 +56,9 @@ def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
     )
 
 
+@answers(messages.SCORE_COUNTS)
 def score_counts(message: Message, site: Site) -> Message:
     """Count training rows by class and by the probability that the model used gives the second."""
-    require(site, "label-histogram")
     order = Order.decode(message.content)
     used = _used(message, site, order)
     counts = _counted(used, site)
@@ -64,15 +66,22 @@ def score_counts(message: Message, site: Site) -> Message:
     return messages.reply(message, report, {messages.COUNTS: counts})
 
 
+def _of_reported(message: Message, site: Site) -> Iterable[str]:
+    return ["evaluation", *releases(_reported(site))]
+
+
+def _reported(site: Site) -> tuple[str, ...]:
+    return arithmetic.reported(site.settings.task, site.settings.more_metrics)
+
+
+@answers(messages.FINAL_EVALUATION, needed=_of_reported)
 def final_evaluation(message: Message, site: Site) -> Message:
     """Tell the metrics of the model used on held-out rows and on resamples of them.
 
     Of classes also the confusion at the threshold, and the calibration.
     """
     order = ThresholdOrder.decode(message.content)
-    names = arithmetic.reported(site.settings.task, site.settings.more_metrics)
-    if any(tells(name) for name in names):
-        require(site, "label-histogram")
+    names = _reported(site)
     used = _used(message, site, order)
     said, labels = engine.predictions(used, site), site.test_labels
     threshold = order.threshold

@@ -14,8 +14,9 @@ from client_app import site_config
 from client_app.answers.protocol_steps import ProtocolSteps
 from client_app.answers.two_party_peer import DEAL, MODEL, OFFER, ROWS, Party, sealed, unsealed
 from client_app.answers.two_party_rows import Material, label_note, material
+from client_app.handlers import answers
 from client_app.peers import identity_of
-from client_app.site import Site, require
+from client_app.site import Site
 from common import messages
 from common.errors import BudgetError, MessageError, TrustError
 from common.identity import EphemeralKey
@@ -27,6 +28,10 @@ from common.two_party.messages import (
     ROWS as OF_ROWS,
 )
 from common.two_party.messages import (
+    TWO_PARTY_COST,
+    TWO_PARTY_KEYS,
+    TWO_PARTY_OPEN,
+    TWO_PARTY_SHARE,
     CostCase,
     Product,
     TwoPartyCases,
@@ -52,21 +57,29 @@ _SHARED = ReleaseNote(
 _COSTS = ReleaseNote("worked out for two other sites from their products; no differential privacy")
 
 
+def _of_purpose(message: Message, site: Site) -> Iterable[str]:
+    return [TwoPartyOrder.decode(message.content).purpose]
+
+
+@answers(TWO_PARTY_KEYS, of_node=True, needed=_of_purpose)
 def keys(message: Message, site: Site, context: Context) -> Message:
     """Make a fresh key, keep the rows to be multiplied, and say how many there are."""
     return _answer(1, message, site, context, _offer)
 
 
+@answers(TWO_PARTY_OPEN, of_node=True, needed=_of_purpose)
 def open_rows(message: Message, site: Site, context: Context) -> Message:
     """Send every peer this site's rows under the dealt factor, sealed."""
     return _answer(2, message, site, context, _openings)
 
 
+@answers(TWO_PARTY_SHARE, of_node=True, needed=_of_purpose)
 def share(message: Message, site: Site, context: Context) -> Message:
     """Send this site's share of every product: to the server, or sealed for a third site."""
     return _answer(3, message, site, context, _shares)
 
 
+@answers(TWO_PARTY_COST, of_node=True, needed=_of_purpose)
 def cost(message: Message, site: Site, context: Context) -> Message:
     """As the third site of some pairs, tell what their transport costs and nothing else."""
     return _answer(4, message, site, context, _costs)
@@ -75,7 +88,6 @@ def cost(message: Message, site: Site, context: Context) -> Message:
 def _answer(step: int, message: Message, site: Site, context: Context, work: Work) -> Message:
     """Answer a step, if the site's owner lets it be a party."""
     order = TwoPartyOrder.decode(message.content)
-    require(site, order.purpose)
     if site.budget.bounded and order.purpose == OF_ROWS:
         raise BudgetError(
             f"this site has a privacy budget (privacy-epsilon = {site.budget.epsilon:g}), and no "

@@ -1,8 +1,7 @@
-"""Compiler of C that stands as text in a module: once per machine, the library is kept.
+"""Compiler of the steps in C: once per machine, the library is kept.
 
-The sources are texts in Python and no files beside it: Flower's app bundles carry Python files
-only. What is compiled is kept in the user's cache folder, under a digest of the source, the flags,
-the processor and the compiler.
+What is compiled is kept in the user's cache folder, under a digest of the source with its headers,
+the flags, the processor and the compiler.
 """
 
 import contextlib
@@ -23,82 +22,6 @@ from numpy.typing import NDArray
 
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fPIC", "-c")
 
-PRELUDE = r"""
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
-
-/* Numbers below the smallest normal one count as 0: they cost a hundred times as much, and momenta
-   end there. Only in here: whoever called gets the processor as it was. */
-#ifdef __SSE__
-#include <xmmintrin.h>
-static unsigned flush_to_zero(void) {
-    unsigned before = _mm_getcsr();
-    _mm_setcsr(before | 0x8040);
-    return before;
-}
-static void restore(unsigned before) { _mm_setcsr(before); }
-#else
-static unsigned flush_to_zero(void) { return 0; }
-static void restore(unsigned before) { (void)before; }
-#endif
-
-#ifdef __AVX512F__
-enum { LANES = 16 };
-#else
-enum { LANES = 8 };
-#endif
-typedef float vec __attribute__((vector_size(4 * LANES)));
-typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
-
-/* What is written once for any size and compiled for each: only then do sums stay in registers. */
-#define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
-
-/* Cross-entropy of a row, whose logits lie `apart` from each other, as do the derivatives by them:
-   delta becomes (softmax - one-hot) * share. */
-static inline double row_loss(int classes, int apart, const float *logits, int64_t label,
-                              float share, float *delta) {
-    float largest = logits[0], sum = 0;
-    for (int j = 1; j < classes; j++)
-        largest = logits[j * apart] > largest ? logits[j * apart] : largest;
-    for (int j = 0; j < classes; j++)
-        sum += delta[j * apart] = expf(logits[j * apart] - largest);
-    for (int j = 0; j < classes; j++) delta[j * apart] = delta[j * apart] / sum * share;
-    delta[label * apart] -= share;
-    return logf(sum) - (logits[label * apart] - largest);
-}
-
-/* How Adam moves in one step, with torch's constants: Kingma & Ba 2015, Algorithm 1. With kind 2,
-   AdamW's, the decay is beside the gradient: Loshchilov & Hutter 2019, Algorithm 2. */
-typedef struct {
-    int kind; /* 0: SGD instead */
-    float learning_rate, decay;
-    float size; /* of a step: the learning rate over 1 - 0.9^t */
-    float root; /* of 1 - 0.999^t */
-} adaptive;
-
-static adaptive in_step(int kind, int64_t t, float learning_rate, float decay) {
-    double first = 1 - pow(0.9, (double)t), second = 1 - pow(0.999, (double)t);
-    return (adaptive){kind, learning_rate, decay, (float)(learning_rate / first),
-                      (float)sqrt(second)};
-}
-
-static inline void adapt(const adaptive *by, int64_t count, const float *restrict gradients,
-                         float *restrict values, float *restrict momenta,
-                         float *restrict squares) {
-    float kept = by->kind == 2 ? 1 - by->learning_rate * by->decay : 1;
-    float decay = by->kind == 2 ? 0 : by->decay, size = by->size, root = by->root;
-    for (int64_t i = 0; i < count; i++) {
-        float gradient = gradients[i] + decay * values[i];
-        momenta[i] += 0.1f * (gradient - momenta[i]);
-        squares[i] = 0.999f * squares[i] + 0.001f * gradient * gradient;
-        values[i] = kept * values[i] - size * momenta[i] / (sqrtf(squares[i]) / root + 1e-8f);
-    }
-}
-"""
-"""C that every source begins with."""
-
 
 def memory_for(size: int, lanes: int) -> NDArray[np.uint8]:
     """Return so many bytes, all 0, that begin at a multiple of a vector's size."""
@@ -117,25 +40,31 @@ def array_of(dtype: type) -> Any:
     return np.ctypeslib.ndpointer(dtype=dtype, flags="C_CONTIGUOUS")
 
 
-def library(name: str, source: str) -> ctypes.CDLL:
-    """Return the library of a source after the prelude, compiled if it is not there yet.
+def library(source: Path) -> ctypes.CDLL:
+    """Return the library of a C file, compiled if it is not there yet.
 
     Raises:
-        CannotCompileError: there is no compiler, or it refuses.
+        CannotCompileError: there is no compiler, it refuses, or nothing can be kept; and what
+            to do.
     """
     try:
-        return ctypes.CDLL(str(_kept(name, PRELUDE + source)))
-    except (OSError, subprocess.CalledProcessError) as error:
-        raise CannotCompileError(getattr(error, "stderr", None) or str(error)) from error
+        return ctypes.CDLL(str(_kept(source)))
+    except subprocess.CalledProcessError as error:
+        why = f"{_compiler()} refuses: {error.stderr}; install a C compiler (gcc)"
+        raise CannotCompileError(why) from error
+    except OSError as error:
+        remedy = "; install a C compiler (gcc)" if found() is None else ""
+        raise CannotCompileError(f"{error}{remedy}") from error
 
 
-def _kept(name: str, source: str) -> Path:
+def _kept(source: Path) -> Path:
     """Return the path of a source's library, made by this machine's compiler for its processor.
 
     Without a compiler, one that an earlier compiler made of the same source will do.
     """
-    words = (source, *FLAGS, platform.machine(), _processor())
-    stem = f"{name}-{_digest(*words)}"
+    files = (source, *sorted(source.parent.glob("*.h")))
+    texts = (file.read_text(encoding="utf-8") for file in files)
+    stem = f"{source.stem}-{_digest(*texts, *FLAGS, platform.machine(), _processor())}"
     folder = _own_folder()
     by = found()
     if by is None and (made := sorted(folder.glob(f"{stem}-*.so"))):
@@ -147,20 +76,29 @@ def _kept(name: str, source: str) -> Path:
     return kept
 
 
-def _compile(source: str, to: Path) -> None:
+def _compile(source: Path, to: Path) -> None:
     with tempfile.TemporaryDirectory(dir=to.parent) as scratch:
         parts, made = Path(scratch) / "parts.o", Path(scratch) / "made.so"
-        _cc(source, *FLAGS, "-x", "c", "-", "-o", str(parts))
+        _cc(*FLAGS, str(source), "-o", str(parts))
         # Linked by itself: with -ffast-math GCC links code that lets the whole process flush
         # small numbers to zero as soon as the library is loaded.
-        _cc("", "-shared", str(parts), "-o", str(made), "-lm")
+        _cc("-shared", str(parts), "-o", str(made), "-lm")
         made.replace(to)  # whole, or not there
 
 
 def _own_folder() -> Path:
     """Return the cache folder; what lies where others may write is not loaded into a process."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "coterie"
+    except RuntimeError:  # a user of whom the system knows nothing, as some containers have them
+        raise CannotCompileError("there is no home folder; set XDG_CACHE_HOME") from None
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise CannotCompileError(
+            f"the cache folder {folder} cannot be made: {error.strerror}; set XDG_CACHE_HOME to a "
+            "folder that can be written"
+        ) from None
     there = folder.stat()
     if there.st_uid != os.getuid() or there.st_mode & 0o022:
         raise CannotCompileError(
@@ -202,9 +140,8 @@ def _compiler() -> str:
     return os.environ.get("CC", "cc")
 
 
-def _cc(source: str, *words: str) -> None:
-    command = [_compiler(), *words]
-    subprocess.run(command, input=source, text=True, check=True, capture_output=True)  # noqa: S603
+def _cc(*words: str) -> None:
+    subprocess.run([_compiler(), *words], text=True, check=True, capture_output=True)  # noqa: S603
 
 
 def instruction_set() -> str:

@@ -319,7 +319,4 @@ def require_compiler(settings: Settings) -> None:
         convolutional_c.load()
     except compiler.CannotCompileError as error:
         other = "" if settings.resume else ", or use engine=batched"
-        raise ConfigError(
-            f"engine = 'compiled': nothing compiles here ({error}); install a C compiler (gcc)"
-            f"{other}"
-        ) from error
+        raise ConfigError(f"engine = 'compiled': nothing compiles here ({error}){other}") from error

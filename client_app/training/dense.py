@@ -1,4 +1,4 @@
-"""SGD for networks of dense layers with gradients written by hand, in C or in NumPy.
+"""SGD for networks of dense layers with gradients written by hand, in C.
 
 A step of a small network costs less than autograd's bookkeeping for it. This is equal to the loop
 in :mod:`client_app.training.loop` within 1e-5 (the same sums, taken in another order), with its
@@ -6,11 +6,10 @@ order of rows and its dropout masks, until a number before ReLU is so close to 0
 decides its sign. ``docs/results/engine.md`` says how much faster, and how often that is.
 """
 
-from collections.abc import Iterable
-
 import numpy as np
 
-from client_app.training import compiler, dense_c
+from client_app.training import compiler
+from client_app.training.dense_c import DenseSteps
 from client_app.training.dense_layers import (
     DenseShape,
     Draw,
@@ -21,7 +20,6 @@ from client_app.training.dense_layers import (
     scales_of,
     thresholds_of,
 )
-from client_app.training.dense_numpy import DenseNumpy
 from client_app.training.optimizers import SgdSettings
 from client_app.training.orders import row_orders
 from common.config import Settings
@@ -32,27 +30,27 @@ class DenseSgd:
     """Trains one client after the other in the same buffers.
 
     ``values`` is the flat vector (P,) of all parameters: per layer the weights (out, in), then the
-    biases, which is the order of a state dict. Without ``compiled`` steps it takes those in NumPy.
+    biases, which is the order of a state dict. The steps have them in an order of their own.
     """
 
-    def __init__(
-        self, shape: DenseShape, settings: Settings, compiled: dense_c.DenseSteps | None = None
-    ) -> None:
+    def __init__(self, shape: DenseShape, settings: Settings, compiled: DenseSteps) -> None:
         self.values = np.empty(shape.num_parameters, np.float32)
         self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""
         self._settings = settings
+        self._rule = rule_of(settings)
+        self._compiled = compiled
         self._moving: Frozen = np.zeros(2 * (len(shape.widths) - 1), np.int32)
-        self._steps: _Compiled | DenseNumpy
-        if compiled is not None and len(shape.widths) <= dense_c.MOST_LAYERS:
-            self._steps = _Compiled(shape, settings, self.values, self.anchor, compiled)
-        else:
-            self._steps = DenseNumpy(shape, settings, self.values, self.anchor)
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether its steps are those in C."""
-        return isinstance(self._steps, _Compiled)
+        pairs = zip(shape.widths[1:], shape.dropout, strict=False)
+        self._dropped = [wide for wide, probability in pairs if probability]
+        self._scales, self._thresholds = scales_of(shape), thresholds_of(shape)
+        self._network = (
+            len(shape.widths) - 1,
+            np.array(shape.widths, np.int32),
+            settings.batch_size,
+        )
+        size = compiled.space(*self._network)
+        self._space = compiler.memory_for(size, compiled.lanes)
 
     def train(
         self,
@@ -82,54 +80,15 @@ class DenseSgd:
         if frozen is None:
             frozen = self._moving
         orders = [rows[each] for each in row_orders(len(rows), self._settings, rng, epochs)]
-        return self._steps.train(inputs, labels, orders, draw, pull, frozen) / len(orders[-1])
-
-
-class _Compiled:
-    """Steps in C, which have parameters in an order of their own."""
-
-    def __init__(
-        self,
-        shape: DenseShape,
-        settings: Settings,
-        values: Floats,
-        anchor: Floats,
-        compiled: dense_c.DenseSteps,
-    ) -> None:
-        self._settings = settings
-        self._rule = rule_of(settings)
-        self._values, self._anchor = values, anchor
-        self._compiled = compiled
-        pairs = zip(shape.widths[1:], shape.dropout, strict=False)
-        self._dropped = [wide for wide, probability in pairs if probability]
-        self._scales, self._thresholds = scales_of(shape), thresholds_of(shape)
-        self._network = (
-            len(shape.widths) - 1,
-            np.array(shape.widths, np.int32),
-            settings.batch_size,
-        )
-        size = compiled.space(*self._network)
-        self._space = compiler.memory_for(size, compiled.lanes)
-
-    def train(
-        self,
-        inputs: Floats,
-        labels: Ints,
-        orders: Iterable[Ints],
-        draw: Draw,
-        pull: Pull | None,
-        frozen: Frozen,
-    ) -> float:
-        """Take the steps of all epochs; return the last one's summed loss."""
-        pulled, total, taken = pull is not None, 0.0, 0
-        own = (*self._network, self._space, self._values, self._anchor)
-        self._compiled.exchange(*own, pulled, True)
+        own = (*self._network, self._space, self.values, self.anchor, pull is not None)
+        total, taken = 0.0, 0
+        self._compiled.exchange(*own, True)
         for order in orders:
             total = self._epoch(inputs, labels, order, draw, pull, frozen, taken)
             batches = -(-len(order) // self._settings.batch_size)
             taken += batches * (1 if pull is None else pull.steps)
-        self._compiled.exchange(*own, pulled, False)
-        return total
+        self._compiled.exchange(*own, False)
+        return total / len(orders[-1])
 
     def _epoch(
         self,

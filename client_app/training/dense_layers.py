@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from client_app.training.dense_c import MOST_LAYERS
 from client_app.training.optimizers import OPTIMIZERS, Rule
 from common.config import Settings
 from common.dropout import Dropout, dropout_bits, dropout_threshold
@@ -64,7 +65,10 @@ def dropout_draw(seed: int) -> Draw:
 
 
 def dense_shape(network: nn.Module) -> DenseShape | None:
-    """Return a network's widths and dropout if it is dense layers with ReLU, else None."""
+    """Return a network's widths and dropout if it is dense layers with ReLU, else None.
+
+    None as well for more than :data:`MOST_LAYERS` of them.
+    """
     if not isinstance(network, nn.Sequential):
         return None
     layers = [layer for layer in network if not isinstance(layer, nn.Flatten)]
@@ -76,7 +80,8 @@ def dense_shape(network: nn.Module) -> DenseShape | None:
             return None
         widths.append(layer.in_features)
         if not layers:
-            return DenseShape((*widths, layer.out_features), tuple(dropout))
+            shape = DenseShape((*widths, layer.out_features), tuple(dropout))
+            return shape if len(widths) <= MOST_LAYERS else None
         if not isinstance(layers.pop(0), nn.ReLU):
             return None
         found = layers.pop(0) if layers and isinstance(layers[0], Dropout) else None

@@ -16,19 +16,29 @@ from scipy.special import softmax
 from torch import nn
 
 from client_app.site import Site
-from client_app.training import convolutional_c, dense_c, loop, stacked
+from client_app.training import convolutional_c, dense_c, layout, loop, together
+from client_app.training.batch_norm import rows_needed
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import dense_shape, dropout_draw
 from client_app.training.loop import Evaluation, Stopwatch, TensorRows
 from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
-from client_app.training.optimizers import OPTIMIZERS, Rule
-from client_app.training.orders import steps_of
+from client_app.training.optimizers import OPTIMIZERS
+from client_app.training.orders import batch_sizes, steps_of
+from client_app.training.program import (
+    Activation,
+    Convolution,
+    Linear,
+    MaxPool,
+    Operation,
+    Reshape,
+)
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
 from common.messages import Order, Parameters
+from common.networks import NETWORKS
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
 
 _Name = tuple[str, tuple[int, ...], int, torch.device]
@@ -66,10 +76,11 @@ class Lesson:
             weights=site.dataset.train_weights,
         )
 
-    def on(self, device: torch.device) -> TensorRows:
-        """Return the client's rows as tensors on a device."""
+    def tensors_for(self, network: nn.Module) -> TensorRows:
+        """Return the client's rows as tensors that a network takes."""
         weights = None if self.weights is None else self.weights[self.rows]
-        return TensorRows.on(device, self.inputs[self.rows], self.labels[self.rows], weights)
+        inputs, labels = self.inputs[self.rows], self.labels[self.rows]
+        return TensorRows.for_network(network, inputs, labels, weights)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -99,8 +110,11 @@ def fit(
     again = replace(lesson, order=copy.deepcopy(lesson.order))
     # the engines without autograd know no weights
     sgd = _by_hand(parameters, name, settings) if lesson.weights is None else None
+    least = 1
     if sgd is None:
         network = network_with(parameters, *name)
+        row = torch.from_numpy(lesson.inputs[lesson.rows[:1]]).to(device)
+        least = rows_needed(network, row, batch_sizes(len(lesson.rows), settings))
         fitted = _fit_by_loop(network, lesson, settings, pull, phase, beside)
         # Parameters that stand still do so in the steps; of buffers nothing else takes care.
         for still in phase.frozen:
@@ -111,7 +125,7 @@ def fit(
             network = network_with(parameters, *name)
             mixed = _fit_by_loop(network, again, settings, None, USUAL, beside).mixture
             fitted = replace(fitted, mixture=mixed)
-    steps = steps_of(len(lesson.rows), settings, phase.epochs or 0)
+    steps = steps_of(len(lesson.rows), settings, phase.epochs or 0, least)
     return replace(fitted, seconds=watch.seconds, steps=steps, shares=shares)
 
 
@@ -125,16 +139,20 @@ def fit_together(
     watch = Stopwatch()
     first = lessons[0]
     device = loop.choose_device(settings.device)
-    network = _network(settings.model, first.input_shape, first.num_outputs, device)
-    if first.weights is not None or not (stacked.can_stack(network) and _stacks(settings)):
+    name = settings.model, first.input_shape, first.num_outputs
+    if first.weights is not None or together.obstacle(settings, name):
         return None
-    if not _fits(parameters, network):
+    if not _fits(parameters, _network(*name, device)):
         return None
     assert all(lesson.inputs is first.inputs for lesson in lessons)
     rows, orders = [lesson.rows for lesson in lessons], [lesson.order for lesson in lessons]
+    seeds = [lesson.dropout_seed for lesson in lessons]
     data = first.inputs, first.labels
-    values, losses = stacked.train(network, parameters, data, rows, orders, settings, device)
-    shares = np.array([len(mine) for mine in rows]) / sum(len(mine) for mine in rows)
+    trained = together.train(name, parameters, data, rows, orders, seeds, settings, device)
+    if trained is None:
+        return None
+    values, losses = trained
+    shares = np.array([len(own) for own in rows]) / sum(len(own) for own in rows)
     results = zip(values, losses.tolist(), (watch.seconds * shares).tolist(), strict=True)
     return [Fitted(unflatten(value, parameters), loss, time) for value, loss, time in results]
 
@@ -151,7 +169,7 @@ def _fit_by_loop(
     towards = None if pull is None else Anchored(network, pull)
     companion = None if beside is None else Companion(network, settings, beside)
     with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
-        rows = lesson.on(device)
+        rows = lesson.tensors_for(network)
         loss = loop.train(network, rows, settings, lesson.order, towards, phase, companion)
     fitted = models.parameters_of(network)
     if towards is None:
@@ -168,7 +186,7 @@ def _blended(
     received = models.parameters_of(network)
     with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
         draws = lesson.order.spawn(1)[0]  # so that those of the training stay what they were
-        rows = lesson.on(device)
+        rows = lesson.tensors_for(network)
         own = rows.inputs, rows.labels
         return blended(network, *own, settings, draws, received, blend, rows.weights)
 
@@ -220,12 +238,6 @@ def _takes_usual_steps(settings: Settings) -> bool:
     return known and takes_by_hand(settings)
 
 
-def _stacks(settings: Settings) -> bool:
-    """Return whether sites may be trained side by side: by SGD, in passes over their rows."""
-    is_sgd = OPTIMIZERS.named(settings.optimizer).by_hand is Rule.SGD
-    return is_sgd and _takes_usual_steps(settings) and not settings.local_steps
-
-
 def decided(
     settings: Settings, shapes: tuple[tuple[int, ...], int] | None, *, weighs: bool = False
 ) -> Settings:
@@ -260,15 +272,56 @@ def trained_by(
     # On the CPU: a process that has started CUDA cannot be forked.
     network = models.blank(settings.model, input_shape, num_outputs)
     device = loop.choose_device(settings.device)
+    by_loop = f"the loop with autograd, on {device}"
     if weighs:
-        return f"the loop with autograd, on {device}"
-    if settings.engine == "stacked" and stacked.can_stack(network) and _stacks(settings):
-        return f"sites side by side, on {device}"
-    name = (settings.model, input_shape, num_outputs, device)
-    by_hand = _by_hand(models.parameters_of(network), name, settings)
+        return f"{by_loop}: no faster engine weighs rows"
+    shape = settings.model, input_shape, num_outputs
+    if settings.engine == "stacked":
+        why = together.obstacle(settings, shape)
+        return f"{by_loop}: no stack takes {why}" if why else f"stacked sites, on {device}"
+    by_hand = _by_hand(models.parameters_of(network), (*shape, device), settings)
     if isinstance(by_hand, DenseSgd):
-        return f"{'compiled steps' if by_hand.is_compiled else 'steps in NumPy'} for dense layers"
-    return "compiled steps for convolutions" if by_hand else f"the loop with autograd, on {device}"
+        return "compiled steps for dense layers"
+    if by_hand:
+        return "compiled steps for convolutions"
+    if settings.engine == "loop":
+        return by_loop
+    return f"{by_loop}: compiled steps do not take {_uncompiled(settings, network, shape, device)}"
+
+
+def _uncompiled(
+    settings: Settings,
+    network: nn.Module,
+    shape: together.Network,
+    device: torch.device,
+) -> str:
+    """Return in words what keeps a network from the steps written by hand."""
+    if device.type != "cpu":
+        return "a GPU"
+    if not _takes_usual_steps(settings):
+        return f"optimizer={settings.optimizer} with this loss"
+    if settings.engine == "batched" and convolutional_shape(network, shape[1]) is not None:
+        return "convolutions without a C compiler, or under engine=batched"
+    program = together.program_of(*shape)
+    if isinstance(program, str):
+        return program
+    others = (step.name for step in program.steps if not _is_compiled(step.operation))
+    return next(others, "its layers in this order, or a class with forward")
+
+
+def _is_compiled(operation: Operation) -> bool:
+    """Return whether the compiled steps know an operation, in some order of them."""
+    match operation:
+        case Convolution():
+            plain = (operation.stride, operation.dilation) == ((1, 1), (1, 1))
+            return plain and operation.bias is not None and len(set(operation.padding)) == 1
+        case Linear():
+            return operation.bias is not None
+        case MaxPool():
+            return operation == MaxPool((2, 2), (2, 2), (0, 0), (1, 1), ceil=False)
+        case Activation():
+            return operation.kind == "relu"
+    return isinstance(operation, Reshape)
 
 
 @functools.lru_cache(maxsize=2)
@@ -283,7 +336,8 @@ def _hand_written(
     network = _network(name, input_shape, num_outputs, device)
     dense = dense_shape(network)
     if dense is not None:
-        return DenseSgd(dense, settings, dense_c.load())
+        compiled = dense_c.load()
+        return None if compiled is None else DenseSgd(dense, settings, compiled)
     shape = convolutional_shape(network, input_shape)
     if shape is None or settings.engine == "batched":
         return None
@@ -319,6 +373,8 @@ def _network(
     name: str, input_shape: tuple[int, ...], num_outputs: int, device: torch.device
 ) -> nn.Module:
     network = models.blank(name, input_shape, num_outputs).to(device)
+    if name != "auto" and NETWORKS.is_foreign(name):
+        layout.decide(network, input_shape)
     flatten(network)
     return network
 
@@ -383,4 +439,5 @@ def _evaluate(
         return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts)
     network = network_with(parameters, *name)
     with loop.one_thread(device), loop.hushed(settings):
-        return loop.evaluate_parts(network, TensorRows.on(device, inputs, labels), parts)
+        rows = TensorRows.for_network(network, inputs, labels)
+        return loop.evaluate_parts(network, rows, parts)

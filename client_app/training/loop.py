@@ -11,11 +11,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app.training import dice, losses, survival
+from client_app.training import dice, layout, losses, survival
+from client_app.training.batch_norm import rows_needed
 from client_app.training.losses import LOSSES
 from client_app.training.mixing import Companion
 from client_app.training.optimizers import OPTIMIZERS
-from client_app.training.orders import batch_rows, row_orders
+from client_app.training.orders import batch_sizes, row_orders
 from client_app.training.steps import Anchored
 from common.config import Settings
 from common.errors import ConfigError, DataError
@@ -46,16 +47,31 @@ class TensorRows:
         return len(self.labels)
 
     @classmethod
+    def for_network(
+        cls,
+        network: nn.Module,
+        inputs: np.ndarray,
+        labels: np.ndarray,
+        weights: np.ndarray | None = None,
+    ) -> "TensorRows":
+        """Return NumPy rows as tensors where a network is, laid out as its filters are."""
+        device = next(network.parameters()).device
+        last = layout.is_channels_last(network)
+        return cls.on(device, inputs, labels, weights, channels_last=last)
+
+    @classmethod
     def on(
         cls,
         device: torch.device,
         inputs: np.ndarray,
         labels: np.ndarray,
         weights: np.ndarray | None = None,
+        *,
+        channels_last: bool = True,
     ) -> "TensorRows":
-        """Return NumPy rows as tensors on a device, images channels last."""
+        """Return NumPy rows as tensors on a device, images channels last unless that is False."""
         rows = torch.from_numpy(inputs).to(device)
-        if rows.dim() == 4:
+        if rows.dim() == 4 and channels_last:
             rows = rows.contiguous(memory_format=torch.channels_last)
         counting = None if weights is None else torch.from_numpy(weights).float().to(device)
         return cls(rows, torch.from_numpy(labels).to(device), counting)
@@ -120,8 +136,9 @@ def train(
 ) -> float:
     """Run the epochs of a phase in place; return the last one's mean loss.
 
-    The row order of each epoch comes from ``rng``; the last batch may be short. The loss is the
-    run's ``loss`` alone, before the (first) step on each batch.
+    The row order of each epoch comes from ``rng``; the last batch may be short, but has as many
+    rows as the network needs. The loss is the run's ``loss`` alone, before the (first) step on each
+    batch.
 
     Args:
         network: trained in place.
@@ -138,10 +155,11 @@ def train(
     network.train()
     total = torch.zeros((), device=rows.labels.device)
     last = len(rows)
-    for pass_ in row_orders(len(rows), settings, rng, phase.epochs or 0):
+    least = rows_needed(network, rows.inputs, batch_sizes(last, settings))
+    for pass_ in row_orders(len(rows), settings, rng, phase.epochs or 0, least):
         order, last = torch.from_numpy(pass_).to(rows.labels.device), len(pass_)
         total.zero_()
-        for batch in torch.split(order, batch_rows(len(order), settings)):
+        for batch in torch.split(order, batch_sizes(len(order), settings, least)):
             inputs, labels, mean_loss = rows.inputs[batch], rows.labels[batch], loss_of(batch)
             if companion is not None:
                 companion.step(inputs, labels, mean_loss)
@@ -196,8 +214,7 @@ def evaluate_parts(network: nn.Module, rows: TensorRows, sizes: Sequence[int]) -
 
 def outputs(network: nn.Module, inputs: np.ndarray) -> np.ndarray:
     """Return what a network makes of rows, (n, classes), in evaluation mode."""
-    device = next(network.parameters()).device
-    rows = TensorRows.on(device, inputs, np.zeros(len(inputs), np.int64))
+    rows = TensorRows.for_network(network, inputs, np.zeros(len(inputs), np.int64))
     network.eval()
     with torch.inference_mode():
         made = [network(part) for part in torch.split(rows.inputs, rows_at_once(rows))]

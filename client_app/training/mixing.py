@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from client_app.training import losses
+from client_app.training.batch_norm import rows_needed
 from client_app.training.losses import MeanLoss
 from client_app.training.optimizers import OPTIMIZERS
-from client_app.training.orders import batch_rows
+from client_app.training.orders import batch_sizes
 from client_app.training.steps import flat_gradients, flat_values, flatten
 from common import models
 from common.config import Settings
@@ -112,8 +113,10 @@ def blended(
         weights: (n,) how much the rows count; None: all alike.
     """
     count = max(1, int(BLENDING.ROWS * len(labels)))
+    least = rows_needed(network, inputs, batch_sizes(count, settings))
+    count = max(count, min(least, len(labels)))
     rows = torch.from_numpy(rng.permutation(len(labels))[:count]).to(labels.device)
-    batches = torch.split(rows, batch_rows(len(rows), settings))
+    batches = torch.split(rows, batch_sizes(count, settings, least))
     models.load_parameters(network, received)
     mixed = {name: p for name, p in network.named_parameters() if name in blend.shares}
     own, shares = (

@@ -6,16 +6,35 @@ import numpy as np
 
 from common.config import Settings
 
-__all__ = ["batch_rows", "row_orders", "steps_of"]
+__all__ = ["batch_sizes", "row_orders", "steps_of"]
 
 
-def batch_rows(n: int, settings: Settings) -> int:
-    """Return how many of n rows a step is on: all of survival, whose rows are compared."""
+def batch_sizes(n: int, settings: Settings, least: int = 1) -> list[int]:
+    """Return on how many rows each step of a pass over n rows is; the last may be on fewer.
+
+    Of survival, whose rows are compared, one step is on all.
+
+    Args:
+        n: rows.
+        settings: of the run.
+        least: rows that a step needs; a last one of fewer is joined to the one before.
+    """
+    whole = _batch_rows(n, settings)
+    sizes = [whole] * (n // whole)
+    rest = n % whole
+    if sizes and rest < least:
+        sizes[-1] += rest
+    elif rest:
+        sizes.append(rest)
+    return sizes
+
+
+def _batch_rows(n: int, settings: Settings) -> int:
     return max(n, 1) if settings.task == "survival" else settings.batch_size
 
 
 def row_orders(
-    n: int, settings: Settings, rng: np.random.Generator, epochs: int = 0
+    n: int, settings: Settings, rng: np.random.Generator, epochs: int = 0, least: int = 1
 ) -> Iterator[np.ndarray]:
     """Yield the positions, 0..n-1, of the rows of each pass, drawn anew.
 
@@ -26,16 +45,17 @@ def row_orders(
         settings: how long a training is.
         rng: draws each order.
         epochs: passes, in the place of what the settings say; 0: what they say.
+        least: rows that a step needs.
     """
-    left, batch = steps_of(n, settings, epochs), batch_rows(n, settings)
+    left, sizes = steps_of(n, settings, epochs, least), batch_sizes(n, settings, least)
     while left > 0:
-        order = rng.permutation(n)[: left * batch]
-        left -= -(-len(order) // batch)
+        order = rng.permutation(n)[: sum(sizes[:left])]
+        left -= min(left, len(sizes))
         yield order
 
 
-def steps_of(n: int, settings: Settings, epochs: int = 0) -> int:
-    """Return how many batches a training on n rows takes; ``epochs`` as above."""
+def steps_of(n: int, settings: Settings, epochs: int = 0, least: int = 1) -> int:
+    """Return how many batches a training on n rows takes; ``epochs`` and ``least`` as above."""
     if settings.local_steps and not epochs:
         return settings.local_steps
-    return (epochs or settings.local_epochs) * -(-n // batch_rows(n, settings))
+    return (epochs or settings.local_epochs) * len(batch_sizes(n, settings, least))

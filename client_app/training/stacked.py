@@ -1,18 +1,21 @@
 """Stacked clients: trained side by side in one network, for a GPU that small ones leave idle.
 
-Dense layers of n clients are one batched product, convolutions one convolution in n groups, and one
-call of autograd gives all gradients. Every step has the same shapes (short batches are filled up
-with rows that count nothing, clients that have finished stand still), so that on a GPU it is
-captured once as a CUDA graph and then replayed: a step costs one launch instead of some hundred.
+The operations of a program (:mod:`.program`) get a client axis (:mod:`.stacked_operations`), and
+one call of autograd gives all gradients. Every step has the same shapes (short batches are filled
+up with rows that count nothing, clients that have finished stand still) and reads what it needs
+from tensors that stay where they are, so that on a GPU it is captured once as a CUDA graph and then
+replayed: a step costs one launch instead of some hundred.
 
 Each client has its own row order, as in :mod:`client_app.training.loop`; the results are equal up
-to the rounding of sums. Networks with dropout or batch norm are not for here.
+to the rounding of sums, and to dropout's draws, which are of a generator of their own.
+
+numpy and torch are all that is imported here.
 """
 
-import functools
-from collections.abc import Callable, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from math import prod
 
 import numpy as np
 import torch
@@ -20,248 +23,364 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app.training.loop import TensorRows, one_thread
-from client_app.training.optimizers import SgdSettings
-from common.config import Settings
-from common.messages import Parameters
+from client_app.training.program import Convolution, Program, UnknownOperationError, trace
+from client_app.training.stacked_operations import (
+    Convolving,
+    Training,
+    outputs,
+    step_keys,
+)
 
-MOST_CLIENTS = 32
-"""In a stack; more of them are trained stack by stack."""
+__all__ = [
+    "Plan",
+    "Stack",
+    "StackedSgd",
+    "clients_at_once",
+    "losses_of",
+    "plan_of",
+    "program_of",
+    "room_for",
+    "usual_convolving",
+]
 
-_KNOWN = nn.Conv2d | nn.Linear | nn.ReLU | nn.MaxPool2d | nn.Flatten
+log = logging.getLogger("coterie")
+
 # Before the capture: torch picks algorithms and makes its buffers in them.
 _WARM_UP_STEPS = 3
+_SHARE = 0.7  # of the free memory that a stack may take by estimate
+_NEAR = 1e-3  # of the largest output: far above rounding, far below another computation
+NOWHERE = -1
+"""The position of a row that is not there."""
 
 
-def can_stack(network: nn.Module) -> bool:
-    """Return whether a network is a sequence of layers that can be stacked."""
-    return isinstance(network, nn.Sequential) and all(
-        isinstance(layer, _KNOWN)
-        and (not isinstance(layer, nn.Conv2d | nn.Linear) or layer.bias is not None)
-        and (not isinstance(layer, nn.Conv2d) or (layer.groups, layer.padding_mode) == (1, "zeros"))
-        for layer in network
-    )
+def program_of(network: nn.Module, input_shape: tuple[int, ...]) -> Program:
+    """Return a network's program for a stack, once it gave what the network gives of some noise.
+
+    Raises:
+        UnknownOperationError: there is none; its text says which operation is why.
+    """
+    program = trace(network, input_shape)
+    if len(program.output_shape) != 1:
+        raise UnknownOperationError(f"outputs of shape {program.output_shape}")
+    program = program.pooled_first
+    first = next(network.parameters())
+    draws = torch.Generator().manual_seed(1)
+    rows = torch.randn((2, *input_shape), generator=draws).to(first)
+    was_training = network.training
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        expected = network.eval()(rows)
+        network.train(was_training)
+        arrays = {name: value[None] for name, value in network.state_dict().items()}
+        made = outputs(program, arrays, rows[None])[0]
+    if (made - expected).abs().max() > _NEAR * expected.abs().max().clamp(min=1e-6):
+        raise UnknownOperationError("a forward that computes something else than its operations")
+    return program
+
+
+def usual_convolving(device: torch.device) -> Convolving:
+    """Return how to convolve on a device: cuDNN is slow in groups, a CPU in patches."""
+    return "groups" if device.type == "cpu" else "patches"
+
+
+def clients_at_once(
+    program: Program,
+    like: Mapping[str, Tensor],
+    batch: int,
+    device: torch.device,
+    convolving: Convolving,
+) -> int:
+    """Return how many clients a device's memory holds side by side, by an estimate; at least 1.
+
+    Of a GPU as much memory as is free, of a CPU a GiB: the numbers of a step are written down once
+    forwards and once backwards, patches of a convolution among them, and models four times.
+    """
+    numbers = prod(program.input_shape)
+    shapes: list[tuple[int, ...]] = [program.input_shape]
+    for step in program.steps:
+        numbers += prod(step.shape)
+        operation = step.operation
+        if convolving != "groups" and isinstance(operation, Convolution):
+            channels = shapes[step.inputs[0]][0]
+            numbers += prod(step.shape[1:]) * prod(operation.kernel) * channels
+        shapes.append(step.shape)
+    size = next(iter(like.values())).element_size()
+    model = sum(value.numel() for value in like.values())
+    each = size * (2 * batch * numbers + 4 * model)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 2**30 / _SHARE
+    return max(1, int(_SHARE * free / each))
 
 
 @dataclass(frozen=True)
-class StackedPlan:
+class Plan:
     """Which rows each client trains on in each step."""
 
     rows: NDArray[np.int64]
-    """(steps, n, batch) positions among all rows; any where there is no row."""
-    sizes: NDArray[np.int64]
-    """(steps, n): how many of the batch count; 0 for a client that has finished."""
-    counted: NDArray[np.int64]
-    """(steps, n): 1 in a client's last epoch, whose loss is reported."""
+    """(steps, n, batch) positions among all rows; :data:`NOWHERE` where there is no row."""
+    since: NDArray[np.int64]
+    """(n,) step at which a client's last epoch begins, whose loss is reported."""
+    seeds: NDArray[np.int64]
+    """(n,) of each client's dropout."""
 
 
-def stacked_plan(
-    rows: Sequence[np.ndarray], orders: Sequence[np.random.Generator], settings: Settings, n: int
-) -> StackedPlan:
-    """Return the steps of n clients, of which those without ``rows`` stand still throughout."""
-    batch, epochs = settings.batch_size, settings.local_epochs
-    per_epoch = [-(-len(mine) // batch) for mine in rows]
-    shape = epochs * max(per_epoch), n
-    positions, sizes = np.zeros((*shape, batch), np.int64), np.zeros(shape, np.int64)
-    counted = np.zeros(shape, np.int64)
-    for client, (mine, order, steps) in enumerate(zip(rows, orders, per_epoch, strict=True)):
+def plan_of(
+    rows: Sequence[np.ndarray],
+    orders: Sequence[np.random.Generator],
+    seeds: Sequence[int],
+    batch: int,
+    epochs: int,
+    n: int = 0,
+) -> Plan:
+    """Return the steps of clients; of n >= ``len(rows)``, the last of which stand still.
+
+    Args:
+        rows: of each client, positions among all rows.
+        orders: of each client, decides the order of its rows in each epoch.
+        seeds: of each client's dropout; of 64 bits.
+        batch: rows in a step.
+        epochs: passes over the rows.
+        n: clients of the stack; 0: those who have rows.
+    """
+    n = n or len(rows)
+    per_epoch = [-(-len(own) // batch) for own in rows]
+    positions = np.full((epochs * max(per_epoch), n, batch), NOWHERE)
+    since = np.zeros(n, np.int64)
+    for client, (own, order, steps) in enumerate(zip(rows, orders, per_epoch, strict=True)):
+        filled = np.full((epochs, steps * batch), NOWHERE)
         for epoch in range(epochs):
-            shuffled = mine[order.permutation(len(mine))]
-            for step in range(steps):
-                part = shuffled[step * batch : (step + 1) * batch]
-                at = epoch * steps + step, client
-                positions[at][: len(part)] = part
-                sizes[at] = len(part)
-        counted[(epochs - 1) * steps : epochs * steps, client] = 1
-    return StackedPlan(positions, sizes, counted)
+            filled[epoch, : len(own)] = own[order.permutation(len(own))]
+        positions[: epochs * steps, client] = filled.reshape(-1, batch)
+        since[client] = (epochs - 1) * steps
+    drawn = np.zeros(n, np.uint64)
+    drawn[: len(seeds)] = seeds
+    return Plan(positions, since, drawn.view(np.int64))
+
+
+def room_for(n: int) -> int:
+    """Return a size of a stack for n clients: one of few, each of which is captured once."""
+    grain = 1 << max(0, n.bit_length() - 4)
+    return -(-n // grain) * grain
 
 
 @dataclass(frozen=True)
 class StackedSgd:
     """What is the same in all rounds of a run; a stack is made once for it, and captured."""
 
-    batch_size: int
+    batch: int
     momentum: float
     weight_decay: float
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return a run's."""
-        momentum = settings.of(SgdSettings).momentum
-        return cls(settings.batch_size, momentum, settings.weight_decay)
 
 
 class Stack:
     """n copies of a network and what a step needs, in memory that stays where it is."""
 
-    def __init__(self, network: nn.Module, n: int, rows: TensorRows, sgd: "StackedSgd") -> None:
+    def __init__(
+        self,
+        program: Program,
+        like: Mapping[str, Tensor],
+        n: int,
+        data: tuple[Tensor, Tensor],
+        sgd: StackedSgd,
+        *,
+        convolving: Convolving | None = None,
+        graph: bool = True,
+        room: int = 0,
+    ) -> None:
         """Make the copies.
 
         Args:
-            network: says which layers there are; its own parameters are not used.
+            program: of the network.
+            like: arrays of the network by name, for their shapes and types.
             n: clients.
-            rows: of which all clients' rows are some, on the device that trains.
+            data: inputs (rows, *input shape) and labels (rows,) int64 of all clients, on the device
+                that trains.
             sgd: batches and SGD's own.
+            convolving: None: the usual way of the device.
+            graph: whether steps are captured, which only a GPU does.
+            room: steps that trainings may have before room is made anew, which captures again.
         """
-        self._layers = list(network.named_children())
-        self._n = n
-        self._all = rows
-        self._sgd = sgd
-        self._device = device = rows.labels.device
-        self._values = {
-            name: torch.zeros((n, *value.shape), device=device, requires_grad=True)
-            for name, value in network.named_parameters()
-        }
-        self._momenta = {name: torch.zeros_like(value) for name, value in self._values.items()}
-        self._rows = torch.zeros((n, sgd.batch_size), dtype=torch.int64, device=device)
-        self._sizes, self._counted = torch.zeros((2, n), dtype=torch.int64, device=device)
-        self._losses = torch.zeros(n, device=device)
-        self._rate = torch.zeros((), device=device)
-        self._positions = torch.arange(sgd.batch_size, device=device)
-        self._step = self._captured() if device.type == "cuda" else self._take_step
+        self.n, self._program, self._sgd = n, program, sgd
+        inputs, self._labels = data
+        self._device = device = self._labels.device
+        self.convolving = convolving or usual_convolving(device)
+        # Channels last in memory, where a gathered batch lies so, too.
+        self._is_last = self.convolving != "groups" and inputs.dim() > 2
+        self._inputs = inputs.movedim(1, -1).contiguous() if self._is_last else inputs
+        self._parameters = {name: self._blank(like[name]) for name in program.parameters}
+        self._buffers = {name: self._blank(like[name]) for name in program.buffers}
+        for value in self._parameters.values():
+            value.requires_grad_()
+        self._momenta = {name: torch.zeros_like(v) for name, v in self._parameters.items()}
+        first = next(iter(self._parameters.values()))
+        self._losses = torch.zeros(n, device=device, dtype=first.dtype)
+        self._rate = torch.zeros((), device=device, dtype=first.dtype)
+        self._since, self._seeds = torch.zeros((2, n), device=device, dtype=torch.int64)
+        self._at = torch.zeros(1, device=device, dtype=torch.int64)
+        self._rows = torch.empty((0, n, sgd.batch), device=device, dtype=torch.int64)
+        self._room = room
+        self._wants_graph = graph and device.type == "cuda"
+        self._step: Callable[[], None] = self._take_step
+        self.graph = "none" if device.type == "cpu" or not graph else "not yet"
+        """captured, none, or why it could not be captured."""
+
+    def _blank(self, like: Tensor) -> Tensor:
+        return torch.zeros((self.n, *like.shape), device=self._device, dtype=like.dtype)
+
+    @property
+    def models(self) -> dict[str, Tensor]:
+        """The arrays of all clients by name, (n, *shape); the next training overwrites them."""
+        return {name: value.detach() for name, value in (self._parameters | self._buffers).items()}
 
     def train(
-        self, parameters: Parameters, steps: StackedPlan, learning_rate: float
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return each client's parameters (n, P), and its summed loss over the last epoch (n,)."""
-        with torch.no_grad():
-            self._rate.fill_(learning_rate)
-            for name, value in self._values.items():
-                value.copy_(torch.from_numpy(parameters[name].copy()).expand_as(value))
-                self._momenta[name].zero_()
-            self._losses.zero_()
-        rows, sizes, counted = (
-            torch.from_numpy(part).to(self._device)
-            for part in (steps.rows, steps.sizes, steps.counted)
-        )
-        with one_thread(self._device):
-            for step in range(len(rows)):
-                self._rows.copy_(rows[step])
-                self._sizes.copy_(sizes[step])
-                self._counted.copy_(counted[step])
-                self._step()
-        values = [self._values[name].detach().flatten(1) for name in parameters]
-        return torch.cat(values, dim=1).cpu().numpy(), self._losses.cpu().numpy()
+        self,
+        start: Mapping[str, Tensor],
+        plan: Plan,
+        learning_rate: float,
+        which: Tensor | None = None,
+    ) -> Tensor:
+        """Train all clients, and return their summed losses over the last epoch (n,).
 
-    def _captured(self) -> Callable[[], None]:
-        """Return a step as a CUDA graph; no client has a row yet, so that nothing moves."""
-        stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self._device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP_STEPS):
+        Args:
+            start: arrays that all start from; or of k models, (k, *shape).
+            plan: the steps.
+            learning_rate: of SGD.
+            which: (n,) int64: of the k models; None: there is one.
+        """
+        with torch.no_grad():
+            for name, value in (self._parameters | self._buffers).items():
+                given = start[name].to(self._device)
+                value.copy_(given[None].expand_as(value) if which is None else given[which])
+            for momentum in self._momenta.values():
+                momentum.zero_()
+            self._losses.zero_()
+            self._at.zero_()
+            self._rate.fill_(learning_rate)
+            self._since.copy_(torch.from_numpy(plan.since))
+            self._seeds.copy_(torch.from_numpy(plan.seeds))
+        self._take_in(torch.from_numpy(plan.rows))
+        for _ in range(len(plan.rows)):
+            self._step()
+        return self._losses.clone()
+
+    def averaged(self, weights: Tensor) -> dict[str, Tensor]:
+        """Return k means of the clients' models, (k, *shape), by weights (k, n); in float64.
+
+        Rows of weights are divided by their sums, which must be above 0. Integers are rounded.
+        """
+        shares = weights.double() / weights.double().sum(1, keepdim=True)
+        means = {}
+        for name, value in self.models.items():
+            mean = (shares @ value.reshape(self.n, -1).double()).view(-1, *value.shape[1:])
+            means[name] = (mean if value.is_floating_point() else mean.round()).to(value.dtype)
+        return means
+
+    def update_norms(self, start: Mapping[str, Tensor]) -> Tensor:
+        """Return how far each client's parameters are from arrays that all started from, (n,)."""
+        squares = torch.zeros(self.n, device=self._device, dtype=torch.float64)
+        for name in self._parameters:
+            moved = self._parameters[name].detach() - start[name].to(self._device)
+            squares += moved.flatten(1).double().square().sum(1)
+        return squares.sqrt()
+
+    # Steps -------------------------------------------------------------------------------------
+
+    def _take_in(self, rows: Tensor) -> None:
+        """Put the steps' rows where a step reads them; a graph is captured where room is made."""
+        steps = len(rows)
+        if steps > len(self._rows):
+            room = max(self._room, 1 << (steps - 1).bit_length())
+            shape = (room, *self._rows.shape[1:])
+            self._rows = torch.full(shape, NOWHERE, device=self._device, dtype=torch.int64)
+            if self._wants_graph:
+                self._capture()
+        self._rows[:steps].copy_(rows)
+
+    def _capture(self) -> None:
+        """Make a step a CUDA graph; no client has a row yet, so that no model moves."""
+        self._step = self._take_step
+        try:
+            stream = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]
+            stream.wait_stream(torch.cuda.current_stream(self._device))
+            with torch.cuda.stream(stream):
+                for _ in range(_WARM_UP_STEPS):
+                    self._take_step()
+            torch.cuda.current_stream(self._device).wait_stream(stream)
+            torch.cuda.synchronize(self._device)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
                 self._take_step()
-        torch.cuda.current_stream(self._device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._take_step()
-        replay: Callable[[], None] = graph.replay
-        return replay
+            self._step, self.graph = graph.replay, "captured"
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            torch.cuda.synchronize(self._device)
+            self.graph = f"not captured: {error}"
+            log.warning("engine=stacked: steps are launched one by one, for: %s", error)
+        for momentum in self._momenta.values():
+            momentum.zero_()
+        self._losses.zero_()
+        self._at.zero_()
 
     def _take_step(self) -> None:
         """Move every client by its batch."""
-        here = self._positions < self._sizes[:, None]  # (n, batch)
-        outputs = self._outputs(self._all.inputs[self._rows])
-        each = functional.cross_entropy(
-            outputs.flatten(0, 1), self._all.labels[self._rows].flatten(), reduction="none"
-        ).view_as(here)
-        summed = torch.where(here, each, 0.0).sum(1)
-        means = summed / self._sizes.clamp(min=1)
-        gradients = torch.autograd.grad(means.sum(), list(self._values.values()))
-        rates = self._rate * (self._sizes > 0)
+        positions = self._rows.index_select(0, self._at)[0]
+        here = positions >= 0
+        sizes = here.sum(1)
+        positions = positions.clamp(min=0).flatten()
+        inputs = self._inputs.index_select(0, positions)
+        inputs = inputs.view(*here.shape, *inputs.shape[1:])
+        labels = self._labels.index_select(0, positions)
+        inputs = inputs.movedim(-1, 2) if self._is_last else inputs
+        training = Training(here, sizes, step_keys(self._seeds, self._at))
+        arrays = self._parameters | self._buffers
+        logits = outputs(self._program, arrays, inputs, training, self.convolving)
+        each = functional.cross_entropy(logits.flatten(0, 1), labels, reduction="none")
+        summed = each.view_as(here).masked_fill(~here, 0.0).sum(1)
+        means = summed / sizes.clamp(min=1)
+        gradients = torch.autograd.grad(means.sum(), list(self._parameters.values()))
+        rates = self._rate * (sizes > 0)
         with torch.no_grad():
-            self._losses.add_(summed * self._counted)
-            for (name, value), gradient in zip(self._values.items(), gradients, strict=True):
-                if self._sgd.weight_decay:
-                    gradient = gradient + self._sgd.weight_decay * value
-                momentum = self._momenta[name].mul_(self._sgd.momentum).add_(gradient)
-                value.sub_(momentum * rates.view(-1, *(1,) * (value.dim() - 1)))
+            self._losses.add_(summed * (self._at >= self._since))
+            for (name, value), gradient in zip(self._parameters.items(), gradients, strict=True):
+                self._move(value, gradient, self._momenta[name], rates)
+            self._at.add_(1)
 
-    def _outputs(self, inputs: Tensor) -> Tensor:
-        """Return the logits (n, batch, classes) of inputs (n, batch, *input shape).
-
-        Images on their way are (batch, n * channels, height, width).
-        """
-        n, values = self._n, inputs
-        for name, layer in self._layers:
-            if values.dim() == 5 and not isinstance(layer, nn.Flatten):
-                values = values.transpose(0, 1).flatten(1, 2)
-            if isinstance(layer, nn.Conv2d):
-                weights, biases = self._values[f"{name}.weight"], self._values[f"{name}.bias"]
-                values = functional.conv2d(
-                    values,
-                    weights.flatten(0, 1),
-                    biases.flatten(),
-                    stride=layer.stride,
-                    padding=layer.padding,
-                    dilation=layer.dilation,
-                    groups=n,
-                )
-            elif isinstance(layer, nn.Linear):
-                weights, biases = self._values[f"{name}.weight"], self._values[f"{name}.bias"]
-                values = torch.baddbmm(biases[:, None], values, weights.transpose(1, 2))
-            elif isinstance(layer, nn.Flatten):
-                if values.dim() == 4:
-                    values = values.view(len(values), n, -1).transpose(0, 1)
-                values = values.flatten(2)
-            else:
-                values = layer(values)
-        return values
+    def _move(self, value: Tensor, gradient: Tensor, momentum: Tensor, rates: Tensor) -> None:
+        """Take SGD's step, the decay in the gradient."""
+        rates = rates.view(-1, *(1,) * (value.dim() - 1))
+        if self._sgd.weight_decay:
+            gradient = torch.add(gradient, value, alpha=self._sgd.weight_decay)
+        if self._sgd.momentum:
+            gradient = momentum.mul_(self._sgd.momentum).add_(gradient)
+        value.addcmul_(gradient, rates, value=-1)
 
 
-@dataclass(frozen=True)
-class _Data:
-    """Rows in the memory of this process, told apart by where they are."""
-
-    inputs: np.ndarray
-    labels: np.ndarray
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Data) and self.inputs is other.inputs
-
-    def __hash__(self) -> int:
-        return id(self.inputs)
-
-
-@functools.lru_cache(maxsize=1)
-def _on_device(data: _Data, device: torch.device) -> TensorRows:
-    return TensorRows.on(device, data.inputs, data.labels)
-
-
-@functools.lru_cache(maxsize=8)
-def _stack(network: nn.Module, n: int, data: _Data, device: torch.device, sgd: StackedSgd) -> Stack:
-    return Stack(network, n, _on_device(data, device), sgd)
-
-
-def train(
-    network: nn.Module,
-    parameters: Parameters,
-    data: tuple[np.ndarray, np.ndarray],
-    rows: Sequence[np.ndarray],
-    orders: Sequence[np.random.Generator],
-    settings: Settings,
-    device: torch.device,
-) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-    """Return the models (n, P) of n clients and their mean losses over the last epoch (n,).
+def losses_of(
+    program: Program,
+    models: Mapping[str, Tensor],
+    inputs: Tensor,
+    labels: Tensor,
+    convolving: Convolving,
+    at_once: int = 8192,
+) -> tuple[Tensor, Tensor]:
+    """Return each row's loss, and whether it is met, for each of k models: (k, rows) each.
 
     Args:
-        network: of which :func:`can_stack` is true; the same object every time.
-        parameters: that all start from.
-        data: inputs and labels of all clients; the same objects every time.
-        rows: of each client, positions in the data.
-        orders: of each client, decides the order of its rows in each epoch.
-        settings: of the run.
-        device: that trains.
+        program: of the network.
+        models: arrays by name, (k, *shape).
+        inputs: (rows, *input shape), of which all models see all.
+        labels: (rows,) int64.
+        convolving: how.
+        at_once: rows of all models together in one pass, which bounds the memory.
     """
-    lengths = np.array([len(mine) for mine in rows])
-    # Those who take as many steps side by side: a stack lasts as long as its longest client.
-    by_length = np.argsort(-lengths, kind="stable")
-    values = np.empty((len(rows), sum(v.size for v in parameters.values())), np.float32)
-    losses = np.empty(len(rows))
-    for start in range(0, len(rows), MOST_CLIENTS):
-        chosen = by_length[start : start + MOST_CLIENTS]
-        n = 1 << (len(chosen) - 1).bit_length()  # few sizes, each of which is captured once
-        stack = _stack(network, n, _Data(*data), device, StackedSgd.of(settings))
-        steps = stacked_plan([rows[i] for i in chosen], [orders[i] for i in chosen], settings, n)
-        found, sums = stack.train(parameters, steps, settings.learning_rate)
-        values[chosen], losses[chosen] = found[: len(chosen)], sums[: len(chosen)]
-    return values, losses / lengths
+    k = len(next(iter(models.values())))
+    losses, hits = [], []
+    with torch.no_grad():
+        size = max(1, at_once // k)
+        parts = torch.split(inputs, size), torch.split(labels, size)
+        for part, own in zip(*parts, strict=True):
+            logits = outputs(program, models, part.expand(k, *part.shape), None, convolving)
+            flat, wanted = logits.flatten(0, 1), own.repeat(k)
+            each = functional.cross_entropy(flat, wanted, reduction="none")
+            losses.append(each.view(k, -1))
+            hits.append((flat.argmax(1) == wanted).view(k, -1))
+    return torch.cat(losses, 1), torch.cat(hits, 1)

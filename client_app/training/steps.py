@@ -5,11 +5,12 @@ sent nor kept from round to round.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from client_app.training import layout
 from common.config import Settings
 from common.errors import ConfigError
 from common.foreign.code import contained
@@ -21,45 +22,45 @@ __all__ = ["Anchored", "OfTorch", "Sgd", "Steps", "flat_gradients", "flat_values
 def flatten(network: nn.Module) -> Tensor:
     """Make all parameters views of one flat vector, and return that vector.
 
-    Filters of convolutions lie channels last, which a CPU convolves up to half as fast again. The
-    layout is decided by the shapes alone, so that a network's numbers do not depend on its past.
+    Filters lie channels last unless the network keeps torch's layout (:mod:`.layout`), so that a
+    network's numbers do not depend on its past.
     """
     values = flat_values(network)
+    last = layout.is_channels_last(network)
     start = 0
     for parameter in network.parameters():
         view = slice(start, start + parameter.numel())
-        parameter.data = _shaped(values[view], parameter.shape)
+        parameter.data = _shaped(values[view], parameter.shape, last)
         start = view.stop
     return values
 
 
 def flat_values(network: nn.Module) -> Tensor:
     """Return a copy of all parameters in the order of :func:`flatten`, (P,)."""
-    return torch.cat([_channels_last(p.detach()).reshape(-1) for p in network.parameters()])
+    return _in_order(network, [p.detach() for p in network.parameters()])
 
 
 def flat_gradients(network: nn.Module) -> Tensor:
     """Make all gradients, zeros at first, views of one flat vector in that order; return it."""
     gradients = torch.zeros_like(flat_values(network))
+    last = layout.is_channels_last(network)
     start = 0
     for parameter in network.parameters():
         view = slice(start, start + parameter.numel())
-        parameter.grad = _shaped(gradients[view], parameter.shape)
+        parameter.grad = _shaped(gradients[view], parameter.shape, last)
         start = view.stop
     return gradients
 
 
-def _channels_last(value: Tensor) -> Tensor:
-    """Return the filters (out, in, height, width) as (out, height, width, in); others as is."""
-    return value.permute(0, 2, 3, 1) if value.dim() == 4 else value
+def _in_order(network: nn.Module, parts: Sequence[Tensor]) -> Tensor:
+    """Return arrays of the shapes of a network's parameters end to end, as it lays them out."""
+    if layout.is_channels_last(network):
+        parts = [layout.channels_last(part) for part in parts]
+    return torch.cat([part.reshape(-1) for part in parts])
 
 
-def _shaped(flat: Tensor, shape: torch.Size) -> Tensor:
-    """Return a flat vector's view of a parameter's shape; the inverse of :func:`_channels_last`."""
-    if len(shape) != 4:
-        return flat.view(shape)
-    out, wide, height, width = shape
-    return flat.view(out, height, width, wide).permute(0, 3, 1, 2)
+def _shaped(flat: Tensor, shape: torch.Size, last: bool) -> Tensor:
+    return layout.shaped(flat, shape) if last else flat.view(shape)
 
 
 class Steps(ABC):
@@ -150,7 +151,7 @@ class Anchored:
         device = next(network.parameters()).device
         # copy() because a decoded array is a read-only view, which torch warns about
         parts = [torch.from_numpy(pull.anchor[n].copy()) for n, _ in network.named_parameters()]
-        self.anchor = torch.cat([_channels_last(part).reshape(-1) for part in parts]).to(device)
+        self.anchor = _in_order(network, parts).to(device)
 
     def follow(self, values: Tensor) -> None:
         """Move the anchor towards the parameters, as far as the pull says."""
@@ -159,9 +160,10 @@ class Anchored:
 
     def write_to(self, network: nn.Module) -> None:
         """Overwrite a network's parameters with the anchor."""
+        last = layout.is_channels_last(network)
         start = 0
         with torch.no_grad():
             for parameter in network.parameters():
                 view = slice(start, start + parameter.numel())
-                parameter.copy_(_shaped(self.anchor[view], parameter.shape))
+                parameter.copy_(_shaped(self.anchor[view], parameter.shape, last))
                 start = view.stop

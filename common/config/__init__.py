@@ -7,7 +7,7 @@ What one piece alone uses is declared beside that piece (:class:`common.plugins.
 and names that belong to a table are checked by the table, so that adding touches one file.
 """
 
-from common.config.reading import from_run_config, load, read_toml, split_word
+from common.config.reading import from_run_config, is_setting, load, read_toml, split_word
 from common.config.settings import Settings
 from common.schema import Scalar, Schema, allowed_values, kebab_case, unknown_name
 
@@ -18,6 +18,7 @@ __all__ = [
     "Settings",
     "allowed_values",
     "from_run_config",
+    "is_setting",
     "kebab_case",
     "load",
     "read_toml",

@@ -16,6 +16,11 @@ class ExecutionSettings(Schema):
         pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$",
         description="start of the run folder's name: 1 to 64 letters, digits, dots, - or _",
     )
+    messages: str = Field(
+        "",
+        description="kinds of messages from elsewhere that its sites are to answer, separated by "
+        "commas: each by the name of an installed one, or package.module:NAME",
+    )
     log_format: Literal["text", "json"] = Field(
         "text", description="of the run's log lines; json: one object per line"
     )
@@ -31,7 +36,7 @@ class ExecutionSettings(Schema):
         "auto",
         description="auto: compiled where the network and the machine allow it, else batched, and "
         "the run's config.toml says which; "
-        "batched: hand-written steps for dense networks, sites evaluated together; "
+        "batched: steps in C for dense networks where a C compiler is, sites evaluated together; "
         "compiled: for convolutions too, which needs a C compiler and is not bound to torch's "
         "rounding (max-pooling may decide a near tie otherwise); "
         "stacked: sites of a simulation side by side in one network, for a GPU, with rounding of "

@@ -10,7 +10,8 @@ from typing import Any
 from common.config.settings import Settings
 from common.errors import ConfigError
 from common.plugins import Table
-from common.schema import Scalar
+from common.schema import Scalar, kebab_case
+from common.text_files import read_text
 
 
 def load(
@@ -43,6 +44,13 @@ def _from_items(items: tuple[tuple[str, Scalar], ...], changes: int) -> Settings
     return Settings.parse(dict(items), source="run-config")
 
 
+def is_setting(word: str) -> bool:
+    """Return whether a word is a setting ``key=value``, and no file of such a name."""
+    key, equals, _ = word.partition("=")
+    names = map(kebab_case, Settings.fields())
+    return bool(equals) and (key.strip() in names or not Path(word).exists())
+
+
 def split_word(word: str) -> tuple[str, str]:
     """Return the key and the value of a word ``key=value``."""
     key, equals, value = word.partition("=")
@@ -54,7 +62,7 @@ def split_word(word: str) -> tuple[str, str]:
 def read_toml(file: Path) -> dict[str, Any]:
     """Return a TOML file's content; a :class:`ConfigError` if it cannot be read."""
     try:
-        return tomllib.loads(file.read_text(encoding="utf-8"))
+        return tomllib.loads(read_text(file))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

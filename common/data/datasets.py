@@ -1,5 +1,6 @@
 """Data sets: one `Dataset` in memory, ready to train on, from a name or from a user's files."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,8 +23,11 @@ from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.foreign.code import contained
 from common.plugins import Table
-from common.tables.reading import TABLE_SUFFIXES, is_table
-from common.tables.table_schema import TableSchema
+from common.tables import guesses
+from common.tables.classes import in_order
+from common.tables.guesses import Guess
+from common.tables.reading import TABLE_SUFFIXES, is_table, site_of
+from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
 
 __all__ = [
     "DATASETS",
@@ -36,7 +40,9 @@ __all__ = [
     "load_dataset",
     "load_site_file",
     "locate",
+    "parts_of",
     "task_of",
+    "together",
 ]
 
 DATASETS: Final[Table[NamedData]] = Table(
@@ -123,6 +129,7 @@ def load_dataset(
         name = paths[0].stem
         rows = read_own(paths[0], label_column, client_column, group_column, task, split_column)
         _require_classes(rows, str(paths[0]))
+        rows = _in_order(rows, paths[0], label_column)
     rng = seeds.generator(seed, "test-split", name)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     own = "classification" if located == name else "regression"
@@ -183,6 +190,7 @@ def load_site_file(
     classes: tuple[str, ...] = (),
     table_schema: Path | None = None,
     test_fraction: float = 0.2,
+    writing: Writing = AS_SHOWN,
 ) -> Dataset:
     """Return what one site holds: its own file, split and standardised by itself.
 
@@ -200,16 +208,20 @@ def load_site_file(
             are those that occur here, sorted.
         table_schema: the federation's, which then says all this.
         test_fraction: held out per class, unless the file marks its test rows.
+        writing: what the site says of how it writes dates and numbers; with a table_schema.
 
     Raises:
         DataError: a file that is missing, damaged or unfit, or holds another class.
     """
     if table_schema is not None:
-        return _of_table(path, TableSchema.read(table_schema), name, site, test_fraction)
+        read = TableSchema.read(table_schema)
+        return _of_table(path, read, name, site, test_fraction, writing)
     rows = _of_classes(
         _read_site(path.absolute(), name, label_column, group_column, split_column), classes, path
     )
     _require_classes(rows, str(path))
+    if not classes:
+        rows = _in_order(rows, path, label_column)
     rng = seeds.generator(0, "test-split", site)
     test = hold_out(rows, test_fraction, rng) if rows.test is None else rows.test
     return standardised(name, rows, test)
@@ -217,10 +229,10 @@ def load_site_file(
 
 def class_names(
     path: Path, label_column: str = "label", group_column: str = "", split_column: str = ""
-) -> tuple[str, ...]:
+) -> tuple[tuple[str, ...], tuple[Guess, ...]]:
     """Return the sorted classes that occur in a .csv, an .npz or a folder of images.
 
-    The group column of a table may hold words.
+    Second comes what was guessed of a table. Its group column may hold words.
 
     Raises:
         ConfigError: no such thing.
@@ -228,7 +240,7 @@ def class_names(
     """
     own = Path(locate(str(path)))
     read = read_own(own, label_column, "", group_column, split_column=split_column)
-    return read.class_names
+    return read.class_names, read.guesses
 
 
 def _read_site(
@@ -263,9 +275,70 @@ def _require_classes(rows: Rows, path: str) -> None:
         )
 
 
+def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
+    """Return rows of an own file with the positive one of two classes second, as words tell it.
+
+    Raises:
+        DataError: nothing tells it of a table; classes of images and arrays stay as they are.
+    """
+    if len(rows.class_names) != 2 or rows.measure is not None:
+        return rows
+    ordered = in_order(rows.class_names)
+    if ordered is None and not is_table(path):
+        return rows
+    if ordered is None:
+        first, second = rows.class_names
+        raise DataError(
+            f"{path}: column {label_column!r} holds {first!r} and {second!r}: which is positive? "
+            "Say it in a schema, which coterie data check FILE proposes, or at a real site in "
+            f'site.toml, the positive one second: classes = "{first},{second}" or '
+            f'"{second},{first}"'
+        )
+    label = TableColumn(name=label_column, kind="label", categories=ordered)
+    guessed = (*rows.guesses, *guesses.of_classes(str(path), label))
+    y = rows.y if ordered == rows.class_names else 1 - rows.y
+    return replace(rows, y=y, class_names=ordered, guesses=guessed)
+
+
 def parts_of(located: str) -> list[str]:
-    """Return the paths that a data set names, which may be several tables."""
-    return [located] if Path(located).exists() else located.split(",")
+    """Return the paths that a data set names, which may be several tables with commas between.
+
+    A table's own name may hold commas: a path ends where it is that of a table that is there. What
+    leads to no table ends at its first comma.
+    """
+    if os.path.exists(os.path.expanduser(located)):  # of paths too long for the system, too
+        return [located]
+    words, parts = located.split(","), []
+    while words:
+        ends = range(1, len(words) + 1)
+        end = next((end for end in ends if _is_there(",".join(words[:end]))), 1)
+        parts.append(",".join(words[:end]))
+        words = words[end:]
+    return parts
+
+
+def together(paths: Sequence[str]) -> str:
+    """Return what names several tables, of which :func:`parts_of` finds the paths again.
+
+    Raises:
+        ConfigError: names with commas, parts of which are names of other tables.
+        DataError: a name with a comma of nothing that is there.
+    """
+    for path in paths:
+        if "," in path and len(paths) > 1 and not all(map(_is_there, parts_of(path))):
+            raise DataError(f"there is no table {os.path.abspath(os.path.expanduser(path))}")
+    text = ",".join(paths)
+    if (parts := parts_of(text)) != [*paths] and all(map(_is_there, paths)):
+        raise ConfigError(
+            f"{text} can be read as {' and '.join(parts)}, too; rename the table whose name holds "
+            "a comma"
+        )
+    return text
+
+
+def _is_there(path: str) -> bool:
+    table = os.path.expanduser(path.strip())
+    return is_table(Path(table)) and os.path.isfile(table)
 
 
 def locate(name_or_path: str) -> str:
@@ -281,13 +354,13 @@ def locate(name_or_path: str) -> str:
         return name_or_path
     path = Path(name_or_path).expanduser().absolute()
     is_file = path.suffix.lower() == ".npz" or is_table(path)
-    if path.is_dir() or (is_file and path.is_file()):
+    if os.path.isdir(path) or (is_file and os.path.isfile(path)):
         return str(path)
     if "," in name_or_path:
-        return ",".join(of_each(name_or_path.split(","), _located_table))
+        return together(of_each(parts_of(name_or_path), _located_table))
     if is_file:
         raise DataError(f"dataset={name_or_path}: there is no file {path}")
-    if path.exists():
+    if os.path.exists(path):
         kinds = ", ".join(TABLE_SUFFIXES)
         raise DataError(f"dataset={path} is no table ({kinds}), .npz or folder of images")
     raise ConfigError(f"dataset={name_or_path} is unknown{did_you_mean(name_or_path, known())}")
@@ -295,14 +368,14 @@ def locate(name_or_path: str) -> str:
 
 def _located_table(text: str) -> str:
     path = Path(text.strip()).expanduser().absolute()
-    if not (is_table(path) and path.is_file()):
+    if not _is_there(str(path)):
         raise DataError(f"dataset={text}: there is no table {path}")
     return str(path)
 
 
 def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float) -> Dataset:
     """Return the rows of several sites' tables, each prepared as by its site."""
-    names = [path.name.partition(".")[0] for path in paths]
+    names = [site_of(path) for path in paths]
     if len(paths) == 1:
         return _of_table(paths[0], table_schema, names[0], names[0], fraction)
     twice = next((name for name in names if names.count(name) > 1), None)
@@ -312,7 +385,7 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         zip(paths, names, strict=True),
         lambda own: _of_table(own[0], table_schema, own[1], own[1], fraction),
     )
-    alike = all(site.preprocessing == sites[0].preprocessing for site in sites)
+    made = _prepared_alike(sites, table_schema)
     has_quantities = sites[0].measure is not None
     times = sites[0].task == "survival"
     return replace(
@@ -338,8 +411,21 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         owner_names=tuple(names),
         train_group=_joined_groups([site.train_group for site in sites]),
         test_group=_joined_groups([site.test_group for site in sites]),
-        preprocessing=sites[0].preprocessing if alike else _by_site(sites[0]),
+        preprocessing=made or _by_site(sites[0]),
     )
+
+
+def _prepared_alike(sites: Sequence[Dataset], table_schema: TableSchema) -> Preprocessing | None:
+    """Return how all sites prepare their rows, however each of them writes; None if they differ."""
+    made = [site.preprocessing for site in sites]
+    if all(each == made[0] for each in made):
+        return made[0]
+    of_all = [
+        each.with_table(each.table.of_all_sites(table_schema))
+        for each in made
+        if each is not None and each.table is not None
+    ]
+    return of_all[0] if all(each == of_all[0] for each in of_all) else None
 
 
 def _by_site(site: Dataset) -> Preprocessing:
@@ -371,9 +457,16 @@ def _joined_groups(groups: Sequence[IntArray | None]) -> IntArray | None:
 
 
 def _of_table(
-    path: Path, table_schema: TableSchema, name: str, site: str, fraction: float
+    path: Path,
+    table_schema: TableSchema,
+    name: str,
+    site: str,
+    fraction: float,
+    writing: Writing = AS_SHOWN,
 ) -> Dataset:
-    rows, fitted = site_table(path, table_schema, site=site, test_fraction=fraction)
+    rows, fitted = site_table(
+        path, table_schema, site=site, test_fraction=fraction, writing=writing
+    )
     assert rows.test is not None  # it holds rows out
     dataset = standardised(name, rows, rows.test, _common_figures(table_schema))
     assert dataset.preprocessing is not None

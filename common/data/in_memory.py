@@ -11,6 +11,7 @@ from common.data.preprocessing import Preprocessing
 from common.data.rows import Array, IntArray, Rows, require_finite
 from common.data.standardising import mean_and_scale, scaled
 from common.errors import DataError
+from common.tables.guesses import Guess
 from common.tables.measure import Measure
 
 __all__ = ["Dataset", "standardised", "standardised_again"]
@@ -63,6 +64,8 @@ class Dataset:
     """(n,): the same of test rows."""
     preprocessing: Preprocessing | None = None
     """How the features were made of raw rows; None where there is no one way."""
+    guesses: tuple[Guess, ...] = ()
+    """What nobody said of the files, and what was taken for true."""
 
     def __post_init__(self) -> None:
         if len(self.class_names) != self.num_classes:
@@ -265,11 +268,13 @@ def standardised(
         measure=measure,
         train_group=None if rows.group is None else rows.group[~test],
         test_group=None if rows.group is None else rows.group[test],
+        guesses=rows.guesses,
         preprocessing=Preprocessing(
             scaling="common",
             input_shape=rows.x.shape[1:],
             classes=rows.class_names,
             columns=rows.columns,
+            decimal=rows.decimal or None,
             mean=tuple(mean.ravel().tolist()),
             scale=tuple(scale.ravel().tolist()),
             limits=None if measure is None else measure.limits,

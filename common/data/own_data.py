@@ -1,4 +1,4 @@
-"""Own data of a user, an ``.npz`` or a folder of images, read into `Rows`; new rows of any kind."""
+"""Own data of a user, an ``.npz`` or images, read into `Rows`; new rows of any kind."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,14 +6,22 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.files import read_arrays, read_image
+from common.data.files import read_arrays
+from common.data.image_folders import read_image_folder
 from common.data.own_tables import read_columns
 from common.data.rows import Array, IntArray, Rows
 from common.errors import DataError
+from common.tables.decimals import Decimal
 from common.tables.measure import measure_of
 from common.tables.reading import TABLE_SUFFIXES, is_table
 
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg")
+__all__ = [
+    "npz_has_quantities",
+    "numbered_values",
+    "read_image_folder",
+    "read_new_rows",
+    "read_npz",
+]
 
 
 def read_npz(path: Path, task: str = "classification") -> Rows:
@@ -106,11 +114,13 @@ def _test_marks(test: Array, path: Path) -> NDArray[np.bool_]:
     return test.astype(bool)
 
 
-def read_new_rows(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[str, ...]]:
+def read_new_rows(
+    path: Path, columns: tuple[str, ...], decimal: Decimal = ""
+) -> tuple[Array, tuple[str, ...]]:
     """Return the features of an ``.npz`` or a table without labels, and what was passed over.
 
     Of an ``.npz`` that is X. Of a table it is the columns of these names, wherever they stand; the
-    names of all others come second.
+    names of all others come second. The decimal mark is that of the rows of the training.
 
     Raises:
         DataError: a file that is missing, damaged or unfit, or lacks a column.
@@ -123,47 +133,4 @@ def read_new_rows(path: Path, columns: tuple[str, ...]) -> tuple[Array, tuple[st
         raise DataError(
             f"{path.name}: the run's columns have no known names; bring an .npz with its rows as X"
         )
-    return read_columns(path, columns)
-
-
-def read_image_folder(path: Path) -> Rows:
-    """Return the png and jpg images of class sub-folders, alone or inside train/ and test/.
-
-    All grey or all RGB and of one size; classes are numbered in the sorted order of their names.
-    An empty class folder keeps its number; hidden folders and other files are passed over.
-    """
-    has_split = {folder.name for folder in _subfolders(path)} == {"train", "test"}
-    parts = [path / "train", path / "test"] if has_split else [path]
-    classes = tuple(folder.name for folder in _subfolders(parts[0]))
-    found = [item for part in parts for item in _labelled_images(part, classes)]
-    if not found:
-        raise DataError(f"{path.absolute()}: no {'/'.join(IMAGE_SUFFIXES)} in class sub-folders")
-    images = [read_image(file, str(file)) for file, _, _ in found]
-    for image, (file, _, _) in zip(images, found, strict=True):
-        if image.shape != images[0].shape:
-            raise DataError(
-                f"{file} is {_extent(image)}, {found[0][0]} is {_extent(images[0])}; "
-                "bring all images to one size and colour mode"
-            )
-    y = np.array([label for _, label, _ in found], np.int64)
-    test = np.array([part == "test" for _, _, part in found]) if has_split else None
-    return Rows(np.stack(images), y, classes, test=test)
-
-
-def _labelled_images(part: Path, classes: tuple[str, ...]) -> list[tuple[Path, int, str]]:
-    items = []
-    for folder in _subfolders(part):
-        if folder.name not in classes:
-            raise DataError(f"{folder} has no counterpart in train/; classes: {', '.join(classes)}")
-        files = sorted(f for f in folder.iterdir() if f.suffix.lower() in IMAGE_SUFFIXES)
-        items += [(file, classes.index(folder.name), part.name) for file in files]
-    return items
-
-
-def _subfolders(path: Path) -> list[Path]:
-    return sorted(f for f in path.iterdir() if f.is_dir() and not f.name.startswith("."))
-
-
-def _extent(image: Array) -> str:
-    channels, height, width = image.shape
-    return f"{width}x{height} {'grey' if channels == 1 else 'RGB'}"
+    return read_columns(path, columns, decimal)

@@ -45,6 +45,8 @@ class Preprocessing(BaseModel):
     """Their names, in the order of the network's outputs; none where only the sites know."""
     columns: tuple[str, ...] = ()
     """Names of the features, in their order, where they have any."""
+    decimal: Literal[".", ","] | None = None
+    """Of the file they were read from, without a schema: new rows do not tell what 1.234 is."""
     mean: tuple[float, ...] = ()
     """Of the training rows, for each feature or channel; with ``scaling`` common."""
     scale: tuple[float, ...] = ()
@@ -82,6 +84,11 @@ class Preprocessing(BaseModel):
     def measure(self) -> Measure | None:
         """How a network's one number is meant; None where it says a logit for each class."""
         return Measure(self.limits) if self.limits else None
+
+    @property
+    def positive_class(self) -> str:
+        """The second of two classes, which figures of one class are of; empty: there is none."""
+        return self.classes[1] if len(self.classes) == 2 and not self.limits else ""
 
     def with_table(self, table: FittedTable) -> Self:
         """Return the same for features that a table's cells were made into."""

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import DataError
+from common.tables.decimals import Decimal
+from common.tables.guesses import Guess
 from common.tables.measure import Measure
 
 Array = NDArray[Any]
@@ -48,6 +50,8 @@ class Rows:
     """(n,) numbers from 0: rows of one number belong together, as those of one patient."""
     columns: tuple[str, ...] = ()
     """Names of the features, where the file has them."""
+    decimal: Decimal = ""
+    """The decimal mark that their numbers were read with, where they were texts and it was one."""
     masks: NDArray[np.bool_] | None = None
     """(n, depth, height, width): what is to be found in each volume, where that is the task."""
     quantities: NDArray[np.float64] | None = None
@@ -61,6 +65,9 @@ class Rows:
 
     weights: NDArray[np.float64] | None = None
     """(n,): how much each row counts in training, 0 or more; None: all alike."""
+
+    guesses: tuple[Guess, ...] = ()
+    """What nobody said of the file, and what was taken for true."""
 
     def __post_init__(self) -> None:
         if self.x.ndim not in (2, 3, 4, 5):

@@ -1,13 +1,15 @@
 """Saved data sets: folders that ``save_to_disk`` of the package ``datasets`` wrote."""
 
+import io
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from common.data.files import damaged
+from common.data.files import damaged, one_shape, read_image
 from common.data.own_data import numbered_values
 from common.data.rows import Array, Rows
 from common.errors import ConfigError, DataError, did_you_mean
@@ -58,7 +60,7 @@ def read_saved_dataset(path: Path, label_column: str, client_column: str) -> Row
     class_names, y = _labels(found, label_column, path)
     owner_names, owner = _labels(found, client_column, path) if client_column else ((), None)
     if len(images) == 1:
-        x = _images(found[images[0]], path)
+        x = _images(found.cast_column(images[0], Image(decode=False))[images[0]], path)
         return Rows(x, y, class_names, owner, owner_names, test)
     x = _numbers(found, features, path)
     return Rows(x, y, class_names, owner, owner_names, test, columns=tuple(features))
@@ -74,15 +76,17 @@ def _labels(found: Any, column: str, path: Path) -> tuple[tuple[str, ...], Any]:
 
 
 def _images(column: Any, path: Path) -> Array:
-    pixels = [np.asarray(image) for image in column]
-    shapes = {image.shape for image in pixels}
-    if len(shapes) > 1 or not (len(next(iter(shapes))) == 2 or next(iter(shapes))[2:] == (3,)):
-        raise DataError(
-            f"{path.name}: images of shapes {', '.join(map(str, sorted(shapes)))}; bring all to "
-            "one size, grey or RGB"
-        )
-    stacked = np.stack(pixels)
-    return stacked[:, None] if stacked.ndim == 3 else stacked.transpose(0, 3, 1, 2)
+    """Return the pixels of encoded images, read as those of a folder are."""
+    names = [f"{path.name}: image {row}" for row in range(len(column))]
+    images = [_image(entry, name) for entry, name in zip(column, names, strict=True)]
+    return np.stack(one_shape(images, names))
+
+
+def _image(entry: Mapping[str, Any] | None, name: str) -> NDArray[np.uint8]:
+    if entry is None:
+        raise DataError(f"{name} is missing; drop the row")
+    content, file = entry["bytes"], entry["path"]
+    return read_image(Path(file) if content is None else io.BytesIO(content), name)
 
 
 def _numbers(found: Any, features: Mapping[str, Any], path: Path) -> Array:

@@ -14,24 +14,30 @@ from common.tables.decoding import DecodedTable, decoded
 from common.tables.fitting import FittedTable
 from common.tables.measure import Measure
 from common.tables.reading import read_raw
-from common.tables.table_schema import TableSchema
+from common.tables.table_schema import AS_SHOWN, TableSchema, Writing
 
 __all__ = ["site_sums", "site_table"]
 
 
 def site_table(
-    path: Path, table_schema: TableSchema, *, site: str, test_fraction: float
+    path: Path,
+    table_schema: TableSchema,
+    *,
+    site: str,
+    test_fraction: float,
+    writing: Writing = AS_SHOWN,
 ) -> tuple[Rows, FittedTable]:
     """Return the rows of a site's file, and how its cells became features.
 
     Rows are held out, and gaps filled, by this file and the site's name alone: what a simulation
-    makes of it is what the real site does.
+    makes of it is what the real site does. What the site says of how it writes goes before what
+    the schema says of it.
 
     Raises:
         DataError: a line for each problem of the file.
     """
-    table, y, names, measure, test = _read(path, table_schema, site, test_fraction)
-    fitted = FittedTable.of(table_schema, table.features, ~test)
+    table, y, names, measure, test = _read(path, table_schema, site, test_fraction, writing)
+    fitted = FittedTable.of(table.schema, table.features, ~test)
     x = fitted.features(table.features)
     rows = Rows(
         x,
@@ -49,22 +55,27 @@ def site_table(
 
 
 def site_sums(
-    path: Path, table_schema: TableSchema, *, site: str, test_fraction: float
+    path: Path,
+    table_schema: TableSchema,
+    *,
+    site: str,
+    test_fraction: float,
+    writing: Writing = AS_SHOWN,
 ) -> CommonSums:
     """Return what the training rows of a site's file add to the figures of all sites.
 
     Raises:
         DataError: a line for each problem of the file.
     """
-    table, y, _, _, test = _read(path, table_schema, site, test_fraction)
+    table, y, _, _, test = _read(path, table_schema, site, test_fraction, writing)
     return CommonSums.of(site, table_schema, table.features[~test], y[~test])
 
 
 def _read(
-    path: Path, table_schema: TableSchema, site: str, test_fraction: float
+    path: Path, table_schema: TableSchema, site: str, test_fraction: float, writing: Writing
 ) -> tuple[DecodedTable, IntArray, tuple[str, ...], Measure | None, NDArray[np.bool_]]:
     """Return a site's rows, their classes with names and measure, and which are for testing."""
-    table = decoded(read_raw(path), table_schema)
+    table = decoded(read_raw(path), table_schema, table_schema.writing_of(site, writing))
     assert table.label is not None  # it was asked for
     is_quantity = table_schema.task == "regression"
     measure = Measure(table_schema.label.limits) if is_quantity else None

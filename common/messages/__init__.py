@@ -14,7 +14,7 @@ from common.messages.arrays import (
     encode_arrays,
     together,
 )
-from common.messages.choices import ChoiceOrder, ChoiceReport
+from common.messages.choices import CHOOSE, TRAIN_CHOICE, ChoiceOrder, ChoiceReport
 from common.messages.contents import (
     arrays_of,
     content,
@@ -24,38 +24,37 @@ from common.messages.contents import (
     with_figures,
     with_usage,
 )
+from common.messages.declared import (
+    CLASS_STATISTICS,
+    EVALUATE,
+    FINE_TUNE,
+    INTRODUCE,
+    LABEL_HISTOGRAM,
+    LOSS,
+    PROBE_ROWS,
+    REPRESENTATIONS,
+    TRAIN,
+    TRAIN_TELLING,
+)
 from common.messages.final_evaluation import (
     CALIBRATION,
     COUNTS,
     FIGURES_OF_RESAMPLES,
+    FINAL_EVALUATION,
+    SCORE_COUNTS,
     FinalReport,
     ScoreCounts,
     ThresholdOrder,
 )
 from common.messages.form import check_form
-from common.messages.keys import (
-    ARRAYS,
-    CHOOSE,
-    CLASS_BASES,
-    CLASS_STATISTICS,
-    EMBEDDED_ROWS,
-    EVALUATE,
-    FIGURES,
-    FINAL_EVALUATION,
-    FINE_TUNE,
-    INTRODUCE,
-    LABEL_HISTOGRAM,
-    LOSS,
-    MARK,
-    NOTE,
-    PROBE_ROWS,
-    RECORD,
-    REPRESENTATIONS,
-    SCORE_COUNTS,
-    TRAIN,
-    TRAIN_CHOICE,
-    TRAIN_TELLING,
-    USAGE,
+from common.messages.keys import ARRAYS, FIGURES, MARK, NOTE, RECORD, USAGE, trains
+from common.messages.kind import (
+    Asked,
+    Kind,
+    Reply,
+    Word,
+    check_order,
+    check_signature,
 )
 from common.messages.marks import MessageMark, Opened, marked
 from common.messages.records import (
@@ -86,8 +85,15 @@ from common.messages.records import (
     Usage,
     check_range,
 )
-from common.messages.releases import DISCLOSURES, GIVEN_OUT, RELEASES
-from common.messages.row_descriptions import BASES, EMBEDDED, BasesReport, EmbeddedReport
+from common.messages.releases import DISCLOSURES, GIVEN_OUT, RELEASES, Release, released
+from common.messages.row_descriptions import (
+    BASES,
+    CLASS_BASES,
+    EMBEDDED,
+    EMBEDDED_ROWS,
+    BasesReport,
+    EmbeddedReport,
+)
 from common.messages.template import Template, check_arrays, check_finite
 
 __all__ = [
@@ -128,6 +134,7 @@ __all__ = [
     "TRAIN_CHOICE",
     "TRAIN_TELLING",
     "USAGE",
+    "Asked",
     "BasesReport",
     "ChoiceOrder",
     "ChoiceReport",
@@ -136,6 +143,7 @@ __all__ = [
     "FinalReport",
     "FineTuneReport",
     "Introduction",
+    "Kind",
     "LabelHistogram",
     "LabelQuestion",
     "LossReport",
@@ -148,7 +156,9 @@ __all__ = [
     "ProbeReport",
     "ProbeRequest",
     "Record",
+    "Release",
     "ReleaseNote",
+    "Reply",
     "RepresentationReport",
     "ScoreCounts",
     "TaskFigures",
@@ -157,20 +167,25 @@ __all__ = [
     "ThresholdOrder",
     "TrainReport",
     "Usage",
+    "Word",
     "apart",
     "arrays_of",
     "check_arrays",
     "check_finite",
     "check_form",
+    "check_order",
     "check_range",
+    "check_signature",
     "content",
     "decode_arrays",
     "encode_arrays",
     "marked",
     "payload_bytes",
     "payload_numbers",
+    "released",
     "reply",
     "together",
+    "trains",
     "with_figures",
     "with_usage",
 ]

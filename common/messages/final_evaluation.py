@@ -3,16 +3,28 @@
 import math
 from dataclasses import dataclass
 
+from flwr.app import MessageType
+
+from common.errors import MessageError
+from common.messages.declared import check_rows
+from common.messages.kind import Asked, Kind, Reply, check_order
 from common.messages.records import Order, Record, check_range
+from common.messages.releases import EVALUATION, released
 
 __all__ = [
     "CALIBRATION",
     "COUNTS",
     "FIGURES_OF_RESAMPLES",
+    "FINAL_EVALUATION",
+    "KINDS",
+    "SCORE_COUNTS",
     "FinalReport",
     "ScoreCounts",
     "ThresholdOrder",
 ]
+
+FINAL_EVALUATION = f"{MessageType.QUERY}.final_evaluation"
+SCORE_COUNTS = f"{MessageType.QUERY}.score_counts"
 
 
 @dataclass(frozen=True)
@@ -68,3 +80,40 @@ CALIBRATION = "calibration"
 FIGURES_OF_RESAMPLES = "figures"
 """Name of the array (1 + resamples, 1 + sum of widths) float64: of the held-out rows and of each
 resample the number of rows and what the metrics' sums are."""
+
+
+def _counts(reply: Reply, asked: Asked) -> None:
+    check_order(reply, asked)
+    check_rows(reply, asked.site.num_examples)
+
+
+def _final(reply: Reply, asked: Asked) -> None:
+    check_order(reply, asked)
+    report, rows = reply.of(FinalReport), asked.site.num_test_examples
+    if report.num_examples != rows or not 1 <= report.units <= rows:
+        raise MessageError(f"of {report.num_examples} rows and {report.units} units, has {rows}")
+    if not (math.isnan(report.threshold) or 0 <= report.threshold <= 1):
+        raise MessageError(f"threshold = {report.threshold}: must be 0 to 1")
+
+
+KINDS = (
+    Kind(
+        SCORE_COUNTS,
+        asks=(ThresholdOrder,),
+        answers=(ScoreCounts,),
+        releases=released("label-histogram"),
+        words="training rows by class and by the probability that a model gives them",
+        inspect=_counts,
+        arrays=True,
+    ),
+    Kind(
+        FINAL_EVALUATION,
+        asks=(ThresholdOrder,),
+        answers=(FinalReport,),
+        releases=(EVALUATION, *released("label-histogram")),
+        words="metrics, confusion and calibration on the held-out rows, and the metrics on "
+        "resamples of them",
+        inspect=_final,
+        arrays=True,
+    ),
+)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass, fields
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Self, get_args, get_origin
 
 from flwr.app import ConfigRecord, RecordDict
@@ -18,6 +18,11 @@ class Record:
     def encode(self) -> ConfigRecord:
         """Return the record as Flower carries it."""
         return ConfigRecord({key: value for key, value in vars(self).items() if value is not None})
+
+    @classmethod
+    def required(cls) -> frozenset[str]:
+        """Return the names of the fields that are always sent."""
+        return frozenset(field.name for field in fields(cls) if not _is_of_type(None, field.type))
 
     @classmethod
     def decode(cls, content: RecordDict) -> Self:
@@ -75,6 +80,8 @@ def _is_of_type(value: object, expected: object) -> bool:
     if get_origin(expected) is list:
         [kind] = get_args(expected)
         return isinstance(value, list) and all(type(entry) is kind for entry in value)
+    if expected is NoneType:
+        return value is None
     # bool is an int to Python, never to us
     return type(value) is expected
 

@@ -1,8 +1,47 @@
-"""Releases: the names of what a site can give out, which its owner lists, and what each is."""
+"""Releases: what a site can give out, which its owner lists by name, and what each is."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-__all__ = ["DISCLOSURES", "GIVEN_OUT", "RELEASES"]
+from common.errors import ConfigError
+
+__all__ = ["DISCLOSURES", "EVALUATION", "GIVEN_OUT", "IDENTITY", "RELEASES", "Release", "released"]
+
+_NAME = re.compile(r"([A-Za-z_]\w*:)?[a-z0-9]+(-[a-z0-9]+)*")
+_MOST_NAME, _MOST_WORDS = 64, 300
+
+
+@dataclass(frozen=True)
+class Release:
+    """What a site can give out.
+
+    Attributes:
+        name: as a site's owner lists it; one from elsewhere begins with its package,
+            ``acme:spread``.
+        words: a phrase for people.
+        always: whether every site in a run gives it out, and no owner lists it.
+    """
+
+    name: str
+    words: str
+    always: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a name that no owner could list, and a release that says nothing."""
+        if not (_NAME.fullmatch(self.name) and len(self.name) <= _MOST_NAME):
+            raise ConfigError(
+                f"release {self.name!r}: is made of a-z, 0-9 and single dashes, up to {_MOST_NAME},"
+                " after the package and a colon where it is none of Coterie's"
+            )
+        if not (1 <= len(self.words) <= _MOST_WORDS and self.words.isprintable()):
+            raise ConfigError(f"release {self.name}: says nothing that can be printed")
+
+    @property
+    def package(self) -> str:
+        """Whose it is; empty: Coterie's own."""
+        return self.name.rpartition(":")[0]
+
 
 _USUAL: Mapping[str, str] = {
     "label-histogram": "its number of rows of each class, or with label-privacy that with noise",
@@ -28,3 +67,11 @@ RELEASES = tuple(_USUAL)
 
 DISCLOSURES = tuple(_NAMED)
 """What a site releases only where its own configuration names it."""
+
+IDENTITY = Release("identity", "who it is, and the number and shape of its rows", always=True)
+EVALUATION = Release("evaluation", "how well a model does on its held-out rows", always=True)
+
+
+def released(*names: str) -> tuple[Release, ...]:
+    """Return the releases of some names, each with its words."""
+    return tuple(Release(name, GIVEN_OUT[name]) for name in names)

@@ -2,10 +2,26 @@
 
 from dataclasses import dataclass
 
-from common.errors import MessageError
-from common.messages.records import MOST_SECONDS, Record, check_range
+from flwr.app import MessageType
 
-__all__ = ["BASES", "EMBEDDED", "BasesReport", "EmbeddedReport"]
+from common.errors import MessageError
+from common.messages.declared import REPRESENTED
+from common.messages.kind import Asked, Kind, Reply, Word, check_order, check_signature
+from common.messages.records import MOST_SECONDS, Order, Record, check_range
+from common.messages.releases import released
+
+__all__ = [
+    "BASES",
+    "CLASS_BASES",
+    "EMBEDDED",
+    "EMBEDDED_ROWS",
+    "KINDS",
+    "BasesReport",
+    "EmbeddedReport",
+]
+
+CLASS_BASES = f"{MessageType.QUERY}.class_bases"
+EMBEDDED_ROWS = f"{MessageType.QUERY}.embedded_rows"
 
 BASES = "bases"
 """Name of the array of leading directions, (features, columns) float32."""
@@ -48,3 +64,49 @@ class EmbeddedReport(Record):
     def __post_init__(self) -> None:
         """Refuse a time that nothing takes."""
         check_range("seconds", self.seconds, 0, MOST_SECONDS)
+
+
+def _bases(reply: Reply, asked: Asked) -> None:
+    check_signature(reply, asked)
+    classes = reply.of(BasesReport).classes
+    if not 0 <= classes[0] <= classes[-1] < asked.site.num_classes:
+        raise MessageError(f"classes {classes}, introduced with {asked.site.num_classes}")
+
+
+KINDS = (
+    Kind(
+        CLASS_BASES,
+        asks=(None,),
+        answers=(BasesReport,),
+        releases=released("class-bases"),
+        words="leading directions of the training rows of each class",
+        inspect=_bases,
+        arrays=True,
+        shows={
+            "class-bases": Word(
+                "the leading directions of each site's rows in each class",
+                without_model=True,
+                # they tell which classes a site has, and look like its rows
+                hidden_by=frozenset(
+                    {
+                        "label-privacy=gaussian",
+                        "label-privacy=k-rr",
+                        "label-privacy=paper",
+                        "label-privacy=two-party",
+                        "statistics-privacy=zcdp",
+                    }
+                ),
+            )
+        },
+    ),
+    Kind(
+        EMBEDDED_ROWS,
+        asks=(Order,),
+        answers=(EmbeddedReport,),
+        releases=released("representations"),
+        words="what the shared model makes of some training rows",
+        inspect=check_order,
+        arrays=True,
+        shows=REPRESENTED,
+    ),
+)

@@ -9,16 +9,25 @@ from dataclasses import dataclass
 from flwr.app import MessageType
 
 from common.errors import MessageError
-from common.messages import MOST_SECONDS, Record, check_range
+from common.messages import (
+    MOST_SECONDS,
+    Asked,
+    Kind,
+    Record,
+    Reply,
+    check_range,
+    check_signature,
+    released,
+)
 from common.pilot.verdicts import Verdict
 
 __all__ = [
     "DITTO",
     "FEDAVG",
+    "KINDS",
     "LOCAL",
     "METRICS",
     "PILOT_LOOK",
-    "PILOT_SUM",
     "PILOT_TELL",
     "PILOT_TRAIN",
     "PilotCommon",
@@ -30,8 +39,6 @@ __all__ = [
 
 PILOT_TRAIN = f"{MessageType.TRAIN}.pilot_round"
 PILOT_LOOK = f"{MessageType.QUERY}.pilot_look"
-PILOT_SUM = f"{MessageType.TRAIN}.pilot_for_sum"
-"""Of a secure sum: its further steps are those of every sum."""
 PILOT_TELL = f"{MessageType.QUERY}.pilot_tell"
 
 LOCAL, DITTO, FEDAVG = "local", "ditto", "fedavg"
@@ -213,3 +220,52 @@ class PilotTold(Record):
             check_range("changes", value, -_MOST_POINTS, _MOST_POINTS)
         for value in self.errors:
             check_range("errors", value, 0, 1e6)
+
+
+def _of_round(reply: Reply, asked: Asked) -> None:
+    check_signature(reply, asked)
+    played, rows = vars(reply.report)["round"], asked.site.num_examples
+    if played != asked.order.round:
+        raise MessageError(f"stale: of round {played}, asked for {asked.order.round}")
+    held_out = vars(reply.report)["held_out"]
+    if not 0 <= held_out <= rows:
+        raise MessageError(f"{held_out} rows held out, has {rows}")
+
+
+def _judged(reply: Reply, asked: Asked) -> None:
+    _of_round(reply, asked)
+    report = reply.report
+    assert isinstance(report, PilotLook | PilotTold)
+    if not 0 <= report.units <= report.held_out:
+        raise MessageError(f"{report.units} units of {report.held_out} rows")
+
+
+KINDS = (
+    Kind(
+        PILOT_TRAIN,
+        asks=(PilotOrder,),
+        answers=(PilotTrained,),
+        releases=released("model"),
+        words="pilot: models trained without each fold, and how many of the rows held out the "
+        "models received got right",
+        inspect=_of_round,
+        arrays=True,
+    ),
+    Kind(
+        PILOT_LOOK,
+        asks=(PilotOrder,),
+        answers=(PilotLook,),
+        releases=released("model"),
+        words="pilot: how well each candidate did on the rows held out, and how sure that is",
+        inspect=_judged,
+    ),
+    Kind(
+        PILOT_TELL,
+        asks=(PilotCommon,),
+        answers=(PilotTold,),
+        releases=released("masked-model"),
+        words="pilot: the site's own verdict, how many rows it judged by, and its change if its "
+        "owner releases that",
+        inspect=_judged,
+    ),
+)

@@ -6,7 +6,8 @@ from pydantic import Field
 
 from common import plugins
 from common.config import Settings
-from common.messages import DISCLOSURES
+from common.messages import DISCLOSURES, GIVEN_OUT
+from common.messages.kinds import kinds_named_in
 from common.plugins import PieceSettings
 
 __all__ = ["FOR_COSTS", "BasesSettings", "EmbeddedRowSettings", "RowSettings", "asked"]
@@ -51,10 +52,16 @@ class EmbeddedRowSettings(PieceSettings):
 
 
 def asked(settings: Settings) -> tuple[str, ...]:
-    """Return what of ``messages.DISCLOSURES`` the run needs, in their order.
+    """Return what the run needs of ``messages.DISCLOSURES``, in their order, and from elsewhere.
 
     In a simulation the one who sets the run up owns all sites, so they release it.
     """
     used = plugins.used_piece_settings(settings)
     needed = frozenset[str]().union(*(settings.of(each).discloses(settings) for each in used))
-    return tuple(name for name in DISCLOSURES if name in needed)
+    kinds = kinds_named_in(settings.messages)
+    named = [each.name for kind in kinds for each in kind.releases if not each.always]
+    needed |= frozenset(named)
+    return (
+        *(name for name in DISCLOSURES if name in needed),
+        *dict.fromkeys(name for name in named if name not in GIVEN_OUT),
+    )

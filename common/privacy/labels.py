@@ -130,7 +130,7 @@ class RandomisedLabels(LabelMechanism):
 
     def release(self, counts: NDArray[np.int64], entropy: Entropy = os.urandom) -> FloatArray:
         """Return what the randomised labels say of the true counts."""
-        truth, other = self.event.truth, self.event.truth * math.exp(-self.epsilon)
+        truth, other = self.event.truth, self.event.other
         labels = np.repeat(np.arange(len(counts)), counts)
         chance, which = noise.uniform(2 * len(labels), entropy).reshape(2, -1)
         # One of the other k - 1, counted from the label on.

@@ -114,8 +114,7 @@ def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[s
     Raises:
         DataError: NaN or an infinite value, whose length nothing bounds.
     """
-    # Flower's name is private; tests/common/privacy/test_updates.py says if it moved.
-    from flwr.supercore.differential_privacy import compute_clip_model_update
+    from common.flower_private import compute_clip_model_update  # takes a second
 
     names = [name for name, value in sent.items() if np.issubdtype(value.dtype, np.floating)]
     before = [sent[name].astype(np.float64) for name in names]

@@ -10,9 +10,21 @@ from typing import Any
 from flwr.app import MessageType
 
 from common.errors import MessageError
-from common.messages import Order, Record, check_range
+from common.messages import (
+    MOST_SECONDS,
+    Asked,
+    Kind,
+    Order,
+    Record,
+    Reply,
+    check_order,
+    check_range,
+    released,
+)
 
 SECAGG_TRAIN = f"{MessageType.TRAIN}.for_sum"
+PILOT_SUM = f"{MessageType.TRAIN}.pilot_for_sum"
+"""Begins a pilot's sum, whose further steps are those of every sum."""
 SECAGG_SHARE = f"{MessageType.QUERY}.share"
 SECAGG_MASK = f"{MessageType.QUERY}.mask"
 SECAGG_AGREE = f"{MessageType.QUERY}.agree"
@@ -190,3 +202,64 @@ class SecaggDisclosure(SecaggReply):
 def _check_columns(sites: list[str], *columns: list[Any]) -> None:
     if len(set(sites)) != len(sites) or any(len(column) != len(sites) for column in columns):
         raise MessageError("sites are named twice, or the entries are not one for each of them")
+
+
+def _keys(reply: Reply, asked: Asked) -> None:
+    check_order(reply, asked)
+    check_range("seconds", reply.of(SecaggKeys).seconds, 0, MOST_SECONDS)
+
+
+_RELEASES = released("masked-model")
+
+KINDS = (
+    Kind(
+        SECAGG_TRAIN,
+        asks=(SecaggOrder, AppSumOrder),
+        answers=(SecaggKeys,),
+        releases=_RELEASES,
+        words="fresh public keys, once the model is trained",
+        inspect=_keys,
+        phase="train",
+    ),
+    Kind(
+        PILOT_SUM,
+        asks=(PilotSumOrder,),
+        answers=(SecaggKeys,),
+        releases=_RELEASES,
+        words="pilot: fresh public keys, once the folds' models are trained or judged",
+        inspect=_keys,
+    ),
+    Kind(
+        SECAGG_SHARE,
+        asks=(SecaggCircle,),
+        answers=(SealedShares,),
+        releases=_RELEASES,
+        words="shares of mask secrets for other sites",
+        inspect=check_order,
+    ),
+    Kind(
+        SECAGG_MASK,
+        asks=(SealedShares,),
+        answers=(MaskedReport,),
+        releases=_RELEASES,
+        words="masked vector of trained model, rows and training loss, or of a pilot's figures",
+        inspect=check_order,
+        arrays=True,
+    ),
+    Kind(
+        SECAGG_AGREE,
+        asks=(SecaggSurvivors,),
+        answers=(SecaggAgreed,),
+        releases=_RELEASES,
+        words="signature under who is in the sum",
+        inspect=check_order,
+    ),
+    Kind(
+        SECAGG_UNMASK,
+        asks=(SecaggAgreement,),
+        answers=(SecaggDisclosure,),
+        releases=_RELEASES,
+        words="one share of one mask secret of each other site",
+        inspect=check_order,
+    ),
+)

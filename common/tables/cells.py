@@ -1,11 +1,14 @@
 """Cells: texts of a table's column become numbers, dates or values, and what is missing null.
 
 A number is what the decimal notation of every program writes: digits, at most one decimal mark, an
-exponent. ``1_0`` is none, though Python takes it for ten.
+exponent, and perhaps a mark of thousands between groups of three digits. ``1_0`` is none, though
+Python takes it for ten.
 """
 
 import re
+import unicodedata
 from collections.abc import Collection, Mapping
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -14,21 +17,25 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 __all__ = [
-    "DATE_FORMATS",
     "MISSING_MARKS",
     "array_of",
-    "dates",
+    "in_one_form",
     "is_missing",
     "is_number",
     "is_temporal",
     "is_text",
+    "marks_of_missing",
     "meant",
     "number",
     "number_cells",
     "numbers",
     "plain_numbers",
+    "tidied",
+    "trimmed",
+    "typed_numbers",
     "values",
     "without",
+    "without_unit",
 ]
 
 MISSING_MARKS = frozenset(
@@ -37,16 +44,24 @@ MISSING_MARKS = frozenset(
 )
 """What is usually written where nothing is known."""
 
-DATE_FORMATS = (
-    *("%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M:%S"),
-    *("%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%Y/%m/%d"),
-)
-"""Ways to write a date, the likelier first."""
+_PLUS_MINUS = r"^[(]?[+]+[)]?$|^[+]/-$"
+_SIGNS = frozenset({"-", "--"})
 
-_NUMBER = r"^[+-]?(\d+\{0}?\d*|\{0}\d+)([eE][+-]?\d+)?$"
+_NUMBER = r"^[+-]?((\d+|\d{{1,3}}(\{1}\d{{3}})+)(\{0}\d*)?|\{0}\d+)([eE][+-]?\d+)?$"
+_GROUPED = "^[+-]?\\d{1,3}(([ \u00a0\u2009\u202f]\\d{3})+|(['\u2019]\\d{3})+)([.,]\\d*)?$"
+_BETWEEN_GROUPS = "[ \u00a0\u2009\u202f'\u2019]"
+_MINUS = "\u2212"  # as word processors write it
+_WHOLE = re.compile(r"([+-]?)0*([0-9]+)(?:[.,](?:0{1,2}|0{4,})?)?")
 _ANY_NUMBER = re.compile(r"[+-]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = r"^[+-]?(?i:inf(inity)?)$"
 _DAY_SECONDS = 86400.0
+_NO_ASCII = 0x80  # the first byte of what is none
+# What is not seen at the ends of a cell: Unicode's spaces, and marks of width zero.
+_AROUND = "".join(
+    letter
+    for letter in map(chr, range(0x10000))
+    if letter.isspace() or letter in "\u200b\u200e\u200f\u2060\ufeff"
+)
 
 
 def is_text(column: Any) -> bool:
@@ -59,9 +74,40 @@ def is_temporal(column: Any) -> bool:
     return bool(pa.types.is_temporal(column.type))
 
 
+def in_one_form(text: str) -> str:
+    r"""Return a text with its letters composed (NFC), and without spaces or marks around it.
+
+    >>> in_one_form("ma\u0308nnlich\xa0") == "m\xe4nnlich"
+    True
+    """
+    return unicodedata.normalize("NFC", text).strip(_AROUND)
+
+
+def trimmed(column: Any) -> Any:
+    """Return a column of texts, each as :func:`in_one_form` has it; the usual one is not copied."""
+    letters = [
+        np.frombuffer(chunk.buffers()[2], np.uint8) for chunk in column.chunks if chunk.buffers()[2]
+    ]  # of all its cells, in a row
+    if any((each >= _NO_ASCII).any() for each in letters):
+        column = pc.utf8_normalize(column, form="NFC")
+        return pc.utf8_trim(column, characters=_AROUND)
+    if any((each <= ord(" ")).any() for each in letters):
+        return pc.utf8_trim(column, characters=_AROUND)
+    return column
+
+
 def is_missing(column: Any, marks: Collection[str] = MISSING_MARKS) -> Any:
     """Return which cells (n,) of a column of texts stand for a missing value."""
-    return pc.is_in(column, value_set=pa.array(sorted(marks), pa.string()))
+    return pc.is_in(column, value_set=pa.array([*sorted(marks), None], pa.string()))
+
+
+def marks_of_missing(column: Any) -> frozenset[str]:
+    """Return what stands for a missing value in a column of texts: beside a plus no minus does."""
+    signs = pc.is_in(column, value_set=pa.array(sorted(_SIGNS), pa.string()))
+    if not pc.any(signs).as_py():
+        return MISSING_MARKS
+    plus = pc.any(pc.match_substring_regex(column, _PLUS_MINUS)).as_py()
+    return MISSING_MARKS - _SIGNS if plus else MISSING_MARKS
 
 
 def without(column: Any, marks: Collection[str]) -> Any:
@@ -69,6 +115,14 @@ def without(column: Any, marks: Collection[str]) -> Any:
     if not is_text(column) or not marks:
         return column
     return pc.if_else(is_missing(column, marks), pa.scalar(None, pa.string()), column)
+
+
+def without_unit(column: Any, unit: str) -> Any:
+    """Return a column of texts without the unit that follows a number in its cell."""
+    if not unit or not is_text(column):
+        return column
+    bare = pc.utf8_rtrim_whitespace(pc.utf8_slice_codeunits(column, 0, stop=-len(unit)))
+    return pc.if_else(pc.ends_with(column, unit), bare, column)
 
 
 def meant(column: Any, same: Mapping[str, str]) -> Any:
@@ -82,16 +136,20 @@ def meant(column: Any, same: Mapping[str, str]) -> Any:
 def values(column: Any) -> Any:
     """Return a column's cells as texts that are equal where the values are: 1.0 and 01 are 1.
 
-    >>> values(pa.array(["1.0", "01", "1.5", "b"])).to_pylist()
-    ['1', '1', '1.5', 'b']
+    Whole numbers keep all their digits, and a text with an exponent stays one: 1E5 is an id that
+    looks like a number as often as it is 100000.
+
+    >>> values(pa.array(["1.0", "01", "1.5", "b", "1E5", "1152921504606846977"])).to_pylist()
+    ['1', '1', '1.5', 'b', '1E5', '1152921504606846977']
     """
-    if not is_text(column):
-        column = pc.cast(column, pa.float64(), safe=False) if not is_temporal(column) else column
-        column = pc.cast(column, pa.string())
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
+    if pa.types.is_boolean(column.type):
+        column = pc.cast(column, pa.int8())
+    if pa.types.is_integer(column.type) or is_temporal(column):
+        return pc.cast(column, pa.string())
     encoded = column.dictionary_encode()
-    plain = pa.array([_plain(text) for text in encoded.dictionary.to_pylist()], pa.string())
+    plain = pa.array([_plain(value) for value in encoded.dictionary.to_pylist()], pa.string())
     return pc.take(plain, encoded.indices)
 
 
@@ -105,23 +163,46 @@ def number(text: str) -> float:
     return float(text.replace(",", "."))
 
 
-def _plain(text: str) -> str:
-    if not is_number(text):
-        return text
-    found = number(text)
-    return str(int(found)) if found.is_integer() and abs(found) < 1e15 else text
+def _plain(value: str | float | Decimal) -> str:
+    if not isinstance(value, str):
+        return str(int(value)) if value % 1 == 0 else str(value)
+    whole = _WHOLE.fullmatch(value)
+    if whole is None:
+        return " ".join(value.split())  # a no-break space inside is a space
+    sign, digits = whole.groups()
+    return f"-{digits}" if sign == "-" and digits != "0" else digits
+
+
+def tidied(column: Any) -> Any:
+    """Return a column of texts whose numbers have no spaces or apostrophes between their digits.
+
+    1 234,5 and 1'234.5 are written so where thousands stand apart, with spaces of any width.
+    """
+    if pc.any(pc.match_substring(column, _MINUS)).as_py():
+        column = pc.replace_substring_regex(column, f"^{_MINUS}", "-")
+    grouped = pc.match_substring_regex(column, _GROUPED)
+    if not pc.any(grouped).as_py():
+        return column
+    return pc.if_else(grouped, pc.replace_substring_regex(column, _BETWEEN_GROUPS, ""), column)
 
 
 def number_cells(column: Any, decimal: str = ".") -> Any:
-    """Return which cells (n,) of a column of texts are numbers or infinite; null stays null."""
-    finite = pc.match_substring_regex(column, _NUMBER.format(decimal))
+    """Return which cells (n,) of a tidied column of texts are numbers or infinite.
+
+    Null stays null.
+    """
+    finite = pc.match_substring_regex(column, _NUMBER.format(decimal, _thousands(decimal)))
     return pc.or_(finite, pc.match_substring_regex(column, _INFINITE))
+
+
+def _thousands(decimal: str) -> str:
+    return "." if decimal == "," else ","
 
 
 def plain_numbers(column: Any) -> NDArray[np.float64] | None:
     """Return the numbers (n,) of a column of texts that holds nothing else, else None.
 
-    The usual case, and the quickest.
+    The usual case, and the quickest. Points are decimal ones.
     """
     try:
         found = array_of(pc.cast(column, pa.float64()))
@@ -133,16 +214,24 @@ def plain_numbers(column: Any) -> NDArray[np.float64] | None:
 def numbers(column: Any, decimal: str = ".") -> NDArray[np.float64]:
     """Return a column's numbers (n,), NaN where there is none; infinite ones stay.
 
-    True is 1; a date is its days since 1970-01-01.
+    True is 1; a date is its days since 1970-01-01. The mark that is not the decimal one may stand
+    between groups of three digits.
+
+    >>> numbers(pa.array(["1.234,5", "1 234,5", "8,6", "1.5"]), ",").tolist()
+    [1234.5, 1234.5, 8.6, nan]
     """
     if not is_text(column):
-        return _typed_numbers(column)
+        return typed_numbers(column)
+    if decimal == ".":
+        try:
+            return array_of(pc.cast(column, pa.float64()))
+        except pa.ArrowInvalid:
+            pass
+    column = _kept(tidied(column), decimal)
+    column = pc.replace_substring(column, _thousands(decimal), "")
     if decimal == ",":
-        column = pc.replace_substring(_kept(column, decimal), ",", ".")
-    try:
-        return array_of(pc.cast(column, pa.float64()))
-    except pa.ArrowInvalid:
-        return array_of(pc.cast(_kept(column, "."), pa.float64()))
+        column = pc.replace_substring(column, ",", ".")
+    return array_of(pc.cast(column, pa.float64()))
 
 
 def _kept(column: Any, decimal: str) -> Any:
@@ -150,21 +239,11 @@ def _kept(column: Any, decimal: str) -> Any:
     return pc.if_else(number_cells(column, decimal), column, pa.scalar(None, pa.string()))
 
 
-def _typed_numbers(column: Any) -> NDArray[np.float64]:
+def typed_numbers(column: Any) -> NDArray[np.float64]:
+    """Return the numbers (n,) of a column that has a type other than text, NaN where it is null."""
     if is_temporal(column):
         return array_of(_seconds(column)) / _DAY_SECONDS
     return array_of(pc.cast(column, pa.float64(), safe=False))
-
-
-def dates(column: Any, written: str) -> NDArray[np.float64]:
-    """Return a column's dates (n,) in days since 1970-01-01, NaN where a cell is no such date.
-
-    >>> dates(pa.array(["1.2.1970", "soon"]), "%d.%m.%Y").tolist()
-    [31.0, nan]
-    """
-    if is_text(column):
-        column = pc.strptime(column, format=written, unit="s", error_is_null=True)
-    return _typed_numbers(column)
 
 
 def _seconds(column: Any) -> Any:

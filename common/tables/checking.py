@@ -5,14 +5,26 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from common.errors import of_each
+from common.tables import guesses
+from common.tables.classes import is_asked
+from common.tables.decimals import FileMarks
 from common.tables.decoding import problems_against
-from common.tables.problems import Problem, between, in_file
+from common.tables.duplicates import alike_by_chance, duplicate_rows
+from common.tables.guesses import Guess
+from common.tables.problems import Problem, between, in_file, of_classes, of_duplicates, other_units
 from common.tables.profiles import ColumnProfile, profile
 from common.tables.proposing import could_be_label, guess_label, joined, proposed
-from common.tables.reading import RawTable, read_raw
-from common.tables.table_schema import TableProposal, TableSchema
+from common.tables.reading import RawTable, read_raw, site_of
+from common.tables.table_schema import TableProposal, TableSchema, Writing
 
 __all__ = ["Checked", "check_against", "check_files"]
+
+_NO_FEATURES = {
+    "group": "rows of one value belong together, in training or in testing",
+    "split": "says which rows are for testing",
+    "id": "it tells single rows apart",
+    "text": "free text",
+}
 
 
 @dataclass(frozen=True)
@@ -22,6 +34,35 @@ class Checked:
     problems: tuple[Problem, ...]
     proposal: TableProposal
     """What would let all of them be used; not always enough for a schema."""
+    left_out: tuple[tuple[str, str], ...] = ()
+    """(what it is called, why) of columns of the files that are none, and in no proposal."""
+    guesses: tuple[Guess, ...] = ()
+    """What nobody said, and what was taken for true."""
+
+    @property
+    def used(self) -> list[str]:
+        """The columns that a model learns from."""
+        return [column.name for column in self.proposal.columns if column.is_feature]
+
+    @property
+    def not_used(self) -> list[tuple[str, str]]:
+        """The columns that it does not learn from and that say nothing else of a row, and why."""
+        return [*self.left_out] + [
+            (column.name, column.drop or _NO_FEATURES[column.kind])
+            for column in self.proposal.columns
+            if (column.drop and not is_asked(column.drop)) or column.kind in _NO_FEATURES
+        ]
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether a problem asks what only a person can decide, without which nothing is read."""
+        return any(is_asked(column.drop) for column in self.proposal.columns)
+
+    def lines(self) -> list[str]:
+        """Return problems, then guesses, a line each; what is both is said once."""
+        said = {(problem.file, problem.column, problem.kind) for problem in self.problems}
+        new = [g for g in self.guesses if (g.file, g.column, g.kind) not in said]
+        return [*map(str, self.problems), *map(str, new)]
 
 
 @dataclass(frozen=True)
@@ -30,6 +71,8 @@ class _File:
 
     form: RawTable
     profiles: tuple[ColumnProfile, ...]
+    duplicates: int
+    """Rows that are as another in all columns."""
 
 
 def check_files(
@@ -49,39 +92,71 @@ def check_files(
     read = of_each(files, lambda file: _profiled(file, label_column))
     headers = {str(own.form.path): own.form.names for own in read}
     label = label_column or guess_label(list(headers.values()))
-    problems: list[Problem] = []
-    proposals: list[TableProposal] = []
-    apart = between(headers)
-    for own in read:
-        file = str(own.form.path)
-        proposal = proposed(
+    proposals = [
+        proposed(
             own.profiles,
             label,
             ragged=bool(own.form.ragged),
             time=time_column,
             weight=weight_column,
         )
-        kinds = {column.name: column for column in proposal.columns}
+        for own in read
+    ]
+    proposal = joined(proposals)
+    problems: list[Problem] = []
+    guessed: list[Guess] = []
+    if label and not label_column:
+        guessed.append(guesses.of_label(str(files[0]), label, list(headers.values())))
+    labels = {
+        file: column.categories
+        for file, own in zip(headers, proposals, strict=True)
+        for column in own.columns
+        if column.kind == "label" and column.categories
+    }
+    for column in proposal.columns:
+        if column.kind == "label" and labels and proposal.task != "regression":
+            problems += of_classes(column, labels)
+            guessed += guesses.of_classes(next(iter(labels)), column)
+    apart = [*between(headers), *other_units({str(f.form.path): f.profiles for f in read})]
+    for own, by_itself in zip(read, proposals, strict=True):
+        file = str(own.form.path)
+        kinds = {column.name: column for column in by_itself.columns}
         problems += in_file(own.form, own.profiles, kinds, label)
+        problems += of_duplicates(file, own.duplicates, alike_by_chance(own.profiles))
         problems += [problem for problem in apart if problem.file == file]
-        proposals.append(proposal)
-    return Checked(tuple(problems), joined(proposals))
+        guessed += guesses.of_file(own.form, own.profiles, kinds)
+        guessed += guesses.of_spellings(file, own.profiles, proposal.columns)
+    left_out = dict.fromkeys(each for own in read for each in own.form.left_out)
+    return Checked(tuple(problems), proposal, tuple(left_out), tuple(guessed))
 
 
-def check_against(files: Sequence[Path], schema: TableSchema) -> tuple[Problem, ...]:
+def check_against(
+    files: Sequence[Path], schema: TableSchema, writing: Writing | None = None
+) -> tuple[Problem, ...]:
     """Return what files hold that a schema has no answer for.
+
+    Args:
+        files: tables, each of the site that it is called after.
+        schema: by which they are to be read.
+        writing: how all of them are written, where their names do not say whose they are.
 
     Raises:
         DataError: a line for each file that cannot be read.
     """
-    found = of_each(files, lambda file: problems_against(read_raw(file), schema))
+
+    def problems(file: Path) -> list[Problem]:
+        written = schema.writing_of(site_of(file)) if writing is None else writing
+        return problems_against(read_raw(file), schema, written)
+
+    found = of_each(files, problems)
     return tuple(problem for problems in found for problem in problems)
 
 
 def _profiled(file: Path, label: str) -> _File:
     raw = read_raw(file)
+    marks = FileMarks(raw.columns, raw.separator)
     profiles = [
-        profile(name, cells, is_label=could_be_label(name, label))
+        profile(name, cells, is_label=could_be_label(name, label), file=marks)
         for name, cells in zip(raw.names, raw.columns, strict=True)
     ]
-    return _File(replace(raw, columns=()), tuple(profiles))
+    return _File(replace(raw, columns=()), tuple(profiles), duplicate_rows(raw))

@@ -164,7 +164,7 @@ def read_alike(one: TableSchema, other: TableSchema) -> bool:
             ).to_dict()
             for column in schema.columns
         ]
-        return schema.task, schema.ragged_rows, columns
+        return schema.task, schema.ragged_rows, schema.sites, columns
 
     return decisive(one) == decisive(other)
 

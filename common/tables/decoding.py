@@ -5,7 +5,6 @@ all of them are found before anybody gives up.
 """
 
 import datetime
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,11 +14,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.errors import DataError, quotable
-from common.tables import cells
-from common.tables.problems import Problem
-from common.tables.profiles import YES_NO
-from common.tables.reading import RawTable
-from common.tables.table_schema import TableColumn, TableSchema
+from common.tables import cells, dates
+from common.tables.classes import NO_WORDS, YES_WORDS
+from common.tables.decimals import FileMarks, Marks, decimal_of, may_be_thousands
+from common.tables.problems import Problem, which_mark, which_order
+from common.tables.reading import RawTable, site_of
+from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
 
 __all__ = [
     "TEST_WORDS",
@@ -31,6 +31,9 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
+Wrong = list[tuple[str, str]]
+Way = dict[str, object]
+"""What of a column's schema is said more exactly by how its cells were read."""
 
 _QUOTED = 5
 TRAIN_WORDS = "train", "training", "0"
@@ -55,26 +58,49 @@ class DecodedTable:
     """(n,): which rows are for testing; None where nothing says so."""
     rows: NDArray[np.int64]
     """(n,): which of the rows that were read these are."""
+    schema: TableSchema
+    """By which they were read, with one way to write dates and numbers where there were two."""
 
 
-def problems_against(raw: RawTable, schema: TableSchema) -> list[Problem]:
+@dataclass(frozen=True)
+class _Place:
+    """Where a column stands, as far as it says how its cells are read."""
+
+    site: str
+    marks: FileMarks
+    new: bool
+    """Whether something is to be predicted for its rows."""
+
+    @classmethod
+    def of(cls, raw: RawTable, *, new: bool) -> "_Place":
+        return cls(site_of(raw.path), FileMarks(raw.columns, raw.separator), new)
+
+
+def problems_against(
+    raw: RawTable, schema: TableSchema, writing: Writing = AS_SHOWN
+) -> list[Problem]:
     """Return what a file holds that the schema has no answer for."""
     found: list[Problem] = []
-    _decode(raw, schema, found)
+    _decode(raw, schema, writing, found)
     return found
 
 
-def decoded(raw: RawTable, schema: TableSchema, *, new: bool = False) -> DecodedTable:
+def decoded(
+    raw: RawTable, schema: TableSchema, writing: Writing = AS_SHOWN, *, new: bool = False
+) -> DecodedTable:
     """Return a file's rows by the schema.
 
+    What can be read in two ways is read as the site says that it writes, or as all cells of a
+    column together show; where they do not, it is a problem.
+
     New rows, for which something is to be predicted, have features alone, and none is left out:
-    what would cost a row of others its place is refused.
+    what would cost a row of others its place is refused. They never decide how they are read.
 
     Raises:
         DataError: a line for each problem.
     """
     found: list[Problem] = []
-    table = _decode(raw, schema, found, new=new)
+    table = _decode(raw, schema, writing, found, new=new)
     if found:
         raise DataError("\n".join(map(str, found)))
     if not len(table.rows):
@@ -88,7 +114,10 @@ def decoded_column(raw: RawTable, wanted: TableColumn) -> Floats:
     Raises:
         DataError: a line for each problem.
     """
-    values, wrong = _numbers(raw.column(wanted.name), _of_new_rows(wanted), is_quantity=False)
+    file = _Place.of(raw, new=True)
+    values, _, wrong = _numbers(
+        raw.column(wanted.name), _of_new_rows(wanted), file, is_quantity=False
+    )
     if wrong:
         found = (Problem(str(raw.path), wanted.name, kind, says) for kind, says in wrong)
         raise DataError("\n".join(map(str, found)))
@@ -100,27 +129,47 @@ def _of_new_rows(wanted: TableColumn) -> TableColumn:
     return wanted.replace(fill="refuse") if wanted.fill == "drop-row" else wanted
 
 
+def _written(wanted: TableColumn, writing: Writing) -> TableColumn:
+    """Return a column as a site says that it writes it."""
+    order = tuple(dict.fromkeys(dates.in_order(each, writing.date_order) for each in wanted.date))
+    decimal = writing.decimal or wanted.decimal
+    if (order, decimal) == (wanted.date, wanted.decimal):
+        return wanted
+    return wanted.replace(date=order, decimal=decimal)
+
+
 def _decode(
-    raw: RawTable, schema: TableSchema, found: list[Problem], *, new: bool = False
+    raw: RawTable,
+    schema: TableSchema,
+    writing: Writing,
+    found: list[Problem],
+    *,
+    new: bool = False,
 ) -> DecodedTable:
     file = str(raw.path)
     if raw.ragged and (new or schema.ragged_rows == "refuse"):
         row, count = raw.ragged[0]
         says = (
-            f"{len(raw.ragged)} rows have more or fewer cells than the {len(raw.names)} of the "
+            f"{len(raw.ragged)} rows have more or fewer cells than the {raw.width} of the "
             f"header; row {row} has {count}; mend them, or set ragged-rows = 'drop' in the schema"
         )
         found.append(Problem(file, None, "ragged", says))
     keep = np.ones(raw.rows, np.bool_)
+    where = _Place.of(raw, new=new)
+    as_read: dict[str, TableColumn] = {}
 
     def column(wanted: TableColumn) -> Floats | None:
-        if wanted.name not in raw.names:
+        if wanted.name not in raw.places:
             says = "the schema needs it; add it, or drop it in the schema for all sites"
             found.append(Problem(file, wanted.name, "missing-column", says))
             return None
-        asked = _of_new_rows(wanted) if new else wanted
+        asked = _written(_of_new_rows(wanted) if new else wanted, writing)
         is_quantity = schema.task == "regression" and wanted.kind == "label"
-        values, wrong = _numbers(raw.column(wanted.name), asked, is_quantity=is_quantity)
+        values, way, wrong = _numbers(
+            raw.column(wanted.name), asked, where, is_quantity=is_quantity
+        )
+        if way:
+            as_read[wanted.name] = wanted.replace(**way)
         found.extend(Problem(file, wanted.name, kind, says) for kind, says in wrong)
         if wanted.fill == "drop-row":
             keep[np.isnan(values)] = False
@@ -142,7 +191,10 @@ def _decode(
             says = f"{int((values < 0).sum())} rows {what}; mend them"
             found.append(Problem(file, counted.name, "text", says))
     group = None if new or schema.group is None else _groups(raw, schema.group, found)
-    test = None if new or not schema.marking else _test_marks(raw, schema.marking[0], found)
+    test = None
+    if schema.marking and not new:
+        test = _test_marks(raw, _written(schema.marking[0], writing), found)
+    columns = tuple(as_read.get(each.name, each) for each in schema.columns)
     rows = np.flatnonzero(keep)
     return DecodedTable(
         features if keep.all() else features[rows],
@@ -152,12 +204,13 @@ def _decode(
         None if group is None else group[rows],
         None if test is None else test[rows],
         rows,
+        schema.model_copy(update={"columns": columns, "sites": {}}),
     )
 
 
 def _known(raw: RawTable, wanted: TableColumn, what: str, found: list[Problem]) -> Any:
     """Return the values of a column that no row may lack, as texts; None if it is not there."""
-    if wanted.name not in raw.names:
+    if wanted.name not in raw.places:
         says = f"the schema needs it: it says {what}"
         found.append(Problem(str(raw.path), wanted.name, "missing-column", says))
         return None
@@ -179,9 +232,9 @@ def _test_marks(
     known = _known(raw, wanted, "which rows are for testing", found)
     if known is None:
         return None
-    wrong: list[tuple[str, str]] = []
+    wrong: Wrong = []
     if wanted.test_from:
-        days = _dates(raw.column(wanted.name), wanted.date, wrong)
+        days, _ = _dates(raw.column(wanted.name), wanted, _Place.of(raw, new=False), wrong)
         first = datetime.date.fromisoformat(wanted.test_from) - datetime.date(1970, 1, 1)
         test = days >= first.days
     else:
@@ -200,91 +253,135 @@ def _is_in(words: Any, known: tuple[str, ...]) -> NDArray[np.bool_]:
     return there
 
 
-Wrong = Iterator[tuple[str, str]]
-
-
 def _numbers(
-    column: Any, wanted: TableColumn, *, is_quantity: bool
-) -> tuple[Floats, list[tuple[str, str]]]:
-    """Return a column's cells as numbers (n,), NaN where missing, and what is wrong with them.
+    column: Any, wanted: TableColumn, file: _Place, *, is_quantity: bool
+) -> tuple[Floats, Way, Wrong]:
+    """Return a column's cells as numbers (n,), how they were read, and what is wrong with them.
 
-    A label can be a quantity; numbers always are.
+    NaN is missing. A label can be a quantity; numbers always are.
     """
-    wrong: list[tuple[str, str]] = []
-    is_quantity = is_quantity or wanted.kind in ("number", "time", "weight")
-    if is_quantity and cells.is_text(column):
-        plain = cells.plain_numbers(column)
-        marks = [cells.number(mark) for mark in wanted.missing if cells.is_number(mark)]
-        if plain is not None and not np.isin(plain, marks).any():
-            return _clipped(plain, wanted), wrong
-    # An empty cell is a missing value whatever else stands for one.
-    column = cells.without(column, {"", *wanted.missing})
-    missing = column.null_count
-    if wanted.kind == "category" or (wanted.kind == "label" and not is_quantity):
-        values = _places(column, wanted, wrong)
-    elif wanted.kind == "yes/no":
-        values = _answers(column, wrong)
+    wrong: Wrong = []
+    if is_quantity or wanted.kind in ("number", "time", "weight"):
+        values, missing, way = _quantities(column, wanted, file, wrong)
     elif wanted.kind == "date":
-        values = _dates(column, wanted.date, wrong)
+        column = cells.without(column, {"", *wanted.missing})
+        missing = column.null_count
+        values, way = _dates(column, wanted, file, wrong)
     else:
-        values = _quantities(column, wanted, wrong)
-        missing += int(np.isnan(values).sum()) - missing if not cells.is_text(column) else 0
+        texts = cells.values(cells.without(column, {"", *wanted.missing}))
+        texts = cells.without(texts, wanted.missing)  # numbers by their type are texts only now
+        missing, way = texts.null_count, {}
+        values = (_answers if wanted.kind == "yes/no" else _places)(texts, wanted, wrong)
     if missing and wanted.fill == "refuse":
         says = f"{missing} of {len(column)} rows have no value; say in the schema how to fill it"
         wrong.append(("missing", says))
-    return values, wrong
+    return values, way, wrong
 
 
-def _places(column: Any, wanted: TableColumn, wrong: list[tuple[str, str]]) -> Floats:
-    texts = cells.meant(cells.values(column), wanted.same)
+def _places(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
+    texts = cells.meant(texts, wanted.same)
     places = pc.index_in(texts, value_set=pa.array(wanted.categories, pa.string()))
     unknown = pc.and_(pc.is_null(places), pc.is_valid(texts))
     _refuse(pc.filter(texts, unknown), "category", "not in the schema's categories", wrong)
     return cells.array_of(pc.cast(places, pa.float64()))
 
 
-def _answers(column: Any, wrong: list[tuple[str, str]]) -> Floats:
-    small = pc.utf8_lower(cells.values(column))
-    yes = pc.is_in(small, value_set=pa.array(sorted(YES_NO.values()), pa.string()))
-    no = pc.is_in(small, value_set=pa.array(sorted(YES_NO), pa.string()))
+def _answers(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
+    small = pc.utf8_lower(texts)
+    yes = pc.is_in(small, value_set=pa.array(sorted(YES_WORDS), pa.string()))
+    no = pc.is_in(small, value_set=pa.array(sorted(NO_WORDS), pa.string()))
     unknown = pc.and_(pc.invert(pc.or_(yes, no)), pc.is_valid(small))
-    _refuse(pc.filter(column, unknown), "category", "neither yes nor no", wrong)
+    _refuse(pc.filter(texts, unknown), "category", "neither yes nor no", wrong)
     values = cells.array_of(pc.cast(yes, pa.float64()))
     known = cells.array_of(pc.cast(pc.or_(yes, no), pa.float64())) > 0
     return np.where(known, values, np.nan)
 
 
-def _dates(column: Any, formats: tuple[str, ...], wrong: list[tuple[str, str]]) -> Floats:
-    """Return days since 1970; a file writes all its dates alike, in one of the formats."""
-    found = [cells.dates(column, written) for written in formats]
-    values = max(found, key=lambda days: int(np.isfinite(days).sum()))
-    lost = np.isnan(values) & cells.array_of(pc.cast(pc.is_valid(column), pa.float64())).astype(
-        bool
-    )
-    _refuse(pc.filter(column, pa.array(lost)), "date", f"no date as {' or '.join(formats)}", wrong)
-    return values
+def _dates(column: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> tuple[Floats, Way]:
+    """Return days since 1970; a file writes all its dates alike, in one of the formats.
+
+    Where two of them are one with day and month in the other order, all cells must tell which. New
+    rows, which may be few, are not asked.
+    """
+    if cells.is_temporal(column):
+        return cells.typed_numbers(column), {}
+    if not cells.is_text(column):
+        column = cells.values(column)
+    found = {written: dates.days(column, written) for written in wanted.date}
+    counts = {written: int(np.isfinite(days).sum()) for written, days in found.items()}
+    best = max(counts, key=lambda written: counts[written])
+    other = dates.other_order(best)
+    valid = np.asarray(pc.is_valid(column))
+    if other in counts and counts[best] and (file.new or counts[other] == counts[best]):
+        wrong.append(("date-order", _in_doubt((best, other), file)))
+    lost = np.isnan(found[best]) & valid
+    formats = " or ".join(wanted.date)
+    _refuse(pc.filter(column, pa.array(lost)), "date", f"no date as {formats}", wrong)
+    return found[best], {"date": (best,)} if counts[best] else {}
 
 
-def _quantities(column: Any, wanted: TableColumn, wrong: list[tuple[str, str]]) -> Floats:
-    if cells.is_text(column):
-        comma = pc.any(pc.match_substring(column, ",")).as_py()
-        decimal = "," if comma else "."
-        values = cells.numbers(column, decimal)
-        lost = pc.and_(pc.is_valid(column), pa.array(np.isnan(values)))
-        _refuse(pc.filter(column, lost), "text", "no number", wrong)
+def _in_doubt(formats: tuple[str, str], file: _Place) -> str:
+    if not file.new:
+        return which_order(formats, file.site)
+    words = " or ".join(map(dates.in_words, formats))
+    return f"{words}: sites differ, and new rows do not tell; name the site's file by --site"
+
+
+def _quantities(
+    column: Any, wanted: TableColumn, file: _Place, wrong: Wrong
+) -> tuple[Floats, int, Way]:
+    """Return numbers, how many are missing, and with which decimal mark texts were read."""
+    way: Way = {}
+    lost = 0
+    plain = cells.plain_numbers(column) if cells.is_text(column) else cells.numbers(column)
+    if plain is not None and not (
+        cells.is_text(column) and (wanted.decimal == "," or may_be_thousands(column, plain))
+    ):
+        values = plain
+        if cells.is_text(column) and (values != np.trunc(values)).any():
+            way = {"decimal": "."}
     else:
-        values = cells.numbers(column)
+        column = cells.without(column, {"", *wanted.missing})
+        column = cells.meant(cells.without_unit(column, wanted.unit), wanted.same)
+        values, way, lost = _texts(column, wanted, file, wrong)
+    marks = [cells.number(mark) for mark in wanted.missing if cells.is_number(mark)]
+    odd = np.isin(values, marks) if marks else np.zeros(0, np.bool_)
+    if odd.any():
+        values = np.where(odd, np.nan, values)
     infinite = np.isinf(values)
     if infinite.any():
         wrong.append(("infinite", f"{int(infinite.sum())} rows hold an infinite number"))
-    return _clipped(values, wanted)
+    return _clipped(values, wanted), int(np.isnan(values).sum()) - lost, way
+
+
+def _texts(column: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> tuple[Floats, Way, int]:
+    """Return the numbers of texts, with which decimal mark, and how many cells are none."""
+    marks = Marks.of(column, all_doubt=wanted.decimal == ",")
+    decimal = decimal_of(marks, file.marks, wanted.decimal)
+    values = cells.numbers(column, decimal or ".")
+    lost = pc.filter(column, pc.and_(pc.is_valid(column), pa.array(np.isnan(values))))
+    if not decimal:
+        wrong.append(("thousands", _mark_in_doubt(wanted, marks, file.site)))
+        return values, {}, len(lost)
+    _refuse(lost, "text", "no number", wrong)
+    shown = marks.points or marks.commas or marks.doubt
+    return values, {"decimal": decimal} if shown else {}, len(lost)
+
+
+def _mark_in_doubt(wanted: TableColumn, marks: Marks, site: str) -> str:
+    if wanted.decimal:
+        return (
+            f"{marks.doubt} cells as 1{marks.doubtful[0]}234 are read with the decimal mark "
+            f"{wanted.decimal!r}, and others show that it is another; write all of them alike"
+        )
+    return which_mark(marks.doubtful[0], site)
 
 
 def _clipped(values: Floats, wanted: TableColumn) -> Floats:
     return np.clip(values, wanted.clip_low, wanted.clip_high)
 
 
-def _refuse(lost: Any, kind: str, why: str, wrong: list[tuple[str, str]]) -> None:
+def _refuse(lost: Any, kind: str, why: str, wrong: Wrong) -> None:
     """Note cells that the schema has no answer for, the first few of them by what they hold."""
     if not len(lost):
         return

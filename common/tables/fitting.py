@@ -56,7 +56,7 @@ class FittedTable(BaseModel):
         """Return what training rows make of a schema.
 
         Args:
-            table_schema: how they were read.
+            table_schema: by which they were read, as decoding gives it.
             columns: (n, columns) as decoding gives them.
             among: (n,) which of them are for training; None: all.
         """
@@ -65,6 +65,10 @@ class FittedTable(BaseModel):
             for column, values in zip(table_schema.features, columns.T, strict=True)
         )
         return cls(values=table_schema.to_values(), fills=fills)
+
+    def of_all_sites(self, table_schema: TableSchema) -> Self:
+        """Return the same for rows of any site, of which each may write in a way of its own."""
+        return type(self)(values=table_schema.to_values(), fills=self.fills)
 
     @cached_property
     def table_schema(self) -> TableSchema:

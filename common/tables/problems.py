@@ -4,28 +4,55 @@ They are found in one reading of every file: in a file by itself, between files,
 schema that all sites agreed on.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from common.errors import quotable
+from common.tables import guesses
+from common.tables.classes import ASKED, is_asked, other_coding, usual_coding
+from common.tables.dates import in_words
 from common.tables.profiles import ColumnProfile
 from common.tables.proposing import is_continuous, usual_columns
-from common.tables.reading import RawTable
-from common.tables.table_schema import MOST_CLASSES, TableColumn
+from common.tables.reading import STORED_INDEX, RawTable, site_of
+from common.tables.table_schema import (
+    MOST_CLASSES,
+    TableColumn,
+    TableProposal,
+    sorted_values,
+)
 
-__all__ = ["KINDS", "Problem", "between", "in_file"]
+__all__ = [
+    "KINDS",
+    "Problem",
+    "between",
+    "in_file",
+    "of_classes",
+    "of_duplicates",
+    "of_questions",
+    "other_units",
+    "which_mark",
+    "which_order",
+]
 
 KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
+    *("image", "positive-class", "label-coding"),
+    *("thousands", "date-order", "unit", "sentinel", "duplicate-row"),
 )
 """What a problem can be."""
 
 _RARE_SHARE = 0.1  # of the rows: a class below it needs metrics other than accuracy
+_RARE_OF_MANY = 0.5  # of an equal share: ten classes of a tenth each are not rare
 _QUOTED = 5
+_MORE_THAN_CHANCE = 10.0
+_LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
+_ALIKE = 1.7  # by what spreads differ from middles where only the unit differs, at most
 
 
 @dataclass(frozen=True)
@@ -60,13 +87,21 @@ def in_file(
     found = [Problem(file, None, kind, says) for kind, says in _of_form(raw)]
     if label not in raw.names:
         found.append(Problem(file, label or None, "missing-column", _no_label(label)))
-    for name in dict.fromkeys(n for n in raw.names if raw.names.count(n) > 1):
-        says = f"{raw.names.count(name)} columns have this name; the first is meant"
+    for name, count in Counter(raw.names).items():
+        if count == 1:
+            continue
+        says = f"{count} columns have this name; the first is meant"
         found.append(Problem(file, name, "duplicate-column", says))
     for profile in {p.name: p for p in reversed(profiles)}.values():
         said = _of_label(profile) if profile.name == label else _of_feature(profile, kinds)
+        column = kinds[profile.name]
         found += [
-            Problem(file, profile.name, kind, says) for kind, says in (*_of_cells(profile), *said)
+            Problem(file, profile.name, kind, says)
+            for kind, says in (
+                *_of_cells(profile),
+                *_in_doubt(profile, column, site_of(raw.path)),
+                *said,
+            )
         ]
     places = {name: place for place, name in enumerate(raw.names)}
     return sorted(found, key=lambda problem: places.get(problem.column or "", -1))
@@ -83,16 +118,15 @@ def _no_label(label: str) -> str:
 
 def _of_form(raw: RawTable) -> Said:
     """Yield what is unusual in how a file is written."""
-    usual = "\t" if ".tsv" in raw.path.name.lower() else ","
-    if raw.separator != usual:
-        yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
-    if raw.encoding != "utf-8":
-        yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"
+    yield from guesses.in_form(raw)
+    for name, why in raw.left_out:
+        if why != STORED_INDEX:  # which is none of the table's columns for pandas either
+            yield "id", f"{name}: {why}; left out"
     if raw.ragged:
         row, cells = raw.ragged[0]
         yield (
             "ragged",
-            f"{len(raw.ragged)} rows have more or fewer cells than the {len(raw.names)} of the "
+            f"{len(raw.ragged)} rows have more or fewer cells than the {raw.width} of the "
             f"header; row {row} has {cells}; they are left out",
         )
 
@@ -106,11 +140,80 @@ def _of_cells(profile: ColumnProfile) -> Said:
         yield "missing", _counted(profile.missing, profile.rows)
     if profile.infinite:
         yield "infinite", _counted(profile.infinite, profile.rows) + "; taken as missing"
-    if profile.others:
+    if profile.others and profile.dates is None:
         held = _counted(profile.others, profile.rows)
-        yield "text", f"{held}: no numbers, as the others are; taken as missing"
-    if profile.decimal != ".":
-        yield "decimal", "numbers have a decimal comma; read so"
+        yield "text", f"{held}: no numbers, as the others are; taken as missing{_kept(profile)}"
+    if profile.others and profile.dates is not None and not profile.has_short_years:
+        held = _counted(profile.others, profile.rows)
+        yield "date", f"{held}: no days of the calendar, as the others are; taken as missing"
+    if profile.sentinels:
+        held = _counted(profile.sentinels, profile.rows)
+        beside = f"all others are {profile.low:g} to {profile.high:g}"
+        yield "sentinel", f"{held}, {beside}; taken as missing: if not, take it out of missing"
+    if profile.unit:
+        yield "unit", f"{profile.unit!r} follows the numbers; read without it"
+    yield from guesses.in_profile(profile)
+
+
+def _kept(profile: ColumnProfile) -> str:
+    """Return how a cell such as <0.1 can be kept, which says that a number is below a limit."""
+    limit = next((cell for cell in profile.others if cell[:1] in ("<", ">")), None)
+    if limit is None:
+        return ""
+    return f"; to keep it, say what it counts as: same = {{ {quotable(limit)!r} = ... }}"
+
+
+def _in_doubt(profile: ColumnProfile, column: TableColumn, site: str) -> Said:
+    """Yield what can be read in two ways, and what to say so that it can be read."""
+    if column.drop or not profile.known:
+        return
+    is_number = column.kind in ("number", "time", "weight") or bool(column.limits)
+    if is_number and not profile.decimal:
+        cell = "".join(profile.thousands[:1])
+        yield "thousands", which_mark("," if "," in cell else ".", site)
+    if column.kind != "date" or profile.dates is None:
+        return
+    formats = profile.dates.formats
+    if profile.dates.short_years:
+        yield (
+            "date",
+            f"written {in_words(formats[0])} with years of two digits; {_said(formats)} in the "
+            "schema reads 69 to 99 as 1969 to 1999 and the others as 2000 to 2068",
+        )
+    if any(profile.dates.mixed):
+        first, second = profile.dates.mixed
+        yield (
+            "date-order",
+            f"{first} cells are dates as {in_words(formats[0])} alone and {second} as "
+            f"{in_words(formats[1])} alone; write all of them alike",
+        )
+    elif len(formats) > 1:
+        yield "date-order", which_order(formats, site)
+
+
+def which_mark(mark: str, site: str) -> str:
+    """Return what a site is to say of cells with one point, or comma, before three digits."""
+    return (
+        f"cells as 1{mark}234 are thousands or have three decimals, and nothing in the file tells "
+        'which; say the mark of decimals, decimal = "." or decimal = ",", at the column in the '
+        f"schema, or for this file alone in its site.toml or under [sites.{site}] in the schema"
+    )
+
+
+def which_order(formats: Sequence[str], site: str) -> str:
+    """Return what a site is to say of dates that fit two formats."""
+    first, second = formats
+    return (
+        f"all dates fit as {in_words(first)} and as {in_words(second)}; say which, "
+        f"{_said([first])} or {_said([second])}, at the column in the schema, or for this file "
+        'alone date-order = "day-first" or "month-first" in its site.toml or under '
+        f"[sites.{site}] in the schema"
+    )
+
+
+def _said(formats: Sequence[str]) -> str:
+    """Return the line of a schema that says how dates are written."""
+    return f"date = {json.dumps([*formats])}"
 
 
 def _counted(cells: Mapping[str, int], rows: int) -> str:
@@ -135,7 +238,7 @@ def _of_label(profile: ColumnProfile) -> Said:
         yield "one-class", f"all rows are {quotable(next(iter(profile.values)))!r}"
         return
     counts = np.array(list(profile.values.values()))
-    if counts.min() < _RARE_SHARE * counts.sum():
+    if counts.min() < min(_RARE_SHARE, _RARE_OF_MANY / len(counts)) * counts.sum():
         rare = min(profile.values, key=lambda value: profile.values[value])
         share = counts.min() / counts.sum()
         yield "imbalance", f"{quotable(rare)!r} is {share:.1%} of the rows: accuracy says little"
@@ -146,10 +249,24 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
     if not profile.known:
         return
     column = kinds[profile.name]
-    if column.kind == "date":
+    if profile.scientific and (profile.is_named_id or column.kind in ("id", "group", "category")):
+        held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
+        yield (
+            "id",
+            f"{held} look like numbers with an exponent; taken as they are written, and if a "
+            "program shortened long ids so, their digits are lost",
+        )
+    if column.kind == "date" and column.drop:
+        yield "date", f"{column.drop}; left out"
+    elif column.kind == "date" and len(column.date) == 1 and not profile.has_short_years:
         yield "date", f"written {column.date[0]}; becomes its days since 1970"
+    elif column.kind == "date":
+        return
     elif profile.is_constant:
-        yield "constant", "all rows have one value; left out unless other sites differ"
+        says = f"one value in all {profile.known} rows that have any"
+        yield "constant", f"{says}; left out unless another file has several"
+    elif profile.is_index:
+        yield "id", f"{column.drop}; left out"
     elif column.kind in ("id", "group"):
         what = "left out" if column.drop else "rows of one value belong together"
         yield "id", f"{profile.distinct} values in {profile.rows} rows tell cases apart; {what}"
@@ -170,16 +287,149 @@ def between(headers: Mapping[str, Sequence[str]]) -> list[Problem]:
     for file, header in headers.items():
         own = list(dict.fromkeys(header))
         found += _against_usual(file, own, usual)
-    return found
+    return [*found, *_other_case(headers)]
+
+
+def _other_case(headers: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
+    """Yield names that differ from another in upper and lower case alone."""
+    counts = Counter(name for header in headers.values() for name in dict.fromkeys(header))
+    spelt: dict[str, list[str]] = {}
+    for name, _ in counts.most_common():
+        spelt.setdefault(name.casefold(), []).append(name)
+    for file, header in headers.items():
+        for name in dict.fromkeys(header):
+            usual = spelt[name.casefold()][0]
+            if name == usual:
+                continue
+            if usual in header:
+                says = f"{usual!r} is there, too: they differ in upper and lower case alone"
+                yield Problem(file, name, "duplicate-column", says)
+            else:
+                says = f"other files have {usual!r}: call it the same, or it is another column"
+                yield Problem(file, name, "missing-column", says)
+
+
+def of_duplicates(file: str, rows: int, by_chance: float) -> list[Problem]:
+    """Return that rows of a file are there twice, if that is no chance.
+
+    Args:
+        file: its name.
+        rows: how many are as another in all columns.
+        by_chance: how many pairs would be, if columns said nothing of each other.
+    """
+    if rows <= _MORE_THAN_CHANCE * by_chance:
+        return []
+    what = "row is as another" if rows == 1 else "rows are as another"
+    says = f"{rows} {what} in all columns; kept, and one may be in training, its copy in testing"
+    return [Problem(file, None, "duplicate-row", says)]
+
+
+def other_units(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Problem]:
+    """Yield the columns whose numbers are, as a whole, some times those of the other files."""
+    by_name: dict[str, dict[str, ColumnProfile]] = {}
+    for file, profiles in files.items():
+        for profile in reversed(profiles):
+            if _is_measured(profile):
+                by_name.setdefault(profile.name, {})[file] = profile
+    for name, at in by_name.items():
+        for place, (file, profile) in enumerate(at.items()):
+            others = [other for other in at.values() if other is not profile]
+            factor = _factor(profile, others) if others else 1.0
+            # Of two files the second is said to differ.
+            if factor != 1.0 and not (place == 0 and len(at) == 2):
+                middle, usual = profile.quantiles[2], np.median([p.quantiles[2] for p in others])
+                says = (
+                    f"its middle is {middle:.3g}, that of other files {usual:.3g}, and the rest "
+                    f"goes with it, by {factor:.3g}: write it in one unit at all sites"
+                )
+                yield Problem(file, name, "unit", says)
+
+
+def _is_measured(profile: ColumnProfile) -> bool:
+    return profile.is_numeric and profile.known >= _LEAST_ROWS and profile.quantiles[:1] > (0,)
+
+
+def _factor(profile: ColumnProfile, others: Sequence[ColumnProfile]) -> float:
+    """Return by what numbers differ from those of other files; 1 where they overlap.
+
+    Another unit moves all quantiles alike, and spreads them by as much.
+    """
+    low, lower, middle, upper, high = profile.quantiles
+    usual = np.median([other.quantiles for other in others], axis=0)
+    if low <= usual[4] and usual[0] <= high:
+        return 1.0
+    factor = float(middle / usual[2])
+    if lower == upper or usual[1] == usual[3]:
+        return 1.0
+    spread = float((upper - lower) / (usual[3] - usual[1]))
+    return factor if 1 / _ALIKE < spread / factor < _ALIKE else 1.0
 
 
 def _against_usual(file: str, own: Sequence[str], usual: Sequence[str]) -> Iterator[Problem]:
+    here, elsewhere = set(own), set(usual)
     for name in usual:
-        if name not in own:
+        if name not in here:
             yield Problem(file, name, "missing-column", "most other files have it; left out")
     for name in own:
-        if name not in usual:
+        if name not in elsewhere:
             yield Problem(file, name, "extra-column", "most other files lack it; left out")
-    order = [name for name in own if name in usual]
-    if order != [name for name in usual if name in own]:
+    order = [name for name in own if name in elsewhere]
+    if order != [name for name in usual if name in here]:
         yield Problem(file, None, "order", "columns stand in another order; read by their names")
+
+
+def of_classes(label: TableColumn, codings: Mapping[str, tuple[str, ...]]) -> list[Problem]:
+    """Return what must be asked of a label's classes, which all files share.
+
+    Args:
+        label: what is proposed for all files.
+        codings: the values of each file's label, by its name.
+    """
+    if not is_asked(label.drop):
+        return []
+    alike = {
+        file: sorted_values({label.same.get(value, value) for value in coding})
+        for file, coding in codings.items()
+    }
+    usual = usual_coding([*alike.values()])
+    if usual is None:
+        says = label.drop.removeprefix(ASKED)
+        return [Problem(next(iter(codings)), label.name, "positive-class", says)]
+    return [
+        Problem(file, label.name, "label-coding", _coded_otherwise(coding, usual))
+        for file, coding in alike.items()
+        if coding != usual
+    ]
+
+
+def of_questions(source: str, proposal: TableProposal) -> list[Problem]:
+    """Return what a schema still asks, so that nothing can be read by it."""
+    return [
+        Problem(source, column.name, _kind_of_question(column), column.drop.removeprefix(ASKED))
+        for column in proposal.columns
+        if is_asked(column.drop)
+    ]
+
+
+def _kind_of_question(label: TableColumn) -> str:
+    return "positive-class" if len(label.categories) == 2 else "label-coding"
+
+
+def _coded_otherwise(coding: tuple[str, ...], usual: tuple[str, ...]) -> str:
+    says = f"classes {_listed(coding)}, where most files have {_listed(usual)}"
+    meant = {value: other for value, other in other_coding(coding, usual).items() if value != other}
+    if not meant:
+        return f"{says}; write them alike in the files"
+    pairs = ", ".join(f"{value!r} for {other!r}" for value, other in meant.items())
+    if set(meant) & {*usual}:
+        return f"{says}; it probably writes {pairs}: write the file's label as the others do"
+    lines = ", ".join(f'"{value}" = "{other}"' for value, other in meant.items())
+    return (
+        f"{says}; it probably writes {pairs}: if so, put same = {{{lines}}} under the label in the "
+        "schema, and take these values out of its categories and the line away that begins with "
+        "drop"
+    )
+
+
+def _listed(values: Sequence[str]) -> str:
+    return ", ".join(repr(quotable(value)) for value in values)

@@ -1,28 +1,54 @@
 """Column profiles: what the cells of one column are like, told from all of them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.tables import cells
+from common.tables.classes import NO_WORDS, YES_NO, YES_WORDS
+from common.tables.dates import WrittenDates, days, written_dates
+from common.tables.decimals import (
+    Decimal,
+    FileMarks,
+    Marks,
+    decimal_of,
+    may_be_thousands,
+    thousands,
+)
+from common.tables.id_names import Named, is_index_name, named
 from common.tables.measure import fifths
 from common.tables.table_schema import MOST_CLASSES
 
-__all__ = ["YES_NO", "ColumnProfile", "profile"]
-
-YES_NO = {"no": "yes", "n": "y", "false": "true", "f": "t", "0": "1", "nein": "ja", "non": "oui"}
-"""Words for no, and those for yes that go with them, in small letters."""
+__all__ = ["ColumnProfile", "profile"]
 
 _NUMERIC_SHARE = 0.9  # of the cells, from which on a column is one of numbers with slips
-_DATE_SHARE = 0.9
-_ID_NAME = re.compile(r"(^|[_\W])(id|nr|no|number|key|index|uid|uuid|mrn|patient|subject|case)$")
+_WORDED_SHARE = 0.5  # the same, where the rest are few different words and the numbers are many
+_MOST_WORDS = 5
+_LEAST_NUMBERS = 10  # fewer different ones may be codes
+_UNIT = r"^[+-]?[\d.,]*\d(?P<unit>\s*[%‰°]|\s+[^\s\d.,+-]\S{0,15}|[^\s\d.,+-]\S*/\S+|\pL{2,8})$"
+_SCIENTIFIC = r"^[+-]?\d+([.,]\d+)?[eE][+-]?\d+$"
+_SENTINELS = frozenset(
+    float(f"{sign}{digit * length}")
+    for digit in "987"
+    for sign, shortest in (("-", 2), ("", 3))
+    for length in range(shortest, 8)
+) | {-9.0}
+_QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
+_SAMPLED = 10**5  # of the numbers whose quantiles are told
+_UNIT_HEAD = 200  # cells of which a unit is told that is then looked for in all
+_QUOTED = 3
+_EXACT = 2.0**53  # from here on not every whole number is a float64
 _MOST_SPELLINGS = 4  # of one value, as 1, 01, 1.0
 _LEAST_IDS = 10  # fewer values may all differ by chance
+_MOST_ROWS_OF_A_CASE = 20  # a stay, a sample; more are of a ward or a kind of sample
+_OF_AN_INDEX = re.compile(r"index|level_\d+")
+_MOST_JOINED = 10  # files that were joined, each with its own row numbers
 
 
 @dataclass(frozen=True)
@@ -38,45 +64,97 @@ class ColumnProfile:
     infinite: Mapping[str, int] = field(default_factory=dict)
     others: Mapping[str, int] = field(default_factory=dict)
     """In a column of numbers, what is none."""
-    decimal: str = "."
+    decimal: Decimal = "."
+    """Empty where cells can be read with either mark, and nothing tells which."""
+    thousands: tuple[str, ...] = ()
+    """The first cells whose thousands stand apart, or may: see ``decimal``."""
+    unit: str = ""
+    """What follows each number in its cell, as mmol/L."""
+    sentinels: Mapping[str, int] = field(default_factory=dict)
+    """Numbers that seem to stand for a missing value, as -999, and in how many rows."""
+    scientific: tuple[str, ...] = ()
+    """The first cells that are written with an exponent."""
     values: Mapping[str, int] = field(default_factory=dict)
     """Its values and in how many rows each is, where they are at most `MOST_CLASSES`."""
+    same: Mapping[str, str] = field(default_factory=dict)
+    """What is a value but for upper and lower case, and the value as most rows have it."""
     distinct: int = 0
     """How many values differ; 0 where numbers with decimals were not counted."""
     low: float = float("nan")
     high: float = float("nan")
+    quantiles: tuple[float, ...] = ()
+    """Of its numbers: the tenth, the quarter, the middle, three quarters, nine tenths."""
     fifths: tuple[float, ...] = ()
     """Of a label: what cuts its numbers into fifths, where they are more than classes could be."""
     has_words: bool = False
     """Whether most of its cells hold several words."""
-    date: str = ""
-    """How its dates are written; empty where they are none."""
+    dates: WrittenDates | None = None
+    """How its dates are written, where they are dates."""
 
     @property
     def known(self) -> int:
         """Rows with a value."""
-        return self.rows - sum(self.missing.values())
+        return self.rows - sum(self.missing.values()) - sum(self.sentinels.values())
+
+    @property
+    def has_short_years(self) -> bool:
+        """Whether its dates have years of two digits."""
+        return self.dates is not None and self.dates.short_years
 
     @property
     def is_numeric(self) -> bool:
         """Whether it is a column of numbers, up to slips."""
-        return self.known > 0 and self.numbers >= _NUMERIC_SHARE * self.known
+        share = _WORDED_SHARE if self.others else _NUMERIC_SHARE
+        return self.known > 0 and self.dates is None and self.numbers >= share * self.known
 
     @property
     def is_constant(self) -> bool:
         """Whether all rows that know it hold one value."""
-        return self.distinct == 1 or (self.is_numeric and not self.others and self.low == self.high)
+        one_number = self.is_numeric and not self.others and self.low == self.high
+        return self.distinct == 1 or (one_number and self.distinct == 0)
 
     @property
     def is_yes_no(self) -> bool:
         """Whether its two values say yes and no."""
         found = {value.casefold() for value in self.values}
-        return len(found) == 2 and any(found == {no, yes} for no, yes in YES_NO.items())
+        return len(found) == 2 and any(found == {no, yes} for no, yes in YES_NO)
+
+    @property
+    def named(self) -> Named:
+        """What its name says of its being an id."""
+        return named(self.name)
 
     @property
     def is_named_id(self) -> bool:
-        """Whether its name is one of those that tell cases apart."""
-        return _ID_NAME.search(self.name.lower()) is not None
+        """Whether its name is one of an id, or of an index that had none."""
+        return bool(self.named) or is_index_name(self.name)
+
+    @property
+    def is_index(self) -> bool:
+        """Whether it numbers rows, by the name of such a column or as its cells do."""
+        if is_index_name(self.name):
+            return True
+        if _OF_AN_INDEX.fullmatch(self.name.lower()):  # of files that were joined it begins anew
+            return self.counts and self.distinct * _MOST_JOINED >= self.known
+        return self.counts and self.all_differ
+
+    @property
+    def counts(self) -> bool:
+        """Whether its values are the whole numbers from 0 or 1 on, without a gap."""
+        return self.low in (0, 1) and self.high - self.low + 1 == self.distinct
+
+    @property
+    def is_id(self) -> bool:
+        """Whether its values tell cases apart by its name, and are as those of such a name.
+
+        A number that repeats is no id by its name alone, unless that says whose it is.
+        """
+        if self.distinct == 0 or self.is_yes_no or set(self.values) == {"0", "1"}:
+            return False
+        if self.named >= Named.CASE and self.distinct >= self.known:
+            return True
+        of_case = self.named == Named.CASE and self.distinct * _MOST_ROWS_OF_A_CASE >= self.known
+        return of_case or self.named == Named.PERSON
 
     @property
     def all_differ(self) -> bool:
@@ -84,29 +162,36 @@ class ColumnProfile:
         return self.distinct == self.known >= _LEAST_IDS
 
 
-def profile(name: str, column: Any, *, is_label: bool = False) -> ColumnProfile:
+def profile(
+    name: str, column: Any, *, is_label: bool = False, file: FileMarks | None = None
+) -> ColumnProfile:
     """Return what a column is like: texts as :mod:`common.tables.reading` has them, or typed.
 
-    Of a label it is told, too, what cuts its numbers into fifths.
+    Of a label it is told, too, what cuts its numbers into fifths. The file's other columns help to
+    tell decimal marks.
     """
-    found = _profile(name, column)
+    found = _profile(name, column, file or FileMarks((), ""))
     if not (is_label and found.is_numeric and not found.values):
         return found
-    known = cells.numbers(cells.without(column, found.missing), found.decimal)
-    return replace(found, fifths=fifths(known[np.isfinite(known)]))
+    texts = cells.without(column, {*found.missing, *found.sentinels})
+    known = cells.numbers(cells.without_unit(texts, found.unit), found.decimal or ".")
+    known = known[np.isfinite(known)]
+    return replace(found, fifths=fifths(known[~np.isin(known, [*map(float, found.sentinels)])]))
 
 
-def _profile(name: str, column: Any) -> ColumnProfile:
+def _profile(name: str, column: Any, file: FileMarks) -> ColumnProfile:
     if not cells.is_text(column):
         return _of_typed(name, column)
-    found = cells.plain_numbers(column)
-    if found is not None:
-        return _of_numbers(name, len(column), {}, found)
-    missing = _counts(pc.filter(column, cells.is_missing(column)))
+    plain = cells.plain_numbers(column)
+    if plain is not None and not may_be_thousands(column, plain):
+        found = _of_numbers(name, len(column), {}, plain)
+        return _with_cells(found, column, plain)
+    column = pc.fill_null(column, "")
+    missing = _counts(pc.filter(column, cells.is_missing(column, cells.marks_of_missing(column))))
     known = pc.drop_null(cells.without(column, missing))
     if not len(known):
         return ColumnProfile(name, len(column), missing)
-    return _of_texts(name, len(column), missing, known)
+    return _of_texts(name, len(column), missing, known, file)
 
 
 def _of_typed(name: str, column: Any) -> ColumnProfile:
@@ -114,31 +199,44 @@ def _of_typed(name: str, column: Any) -> ColumnProfile:
     missing = {"": column.null_count} if column.null_count else {}
     if cells.is_temporal(column):
         distinct = pc.count_distinct(known).as_py()
-        return ColumnProfile(name, len(column), missing, distinct=distinct, date="%Y-%m-%d")
-    return _of_numbers(name, len(column), missing, cells.numbers(known))
+        dates = WrittenDates(("%Y-%m-%d",)) if len(known) else None
+        return ColumnProfile(name, len(column), missing, distinct=distinct, dates=dates)
+    numbers = cells.numbers(known)
+    return _with_cells(_of_numbers(name, len(column), missing, numbers), known, numbers)
 
 
-def _of_texts(name: str, rows: int, missing: Mapping[str, int], known: Any) -> ColumnProfile:
-    decimal = "."
-    numeric = cells.number_cells(known)
-    share = pc.sum(numeric).as_py()
-    if share < len(known) and pc.any(pc.match_substring(known, ",")).as_py():
-        with_comma = cells.number_cells(known, ",")
-        if pc.sum(with_comma).as_py() > share:
-            decimal, numeric, share = ",", with_comma, pc.sum(with_comma).as_py()
-    if share >= _NUMERIC_SHARE * len(known):
+def _of_texts(
+    name: str, rows: int, missing: Mapping[str, int], known: Any, file: FileMarks
+) -> ColumnProfile:
+    unit = "" if ColumnProfile(name, rows).is_named_id else _unit(known)
+    bare = cells.tidied(cells.without_unit(known, unit))
+    marks = Marks.of(bare)
+    decimal = decimal_of(marks, file, "")
+    read_with = decimal or marks.doubtful[:1]
+    numeric = cells.number_cells(bare, read_with)
+    if _are_numbers(bare, numeric):
         others = _counts(pc.filter(known, pc.invert(numeric)))
         found = pc.filter(known, numeric)
         infinite = _counts(pc.filter(found, pc.match_substring_regex(found, "(?i)inf")))
-        numbers = cells.numbers(found, decimal)
-        return _of_numbers(name, rows, missing, numbers, infinite, others, decimal)
+        numbers = cells.numbers(pc.filter(bare, numeric), read_with)
+        told = _of_numbers(name, rows, missing, numbers, infinite, others, decimal)
+        return replace(
+            _with_cells(told, found, numbers),
+            unit=unit,
+            thousands=_first(thousands(found, decimal), found),
+        )
+    dates = written_dates(known)
+    if dates is not None:
+        return _of_dates(name, rows, missing, known, dates)
+    share = pc.sum(numeric).as_py()
     distinct = pc.count_distinct(known).as_py()
     values: dict[str, int] = {}
+    same: dict[str, str] = {}
     if distinct <= _MOST_SPELLINGS * MOST_CLASSES:
-        values = _counts(cells.values(known))
+        values, same = _by_case(_counts(cells.values(known)))
         distinct = len(values)
     if distinct > MOST_CLASSES:
-        values = {}
+        values, same = {}, {}
     words = pc.mean(pc.match_substring(known, " ")).as_py() > 1 / 2
     return ColumnProfile(
         name,
@@ -146,10 +244,118 @@ def _of_texts(name: str, rows: int, missing: Mapping[str, int], known: Any) -> C
         missing,
         share,
         values=values,
+        same=same,
         distinct=distinct,
         has_words=words,
-        date=_date_format(known),
+        scientific=_scientific(known),
     )
+
+
+def _are_numbers(known: Any, numeric: Any) -> bool:
+    """Return whether a column's cells are numbers, up to slips or a few words among many."""
+    share = pc.mean(pc.cast(numeric, pa.int8())).as_py()
+    if _NUMERIC_SHARE > share >= _WORDED_SHARE:
+        words = pc.count_distinct(pc.filter(known, pc.invert(numeric))).as_py()
+        numbers = pc.count_distinct(pc.filter(known, numeric)).as_py()
+        return bool(words <= _MOST_WORDS and numbers >= _LEAST_NUMBERS)
+    return bool(share >= _NUMERIC_SHARE)
+
+
+def _unit(known: Any) -> str:
+    """Return what follows the number in nearly all cells; empty where nothing does."""
+    found = pc.extract_regex(known.slice(0, _UNIT_HEAD), _UNIT)
+    if not len(found) or found.null_count == len(found):
+        return ""
+    units = _counts(pc.utf8_trim_whitespace(pc.struct_field(pc.drop_null(found), "unit")))
+    unit = max(units, key=lambda each: units[each])
+    bare = cells.without_unit(known, unit)
+    are_numbers = pc.or_(*(cells.number_cells(bare, mark) for mark in ".,"))
+    is_usual = pc.mean(pc.cast(are_numbers, pa.int8())).as_py() >= _NUMERIC_SHARE
+    return unit if is_usual and pc.count_distinct(bare).as_py() >= _LEAST_NUMBERS else ""
+
+
+def _of_dates(
+    name: str, rows: int, missing: Mapping[str, int], known: Any, dates: WrittenDates
+) -> ColumnProfile:
+    """Return the profile of dates; what is none as most of them are written stands in others."""
+    fits = np.isfinite([days(known, written) for written in dates.formats]).any(axis=0)
+    others = _counts(pc.filter(known, pa.array(~fits)))
+    distinct = pc.count_distinct(known).as_py()
+    return ColumnProfile(name, rows, missing, others=others, distinct=distinct, dates=dates)
+
+
+def _with_cells(found: ColumnProfile, column: Any, numbers: NDArray[np.float64]) -> ColumnProfile:
+    """Return a profile of numbers (n,) with what only their cells (n,), or all of them, tell."""
+    finite = numbers[np.isfinite(numbers)]
+    if not len(finite):
+        return found
+    is_text = cells.is_text(column)
+    as_values = found.distinct > 0 and (
+        np.abs(finite).max() >= _EXACT
+        or (is_text and pc.any(pc.match_substring_regex(column, "[.,eE]")).as_py())
+    )
+    if as_values and (found.values or found.is_named_id or np.abs(finite).max() >= _EXACT):
+        values = _counts(cells.values(column))
+        few = len(values) <= MOST_CLASSES
+        found = replace(found, distinct=len(values), values=values if few else {})
+    step = 1 + len(finite) // _SAMPLED
+    found = replace(
+        found,
+        quantiles=tuple(np.quantile(finite[::step], _QUANTILES).tolist()),
+        scientific=_scientific(column) if is_text and found.is_named_id else (),
+    )
+    sentinels = () if found.is_named_id else _sentinels(finite)
+    return _without_sentinels(found, column, numbers, sentinels) if sentinels else found
+
+
+def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return the numbers that are far from all others and made of one digit: -999, 9999.
+
+    Far is further than the others are from each other; below 0, where all others are not, it is
+    enough to be there twice.
+    """
+    if not {float(finite.min()), float(finite.max())} & _SENTINELS:
+        return ()
+    odd = np.isin(finite, [*_SENTINELS])
+    if odd.mean() >= 1 / 2 or (finite[~odd] == finite[~odd][0]).all():
+        return ()
+    low, high = finite[~odd].min(), finite[~odd].max()
+    values, counts = np.unique(finite[odd], return_counts=True)
+    return tuple(
+        float(value)
+        for value, count in zip(values, counts, strict=True)
+        if max(low - value, value - high) > high - low or (value < 0 <= low and count > 1)
+    )
+
+
+def _without_sentinels(
+    found: ColumnProfile, column: Any, numbers: NDArray[np.float64], sentinels: Sequence[float]
+) -> ColumnProfile:
+    """Return a profile in which some numbers stand for a missing value."""
+    odd = np.isin(numbers, sentinels)
+    texts = pc.filter(column, pa.array(odd))
+    named = _counts(texts if cells.is_text(column) else cells.values(texts))
+    rest = numbers[~odd & np.isfinite(numbers)]
+    values = {value: count for value, count in found.values.items() if value not in named}
+    return replace(
+        found,
+        numbers=found.numbers - int(odd.sum()),
+        sentinels=named,
+        values={value: n for value, n in values.items() if float(value) not in sentinels},
+        distinct=found.distinct and found.distinct - len(sentinels),
+        low=float(rest.min()),
+        high=float(rest.max()),
+        quantiles=tuple(np.quantile(rest[:: 1 + len(rest) // _SAMPLED], _QUANTILES).tolist()),
+    )
+
+
+def _scientific(column: Any) -> tuple[str, ...]:
+    return _first(pc.match_substring_regex(column, _SCIENTIFIC), column)
+
+
+def _first(chosen: Any, column: Any) -> tuple[str, ...]:
+    """Return the first different cells of those chosen (n,)."""
+    return tuple(pc.unique(pc.filter(column, chosen)).to_pylist()[:_QUOTED])
 
 
 def _of_numbers(
@@ -159,7 +365,7 @@ def _of_numbers(
     found: NDArray[np.float64],
     infinite: Mapping[str, int] | None = None,
     others: Mapping[str, int] | None = None,
-    decimal: str = ".",
+    decimal: Decimal = ".",
 ) -> ColumnProfile:
     """Return the profile of numbers (n,), infinite ones among them."""
     nan = np.isnan(found)
@@ -182,10 +388,10 @@ def _of_numbers(
         infinite or _infinite(found),
         others or {},
         decimal,
-        values,
-        distinct,
-        float(finite.min()) if len(finite) else float("nan"),
-        float(finite.max()) if len(finite) else float("nan"),
+        values=values,
+        distinct=distinct,
+        low=float(finite.min()) if len(finite) else float("nan"),
+        high=float(finite.max()) if len(finite) else float("nan"),
     )
 
 
@@ -194,15 +400,26 @@ def _infinite(found: NDArray[np.float64]) -> dict[str, int]:
     return {"inf": count} if count else {}
 
 
-def _date_format(known: Any) -> str:
-    """Return how nearly all cells are written as dates, or nothing."""
-    if not pc.any(pc.match_substring_regex(known.slice(0, 100), r"^\d+[-./]\d+[-./]\d+")).as_py():
-        return ""
-    shares = {
-        written: np.isfinite(cells.dates(known, written)).mean() for written in cells.DATE_FORMATS
-    }
-    best = max(shares, key=lambda written: shares[written])
-    return best if shares[best] >= _DATE_SHARE else ""
+def _by_case(counts: Mapping[str, int]) -> tuple[dict[str, int], dict[str, str]]:
+    """Return values that differ by more than case, in how many rows, and how else they are written.
+
+    Single letters stay apart, as those of antigens do, unless they answer yes or no.
+
+    >>> _by_case({"Yes": 1, "YES": 1, "no": 9, "yes": 3, "K": 2, "k": 2})
+    ({'K': 2, 'k': 2, 'no': 9, 'yes': 5}, {'YES': 'yes', 'Yes': 'yes'})
+    """
+    alike: dict[str, list[str]] = {}
+    for value in sorted(counts):
+        small = value.casefold()
+        is_letter = len(value) == 1 and small not in NO_WORDS | YES_WORDS
+        alike.setdefault(value if is_letter else small, []).append(value)
+    values: dict[str, int] = {}
+    same: dict[str, str] = {}
+    for written in alike.values():
+        usual = max(written, key=lambda value: counts[value])
+        values[usual] = sum(counts[value] for value in written)
+        same |= {value: usual for value in written if value != usual}
+    return dict(sorted(values.items())), dict(sorted(same.items()))
 
 
 def _counts(column: Any) -> dict[str, int]:

@@ -5,14 +5,25 @@ A guess is for people to read. What it leaves out, it says why; what it cannot d
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from math import isfinite
 from statistics import fmean
 from typing import Literal
 
 from common.tables.cells import is_number
-from common.tables.profiles import YES_NO, ColumnProfile
+from common.tables.classes import (
+    ASKED,
+    NO_WORDS,
+    YES_WORDS,
+    in_order,
+    initials,
+    is_asked,
+    question,
+    usual_coding,
+)
+from common.tables.id_names import Named, named
+from common.tables.profiles import ColumnProfile
 from common.tables.table_schema import (
     MOST_CLASSES,
     TableColumn,
@@ -20,7 +31,17 @@ from common.tables.table_schema import (
     sorted_values,
 )
 
-__all__ = ["could_be_label", "guess_label", "joined", "proposed", "usual_columns"]
+__all__ = [
+    "NO_DAYS",
+    "could_be_label",
+    "feature_of",
+    "guess_label",
+    "is_weight",
+    "joined",
+    "label_names",
+    "proposed",
+    "usual_columns",
+]
 
 _LABEL_NAMES = (
     *("label", "target", "class", "outcome", "diagnosis", "y", "num", "status"),
@@ -33,14 +54,22 @@ _FILLS = {"number": "median", "date": "median", "yes/no": "most-frequent", "cate
 _OF_VALUES = ("category", "yes/no")
 _MOST_SLIPS = 5  # different cells of a column of numbers that are none
 _NO_VALUE = "no row has a value"
-_ONE_VALUE = "all rows have one value"
+_OF_ROWS = "it numbers the rows"
+_OF_CASES = "it tells single rows apart"
+_ONE_VALUE = "it has one value"
+NO_DAYS = "written as dates, and none is a day of the calendar"
 _ROWS_PER_CATEGORY = 3  # fewer, and the values tell rows apart
 
 
 def guess_label(headers: Sequence[Sequence[str]]) -> str:
     """Return the usual name of a label that most headers have; empty if there is none."""
+    return next(iter(label_names(headers)), "")
+
+
+def label_names(headers: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """Return the columns of most files that go by a usual name of a label, the likelier first."""
     by_small = {name.lower(): name for name in usual_columns(headers)}
-    return next((by_small[name] for name in _LABEL_NAMES if name in by_small), "")
+    return tuple(by_small[name] for name in _LABEL_NAMES if name in by_small)
 
 
 def could_be_label(name: str, label: str) -> bool:
@@ -82,19 +111,20 @@ def proposed(
     by_name = {profile.name: profile for profile in reversed(profiles)}
     columns = [by_name[name] for name in dict.fromkeys(profile.name for profile in profiles)]
     continuous = label in by_name and is_continuous(by_name[label])
+    made = [
+        _known_as("time", found)
+        if time and found.name == time
+        else _label(found)
+        if found.name == label
+        else _known_as("weight", found)
+        if (found.name == weight if weight else not time and is_weight(found))
+        else feature_of(found)
+        for found in columns
+    ]
     return TableProposal(
         task="survival" if time else "regression" if continuous else "classification",
         ragged_rows="drop" if ragged else "refuse",
-        columns=tuple(
-            _known_as("time", found)
-            if time and found.name == time
-            else _label(found)
-            if found.name == label
-            else _known_as("weight", found)
-            if (found.name == weight if weight else not time and _is_weight(found))
-            else _feature(found)
-            for found in columns
-        ),
+        columns=tuple(_one_group(made, {p.name: p.distinct for p in columns})),
     )
 
 
@@ -105,17 +135,22 @@ def is_continuous(found: ColumnProfile) -> bool:
 
 
 def _label(found: ColumnProfile) -> TableColumn:
+    values = () if is_continuous(found) else sorted_values(found.values)
+    ordered = in_order(values)
     return TableColumn(
         name=found.name,
         kind="label",
-        categories=() if is_continuous(found) else sorted_values(found.values),
+        drop=question(values) if ordered is None else "",
+        categories=values if ordered is None else ordered,
+        same=found.same,
         limits=found.fifths if is_continuous(found) else (),
+        unit=found.unit,
         missing=_missing(found),
         fill="drop-row" if _missing(found) else "refuse",
     )
 
 
-def _is_weight(found: ColumnProfile) -> bool:
+def is_weight(found: ColumnProfile) -> bool:
     """Return whether a column's name says that it weighs rows, and its numbers can."""
     named = _WEIGHT_NAME.fullmatch(found.name.strip().lower()) is not None
     return named and found.is_numeric and found.low >= 0 and not found.is_constant
@@ -126,19 +161,24 @@ def _known_as(kind: Literal["time", "weight"], found: ColumnProfile) -> TableCol
     return TableColumn(
         name=found.name,
         kind=kind,
+        unit=found.unit,
         missing=missing,
         fill="drop-row" if missing else "refuse",
     )
 
 
 def _missing(found: ColumnProfile) -> tuple[str, ...]:
-    return tuple(sorted({*found.missing, *found.infinite, *found.others}))
+    return tuple(sorted({*found.missing, *found.infinite, *found.others, *found.sentinels}))
 
 
-def _feature(found: ColumnProfile) -> TableColumn:
+def feature_of(found: ColumnProfile) -> TableColumn:
+    """Return what is proposed for a column that is neither label, time nor weight."""
     kind, drop = _kind(found)
     # A file without a value, or with one, still tells what stands for none.
     missing = _missing(found) if drop in ("", _NO_VALUE, _ONE_VALUE) else ()
+    if kind == "group":  # what is no number may be one of its values all the same
+        missing = tuple(sorted(found.missing))
+    has_values = kind in _OF_VALUES or drop == _ONE_VALUE
     return TableColumn(
         name=found.name,
         kind=kind,  # type: ignore[arg-type]
@@ -146,19 +186,30 @@ def _feature(found: ColumnProfile) -> TableColumn:
         missing=missing,
         fill=_FILLS.get(kind, "refuse") if missing else "refuse",  # type: ignore[arg-type]
         # One value may be one of several elsewhere.
-        categories=sorted_values(found.values) if kind in _OF_VALUES or drop == _ONE_VALUE else (),
-        date=(found.date,) if kind == "date" else (),
+        categories=sorted_values(found.values) if has_values else (),
+        same=found.same if has_values and kind != "yes/no" else {},
+        date=_four_digits(found.dates.formats) if kind == "date" and found.dates else (),
+        unit=found.unit if kind == "number" else "",
     )
+
+
+def _four_digits(formats: Sequence[str]) -> tuple[str, ...]:
+    """Return formats whose years have four digits: of two digits somebody must say the century."""
+    return tuple(written.replace("%y", "%Y") for written in formats)
 
 
 def _kind(found: ColumnProfile) -> tuple[str, str]:
     """Return a column's kind, and why it is not used, if it is not."""
     if not found.known:
         return "number", _NO_VALUE
-    if found.date:
-        return "date", ""
+    if found.is_index:
+        return "id", _OF_ROWS
+    if found.dates is not None:
+        return "date", _why_no_dates(found)
     if found.is_constant and not found.others:
         return "number" if found.is_numeric else "category", _ONE_VALUE
+    if found.is_id:
+        return _id(found)
     if found.is_numeric:
         return _kind_of_numbers(found)
     if found.is_yes_no:
@@ -166,11 +217,20 @@ def _kind(found: ColumnProfile) -> tuple[str, str]:
     few = len(found.values) * _ROWS_PER_CATEGORY <= found.known or len(found.values) == 2
     if found.values and few:
         return "category", ""
-    if found.is_named_id or (found.all_differ and not found.has_words):
+    if found.named or (found.all_differ and not found.has_words):
         return _id(found)
     if found.distinct * _ROWS_PER_CATEGORY <= found.known:
         return "category", f"{found.distinct} values are more than {MOST_CLASSES}"
     return "text", "free text"
+
+
+def _why_no_dates(found: ColumnProfile) -> str:
+    assert found.dates is not None
+    if not found.dates.possible:
+        return NO_DAYS
+    if len(found.others) > _MOST_SLIPS and not found.dates.short_years:
+        return f"dates and {len(found.others)} other texts"
+    return ""
 
 
 def _kind_of_numbers(found: ColumnProfile) -> tuple[str, str]:
@@ -178,18 +238,16 @@ def _kind_of_numbers(found: ColumnProfile) -> tuple[str, str]:
         return "text", f"numbers and {len(found.others)} other texts"
     if set(found.values) == {"0", "1"}:
         return "yes/no", ""
-    # Numbers from 0 or 1 on without a gap count rows.
-    counts = found.low in (0, 1) and found.high - found.low + 1 == found.known
-    named = found.is_named_id and found.distinct > 0
-    if found.all_differ and (named or counts):
-        return "id", "it tells single rows apart"
-    return _id(found) if named and found.distinct > MOST_CLASSES else ("number", "")
+    if found.named and found.all_differ:
+        return _id(found)
+    is_id = found.named == Named.LIKE_AN_ID and found.distinct > MOST_CLASSES
+    return _id(found) if is_id else ("number", "")
 
 
 def _id(found: ColumnProfile) -> tuple[str, str]:
-    if found.distinct < found.known and found.is_named_id:
+    if found.distinct < found.known and found.named:
         return "group", ""
-    return "id", "it tells single rows apart"
+    return "id", _OF_CASES
 
 
 def joined(proposals: Sequence[TableProposal]) -> TableProposal:
@@ -198,18 +256,22 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
     names = dict.fromkeys((*usual_columns(headers), *(n for header in headers for n in header)))
     regression = any(own.task == "regression" for own in proposals)
     columns = []
-    for name in names:
-        at = [column for own in proposals for column in own.columns if column.name == name]
+    by_name: dict[str, list[TableColumn]] = {name: [] for name in names}
+    for own in proposals:
+        for column in own.columns:
+            by_name[column.name].append(column)
+    for at in by_name.values():
         column = _merged_column(at, len(proposals) - len(at), len(proposals))
         if regression and column.kind == "label":
             texts = not all(is_number(value) for value in column.categories)
-            drop = "quantities in one file, classes in another" if texts else column.drop
+            drop = "quantities in one file, classes in another" if texts else ""
             column = column.replace(categories=(), same={}, drop=drop)
         columns.append(column)
     survival = any(own.task == "survival" for own in proposals)
     return TableProposal(
         task="survival" if survival else "regression" if regression else "classification",
         ragged_rows="drop" if any(own.ragged_rows == "drop" for own in proposals) else "refuse",
+        sites={name: said for own in proposals for name, said in own.sites.items()},
         columns=tuple(_one_group(columns)),
     )
 
@@ -217,12 +279,20 @@ def joined(proposals: Sequence[TableProposal]) -> TableProposal:
 def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> TableColumn:
     # Where one file holds one value or none, others may differ: it is used all the same.
     used = [column for column in at if column.drop not in (_NO_VALUE, _ONE_VALUE)] or list(at)
+    groups = [column for column in used if column.kind == "group"]
+    if groups:  # where each of a file's rows is a case of its own, it is none the less
+        used = [column for column in used if column.kind != "id"]
     kinds: set[str] = {column.kind for column in used}
     kinds |= {c.kind for c in at if c.drop == _ONE_VALUE and not _has_words_for(kinds, c)}
     kind = used[0].kind if len(kinds) == 1 else _common_kind(kinds)
-    drops = [column.drop for column in used if column.drop]
+    drops = [column.drop for column in used if column.drop and not is_asked(column.drop)]
+    units = dict.fromkeys(column.unit for column in used if column.unit)
     if without:
         drop = f"not in {without} of {files} files"
+    elif len({c.categories for c in at}) > 1 and all(c.drop == _ONE_VALUE for c in at):
+        drop = "each file has one value, which tells files apart"
+    elif len(units) > 1:
+        drop = f"units differ: {', '.join(units)}"
     elif kind is None:
         drop = f"kinds differ: {', '.join(sorted(kinds))}"
     else:
@@ -231,29 +301,63 @@ def _merged_column(at: Sequence[TableColumn], without: int, files: int) -> Table
     categories: tuple[str, ...] = ()
     same: dict[str, str] = {}
     if kind in ("category", "label") and not drop:
-        categories, same = _common_values([c.categories for c in at if c.categories])
+        is_label = kind == "label"
+        values = [c.categories for c in at if c.categories]
+        categories, same = _common_values(values, is_label=is_label)
         for column in at:
-            same |= {value: same.get(meant, meant) for value, meant in column.same.items()}
-    missing = {mark for column in at for mark in column.missing}
+            for written, meant in column.same.items():
+                if written not in categories:
+                    same[written] = same.get(meant, meant)
+        if is_label:
+            categories, drop = _classes(categories, [c for c in at if c.categories], same)
+    keeps = not drop or is_asked(drop)  # what is asked will be answered
+    # Where one site has a plus beside its minus, no site's minus is a missing value.
+    missing = {mark for column in at for mark in column.missing} - {*categories, *same}
     fills = [column.fill for column in at if column.fill != "refuse"]
     return TableColumn(
         name=at[0].name,
         kind=kind,  # type: ignore[arg-type]
         drop=drop,
-        missing=tuple(sorted(missing)) if not drop else (),
-        fill=(_FILLS.get(kind) or fills[0]) if fills and not drop else "refuse",  # type: ignore[arg-type]
+        missing=tuple(sorted(missing)) if keeps else (),
+        fill=(_FILLS.get(kind) or fills[0]) if fills and keeps else "refuse",  # type: ignore[arg-type]
         categories=categories,
-        limits=_common_limits([c.limits for c in at]) if kind == "label" and not drop else (),
+        limits=_common_limits([c.limits for c in at]) if kind == "label" and keeps else (),
         same=same,
         date=tuple(dict.fromkeys(written for column in used for written in column.date)),
+        decimal=used[0].decimal if len({column.decimal for column in used}) == 1 else "",
+        unit=next(iter(units), "") if not drop else "",
     )
+
+
+def _classes(
+    categories: tuple[str, ...], at: Sequence[TableColumn], same: Mapping[str, str]
+) -> tuple[tuple[str, ...], str]:
+    """Return a label's classes in the order of all sites, and what is asked of it, if anything."""
+    codings = [tuple(dict.fromkeys(same.get(v, v) for v in c.categories)) for c in at]
+    if usual_coding([sorted_values(coding) for coding in codings]) is not None:
+        written = "; ".join(dict.fromkeys(", ".join(sorted_values(each)) for each in codings))
+        return categories, (
+            f"{ASKED}do files code the same classes differently ({written})? Then write them "
+            "alike; if all are classes of their own, take the line away that begins with drop"
+        )
+    decided = {
+        coding
+        for coding, column in zip(codings, at, strict=True)
+        if not is_asked(column.drop) and set(coding) == set(categories)
+    }
+    if len(categories) == 2 and len(decided) == 1:  # as a person may have put them
+        return decided.pop(), ""
+    ordered = in_order(categories)
+    return (categories, question(categories)) if ordered is None else (ordered, "")
 
 
 def _has_words_for(kinds: AbstractSet[str], constant: TableColumn) -> bool:
     """Return whether the one value of a file can stand in a column of such kinds."""
+    if kinds & {"group", "id"}:
+        return True
     if "number" in kinds:
         return all(map(is_number, constant.categories))
-    answers = {*YES_NO, *YES_NO.values()}
+    answers = NO_WORDS | YES_WORDS
     if kinds == {"yes/no"}:
         return all(value.lower() in answers for value in constant.categories)
     return "date" not in kinds
@@ -273,32 +377,38 @@ def _common_kind(kinds: AbstractSet[str]) -> str | None:
     return "number" if kinds == {"number", "yes/no"} else None
 
 
-def _common_values(found: Sequence[tuple[str, ...]]) -> tuple[tuple[str, ...], dict[str, str]]:
+def _common_values(
+    codings: Sequence[tuple[str, ...]], *, is_label: bool = False
+) -> tuple[tuple[str, ...], dict[str, str]]:
     """Return the values of all sites as most of them write them, and what else is written.
+
+    Of a label nothing is taken for an initial.
 
     >>> _common_values([("female", "male"), ("female", "male"), ("F", "M")])
     (('female', 'male'), {'F': 'female', 'M': 'male'})
+    >>> _common_values([("AB", "B", "O"), ("A", "B", "O")])
+    (('A', 'AB', 'B', 'O'), {})
     """
-    counts = Counter(found)
+    counts = Counter(codings)
     usual = max(counts, key=lambda values: counts[values], default=())
     categories, same = list(usual), {}
-    for value in dict.fromkeys(value for values in found for value in values):
-        if value in categories:
-            continue
-        meant = _meant(value, usual)
-        if meant is None:
-            categories.append(value)
-        else:
-            same[value] = meant
+    for coding in counts:
+        new = [value for value in coding if value not in usual]
+        short = {} if is_label or len(new) < len(coding) else initials(new, usual)
+        for value in new:
+            meant = short.get(value) or _meant(value, usual)
+            if meant is not None:
+                same[value] = meant
+            elif value not in categories:
+                categories.append(value)
+    same = {value: meant for value, meant in same.items() if value not in categories}
     return sorted_values(categories), same
 
 
 def _meant(value: str, usual: Sequence[str]) -> str | None:
-    """Return the one usual value that is written so elsewhere: in other letters, by its initial."""
+    """Return the one usual value that is written so elsewhere: in other case, or language."""
     small = value.casefold()
     alike = [known for known in usual if known.casefold() == small]
-    if not alike and len(value) == 1 and value.isalpha():
-        alike = [known for known in usual if known.casefold().startswith(small)]
     if not alike and len(usual) == 2:
         alike = _same_answer(small, usual)
     return alike[0] if len(alike) == 1 else None
@@ -306,18 +416,26 @@ def _meant(value: str, usual: Sequence[str]) -> str | None:
 
 def _same_answer(small: str, usual: Sequence[str]) -> list[str]:
     """Return which of two values answers yes or no as another word does."""
-    no_words, yes_words = set(YES_NO), set(YES_NO.values())
     return [
         known
         for known in usual
-        if any(small in words and known.casefold() in words for words in (no_words, yes_words))
+        if any(small in words and known.casefold() in words for words in (NO_WORDS, YES_WORDS))
     ]
 
 
-def _one_group(columns: list[TableColumn]) -> list[TableColumn]:
-    """Return the columns with one group at most: the first; the others tell rows apart no more."""
+def _one_group(
+    columns: Sequence[TableColumn], distinct: Mapping[str, int] = {}
+) -> list[TableColumn]:
+    """Return the columns with one group at most: persons before cases, the fewest before more.
+
+    So rows of one stay are together with all others of the patient.
+    """
     groups = [column for column in columns if column.kind == "group" and not column.drop]
+    if len(groups) < 2:
+        return [*columns]
+    first = min(groups, key=lambda column: (-named(column.name), distinct.get(column.name, 0)))
+    why = f"rows are kept together by {first.name!r}"
     return [
-        column.replace(drop=f"{groups[0].name!r} is the group") if column in groups[1:] else column
+        column.replace(drop=why) if column in groups and column is not first else column
         for column in columns
     ]

@@ -4,39 +4,58 @@ Nothing is guessed of what a cell means, only how the file is written: its encod
 between two cells. A parquet file knows what its columns hold, and they keep that.
 """
 
+import codecs
 import csv
 import gzip
 import io
 import itertools
+import re
 import zlib
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from common.errors import DataError
+from common.errors import DataError, quotable
+from common.tables import cells
 
-__all__ = ["TABLE_SUFFIXES", "RawTable", "is_table", "line_of", "of_frame", "read_raw"]
+__all__ = [
+    "STORED_INDEX",
+    "TABLE_SUFFIXES",
+    "RawTable",
+    "is_table",
+    "line_of",
+    "of_frame",
+    "read_raw",
+    "site_of",
+]
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
+STORED_INDEX = "pandas' index, stored without a name"
+"""Why such a column of a parquet file is left out."""
+
 SEPARATORS = (",", ";", "\t", "|")
-_SPACE = ord(" ")
 _HEAD_BYTES = 2**16  # of which the encoding's mark and the separator are told
 _HEAD_RECORDS = 50
+_PART_BYTES = 2**20  # decoded at once
 _BLOCK = 2**24  # bytes parsed at once, and so the longest row
 _TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
 _OTHERS = (
     *(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean),
     *(pa.types.is_timestamp, pa.types.is_date),
 )
+_OF_AN_INDEX = re.compile(r"__index_level_\d+__")
+_NO_NAME = "it has no name"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
+_SEPARATOR_LINE = re.compile(r'\ufeff?"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,27 +69,47 @@ class RawTable:
     names: tuple[str, ...]
     columns: tuple[Any, ...]
     """One Arrow array per name, equally long and at least one row."""
-    separator: str = ","
+    separator: str = ""
+    """What stands between its cells; empty where nothing does, as in a parquet file."""
     encoding: str = "utf-8"
+    left_out: tuple[tuple[str, str], ...] = ()
+    """(what it is called, why) of columns that are none: they have no name, or number the rows."""
     ragged: tuple[tuple[int, int], ...] = ()
     """(row of the file, its cells) of rows that have another number of cells than the header.
 
     The header is row 1, and lines without anything do not count. These rows are in no column.
     """
+    has_separator_line: bool = False
+    """Whether its first line is no row but sep=;, by which spreadsheets say the separator."""
+
+    @cached_property
+    def places(self) -> Mapping[str, int]:
+        """The place of the first column of each name."""
+        return {name: place for place, name in reversed([*enumerate(self.names)])}
 
     @property
     def rows(self) -> int:
         """How many rows were read."""
         return len(self.columns[0])
 
+    @property
+    def width(self) -> int:
+        """How many cells the header has."""
+        return len(self.names) + len(self.left_out)
+
     def column(self, name: str) -> Any:
         """Return the first column of that name."""
-        return self.columns[self.names.index(name)]
+        return self.columns[self.places[name]]
 
 
 def is_table(path: Path) -> bool:
     """Return whether a file's name says that it is a table."""
     return path.name.lower().endswith(TABLE_SUFFIXES)
+
+
+def site_of(path: Path) -> str:
+    """Return the site that a table is called after: its name up to the first point."""
+    return path.name.partition(".")[0]
 
 
 def read_raw(path: Path) -> RawTable:
@@ -85,23 +124,42 @@ def read_raw(path: Path) -> RawTable:
         return _texts(path, *_written(path))
     # Arrow's errors are ValueErrors and OSErrors; a damaged .gz shows in three ways.
     except (OSError, ValueError, EOFError, zlib.error, pa.ArrowException) as error:
-        why = " ".join(str(error).split())[:200]
+        why = quotable(str(error))[:200]
         raise DataError(f"{path.absolute()} cannot be read as a table: {why}") from error
 
 
 def _opened(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix.lower() == ".gz" else path.open("rb")
+    return gzip.open(path, "rb") if _is_packed(path) else path.open("rb")
 
 
-def _written(path: Path) -> tuple[str, str]:
-    """Return (encoding, separator) of a file of texts; the encoding may yet turn out another."""
+def _is_packed(path: Path) -> bool:
+    return path.suffix.lower() == ".gz"
+
+
+def _written(path: Path) -> tuple[str, str, bool]:
+    """Return how a file of texts is encoded and separated, and whether a line says the latter."""
     with _opened(path) as file:
         head = file.read(_HEAD_BYTES)
-    encoding = "utf-16" if head.startswith(_UTF16_MARKS) else "utf-8"
-    if encoding == "utf-8" and b"\0" in head:
+    encoding = "utf-16" if head.startswith(_UTF16_MARKS) else _eight_bit(path)
+    if encoding != "utf-16" and b"\0" in head:
         raise ValueError("it holds bytes that are no text")
     text = head.decode(encoding, errors="replace")
-    return encoding, _separator(text, "\t" if ".tsv" in path.name.lower() else ",")
+    if said := _SEPARATOR_LINE.match(text):
+        return encoding, said[1], True
+    return encoding, _separator(text, "\t" if ".tsv" in path.name.lower() else ","), False
+
+
+def _eight_bit(path: Path) -> str:
+    """Return utf-8, or what office programs of western Europe write where it is not UTF-8."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    with _opened(path) as file:
+        try:
+            while part := file.read(_PART_BYTES):
+                decoder.decode(part)
+            decoder.decode(b"", final=True)
+        except UnicodeDecodeError:
+            return "cp1252"
+    return "utf-8"
 
 
 def _separator(text: str, usual: str) -> str:
@@ -113,7 +171,7 @@ def _separator(text: str, usual: str) -> str:
 
     def records_alike(separator: str) -> tuple[int, int, bool]:
         reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-        counts = [len(cells) for cells in itertools.islice(reader, _HEAD_RECORDS) if cells]
+        counts = [len(record) for record in itertools.islice(reader, _HEAD_RECORDS) if record]
         if not counts or counts[0] < 2:
             return (0, 0, separator == usual)
         return (Counter(counts)[counts[0]], counts[0], separator == usual)
@@ -121,8 +179,8 @@ def _separator(text: str, usual: str) -> str:
     return max(SEPARATORS, key=records_alike)
 
 
-def _texts(path: Path, encoding: str, separator: str) -> RawTable:
-    names = _header(path, encoding, separator)
+def _texts(path: Path, encoding: str, separator: str, has_line: bool) -> RawTable:
+    names = _header(path, encoding, separator, has_line)
     ragged: list[tuple[int, int]] = []
 
     def skip(row: Any) -> str:
@@ -131,45 +189,68 @@ def _texts(path: Path, encoding: str, separator: str) -> RawTable:
 
     # Columns go by their place: two may have one name.
     places = [str(place) for place in range(len(names))]
-    try:
-        with pa.input_stream(path, compression="detect") as stream:
-            table = pa.csv.read_csv(
-                stream,
-                # Rows have numbers only where one thread reads them, which is no slower.
-                pa.csv.ReadOptions(
-                    use_threads=False, block_size=_BLOCK, encoding=encoding, column_names=places
-                ),
-                pa.csv.ParseOptions(
-                    delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
-                ),
-                pa.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string())),
-            )
-    except pa.ArrowInvalid as error:
-        if encoding != "utf-8" or "UTF8" not in str(error):
-            raise
-        # What office programs of western Europe write where it is not UTF-8.
-        return _texts(path, "cp1252", separator)
+    with pa.input_stream(path, compression="gzip" if _is_packed(path) else None) as stream:
+        table = pa.csv.read_csv(
+            stream,
+            # Rows have numbers only where one thread reads them, which is no slower.
+            pa.csv.ReadOptions(
+                use_threads=False,
+                block_size=_BLOCK,
+                encoding=encoding,
+                column_names=places,
+                skip_rows=int(has_line),
+            ),
+            pa.csv.ParseOptions(
+                delimiter=separator, newlines_in_values=True, invalid_row_handler=skip
+            ),
+            pa.csv.ConvertOptions(column_types=dict.fromkeys(places, pa.string())),
+        )
     table = table.slice(1)  # the header, read as a row, so that places could name the columns
+    ragged = [(row - has_line, count) for row, count in ragged]
     if not table.num_rows:
-        raise ValueError("no row follows the header")
-    columns = tuple(_trimmed(column) for column in table.columns)
-    return RawTable(path, names, columns, separator, encoding, tuple(ragged))
+        raise ValueError(_no_rows(len(names), ragged))
+    columns = tuple(cells.trimmed(column) for column in table.columns)
+    named, left_out = _with_names(names)
+    return RawTable(
+        path,
+        tuple(names[place] for place in named),
+        tuple(columns[place] for place in named),
+        separator,
+        encoding,
+        left_out,
+        tuple(ragged),
+        has_line,
+    )
 
 
-def _header(path: Path, encoding: str, separator: str) -> tuple[str, ...]:
+def _with_names(names: Sequence[str]) -> tuple[list[int], tuple[tuple[str, str], ...]]:
+    """Return the places of columns that have names, and what the others are called, and why."""
+    named = [place for place, name in enumerate(names) if name]
+    without = [place for place, name in enumerate(names) if not name]
+    return named, tuple((f"column {place + 1}", _NO_NAME) for place in without)
+
+
+def _no_rows(named: int, ragged: Sequence[tuple[int, int]]) -> str:
+    """Return why a table has no row that is as long as its header."""
+    if len(ragged) < 2:
+        return "no row follows the header"
+    usual, rows = Counter(count for _, count in ragged).most_common(1)[0]
+    return (
+        f"its first line has {named} cells and is taken for the header, but {rows} of the "
+        f"{len(ragged)} rows below have {usual}: remove what stands above the header"
+    )
+
+
+def _header(path: Path, encoding: str, separator: str, has_line: bool) -> tuple[str, ...]:
     marked = "utf-8-sig" if encoding == "utf-8" else encoding
     with io.TextIOWrapper(_opened(path), marked, errors="replace", newline="") as file:
-        cells = next((cells for cells in csv.reader(file, delimiter=separator) if cells), [])
-    if not any(cell.strip() for cell in cells):
+        if has_line:
+            file.readline()
+        header = next((record for record in csv.reader(file, delimiter=separator) if record), [])
+    names = tuple(cells.in_one_form(name) for name in header)
+    if not any(names):
         raise ValueError("it is empty")
-    return tuple(cell.strip() for cell in cells)
-
-
-def _trimmed(column: Any) -> Any:
-    """Return a column of texts without spaces around its cells; one without any is not copied."""
-    letters = (chunk.buffers()[2] for chunk in column.chunks)  # of all its cells, in a row
-    spaces = any((np.frombuffer(each, np.uint8) == _SPACE).any() for each in letters if each)
-    return pc.utf8_trim_whitespace(column) if spaces else column
+    return names
 
 
 def of_frame(frame: Any) -> RawTable:
@@ -188,24 +269,49 @@ def of_frame(frame: Any) -> RawTable:
 def _of_arrow(table: Any, path: Path) -> RawTable:
     if not table.num_rows or not table.num_columns:
         raise ValueError("it has no rows")
+    names = [cells.in_one_form(str(name)) for name in table.column_names]
+    left_out = {
+        place: (name or f"column {place + 1}", _NO_NAME if not name else STORED_INDEX)
+        for place, name in enumerate(names)
+        if not name or _OF_AN_INDEX.fullmatch(name)
+    }
+    if len(left_out) == len(names):
+        raise ValueError("none of its columns has a name")
     columns = []
-    for name, column in zip(table.column_names, table.columns, strict=True):
+    for place, (name, column) in enumerate(zip(names, table.columns, strict=True)):
+        if place in left_out:
+            continue
         kind = column.type
         if pa.types.is_dictionary(kind):
             column = column.cast(kind.value_type)
         if not any(is_kind(column.type) for is_kind in (*_TEXTS, *_OTHERS)):
             raise ValueError(f"column {name!r} holds {kind}; expected numbers, texts or dates")
         text = any(is_kind(column.type) for is_kind in _TEXTS)
-        columns.append(_trimmed(column.cast(pa.string())) if text else column)
-    return RawTable(path, tuple(str(name).strip() for name in table.column_names), tuple(columns))
+        columns.append(cells.trimmed(column.cast(pa.string())) if text else _without_nan(column))
+    return RawTable(
+        path,
+        tuple(name for place, name in enumerate(names) if place not in left_out),
+        tuple(columns),
+        left_out=tuple(left_out.values()),
+    )
+
+
+def _without_nan(column: Any) -> Any:
+    """Return a column of numbers with null in the place of NaN: both say that nothing is known."""
+    if not pa.types.is_floating(column.type):
+        return column
+    nan = pc.is_nan(column)
+    if not pc.any(nan).as_py():
+        return column
+    return pc.if_else(pc.fill_null(nan, True), pa.scalar(None, column.type), column)
 
 
 def line_of(path: Path, row: int) -> int:
     """Return the line of a row (1: the header) in its file; slow, and for messages only."""
     if path.name.lower().endswith(".parquet"):
         return row
-    encoding, separator = _written(path)
+    encoding, separator, has_line = _written(path)
     with io.TextIOWrapper(_opened(path), encoding, errors="replace", newline="") as file:
         reader = csv.reader(file, delimiter=separator)
-        lines = (reader.line_num for cells in reader if cells)
-        return next(itertools.islice(lines, row - 1, None))
+        lines = (reader.line_num for record in reader if record)
+        return next(itertools.islice(lines, row - 1 + has_line, None))

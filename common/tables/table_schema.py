@@ -6,23 +6,30 @@ what stands for a missing value, and no rows. Columns are found by their names, 
 
 import datetime
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
 import tomli_w
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError, DataError, quotable
 from common.schema import Schema
+from common.tables.cells import in_one_form
+from common.tables.dates import DateOrder, check_format
+from common.tables.decimals import Decimal
 from common.tables.measure import Measure
+from common.text_files import read_text
 
 __all__ = [
+    "AS_SHOWN",
     "MOST_CLASSES",
     "NUMERIC",
     "TableColumn",
     "TableProposal",
     "TableSchema",
+    "Writing",
     "sorted_values",
 ]
 
@@ -31,6 +38,9 @@ MOST_CLASSES = 50
 
 NUMERIC = ("number", "yes/no", "date")
 """Kinds of columns that are one number each."""
+
+Text = Annotated[str, AfterValidator(in_one_form)]
+"""A text as cells are read: its letters composed, and no spaces around it."""
 
 _FEATURES = (*NUMERIC, "category")
 _EXPECTED = {(1, 1): "one", (0, 1): "one at most"}
@@ -46,10 +56,31 @@ _HEAD = """\
 """
 
 
+class Writing(Schema):
+    """How one site writes what can be read in two ways."""
+
+    date_order: DateOrder = Field(
+        default="", description="of dates as 3/4/2021: day-first or month-first"
+    )
+    decimal: Decimal = Field(
+        default="", description="of numbers as 1.234 or 1,234: the mark of decimals, . or ,"
+    )
+
+    def overruled_by(self, other: "Writing") -> "Writing":
+        """Return what another says, and where it says nothing what this does."""
+        return Writing(
+            date_order=other.date_order or self.date_order, decimal=other.decimal or self.decimal
+        )
+
+
+AS_SHOWN = Writing()
+"""Nothing is said: cells show it, or it is asked."""
+
+
 class TableColumn(Schema):
     """What one column means, and what becomes of it."""
 
-    name: str = Field(min_length=1, description="as the header has it")
+    name: Text = Field(min_length=1, description="as the header has it")
     kind: Literal[
         "number",
         "category",
@@ -64,18 +95,20 @@ class TableColumn(Schema):
         "split",
     ]
     drop: str = Field(default="", description="why the column is not used; empty: it is")
-    missing: tuple[str, ...] = Field(default=(), description="texts that stand for a missing value")
+    missing: tuple[Text, ...] = Field(
+        default=(), description="texts that stand for a missing value"
+    )
     fill: Literal["refuse", "drop-row", "median", "most-frequent", "constant", "category"] = Field(
         default="refuse", description="what becomes of a missing value"
     )
-    fill_value: str = Field(default="", description="fill=constant: the value")
-    categories: tuple[str, ...] = Field(
+    fill_value: Text = Field(default="", description="fill=constant: the value")
+    categories: tuple[Text, ...] = Field(
         default=(), description="all values, in one order for all sites"
     )
     limits: tuple[float, ...] = Field(
         default=(), description="kind=label, task=regression: quantities between its classes"
     )
-    same: Mapping[str, str] = Field(
+    same: Mapping[Text, Text] = Field(
         default={}, description="what is written, and the value it means"
     )
     encode: Literal["one-hot", "ordinal"] = Field(
@@ -84,6 +117,12 @@ class TableColumn(Schema):
     date: tuple[str, ...] = Field(
         default=(), description="kind=date: ways to write one, as %d.%m.%Y"
     )
+    decimal: Decimal = Field(
+        default="",
+        description="of numbers as 1.234 or 1,234, where a file does not show it: the mark of "
+        "decimals, . or ,",
+    )
+    unit: str = Field(default="", description="what may follow a number in its cell, as mmol/L")
     test_from: str = Field(
         default="", description="kind=date: rows from this day on, as 2016-03-01, are for testing"
     )
@@ -114,6 +153,11 @@ class TableColumn(Schema):
             self._check_day()
         if self.kind == "date" and (self.test_from or not self.drop) and not self.date:
             raise ValueError(f"column {self.name!r}: date must say how, as ['%d.%m.%Y']")
+        for written in self.date:
+            try:
+                check_format(written)
+            except ValueError as error:
+                raise ValueError(f"column {self.name!r}: date: {error}") from None
         return self
 
     def _check_day(self) -> None:
@@ -158,12 +202,15 @@ class TableProposal(Schema):
     scaling: Literal["site", "common"] = Field(
         default="site", description="by whose training rows features get mean 0 and deviation 1"
     )
+    sites: Mapping[str, Writing] = Field(
+        default={}, description="[sites.north]: how the site north writes what is in doubt"
+    )
     columns: tuple[TableColumn, ...] = Field(description="[[columns]], one for each")
 
     @model_validator(mode="after")
     def _each_once(self) -> Self:
-        names = [column.name for column in self.columns]
-        twice = next((name for name in names if names.count(name) > 1), None)
+        names = Counter(column.name for column in self.columns)
+        twice = next((name for name, count in names.items() if count > 1), None)
         if twice is not None:
             raise ValueError(f"column {twice!r} stands here twice; keep one")
         return self
@@ -177,7 +224,7 @@ class TableProposal(Schema):
             DataError: no such file.
         """
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(read_text(path))
         except OSError as error:
             raise DataError(f"schema {path}: {error.strerror}") from error
         except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -193,7 +240,18 @@ class TableProposal(Schema):
             raise ConfigError(f"{source}: it needs [[columns]] with a name and a kind each")
         named = [(f"{source}: column {c.get('name', n)!r}", c) for n, c in enumerate(columns, 1)]
         own["columns"] = [TableColumn.parse(c, source=where) for where, c in named]
+        sites = own.get("sites", {})
+        if not isinstance(sites, dict) or not all(isinstance(s, dict) for s in sites.values()):
+            raise ConfigError(f"{source}: sites: needs a table for each, as [sites.north]")
+        own["sites"] = {
+            name: Writing.parse(said, source=f"{source}: site {name!r}")
+            for name, said in sites.items()
+        }
         return cls.parse(own, source=source)
+
+    def writing_of(self, site: str, own: Writing = AS_SHOWN) -> Writing:
+        """Return how a site writes, by what it says itself and what stands here of it."""
+        return self.sites.get(site, AS_SHOWN).overruled_by(own)
 
     def complete(self) -> "TableSchema":
         """Return the schema that this is; :class:`ConfigError` with a line per thing it lacks."""
@@ -203,9 +261,27 @@ class TableProposal(Schema):
         """Return what :meth:`of` takes, without what is at its default."""
         return self.model_dump(mode="json", by_alias=True, exclude_defaults=True)
 
-    def to_toml(self) -> str:
-        """Return the file's text."""
-        return _HEAD + tomli_w.dumps(self.to_values())
+    def to_toml(self, remarks: Mapping[str, Sequence[str]] = {}) -> str:
+        """Return the file's text, with remarks as comments above the columns that they are about.
+
+        Args:
+            remarks: lines by a column's name; those of the empty name stand at the head.
+        """
+        values = self.to_values()
+        columns = cast("list[dict[str, Any]]", values.pop("columns"))
+        parts = [_comments(remarks.get("", ())) + tomli_w.dumps(values)]
+        for column in columns:
+            same = column.pop("same", None)
+            parts.append(
+                _comments(remarks.get(str(column["name"]), ()))
+                + f"[[columns]]\n{tomli_w.dumps(column)}"
+                + (f"\n[columns.same]\n{tomli_w.dumps(same)}" if same else "")
+            )
+        return _HEAD + "\n".join(part for part in parts if part)
+
+
+def _comments(lines: Sequence[str]) -> str:
+    return "".join(f"# {quotable(line)}\n" for line in lines)
 
 
 class TableSchema(TableProposal):
@@ -223,6 +299,11 @@ class TableSchema(TableProposal):
                 raise ValueError(
                     f"{len(found)} columns of kind {kind!r} ({', '.join(found) or 'none'}); "
                     f"expected {_EXPECTED.get((least, most)) or _UNFIT[kind]}"
+                    + "".join(
+                        f"; column {c.name!r} is dropped: {c.drop}"
+                        for c in self.columns
+                        if c.kind == kind and c.drop and not found
+                    )
                 )
         if len(self.marking) > 1:
             names = ", ".join(column.name for column in self.marking)

@@ -4,7 +4,6 @@ It is made anew from the schema and the fills, which are kept as JSON: nothing o
 kept, so that another version of it makes its own from the same figures.
 """
 
-import datetime
 import itertools
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -12,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from common.tables import dates
+from common.tables.classes import NO_WORDS
 from common.tables.decoding import decoded_column
 from common.tables.fitting import FittedTable
-from common.tables.profiles import YES_NO
 from common.tables.reading import of_frame
 from common.tables.table_schema import TableColumn
 
@@ -101,8 +101,8 @@ def _values(column: TableColumn) -> list[str]:
 def _some_cell(column: TableColumn) -> str:
     """Return a cell that holds a value of the column."""
     if column.kind == "date":
-        return datetime.date(1970, 1, 1).strftime(column.date[0])
+        return dates.example(column.date[0])
     said: Iterable[str] = column.categories
     if column.kind != "category":
-        said = YES_NO if column.kind == "yes/no" else map(str, itertools.count())
+        said = sorted(NO_WORDS) if column.kind == "yes/no" else map(str, itertools.count())
     return next(text for text in said if text not in column.missing)

@@ -13,7 +13,7 @@ from flwr.app import MessageType
 
 from common.errors import MessageError
 from common.identity import Occasion, SignedKeys
-from common.messages import Record
+from common.messages import Asked, Kind, Record, Reply, Word, check_range, check_signature, released
 
 SEED_BYTES = 32
 
@@ -242,3 +242,80 @@ class TwoPartyCosts(Record):
 def _check_columns(*columns: list[Any]) -> None:
     if len({len(column) for column in columns}) > 1:
         raise MessageError("the lists of a product message differ in length")
+
+
+_MOST_COLUMNS = 2**20
+
+
+def _offer(reply: Reply, asked: Asked) -> None:
+    check_signature(reply, asked)
+    offer, site = reply.of(TwoPartyOffer), asked.site
+    if offer.numbers and not 0 <= offer.numbers[0] <= offer.numbers[-1] < site.num_classes:
+        raise MessageError(f"numbers {offer.numbers}, introduced with {site.num_classes}")
+    if not (sum(offer.rows) <= site.num_examples and 1 <= offer.width <= _MOST_COLUMNS):
+        raise MessageError(f"{sum(offer.rows)} rows of {offer.width} columns")
+    offer.signed  # noqa: B018 - looks at the lengths of keys and signature
+
+
+def _costs(reply: Reply, asked: Asked) -> None:
+    check_signature(reply, asked)
+    for cost in reply.of(TwoPartyCosts).costs:
+        check_range("costs", cost, 0, 1)
+
+
+_RELEASES = released(*PURPOSES)
+_COUNTED = frozenset({"class-counts"})
+
+KINDS = (
+    Kind(
+        TWO_PARTY_KEYS,
+        asks=(TwoPartyOrder,),
+        answers=(TwoPartyOffer,),
+        releases=_RELEASES,
+        words="fresh public key, and numbers of rows for products of two sites",
+        inspect=_offer,
+    ),
+    Kind(
+        TWO_PARTY_OPEN,
+        asks=(TwoPartyDeal,),
+        answers=(TwoPartyStep,),
+        releases=_RELEASES,
+        words="rows for products of two sites, under a mask and a seal",
+        inspect=check_signature,
+        arrays=True,
+    ),
+    Kind(
+        TWO_PARTY_SHARE,
+        asks=(TwoPartyOrder,),
+        answers=(TwoPartyStep,),
+        releases=_RELEASES,
+        words="masked shares of products of two sites",
+        inspect=check_signature,
+        arrays=True,
+        shows={
+            "label-distances": Word(
+                "how far the label histograms of two sites are apart", without_model=True
+            ),
+            "label-products": Word(
+                "the inner products of two sites' label shares, and each one's own",
+                without_model=True,
+            ),
+            "row-products": Word(
+                "cosines between the rows of two sites, as a model makes them", brings=_COUNTED
+            ),
+        },
+    ),
+    Kind(
+        TWO_PARTY_COST,
+        asks=(TwoPartyCases,),
+        answers=(TwoPartyCosts,),
+        releases=_RELEASES,
+        words="what it costs to carry the rows of one other site onto another's",
+        inspect=_costs,
+        shows={
+            "row-costs": Word(
+                "what it costs to carry the rows of one site onto another's", brings=_COUNTED
+            )
+        },
+    ),
+)

@@ -1,10 +1,11 @@
 """Comparison: many runs, one table; what has finished is never run again."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from joblib import cpu_count
 
 from client_app.simulated_sites import with_task
 from common import piece_sources, power
@@ -77,7 +78,7 @@ def compared(
 
             played = play_on_slurm(missing, folder, jobs, report)
         else:
-            played = play(missing, folder, jobs or len(os.sched_getaffinity(0)), report)
+            played = play(missing, folder, jobs or cpu_count(), report)
         show.end()
     outcomes = _all(grid.cases, played, recorded, folder)
     if not plays:

@@ -14,6 +14,7 @@ from functools import cached_property
 from pathlib import Path
 
 from common.config import Scalar, Settings, kebab_case, read_toml, unknown_name
+from common.data.datasets import together
 from common.errors import ConfigError, CoterieError
 from deploy.compare.plan import LARGEST, PaperClaim, PaperFigures, Plan, Values, from_words
 
@@ -179,7 +180,7 @@ def read_grid(
     if tables:
         if "dataset" in given:
             raise ConfigError("dataset and files both say what the data are; leave one of them out")
-        given["dataset"] = (",".join(tables),)
+        given["dataset"] = (together(tables),)
     plan.give(given)
     for strategy in added:
         plan.add(strategy)

@@ -57,7 +57,7 @@ def html(
     done = sum(outcome.is_there for outcome in outcomes)
     whole = "finished" if done == len(outcomes) else "interrupted"
     return render(
-        _TEMPLATE,
+        Path(__file__).parent / "templates" / "comparison.html",
         grid=grid,
         state="failed" if failed else whole,
         done=done,
@@ -260,76 +260,3 @@ def _picture(
     document = drawing.svg(figure, title)
     element = drawing.inline(document, f"p{name}")
     return Picture(name, title, caption, document, element, wide, values)
-
-
-_TEMPLATE = """\
-{% extends "frame" %}
-{% from "parts" import gallery, scrolled, sections as sections_of %}
-{% block title %}{{ grid.title }}{% endblock %}
-{% block style %}
-body { max-width: 1500px; }
-.scroll { margin-bottom: 16px; }
-.scroll table { width: auto; min-width: 60%; }
-.scroll tbody tr:hover td { background: var(--page); }
-.scroll th.number { white-space: normal; vertical-align: bottom; }
-.scroll table { font-size: .8rem; }
-.scroll th:first-child { vertical-align: bottom; }
-.scroll th:first-child, .scroll td:first-child {
-  white-space: nowrap; position: sticky; left: 0; background: var(--card);
-}
-.meanings { columns: 30em; font-size: .88rem; color: var(--quiet); padding-left: 1.2em; }
-{% endblock %}
-{% block body %}
-<header>
-<h1>{{ grid.title }} <span class="badge {{ state }}">{{ done }} of {{ total }} runs</span></h1>
-{% if grid.note %}
-<p class="lead">{{ grid.note }}</p>
-{% endif %}
-<p class="lead">Same in all runs: {{ settings }}.</p>
-{% if failed %}
-<div class="error" role="alert"><strong>Not every run finished:</strong>
-<ul>{% for outcome in failed %}<li>{{ outcome.case.label }}: {{ outcome.error }}</li>
-{% endfor %}</ul></div>
-{% endif %}
-</header>
-<main>
-{% if over %}
-<section>
-<h2>Over all federations</h2>
-{% for each in over %}
-<h3>{{ each.title }}</h3>
-{{ scrolled(each) }}
-{% endfor %}
-{% for sentence in ranks %}
-<p>{{ sentence }}</p>
-{% endfor %}
-</section>
-{% endif %}
-{% for section in sections %}
-<section>
-<h2>{{ section.title }}</h2>
-{{ scrolled(section.table, section.title) }}
-{% if section.differences %}
-{{ scrolled(section.differences, section.title ~ ", differences") }}
-{% endif %}
-{{ gallery(section.pictures) }}
-{% for absence in section.absences %}
-<p class="absent">Not shown: {{ absence }}.</p>
-{% endfor %}
-</section>
-{% endfor %}
-{{ sections_of([runs]) }}
-{% if legend %}
-<section>
-<h2>What the columns mean</h2>
-<p>{{ legend[0] }}</p>
-<ul class="meanings">
-{% for line in legend[1:] %}
-<li>{{ line }}</li>
-{% endfor %}
-</ul>
-</section>
-{% endif %}
-</main>
-{% endblock %}
-"""

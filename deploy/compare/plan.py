@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from common.config import Settings, kebab_case, split_word, unknown_name
+from common.data.datasets import parts_of
 from common.errors import ConfigError
 from common.schema import Listed
 
@@ -100,7 +101,8 @@ def from_words(words: Iterable[str]) -> Values:
         key, text = split_word(word)
         if key in found:
             raise ConfigError(f"{key} is given twice; give each setting once: {key}=value,value")
-        parts = _entries(key, [part.strip() for part in text.split(",")])
+        words_of = parts_of(text) if key == "dataset" else text.split(",")
+        parts = _entries(key, [part.strip() for part in words_of])
         found[key] = tuple(value for part in parts for value in _expanded(key, part))
     return found
 

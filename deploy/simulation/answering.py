@@ -6,16 +6,20 @@ from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
-from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
-from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
-from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
-from flwr.supercore.task_identity import TaskIdentity
 
 from client_app.app import app as own_app
-from client_app.training import stacked
 from common import config, messages
+from common.errors import WorkerError
+from common.flower_private import (
+    ErrorCode,
+    Metadata,
+    ProtoRecordDict,
+    TaskIdentity,
+    recorddict_from_proto,
+    recorddict_to_proto,
+)
+from common.foreign.code import in_one_line
 from deploy.simulation import batched
 
 T = TypeVar("T")
@@ -23,7 +27,6 @@ T = TypeVar("T")
 RUN_ID = 1
 SERVER_NODE = 1  # the id that Flower gives the SuperLink
 
-_TRAIN = (messages.TRAIN, messages.TRAIN_TELLING)
 _UNITS = 8  # of evaluations in one exchange: enough for the workers to share
 _LARGEST_UNIT = 64
 
@@ -41,7 +44,9 @@ def depends_on_unit(kind: str, context: Context) -> bool:
         context: any client's, of which the run's settings are read; they may be another app's.
     """
     is_stacked = context.run_config.get("engine") == "stacked"
-    return kind == messages.EVALUATE or (kind in _TRAIN and is_stacked)
+    if messages.trains(kind):
+        return kind in batched.TOGETHER and is_stacked
+    return kind in batched.TOGETHER
 
 
 def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
@@ -51,20 +56,41 @@ def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
     """
     if not depends_on_unit(kind, context):
         size = 1
-    elif kind in _TRAIN:
-        size = stacked.MOST_CLIENTS
+    elif messages.trains(kind):
+        size = max(1, len(asked))  # a stack takes as many as memory holds
     else:
         size = max(1, min(-(-len(asked) // _UNITS), _LARGEST_UNIT))
     return [asked[start : start + size] for start in range(0, len(asked), size)]
 
 
 def answer(app: ClientApp, asked: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
-    """Return the reply to each message, an error reply where the ClientApp raised."""
+    """Return the reply to each message, an error reply where the ClientApp raised.
+
+    Raises:
+        WorkerError: many clients at once fail, and each of them alone does not.
+    """
+    failure: Exception | None = None
     if app is own_app and config.from_run_config(contexts[0].run_config).engine != "loop":
-        together = batched.answer(asked, contexts)
+        try:
+            together = batched.answer(asked, contexts)
+        except MemoryError as error:
+            raise WorkerError(
+                f"memory ran out for {len(asked)} sites at once; set fewer workers, or a smaller "
+                "batch-size"
+            ) from error
+        except Exception as error:
+            # A site's own error is one that its handler raises, too, and names the site by.
+            failure, together = error, None
         if together is not None:
             return together
-    return [_answer_one(app, *pair) for pair in zip(asked, contexts, strict=True)]
+    replies = [_answer_one(app, *pair) for pair in zip(asked, contexts, strict=True)]
+    if failure is not None and not any(reply.has_error() for reply in replies):
+        kind = asked[0].metadata.message_type
+        raise WorkerError(
+            f"{kind} for {len(asked)} sites at once: {in_one_line(failure)}, for none of them "
+            "alone; set engine=loop, and report this"
+        ) from failure
+    return replies
 
 
 def message_of(metadata: Metadata, content: RecordDict) -> Message:

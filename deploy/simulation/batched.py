@@ -13,18 +13,22 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+import torch
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
-from client_app.app import evaluate_reply, train_reply
+from client_app import handlers
+from client_app.answers.evaluation import evaluate_reply
+from client_app.answers.training import train_reply
 from client_app.energy import Meter, parted
 from client_app.received import received_model
-from client_app.site import Site, open_site, require
+from client_app.site import Site, open_site
 from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
 from common.config import Settings
+from common.errors import CoterieError
 from common.messages import Order, Parameters
 from common.objectives import Fitted, objective_of
 
@@ -73,8 +77,8 @@ def _fitted(
         try:
             together = engine.fit_together(parameters, lessons, settings)
         except RuntimeError as error:  # torch's own, a full GPU's among them
-            log.warning("engine=stacked: sites are trained one by one, for: %s", error)
-            raise  # the handlers begin anew, with generators that nobody has drawn from
+            # The handlers begin anew, with generators that nobody has drawn from.
+            raise _OneByOne(f"engine=stacked: sites are trained one by one, for: {error}") from None
         if together is not None:
             spent = time.process_time() - began
             total = sum(fitted.seconds for fitted in together)
@@ -91,20 +95,33 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
     """Return the replies of Coterie's ClientApp; None where the handlers must answer themselves.
 
     Those are other kinds than train and evaluate, local objectives with more to a training than
-    SGD, and anything that goes wrong: a handler's error names its site.
+    SGD, a machine that cannot hold many at once, and what a site or its message is refused for: a
+    handler's error names its site. Any other error is raised as it is.
     """
     kinds = {message.metadata.message_type for message in asked}
+    kind = kinds.pop()
+    if kinds or kind not in TOGETHER:
+        return None
     try:
-        kind = kinds.pop()
-        together = _TOGETHER[kind]
         arrivals = [
             (message, open_site(context)) for message, context in zip(asked, contexts, strict=True)
         ]
-        if kinds or not _knows(kind, arrivals[0][1].settings):
+        if not _knows(kind, arrivals[0][1].settings):
             return None
-        return [reply for same in _by_model(arrivals) for reply in _metered(together, same)]
-    except Exception:
+        handler = handlers.handler_for(kind, "")
+        for message, site in arrivals:
+            handler.kind.check_question(message.content)
+            handlers.require_releases(handler, message, site)
+        return [reply for same in _by_model(arrivals) for reply in _metered(TOGETHER[kind], same)]
+    except CoterieError:
         return None
+    except (_OneByOne, torch.OutOfMemoryError) as error:
+        log.warning("%s", error)
+        return None
+
+
+class _OneByOne(Exception):  # noqa: N818 - no error: it says what is done instead
+    """What cannot be done for many clients at once, in words."""
 
 
 def _knows(kind: str, settings: Settings) -> bool:
@@ -156,16 +173,12 @@ class _Answers:
 
 
 def _train_telling(arrivals: Sequence[Arrival]) -> _Answers:
-    for _, site in arrivals:
-        require(site, "loss")
     parameters = _parameters(arrivals)
     before = [engine.evaluate_on_training_rows(parameters, site) for _, site in arrivals]
     return _train(arrivals, before)
 
 
 def _train(arrivals: Sequence[Arrival], before: Sequence[Evaluation | None] = ()) -> _Answers:
-    for _, site in arrivals:
-        require(site, "model")
     orders = [Order.decode(message.content) for message, _ in arrivals]
     parameters = _parameters(arrivals)
     lessons = [Lesson.of(site, order) for (_, site), order in zip(arrivals, orders, strict=True)]
@@ -199,7 +212,7 @@ def _evaluate(arrivals: Sequence[Arrival]) -> _Answers:
     return _Answers(replies, [float(len(site.rows.test)) for _, site in arrivals])
 
 
-_TOGETHER = {
+TOGETHER = {
     messages.TRAIN: _train,
     messages.TRAIN_TELLING: _train_telling,
     messages.EVALUATE: _evaluate,

@@ -4,13 +4,13 @@ The same ServerApp, Strategy and ClientApp run here as under Flower's own runtim
 polling, no queue between processes of different owners and no protobuf: a message is answered here
 or by one of a few worker processes (:mod:`deploy.simulation.pool`).
 
-Flower's private names that this needs stand in this file and :mod:`deploy.simulation.answering`
-only, and ``tests/deploy/simulation/test_grid.py`` says which one broke: ``TaskIdentity``,
-``Run.create_empty``, ``metadata.__dict__["_message_id"]``, and ``Message(metadata=...,
-content=...)``.
+Of Flower's private names (:mod:`common.flower_private`) two more are used here and in
+:mod:`deploy.simulation.answering`, and ``tests/deploy/simulation/test_grid.py`` says which one
+broke: ``metadata.__dict__["_message_id"]``, and ``Message(metadata=..., content=...)``.
 """
 
 import itertools
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,14 +22,17 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
+from joblib import cpu_count
 
 from client_app.simulated_sites import owners_config, simulated_federation, with_task
 from client_app.training.convolutional import require_compiler
 from client_app.training.engine import decided, trained_by
 from client_app.training.loop import choose_device
+from common import logs
 from common.config import Scalar, Settings
+from common.data.in_memory import Dataset
 from common.data.preprocessing import Preprocessing
+from common.flower_private import Run
 from deploy.simulation import answering
 from deploy.simulation.pool import Pool, Task, Worker
 from server_app import app as server
@@ -40,6 +43,8 @@ from server_app.rounds.waiting import Waiting
 
 if TYPE_CHECKING:
     from deploy.simulation.cluster import ClusterPool
+
+log = logging.getLogger("coterie")
 
 _RUN_ID = answering.RUN_ID
 _SERVER_NODE = answering.SERVER_NODE
@@ -71,6 +76,7 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     choose_device(settings.device)
     require_compiler(settings)
     dataset, parts = (None, own) if own else simulated_federation(settings)
+    _say_guesses(settings, dataset)
     if dataset and not settings.resume:  # a run that goes on has taken its products
         rows = {site.name: len(site.train) for site in simulated_federation(settings)[1]}
         check_sizes(method.needs, rows, settings)
@@ -95,6 +101,15 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
     return server.run_folder_of(context)
+
+
+def _say_guesses(settings: Settings, dataset: Dataset | None) -> None:
+    """Log what was guessed of a table that has no schema, before anything else."""
+    if dataset is None or not dataset.guesses:
+        return
+    logs.show_progress(as_json=settings.log_format == "json")
+    for guess in dataset.guesses:
+        log.info("%s", guess)
 
 
 def _on_cluster(
@@ -161,7 +176,7 @@ class InProcessGrid(Grid):
         }
         self._ids = itertools.count(1)
         self._pushed: dict[str, Message] = {}
-        count = min(workers or len(os.sched_getaffinity(0)), num_nodes)
+        count = min(workers or cpu_count(), num_nodes)
         here = not cluster and count <= 1
         self._app = load() if here else None
         self._pool: Pool | ClusterPool | None = None

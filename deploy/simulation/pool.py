@@ -23,9 +23,9 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from common.errors import WorkerError
+from common.errors import CoterieError, WorkerError
 from deploy.simulation.shared_memory import FORKS, new_shared, pickled, unpickled
-from deploy.simulation.work import DEATHS, Answered, Task, answered
+from deploy.simulation.work import DEATHS, Answered, Arrival, Task, answered
 
 __all__ = ["Pool", "Task", "Worker"]
 
@@ -206,7 +206,10 @@ class Pool:
             self._do_again(worker)
             return []
         worker.chunk = None
-        answers: list[Answered] = unpickled(blob, worker.shared)
+        answers: list[Answered] | CoterieError = unpickled(blob, worker.shared)
+        if isinstance(answers, CoterieError):
+            self._give_up([worker for worker in self.workers if worker.chunk is not None])
+            raise answers
         for task, answer in zip(chunk.tasks, answers, strict=True):
             metadata = task.message.metadata
             self._last[metadata.dst_node_id, metadata.message_type] = answer.seconds
@@ -296,5 +299,17 @@ def _work(
                 contents, current = {}, exchange
             for key, blob in blobs.items():
                 contents[key] = unpickled(blob, received)
-            answers = answered(app, units, contents, contexts)
-            connection.send_bytes(pickled(answers, shared)[0])
+            connection.send_bytes(pickled(_answers(app, units, contents, contexts), shared)[0])
+
+
+def _answers(
+    app: ClientApp,
+    units: list[list[Arrival]],
+    contents: dict[int, RecordDict],
+    contexts: dict[int, Context],
+) -> list[Answered] | CoterieError:
+    """Return what is sent back for some units, or the error that ends the run."""
+    try:
+        return answered(app, units, contents, contexts)
+    except CoterieError as error:
+        return error

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from flwr.app import Context, Message, RecordDict
-from flwr.app.metadata import Metadata
 from flwr.clientapp import ClientApp
 
+from common.flower_private import Metadata
 from deploy.simulation import answering
 
 __all__ = ["DEATHS", "Answered", "Arrival", "Task", "answered"]

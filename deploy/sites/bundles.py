@@ -21,6 +21,7 @@ from pathlib import Path, PurePosixPath
 
 from common.config import read_toml
 from common.errors import ConfigError
+from common.text_files import read_text
 
 __all__ = [
     "ANY",
@@ -72,7 +73,7 @@ class Bundle:
             content: the zip file.
             source: what an error is to name.
         """
-        from flwr.cli.config_utils import get_fab_metadata  # here, since it takes a second
+        from common.flower_private import get_fab_metadata  # here, since it takes a second
 
         try:
             with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -171,7 +172,7 @@ class Approved:
         Raises:
             ConfigError: the file cannot be written, or is not laid out so that this can be done.
         """
-        text = site_file.read_text(encoding="utf-8")
+        text = read_text(site_file)
         before, line = tomllib.loads(text), f'{KEY} = "{self}"'
         changed = _LINE.sub(line, text, count=1) if KEY in before else f"{line}\n{text}"
         by_hand = f"write {line} into it yourself"
@@ -189,7 +190,7 @@ class Approved:
 
 def installed() -> Bundle:
     """Return the bundle that this installation of Coterie sends."""
-    from flwr.cli.build import build_fab_from_disk
+    from common.flower_private import build_fab_from_disk
 
     if not (APP / _PROJECT).is_file():
         raise ConfigError(

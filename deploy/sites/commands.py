@@ -88,6 +88,10 @@ def site(
         f"rows of {dataset.num_classes} classes ({', '.join(dataset.class_names)})",
         err=True,
     )
+    if dataset.num_classes == 2:
+        typer.echo(f"positive class: {dataset.class_names[1]}", err=True)
+    for guess in dataset.guesses:
+        typer.echo(str(guess), err=True)
     raise typer.Exit(Supervisor(own, config_file, log_format).run())
 
 
@@ -190,13 +194,15 @@ def bundle(
 ) -> None:
     """Say which program this installation sends to the sites: its bytes and its SHA-256."""
     from common.errors import ConfigError
+    from deploy.outputs import writing
     from deploy.sites.bundles import SUFFIX, installed
 
     own = installed()
     if output is not None:
         if output.suffix != SUFFIX:
             raise ConfigError(f"{output}: name a file that ends in {SUFFIX}")
-        output.write_bytes(own.content)
+        with writing(output):
+            output.write_bytes(own.content)
     typer.echo(own.words)
 
 

@@ -247,7 +247,8 @@ def of_site(site: SiteFile) -> Findings:
 
 def _releases(site: SiteFile) -> Findings:
     for name in site.released:
-        yield _ok(f"releases {name}", GIVEN_OUT[name])
+        package, _, _ = name.rpartition(":")
+        yield _ok(f"releases {name}", GIVEN_OUT.get(name) or f"what {package} gives out so named")
     kept = [name for name in GIVEN_OUT if name not in site.released]
     yield _ok("does not release", ", ".join(kept) or "nothing")
 
@@ -281,7 +282,9 @@ def _data(site: SiteFile) -> Findings:
     from client_app import prepared_data
 
     if site.table_schema:
-        problems = check_against([Path(site.data_path)], TableSchema.read(Path(site.table_schema)))
+        schema = TableSchema.read(Path(site.table_schema))
+        written = schema.writing_of(site.site, site.writing)
+        problems = check_against([Path(site.data_path)], schema, written)
         for problem in problems:
             yield _fail(
                 "data", str(problem), f"mend the file, or {site.table_schema} for all sites"
@@ -292,6 +295,9 @@ def _data(site: SiteFile) -> Findings:
     columns = f"; columns {', '.join(data.columns)}" if data.columns else ""
     yield _ok("data", f"{len(data.train_y)} training and {len(data.test_y)} held-out rows{columns}")
     yield _ok("classes, in order", ", ".join(data.class_names))
+    for guess in data.guesses:
+        about = "" if guess.column is None else f"{guess.column}: "
+        yield _ok(f"guessed: {guess.kind}", f"{about}{guess.says}")
     if not site.classes and not site.table_schema and not is_named_part(site.dataset):
         remedy = "set classes to what all sites agreed on, in one order"
         yield _warn("classes", "are those that occur in this site's file", remedy)

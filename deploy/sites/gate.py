@@ -220,8 +220,8 @@ def log_handshakes(log: Log) -> None:
 def main() -> None:
     """Start Flower's SuperLink with the gate before it."""
     import uvicorn
-    from flwr.supercore import log
-    from flwr.superlink.cli.flower_superlink import flower_superlink
+
+    from common.flower_private import flower_superlink, log
 
     parser = argparse.ArgumentParser(prog="deploy.sites.gate")
     parser.add_argument("--admin", action="append", type=ipaddress.ip_network, required=True)

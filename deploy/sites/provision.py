@@ -36,7 +36,8 @@ SERVER_FILE = "server.toml"
 CA = "ca.crt"
 CERTIFICATE, KEY = "server.pem", "server.key"
 KEYS, REVOKED = "keys", "revoked"
-_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+# Not RFC 952, but what Windows machines and services of containers are called: with "_", too.
+_LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?"
 _HOST = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _PLAN_KEYS = ("name", "server", "port", "site", "sites")
 

@@ -20,6 +20,7 @@ from client_app.peers import identity_of
 from client_app.site_state import FolderKeeper
 from common.errors import ConfigError
 from common.identity import KEY_BYTES, fingerprint
+from common.text_files import read_text
 from deploy.sites.secret_files import private_folder, write_public, write_secret
 
 SUPERNODE_KEY = "supernode"
@@ -153,9 +154,11 @@ def _new_supernode_key() -> bytes:
 
 def _public_toml(path: Path) -> dict[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path)
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path} is not a TOML file: {error}") from None
     if "PRIVATE KEY" in text:
         raise ConfigError(
             f"{path} holds a private key, which nobody but the site may have: destroy this copy "

@@ -18,14 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from flwr.app import Error, Message
-from flwr.common.constant import APP_DIR, ErrorCode
-from flwr.supercore.fab import Fab
-from flwr.supercore.run import Run
-from flwr.supercore.utils import get_flwr_home
-from flwr.supernode import start_client_internal as flower
-from flwr.supernode.cli import flower_supernode
 
 from common.errors import ConfigError, TrustError
+from common.flower_private import APP_DIR, ErrorCode, Fab, Run, flower_supernode, get_flwr_home
+from common.flower_private import start_client_internal as flower
 from deploy.sites.bundles import ANY, Approved, Bundle, digest_of
 
 log = logging.getLogger("flwr")

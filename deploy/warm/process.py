@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from types import FrameType
 
 PRELOADED = (
-    *("flwr.supernode.cli", "torch", "scipy.optimize", "safetensors.numpy", "threadpoolctl"),
+    *("flwr.supernode.cli", "torch", "scipy.optimize", "safetensors.numpy"),
     *("PIL.Image", "cloudpickle", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet"),
     "cryptography.hazmat.primitives.asymmetric.x25519",
     "cryptography.hazmat.primitives.ciphers.aead",

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Self
 
 from common.errors import ConfigError
-from deploy.watch.live_page import STYLESHEET
-from deploy.watch.live_script import SCRIPT
 from deploy.watch.views import ServedPage, Watchable
+from server_app.report.page import render
 
 __all__ = ["PageServer"]
 
@@ -26,9 +26,11 @@ _SECONDS = 30.0  # that a request may take to arrive
 _LONGEST_PATH = 512
 _TICK = 0.2
 _LAST_WORDS = 3.0  # seconds after the last answer in which what a page still wants is served
+_STYLE = render(Path(__file__).parent / "templates" / "watch.css")
+_SCRIPT = (Path(__file__).parent / "templates" / "watch.js").read_text(encoding="utf-8")
 _OWN = {
-    "/watch.css": (STYLESHEET, "text/css; charset=utf-8"),
-    "/watch.js": (SCRIPT, "text/javascript; charset=utf-8"),
+    "/watch.css": (_STYLE, "text/css; charset=utf-8"),
+    "/watch.js": (_SCRIPT, "text/javascript; charset=utf-8"),
 }
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; connect-src 'self'; "

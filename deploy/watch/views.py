@@ -9,11 +9,11 @@ from urllib.parse import unquote
 
 from common.config import read_toml
 from common.errors import ConfigError
-from deploy.watch import live_page
 from deploy.watch.snapshot import ENDED, Followed
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_status import read_status
 from server_app.report import report
+from server_app.report.page import render
 
 __all__ = ["ComparisonView", "RunView", "ServedPage", "Watchable", "view_of"]
 
@@ -56,7 +56,7 @@ class RunView:
     def answer(self, path: str) -> ServedPage | None:
         """Return the page, its figures, the report as it is now, or a page beside that."""
         if path == "":
-            return ServedPage(live_page.PAGE)
+            return ServedPage(render(Path(__file__).parent / "templates" / "run.html"))
         if path == "snapshot.json":
             with self._reading:
                 found = self._followed.snapshot()
@@ -95,7 +95,7 @@ class ComparisonView:
     def answer(self, path: str) -> ServedPage | None:
         """Return the page, how far all runs are, or what a run's own view says."""
         if path == "":
-            return ServedPage(live_page.COMPARISON)
+            return ServedPage(render(Path(__file__).parent / "templates" / "comparison.html"))
         if path == "runs.json":
             ended = self.has_ended()
             state = "finished" if ended else "running"

@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import Message
 
 from common import messages
 from common.config import Settings
 from common.data.datasets import has_masks
 from common.errors import ConfigError, MessageError
 from common.evaluation import final as arithmetic
-from common.messages import FinalReport, Parameters, ScoreCounts, ThresholdOrder
+from common.messages import Asked, FinalReport, Parameters, Reply, ScoreCounts, ThresholdOrder
 from common.task_metrics import TASK_METRICS
 from server_app.final_evaluation.format import (
     CalibrationBin,
@@ -22,10 +21,8 @@ from server_app.final_evaluation.format import (
     FinalEvaluationFile,
 )
 from server_app.protection import catalogue
-from server_app.rounds import guard
 from server_app.rounds.attempt import Attempt
 from server_app.rounds.exchange import Exchange
-from server_app.rounds.guard import Asked
 from server_app.rounds.roster import Roster
 
 __all__ = ["FinalEvaluation", "check", "headline"]
@@ -112,7 +109,7 @@ class FinalEvaluation:
         if self._settings.decision_threshold == "common":
             thresholds = self._thresholds(models, routes, training)
         exchange = self._exchange(messages.FINAL_EVALUATION, models, routes, evaluating, thresholds)
-        answers = self._attempt.ask("final-evaluation", exchange, self._inspected)
+        answers = self._attempt.ask(exchange, self._inspected)
         told = {self._roster.names[a.client]: a.value for a in answers if a.value is not None}
         if not told:
             log.warning("no site's final evaluation is usable; rounds.jsonl says why")
@@ -126,7 +123,7 @@ class FinalEvaluation:
         unknown = [math.nan] * len(models)
         exchange = self._exchange(messages.SCORE_COUNTS, models, routes, clients, unknown)
         sums = np.zeros((len(models), 2, arithmetic.SCORE_BINS), np.int64)
-        for answer in self._attempt.ask("score-counts", exchange, _inspected_counts):
+        for answer in self._attempt.ask(exchange, _inspected_counts):
             if answer.value is not None:
                 sums[answer.model] += answer.value
         return [arithmetic.best_threshold(counts) for counts in sums]
@@ -151,15 +148,13 @@ class FinalEvaluation:
         sent = {int(client): int(routes[client]) for client in clients}
         return Exchange(self._roster, kind, contents, orders, sent)
 
-    def _inspected(self, reply: Message, asked: Asked) -> Told:
+    def _inspected(self, reply: Reply, asked: Asked) -> Told:
         return inspected(reply, asked, self._settings)
 
 
-def _inspected_counts(reply: Message, asked: Asked) -> np.ndarray:
+def _inspected_counts(reply: Reply, asked: Asked) -> np.ndarray:
     """Return a site's counts (2, bins); :class:`MessageError` if they cannot be of its rows."""
-    guard.refuse_error(reply)
-    report = ScoreCounts.decode(reply.content)
-    guard.compare_order(report, asked, asked.site.num_examples)
+    report = reply.of(ScoreCounts)
     counts = _array(reply, messages.COUNTS, (2, arithmetic.SCORE_BINS), np.int64)
     if (counts < 0).any() or int(counts.max()) > report.num_examples:
         raise MessageError("its counts are negative, or more than its rows")
@@ -168,19 +163,12 @@ def _inspected_counts(reply: Message, asked: Asked) -> np.ndarray:
     return counts
 
 
-def inspected(reply: Message, asked: Asked, settings: Settings) -> Told:
+def inspected(reply: Reply, asked: Asked, settings: Settings) -> Told:
     """Return what a site told; :class:`MessageError` with the reason if it cannot be so."""
-    guard.refuse_error(reply)
-    report = FinalReport.decode(reply.content)
-    guard.compare_order(report, asked, asked.site.num_test_examples)
-    rows = asked.site.num_test_examples
+    report = reply.of(FinalReport)
     names = arithmetic.reported(settings.task, settings.more_metrics)
     if tuple(report.metrics) != names or len(report.widths) != len(names):
         raise MessageError(f"figures of {report.metrics}, asked for {list(names)}")
-    if report.num_examples != rows or not 1 <= report.units <= rows:
-        raise MessageError(f"of {report.num_examples} rows and {report.units} units, has {rows}")
-    if not (math.isnan(report.threshold) or 0 <= report.threshold <= 1):
-        raise MessageError(f"threshold = {report.threshold}: must be 0 to 1")
     if any(not 1 <= width <= _MOST_CLASSES for width in report.widths):
         raise MessageError(f"figures of widths {report.widths}")
     shape = (1 + settings.bootstrap_resamples, 1 + sum(report.widths))
@@ -191,7 +179,7 @@ def inspected(reply: Message, asked: Asked, settings: Settings) -> Told:
 
 
 def _of_classes(
-    reply: Message, asked: Asked, settings: Settings
+    reply: Reply, asked: Asked, settings: Settings
 ) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Return a reply's confusion and calibration; None each where the task has no classes."""
     if settings.num_outputs(asked.site.num_classes) == 1:
@@ -223,10 +211,8 @@ def _check_sums(told: Told, names: Sequence[str], asked: Asked) -> None:
                 raise MessageError(f"its {name} cannot be of {int(number)} held-out rows")
 
 
-def _array(
-    reply: Message, name: str, shape: tuple[int, ...], dtype: type[np.generic]
-) -> np.ndarray:
-    arrays = messages.decode_arrays(messages.arrays_of(reply.content))
+def _array(reply: Reply, name: str, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
+    arrays = reply.arrays
     if name not in arrays or arrays[name].shape != shape or arrays[name].dtype != dtype:
         raise MessageError(f"array {name!r}: expected {dtype.__name__} of shape {shape}")
     return arrays[name]

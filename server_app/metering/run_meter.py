@@ -23,9 +23,9 @@ from flwr.app import Message, RecordDict
 from common import cpu_time, messages, power, radio
 from common.config import Settings
 from common.messages import Parameters, Usage
+from common.messages.kinds import kind_named
 from common.power import ATTRIBUTED, ESTIMATED, PowerSource, Reading
 from common.radio import RadioProfile
-from common.secagg.messages import SECAGG_TRAIN
 from server_app.metering.attribution import Work, divide
 from server_app.metering.bill import Bill, Item, Link
 from server_app.metering.phases import WORKING
@@ -63,9 +63,7 @@ class Sent:
         """The message in a word: a training that only informs the server rehearses."""
         if self.kind == messages.TRAIN and self.phase == "pre":
             return "rehearse"
-        if self.kind in (SECAGG_TRAIN, messages.TRAIN_CHOICE, messages.TRAIN_TELLING):
-            return "train"
-        return self.kind.rpartition(".")[2]
+        return kind_named(self.kind).step
 
 
 @dataclass(frozen=True)

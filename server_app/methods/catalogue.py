@@ -64,7 +64,9 @@ def compose(settings: Settings) -> Method:
     method = _composed(settings)
     tasks.check(settings, method.asked)
     _check_routing(method, settings)
-    if not objective_of(settings).shares_model and not catalogue.known_without_model(method.needs):
+    if not objective_of(settings).shares_model and not catalogue.known_without_model(
+        method.needs, settings
+    ):
         raise ConfigError(
             f"objective = {settings.objective!r}: no model leaves a site, and "
             f"strategy={settings.strategy} needs to see {' and '.join(sorted(method.needs))}; "

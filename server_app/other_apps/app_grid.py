@@ -4,11 +4,11 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from flwr.app import Error, Message, MessageType, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 from common import messages
 from common.errors import MessageError, RoundError
+from common.flower_private import ErrorCode
 from common.messages import MessageMark, Opened
 from server_app.rounds.delegating_grid import DelegatingGrid
 from server_app.rounds.intake import REFUSED

@@ -3,6 +3,7 @@
 import functools
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -84,8 +85,11 @@ class Cohorts(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        **more: Any,
     ) -> Result:
         """Ask for what the method needs to know, then play Flower's rounds.
+
+        What else Flower's own ``start`` takes, as ``should_stop`` of later versions, is handed on.
 
         Raises:
             RoundError: nodes whose app lacks the mod, before any training; a cohort that the
@@ -107,6 +111,7 @@ class Cohorts(Strategy):
             train_config,
             evaluate_config,
             evaluate_fn,
+            **more,
         )
 
     def configure_train(

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
-from flwr.app import Message
 
 from common import messages
 from common.errors import MessageError, RoundError
-from common.messages import Order, Parameters, Template
+from common.messages import Asked, Order, Parameters, Reply, Template
 from common.pilot.forecast import Played
 from common.pilot.messages import PILOT_LOOK, PILOT_TRAIN, PilotLook, PilotOrder, PilotTrained
 from server_app.averaging import average
@@ -18,7 +17,6 @@ from server_app.pilot.answer import LookAnswer, PilotAnswer
 from server_app.pilot.candidates import Candidates, SharedModel
 from server_app.rounds.attempt import Federation
 from server_app.rounds.exchange import Exchange
-from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
 
 __all__ = ["ATTEMPTS", "Exchanges", "FoldModels", "InTheClear", "RoundPlayed"]
@@ -119,7 +117,7 @@ class InTheClear:
         return averages
 
     def _ask(
-        self, kind: str, number: int, models: FoldModels, inspect: Callable[[Message, Asked], T]
+        self, kind: str, number: int, models: FoldModels, inspect: Callable[[Reply, Asked], T]
     ) -> dict[int, T]:
         """Return what each site answers; those without a usable answer are named and missing."""
         for attempt in range(1, ATTEMPTS + 1):
@@ -157,35 +155,21 @@ class InTheClear:
         sent = {client: kinds.index(shared) for client, shared in enumerate(of_sites)}
         return Exchange(self.roster, kind, contents, orders, sent)
 
-    def _inspect_training(self, reply: Message, asked: Asked) -> _Trained:
-        refuse_error(reply)
-        report = PilotTrained.decode(reply.content)
-        self._check(report, asked)
-        shared, rows = self._shared_by(asked), asked.site.num_examples
-        if len(report.values) != len(shared) or not 0 <= report.held_out <= rows:
-            raise MessageError(f"{len(report.values)} values on {report.held_out} rows")
-        arrays = messages.decode_arrays(messages.arrays_of(reply.content))
-        models = messages.apart(arrays, len(shared) * self.folds)
+    def _inspect_training(self, reply: Reply, asked: Asked) -> _Trained:
+        report, shared = reply.of(PilotTrained), self._shared_by(asked)
+        if len(report.values) != len(shared):
+            raise MessageError(f"{len(report.values)} values of {len(shared)} candidates")
+        models = messages.apart(reply.arrays, len(shared) * self.folds)
         for model in models:
             messages.check_arrays(model, self.template)
         return report, models
 
-    def _inspect_look(self, reply: Message, asked: Asked) -> PilotLook:
-        refuse_error(reply)
-        report = PilotLook.decode(reply.content)
-        self._check(report, asked)
+    def _inspect_look(self, reply: Reply, asked: Asked) -> PilotLook:
+        report = reply.of(PilotLook)
         client = self.roster.names.index(asked.site.site)
         if tuple(report.candidates) != self.candidates.of_site(client):
             raise MessageError(f"judged {report.candidates}")
-        if not 0 <= report.units <= report.held_out <= asked.site.num_examples:
-            raise MessageError(f"{report.units} units of {report.held_out} rows")
         return report
-
-    def _check(self, report: PilotTrained | PilotLook, asked: Asked) -> None:
-        if report.site != asked.site.site:
-            raise MessageError(f"signed {report.site!r}")
-        if report.round != asked.order.round:
-            raise MessageError(f"stale: of round {report.round}, asked for {asked.order.round}")
 
     def _shared_by(self, asked: Asked) -> tuple[SharedModel, ...]:
         return self._shared(self.roster.names.index(asked.site.site))

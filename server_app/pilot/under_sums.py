@@ -12,19 +12,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import Message
 
 from common import messages
 from common.config import Settings
 from common.errors import MessageError, RoundError
-from common.messages import Order, Parameters
+from common.messages import Asked, Order, Parameters, Reply
 from common.pilot.forecast import Played
-from common.pilot.messages import FEDAVG, LOCAL, PILOT_SUM, PILOT_TELL, PilotCommon, PilotTold
+from common.pilot.messages import FEDAVG, LOCAL, PILOT_TELL, PilotCommon, PilotTold
 from common.pilot.shrinkage import AllSites, in_common, spread_of
 from common.pilot.summed import PilotPairs, Totals
 from common.pilot.telling import best_of
 from common.secagg.fixed_point import Mean
-from common.secagg.messages import PILOT_STEPS, PilotSumOrder
+from common.secagg.messages import PILOT_STEPS, PILOT_SUM, PilotSumOrder
 from server_app.pilot.answer import over_sites_of, site_of, site_untold
 from server_app.pilot.candidates import Candidates
 from server_app.pilot.in_the_clear import ATTEMPTS, FoldModels, RoundPlayed
@@ -32,7 +31,6 @@ from server_app.protection.secagg import SecaggAverages
 from server_app.record.pilot_format import PilotCandidate, PilotSite
 from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.exchange import OK, Exchange
-from server_app.rounds.guard import Asked, refuse_error
 
 __all__ = ["SumAnswer", "UnderSums"]
 
@@ -208,17 +206,12 @@ class UnderSums:
             for name in roster.names
         )
 
-    def _inspect(self, reply: Message, asked: Asked) -> PilotTold:
-        refuse_error(reply)
-        report = PilotTold.decode(reply.content)
-        if report.site != asked.site.site or report.round != asked.order.round:
-            raise MessageError(f"signed {report.site!r}, of round {report.round}")
+    def _inspect(self, reply: Reply, asked: Asked) -> PilotTold:
+        report = reply.of(PilotTold)
         names = self.candidates.names
         told = {report.about, report.recommended} <= set(names) and report.about != LOCAL
         if not told:
             raise MessageError(f"told {report.verdict!r} about {report.about!r}")
         if report.candidates not in ([], [name for name in names if name != LOCAL]):
             raise MessageError(f"judged {report.candidates}")
-        if not 0 <= report.units <= report.held_out <= asked.site.num_examples:
-            raise MessageError(f"{report.units} units of {report.held_out} rows")
         return report

@@ -5,76 +5,34 @@ server no longer sees. Where the two meet, the run is refused before the first m
 either break the protection's promise or compute on something that is not there. The table in
 ``docs/protections.md`` is made from this file and the catalogue.
 
-Both tables can be added to: a piece that needs the server to see something new adds a word with the
-protections that hide it, and a new protection names the words that it hides.
+Both tables can be added to: a kind of message that shows the server something new declares a word
+with the protections that hide it, and a new protection names the words that it hides.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.messages import Word
+from common.messages.kinds import KINDS, kinds_named_in, words_of
 
 __all__ = ["PROTECTIONS", "WORDS", "Protection", "Word", "check", "known_without_model"]
 
 
-@dataclass(frozen=True)
-class Word:
-    """Something of single sites that a method can need the server to see."""
-
-    means: str
-    """A phrase for people."""
-    brings: frozenset[str] = frozenset()
-    """What else the server sees with it."""
-    without_model: bool = False
-    """Whether it can be had where sites share no model."""
-    hidden_by: frozenset[str] = frozenset()
-    """Settings of the protections that hide it, beside those that name it or hide every word."""
-
-
-_COUNTED = frozenset({"class-counts"})  # these answers say how many rows of each class there are
-
 WORDS: dict[str, Word] = {
     "sizes": Word("each site's number of rows", without_model=True),
-    "labels": Word("each site's label histogram", without_model=True),
-    "label-distances": Word(
-        "how far the label histograms of two sites are apart", without_model=True
-    ),
-    "label-products": Word(
-        "the inner products of two sites' label shares, and each one's own", without_model=True
-    ),
     "class-counts": Word("each site's exact rows per class"),
-    "losses": Word("each site's loss on its training rows"),
     "updates": Word("each site's last update"),
-    "model-choice": Word("which of several models fits each site"),
-    "class-statistics": Word("mean and covariance of that in each class", brings=_COUNTED),
     "links": Word("the rate of each site's link"),
     "models": Word("each site's trained model"),
     "every-model": Word("each site's trained model, again and again"),
-    "representations": Word(
-        "what a model makes of each site's rows", brings=_COUNTED | {"class-statistics"}
-    ),
-    "row-products": Word(
-        "cosines between the rows of two sites, as a model makes them", brings=_COUNTED
-    ),
-    "row-costs": Word(
-        "what it costs to carry the rows of one site onto another's", brings=_COUNTED
-    ),
-    "class-bases": Word(
-        "the leading directions of each site's rows in each class",
-        without_model=True,
-        # they tell which classes a site has, and look like its rows
-        hidden_by=frozenset(
-            {
-                *(f"label-privacy={kind}" for kind in ("gaussian", "k-rr", "paper", "two-party")),
-                "statistics-privacy=zcdp",
-            }
-        ),
-    ),
     "accuracies": Word("each site's accuracy on its held-out rows"),
     "rehearsals": Word("more than one update of a site in a round"),
+    **words_of(KINDS.values()),
 }
-"""What a method can need to see."""
+"""What a method can need to see: what every run may show, and what kinds of messages do."""
 
 
 @dataclass(frozen=True)
@@ -108,21 +66,22 @@ class Protection:
         if unknown:
             raise ConfigError(f"{self.setting} hides {min(unknown)!r}, which nothing can need")
 
-    @property
-    def hidden(self) -> frozenset[str]:
-        """All that it hides of :data:`WORDS`."""
+    def hidden(self, words: Mapping[str, Word] = MappingProxyType(WORDS)) -> frozenset[str]:
+        """Return all that it hides of some words."""
         if self.shows is not None:
-            return frozenset(WORDS) - self.shows
-        named = {name for name, word in WORDS.items() if self.setting in word.hidden_by}
+            return frozenset(words) - self.shows
+        named = {name for name, word in words.items() if self.setting in word.hidden_by}
         return self.hides | named
 
     def works_on(self, needs: frozenset[str]) -> bool:
         """Return whether a method with these needs gives it anything to protect."""
         return not self.covers or bool(self.covers & needs)
 
-    def denied(self, needs: frozenset[str]) -> frozenset[str]:
-        """Return what a method needs and does not get."""
-        return needs.union(*(WORDS[need].brings for need in needs)) & self.hidden
+    def denied(
+        self, needs: frozenset[str], words: Mapping[str, Word] = MappingProxyType(WORDS)
+    ) -> frozenset[str]:
+        """Return what a method needs and does not get, each of some words."""
+        return needs.union(*(words[need].brings for need in needs)) & self.hidden(words)
 
 
 def _label(kind: str) -> Callable[[Settings], bool]:
@@ -283,9 +242,15 @@ PROTECTIONS: list[Protection] = [
 """In the order in which they refuse."""
 
 
-def known_without_model(needs: frozenset[str]) -> bool:
+def _words(settings: Settings) -> dict[str, Word]:
+    """Return what can be needed in a run, what its kinds from elsewhere show included."""
+    return WORDS | words_of(kinds_named_in(settings.messages))
+
+
+def known_without_model(needs: frozenset[str], settings: Settings) -> bool:
     """Return whether a method's needs can be met where sites share no model."""
-    return all(need in WORDS and WORDS[need].without_model for need in needs)
+    words = _words(settings)
+    return all(need in words and words[need].without_model for need in needs)
 
 
 def check(needs: frozenset[str], settings: Settings, *, of: str = "") -> None:
@@ -299,21 +264,23 @@ def check(needs: frozenset[str], settings: Settings, *, of: str = "") -> None:
         of: the words that choose the piece; empty: it is the method.
     """
     named = of or f"strategy={settings.strategy}"
-    unknown = sorted(needs - WORDS.keys())
+    words = _words(settings)
+    unknown = sorted(needs - words.keys())
     if unknown:
         raise ConfigError(
             f"{named} needs {unknown[0]!r}, which is no word that protections "
-            "know; add it to server_app.protection.catalogue.WORDS with those that hide it"
+            "know; the kind of message that shows it declares it, with those that hide it, and "
+            "the run's messages names that kind"
         )
     for protection in PROTECTIONS:
         if not protection.chosen(settings):
             continue
         if not protection.available:
             raise ConfigError(f"{protection.setting}: this version cannot; {protection.instead}")
-        denied = sorted(protection.denied(needs))
+        denied = sorted(protection.denied(needs, words))
         if denied:
             raise ConfigError(
                 f"{protection.setting} keeps from the server what {named} needs "
-                f"({WORDS[denied[0]].means}); "
+                f"({words[denied[0]].means}); "
                 f"{'leave one of them out' if of else protection.instead}"
             )

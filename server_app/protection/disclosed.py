@@ -19,26 +19,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from common import messages
 from common.errors import MessageError
 from common.messages import Introduction, ReleaseNote
-from common.pilot.messages import PILOT_LOOK, PILOT_SUM, PILOT_TELL, PILOT_TRAIN
-from common.secagg.messages import (
-    SECAGG_AGREE,
-    SECAGG_MASK,
-    SECAGG_SHARE,
-    SECAGG_TRAIN,
-    SECAGG_UNMASK,
-)
-from common.two_party.messages import (
-    TWO_PARTY_COST,
-    TWO_PARTY_KEYS,
-    TWO_PARTY_OPEN,
-    TWO_PARTY_SHARE,
-)
+from common.messages.kinds import kind_named
 from server_app.record import audit
 from server_app.record.release_format import PrivacyFile, ReleaseEntry, ReleaseTally
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.intake import REFUSED
 
-__all__ = ["CLEAR", "WHAT", "Disclosed", "DisclosedReply", "DisclosureFile", "shape_of"]
+__all__ = ["CLEAR", "Disclosed", "DisclosedReply", "DisclosureFile", "shape_of"]
 
 CLEAR = "in the clear"
 _ERROR = "error"
@@ -46,45 +33,10 @@ _MALFORMED = "malformed"
 _METRICS = "sums for the run's metrics"
 _SUPERLINK = 1  # the node id under which Flower answers for a node that is gone
 
-WHAT: Mapping[str, str] = {
-    messages.INTRODUCE: "who the site is: id, numbers and shape of its rows, digest of their "
-    "columns' names, rate of its link",
-    messages.LABEL_HISTOGRAM: "training rows per class",
-    TWO_PARTY_KEYS: "fresh public key, and numbers of rows for products of two sites",
-    TWO_PARTY_OPEN: "rows for products of two sites, under a mask and a seal",
-    TWO_PARTY_SHARE: "masked shares of products of two sites",
-    TWO_PARTY_COST: "what it costs to carry the rows of one other site onto another's",
-    messages.LOSS: "loss of a model on the training rows",
-    messages.PROBE_ROWS: "training rows themselves, without labels",
-    messages.REPRESENTATIONS: "what the shared model makes of each training row, and its class",
-    messages.EMBEDDED_ROWS: "what the shared model makes of some training rows",
-    messages.CLASS_BASES: "leading directions of the training rows of each class",
-    messages.CLASS_STATISTICS: "mean and second moment per class of that, and rows per class",
-    messages.TRAIN: "trained model, rows, training loss",
-    messages.TRAIN_TELLING: "trained model, rows, training loss, loss of the model received on the "
-    "training rows",
-    messages.TRAIN_CHOICE: "which of several models fits best, trained, rows, training loss",
-    PILOT_TRAIN: "pilot: models trained without each fold, and how many of the rows held out the "
-    "models received got right",
-    PILOT_LOOK: "pilot: how well each candidate did on the rows held out, and how sure that is",
-    PILOT_SUM: "pilot: fresh public keys, once the folds' models are trained or judged",
-    PILOT_TELL: "pilot: the site's own verdict, how many rows it judged by, and its change if its "
-    "owner releases that",
-    messages.CHOOSE: "which of several models fits best",
-    SECAGG_TRAIN: "fresh public keys, once the model is trained",
-    SECAGG_SHARE: "shares of mask secrets for other sites",
-    SECAGG_MASK: "masked vector of trained model, rows and training loss, or of a pilot's figures",
-    SECAGG_AGREE: "signature under who is in the sum",
-    SECAGG_UNMASK: "one share of one mask secret of each other site",
-    messages.FINE_TUNE: "loss and accuracy on the held-out rows before and after fine-tuning",
-    messages.SCORE_COUNTS: "training rows by class and by the probability that a model gives them",
-    messages.FINAL_EVALUATION: "metrics, confusion and calibration on the held-out rows, and the "
-    "metrics on resamples of them",
-    messages.EVALUATE: "loss and accuracy on the held-out rows",
+_NO_ANSWER: Mapping[str, str] = {
     _ERROR: "error message",
     _MALFORMED: "reply that could not be read",
 }
-"""Kinds of messages in words; a protocol adds its own. One that is not here goes by its name."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +67,9 @@ class DisclosedReply:
     @property
     def what(self) -> str:
         """The kind in words."""
-        if self.kind == messages.TRAIN and "array" not in self.shape:
-            return "rows, training loss"  # objective=local
-        what = WHAT.get(self.kind, self.kind)
+        if self.kind in _NO_ANSWER:
+            return _NO_ANSWER[self.kind]
+        what = kind_named(self.kind).left(arrays="array" in self.shape)
         return f"{what}, {_METRICS}" if _METRICS in self.shape else what
 
 
@@ -209,7 +161,7 @@ class DisclosureFile:
 
     def sending(self, outgoing: Sequence[Message]) -> None:
         """Put the list on disk before the sites train again."""
-        if any(message.metadata.message_type in _TRAINS for message in outgoing):
+        if any(messages.trains(message.metadata.message_type) for message in outgoing):
             self.write()
 
     def received(self, replies: Sequence[tuple[Message, int]]) -> None:
@@ -225,16 +177,6 @@ class DisclosureFile:
             audit.append(self._folder, "released", entry)
         if self._real and came:
             self.write()
-
-
-_TRAINS = (
-    messages.TRAIN,
-    messages.TRAIN_CHOICE,
-    messages.TRAIN_TELLING,
-    SECAGG_TRAIN,
-    PILOT_TRAIN,
-    PILOT_SUM,
-)
 
 
 def shape_of(content: RecordDict) -> str:

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 
 from common import messages
 from common.config import Settings
 from common.errors import MessageError, SecaggError
 from common.identity import Pins, SignedKeys
-from common.messages import Order, Parameters
+from common.messages import Asked, Order, Parameters, Reply
 from common.privacy.updates import tells_loss
 from common.secagg.fixed_point import Mean, Scale
 from common.secagg.messages import (
@@ -46,7 +46,6 @@ from server_app.protection import secagg_limits
 from server_app.protection.model_sum import ModelSum
 from server_app.rounds.attempt import Attempt
 from server_app.rounds.exchange import Exchange
-from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
 from server_app.rounds.routing import Models
 from server_app.selection.rules import Cohort
@@ -173,9 +172,8 @@ class SecaggAverages:
             )
             return messages.content(order, arrays[one.model])
 
-        def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggKeys:
-            report = _decoded(SecaggKeys, reply, asked, _SLACK_BYTES)
-            messages.check_range("seconds", report.seconds, 0, messages.MOST_SECONDS)
+        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> SecaggKeys:
+            report = _sized(SecaggKeys, reply, _SLACK_BYTES)
             signed = SignedKeys(
                 report.site, report.identity_key, tuple(report.keys), report.signature
             )
@@ -208,10 +206,10 @@ class SecaggAverages:
                 )
             )
 
-        def inspect(reply: Message, asked: Asked, one: ModelSum) -> SealedShares:
+        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> SealedShares:
             expected = one.around(asked.site.site, one.keys)
             limit = _SLACK_BYTES + _SEALED_BYTES * len(expected)
-            report = _decoded(SealedShares, reply, asked, limit)
+            report = _sized(SealedShares, reply, limit)
             if sorted(report.sites) != expected:
                 raise MessageError("shares that are not for the site's neighbours")
             one.dealt[report.site] = dict(zip(report.sites, report.sealed, strict=True))
@@ -226,11 +224,11 @@ class SecaggAverages:
             sealed = [one.dealt[name][site] for name in dealers]
             return messages.content(SealedShares(site, *self._order(one), dealers, sealed))
 
-        def inspect(reply: Message, asked: Asked, one: ModelSum) -> MaskedReport:
+        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> MaskedReport:
             like = self._summed(models[one.model])
             size = sum(value.size for value in like.values()) + self.num_metrics + 1
-            report = _decoded(MaskedReport, reply, asked, _SLACK_BYTES + 8 * size)
-            arrays = messages.decode_arrays(messages.arrays_of(reply.content))
+            report = _sized(MaskedReport, reply, _SLACK_BYTES + 8 * size)
+            arrays = reply.arrays
             vector = arrays.get(MASKED, np.empty(0))
             if len(arrays) != 1 or vector.shape != (size,) or vector.dtype != np.uint64:
                 raise MessageError(f"no masked vector of {size} entries")
@@ -251,8 +249,8 @@ class SecaggAverages:
             order = SecaggSurvivors(*self._order(one), list(weights), list(weights.values()))
             return messages.content(order)
 
-        def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggAgreed:
-            report = _decoded(SecaggAgreed, reply, asked, _SLACK_BYTES)
+        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> SecaggAgreed:
+            report = _sized(SecaggAgreed, reply, _SLACK_BYTES)
             key = one.keys[report.site].identity_key
             if report.identity_key != key:
                 raise MessageError("signed with another key than its own of this sum")
@@ -283,12 +281,12 @@ class SecaggAverages:
                 )
             )
 
-        def inspect(reply: Message, asked: Asked, one: ModelSum) -> SecaggDisclosure:
+        def inspect(reply: Reply, asked: Asked, one: ModelSum) -> SecaggDisclosure:
             site = asked.site.site
             alive = [site, *one.around(site, one.masked)]
             gone = one.around(site, one.delivered - one.masked.keys())
             limit = _SLACK_BYTES + _SEALED_BYTES * (len(alive) + len(gone))
-            report = _decoded(SecaggDisclosure, reply, asked, limit)
+            report = _sized(SecaggDisclosure, reply, limit)
             if sorted(report.survivors) != sorted(alive) or sorted(report.others) != gone:
                 raise MessageError("shares that were not asked for")
             one.told[site] = Disclosure(
@@ -325,7 +323,7 @@ class SecaggAverages:
         sums: list[ModelSum],
         whom: Callable[[ModelSum], Iterable[str]],
         content: Callable[[ModelSum, str], RecordDict],
-        inspect: Callable[[Message, Asked, ModelSum], SecaggReply],
+        inspect: Callable[[Reply, Asked, ModelSum], SecaggReply],
     ) -> None:
         """Ask some members of every sum that goes on, and put their answers on record."""
         asked = {site: one for one in sums if not one.reason for site in whom(one)}
@@ -341,9 +339,9 @@ class SecaggAverages:
                 models={client: place for place, client in enumerate(positions)},
             )
         self.attempt.ask(
-            phase,
             exchange,
             lambda reply, told: inspect(reply, told, asked[told.site.site]),
+            phase=phase,
             models=[one.model for one in asked.values()],
         )
 
@@ -364,18 +362,9 @@ class SecaggAverages:
         return occasion_of(self.attempt.federation.grid.run.run_id, *self._order(one))
 
 
-def _decoded(kind: type[_Reply], reply: Message, asked: Asked, most_bytes: int) -> _Reply:
-    """Return a reply's record if it is of the expected size, site, round and model."""
-    refuse_error(reply)
+def _sized(kind: type[_Reply], reply: Reply, most_bytes: int) -> _Reply:
+    """Return a reply's record if the reply is of the expected size."""
     size = messages.payload_bytes(reply.content)
     if size > most_bytes:
         raise MessageError(f"{size} bytes, at most {most_bytes} expected")
-    report = kind.decode(reply.content)
-    if report.site != asked.site.site:
-        raise MessageError(f"signed {report.site!r}")
-    if Order(report.round, report.attempt, report.model) != asked.order:
-        raise MessageError(
-            f"of round {report.round}, attempt {report.attempt}, model {report.model}, asked for "
-            f"round {asked.order.round}, attempt {asked.order.attempt}, model {asked.order.model}"
-        )
-    return report
+    return reply.of(kind)

@@ -13,13 +13,13 @@ from itertools import combinations
 from typing import TypeVar
 
 import numpy as np
-from flwr.app import Message, RecordDict
+from flwr.app import RecordDict
 from flwr.serverapp import Grid
 
 from common import messages
 from common.config import Settings
 from common.errors import ConfigError, MessageError, RoundError
-from common.messages import Order, Parameters
+from common.messages import Asked, Order, Parameters, Reply
 from common.two_party import protocol as secure
 from common.two_party.messages import (
     LABEL_SHARES,
@@ -35,14 +35,12 @@ from common.two_party.messages import (
     TwoPartyDeal,
     TwoPartyOffer,
     TwoPartyOrder,
-    TwoPartyStep,
 )
 from common.two_party.protocol import Shape
 from common.two_party.small_sites import too_telling
 from common.two_party.triangles import third_sites
 from server_app.dissimilarity import FloatArray
 from server_app.rounds.exchange import OK, Exchange
-from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
 
 __all__ = ["TwoPartyProducts", "check_sizes", "two_party_products"]
@@ -51,7 +49,6 @@ log = logging.getLogger("coterie")
 
 T = TypeVar("T")
 
-_MOST_COLUMNS = 1 << 20
 _ROUND_OFF = 1e-9
 
 _Arrays = dict[str, np.ndarray]
@@ -263,7 +260,7 @@ class _Play:
         }
 
     def _ask(
-        self, kind: str, contents: list[RecordDict], inspect: Callable[[RecordDict, int], T]
+        self, kind: str, contents: list[RecordDict], inspect: Callable[[Reply, int], T]
     ) -> list[T]:
         """Send each site its content, and return what ``inspect`` makes of each reply."""
         sites = range(len(self.roster))
@@ -271,9 +268,8 @@ class _Play:
         orders = [Order(self.order.round, 1, site) for site in sites]
         exchange = Exchange(self.roster, kind, contents, orders, {site: site for site in sites})
 
-        def read(reply: Message, asked: Asked) -> T:
-            refuse_error(reply)
-            return inspect(reply.content, asked.order.model)
+        def read(reply: Reply, asked: Asked) -> T:
+            return inspect(reply, asked.order.model)
 
         replies = self.grid.send_and_receive(exchange.outgoing(), timeout=self.timeout)
         answers = exchange.answers(replies, read)
@@ -287,10 +283,8 @@ class _Play:
                 )
         return values
 
-    def _offer(self, content: RecordDict, site: int) -> TwoPartyOffer:
-        offer = TwoPartyOffer.decode(content)
-        if offer.site != self.roster.names[site]:
-            raise MessageError(f"signed {offer.site!r}")
+    def _offer(self, reply: Reply, site: int) -> TwoPartyOffer:
+        offer = reply.of(TwoPartyOffer)
         told = self.roster.sites[site]
         asked = self.order.purpose == LABEL_SHARES
         least = 1 / told.num_classes - _ROUND_OFF  # where every class has the same share
@@ -299,26 +293,20 @@ class _Play:
                 f"products with itself {offer.own} for {self.order.purpose} of {told.num_classes} "
                 "classes"
             )
-        if offer.numbers and not 0 <= offer.numbers[0] <= offer.numbers[-1] < told.num_classes:
-            raise MessageError(f"numbers {offer.numbers}, introduced with {told.num_classes}")
-        if not (sum(offer.rows) <= told.num_examples and 1 <= offer.width <= _MOST_COLUMNS):
-            raise MessageError(f"{sum(offer.rows)} rows of {offer.width} columns")
-        offer.signed  # noqa: B018 - looks at the lengths of keys and signature
         return offer
 
 
 def _step_with(
     expected: Sequence[Mapping[str, _Due]],
-) -> Callable[[RecordDict, int], _Arrays]:
+) -> Callable[[Reply, int], _Arrays]:
     """Return the reading of a step in which each site sends certain arrays.
 
     Args:
         expected: by site, the names of its arrays with what each must be.
     """
 
-    def inspect(content: RecordDict, site: int) -> _Arrays:
-        TwoPartyStep.decode(content)
-        arrays = messages.decode_arrays(messages.arrays_of(content))
+    def inspect(reply: Reply, site: int) -> _Arrays:
+        arrays = dict(reply.arrays)
         if arrays.keys() != expected[site].keys():
             raise MessageError(f"{len(arrays)} arrays for {len(expected[site])} products")
         for name, due in expected[site].items():
@@ -328,12 +316,12 @@ def _step_with(
     return inspect
 
 
-def _costs_of(read: Sequence[Sequence[_Case]]) -> Callable[[RecordDict, int], list[float]]:
-    """Return the reading of costs in [0, 1], as many as each site was to work out."""
+def _costs_of(read: Sequence[Sequence[_Case]]) -> Callable[[Reply, int], list[float]]:
+    """Return the reading of costs, as many as each site was to work out."""
 
-    def inspect(content: RecordDict, site: int) -> list[float]:
-        costs = TwoPartyCosts.decode(content).costs
-        if len(costs) != len(read[site]) or not all(0.0 <= cost <= 1.0 for cost in costs):
+    def inspect(reply: Reply, site: int) -> list[float]:
+        costs = reply.of(TwoPartyCosts).costs
+        if len(costs) != len(read[site]):
             raise MessageError(f"costs {costs} for {len(read[site])} pairs")
         return costs
 

@@ -4,13 +4,11 @@ Source: Pereira et al., "Energy-Efficient Federated Learning for AIoT using Clus
 section V: an accuracy counts once it was held for a window of 20 rounds.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["WINDOW", "Tail", "rounds_to_sustain", "sustained_accuracy", "tail"]
+__all__ = ["WINDOW", "rounds_to_sustain", "sustained_accuracy"]
 
 FloatArray = NDArray[np.float64]
 
@@ -44,24 +42,6 @@ def rounds_to_sustain(accuracies: ArrayLike, target: float, window: int = WINDOW
     """
     reached = np.flatnonzero(_held(accuracies, window) >= target - _ROUND_OFF)
     return int(reached[0]) + window if reached.size else None
-
-
-@dataclass(frozen=True)
-class Tail:
-    """Mean and standard deviation (of the population) of the last accuracies."""
-
-    mean: float
-    deviation: float
-
-
-def tail(accuracies: ArrayLike, window: int = WINDOW) -> Tail:
-    """Return the figures of the last ``window`` rounds, or of all if there are fewer.
-
-    >>> tail([0.1, 0.25, 0.75], window=2)
-    Tail(mean=0.5, deviation=0.25)
-    """
-    last = np.asarray(accuracies, dtype=np.float64)[-window:]
-    return Tail(float(last.mean()), float(last.std()))
 
 
 def _held(accuracies: ArrayLike, window: int) -> FloatArray:

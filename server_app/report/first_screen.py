@@ -102,6 +102,7 @@ def facts(run: RecordedRun) -> list[Fact]:
             str(len(run.ordered_sites.names)),
             f"with {rows:,.0f} training rows" if rows else "",
         ),
+        *_positive_class(run),
         Fact("Clusters", str(len(clusters) or "none"), spread),
         Fact("Sites that trained per round", say.number_or_unknown(mean, "{:.3g}".format), "mean"),
         Fact("Sent to the sites", say.size(down), "models and questions"),
@@ -112,6 +113,13 @@ def facts(run: RecordedRun) -> list[Fact]:
         Fact("Replies rejected", str(len(run.refused) - missing), "by the checks on updates"),
         Fact("Replies missing", str(missing), "not there in time"),
     ]
+
+
+def _positive_class(run: RecordedRun) -> list[Fact]:
+    if len(run.class_names) != 2:
+        return []
+    negative, positive = run.class_names
+    return [Fact("Positive class", positive, f"the other is {negative}")]
 
 
 def _accuracy_facts(run: RecordedRun) -> list[Fact]:

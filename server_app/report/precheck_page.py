@@ -18,7 +18,6 @@ from server_app.report import releases as report_releases
 from server_app.report.drawing import cluster_color
 from server_app.report.page import PageTable, Picture, render
 from server_app.report.pictures import dissimilarities_in_words
-from server_app.report.precheck_template import TEMPLATE
 from server_app.report.precheck_words import SIGNS, approach, cost, counted, headline, told
 from server_app.report.words import byte_size, percent, plural
 from server_app.transport.verdicts import Verdict
@@ -95,7 +94,7 @@ def write_page(folder: RunFolder, run: RecordedRun, record: PrecheckFile) -> Pat
     pilot = record.pilot
     sure = _how_sure(record) if pilot is None else pilot_section.how_sure(pilot)
     page = render(
-        TEMPLATE,
+        Path(__file__).parent / "templates" / "precheck.html",
         name=run.name,
         mark=Mark.of(record.verdict),
         headline=headline(record),

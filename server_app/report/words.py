@@ -1,6 +1,7 @@
 """Figures in words, as the report's sections write them."""
 
 import math
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -74,7 +75,8 @@ def data_set(setting: object) -> str:
     >>> data_set("/data/north.csv,/data/south.csv"), data_set("digits")
     ('north.csv, south.csv', 'digits')
     """
-    return listed([Path(part).name for part in str(setting).split(",")], 4)
+    paths = re.split(",(?=/)", str(setting))  # a name may hold commas; a path begins with a slash
+    return listed([Path(path).name for path in paths], 4)
 
 
 def byte_size(count: float) -> str:

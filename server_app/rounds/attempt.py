@@ -7,14 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import numpy as np
-from flwr.app import Message
 from flwr.serverapp import Grid
 
-from common.messages import EvaluateReport, FineTuneReport, TrainReport
+from common.messages import Asked, EvaluateReport, FineTuneReport, Reply, TrainReport
 from server_app.metering.run_meter import RunMeter
 from server_app.record.format import AskingFile, SecaggRecord
 from server_app.rounds.exchange import OK, Answer, Exchange
-from server_app.rounds.guard import Asked
 from server_app.rounds.roster import Roster
 
 T = TypeVar("T")
@@ -106,22 +104,23 @@ class Attempt:
 
     def ask(
         self,
-        phase: str,
         exchange: Exchange,
-        inspect: Callable[[Message, Asked], T],
+        inspect: Callable[[Reply, Asked], T],
         *,
+        phase: str = "",
         models: Sequence[int] | None = None,
         review: Callable[[list[Answer[T]]], list[Answer[T]]] | None = None,
     ) -> list[Answer[T]]:
         """Send an exchange's messages, and put on record what comes back.
 
         Args:
-            phase: what the messages are for.
             exchange: whom to ask what.
             inspect: as :meth:`Exchange.answers` has it.
+            phase: what the messages are for; empty: what their kind is for.
             models: of each client asked, in order; None: those of the exchange.
             review: returns the answers as they look beside each other, in the same order.
         """
+        phase = phase or exchange.declared.step.replace("_", "-")
         first = len(self.federation.meter.sent)
         with self.timed("server"):
             outgoing = exchange.outgoing()

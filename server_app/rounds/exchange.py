@@ -8,8 +8,9 @@ from flwr.app import Message, RecordDict
 
 from common import messages
 from common.errors import CoterieError, quotable
-from common.messages import Order, Parameters
-from server_app.rounds.guard import Asked
+from common.messages import Asked, Kind, Order, Parameters, Record, Reply
+from common.messages.kinds import kind_named
+from server_app.rounds import guard
 from server_app.rounds.roster import Roster
 
 T = TypeVar("T")
@@ -39,12 +40,35 @@ class Exchange:
 
     roster: Roster
     kind: str
+    """The messages' type, of a declared kind."""
     contents: Sequence[RecordDict]
     """By model index."""
     orders: Sequence[Order]
     """What each content asks."""
     models: Mapping[int, int]
     """Client asked -> index of what it is sent."""
+
+    def __post_init__(self) -> None:
+        """Refuse messages of no declared kind."""
+        kind_named(self.kind)
+
+    @property
+    def declared(self) -> Kind:
+        """Their kind."""
+        return kind_named(self.kind)
+
+    @classmethod
+    def about_rows(
+        cls, roster: Roster, kind: str, clients: Iterable[int], record: Record | None = None
+    ) -> "Exchange":
+        """Prepare to ask some clients before round 1, or between rounds, and send no model."""
+        return cls(
+            roster,
+            kind,
+            contents=[messages.content(record)],
+            orders=[Order(round=0, attempt=1, model=0)],
+            models=dict.fromkeys(clients, 0),
+        )
 
     @classmethod
     def with_models(
@@ -75,14 +99,15 @@ class Exchange:
     def answers(
         self,
         replies: Iterable[Message],
-        inspect: Callable[[Message, Asked], T],
+        inspect: Callable[[Reply, Asked], T],
         review: Callable[[list[Answer[T]]], list[Answer[T]]] | None = None,
     ) -> list[Answer[T]]:
         """Return one answer per client asked, in the order they were asked.
 
         Args:
             replies: in any order; those of nobody who was asked are ignored.
-            inspect: returns a reply's value, or raises :class:`CoterieError` with the reason.
+            inspect: returns the value of a reply that its kind's inspection has passed, or raises
+                :class:`CoterieError` with the reason.
             review: returns the answers as they look beside each other, in the same order.
         """
         found = self._by_client(replies)
@@ -103,7 +128,7 @@ class Exchange:
         self,
         client: int,
         replies: list[Message],
-        inspect: Callable[[Message, Asked], T],
+        inspect: Callable[[Reply, Asked], T],
     ) -> Answer[T]:
         model = self.models[client]
         value, verdict = None, NO_REPLY
@@ -112,7 +137,8 @@ class Exchange:
         elif replies:
             site = self.roster.sites[client]
             try:
-                value = inspect(replies[0], Asked(site, self.orders[model]))
+                asked = Asked(site, self.orders[model])
+                value = inspect(guard.inspected(replies[0], asked, self.declared), asked)
                 verdict = OK
             except CoterieError as error:  # a protocol's own checks raise others, too
                 verdict = quotable(str(error))

@@ -9,7 +9,7 @@ from common import messages
 from common.messages import Parameters, Template
 from server_app.rounds.attempt import Trained
 from server_app.rounds.exchange import Answer, Exchange
-from server_app.rounds.guard import inspect_training
+from server_app.rounds.guard import training
 from server_app.rounds.roster import Roster
 
 log = logging.getLogger("coterie")
@@ -37,7 +37,7 @@ def first_trained(
         attempt=1,
     )
     replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
-    return exchange.answers(replies, lambda reply, asked: inspect_training(reply, asked, template))
+    return exchange.answers(replies, lambda reply, asked: training(reply, template))
 
 
 def admitted(

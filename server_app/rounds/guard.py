@@ -5,31 +5,22 @@ was; both are ordinary in a federation, so every reply is inspected before it is
 """
 
 import logging
-import math
-from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 from flwr.app import Message
-from flwr.common.constant import ErrorCode
 
 from common import messages
 from common.errors import MessageError
+from common.flower_private import ErrorCode
 from common.messages import (
-    MOST_LOSS,
+    Asked,
     ChoiceReport,
     EvaluateReport,
-    FinalReport,
-    FineTuneReport,
-    Introduction,
+    Kind,
     LabelHistogram,
-    LossReport,
     NoisyHistogram,
-    Order,
     PersonalReport,
-    ReleaseNote,
-    ScoreCounts,
-    TellingReport,
+    Reply,
     Template,
     TrainReport,
 )
@@ -38,163 +29,88 @@ from server_app.rounds.intake import REFUSED
 
 log = logging.getLogger("coterie")
 
-_MOST_ESTIMATED = 1e15  # rows of a class, noise included
 
-_Evaluation = TypeVar("_Evaluation", bound=EvaluateReport)
-
-
-@dataclass(frozen=True)
-class Asked:
-    """What a site was asked, against which its reply is held."""
-
-    site: Introduction
-    order: Order
+def inspected(reply: Message, asked: Asked, kind: Kind) -> Reply:
+    """Return a reply that its kind's inspection passes; :class:`MessageError` with the reason."""
+    refuse_error(reply)
+    return kind.inspected(reply.content, asked)
 
 
-def inspect_training(
-    reply: Message,
-    asked: Asked,
+def training(
+    reply: Reply,
     template: Template,
     *,
     may_withhold_loss: bool = True,
     finite: bool = True,
-    kind: type[TrainReport] = TrainReport,
 ) -> tuple[TrainReport, dict[str, np.ndarray]]:
     """Return a reply's report and arrays; :class:`MessageError` with the reason if unusable.
 
     Args:
         reply: of a site.
-        asked: what it was asked.
         template: of the arrays that are due.
         may_withhold_loss: whether sites that protect their updates keep their loss to themselves.
         finite: whether to look for NaN; where ``UpdateNorms.judged`` comes next, it does that in
             the same pass as it measures.
-        kind: of the report that is due.
     """
-    refuse_error(reply)
+    report = reply.of(TrainReport)
+    if not may_withhold_loss:
+        messages.check_range("loss", report.loss, -messages.MOST_LOSS, messages.MOST_LOSS)
     size = messages.payload_bytes(reply.content)
     if size > template.max_bytes:
         raise MessageError(f"{size} bytes, at most {template.max_bytes} expected")
-    report = kind.decode(reply.content)
-    noted = may_withhold_loss and ReleaseNote.beside(reply.content) is not None
-    withheld = noted and math.isnan(report.loss)
-    _compare(report, asked, asked.site.num_examples, loss_withheld=withheld)
-    if isinstance(report, TellingReport):
-        messages.check_range("loss_before", report.loss_before, -MOST_LOSS, MOST_LOSS)
-        messages.check_range("rms_loss_before", report.rms_loss_before, 0, MOST_LOSS)
-    parameters = messages.decode_arrays(messages.arrays_of(reply.content))
+    parameters = dict(reply.arrays)
     messages.check_arrays(parameters, template, finite=finite)
     return report, parameters
 
 
-def inspect_choice(reply: Message, asked: Asked, number: int) -> ChoiceReport:
+def choice(reply: Reply, number: int) -> ChoiceReport:
     """Return a reply's choice among so many models; :class:`MessageError` if unusable."""
-    refuse_error(reply)
-    report = ChoiceReport.decode(reply.content)
-    compare_order(report, _having_chosen(asked, report.model, number), asked.site.num_examples)
+    report = reply.of(ChoiceReport)
+    _check_choice(report.model, number)
     return report
 
 
-def inspect_training_of_choice(
-    reply: Message,
-    asked: Asked,
+def training_of_choice(
+    reply: Reply,
     template: Template,
     number: int,
     *,
     may_withhold_loss: bool = True,
     finite: bool = True,
 ) -> tuple[TrainReport, dict[str, np.ndarray]]:
-    """Return what :func:`inspect_training` does, of the model that the site chose of so many."""
-    refuse_error(reply)
-    model = TrainReport.decode(reply.content).model
-    asked = _having_chosen(asked, model, number)
-    return inspect_training(
-        reply, asked, template, may_withhold_loss=may_withhold_loss, finite=finite
-    )
+    """Return what :func:`training` does, of the model that the site chose of so many."""
+    _check_choice(reply.of(TrainReport).model, number)
+    return training(reply, template, may_withhold_loss=may_withhold_loss, finite=finite)
 
 
-def _having_chosen(asked: Asked, model: int, number: int) -> Asked:
-    """Return what a site was asked, once it has chosen a model."""
+def _check_choice(model: int, number: int) -> None:
     if not 0 <= model < number:
         raise MessageError(f"chose model {model}, was sent 0 to {number - 1}")
-    return replace(asked, order=replace(asked.order, model=model))
 
 
-def inspect_evaluation(reply: Message, asked: Asked) -> EvaluateReport:
-    """Return a reply's report; :class:`MessageError` with the reason if unusable."""
-    return _evaluation(EvaluateReport, reply, asked)
-
-
-def inspect_personal(reply: Message, asked: Asked) -> EvaluateReport:
-    """Return a reply's report of two models, as :func:`inspect_evaluation`."""
-    report = _evaluation(PersonalReport, reply, asked)
-    if not 0 <= report.shared_accuracy <= 1:
-        raise MessageError(f"shared_accuracy = {report.shared_accuracy} is outside [0, 1]")
-    messages.check_range("shared_loss", report.shared_loss, -MOST_LOSS, MOST_LOSS)
+def evaluation(reply: Reply) -> EvaluateReport:
+    """Return a reply's report of one model; :class:`MessageError` for one of two."""
+    report = reply.of(EvaluateReport)
+    if isinstance(report, PersonalReport):
+        raise MessageError("holds PersonalReport, asked for EvaluateReport")
     return report
 
 
-def inspect_fine_tuning(reply: Message, asked: Asked) -> FineTuneReport:
-    """Return a reply's report of a model before and after, as :func:`inspect_evaluation`."""
-    report = _evaluation(FineTuneReport, reply, asked)
-    if not 0 <= report.tuned_accuracy <= 1:
-        raise MessageError(f"tuned_accuracy = {report.tuned_accuracy} is outside [0, 1]")
-    messages.check_range("tuned_loss", report.tuned_loss, -MOST_LOSS, MOST_LOSS)
-    return report
+def exact_histogram(reply: Reply) -> list[float]:
+    """Return a site's rows per class, (K,)."""
+    return [float(count) for count in reply.of(LabelHistogram).counts]
 
 
-def _evaluation(kind: type[_Evaluation], reply: Message, asked: Asked) -> _Evaluation:
-    refuse_error(reply)
-    report = kind.decode(reply.content)
-    _compare(report, asked, asked.site.num_test_examples)
-    if not 0 <= report.accuracy <= 1:
-        raise MessageError(f"accuracy = {report.accuracy} is outside [0, 1]")
-    return report
-
-
-def inspect_loss(reply: Message, asked: Asked) -> LossReport:
-    """Return a reply's report; :class:`MessageError` with the reason if unusable."""
-    refuse_error(reply)
-    report = LossReport.decode(reply.content)
-    _compare(report, asked, asked.site.num_examples)
-    messages.check_range("rms_loss", report.rms_loss, 0, MOST_LOSS)
-    return report
-
-
-def inspect_exact_histogram(reply: Message, asked: Asked) -> list[float]:
-    """Return a site's rows per class (K,) if they agree with its introduction."""
-    refuse_error(reply)
-    histogram = LabelHistogram.decode(reply.content)
-    _check_classes(histogram, histogram.counts, asked)
-    if min(histogram.counts) < 0 or sum(histogram.counts) != asked.site.num_examples:
-        raise MessageError(f"counts {histogram.counts} are not of {asked.site.num_examples} rows")
-    return [float(count) for count in histogram.counts]
-
-
-def inspect_noisy_histogram(reply: Message, asked: Asked) -> list[float]:
+def noisy_histogram(reply: Reply, asked: Asked) -> list[float]:
     """Return what a site's estimates make plausible: rows per class (K,) >= 0 with its sum."""
-    refuse_error(reply)
-    histogram = NoisyHistogram.decode(reply.content)
-    _check_classes(histogram, histogram.estimates, asked)
-    if not all(map(math.isfinite, histogram.estimates)):
-        raise MessageError("the noisy histogram holds NaN or inf")
-    messages.check_range("an estimate", max(map(abs, histogram.estimates)), 0, _MOST_ESTIMATED)
-    if max(histogram.estimates) <= 0:
+    estimates = reply.of(NoisyHistogram).estimates
+    if max(estimates) <= 0:
         log.warning(
             "%s: nothing of its label histogram is above the noise; all classes count alike",
             asked.site.site,
         )
-    counts: list[float] = plausible_counts(histogram.estimates, asked.site.num_examples).tolist()
+    counts: list[float] = plausible_counts(estimates, asked.site.num_examples).tolist()
     return counts
-
-
-def _check_classes(
-    histogram: LabelHistogram | NoisyHistogram, values: list[int] | list[float], asked: Asked
-) -> None:
-    if histogram.site != asked.site.site:
-        raise MessageError(f"signed {histogram.site!r}")
-    if len(values) != asked.site.num_classes:
-        raise MessageError(f"{len(values)} classes, introduced with {asked.site.num_classes}")
 
 
 def refuse_error(reply: Message) -> None:
@@ -204,38 +120,3 @@ def refuse_error(reply: Message) -> None:
         meant = reply.error.code in (REFUSED, ErrorCode.INVALID_FAB)
         failed = "" if meant else "the site failed: "
         raise MessageError(f"{failed}{reason[-1]}")
-
-
-def _compare(
-    report: TrainReport | EvaluateReport | LossReport,
-    asked: Asked,
-    rows: int,
-    *,
-    loss_withheld: bool = False,
-) -> None:
-    compare_order(report, asked, rows)
-    if not loss_withheld:
-        messages.check_range("loss", report.loss, -MOST_LOSS, MOST_LOSS)
-
-
-def compare_order(
-    report: TrainReport | EvaluateReport | LossReport | ChoiceReport | ScoreCounts | FinalReport,
-    asked: Asked,
-    rows: int,
-) -> None:
-    """Raise :class:`MessageError` for a report of another site, round, model or more rows."""
-    order = asked.order
-    if report.site != asked.site.site:
-        raise MessageError(f"signed {report.site!r}")
-    if (report.round, report.attempt) != (order.round, order.attempt):
-        raise MessageError(
-            f"stale: of round {report.round} attempt {report.attempt}, "
-            f"asked for round {order.round} attempt {order.attempt}"
-        )
-    if report.model != order.model:
-        raise MessageError(f"of model {report.model}, was sent model {order.model}")
-    if not 1 <= report.num_examples <= rows:
-        raise MessageError(
-            f"num_examples = {report.num_examples}: must be 1 to {rows}, "
-            "the number it introduced itself with"
-        )

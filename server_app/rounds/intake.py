@@ -72,6 +72,9 @@ def _taken_in(reply: Message, asked: Message) -> Message:
         return reply
     if not reply.has_content():
         return _refusal(asked, "it holds nothing")
+    kind = asked.metadata.message_type
+    if reply.metadata.message_type != kind:
+        return _refusal(asked, f"{reply.metadata.message_type!r} in answer to {kind!r}")
     try:
         check_form(reply.content)
         ReleaseNote.beside(reply.content)

@@ -8,10 +8,10 @@ from flwr.serverapp import Grid
 
 from common import messages
 from common.config import Settings
-from common.messages import LabelQuestion, Order
+from common.messages import LabelQuestion
 from common.privacy.labels import label_mechanism
 from server_app.rounds.exchange import Answer, Exchange
-from server_app.rounds.guard import inspect_exact_histogram, inspect_noisy_histogram
+from server_app.rounds.guard import exact_histogram, noisy_histogram
 from server_app.rounds.roster import Roster
 
 __all__ = ["LabelInquiry"]
@@ -106,17 +106,13 @@ class LabelInquiry:
         self, roster: Roster, clients: Sequence[int], grid: Grid, timeout: float
     ) -> list[Answer[list[float]]]:
         """Return the answers of some clients of a roster to the question for label counts (K,)."""
-        exchange = Exchange(
-            roster,
-            messages.LABEL_HISTOGRAM,
-            contents=[messages.content(self.question(roster.sites[0].num_classes))],
-            orders=[Order(round=0, attempt=1, model=0)],
-            models=dict.fromkeys(clients, 0),
-        )
+        question = self.question(roster.sites[0].num_classes)
+        exchange = Exchange.about_rows(roster, messages.LABEL_HISTOGRAM, clients, question)
         replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
         noisy = self._settings.label_privacy != "none"
-        inspect = inspect_noisy_histogram if noisy else inspect_exact_histogram
-        return exchange.answers(replies, inspect)
+        if noisy:
+            return exchange.answers(replies, noisy_histogram)
+        return exchange.answers(replies, lambda reply, asked: exact_histogram(reply))
 
     def _say_protection(self, roster: Roster) -> None:
         mechanism = label_mechanism(self._settings, roster.sites[0].num_classes)

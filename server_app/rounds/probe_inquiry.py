@@ -3,15 +3,13 @@
 import logging
 
 import numpy as np
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common import messages
 from common.errors import MessageError, RoundError
-from common.messages import Order, ProbeReport, ProbeRequest
+from common.messages import Asked, ProbeRequest, Reply
 from server_app.clustering.probe import ProbeRows
 from server_app.rounds.exchange import OK, Exchange
-from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
 
 log = logging.getLogger("coterie")
@@ -35,13 +33,8 @@ def rows_of_sites(roster: Roster, most: int, grid: Grid, timeout: float) -> Prob
             f"cka-probe=client-rows needs 'probe-rows', which {', '.join(refusing)} "
             "did not opt in to release; use cka-probe=noise or a probe-file"
         )
-    exchange = Exchange(
-        roster,
-        messages.PROBE_ROWS,
-        contents=[messages.content(ProbeRequest(most))],
-        orders=[Order(round=0, attempt=1, model=0)],
-        models=dict.fromkeys(range(len(roster)), 0),
-    )
+    everybody = range(len(roster))
+    exchange = Exchange.about_rows(roster, messages.PROBE_ROWS, everybody, ProbeRequest(most))
     replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
     answers = exchange.answers(replies, lambda reply, asked: _inspect(reply, asked, most))
     bad = [answer for answer in answers if answer.verdict != OK]
@@ -53,12 +46,8 @@ def rows_of_sites(roster: Roster, most: int, grid: Grid, timeout: float) -> Prob
     return ProbeRows(np.concatenate(rows), "client-rows")
 
 
-def _inspect(reply: Message, asked: Asked, most: int) -> np.ndarray:
-    refuse_error(reply)
-    report = ProbeReport.decode(reply.content)
-    if report.site != asked.site.site:
-        raise MessageError(f"signed {report.site!r}")
-    rows = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.PROBE)
+def _inspect(reply: Reply, asked: Asked, most: int) -> np.ndarray:
+    rows = reply.arrays.get(messages.PROBE)
     shape = (min(most, asked.site.num_examples), *asked.site.input_shape)
     if rows is None or rows.shape != shape or rows.dtype != np.float32:
         raise MessageError(f"no float32 rows of shape {shape}")

@@ -17,6 +17,7 @@ from common import logs, messages
 from common.errors import MessageError, RoundError
 from common.logs import Fact
 from common.messages import Introduction
+from common.messages.kinds import kind_named
 from server_app import ray_nodes
 from server_app.metering.bill import Link
 from server_app.rounds import enrolment
@@ -25,6 +26,7 @@ from server_app.rounds.guard import refuse_error
 
 log = logging.getLogger("coterie")
 
+_INTRODUCES = kind_named(messages.INTRODUCE)
 _JOIN_SECONDS = 120.0  # how long the sites that the settings announce may take to connect
 _POLL_SECONDS = 0.5
 FEWEST = 2
@@ -342,7 +344,7 @@ def _introduction(reply: Message, code: Sequence[str]) -> Introduction:
     name = enrolment.name_of(node)
     try:
         refuse_error(reply)
-        introduction = Introduction.decode(reply.content)
+        introduction = _INTRODUCES.read(reply.content).of(Introduction)
     except MessageError as error:
         raise RoundError(f"{name} cannot take part: {error}") from None
     enrolment.check(node, introduction.site)

@@ -13,11 +13,6 @@ log = logging.getLogger("coterie")
 __all__ = ["Waiting"]
 
 _SECONDS_BETWEEN = 10.0
-_KIND_IN_WORDS = {
-    messages.TRAIN: "trained",
-    messages.TRAIN_TELLING: "trained",
-    messages.EVALUATE: "evaluated",
-}
 
 
 class Waiting:
@@ -40,5 +35,10 @@ class Waiting:
         self._said = now
         kind = self._about.message_type
         place = f"round {self._about.group_id:>3}  " if self._about.group_id.isdecimal() else ""
-        done = _KIND_IN_WORDS.get(kind, f"answered {kind}")
-        log.info("%s%d of %d sites %s", place, count, self._asked, done)
+        log.info("%s%d of %d sites %s", place, count, self._asked, _done(kind))
+
+
+def _done(kind: str) -> str:
+    if messages.trains(kind):
+        return "trained"
+    return "evaluated" if kind == messages.EVALUATE else f"answered {kind}"

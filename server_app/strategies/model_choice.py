@@ -83,11 +83,11 @@ class ModelChoices(NumberedModels):
         template = Template.of(self.models[0])
         noisy = self.settings.update_privacy == "local-dp"
         answers = attempt.ask(
-            phase,
             self._exchange(attempt, messages.TRAIN_CHOICE, clients),
-            lambda reply, asked: guard.inspect_training_of_choice(
-                reply, asked, template, self._number, may_withhold_loss=noisy, finite=False
+            lambda reply, asked: guard.training_of_choice(
+                reply, template, self._number, may_withhold_loss=noisy, finite=False
             ),
+            phase=phase,
             review=lambda answers: self._memory.norms.judged(
                 [_of_model(a, a.value[0].model if a.value else a.model) for a in answers],
                 self.models,
@@ -114,9 +114,8 @@ class ModelChoices(NumberedModels):
     def _have_chosen(self, attempt: Attempt, clients: np.ndarray) -> np.ndarray:
         """Ask clients which model fits them, and return those that said so, ascending."""
         answers = attempt.ask(
-            "choose",
             self._exchange(attempt, messages.CHOOSE, clients),
-            lambda reply, asked: guard.inspect_choice(reply, asked, self._number),
+            lambda reply, asked: guard.choice(reply, self._number),
             review=lambda answers: [_of_model(a, a.value.model if a.value else 0) for a in answers],
         )
         said = {answer.client: answer.model for answer in answers if answer.value is not None}

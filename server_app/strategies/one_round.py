@@ -9,6 +9,7 @@ import numpy as np
 
 from common import messages, seeds
 from common.config import Settings
+from common.messages import Asked, FineTuneReport, LossReport, Reply
 from server_app import task_figures
 from server_app.aggregation.aggregator import Aggregator, divergences
 from server_app.clustering.algorithms import Clusters
@@ -133,7 +134,7 @@ class OneRound(OwnRounds):
         clients = self.evaluators(attempt)
         exchange = self._with_models(attempt, messages.EVALUATE, self.models, clients)
         inspect = task_figures.inspection(self.settings)
-        answers = attempt.ask("evaluate", exchange, inspect)
+        answers = attempt.ask(exchange, inspect)
         told = {answer.client: answer.value for answer in answers if answer.value is not None}
         for client, (report, _) in told.items():
             self._memory.evaluated(client, report)
@@ -148,7 +149,7 @@ class OneRound(OwnRounds):
         clients = self.evaluators(attempt)
         exchange = self._with_models(attempt, messages.FINE_TUNE, self.models, clients)
         with self.meter.phase("train"):
-            answers = attempt.ask("fine-tune", exchange, guard.inspect_fine_tuning)
+            answers = attempt.ask(exchange, _tuned)
         attempt.tuned += [answer.value for answer in answers if answer.value is not None]
 
     def evaluators(self, attempt: Attempt) -> np.ndarray:
@@ -166,14 +167,13 @@ class OneRound(OwnRounds):
         learns = phase == "train" and self.method.select.learns_losses
         tells = learns and not self._losses_come_apart(summed=False)
         kind = messages.TRAIN_TELLING if tells else messages.TRAIN
-        due = messages.TellingReport if tells else messages.TrainReport
         exchange = self._with_models(attempt, kind, sent, clients)
         answers = attempt.ask(
-            phase,
             exchange,
-            lambda reply, asked: guard.inspect_training(
-                reply, asked, template, may_withhold_loss=noisy, finite=False, kind=due
+            lambda reply, asked: guard.training(
+                reply, template, may_withhold_loss=noisy, finite=False
             ),
+            phase=phase,
             review=lambda answers: self._memory.norms.judged(answers, self.models),
         )
         for answer in answers:
@@ -286,7 +286,7 @@ class OneRound(OwnRounds):
         """
         exchange = self._with_models(attempt, messages.LOSS, models, clients)
         losses, rms_losses = np.full((2, len(self.roster)), np.nan)
-        for answer in attempt.ask("loss", exchange, guard.inspect_loss):
+        for answer in attempt.ask(exchange, _measured):
             if answer.value is not None:
                 losses[answer.client] = answer.value.loss
                 rms_losses[answer.client] = answer.value.rms_loss
@@ -315,3 +315,11 @@ class OneRound(OwnRounds):
 
 def _is_finite(model: messages.Parameters) -> bool:
     return all(bool(np.isfinite(value).all()) for value in model.values())
+
+
+def _tuned(reply: Reply, asked: Asked) -> FineTuneReport:
+    return reply.of(FineTuneReport)
+
+
+def _measured(reply: Reply, asked: Asked) -> LossReport:
+    return reply.of(LossReport)

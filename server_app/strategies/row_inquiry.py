@@ -3,16 +3,14 @@
 from collections.abc import Sequence
 
 import numpy as np
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common import messages
 from common.config import Settings
 from common.errors import MessageError
-from common.messages import BasesReport, EmbeddedReport, Order, Parameters
+from common.messages import Asked, BasesReport, Parameters, Reply
 from common.privacy.disclosures import BasesSettings, EmbeddedRowSettings
 from server_app.rounds.exchange import Answer, Exchange
-from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
 
 __all__ = ["class_bases", "embedded_rows"]
@@ -25,13 +23,7 @@ def class_bases(
 ) -> list[Answer[np.ndarray]]:
     """Return the leading directions of every site's rows, (features, columns) float32."""
     most = settings.of(BasesSettings).pacfl_directions
-    exchange = Exchange(
-        roster,
-        messages.CLASS_BASES,
-        contents=[messages.content(None)],
-        orders=[Order(round=0, attempt=1, model=0)],
-        models=dict.fromkeys(range(len(roster)), 0),
-    )
+    exchange = Exchange.about_rows(roster, messages.CLASS_BASES, range(len(roster)))
     replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)
     return exchange.answers(replies, lambda reply, asked: _inspect_bases(reply, asked, most))
 
@@ -57,38 +49,22 @@ def embedded_rows(
     )
 
 
-def _inspect_bases(reply: Message, asked: Asked, most: int) -> np.ndarray:
-    refuse_error(reply)
-    report = BasesReport.decode(reply.content)
-    site = asked.site
-    _check_signature(report.site, asked)
-    if not 0 <= report.classes[0] <= report.classes[-1] < site.num_classes:
-        raise MessageError(f"classes {report.classes}, introduced with {site.num_classes}")
-    features = int(np.prod(site.input_shape))
+def _inspect_bases(reply: Reply, asked: Asked, most: int) -> np.ndarray:
+    report = reply.of(BasesReport)
+    features = int(np.prod(asked.site.input_shape))
     largest = min(most, features)
     if max(report.directions) > largest:
         raise MessageError(f"{max(report.directions)} directions of a class, at most {largest}")
     return _array(reply, messages.BASES, (features, sum(report.directions)))
 
 
-def _inspect_rows(reply: Message, asked: Asked, shape: tuple[int, int]) -> np.ndarray:
-    refuse_error(reply)
-    report = EmbeddedReport.decode(reply.content)
-    _check_signature(report.site, asked)
-    order = asked.order
-    if (report.round, report.attempt, report.model) != (order.round, order.attempt, order.model):
-        raise MessageError("stale: of another question")
+def _inspect_rows(reply: Reply, asked: Asked, shape: tuple[int, int]) -> np.ndarray:
     most, width = shape
     return _array(reply, messages.EMBEDDED, (min(most, asked.site.num_examples), width))
 
 
-def _check_signature(name: str, asked: Asked) -> None:
-    if name != asked.site.site:
-        raise MessageError(f"signed {name!r}")
-
-
-def _array(reply: Message, name: str, shape: tuple[int, int]) -> np.ndarray:
-    found = messages.decode_arrays(messages.arrays_of(reply.content)).get(name)
+def _array(reply: Reply, name: str, shape: tuple[int, int]) -> np.ndarray:
+    found = reply.arrays.get(name)
     if found is None or found.shape != shape or found.dtype != np.float32:
         raise MessageError(f"no float32 {name} of shape {shape}")
     if not np.isfinite(found).all():

@@ -3,16 +3,14 @@
 from collections.abc import Mapping
 
 import numpy as np
-from flwr.app import Message
 
 from common import messages
 from common.config import Settings
 from common.errors import MessageError
-from common.messages import MOST_ROWS_SEEN, RepresentationReport
+from common.messages import MOST_ROWS_SEEN, Reply
 from common.privacy.disclosures import RowSettings
 from common.privacy.statistics import Moments, NoisyMoments, noise_sigma
 from common.projection import PROJECTED_DIMENSIONS
-from server_app.rounds.guard import Asked, refuse_error
 from server_app.transport.class_cost import ClassView
 from server_app.transport.evidence import SiteView
 from server_app.transport.inquiry import Inquiry, inspect_classes
@@ -31,7 +29,7 @@ def ask(inquiry: Inquiry, settings: Settings) -> list[SiteView]:
     seen = inquiry.ask(
         messages.CLASS_STATISTICS,
         "class statistics",
-        lambda reply, asked: _inspect(reply, asked, inquiry.width, settings),
+        lambda reply, asked: _inspect(reply, inquiry.width, settings),
     )
     views = []
     for (counts, moments), total in zip(seen, inquiry.totals, strict=True):
@@ -48,13 +46,11 @@ def sigma_of(settings: Settings, rows: int) -> float:
 
 
 def _inspect(
-    reply: Message, asked: Asked, width: int, settings: Settings
+    reply: Reply, width: int, settings: Settings
 ) -> tuple[dict[int, int], Mapping[int, NoisyMoments]]:
     """Return a site's rows and moments by class, if they agree with each other."""
-    refuse_error(reply)
-    report = RepresentationReport.decode(reply.content)
-    counts = inspect_classes(report, asked, settings.of(RowSettings).min_rows)
-    points = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.MOMENTS)
+    counts = inspect_classes(reply, settings.of(RowSettings).min_rows)
+    points = reply.arrays.get(messages.MOMENTS)
     r = min(PROJECTED_DIMENSIONS, width)
     shape = (len(counts), r + r * (r + 1) // 2 if counts else 0)
     if points is None or points.shape != shape or points.dtype != np.float64:

@@ -8,14 +8,12 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
-from flwr.app import Message
 from flwr.serverapp import Grid
 
 from common import messages
 from common.errors import MessageError, SiteError
-from common.messages import MOST_ROWS_SEEN, Parameters, RepresentationReport
+from common.messages import MOST_ROWS_SEEN, Asked, Parameters, Reply, RepresentationReport
 from server_app.rounds.exchange import Exchange
-from server_app.rounds.guard import Asked, refuse_error
 from server_app.rounds.roster import Roster
 from server_app.transport.evidence import ClearRows, Evidence
 from server_app.transport.representations import Representations
@@ -60,7 +58,7 @@ class Inquiry:
         """Training rows of each client that is asked."""
         return [int(self.roster.num_examples[client]) for client in self.clients]
 
-    def ask(self, kind: str, what: str, inspect: Callable[[Message, Asked], T]) -> list[T]:
+    def ask(self, kind: str, what: str, inspect: Callable[[Reply, Asked], T]) -> list[T]:
         """Return what each client that is asked says of the model.
 
         Args:
@@ -96,7 +94,7 @@ def in_the_clear(inquiry: Inquiry) -> Evidence:
     seen = inquiry.ask(
         messages.REPRESENTATIONS,
         "representations",
-        lambda reply, asked: _inspect(reply, asked, inquiry.width, inquiry.costs.min_rows),
+        lambda reply, asked: _inspect(reply, inquiry.width, inquiry.costs.min_rows),
     )
     return ClearRows(
         [rows for rows, _ in seen],
@@ -107,15 +105,11 @@ def in_the_clear(inquiry: Inquiry) -> Evidence:
     )
 
 
-def _inspect(
-    reply: Message, asked: Asked, width: int, min_rows: int
-) -> tuple[Representations, dict[int, int]]:
+def _inspect(reply: Reply, width: int, min_rows: int) -> tuple[Representations, dict[int, int]]:
     """Return a site's representations and its rows per class, if they agree with each other."""
-    refuse_error(reply)
-    report = RepresentationReport.decode(reply.content)
-    counts = inspect_classes(report, asked, min_rows)
+    counts = inspect_classes(reply, min_rows)
     sent = [min(count, MOST_ROWS_SEEN) for count in counts.values()]
-    rows = messages.decode_arrays(messages.arrays_of(reply.content)).get(messages.ROWS_SEEN)
+    rows = reply.arrays.get(messages.ROWS_SEEN)
     shape = (sum(sent), width)
     if rows is None or rows.shape != shape or rows.dtype != np.float32:
         raise MessageError(f"no float32 representations of shape {shape}")
@@ -125,20 +119,9 @@ def _inspect(
     return Representations(rows, labels), counts
 
 
-def inspect_classes(report: RepresentationReport, asked: Asked, min_rows: int) -> dict[int, int]:
-    """Return a site's rows of every class that can be compared, if they agree with each other."""
-    site, order = asked.site, asked.order
-    if report.site != site.site:
-        raise MessageError(f"signed {report.site!r}")
-    if (report.round, report.attempt, report.model) != (order.round, order.attempt, order.model):
-        raise MessageError("stale: of another question")
-    classes, counts = report.classes, report.counts
-    if len(classes) != len(counts) or sorted(set(classes)) != classes:
-        raise MessageError(f"classes {classes} with counts {counts}")
-    if classes and not 0 <= classes[0] <= classes[-1] < site.num_classes:
-        raise MessageError(f"classes {classes}, introduced with {site.num_classes}")
-    if min(counts, default=min_rows) < min_rows or sum(counts) > site.num_examples:
-        raise MessageError(
-            f"counts {counts} are not classes of {min_rows} rows or more among {site.num_examples}"
-        )
-    return dict(zip(classes, counts, strict=True))
+def inspect_classes(reply: Reply, min_rows: int) -> dict[int, int]:
+    """Return a site's rows of every class that can be compared."""
+    report = reply.of(RepresentationReport)
+    if min(report.counts, default=min_rows) < min_rows:
+        raise MessageError(f"counts {report.counts} are not of classes of {min_rows} rows or more")
+    return dict(zip(report.classes, report.counts, strict=True))

@@ -33,6 +33,7 @@ def test_own_data_need_a_name_and_a_place(missing):
         ({"classes": "0, 1, 0"}, "names a class twice"),
         ({"site": "../north"}, "site = '../north': must be"),
         ({"test-fraction": 1}, "below 1"),
+        ({"date-order": "day-first"}, "need table-schema"),
         ({"device": "gpu"}, "device = 'gpu'"),
         ({"allow-unpinned": "perhaps"}, "must be true or false"),
         ({"data-pth": "b.csv"}, "did you mean 'data-path'"),

@@ -112,3 +112,9 @@ def test_links_are_drawn_from_their_range_evenly_by_factors():
 def test_impossible_link_rates_are_refused(text):
     with pytest.raises(ConfigError, match="link-rate"):
         LinkRates.parse(text)
+
+
+def test_a_profile_may_begin_with_a_byte_order_mark(tmp_path):
+    path = tmp_path / "radio.toml"
+    path.write_text("uplink_watts = 0.25\n", encoding="utf-8-sig")
+    assert profile_of(str(path)).uplink_watts == 0.25

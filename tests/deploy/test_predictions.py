@@ -193,7 +193,78 @@ def test_a_table_is_taken_by_its_columns(folder):
     pd.testing.assert_frame_equal(run.predict(table[["age", "pulse"]].to_numpy()), found)
     with pytest.raises(DataError, match="column 'age' is missing; did you mean 'Age'"):
         run.predict(table.rename(columns={"age": "Age"}))
-    with pytest.raises(DataError, match="a value that is no number: could not convert"):
+    with pytest.raises(DataError, match="column 'age' holds 'old' in row 0, not a number"):
         run.predict(table.assign(age="old"))
     with (folder / "all.csv").open() as file:
         assert len(list(csv.reader(file))) == 181
+
+
+# Rows keep their identity ----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def by_schema(folder):
+    """Runs of one table by a schema: a class, a quantity, and how soon an event is to be feared."""
+    rng = np.random.default_rng(7)
+    age, pulse = rng.normal(60, 10, 120).round(1), rng.normal(70, 8, 120).round(1)
+    table = pd.DataFrame({"age": age, "pulse": pulse, "sick": np.where(age > 60, "yes", "no")})
+    table["stay"] = (age / 4 + rng.normal(0, 1, 120)).round(3)
+    runs = {}
+    for task, label, more in (
+        ("class", "sick", ()),
+        ("quantity", "stay", ()),
+        ("risk", "sick", ("--time-column", "stay")),
+    ):
+        own = table if more else table.drop(columns={"sick": "stay", "stay": "sick"}[label])
+        own.to_csv(folder / f"{task}.csv", index=False)
+        words = ("--label-column", label, *more, "--output", f"{task}.toml")
+        assert coterie("data", "check", f"{task}.csv", *words, cwd=folder).returncode in (0, 3)
+        words = {"strategy": "fedavg", "table-schema": str(folder / f"{task}.toml")}
+        words |= {"split": "iid", "num-clients": 2, "min-partition-size": 2}
+        runs[task] = own, played(folder, folder / f"{task}.csv", **words)
+    return runs
+
+
+INDEXES = {
+    "of rows that were chosen": lambda rows: rows[rows["age"] > 60],
+    "in another order": lambda rows: rows.sample(frac=1, random_state=0),
+    "of names that repeat": lambda rows: rows.set_axis(["a", "b"] * (len(rows) // 2)),
+    "of two levels": lambda rows: rows.set_index([rows.index % 3, rows.index], drop=True),
+}
+
+
+@pytest.mark.parametrize("task", ["class", "quantity", "risk"])
+@pytest.mark.parametrize("index", INDEXES)
+def test_predictions_stand_under_the_index_of_the_rows_given(by_schema, task, index):
+    table, run = by_schema[task]
+    chosen = INDEXES[index](table)
+    found = run.predict(chosen)
+    pd.testing.assert_index_equal(found.index, chosen.index)
+    # Row by row, of which no order can go wrong.
+    alone = pd.concat([run.predict(chosen.iloc[[n]]) for n in range(0, len(chosen), 9)])
+    pd.testing.assert_frame_equal(found.iloc[::9], alone)
+
+
+def test_a_table_without_a_schema_keeps_its_index_and_an_array_gets_places(folder):
+    patients(3).to_csv(folder / "plain.csv", index=False)
+    split = {"split": "iid", "num-clients": 2, "min-partition-size": 2, "label-column": "sick"}
+    run = played(folder, folder / "plain.csv", strategy="fedavg", **split)
+    chosen = patients(3).query("age > 50")
+    found = run.predict(chosen)
+    pd.testing.assert_index_equal(found.index, chosen.index)
+    by_place = run.predict(chosen[["age", "pulse"]].to_numpy().tolist())
+    pd.testing.assert_frame_equal(by_place, found.reset_index(drop=True))
+    with pytest.raises(DataError, match="column 'age' stands there twice"):
+        run.predict(pd.concat([chosen, chosen[["age"]]], axis=1))
+
+
+def test_the_command_writes_a_row_for_each_of_the_file_in_its_order(by_schema, folder):
+    table, run = by_schema["class"]
+    shuffled = table.sample(frac=1, random_state=1)
+    shuffled.to_csv(folder / "shuffled.csv", index=False)
+    shuffled.to_parquet(folder / "shuffled.parquet")  # which keeps the index, too
+    for name in ("shuffled.csv", "shuffled.parquet"):
+        words = ("predict", run.folder, folder / name, "--output", folder / "rows.csv")
+        assert coterie(*words, cwd=folder).returncode == 0
+        written = pd.read_csv(folder / "rows.csv")
+        pd.testing.assert_frame_equal(written, run.predict(shuffled).reset_index(drop=True))

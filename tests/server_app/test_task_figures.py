@@ -12,11 +12,10 @@ from client_app.simulated_sites import simulated_federation
 from common import messages
 from common.config import Settings
 from common.errors import ConfigError, MessageError
-from common.messages import FIGURES, Introduction, Order, TaskFigures
+from common.messages import FIGURES, Asked, Introduction, Order, TaskFigures
 from common.task_metrics import TASK_METRICS
 from server_app import methods
 from server_app.record.using_models import load_network
-from server_app.rounds.guard import Asked
 from server_app.task_figures import SiteFigures, figures_of, metrics_of
 
 NAMES = "macro-f1", "auroc"

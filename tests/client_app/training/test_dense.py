@@ -23,17 +23,12 @@ from common.errors import ConfigError
 from common.objectives import USUAL, Phase, Pull
 
 
-@pytest.fixture(params=["compiled", "numpy"])
-def steps(request, monkeypatch):
-    """Both forms of the hand-written steps."""
-    if request.param == "compiled":
-        if dense_c.load() is None:
-            pytest.skip("no C compiler here")
-    else:
-        monkeypatch.setattr(dense_c, "load", lambda: None)
-    engine._hand_written.cache_clear()
-    yield
-    engine._hand_written.cache_clear()
+@pytest.fixture(scope="module")
+def steps():
+    compiled = dense_c.load()
+    if compiled is None:
+        pytest.skip("no C compiler here")
+    return compiled
 
 
 def lesson(shape=(12,), rows=60, classes=6, seed=0):
@@ -112,6 +107,7 @@ def test_adams_steps_are_torchs_also_with_a_pull_and_what_stands_still(optimizer
         assert stands == (still in phase.frozen)
 
 
+@pytest.mark.usefixtures("steps")
 def test_really_takes_the_hand_written_steps_where_it_may_and_nowhere_else(monkeypatch):
     def refuse(*_):
         raise AssertionError("hand-written")
@@ -129,15 +125,14 @@ def test_really_takes_the_hand_written_steps_where_it_may_and_nowhere_else(monke
     widths=st.lists(st.integers(1, 9), min_size=2, max_size=5).map(tuple),
     rows=st.integers(1, 7),
     seed=st.integers(0, 99),
-    compiled=st.booleans(),
 )
-def test_one_step_moves_against_the_gradient_by_finite_differences(widths, rows, seed, compiled):
+def test_one_step_moves_against_the_gradient_by_finite_differences(steps, widths, rows, seed):
     rng = np.random.default_rng(seed)
     shape = DenseShape(widths, (0.0,) * (len(widths) - 2))
     sgd = DenseSgd(
         shape,
         Settings(**{"learning-rate": 1.0, "momentum": 0.0, "local-epochs": 1, "batch-size": rows}),
-        dense_c.load() if compiled else None,
+        steps,
     )
     start = rng.normal(size=shape.num_parameters).astype(np.float32)
     sgd.values[:] = start
@@ -188,6 +183,12 @@ def test_a_model_of_another_shape_is_refused_as_by_the_loop():
         engine.fit(wrong, lesson(), Settings(model="mlp"))
 
 
+def deep(layers):
+    """A network of so many dense layers."""
+    hidden = [part for _ in range(layers - 1) for part in (nn.Linear(2, 2), nn.ReLU())]
+    return nn.Sequential(*hidden, nn.Linear(2, 2))
+
+
 @pytest.mark.parametrize(
     ("network", "expected"),
     [
@@ -201,6 +202,8 @@ def test_a_model_of_another_shape_is_refused_as_by_the_loop():
         (nn.Sequential(nn.Linear(3, 2, bias=False)), None),
         (nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)), None),
         (nn.Sequential(nn.Linear(3, 4), nn.ReLU()), None),
+        (deep(dense_c.MOST_LAYERS), DenseShape((2,) * 65, (0.0,) * 63)),
+        (deep(dense_c.MOST_LAYERS + 1), None),
         (nn.Linear(3, 2), None),
     ],
 )

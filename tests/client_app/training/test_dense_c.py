@@ -1,4 +1,4 @@
-"""Compiled steps: the same as those in NumPy, and never required."""
+"""Compiled steps: the same as those of the loop, and never required."""
 
 import functools
 import logging
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 
 import drawn
@@ -15,27 +16,65 @@ import torch
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
+from torch import nn
 
-from client_app.training import compiler, dense_c
+from client_app.training import compiler, dense_c, engine, loop
 from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import DenseShape, dropout_draw
+from client_app.training.loop import TensorRows
+from client_app.training.steps import Anchored
+from common import models
 from common.config import Settings
 from common.dropout import Dropout
 from common.objectives import Pull
 
 
 def trained(compiled, shape, settings, seed=0, rows=23, pull=None, spread=0.25):
+    """Model, loss and anchor after a training by compiled steps; by the loop without any."""
     rng = np.random.default_rng(seed)
-    sgd = DenseSgd(shape, settings, compiled)
-    sgd.values[:] = rng.normal(size=shape.num_parameters).astype(np.float32) * spread
+    network = network_of(shape)
+    like = models.parameters_of(network)
+    size = shape.num_parameters
+    first = rng.normal(size=size).astype(np.float32) * spread
     x = rng.normal(size=(40, shape.widths[0])).astype(np.float32)
     y = rng.integers(0, shape.widths[-1], 40)
     mine = rng.permutation(40)[:rows]
     if pull is not None:
-        anchor = {"all": rng.normal(size=shape.num_parameters).astype(np.float32) * spread}
-        pull = Pull(anchor, *pull)
-    loss = sgd.train(x, y, mine, np.random.default_rng(1), dropout_draw(5), pull)
-    return sgd.values.copy(), loss, sgd.anchor.copy()
+        anchor = rng.normal(size=size).astype(np.float32) * spread
+        pull = Pull(engine.unflatten(anchor, like), *pull)
+    order = np.random.default_rng(1)
+    if compiled is not None:
+        sgd = DenseSgd(shape, settings, compiled)
+        sgd.values[:] = first
+        loss = sgd.train(x, y, mine, order, dropout_draw(5), pull)
+        return sgd.values.copy(), loss, sgd.anchor.copy()
+    models.load_parameters(network, engine.unflatten(first, like))
+    towards = None if pull is None else Anchored(network, pull)
+    device = torch.device("cpu")
+    with loop.repeatable(device, 5):
+        data = TensorRows.on(device, x[mine], y[mine])
+        loss = loop.train(network, data, settings, order, towards)
+    after = flat(network)
+    if towards is None:
+        return after, loss, np.zeros_like(after)
+    towards.write_to(network)
+    return after, loss, flat(network)
+
+
+def network_of(shape):
+    """The dense layers of a shape in torch."""
+    layers = []
+    for (wide, out), probability in zip(
+        pairwise(shape.widths), (*shape.dropout, None), strict=True
+    ):
+        layers.append(nn.utils.skip_init(nn.Linear, wide, out))  # draws nothing
+        if probability is not None:
+            layers += [nn.ReLU(), *([Dropout(probability)] if probability else [])]
+    return nn.Sequential(*layers)
+
+
+def flat(network):
+    return np.concatenate([value.reshape(-1) for value in models.parameters_of(network).values()])
 
 
 NETWORKS = {
@@ -69,7 +108,7 @@ def steps():
 
 @hypothesis_settings(max_examples=60)
 @given(widths=st.lists(st.integers(1, 12), min_size=2, max_size=5).map(tuple), **NETWORKS)
-def test_compiled_steps_are_those_in_numpy(steps, **network):
+def test_compiled_steps_are_those_of_the_loop(steps, **network):
     check_steps(steps, **network)
 
 
@@ -142,16 +181,9 @@ def test_compiled_steps_leave_the_processors_arithmetic_as_it_was():
     assert done.stdout.split() == ["True", "True"]
 
 
-def test_more_layers_than_the_compiled_steps_hold_are_trained_in_numpy():
-    shape = DenseShape((2,) * (dense_c.MOST_LAYERS + 1), (0.0,) * (dense_c.MOST_LAYERS - 1))
-
-    def refuse(*_):
-        raise AssertionError("compiled")
-
-    refusing = dense_c.DenseSteps(refuse, refuse, refuse, 16)
-    trained(refusing, shape, Settings())
-    with pytest.raises(AssertionError, match="compiled"):
-        trained(refusing, DenseShape((2,) * 9, (0.0,) * 7), Settings())
+def test_as_many_layers_as_the_compiled_steps_hold_take_the_same_steps(steps):
+    most = dense_c.MOST_LAYERS
+    check_steps(steps, (2,) * (most + 1), [0.0] * most, 7, 0.01, (2.0, 3, 0.1), 0, spread=1.0)
 
 
 @pytest.fixture
@@ -184,6 +216,17 @@ def test_another_compiler_makes_its_own(empty_cache, monkeypatch, tmp_path):
     assert len(list(empty_cache.iterdir())) == 2
 
 
+def test_a_change_in_a_header_makes_another_library(empty_cache, tmp_path):
+    if dense_c.load() is None:
+        pytest.skip("no C compiler here")
+    source, header = tmp_path / "number.c", tmp_path / "steps.h"
+    source.write_text('#include "steps.h"\nint number(void) { return NUMBER; }\n')
+    for number in (1, 2):
+        header.write_text(f"#define NUMBER {number}\n")
+        assert compiler.library(source).number() == number
+    assert len(list(empty_cache.iterdir())) == 2
+
+
 def test_what_others_could_have_written_is_not_loaded(empty_cache, caplog):
     empty_cache.mkdir()
     empty_cache.chmod(0o777)
@@ -207,14 +250,18 @@ def test_those_that_begin_together_compile_once(empty_cache, tmp_path, monkeypat
 
 
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false"])
-def test_without_a_compiler_numpy_serves_and_that_is_said(
+def test_without_a_compiler_the_loop_serves_and_that_is_said(
     empty_cache, monkeypatch, caplog, compiler
 ):
     monkeypatch.setenv("CC", compiler)
     with caplog.at_level(logging.INFO, logger="coterie"):
         assert load_anew() is None
-    assert "train with NumPy" in caplog.text
+    assert "install a C compiler" in caplog.text
     assert list(empty_cache.iterdir()) == []
+    monkeypatch.setattr(dense_c, "load", functools.cache(dense_c.load.__wrapped__))
+    engine._hand_written.cache_clear()
+    assert engine.trained_by(Settings(model="mlp"), (12,), 6) == "the loop with autograd, on cpu"
+    engine._hand_written.cache_clear()
 
 
 def test_arrays_of_another_type_are_refused():

@@ -1,11 +1,10 @@
-"""The accountant against dp-accounting, and what must hold whatever the events are."""
+"""The accountant against brute force, and what must hold whatever the events are."""
 
-import functools
 import json
 import math
 
+import privacy_losses
 import pytest
-from dp_accounting.pld import privacy_loss_distribution as pld
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from common.privacy.accounting import (
     ContinuousGaussian,
     DiscreteGaussian,
     RandomisedResponse,
-    Stated,
     decode_event,
     encode_event,
     epsilon,
@@ -25,7 +23,6 @@ EVENTS = st.one_of(
     st.builds(ContinuousGaussian, st.floats(0.02, 3)),
     st.builds(DiscreteGaussian, st.floats(0.5, 20), st.integers(1, 2)),
     st.builds(RandomisedResponse, st.floats(0.05, 4), st.integers(2, 20)),
-    st.builds(Stated, st.floats(0.01, 2), st.sampled_from([0.0, 1e-7])),
 )
 
 CASES = {
@@ -42,37 +39,24 @@ CASES = {
 }
 
 
-@functools.lru_cache
-def distribution(event):
-    step = 1e-4
-    if isinstance(event, ContinuousGaussian):
-        return pld.from_gaussian_mechanism(1 / event.mu, value_discretization_interval=step)
-    if isinstance(event, DiscreteGaussian):
-        one = pld.from_discrete_gaussian_mechanism(
-            event.sigma, sensitivity=1, value_discretization_interval=step
-        )
-        return one.self_compose(event.coordinates)
-    noise = event.categories * event.truth * math.exp(-event.epsilon)
-    return pld.from_randomized_response(noise, event.categories, value_discretization_interval=step)
-
-
 @pytest.mark.parametrize("events", CASES.values(), ids=CASES)
-def test_epsilon_is_within_one_per_cent_of_dp_accounting(events):
-    parts = [distribution(event) for event in events]
-    total = functools.reduce(lambda one, other: one.compose(other), parts)
+def test_epsilon_is_what_brute_force_allows(events):
     for delta in (1e-3, 1e-5, 1e-8):
-        oracle = total.get_epsilon_for_delta(delta)
-        assert epsilon(events, delta) == pytest.approx(oracle, rel=0.01)
+        least, most = privacy_losses.bounds(events, delta)
+        # A loss may be moved up a step also where it lies on the grid but for its last digits.
+        step = len(events) * privacy_losses.STEP
+        assert least - 1e-6 <= epsilon(events, delta) <= most + step
+        assert most - least <= 2.1 * step
 
 
-@settings(deadline=None, max_examples=60)
-@given(st.lists(EVENTS, max_size=5), EVENTS, st.sampled_from([1e-3, 1e-5, 1e-7]))
+@settings(deadline=None, max_examples=8)
+@given(st.lists(EVENTS, max_size=3), EVENTS, st.sampled_from([1e-3, 1e-5, 1e-7]))
 def test_one_more_event_never_costs_less(events, more, delta):
     assert epsilon([*events, more], delta) >= epsilon(events, delta) * (1 - 1e-6) - 1e-9
 
 
-@settings(deadline=None, max_examples=30)
-@given(st.lists(EVENTS, min_size=1, max_size=4))
+@settings(deadline=None, max_examples=6)
+@given(st.lists(EVENTS, min_size=1, max_size=3))
 def test_the_order_does_not_matter_and_less_delta_costs_more(events):
     assert epsilon(events[::-1], 1e-5) == pytest.approx(epsilon(events, 1e-5), rel=1e-9)
     assert epsilon(events, 1e-7) >= epsilon(events, 1e-5) - 1e-9
@@ -81,15 +65,11 @@ def test_the_order_does_not_matter_and_less_delta_costs_more(events):
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.builds(RandomisedResponse, st.floats(0.05, 4), st.just(5)), max_size=5))
 def test_pure_events_never_cost_more_than_their_sum(events):
-    assert epsilon(events, 1e-5) <= 1.001 * sum(event.epsilon for event in events)
+    total = sum(event.epsilon for event in events)
+    assert epsilon(events, 1e-5) <= total + 1e-4 * len(events)  # a step of the grid each
 
 
-def test_stated_promises_add_and_use_up_delta():
-    assert epsilon([Stated(1, 1e-6), Stated(2, 1e-6)], 1e-5) == 3
-    assert epsilon([Stated(1, 1e-5)], 1e-5) == 1
-    assert epsilon([Stated(1, 2e-5)], 1e-5) == math.inf
-    with_less = epsilon([Stated(1, 5e-6), ContinuousGaussian(0.5)], 1e-5)
-    assert with_less == pytest.approx(1 + epsilon([ContinuousGaussian(0.5)], 5e-6))
+def test_nothing_costs_nothing():
     assert epsilon([], 1e-5) == 0
 
 
@@ -116,8 +96,6 @@ def test_events_survive_json(event):
         lambda: DiscreteGaussian(-1, 2),
         lambda: RandomisedResponse(1, 1),
         lambda: RandomisedResponse(0, 4),
-        lambda: Stated(0),
-        lambda: Stated(1, 1),
     ],
 )
 def test_what_is_no_mechanism_is_refused(make):

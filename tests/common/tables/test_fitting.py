@@ -127,3 +127,27 @@ def test_all_problems_of_new_rows_are_told_at_once():
         ["ward", "category"],
         ["gone", "missing-column"],
     ]
+
+
+def test_new_rows_are_read_as_those_of_the_training_were_and_decide_nothing():
+    day = {"name": "day", "kind": "date", "date": ["%d/%m/%Y", "%m/%d/%Y"]}
+    table_schema = schema(day, {"name": "ferritin", "kind": "number"})
+    new = pd.DataFrame({"day": ["02/03/2021"], "ferritin": ["1.234"]})
+    for rows, wanted in (
+        (pd.DataFrame({"day": ["13/03/2021"], "ferritin": ["8,6"]}), ["2021-03-02", 1234]),
+        (pd.DataFrame({"day": ["03/13/2021"], "ferritin": ["8.6"]}), ["2021-02-03", 1.234]),
+    ):
+        table = decoded(of_frame(rows.assign(y="no")), table_schema)
+        fitted = FittedTable.of(table.schema, table.features)
+        [found] = fitted.new_features(of_frame(new))
+        days = (pd.Timestamp(wanted[0]) - pd.Timestamp(0)).days
+        np.testing.assert_array_equal(found, [days, wanted[1]])
+        # A model of sites that write in both ways does not know whose the rows are.
+        with pytest.raises(DataError, match=r"date-order: .* --site\n.*thousands"):
+            fitted.of_all_sites(table_schema).new_features(of_frame(new))
+    late = new.assign(day=["13/03/2021"])
+    with pytest.raises(DataError, match="'13/03/2021' in 1 rows: no date as %m/%d/%Y"):
+        fitted.new_features(of_frame(late))
+    others = pd.DataFrame({"day": ["03/02/2021"] * 2, "ferritin": ["1.234", "8,6"]})
+    with pytest.raises(DataError, match="show that it is another"):
+        fitted.new_features(of_frame(others))

@@ -1,6 +1,7 @@
 """Raw tables: every way to write one gives the same cells, and what is none is refused."""
 
 import gzip
+import unicodedata
 
 import pandas as pd
 import pyarrow as pa
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.errors import DataError
-from common.tables.reading import line_of, read_raw
+from common.tables.reading import line_of, of_frame, read_raw
 
 ROWS = [("61", "b"), ("34", "é"), ("", "c")]
 TEXT = "age,ward\n61,b\n34,é\n,c\n"
@@ -111,12 +112,64 @@ _CELL = st.text(st.characters(codec="utf-8", exclude_categories=["C"], exclude_c
     rows=st.lists(st.tuples(_CELL, _CELL, _CELL), min_size=1, max_size=5),
     separator=st.sampled_from([",", ";"]),
 )
-def test_quoted_cells_come_back_but_for_spaces_around_them(tmp_path_factory, rows, separator):
+def test_quoted_cells_come_back_composed_and_without_spaces(tmp_path_factory, rows, separator):
     path = tmp_path_factory.mktemp("raw") / "own.csv"
     lines = [("a", "b", "c"), *rows]
     text = "\n".join(separator.join(f'"{cell}"' for cell in line) for line in lines)
     path.write_text(text, encoding="utf-8")
     raw = read_raw(path)
-    assert [tuple(cell.strip() for cell in row) for row in cells(raw)] == [
-        tuple(cell.strip() for cell in row) for row in rows
+    assert cells(raw) == [
+        tuple(unicodedata.normalize("NFC", cell).strip() for cell in row) for row in rows
     ]
+
+
+@pytest.mark.parametrize("name", ["UPPER.CSV.GZ", "upper.Csv.gz", "north.TSV.GZ", "north.tsv.Gz"])
+def test_a_packed_table_is_told_by_its_name_in_whatever_letters(tmp_path, name):
+    mark = "\t" if "tsv" in name.lower() else ","
+    lines = [mark.join(cells) for cells in (("age", "sick"), ("50", "yes"), ("60", "no"))]
+    (tmp_path / name).write_bytes(gzip.compress("\n".join(lines).encode()))
+    raw = read_raw(tmp_path / name)
+    assert raw.names == ("age", "sick")
+    assert [column.to_pylist() for column in raw.columns] == [["50", "60"], ["yes", "no"]]
+
+
+def test_what_is_no_table_is_refused_without_its_bytes(tmp_path):
+    for name, content in (("a.csv.gz", b"age,sick\n1,yes\n"), ("a.csv", bytes(range(1, 256)) * 9)):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(DataError, match="cannot be read as a table") as refused:
+            read_raw(tmp_path / name)
+        assert str(refused.value).isprintable()
+
+
+def test_a_row_too_long_in_an_office_programs_encoding_is_counted(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes("name,age\nMüller,50\nGröße,60,70\nÖz,80\n".encode("cp1252"))
+    raw = read_raw(path)
+    assert (raw.encoding, raw.ragged) == ("cp1252", ((3, 3),))
+    assert raw.column("name").to_pylist() == ["Müller", "Öz"]
+
+
+def test_texts_of_one_look_are_one_in_csv_and_parquet(tmp_path):
+    names = ["ma\u0308nnlich\xa0", "age"]
+    rows = [("ma\u0308nnlich", "61\xa0"), ("\ufeffmännlich\u200b", "\u200334"), ("a\t", "7")]
+    frame = pd.DataFrame(rows, columns=names)
+    frame.to_csv(tmp_path / "own.csv", index=False)
+    frame.to_parquet(tmp_path / "own.parquet", index=False)
+    for name in ("own.csv", "own.parquet"):
+        raw = read_raw(tmp_path / name)
+        assert raw.names == ("männlich", "age")
+        assert cells(raw) == [("männlich", "61"), ("männlich", "34"), ("a", "7")]
+    assert of_frame(frame).names == ("männlich", "age")
+
+
+def test_columns_without_a_name_and_stored_indexes_are_no_columns(tmp_path):
+    frame = pd.DataFrame({"age": [61, 34], "crp": [1.5, 2.5]}, index=[7, 9])
+    frame.to_csv(tmp_path / "own.csv")
+    frame.to_parquet(tmp_path / "own.parquet")
+    for name, called in (("own.csv", "column 1"), ("own.parquet", "__index_level_0__")):
+        raw = read_raw(tmp_path / name)
+        assert raw.names == tuple(pd.read_parquet(tmp_path / "own.parquet").columns)
+        assert [left for left, _ in raw.left_out] == [called]
+    (tmp_path / "ragged.csv").write_text(",age\n1,2\n1,2,3\n4,5\n")
+    raw = read_raw(tmp_path / "ragged.csv")
+    assert (raw.width, raw.ragged, cells(raw)) == (2, ((3, 3),), [("2",), ("5",)])

@@ -12,8 +12,10 @@ from client_app.training import engine
 from client_app.training.engine import Lesson
 from common import messages, models
 from common.config import Settings
+from common.errors import WorkerError
 from common.messages import EvaluateReport, Order, TellingReport, TrainReport
 from deploy.simulation import answering, batched
+from deploy.simulation.grid import InProcessGrid, load_client_app
 
 pytestmark = pytest.mark.usefixtures("task_identity")
 
@@ -142,6 +144,46 @@ def test_a_site_that_refuses_is_named_and_its_neighbours_are_answered(kind, rele
     replies = answering.answer(app, asked(kind), unwilling)
     assert [reply.has_error() for reply in replies] == [node == 2 for node in NODES]
     assert f"site-2: this site does not release {kept!r}" in replies[2].error.reason
+
+
+def failing_for(sites, error):
+    """Evaluation that fails where all of some sites are evaluated together."""
+    evaluate = engine.evaluate
+
+    def fails(parameters, asked):
+        if set(sites) <= {site.name for site in asked}:
+            raise error
+        return evaluate(parameters, asked)
+
+    return fails
+
+
+def test_a_sites_own_error_is_said_by_it_alone(monkeypatch):
+    monkeypatch.setattr(engine, "evaluate", failing_for(["site-2"], ValueError("an odd row")))
+    replies = answering.answer(app, asked("evaluate"), contexts())
+    assert [reply.has_error() for reply in replies] == [node == 2 for node in NODES]
+    assert "site site-2: ValueError: an odd row" in replies[2].error.reason
+
+
+def test_an_error_of_many_at_once_that_no_site_has_ends_the_run_by_name(monkeypatch):
+    both = ["site-1", "site-2"]
+    monkeypatch.setattr(engine, "evaluate", failing_for(both, ZeroDivisionError("a bug")))
+    with pytest.raises(WorkerError, match="evaluate for 6 sites at once: ZeroDivisionError: a bug"):
+        answering.answer(app, asked("evaluate"), contexts())
+    monkeypatch.setattr(engine, "evaluate", failing_for(both, MemoryError()))
+    with pytest.raises(WorkerError, match="memory ran out for 6 sites at once"):
+        answering.answer(app, asked("evaluate"), contexts())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_such_an_error_leaves_its_worker(monkeypatch, workers):
+    monkeypatch.setattr(batched, "_by_model", lambda arrivals: [][0])
+    config = SETTINGS.to_dict()
+    with (
+        InProcessGrid(load_client_app, config, num_nodes=6, workers=workers) as grid,
+        pytest.raises(WorkerError, match="train for 1 sites at once: IndexError: list index"),
+    ):
+        grid.send_and_receive(asked("train"))
 
 
 def test_other_kinds_and_engine_loop_go_through_the_handlers(monkeypatch):

@@ -18,12 +18,12 @@ from safetensors.numpy import load_file
 
 from client_app.site_state import FolderKeeper
 from common import messages
+from common.messages.kinds import KINDS
 from common.pilot.messages import PILOT_LOOK, PILOT_TELL, PILOT_TRAIN
 from common.secagg.messages import SECAGG_MASK
 from common.two_party.messages import TWO_PARTY_OPEN, TWO_PARTY_SHARE
 from deploy.sites.certificates import Authority
 from deploy.sites.site_keys import init
-from server_app.protection.disclosed import WHAT
 from server_app.record import checkpoint
 
 HOSPITALS = ("cleveland", "hungarian", "va")
@@ -308,7 +308,9 @@ def killed_between_masking_and_unmasking(hospitals, settings):
     process = hospitals.submit(*words(settings | {"secagg": True}))
     with held_after(hospitals, FOURTH, step=2):
         folder = hospitals.newest_run()
-        hospitals.wait_for("its masked vector", lambda: has_left(folder, WHAT[SECAGG_MASK], FOURTH))
+        hospitals.wait_for(
+            "its masked vector", lambda: has_left(folder, KINDS[SECAGG_MASK].words, FOURTH)
+        )
         hospitals.kill(FOURTH)
     assert process.wait(timeout=deployments.PATIENCE) == 0, hospitals.log("submit")
     assert json.loads((folder / "status.json").read_text())["state"] == "finished"

@@ -182,6 +182,20 @@ def test_a_table_is_held_to_the_federations_schema(federation, superlink):
     assert "schema.toml" in line.remedy
 
 
+def test_a_site_says_how_it_writes_what_can_be_read_in_two_ways(federation, superlink):
+    table = federation / "north" / "beds.csv"
+    schema = federation / "north" / "schema.toml"
+    edit(federation, 'classes = "0,1"', 'table-schema = "schema.toml"')
+    rows = (f"{1 + n % 12:02}/{1 + n % 9:02}/2021,{1 + n % 9}.{100 + n},{n % 2}" for n in range(40))
+    table.write_text("\n".join(["day;ferritin;sick", *rows]).replace(",", ";"))
+    schema.write_text(check_files([table]).proposal.complete().to_toml())
+    found = [finding.found for finding in of_site(site(federation)) if finding.what == "data"]
+    assert [line.split(": ")[2] for line in found] == ["date-order", "thousands"]
+    said = 'table-schema = "schema.toml"\ndate-order = "month-first"\ndecimal = ","'
+    edit(federation, 'table-schema = "schema.toml"', said)
+    assert "data" not in bad(of_site(site(federation)))
+
+
 def test_classes_that_only_this_file_decides(federation, superlink):
     edit(federation, 'classes = "0,1"', 'classes = ""')
     assert bad(of_site(site(federation)))["classes"].verdict is Readiness.WARN

@@ -172,6 +172,16 @@ def test_tls_takes_the_server_under_each_of_its_names(folder, name):
     assert handshake(out / "server", out / "sites" / "north" / "ca.crt", name) is None
 
 
+@pytest.mark.parametrize("name", ["fl_server", "ward_3.klinik_nord.example", "_fl.example.org"])
+def test_tls_takes_a_server_whose_name_has_underscores(folder, name):
+    # Services of compose files and Windows machines have such names.
+    again(folder, head=f'server = "{name}"')
+    out = folder / "out"
+    assert handshake(out / "server", out / "sites" / "north" / "ca.crt", name) is None
+    site = tomllib.loads((out / "sites" / "north" / "site.toml").read_text())
+    assert site["superlink"] == f"{name}:8000"
+
+
 def test_tls_refuses_other_names_and_other_authorities(folder, tmp_path):
     out = folder / "out"
     failed = "CERTIFICATE_VERIFY_FAILED"

@@ -14,13 +14,13 @@ from common import messages
 from common.config import Settings
 from common.errors import ConfigError, MessageError
 from common.evaluation.final import CALIBRATION_BINS, reported
-from common.messages import FinalReport, Introduction, ThresholdOrder
+from common.messages import Asked, FinalReport, Introduction, ThresholdOrder
+from common.messages.kinds import kind_named
 from deploy.predictions import ModelInUse
 from deploy.simulation.grid import simulate
 from server_app import methods
 from server_app.final_evaluation.asking import headline, inspected
 from server_app.final_evaluation.format import EvaluatedRows
-from server_app.rounds.guard import Asked
 
 
 def write(path, rows=900, share=-3.2):
@@ -185,7 +185,8 @@ def reply(figures=(ROW, ROW, ROW), confusion=((1, 1), (0, 2)), calibration=None,
 
 def read(message):
     asked = Asked(SITE, ThresholdOrder(1, 1, 0, float("nan")))
-    return inspected(message, asked, SETTINGS)
+    kind = kind_named(messages.FINAL_EVALUATION)
+    return inspected(kind.inspected(message.content, asked), asked, SETTINGS)
 
 
 def test_a_good_reply_is_taken():

@@ -1,5 +1,3 @@
-from functools import partial
-
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
@@ -7,6 +5,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from common import messages
 from common.errors import MessageError
 from common.messages import (
+    Asked,
     ChoiceReport,
     EvaluateReport,
     Introduction,
@@ -16,10 +15,11 @@ from common.messages import (
     Order,
     PersonalReport,
     TellingReport,
+    Template,
     TrainReport,
 )
+from common.messages.kinds import kind_named
 from server_app.rounds import guard
-from server_app.rounds.guard import Asked, Template
 
 MODEL = {"w": np.zeros((2, 3), np.float32), "steps": np.array(4, dtype=np.int64)}
 SITE = Introduction("site-03", 70, 18, 10, [1, 8, 8], ["model"])
@@ -45,8 +45,12 @@ def training_reply(order, arrays=MODEL, **changes):
     return messages.reply(order, TrainReport(**(GOOD | changes)), arrays)
 
 
-def inspect(reply):
-    return guard.inspect_training(reply, ASKED, Template.of(MODEL))
+def passed(reply, kind):
+    return guard.inspected(reply, ASKED, kind_named(kind))
+
+
+def inspect(reply, kind=messages.TRAIN):
+    return guard.training(passed(reply, kind), Template.of(MODEL))
 
 
 def test_good_reply_passes_unchanged(order):
@@ -130,10 +134,10 @@ def test_evaluations(order, changes, reason):
     report = EvaluateReport(**(GOOD | {"accuracy": 0.5, "num_examples": 18} | changes))
     reply = messages.reply(order, report)
     if reason is None:
-        assert guard.inspect_evaluation(reply, ASKED) == report
+        assert guard.evaluation(passed(reply, messages.EVALUATE)) == report
     else:
         with pytest.raises(MessageError, match=reason):
-            guard.inspect_evaluation(reply, ASKED)
+            passed(reply, messages.EVALUATE)
 
 
 @pytest.mark.parametrize(
@@ -153,10 +157,10 @@ def test_losses(order, changes, reason):
     report = LossReport(**(GOOD | {"rms_loss": 0.7} | changes))
     reply = messages.reply(order, report)
     if reason is None:
-        assert guard.inspect_loss(reply, ASKED) == report
+        assert passed(reply, messages.LOSS).of(LossReport) == report
     else:
         with pytest.raises(MessageError, match=reason):
-            guard.inspect_loss(reply, ASKED)
+            passed(reply, messages.LOSS)
 
 
 @pytest.mark.parametrize(
@@ -173,19 +177,36 @@ def test_losses(order, changes, reason):
 def test_losses_told_in_training(order, changes, reason):
     report = TellingReport(**(GOOD | {"loss_before": 0.6, "rms_loss_before": 0.7} | changes))
     reply = messages.reply(order, report, MODEL)
-    inspected = partial(
-        guard.inspect_training, reply, ASKED, Template.of(MODEL), kind=TellingReport
-    )
     if reason is None:
-        assert inspected()[0] == report
+        assert inspect(reply, messages.TRAIN_TELLING)[0] == report
     else:
         with pytest.raises(MessageError, match=reason):
-            inspected()
+            inspect(reply, messages.TRAIN_TELLING)
 
 
 def test_training_that_tells_nothing_is_refused_where_that_is_due(order):
     with pytest.raises(MessageError, match="loss_before"):
-        guard.inspect_training(training_reply(order), ASKED, Template.of(MODEL), kind=TellingReport)
+        inspect(training_reply(order), messages.TRAIN_TELLING)
+
+
+def test_a_report_that_its_kind_does_not_answer_is_refused(order):
+    telling = TellingReport(**(GOOD | {"loss_before": 0.6, "rms_loss_before": 0.7}))
+    with pytest.raises(MessageError, match="TrainReport holds 'loss_before', which it has no"):
+        inspect(messages.reply(order, telling, MODEL))
+    more = training_reply(order)
+    more.content[messages.RECORD]["rows"] = [1.0, 2.0]
+    with pytest.raises(MessageError, match="TrainReport holds 'rows', which it has no field for"):
+        inspect(more)
+    loss = messages.reply(order, LossReport(**(GOOD | {"rms_loss": 0.7})), MODEL)
+    with pytest.raises(MessageError, match=r"holds arrays, which no answer to query\.loss does"):
+        passed(loss, messages.LOSS)
+
+
+def test_a_report_of_two_models_is_not_taken_where_one_is_due(order):
+    two = GOOD | {"num_examples": 18, "accuracy": 0.5, "shared_loss": 1.0, "shared_accuracy": 0.4}
+    reply = passed(messages.reply(order, PersonalReport(**two)), messages.EVALUATE)
+    with pytest.raises(MessageError, match="holds PersonalReport, asked for EvaluateReport"):
+        guard.evaluation(reply)
 
 
 @pytest.mark.parametrize(
@@ -202,16 +223,18 @@ def test_a_report_of_two_models_is_checked_in_both(order, changes, reason):
     good = GOOD | {"num_examples": 18, "accuracy": 0.5, "shared_loss": 1.0, "shared_accuracy": 0.4}
     reply = messages.reply(order, PersonalReport(**(good | changes)))
     if reason is None:
-        assert guard.inspect_personal(reply, ASKED) == PersonalReport(**good)
+        told = passed(reply, messages.EVALUATE).of(PersonalReport)
+        assert told == PersonalReport(**good)
     else:
         with pytest.raises(MessageError, match=reason):
-            guard.inspect_personal(reply, ASKED)
+            passed(reply, messages.EVALUATE)
 
 
 def test_a_report_of_one_model_is_not_taken_where_two_are_due(order):
     told = EvaluateReport(**(GOOD | {"num_examples": 18, "accuracy": 0.5}))
-    with pytest.raises(MessageError, match="shared_loss"):
-        guard.inspect_personal(messages.reply(order, told), ASKED)
+    reply = passed(messages.reply(order, told), messages.EVALUATE)
+    with pytest.raises(MessageError, match="holds EvaluateReport, asked for PersonalReport"):
+        reply.of(PersonalReport)
 
 
 @pytest.mark.parametrize(
@@ -227,23 +250,23 @@ def test_a_report_of_one_model_is_not_taken_where_two_are_due(order):
 def test_exact_histograms_must_be_of_the_rows_introduced(order, counts, reason):
     reply = messages.reply(order, LabelHistogram("site-03", counts))
     if reason is None:
-        assert guard.inspect_exact_histogram(reply, ASKED) == counts
+        assert guard.exact_histogram(passed(reply, messages.LABEL_HISTOGRAM)) == counts
     else:
         with pytest.raises(MessageError, match=reason):
-            guard.inspect_exact_histogram(reply, ASKED)
+            passed(reply, messages.LABEL_HISTOGRAM)
 
 
 def test_noisy_histograms_become_rows_that_could_be(order, caplog):
     estimates = [40.5, -3.0, 30.0] + [0.0] * 7
-    counts = guard.inspect_noisy_histogram(
-        messages.reply(order, NoisyHistogram("site-03", estimates)), ASKED
-    )
+    reply = messages.reply(order, NoisyHistogram("site-03", estimates))
+    counts = guard.noisy_histogram(passed(reply, messages.LABEL_HISTOGRAM), ASKED)
     assert min(counts) >= 0
     assert sum(counts) == pytest.approx(70)
     assert np.argmax(counts) == 0
     assert not caplog.records
     nothing = messages.reply(order, NoisyHistogram("site-03", [-1.0] * 10))
-    assert guard.inspect_noisy_histogram(nothing, ASKED) == [7.0] * 10
+    flat = guard.noisy_histogram(passed(nothing, messages.LABEL_HISTOGRAM), ASKED)
+    assert flat == [7.0] * 10
     assert "site-03: nothing of its label histogram is above the noise" in caplog.text
 
 
@@ -258,7 +281,7 @@ def test_noisy_histograms_become_rows_that_could_be(order, caplog):
 def test_noisy_histograms_that_cannot_be_read_are_refused(order, site, estimates, reason):
     reply = messages.reply(order, NoisyHistogram(site, estimates))
     with pytest.raises(MessageError, match=reason):
-        guard.inspect_noisy_histogram(reply, ASKED)
+        passed(reply, messages.LABEL_HISTOGRAM)
 
 
 @pytest.mark.parametrize(
@@ -277,12 +300,17 @@ def test_choices_among_models(order, changes, reason):
     values = {key: value for key, value in (GOOD | changes).items() if key != "loss"}
     reply = messages.reply(order, ChoiceReport(**values))
     training = training_reply(order, **changes)
-    if reason is None:
-        assert guard.inspect_choice(reply, ASKED, 4).model == changes["model"]
-        report, _ = guard.inspect_training_of_choice(training, ASKED, Template.of(MODEL), 4)
-        assert report.model == changes["model"]
-        return
-    with pytest.raises(MessageError, match=reason):
-        guard.inspect_choice(reply, ASKED, 4)
-    with pytest.raises(MessageError, match=reason):
-        guard.inspect_training_of_choice(training, ASKED, Template.of(MODEL), 4)
+
+    def chosen():
+        return guard.choice(passed(reply, messages.CHOOSE), 4)
+
+    def trained():
+        answer = passed(training, messages.TRAIN_CHOICE)
+        return guard.training_of_choice(answer, Template.of(MODEL), 4)[0]
+
+    for read in (chosen, trained):
+        if reason is None:
+            assert read().model == changes["model"]
+        else:
+            with pytest.raises(MessageError, match=reason):
+                read()

@@ -11,7 +11,7 @@ from common.messages import Introduction, Order, Template, TrainReport, Usage
 from server_app.metering.run_meter import RunMeter
 from server_app.protection.disclosed import Disclosed
 from server_app.rounds.exchange import OK, Exchange
-from server_app.rounds.guard import inspect_training, refuse_error
+from server_app.rounds.guard import refuse_error, training
 from server_app.rounds.intake import IntakeGrid
 from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import Roster
@@ -119,7 +119,7 @@ def test_a_malformed_reply_is_its_sites_error_and_nobody_elses(task_identity, ca
     else:
         replies = grid.send_and_receive(outgoing)
     template = Template.of(MODEL)
-    answers = exchange.answers(replies, lambda r, asked: inspect_training(r, asked, template))
+    answers = exchange.answers(replies, lambda r, asked: training(r, template))
     assert [answer.verdict == OK for answer in answers] == [True, False, True]
     assert answers[1].verdict.startswith("malformed reply")
     bill = meter.close(ROSTER.links)

@@ -35,3 +35,13 @@ def test_other_kinds_are_named_and_nothing_is_said_of_no_messages(monkeypatch, c
     few.came(1)
     none.came(0)
     assert caplog.messages == ["1 of 2 sites answered query.loss"]
+
+
+def test_every_kind_that_trains_has_trained(monkeypatch, caplog):
+    caplog.set_level("INFO", logger="coterie")
+    clock = Clock(monkeypatch)
+    for kind in ("train", "train.telling_loss", "train.of_choice", "train.for_sum"):
+        waiting = Waiting(messages(kind, count=2))
+        clock.now += 11
+        waiting.came(1)
+    assert caplog.messages == ["round   7  1 of 2 sites trained"] * 4

@@ -1,0 +1,90 @@
+"""Evaluation of a model on a site's held-out rows, and of what training on makes of it."""
+
+from collections.abc import Iterable
+
+from flwr.app import Message
+
+from client_app.answers import task_figures
+from client_app.handlers import answers
+from client_app.received import received_model
+from client_app.site import Site
+from client_app.training import personal
+from client_app.training.loop import Evaluation, Stopwatch
+from common import messages
+from common.messages import EvaluateReport, FineTuneReport, Order, Parameters, PersonalReport
+
+__all__ = ["evaluate", "evaluate_reply", "fine_tune"]
+
+
+def _of_metrics(message: Message, site: Site) -> Iterable[str]:
+    """Return the label histogram's release, too, where a metric of the run tells rows per class."""
+    return ["evaluation", *task_figures.releases(site.settings.more_metrics)]
+
+
+@answers(messages.EVALUATE, needed=_of_metrics)
+def evaluate(message: Message, site: Site) -> Message:
+    """Evaluate the model that this site uses on its held-out rows: its own, or the one received."""
+    watch = Stopwatch()
+    order, parameters = Order.decode(message.content), received_model(message.content, site)
+    used, own, shared = personal.evaluate(parameters, site, order)
+    return evaluate_reply(message, site, order, used, own, watch.seconds, shared)
+
+
+@answers(messages.FINE_TUNE)
+def fine_tune(message: Message, site: Site) -> Message:
+    """Train the model that this site uses on, and say how it does on held-out rows, both times."""
+    watch = Stopwatch()
+    order, parameters = Order.decode(message.content), received_model(message.content, site)
+    before, after = personal.fine_tuned(parameters, site, order)
+    report = FineTuneReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        num_examples=len(site.rows.test),
+        loss=before.loss,
+        accuracy=before.accuracy,
+        tuned_loss=after.loss,
+        tuned_accuracy=after.accuracy,
+        seconds=watch.seconds,
+    )
+    return messages.reply(message, report)
+
+
+def evaluate_reply(
+    message: Message,
+    site: Site,
+    order: Order,
+    used: Parameters,
+    result: Evaluation,
+    seconds: float,
+    shared: Evaluation | None = None,
+) -> Message:
+    """Return the answer to an order to evaluate.
+
+    Args:
+        message: the order.
+        site: that evaluated.
+        order: what the message says.
+        used: the model that the site uses.
+        result: what that gave.
+        seconds: that it took.
+        shared: what the common model gave, where the site has one of its own.
+    """
+    report = EvaluateReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        num_examples=len(site.rows.test),
+        loss=result.loss,
+        accuracy=result.accuracy,
+        seconds=seconds,
+    )
+    if shared is not None:
+        report = PersonalReport(
+            **vars(report), shared_loss=shared.loss, shared_accuracy=shared.accuracy
+        )
+    answer = messages.reply(message, report)
+    figures = task_figures.figures(used, site)
+    return answer if figures is None else messages.with_figures(answer, figures)

@@ -1,0 +1,101 @@
+"""Training of a received model at a site, and the loss of one on the rows it would train on."""
+
+from collections.abc import Iterable
+
+from flwr.app import Message
+
+from client_app.answers import with_noise
+from client_app.handlers import answers
+from client_app.received import received_model
+from client_app.site import Site
+from client_app.training import personal
+from client_app.training.loop import Evaluation, Stopwatch
+from common import messages
+from common.messages import LossReport, Order, TellingReport, TrainReport
+from common.objectives import Fitted, objective_of, split
+
+__all__ = ["loss", "train", "train_reply", "train_telling", "trained"]
+
+
+def _of_model(message: Message, site: Site) -> Iterable[str]:
+    """Return nothing where the run's objective keeps the model at the site."""
+    return ["model"] if objective_of(site.settings).shares_model else []
+
+
+def _of_loss_and_model(message: Message, site: Site) -> Iterable[str]:
+    return ["loss", *_of_model(message, site)]
+
+
+@answers(messages.TRAIN, needed=_of_model)
+def train(message: Message, site: Site) -> Message:
+    """Train the model received on this site's rows and send it back, if anything is shared."""
+    return trained(message, site)
+
+
+@answers(messages.TRAIN_TELLING, needed=_of_loss_and_model)
+def train_telling(message: Message, site: Site) -> Message:
+    """Train as :func:`train`, and say how the model received did on the same rows before that."""
+    order = Order.decode(message.content)
+    received, _ = split(received_model(message.content, site, trains=True))
+    before = personal.evaluate_on_training_rows(received, site, order)
+    return trained(message, site, before)
+
+
+@answers(messages.LOSS)
+def loss(message: Message, site: Site) -> Message:
+    """Measure the model received on this site's training rows, if the site releases that."""
+    watch = Stopwatch()
+    order, received = Order.decode(message.content), received_model(message.content, site)
+    measured = personal.evaluate_on_training_rows(received, site, order)
+    report = LossReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        num_examples=len(site.rows.train),
+        loss=measured.loss,
+        rms_loss=measured.rms_loss,
+        seconds=watch.seconds,
+    )
+    return messages.reply(message, report)
+
+
+def trained(message: Message, site: Site, before: Evaluation | None = None) -> Message:
+    """Train the model received, and return the answer to that.
+
+    ``before`` says how the model did on the training rows, where that was asked, too.
+    """
+    order = Order.decode(message.content)
+    parameters = received_model(message.content, site, trains=True)
+    learned = personal.train(parameters, site, order)
+    fitted = Fitted(learned.shared, learned.loss, learned.seconds)
+    return train_reply(message, site, order, fitted, before)
+
+
+def train_reply(
+    message: Message, site: Site, order: Order, fitted: Fitted, before: Evaluation | None = None
+) -> Message:
+    """Return the answer to an order to train, with noise if the run asks for it.
+
+    Args:
+        message: the order.
+        site: that trained.
+        order: what the message says.
+        fitted: what it trained.
+        before: how the model received did on its training rows, where that was asked, too.
+    """
+    fitted, note = with_noise.update_answer(message, site, fitted)
+    report = TrainReport(
+        site=site.name,
+        round=order.round,
+        attempt=order.attempt,
+        model=order.model,
+        num_examples=len(site.rows.train),
+        loss=fitted.loss,
+        seconds=fitted.seconds,
+    )
+    if before is not None:
+        report = TellingReport(
+            **vars(report), loss_before=before.loss, rms_loss_before=before.rms_loss
+        )
+    return messages.reply(message, report, fitted.parameters, note)

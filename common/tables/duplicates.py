@@ -1,0 +1,52 @@
+"""Duplicate rows: how many there are, and how many would be alike by chance."""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from common.tables.profiles import ColumnProfile
+from common.tables.reading import RawTable
+
+__all__ = ["alike_by_chance", "duplicate_rows"]
+
+
+def duplicate_rows(raw: RawTable) -> int:
+    """Return how many rows are in all columns as one before them.
+
+    Rows that differ in the columns so far are left out of what comes, which soon are all.
+    """
+    places = np.arange(raw.rows)
+    groups = np.zeros(raw.rows, np.int64)
+    for column in raw.columns:
+        cells = pc.take(column, pa.array(places)) if len(places) < raw.rows else column
+        if isinstance(cells, pa.ChunkedArray):
+            cells = cells.combine_chunks()
+        values = pc.fill_null(cells.dictionary_encode().indices, -1).to_numpy().astype(np.int64)
+        joined = groups * (values.max(initial=0) + 2) + values + 1
+        _, groups, counts = np.unique(joined, return_inverse=True, return_counts=True)
+        again = counts[groups] > 1
+        places, groups = places[again], groups[again]
+        if not len(places):
+            return 0
+    return len(places) - len(np.unique(groups))
+
+
+def alike_by_chance(profiles: Sequence[ColumnProfile]) -> float:
+    """Return how many pairs of rows would be alike if no column said anything of another."""
+    rows = profiles[0].rows
+    return rows * (rows - 1) / 2 * prod(map(_same_value, profiles))
+
+
+def _same_value(profile: ColumnProfile) -> float:
+    """Return the probability that two rows have one value in a column."""
+    counts = [*profile.missing.values(), *profile.sentinels.values(), *profile.others.values()]
+    if profile.values:
+        counts += profile.values.values()
+        return sum((count / profile.rows) ** 2 for count in counts)
+    known = profile.rows - sum(counts)
+    distinct = profile.distinct or known
+    rare = (known / profile.rows) ** 2 / distinct if distinct else 0.0
+    return rare + sum((count / profile.rows) ** 2 for count in counts)

@@ -1,0 +1,185 @@
+"""Guesses: what nobody said of a table and its reading decided all the same, a line for each.
+
+This is the one place where a guess is put into words. ``coterie data check`` prints the lines and
+writes them into the schema as comments, and a run without a schema begins with them. A guess is
+no problem: where nothing else is the matter, a check ends well.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from common.errors import quotable
+from common.tables.profiles import ColumnProfile
+from common.tables.proposing import label_names
+from common.tables.reading import RawTable
+from common.tables.table_schema import TableColumn
+
+__all__ = [
+    "GUESS_KINDS",
+    "Guess",
+    "in_column",
+    "in_form",
+    "in_label",
+    "in_profile",
+    "of_classes",
+    "of_file",
+    "of_label",
+    "of_same",
+    "of_spellings",
+    "remarks",
+]
+
+GUESS_KINDS = (
+    *("label", "weight", "positive-class", "id", "same"),
+    *("separator", "encoding", "decimal", "date-order", "thousands"),
+)
+"""What a guess can be about."""
+
+_MOST_CODES = 10  # classes that are numbers, as of digits; more may be quantities
+
+Said = Iterator[tuple[str, str]]
+
+
+@dataclass(frozen=True)
+class Guess:
+    """One thing that nobody said, and what was taken for true."""
+
+    file: str
+    column: str | None
+    kind: str
+    says: str
+
+    def __post_init__(self) -> None:
+        assert self.kind in GUESS_KINDS
+
+    def __str__(self) -> str:
+        where = self.file if self.column is None else f"{self.file}: {self.column}"
+        return f"{where}: guessed: {self.kind}: {self.says}"
+
+
+def of_file(
+    raw: RawTable, profiles: Sequence[ColumnProfile], columns: Mapping[str, TableColumn]
+) -> list[Guess]:
+    """Return what was guessed of one file by itself, in the order of its columns.
+
+    Args:
+        raw: the file; its cells need not be there.
+        profiles: of its columns.
+        columns: what is proposed for each.
+    """
+    file = str(raw.path)
+    guesses = [Guess(file, None, kind, says) for kind, says in in_form(raw)]
+    for profile in {p.name: p for p in reversed(profiles)}.values():
+        column = columns[profile.name]
+        said = [*in_profile(profile)]
+        if column.kind == "weight" and not column.drop:
+            said.append(("weight", "it says by its name how much a row counts; no feature"))
+        if column.kind == "number" and not column.drop:
+            said += in_column(profile)
+        if column.kind == "label":
+            said += in_label(profile)
+        guesses += [Guess(file, profile.name, kind, says) for kind, says in said]
+    places = {name: place for place, name in enumerate(raw.names)}
+    return sorted(guesses, key=lambda guess: places.get(guess.column or "", -1))
+
+
+def in_form(raw: RawTable) -> Said:
+    """Yield what was guessed of how a file is written, unless it is as its name says."""
+    usual = "\t" if ".tsv" in raw.path.name.lower() else ","
+    if raw.separator not in ("", usual):
+        yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
+    if raw.encoding != "utf-8":
+        yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"
+
+
+def in_profile(profile: ColumnProfile) -> Said:
+    """Yield what was guessed of how a column's cells are written."""
+    only_thousands = bool(profile.thousands) and profile.distinct > 0
+    if profile.decimal == "," and not only_thousands:
+        yield "decimal", "numbers have a decimal comma; read so"
+    if profile.decimal and profile.thousands:
+        first = quotable(profile.thousands[0])
+        yield "thousands", f"thousands stand apart, as in {first!r}; read so"
+
+
+def in_column(profile: ColumnProfile) -> Said:
+    """Yield why a column that is taken for a number may be an id."""
+    if profile.all_differ and profile.is_numeric:
+        yield (
+            "id",
+            f"{profile.distinct} whole numbers that all differ; taken as a number. If they only "
+            'tell rows apart, leave the column out, in a schema by kind = "id"',
+        )
+    elif profile.named and profile.is_numeric and profile.distinct:
+        yield (
+            "id",
+            f"named as an id, but {profile.known} rows hold {profile.distinct} numbers; taken as "
+            "a number. If rows of one number belong together, say so, in a schema by kind = "
+            '"group"',
+        )
+
+
+def in_label(profile: ColumnProfile) -> Said:
+    """Yield that numbers are taken for classes, where they are more than codes usually are."""
+    if profile.is_numeric and len(profile.values) > _MOST_CODES:
+        yield (
+            "label",
+            f"{len(profile.values)} whole numbers are taken for classes; if they are quantities: "
+            'task = "regression", and in a schema limits in the place of categories',
+        )
+
+
+def of_label(file: str, name: str, headers: Sequence[Sequence[str]]) -> Guess:
+    """Return that a column was taken for the label, since nobody said which it is.
+
+    Args:
+        file: the first of the files.
+        name: the column.
+        headers: of all files; other usual names of a label among them are said, too.
+    """
+    others = [other for other in label_names(headers) if other != name]
+    more = f", and not {' or '.join(others)}" if others else ""
+    says = f"by its name it is what is to be learned{more}; else say --label-column NAME"
+    return Guess(file, name, "label", says)
+
+
+def of_classes(file: str, label: TableColumn) -> list[Guess]:
+    """Return which of two classes is taken for the positive one, which is the second."""
+    if len(label.categories) != 2 or label.drop:
+        return []
+    negative, positive = map(quotable, label.categories)
+    says = f"{positive!r} is positive and {negative!r} is not: it stands second under categories"
+    return [Guess(file, label.name, "positive-class", says)]
+
+
+def of_spellings(
+    file: str, profiles: Sequence[ColumnProfile], columns: Sequence[TableColumn]
+) -> list[Guess]:
+    """Return which values of a file are read as others of the same meaning."""
+    read = (column for column in columns if not column.drop or column.kind == "label")
+    same = {column.name: column.same for column in read}
+    guesses = []
+    for profile in profiles:
+        meant = same.get(profile.name, {})
+        written = [value for value in (*profile.values, *profile.same) if value in meant]
+        if written:
+            guesses.append(of_same(file, profile.name, {each: meant[each] for each in written}))
+    return guesses
+
+
+def of_same(file: str, name: str, same: Mapping[str, str]) -> Guess:
+    """Return which of a column's values are read as others of the same meaning."""
+    pairs = ", ".join(f"{quotable(value)!r} as {quotable(same[value])!r}" for value in same)
+    return Guess(file, name, "same", f"of one meaning, and read so: {pairs}")
+
+
+def remarks(guesses: Sequence[Guess]) -> dict[str, tuple[str, ...]]:
+    """Return guesses by the column that they are about, each once; the empty name: a whole file.
+
+    They name no file: a proposal goes to others.
+    """
+    by_column: dict[str, dict[str, None]] = {}
+    for guess in guesses:
+        line = f"guessed: {guess.kind}: {guess.says}"
+        by_column.setdefault(guess.column or "", {})[line] = None
+    return {column: tuple(lines) for column, lines in by_column.items()}

@@ -1,0 +1,387 @@
+"""What a table's columns are taken for: small tables that were read wrong, by the real commands."""
+
+import json
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import coterie
+
+from common.data.datasets import load_dataset, load_site_file
+from common.errors import DataError
+from common.tables.decoding import decoded
+from common.tables.reading import read_raw
+from common.tables.table_schema import TableSchema
+from deploy.played_run import load_run
+
+CASES = Path(__file__).parent.parent / "fixtures" / "tables"
+SMALL = ("strategy=fedavg", "num-server-rounds=1", "local-epochs=1", "workers=1", "report=false")
+
+
+@pytest.fixture
+def case(tmp_path):
+    def of(name):
+        return Path(shutil.copytree(CASES / name, tmp_path / name))
+
+    return of
+
+
+def check(folder, *words):
+    """Return exit code, what was found, and the columns of the proposal by their names."""
+    done = coterie("data", "check", *words, "--json", cwd=folder)
+    assert done.returncode in (0, 3), done.stderr
+    record = json.loads(done.stdout)
+    schema = tomllib.loads(Path(record["schema"]).read_text(encoding="utf-8"))
+    return done.returncode, record, {column["name"]: column for column in schema["columns"]}
+
+
+def kinds(found):
+    return {(Path(each["file"]).name, each["column"], each["kind"]) for each in found}
+
+
+def written(folder, name, frame):
+    """Write a table as its name says."""
+    path = folder / name
+    if name.endswith(".parquet"):
+        frame.to_parquet(path, index=False)
+    else:
+        frame.to_csv(path, index=False)
+    return path
+
+
+def table(rows=90, **columns):
+    rng = np.random.default_rng(0)
+    age = rng.integers(30, 80, rows) + 0.5
+    made = {"age": age, "crp": rng.exponential(3, rows).round(3)}
+    return pd.DataFrame(made | columns | {"label": np.where(age > 55, "yes", "no")})
+
+
+# Ids and indexes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["PatientID.csv", "patient_id.csv"])
+def test_the_id_of_a_person_is_a_group_however_it_is_spelt(case, name):
+    folder = case("ids-camel-case")
+    code, record, columns = check(folder, name)
+    person = name.removesuffix(".csv")
+    assert (code, columns[person]["kind"]) == (3, "group")
+    assert (name, person, "id") in kinds(record["problems"])
+    assert record["used"] == ["age", "crp"]
+    assert [each["column"] for each in record["not_used"]] == [person]
+    schema = TableSchema.read(Path(record["schema"]))
+    file = folder / name
+    dataset = load_site_file(
+        file, name="ward", site="north", table_schema=Path(record["schema"]), test_fraction=0.2
+    )
+    shared = set(dataset.train_group) & set(dataset.test_group)
+    assert (dataset.input_shape, shared) == ((len(schema.features),), set())
+    # without a schema it is asked, and with the answer read alike
+    with pytest.raises(DataError, match=f"60 values in 180 rows. Set group-column={person}"):
+        load_dataset(str(file), seed=0)
+    dataset = load_dataset(str(file), group_column=person, seed=0)
+    assert dataset.columns == ("age", "crp")
+    assert not set(dataset.train_group) & set(dataset.test_group)
+
+
+@pytest.mark.parametrize("name", ["own.csv", "own.parquet"])
+@pytest.mark.parametrize("person", ["SUBJID", "eid", "patientunitstayid", "MRN", "hadm_id"])
+def test_ids_of_known_names_are_groups_in_every_kind_of_file(tmp_path, name, person):
+    visits = np.repeat(np.arange(30) * 7 + 1001, 3)
+    for values in (visits, [f"P{each}" for each in visits]):
+        written(tmp_path, name, table(**{person: values}))
+        _, record, columns = check(tmp_path, name)
+        assert columns[person]["kind"] == "group"
+        assert person not in record["used"]
+
+
+@pytest.mark.parametrize("order", [("subject_id", "stay_id"), ("stay_id", "subject_id")])
+def test_rows_of_a_person_stay_together_though_stays_have_ids_too(tmp_path, order):
+    ids = {"subject_id": np.repeat(np.arange(15) + 5000, 6), "stay_id": np.repeat(np.arange(45), 2)}
+    written(tmp_path, "own.csv", table(**{name: ids[name] for name in order}))
+    _, _, columns = check(tmp_path, "own.csv")
+    used = {name: column.get("drop") for name, column in columns.items() if name in ids}
+    assert used == {"subject_id": None, "stay_id": "rows are kept together by 'subject_id'"}
+
+
+def test_a_site_of_one_row_a_patient_does_not_take_the_group_from_the_others(tmp_path):
+    written(tmp_path, "a.csv", table(PatientID=np.repeat(np.arange(30) + 7, 3)))
+    written(tmp_path, "b.csv", table(PatientID=np.arange(90) + 400))
+    _, _, columns = check(tmp_path, "a.csv", "b.csv")
+    assert columns["PatientID"] == {"name": "PatientID", "kind": "group"}
+
+
+def test_a_number_that_repeats_is_no_id_by_its_name(tmp_path):
+    frame = table(age_at_index=np.arange(90) % 61 + 20, bed_no=np.arange(90) % 55)
+    written(tmp_path, "own.csv", frame)
+    code, record, _ = check(tmp_path, "own.csv")
+    assert code == 0
+    assert record["used"] == ["age", "crp", "age_at_index", "bed_no"]
+    assert record["not_used"] == []
+    assert ("own.csv", "age_at_index", "id") in kinds(record["guesses"])
+    text = Path(record["schema"]).read_text()
+    assert "# guessed: id: named as an id, but 90 rows hold 61 numbers" in text
+    assert load_dataset(str(tmp_path / "own.csv"), seed=0).columns == tuple(record["used"])
+
+
+def test_the_check_ends_with_what_is_used_and_what_is_not_and_why(tmp_path):
+    frame = table(sample_weight=np.arange(90) % 7 + 1.5, ward="A", unit="B", free=range(0, 180, 2))
+    frame["free"] = [f"{n} {n} words" for n in frame["free"]]
+    written(tmp_path, "own.csv", frame)
+    said = coterie("data", "check", "own.csv", cwd=tmp_path).stdout.splitlines()
+    assert said[-4:-1] == [
+        "used: age, crp",
+        "not used: ward, unit: it has one value",
+        "not used: free: free text",
+    ]
+    assert any("sample_weight: guessed: weight: " in line for line in said)
+    frame.drop(columns=["ward", "unit", "free"]).to_csv(tmp_path / "numbers.csv", index=False)
+    guesses = load_dataset(str(tmp_path / "numbers.csv"), seed=0).guesses
+    assert ("sample_weight", "weight") in {(guess.column, guess.kind) for guess in guesses}
+
+
+def test_whole_numbers_that_all_differ_get_a_line(tmp_path):
+    written(tmp_path, "own.csv", table(platelets=np.random.default_rng(1).permutation(900)[:90]))
+    code, record, _ = check(tmp_path, "own.csv")
+    assert (code, "platelets" in record["used"]) == (0, True)
+    assert ("own.csv", "platelets", "id") in kinds(record["guesses"])
+
+
+def test_what_to_csv_writes_has_no_column_without_a_name(case):
+    folder = case("index-empty-name")
+    code, record, columns = check(folder, "north.csv", "south.csv")
+    assert code == 3
+    assert kinds(record["problems"]) >= {("north.csv", None, "id"), ("south.csv", None, "id")}
+    assert record["not_used"] == [{"column": "column 1", "why": "it has no name"}]
+    assert list(columns) == ["age", "crp", "sex", "label"]
+    said = coterie("data", "check", "north.csv", cwd=folder).stdout.splitlines()
+    assert said[0] == "north.csv: id: column 1: it has no name; left out"
+    assert "not used: column 1: it has no name" in said
+
+
+def test_an_index_that_pandas_stored_is_no_column(case, caplog):
+    folder = case("index-level-0")
+    files = ("north.parquet", "south.parquet", "west.parquet")
+    _, record, columns = check(folder, *files, "--output", "s.toml")
+    assert list(columns) == list(pd.read_parquet(folder / files[0]).columns)
+    assert record["not_used"][0]["column"] == "__index_level_0__"
+    done = coterie("simulate", *files, "table-schema=s.toml", *SMALL, cwd=folder)
+    assert done.returncode == 0, done.stderr
+    assert "positive class: sick" in caplog.messages
+
+
+@pytest.mark.parametrize("index", ["Unnamed: 0", "level_0", "index", "rownames"])
+@pytest.mark.parametrize("name", ["own.csv", "own.parquet"])
+def test_indexes_by_their_names_are_no_features(tmp_path, name, index):
+    # as after two files were joined: an index begins anew
+    rows = np.tile(np.arange(45), 2) if index != "rownames" else np.arange(90) + 5
+    path = written(tmp_path, name, table(**{index: rows}))
+    code, record, columns = check(tmp_path, name)
+    assert (code, columns[index]["kind"], record["used"]) == (3, "id", ["age", "crp"])
+    dataset = load_dataset(str(path), seed=0)
+    assert dataset.columns == ("age", "crp")
+    assert [guess.column for guess in dataset.guesses if "left out" in guess.says] == [index]
+
+
+# The event, and the positive class ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "event"), [("ja", "ja"), ("died", "died")])
+def test_the_event_stands_second_by_its_word(case, name, event):
+    folder = case("event-words")
+    words = (f"{name}.csv", "--label-column", "status", "--time-column", "days")
+    code, record, columns = check(folder, *words)
+    assert (code, columns["status"]["categories"][1]) == (0, event)
+    schema = TableSchema.read(Path(record["schema"]))
+    events = decoded(read_raw(folder / f"{name}.csv"), schema).label
+    assert (len(events), events.sum()) == (120, 73)
+    [says] = [guess["says"] for guess in record["guesses"] if guess["kind"] == "positive-class"]
+    assert says.startswith(f"'{event}' is positive")
+
+
+@pytest.mark.parametrize(
+    ("negative", "positive"),
+    [
+        *(
+            ("alive", "dead"),
+            ("control", "case"),
+            ("no event", "event"),
+            ("non-responder", "responder"),
+        ),
+        *(("benign", "malignant"), ("0", "1"), ("-1", "1"), ("non", "oui"), ("notckd", "ckd")),
+    ],
+)
+def test_known_words_say_which_class_is_positive(tmp_path, negative, positive):
+    frame = table()
+    frame["label"] = np.where(frame["label"] == "yes", positive, negative)
+    for name in ("own.csv", "own.parquet"):
+        path = written(tmp_path, name, frame)
+        _, _, columns = check(tmp_path, name)
+        assert columns["label"]["categories"] == [negative, positive]
+        dataset = load_dataset(str(path), seed=0)
+        assert dataset.class_names == (negative, positive)
+        assert dataset.train_y.sum() + dataset.test_y.sum() == (frame["label"] == positive).sum()
+
+
+@pytest.mark.parametrize("values", [("a", "b"), ("1", "2")])
+def test_an_unknown_positive_class_is_asked_for_and_nothing_is_read(tmp_path, values):
+    frame = table()
+    frame["label"] = np.where(frame["label"] == "yes", *values)
+    path = written(tmp_path, "own.csv", frame)
+    code, record, columns = check(tmp_path, "own.csv")
+    assert (code, kinds(record["problems"])) == (3, {("own.csv", "label", "positive-class")})
+    [problem] = record["problems"]
+    first, second = values
+    assert f'["{first}", "{second}"] or ["{second}", "{first}"]' in problem["says"]
+    done = coterie("simulate", "own.csv", "table-schema=schema.toml", *SMALL, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Write it second" in done.stderr
+    for words in (("simulate", "dataset=own.csv"), ("precheck", "own.csv", "own-2.csv")):
+        shutil.copy(path, tmp_path / "own-2.csv")
+        done = coterie(*words, *SMALL[1:], cwd=tmp_path)
+        assert (done.returncode, "positive?" in done.stderr) == (2, True), done.stderr
+    with pytest.raises(DataError, match="which is positive"):
+        load_site_file(path, name="ward", site="north")
+    told = load_site_file(path, name="ward", site="north", classes=(second, first))
+    assert told.class_names == (second, first)
+    done = coterie("data", "check", "own.csv", "--against", "schema.toml", cwd=tmp_path)
+    assert (done.returncode, "positive-class" in done.stdout) == (3, True)
+    # the answer: the line that is asked for
+    text = Path(record["schema"]).read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.startswith("drop")]
+    (tmp_path / "told.toml").write_text("\n".join(lines))
+    again = coterie("data", "check", "own.csv", "--against", "told.toml", cwd=tmp_path)
+    assert again.returncode == 0
+    assert TableSchema.read(tmp_path / "told.toml").label.categories == tuple(
+        columns["label"]["categories"]
+    )
+
+
+def test_a_label_that_was_guessed_is_named(case):
+    folder = case("label-guessed")
+    _, record, columns = check(folder, "marital.csv")
+    assert columns["status"]["kind"] == "label"
+    assert kinds(record["guesses"]) == {("marital.csv", "status", "label")}
+    assert "# guessed: label: by its name" in Path(record["schema"]).read_text()
+    said = coterie("data", "check", "marital.csv", cwd=folder).stdout
+    assert "marital.csv: status: guessed: label: " in said
+    _, record, _ = check(folder, "marital.csv", "--label-column", "status")
+    assert record["guesses"] == []
+
+
+# Values of one meaning ----------------------------------------------------------------------------
+
+
+def test_class_codes_stay_two_classes(case):
+    folder = case("ids-class-codes")
+    for name in ("n.csv", "n.parquet"):
+        _, record, columns = check(folder, name)
+        assert len(columns["label"]["categories"]) == 2
+        assert ("label", "positive-class") in {k[1:] for k in kinds(record["guesses"])}
+
+
+def test_case_differences_of_a_label_are_joined_and_said(case):
+    folder = case("label-case-in-one-file")
+    _, record, columns = check(folder, "north.csv")
+    assert columns["label"]["categories"] == ["no", "yes"]
+    frame = pd.read_csv(folder / "north.csv")
+    table = decoded(read_raw(folder / "north.csv"), TableSchema.read(Path(record["schema"])))
+    np.testing.assert_array_equal(table.label, frame["label"].str.strip().str.lower() == "yes")
+    assert ("north.csv", "label", "same") in kinds(record["guesses"])
+    frame.drop(columns="sex").to_csv(folder / "numbers.csv", index=False)
+    dataset = load_dataset(str(folder / "numbers.csv"), seed=0)
+    assert dataset.class_names == ("no", "yes")
+    assert "same" in {guess.kind for guess in dataset.guesses}
+
+
+def test_unicode_spaces_are_no_part_of_a_value(case):
+    folder = case("label-nbsp")
+    _, record, columns = check(folder, "nbsp.csv")
+    assert columns["label"]["categories"] == ["well", "sick"]
+    assert (columns["age"]["kind"], columns["sex"]["categories"]) == ("number", ["female", "male"])
+    assert not {"imbalance", "text"} & {kind for *_, kind in kinds(record["problems"])}
+    schema = TableSchema.read(Path(record["schema"]))
+    frame = pd.read_csv(folder / "nbsp.csv", dtype=str).apply(lambda column: column.str.strip())
+    table = decoded(read_raw(folder / "nbsp.csv"), schema)
+    np.testing.assert_array_equal(table.label, frame["label"] == "sick")
+    np.testing.assert_array_equal(table.features[:, 0], frame["age"].astype(float))
+    pd.read_csv(folder / "nbsp.csv", dtype=str).to_parquet(folder / "nbsp.parquet")
+    typed = decoded(read_raw(folder / "nbsp.parquet"), schema)
+    np.testing.assert_array_equal(typed.features, table.features)
+    np.testing.assert_array_equal(typed.label, table.label)
+
+
+def test_a_letter_in_two_ways_is_one_also_when_predicting(case):
+    folder = case("unicode-nfd")
+    _, _, columns = check(folder, "north.csv", "south.csv", "--output", "s.toml")
+    assert columns["sex"]["categories"] == ["männlich", "weiblich"]
+    done = coterie(
+        *("simulate", "north.csv", "table-schema=s.toml", "split=iid", "num-clients=2"),
+        *SMALL,
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    run = load_run(next((folder / "runs").iterdir()))
+    frames = [
+        pd.read_csv(folder / name).drop(columns="label") for name in ("north.csv", "south.csv")
+    ]
+    composed = frames[1].assign(sex=frames[1]["sex"].str.normalize("NFC"))
+    assert (composed["sex"] != frames[1]["sex"]).any()
+    pd.testing.assert_frame_equal(run.predict(frames[1]), run.predict(composed))
+
+
+def test_files_that_code_a_label_differently_are_refused_with_a_proposal(case):
+    folder = case("labels-other-codes")
+    names = ("north.csv", "south.csv", "west.csv")
+    code, record, columns = check(folder, *names, "--output", "s.toml")
+    asked = {key for key in kinds(record["problems"]) if key[2] == "label-coding"}
+    assert (code, asked) == (3, {(name, "label", "label-coding") for name in names[1:]})
+    assert columns["label"]["drop"].startswith("asked: ")
+    [south, west] = [p["says"] for p in record["problems"] if p["kind"] == "label-coding"]
+    assert "'1' for '0', '2' for '1'" in south
+    assert 'same = {"-1" = "0"}' in west
+    for words in (
+        ("simulate", *names, "table-schema=s.toml"),
+        ("precheck", *names),
+    ):
+        done = coterie(*words, "num-server-rounds=1", cwd=folder)
+        assert (done.returncode, "code" in done.stderr) == (2, True), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("codings", "kind"),
+    [
+        ([("0", "1"), ("0", "1", "2")], None),  # one lacks a class
+        ([("0", "1", "2"), ("1", "2", "3")], "label-coding"),
+        ([("no", "yes"), ("nein", "ja")], None),  # known words
+        ([("no", "yes"), ("0", "1")], None),
+        ([("no", "yes"), ("No", "YES")], None),
+        ([("no", "yes"), ("1", "2")], "label-coding"),
+        ([("female", "male"), ("F", "M")], "label-coding"),  # never by initials alone
+        ([("alive", "dead"), ("survived", "died")], "label-coding"),
+    ],
+)
+def test_codings_of_a_label_are_held_against_each_other(tmp_path, codings, kind):
+    for place, coding in enumerate(codings):
+        frame = table()
+        frame["label"] = [coding[row % len(coding)] for row in range(len(frame))]
+        written(tmp_path, f"{place}.csv", frame)
+    _, record, columns = check(tmp_path, "0.csv", "1.csv")
+    problems = {kind for _, column, kind in kinds(record["problems"]) if column == "label"}
+    assert problems == ({kind} if kind else set())
+    if kind is None:
+        most = max(codings, key=len)
+        assert len(columns["label"]["categories"]) == len(most)
+
+
+def test_initials_are_joined_only_one_to_one(case):
+    folder = case("merge-initial-blood")
+    _, record, columns = check(folder, "north.csv", "south.csv")
+    assert columns["blood"]["categories"] == ["A", "AB", "B", "O"]
+    schema = TableSchema.read(Path(record["schema"]))
+    for name in ("north.csv", "south.csv"):
+        blood = pd.read_csv(folder / name)["blood"]
+        places = decoded(read_raw(folder / name), schema).features[:, 2]
+        assert [schema.features[2].categories[int(each)] for each in places] == blood.tolist()

@@ -1,0 +1,347 @@
+"""Tables whose cells can be read in two ways: the command says so, and no number is another.
+
+The inputs stand in ``tests/fixtures/tables``: synthetic tables after reports of what went wrong in
+other programs. pandas, told how each is written, says what is right.
+"""
+
+import io
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from commands import coterie
+
+from common.data.own_tables import read_table
+from common.errors import DataError
+from common.tables import cells
+from common.tables.decoding import decoded
+from common.tables.reading import read_raw, site_of
+from common.tables.table_schema import TableSchema
+from deploy.played_run import load_run
+
+CASES = Path(__file__).parents[1] / "fixtures/tables"
+
+
+class Case:
+    """The files of one case in a folder of their own, and what a check says of them."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder = folder / name
+        shutil.copytree(CASES / name, self.folder)
+
+    def check(self, *files: str) -> set[tuple[str, str | None, str]]:
+        """Return (file, column, kind) of each problem; the exit code must go with them."""
+        schema = self.folder / "schema.toml"
+        schema.unlink(missing_ok=True)
+        done = coterie("data", "check", *files, "--json", cwd=self.folder)
+        self.record = json.loads(done.stdout)
+        assert done.returncode == (3 if self.record["problems"] else 0)
+        return {(p["file"], p["column"], p["kind"]) for p in self.record["problems"]}
+
+    def says(self, kind: str) -> str:
+        return " ".join(p["says"] for p in self.record["problems"] if p["kind"] == kind)
+
+    def schema(self, **changes: object) -> TableSchema:
+        schema = TableSchema.read(self.folder / "schema.toml")
+        return schema.replace(**changes) if changes else schema
+
+    def feature(self, file: str, name: str, schema: TableSchema | None = None) -> np.ndarray:
+        """Return a column as the schema that was proposed reads it."""
+        schema = schema or self.schema()
+        raw = read_raw(self.folder / file)
+        table = decoded(raw, schema, schema.writing_of(site_of(raw.path)))
+        return table.features[:, [column.name for column in schema.features].index(name)]
+
+
+@pytest.fixture
+def case(tmp_path):
+    return lambda name: Case(tmp_path, name)
+
+
+def days(series, written):
+    return (pd.to_datetime(series, format=written) - pd.Timestamp(0)).dt.days
+
+
+def with_column(schema, name, **changes):
+    return tuple(c.replace(**changes) if c.name == name else c for c in schema.columns)
+
+
+def test_an_order_of_dates_that_cannot_be_told_is_asked_and_read_as_it_is_said(case):
+    low = case("date-ambiguous")
+    assert ("us_low.csv", "admitted", "date-order") in low.check("us_low.csv")
+    assert 'date = ["%m/%d/%Y"]' in low.says("date-order")
+    with pytest.raises(DataError, match="date-order"):
+        low.feature("us_low.csv", "admitted")
+    done = coterie(
+        "simulate", "us_low.csv", "table-schema=schema.toml", "num-server-rounds=1", cwd=low.folder
+    )
+    assert done.returncode == 2
+    assert "date-order" in done.stderr
+    texts = pd.read_csv(low.folder / "us_low.csv").admitted
+    for written in ("%m/%d/%Y", "%d/%m/%Y"):
+        said = low.schema(columns=with_column(low.schema(), "admitted", date=(written,)))
+        found = low.feature("us_low.csv", "admitted", said)
+        np.testing.assert_array_equal(found, days(texts, written))
+
+
+def test_sites_that_write_dates_in_two_orders_are_each_read_in_theirs(case):
+    mixed = case("date-mixed-sites")
+    problems = mixed.check("us.csv", "eu.csv", "eu_small.csv")
+    assert {p[0] for p in problems if p[2] == "date-order"} == {"eu_small.csv"}
+    assert "[sites.eu_small]" in mixed.says("date-order")
+    with pytest.raises(DataError, match="date-order"):
+        mixed.feature("eu_small.csv", "admitted")
+    schema = (mixed.folder / "schema.toml").read_text()
+    (mixed.folder / "schema.toml").write_text(
+        schema.replace("[[columns]]", '[sites.eu_small]\ndate-order = "day-first"\n[[columns]]', 1)
+    )
+    for site, written in (("us", "%m/%d/%Y"), ("eu", "%d/%m/%Y"), ("eu_small", "%d/%m/%Y")):
+        wanted = days(pd.read_csv(mixed.folder / f"{site}.csv").admitted, written)
+        np.testing.assert_array_equal(mixed.feature(f"{site}.csv", "admitted"), wanted)
+    words = ("us.csv", "eu.csv", "eu_small.csv", "--against", "schema.toml")
+    assert coterie("data", "check", *words, cwd=mixed.folder).returncode == 0
+
+
+def test_days_that_are_none_are_told_and_moved_nowhere(case):
+    impossible = case("date-impossible")
+    assert ("north.csv", "admitted", "date") in impossible.check("north.csv")
+    assert "31.02.2023" in impossible.says("date")
+    assert "admitted" not in impossible.record["used"]
+    texts = (impossible.folder / "north.csv").read_text().splitlines()
+    texts[9:] = [line.replace("31.", "30.").replace(".02.", ".03.") for line in texts[9:]]
+    texts[9:] = [line.replace("29.", "13.") for line in texts[9:]]
+    (impossible.folder / "some.csv").write_text("\n".join(texts))
+    assert ("some.csv", "admitted", "date") in impossible.check("some.csv")
+    found = impossible.feature("some.csv", "admitted")
+    wanted = pd.to_datetime(
+        pd.read_csv(impossible.folder / "some.csv").admitted, format="%d.%m.%Y", errors="coerce"
+    )
+    np.testing.assert_array_equal(found, (wanted - pd.Timestamp(0)).dt.days)
+
+
+def test_years_of_two_digits_are_read_where_that_is_said(case):
+    short = case("date-two-digit-year")
+    assert ("north.csv", "admitted", "date") in short.check("north.csv", "south.csv")
+    assert 'date = ["%d.%m.%y"]' in short.says("date")
+    with pytest.raises(DataError, match="no date as"):
+        short.feature("north.csv", "admitted")
+    formats = ("%d.%m.%Y", "%d.%m.%y")
+    said = short.schema(columns=with_column(short.schema(), "admitted", date=formats))
+    north, south = (short.feature(f"{s}.csv", "admitted", said) for s in ("north", "south"))
+    np.testing.assert_array_equal(north, south)
+    assert (north.min(), north.max()) == (9549, 12478)
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "dialect"),
+    [
+        ("thousands-comma", "north.csv", {"thousands": ","}),
+        ("thousands-comma", "south.csv", {}),
+        ("thousands-dot-german", "nord.csv", {"sep": ";", "decimal": ",", "thousands": "."}),
+        ("thousands-space", "nbsp.csv", {"thousands": "'"}),
+        ("thousands-space", "narrow.csv", {"thousands": "'"}),
+        ("thousands-space", "apostrophe.csv", {"thousands": "'"}),
+        ("decimal-comma-without-schema", "comma.csv", {"sep": ";", "decimal": ","}),
+    ],
+)
+def test_thousands_and_decimals_are_those_of_the_file(case, name, file, dialect):
+    own = case(name)
+    told = own.check(file)
+    # pandas takes no mark of thousands that is not ASCII
+    ascii_text = (
+        (own.folder / file).read_text("utf-8").replace("\u00a0", "'").replace("\u202f", "'")
+    )
+    wanted = pd.read_csv(io.StringIO(ascii_text), **dialect)
+    for column in wanted.columns.drop("label"):
+        np.testing.assert_array_equal(own.feature(file, column), wanted[column])
+    if "thousands" in dialect:
+        assert (file, "ferritin", "thousands") in told
+    # The same cells as texts in a parquet file, which has no separator.
+    texts = pd.read_csv(own.folder / file, sep=dialect.get("sep", ","), dtype=str)
+    texts.to_parquet(own.folder / "texts.parquet")
+    for column in wanted.columns.drop("label"):
+        np.testing.assert_array_equal(own.feature("texts.parquet", column), wanted[column])
+
+
+def test_decimal_commas_are_read_without_a_schema_and_kept_for_predictions(case):
+    own = case("decimal-comma-without-schema")
+    words = ("dataset=comma.csv", "split=iid", "num-clients=2", "strategy=fedavg", "workers=1")
+    done = coterie(
+        "simulate", *words, "num-server-rounds=1", "report=false", "output-dir=.", cwd=own.folder
+    )
+    assert done.returncode == 0, done.stderr
+    run = load_run(next(own.folder.glob("run-*")))
+    frame = pd.read_csv(own.folder / "comma.csv", sep=";", decimal=",")
+    predicted = run.predict(frame)
+    coterie("predict", run.folder, "comma.csv", "--output", "out.csv", cwd=own.folder)
+    pd.testing.assert_frame_equal(pd.read_csv(own.folder / "out.csv"), predicted, atol=1e-6)
+    # One row does not tell what its mark is; the rows of the training did.
+    one = frame.head(1).assign(crp=[1234.0])
+    texts = pd.DataFrame({"age": one.age.astype(str), "crp": ["1.234"]})
+    pd.testing.assert_frame_equal(run.predict(texts), run.predict(one))
+    texts.to_csv(own.folder / "one.csv", index=False, sep=";")
+    coterie("predict", run.folder, "one.csv", "--output", "one-out.csv", cwd=own.folder)
+    said = pd.read_csv(own.folder / "one-out.csv")
+    pd.testing.assert_frame_equal(said, run.predict(one), atol=1e-6)
+
+
+def test_a_mark_that_nothing_tells_is_asked_for_with_a_schema_and_without(tmp_path):
+    rows = "\n".join(f"1.{n:03};{40 + n};{'yn'[n % 2]}" for n in range(100, 160))
+    (tmp_path / "own.csv").write_text(f"ferritin;age;label\n{rows}\n")
+    done = coterie("data", "check", "own.csv", "--json", cwd=tmp_path)
+    told = {(p["column"], p["kind"]): p["says"] for p in json.loads(done.stdout)["problems"]}
+    assert done.returncode == 3
+    assert 'decimal = ","' in told["ferritin", "thousands"]
+    words = ("split=iid", "num-clients=2", "strategy=fedavg", "num-server-rounds=1")
+    for settings in (("dataset=own.csv",), ("own.csv", "table-schema=schema.toml")):
+        done = coterie("simulate", *settings, *words, cwd=tmp_path)
+        assert done.returncode == 2
+        assert "ferritin" in done.stderr
+        assert 'decimal = ","' in done.stderr
+    schema = TableSchema.read(tmp_path / "schema.toml")
+    for decimal, factor in ((".", 1), (",", 1000)):
+        said = schema.replace(columns=with_column(schema, "ferritin", decimal=decimal))
+        found = decoded(read_raw(tmp_path / "own.csv"), said)
+        np.testing.assert_allclose(found.features[:, 0], np.arange(1.1, 1.16, 0.001) * factor)
+        # What was said is kept for rows to come.
+        assert found.schema.features[0].decimal == decimal
+
+
+@pytest.mark.parametrize("kind", ["label", "time", "weight"])
+def test_quantities_times_and_weights_have_thousands_too(tmp_path, kind):
+    amounts = [f"{1000 + 37 * n:,}" for n in range(80)]
+    lines = [f'{n / 7:.2f},"{a}",{"yn"[n % 2]}' for n, a in enumerate(amounts)]
+    (tmp_path / "own.csv").write_text("\n".join(["x,amount,sick", *lines]))
+    words = {
+        "label": ("--label-column", "amount"),
+        "time": ("--label-column", "sick", "--time-column", "amount"),
+        "weight": ("--label-column", "sick", "--weight-column", "amount"),
+    }[kind]
+    done = coterie("data", "check", "own.csv", *words, "--json", cwd=tmp_path)
+    assert ("amount", "thousands") in {
+        (p["column"], p["kind"]) for p in json.loads(done.stdout)["problems"]
+    }
+    text = (tmp_path / "schema.toml").read_text()
+    schema = TableSchema.read(tmp_path / "schema.toml") if "label" in text else None
+    table = decoded(read_raw(tmp_path / "own.csv"), schema)
+    np.testing.assert_array_equal(getattr(table, kind), 1000 + 37 * np.arange(80))
+
+
+def test_ids_beyond_2_to_the_53_stay_apart_in_both_formats(case):
+    own = case("ids-beyond-2-53")
+    patients = pd.read_parquet(own.folder / "north.parquet").patient_id
+    for file in ("north.parquet", "north.csv"):
+        own.check(file)
+        [group] = [c for c in own.schema().columns if c.name == "patient_id"]
+        assert (group.kind, group.drop) == ("group", "")
+        found = decoded(read_raw(own.folder / file), own.schema()).group
+        np.testing.assert_array_equal(found, pd.factorize(patients)[0])
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_labels_and_clients_beyond_2_to_the_53_are_whole_numbers(tmp_path, ending):
+    ids = 2**60 + np.arange(80) % 2
+    frame = pd.DataFrame({"x": np.arange(80) / 7, "site": ids, "label": ids})
+    path = tmp_path / f"own.{ending}"
+    frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+    rows = read_table(path, "label", "site")
+    wanted = (str(2**60), str(2**60 + 1))
+    assert (rows.class_names, rows.owner_names) == (wanted, wanted)
+    np.testing.assert_array_equal(rows.y, np.arange(80) % 2)
+
+
+def test_ids_with_an_exponent_stay_as_they_are_written_and_are_said(case):
+    own = case("ids-sci-notation")
+    assert ("north.csv", "patient_id", "id") in own.check("north.csv")
+    assert "exponent" in own.says("id")
+    raw = read_raw(own.folder / "north.csv")
+    wanted = pd.read_csv(own.folder / "north.csv", dtype=str).patient_id
+    assert len(set(cells.values(raw.column("patient_id")).to_pylist())) == wanted.nunique() == 12
+
+
+@pytest.mark.parametrize("word", ["None", "VALUE", "unknown"])
+def test_a_word_among_numbers_is_said_and_the_numbers_are_kept(case, word):
+    own = case("numbers-with-words")
+    file = f"{word}.csv"
+    assert (file, "lactate", "text") in own.check(file)
+    assert "16 of 80 rows" in own.says("text")
+    wanted = pd.read_csv(own.folder / file, na_values=["#VALUE!", "unknown", "None"]).lactate
+    np.testing.assert_array_equal(own.feature(file, "lactate"), wanted)
+
+
+def test_limits_and_units_in_cells_are_said_and_the_numbers_are_kept(case):
+    own = case("numbers-with-words")
+    assert ("north.csv", "troponin", "text") in own.check("north.csv")
+    assert "<0.1" in own.says("text")
+    limits = {"<0.1": "0.05", "<0.2": "0.1"}
+    column = with_column(own.schema(), "troponin", same=limits, missing=(), fill="refuse")
+    texts = pd.read_csv(own.folder / "north.csv").troponin.replace(limits)
+    found = own.feature("north.csv", "troponin", own.schema(columns=column))
+    np.testing.assert_array_equal(found, texts.astype(float))
+    for file, name, unit in (("percent", "ef", "%"), ("units_in_cell", "lac", "mmol/L")):
+        assert (f"{file}.csv", name, "unit") in own.check(f"{file}.csv")
+        texts = pd.read_csv(own.folder / f"{file}.csv")[name]
+        wanted = texts.str.removesuffix(unit).astype(float)
+        np.testing.assert_array_equal(own.feature(f"{file}.csv", name), wanted)
+
+
+def test_a_schema_proposed_for_a_parquet_with_nan_is_one_that_it_fits(case):
+    own = case("parquet-nan")
+    own.check("north.parquet")
+    words = ("north.parquet", "--against", "schema.toml")
+    assert coterie("data", "check", *words, cwd=own.folder).returncode == 0
+    frame = pd.read_parquet(own.folder / "north.parquet")
+    table = decoded(read_raw(own.folder / "north.parquet"), own.schema())
+    assert len(table.rows) == frame.label.notna().sum()
+
+
+def test_a_column_without_a_value_gives_one_schema_in_both_formats(case):
+    own = case("parquet-null-column")
+    schemas = []
+    for ending in ("csv", "parquet"):
+        told = own.check(*(f"{site}.{ending}" for site in ("north", "south", "west")))
+        assert (f"south.{ending}", "lactate", "all-missing") in told
+        assert {"lactate", "sepsis"} <= set(own.record["used"])
+        schemas.append(own.schema())
+    assert schemas[0] == schemas[1]
+
+
+def test_a_minus_beside_a_plus_is_a_value_at_all_sites(case):
+    own = case("plus-minus")
+    own.check("rhesus.csv")
+    texts = pd.read_csv(own.folder / "rhesus.csv", keep_default_na=False).rhesus
+    values = own.schema().features[2].categories
+    assert [values[int(v)] for v in own.feature("rhesus.csv", "rhesus")] == texts.tolist()
+    minus = (own.folder / "rhesus.csv").read_text().replace("+", "-")
+    (own.folder / "minus.csv").write_text(minus)
+    own.check("rhesus.csv", "minus.csv")
+    assert set(own.feature("minus.csv", "rhesus")) == {float(values.index("-"))}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_a_number_that_stands_for_none_is_said_and_missing(case, ending):
+    own = case("sentinel-999")
+    frame = pd.read_csv(own.folder / "north.csv")
+    frame.to_parquet(own.folder / "north.parquet")
+    assert (f"north.{ending}", "lactate", "sentinel") in own.check(f"north.{ending}")
+    assert "16 of 80 rows" in own.says("sentinel")
+    wanted = frame.lactate.where(frame.lactate != -999)
+    np.testing.assert_array_equal(own.feature(f"north.{ending}", "lactate"), wanted)
+
+
+def test_a_column_that_is_taken_for_weights_is_said(case):
+    own = case("sample-weight-mg")
+    own.check("biopsy.csv")
+    assert ("sample_weight", "weight") in {
+        (guess["column"], guess["kind"]) for guess in own.record["guesses"]
+    }
+
+
+def test_a_line_that_says_the_separator_is_no_header(case):
+    own = case("no-row-follows")
+    assert ("north.csv", None, "separator") in own.check("north.csv")
+    wanted = pd.read_csv(own.folder / "north.csv", sep=";", skiprows=1)
+    np.testing.assert_array_equal(own.feature("north.csv", "crp"), wanted.crp)
