@@ -45,8 +45,23 @@ FILES: Mapping[str, str] = {
 }
 """Part of a single file -> column."""
 
-NAMES: Mapping[str, str] = {}
-"""Former key of a line, a model's entry or the results -> its name now."""
+NAMES: Mapping[str, str] = {
+    "accuracy": "score",
+    "accuracy_std": "score_std",
+    "accuracy_worst_decile": "score_worst_decile",
+    "shared_accuracy": "shared_score",
+    "tuned_accuracy": "tuned_score",
+    "best_accuracy": "best_score",
+    "best_sustained_accuracy": "best_sustained",
+}
+"""Former key of a line, a model's entry or the results -> its name since a task has a score of its
+own: of a version whose lines have that."""
+
+SCORE = "accuracy"
+"""What the score of every recorded run is: all learnt classes, and named no other metric."""
+
+KINDS: Mapping[int, str] = {1: "features", 3: "images"}
+"""Kind of a row by its axes, of all data that were recorded, where sites say it."""
 
 NAMED = frozenset({"results", "rounds"})
 """Columns whose keys they are."""
@@ -137,7 +152,15 @@ def named(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a single file's content under the names that it has now."""
     columns = {FILES[part]: value for part, value in content.items()}
     columns["settings"] = {k: json.dumps(v) for k, v in columns["settings"].items()}
-    return columns | {part: renamed(columns[part]) for part in NAMED}
+    if "score" in RoundLine.keys():
+        columns |= {part: renamed(columns[part]) for part in NAMED}
+        columns["results"]["score_name"] = SCORE
+        columns["rounds"] = [line | {"score_name": SCORE} for line in columns["rounds"]]
+    if "input_kind" in SiteEntry.keys():
+        columns["sites"] = [
+            site | {"input_kind": KINDS[len(site["input_shape"])]} for site in columns["sites"]
+        ]
+    return columns
 
 
 def renamed(value: Any) -> Any:
