@@ -287,7 +287,7 @@ def _measured(bench: Bench, work: Workload, way: Way, seconds: float, n: int) ->
     model = {name: value.to(device) for name, value in arrays.items()}
     weights = torch.tensor([[len(own) for own in rows]], device=device)
 
-    def plan(number: int) -> stacked.Plan:
+    def plan(number: int) -> stacked.StepPlan:
         orders = [np.random.default_rng((number, i)) for i in range(n)]
         return stacked.plan_of(rows, orders, range(n), work.batch_size, work.epochs)
 
@@ -360,7 +360,7 @@ def _measured(bench: Bench, work: Workload, way: Way, seconds: float, n: int) ->
     }
 
 
-def _cut(plan: stacked.Plan, steps: int) -> stacked.Plan:
+def _cut(plan: stacked.StepPlan, steps: int) -> stacked.StepPlan:
     """Return the first steps of a plan; of one that is cut all losses are reported."""
     cut = steps < len(plan.rows)
     since = np.zeros_like(plan.since) if cut else plan.since
@@ -499,12 +499,13 @@ def equality(bench: Bench) -> dict[str, Any]:
     bounds = {"float64": 1e-9, "float32": 1e-5}
     result: dict[str, Any] = {"bounds": bounds}
     worst: dict[Convolving, dict[str, float]] = {}
-    for name in ["fl4health"] if bench.tiny else EQUAL:
+    cuda = bench.device.type == "cuda"
+    for name in ["fl4health", *["leaf"] * cuda] if bench.tiny else EQUAL:
         if bench.left < 5 and not bench.tiny:
             result[name] = "no time left"
             continue
         own: dict[str, Any] = {}
-        for convolving, kind, graph, tf32 in _to_compare(bench.device.type == "cuda", name):
+        for convolving, kind, graph, tf32 in _to_compare(cuda, name):
             words = f"{convolving}, {kind}{', TF32' * tf32}"
             try:
                 with precision(tf32):
@@ -545,7 +546,7 @@ def _to_compare(cuda: bool, name: str) -> Iterator[tuple[Convolving, str, bool, 
 @functools.cache
 def _case(
     name: str, kind: str
-) -> tuple[nn.Module, tuple[Tensor, Tensor], stacked.Plan, Program, list[dict[str, Tensor]]]:
+) -> tuple[nn.Module, tuple[Tensor, Tensor], stacked.StepPlan, Program, list[dict[str, Tensor]]]:
     """Return a network, rows, the clients' steps, its program, and what PyTorch's loop makes."""
     make, shape = EQUAL[name]
     dtype = getattr(torch, kind)
@@ -829,7 +830,10 @@ _METHODS = {"FedAvg": 1, "IFCA": 3, "FedSCCS": 1}
 def board(bench: Bench) -> dict[str, Any]:
     """Return accuracy and time of FedAvg, IFCA and FedSCCS over 200 rounds of PFLlib's board."""
     sites = board_of(bench)
-    way = replace(bench.best or Way("patches"), tf32=False)
+    best = bench.best or Way("patches")
+    # Not by kernels: what they are for is TF32.
+    way = Way("patches") if best.convolving == "kernels" else best
+    way = replace(way, tf32=False)
     result: dict[str, Any] = {
         "way": str(way),
         "sites": len(sites.train),
@@ -838,8 +842,7 @@ def board(bench: Bench) -> dict[str, Any]:
         "of": f"{len(sites.labels)} of Fashion-MNIST's 70 000 rows",
     }
     try:
-        import server_app.clustering.algorithms
-        import server_app.dissimilarity  # noqa: F401
+        from server_app.clustering import algorithms  # noqa: F401 - whether it can be
     except ImportError as error:
         result["FedSCCS"] = f"left out: there is no package {error.name}"
     methods = [name for name in _METHODS if name not in result]

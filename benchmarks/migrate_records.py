@@ -152,11 +152,11 @@ def named(content: Mapping[str, Any]) -> dict[str, Any]:
     """Return a single file's content under the names that it has now."""
     columns = {FILES[part]: value for part, value in content.items()}
     columns["settings"] = {k: json.dumps(v) for k, v in columns["settings"].items()}
-    if "score" in RoundLine.keys():
+    if "score" in set(RoundLine.keys()):
         columns |= {part: renamed(columns[part]) for part in NAMED}
         columns["results"]["score_name"] = SCORE
         columns["rounds"] = [line | {"score_name": SCORE} for line in columns["rounds"]]
-    if "input_kind" in SiteEntry.keys():
+    if "input_kind" in set(SiteEntry.keys()):
         columns["sites"] = [
             site | {"input_kind": KINDS[len(site["input_shape"])]} for site in columns["sites"]
         ]

@@ -194,7 +194,6 @@ def _common_classes(files: Sequence[Path], settings: Settings) -> list[str]:
 
 def progress_to_stderr() -> None:
     """Keep standard output for what a program reads."""
-    log = logging.getLogger("coterie")
     handler = logs.ProgressHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(message)s"))
     log.addHandler(handler)

@@ -28,7 +28,7 @@ from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import batch_sizes, steps_of
 from client_app.training.program import (
     Activation,
-    Convolution,
+    Conv,
     Linear,
     MaxPool,
     Operation,
@@ -278,7 +278,8 @@ def trained_by(
     shape = settings.model, input_shape, num_outputs
     if settings.engine == "stacked":
         why = together.obstacle(settings, shape)
-        return f"{by_loop}: no stack takes {why}" if why else f"stacked sites, on {device}"
+        words = f"stacked sites, on {device}{together.precision_in_words(device)}"
+        return f"{by_loop}: no stack takes {why}" if why else words
     by_hand = _by_hand(models.parameters_of(network), (*shape, device), settings)
     if isinstance(by_hand, DenseSgd):
         return "compiled steps for dense layers"
@@ -300,6 +301,8 @@ def _uncompiled(
         return "a GPU"
     if not _takes_usual_steps(settings):
         return f"optimizer={settings.optimizer} with this loss"
+    if dense_shape(network) is not None:
+        return "dense layers where there is no C compiler"
     if settings.engine == "batched" and convolutional_shape(network, shape[1]) is not None:
         return "convolutions without a C compiler, or under engine=batched"
     program = together.program_of(*shape)
@@ -312,7 +315,7 @@ def _uncompiled(
 def _is_compiled(operation: Operation) -> bool:
     """Return whether the compiled steps know an operation, in some order of them."""
     match operation:
-        case Convolution():
+        case Conv():
             plain = (operation.stride, operation.dilation) == ((1, 1), (1, 1))
             return plain and operation.bias is not None and len(set(operation.padding)) == 1
         case Linear():

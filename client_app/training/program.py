@@ -23,8 +23,8 @@ __all__ = [
     "Add",
     "AveragePool",
     "BatchNorm",
-    "Convolution",
-    "Dropout",
+    "Conv",
+    "Drop",
     "GlobalAverage",
     "GroupNorm",
     "LayerNorm",
@@ -49,7 +49,7 @@ class UnknownOperationError(Exception):
 
 
 @dataclass(frozen=True)
-class Convolution:
+class Conv:
     """Of channels x height x width; of channels x samples with a height of 1."""
 
     weight: str
@@ -114,7 +114,7 @@ class Reshape:
 
 
 @dataclass(frozen=True)
-class Dropout:
+class Drop:
     """Sets numbers to 0 in training with a probability, and scales the others by 1/(1 - p)."""
 
     p: float
@@ -159,14 +159,14 @@ class Add:
 
 
 Operation = (
-    Convolution
+    Conv
     | Linear
     | Activation
     | MaxPool
     | AveragePool
     | GlobalAverage
     | Reshape
-    | Dropout
+    | Drop
     | GroupNorm
     | LayerNorm
     | BatchNorm
@@ -208,14 +208,10 @@ class Program:
         return self.steps[-1].shape
 
     @property
-    def has_dropout(self) -> bool:
-        """Whether it draws."""
-        return any(isinstance(step.operation, Dropout) for step in self.steps)
-
-    @property
-    def has_batch_norm(self) -> bool:
-        """Whether rows of a batch meet."""
-        return any(isinstance(step.operation, BatchNorm) for step in self.steps)
+    def needs_two_rows(self) -> bool:
+        """Whether batch norm sees one value a channel of each row, so that one alone is refused."""
+        norms = (step for step in self.steps if isinstance(step.operation, BatchNorm))
+        return any(prod(step.shape[1:]) == 1 for step in norms)
 
     @property
     def pooled_first(self) -> "Program":
@@ -247,9 +243,9 @@ class Program:
         """
         total = 0.0
         for step in self.steps:
-            if isinstance(step.operation, Convolution | Linear):
+            if isinstance(step.operation, Conv | Linear):
                 products = prod(shapes[step.operation.weight])
-                if isinstance(step.operation, Convolution):
+                if isinstance(step.operation, Conv):
                     products *= prod(step.shape[1:])
                 else:
                     products *= prod(step.shape[:-1])
@@ -431,7 +427,7 @@ def _convolution(m: Any, at: str, before: Tensor, made: Tensor) -> Operation | N
         if any(size % 2 for size in around):
             return None
         padding = [size // 2 for size in around]
-    return Convolution(
+    return Conv(
         f"{at}weight",
         None if m.bias is None else f"{at}bias",
         _pair(m.kernel_size, axes),
@@ -552,8 +548,8 @@ _MODULES: Mapping[type[nn.Module], _Read] = {
     nn.Flatten: lambda *_: Reshape(),
     nn.Unflatten: lambda *_: Reshape(),
     nn.Identity: lambda *_: Reshape(),
-    nn.Dropout: lambda m, *_: Dropout(m.p) if m.p < 1 else None,
-    FewBitDropout: lambda m, *_: Dropout(m.p),
+    nn.Dropout: lambda m, *_: Drop(m.p) if m.p < 1 else None,
+    FewBitDropout: lambda m, *_: Drop(m.p),
     nn.GroupNorm: _group_norm,
     nn.LayerNorm: _layer_norm,
     nn.BatchNorm1d: _batch_norm,
@@ -577,7 +573,7 @@ def _dropout(before: Tensor, made: Tensor, args: Any, kwargs: Any) -> Operation 
     p, training = given.get("p", 0.5), given.get("training", True)
     if not training:
         return Reshape()
-    return Dropout(p) if p < 1 else None
+    return Drop(p) if p < 1 else None
 
 
 def _mean(before: Tensor, made: Tensor, args: Any, kwargs: Any) -> Operation | None:

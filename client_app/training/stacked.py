@@ -23,18 +23,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from client_app.training.program import Convolution, Program, UnknownOperationError, trace
+from client_app.training.program import Conv, Program, UnknownOperationError, trace
 from client_app.training.stacked_operations import (
     Convolving,
-    Training,
+    StepTraining,
     outputs,
     step_keys,
 )
 
 __all__ = [
-    "Plan",
     "Stack",
     "StackedSgd",
+    "StepPlan",
     "clients_at_once",
     "losses_of",
     "plan_of",
@@ -99,7 +99,7 @@ def clients_at_once(
     for step in program.steps:
         numbers += prod(step.shape)
         operation = step.operation
-        if convolving != "groups" and isinstance(operation, Convolution):
+        if convolving != "groups" and isinstance(operation, Conv):
             channels = shapes[step.inputs[0]][0]
             numbers += prod(step.shape[1:]) * prod(operation.kernel) * channels
         shapes.append(step.shape)
@@ -111,7 +111,7 @@ def clients_at_once(
 
 
 @dataclass(frozen=True)
-class Plan:
+class StepPlan:
     """Which rows each client trains on in each step."""
 
     rows: NDArray[np.int64]
@@ -129,7 +129,7 @@ def plan_of(
     batch: int,
     epochs: int,
     n: int = 0,
-) -> Plan:
+) -> StepPlan:
     """Return the steps of clients; of n >= ``len(rows)``, the last of which stand still.
 
     Args:
@@ -152,7 +152,7 @@ def plan_of(
         since[client] = (epochs - 1) * steps
     drawn = np.zeros(n, np.uint64)
     drawn[: len(seeds)] = seeds
-    return Plan(positions, since, drawn.view(np.int64))
+    return StepPlan(positions, since, drawn.view(np.int64))
 
 
 def room_for(n: int) -> int:
@@ -233,7 +233,7 @@ class Stack:
     def train(
         self,
         start: Mapping[str, Tensor],
-        plan: Plan,
+        plan: StepPlan,
         learning_rate: float,
         which: Tensor | None = None,
     ) -> Tensor:
@@ -302,6 +302,7 @@ class Stack:
             stream.wait_stream(torch.cuda.current_stream(self._device))
             with torch.cuda.stream(stream):
                 for _ in range(_WARM_UP_STEPS):
+                    self._at.zero_()  # there may be room for one step alone
                     self._take_step()
             torch.cuda.current_stream(self._device).wait_stream(stream)
             torch.cuda.synchronize(self._device)
@@ -330,7 +331,7 @@ class Stack:
         inputs = inputs.view(*here.shape, *inputs.shape[1:])
         labels = self._labels.index_select(0, positions)
         inputs = inputs.movedim(-1, 2) if self._is_last else inputs
-        training = Training(here, sizes, step_keys(self._seeds, self._at))
+        training = StepTraining(here, sizes, step_keys(self._seeds, self._at))
         arrays = self._parameters | self._buffers
         logits = outputs(self._program, arrays, inputs, training, self.convolving)
         each = functional.cross_entropy(logits.flatten(0, 1), labels, reduction="none")

@@ -19,8 +19,8 @@ from client_app.training.program import (
     Add,
     AveragePool,
     BatchNorm,
-    Convolution,
-    Dropout,
+    Conv,
+    Drop,
     GlobalAverage,
     GroupNorm,
     LayerNorm,
@@ -31,7 +31,7 @@ from client_app.training.program import (
     Step,
 )
 
-__all__ = ["Convolving", "Training", "dropout_kept", "outputs"]
+__all__ = ["Convolving", "StepTraining", "dropout_kept", "outputs"]
 
 Convolving = Literal["patches", "slices", "kernels", "groups"]
 """patches: every window of the inputs is copied beside the others, and a batched product of
@@ -45,7 +45,7 @@ Values = Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Training:
+class StepTraining:
     """What a step of training needs beside rows and models."""
 
     here: Tensor
@@ -60,7 +60,7 @@ def outputs(
     program: Program,
     models: Values,
     rows: Tensor,
-    training: Training | None = None,
+    training: StepTraining | None = None,
     convolving: Convolving = "groups",
 ) -> Tensor:
     """Return what n models make of rows (n, batch, *input shape): (n, batch, *output shape).
@@ -84,12 +84,12 @@ def _played(
     number: int,
     given: list[Tensor],
     models: Values,
-    training: Training | None,
+    training: StepTraining | None,
     convolving: Convolving,
 ) -> Tensor:
     operation, x = step.operation, given[0]
     match operation:
-        case Convolution():
+        case Conv():
             if convolving == "groups":
                 return _by_groups(operation, x, models)
             return _by_patches(operation, x, models, convolving)
@@ -105,7 +105,7 @@ def _played(
             return x.reshape(*x.shape[:2], *step.shape)
         case Add():
             return given[0] + given[1]
-        case Dropout():
+        case Drop():
             if training is None or not operation.p:
                 return x
             kept = dropout_kept(training.keys, number, x.shape[1:], operation.p)
@@ -152,13 +152,13 @@ def _product(rows: Tensor, weight: Tensor, bias: str | None, models: Values) -> 
     return torch.baddbmm(models[bias][:, None], rows, weight)
 
 
-def _as_image(operation: Convolution, x: Tensor, models: Values) -> tuple[Tensor, Tensor]:
+def _as_image(operation: Conv, x: Tensor, models: Values) -> tuple[Tensor, Tensor]:
     """Return inputs (n, batch, channels, height, width) and weights (n, out, in, height, width)."""
     weight = models[operation.weight]
     return (x, weight) if x.dim() == 5 else (x.unsqueeze(3), weight.unsqueeze(3))
 
 
-def _by_groups(operation: Convolution, x: Tensor, models: Values) -> Tensor:
+def _by_groups(operation: Conv, x: Tensor, models: Values) -> Tensor:
     images, weight = _as_image(operation, x, models)
     made = functional.conv2d(
         images.transpose(0, 1).flatten(1, 2),
@@ -173,9 +173,7 @@ def _by_groups(operation: Convolution, x: Tensor, models: Values) -> Tensor:
     return result if x.dim() == 5 else result.squeeze(3)
 
 
-def _by_patches(
-    operation: Convolution, x: Tensor, models: Values, convolving: Convolving
-) -> Tensor:
+def _by_patches(operation: Conv, x: Tensor, models: Values, convolving: Convolving) -> Tensor:
     images, weight = _as_image(operation, x, models)
     n, batch = images.shape[:2]
     tall, wide = operation.padding
@@ -292,7 +290,7 @@ def _scaled(
 
 
 def _batch_norm(
-    operation: BatchNorm, x: Tensor, models: Values, training: Training | None
+    operation: BatchNorm, x: Tensor, models: Values, training: StepTraining | None
 ) -> Tensor:
     others = (1, *range(3, x.dim()))  # axes but clients and channels
     after = x.dim() - 3
@@ -316,7 +314,7 @@ def _batch_norm(
 def _remember(
     operation: BatchNorm,
     models: Values,
-    training: Training,
+    training: StepTraining,
     counts: Tensor,
     statistics: tuple[Tensor, Tensor],
 ) -> None:

@@ -6,6 +6,7 @@ Which runs can be, what keeps the others from it, and how many sites a stack tak
 import copy
 import functools
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,9 +24,12 @@ from common import models
 from common.config import Settings
 from common.messages import Parameters
 
-__all__ = ["obstacle", "program_of", "train"]
+__all__ = ["MOST", "obstacle", "precision_in_words", "program_of", "train"]
 
 log = logging.getLogger("coterie")
+
+MOST = 256
+"""Sites that are handed over at once: their models are in memory together, and a GPU is filled."""
 
 Network = tuple[str, tuple[int, ...], int]
 """A network's name, the shape of a row, and how many outputs it has."""
@@ -50,6 +54,24 @@ def program_of(name: str, input_shape: tuple[int, ...], outputs: int) -> Program
         return stacked.program_of(models.blank(name, input_shape, outputs), input_shape)
     except UnknownOperationError as error:
         return str(error)
+
+
+@functools.cache
+def _say_batch_of_one() -> None:
+    """Say once why sites are not trained side by side."""
+    log.warning("engine=stacked: sites are trained one by one, as batch norm refuses a lone row")
+
+
+def precision_in_words(device: torch.device) -> str:
+    """Return where a GPU takes products of float32 in TF32, as torch has it; empty for a CPU."""
+    if device.type != "cuda" or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
+        return "" if device.type != "cuda" else ", without TF32"
+    kinds = {
+        "products": torch.backends.cuda.matmul.allow_tf32,
+        "convolutions": torch.backends.cudnn.allow_tf32,
+    }
+    used = [kind for kind, allowed in kinds.items() if allowed]
+    return f", TF32 in {' and '.join(used)}" if used else ", without TF32"
 
 
 @dataclass(frozen=True)
@@ -93,7 +115,7 @@ def train(
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]] | None:
     """Return the models (n, P) of n clients and their mean losses over the last epoch (n,).
 
-    None where batch norm would meet a batch of one row, which the loop has its own word on.
+    None where batch norm would refuse a batch of one row, which the loop joins to the one before.
 
     Args:
         network: of which there is no :func:`obstacle`.
@@ -109,7 +131,8 @@ def train(
     assert isinstance(program, Program)
     lengths = np.array([len(own) for own in rows])
     batch = settings.batch_size
-    if program.has_batch_norm and (lengths % batch == 1).any():
+    if program.needs_two_rows and (lengths % batch == 1).any():
+        _say_batch_of_one()
         return None
     start = {name: torch.from_numpy(np.array(value)) for name, value in parameters.items()}
     convolving = stacked.usual_convolving(device)

@@ -39,6 +39,6 @@ class ExecutionSettings(Schema):
         "batched: steps in C for dense networks where a C compiler is, sites evaluated together; "
         "compiled: for convolutions too, which needs a C compiler and is not bound to torch's "
         "rounding (max-pooling may decide a near tie otherwise); "
-        "stacked: sites of a simulation side by side in one network, for a GPU, with rounding of "
-        "its own; loop: autograd, one site at a time",
+        "stacked: sites of a simulation side by side in one network, for a GPU, with rounding and "
+        "dropout of its own; loop: autograd, one site at a time",
     )

@@ -105,10 +105,11 @@ def _features(
     guessed = [Guess(file, None, kind, says) for kind, says in guesses.in_form(raw)]
     guessed += [Guess(file, None, "id", f"{name}: {why}; left out") for name, why in raw.left_out]
     features = []
+    marks = FileMarks(raw.columns, raw.separator)
     for name in raw.names:
         if name in special:
             continue
-        found = profile(name, raw.column(name))
+        found = profile(name, raw.column(name), file=marks)
         column = feature_of(found)
         if column.kind == "group" and not group_column:
             raise DataError(
@@ -125,7 +126,11 @@ def _features(
         if is_weight(found):
             says = "a feature here, though it is named as a weight of rows; a schema makes it one"
             guessed.append(Guess(file, name, "weight", says))
-        said = (*guesses.in_profile(found), *guesses.in_column(found))
+        said = (
+            *guesses.in_profile(found),
+            *guesses.in_column(found),
+            *guesses.read_as_numbers(found),
+        )
         guessed += [Guess(file, name, kind, says) for kind, says in said]
     return tuple(features), guessed
 

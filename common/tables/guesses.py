@@ -26,12 +26,13 @@ __all__ = [
     "of_label",
     "of_same",
     "of_spellings",
+    "read_as_numbers",
     "remarks",
 ]
 
 GUESS_KINDS = (
     *("label", "weight", "positive-class", "id", "same"),
-    *("separator", "encoding", "decimal", "date-order", "thousands"),
+    *("separator", "encoding", "decimal", "date-order", "thousands", "sentinel"),
 )
 """What a guess can be about."""
 
@@ -116,6 +117,18 @@ def in_column(profile: ColumnProfile) -> Said:
             f"named as an id, but {profile.known} rows hold {profile.distinct} numbers; taken as "
             "a number. If rows of one number belong together, say so, in a schema by kind = "
             '"group"',
+        )
+
+
+def read_as_numbers(profile: ColumnProfile) -> Said:
+    """Yield what seems to stand for a missing value, and without a schema is a number as others."""
+    if profile.sentinels:
+        held = ", ".join(map(repr, profile.sentinels))
+        yield (
+            "sentinel",
+            f"{held} in {sum(profile.sentinels.values())} of {profile.rows} rows, all others are "
+            f"{profile.low:g} to {profile.high:g}; read as a number. If nothing is known there, "
+            "say so, in a schema under missing",
         )
 
 

@@ -256,6 +256,9 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
             f"{held} look like numbers with an exponent; taken as they are written, and if a "
             "program shortened long ids so, their digits are lost",
         )
+    if profile.could_be_days and column.kind == "number" and not column.drop:
+        says = 'days as 20210304? taken as numbers; kind = "date" and date = ["%Y%m%d"] reads them'
+        yield "date", says
     if column.kind == "date" and column.drop:
         yield "date", f"{column.drop}; left out"
     elif column.kind == "date" and len(column.date) == 1 and not profile.has_short_years:

@@ -39,6 +39,7 @@ _SENTINELS = frozenset(
     for sign, shortest in (("-", 2), ("", 3))
     for length in range(shortest, 8)
 ) | {-9.0}
+_DAYS_AS_NUMBERS = (19000101, 21001231)
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _SAMPLED = 10**5  # of the numbers whose quantiles are told
 _UNIT_HEAD = 200  # cells of which a unit is told that is then looked for in all
@@ -90,6 +91,8 @@ class ColumnProfile:
     """Whether most of its cells hold several words."""
     dates: WrittenDates | None = None
     """How its dates are written, where they are dates."""
+    could_be_days: bool = False
+    """Whether its numbers are all days of the calendar as 20210304."""
 
     @property
     def known(self) -> int:
@@ -303,9 +306,18 @@ def _with_cells(found: ColumnProfile, column: Any, numbers: NDArray[np.float64])
         found,
         quantiles=tuple(np.quantile(finite[::step], _QUANTILES).tolist()),
         scientific=_scientific(column) if is_text and found.is_named_id else (),
+        could_be_days=_could_be_days(finite),
     )
     sentinels = () if found.is_named_id else _sentinels(finite)
     return _without_sentinels(found, column, numbers, sentinels) if sentinels else found
+
+
+def _could_be_days(finite: NDArray[np.float64]) -> bool:
+    low, high = _DAYS_AS_NUMBERS
+    if finite.min() < low or finite.max() > high or (finite != np.trunc(finite)).any():
+        return False
+    texts = cells.values(pa.array(np.unique(finite)))
+    return bool(np.isfinite(days(texts, "%Y%m%d")).all())
 
 
 def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:

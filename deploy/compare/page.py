@@ -57,7 +57,7 @@ def html(
     done = sum(outcome.is_there for outcome in outcomes)
     whole = "finished" if done == len(outcomes) else "interrupted"
     return render(
-        Path(__file__).parent / "templates" / "comparison.html",
+        Path(__file__).parent / "templates/comparison.html",
         grid=grid,
         state="failed" if failed else whole,
         done=done,

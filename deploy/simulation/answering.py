@@ -9,6 +9,7 @@ from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from client_app.app import app as own_app
+from client_app.training import together
 from common import config, messages
 from common.errors import WorkerError
 from common.flower_private import (
@@ -57,7 +58,7 @@ def units(asked: Sequence[T], kind: str, context: Context) -> list[Sequence[T]]:
     if not depends_on_unit(kind, context):
         size = 1
     elif messages.trains(kind):
-        size = max(1, len(asked))  # a stack takes as many as memory holds
+        size = together.MOST
     else:
         size = max(1, min(-(-len(asked) // _UNITS), _LARGEST_UNIT))
     return [asked[start : start + size] for start in range(0, len(asked), size)]

@@ -26,10 +26,10 @@ _SECONDS = 30.0  # that a request may take to arrive
 _LONGEST_PATH = 512
 _TICK = 0.2
 _LAST_WORDS = 3.0  # seconds after the last answer in which what a page still wants is served
-_STYLE = render(Path(__file__).parent / "templates" / "watch.css")
-_SCRIPT = (Path(__file__).parent / "templates" / "watch.js").read_text(encoding="utf-8")
+_TEMPLATES = Path(__file__).parent / "templates"
+_SCRIPT = (_TEMPLATES / "watch.js").read_text(encoding="utf-8")
 _OWN = {
-    "/watch.css": (_STYLE, "text/css; charset=utf-8"),
+    "/watch.css": (render(_TEMPLATES / "watch.css"), "text/css; charset=utf-8"),
     "/watch.js": (_SCRIPT, "text/javascript; charset=utf-8"),
 }
 _POLICY = (

@@ -56,7 +56,7 @@ class RunView:
     def answer(self, path: str) -> ServedPage | None:
         """Return the page, its figures, the report as it is now, or a page beside that."""
         if path == "":
-            return ServedPage(render(Path(__file__).parent / "templates" / "run.html"))
+            return ServedPage(render(Path(__file__).parent / "templates/run.html"))
         if path == "snapshot.json":
             with self._reading:
                 found = self._followed.snapshot()
@@ -95,7 +95,7 @@ class ComparisonView:
     def answer(self, path: str) -> ServedPage | None:
         """Return the page, how far all runs are, or what a run's own view says."""
         if path == "":
-            return ServedPage(render(Path(__file__).parent / "templates" / "comparison.html"))
+            return ServedPage(render(Path(__file__).parent / "templates/comparison.html"))
         if path == "runs.json":
             ended = self.has_ended()
             state = "finished" if ended else "running"

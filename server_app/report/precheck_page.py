@@ -94,7 +94,7 @@ def write_page(folder: RunFolder, run: RecordedRun, record: PrecheckFile) -> Pat
     pilot = record.pilot
     sure = _how_sure(record) if pilot is None else pilot_section.how_sure(pilot)
     page = render(
-        Path(__file__).parent / "templates" / "precheck.html",
+        Path(__file__).parent / "templates/precheck.html",
         name=run.name,
         mark=Mark.of(record.verdict),
         headline=headline(record),

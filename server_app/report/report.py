@@ -35,7 +35,7 @@ class Page:
 
     def render(self) -> str:
         """Return the page; every text is escaped, only the pictures' elements are markup."""
-        return render(Path(__file__).parent / "templates" / "report.html", page=self)
+        return render(Path(__file__).parent / "templates/report.html", page=self)
 
 
 def write_report(folder: RunFolder) -> Path:

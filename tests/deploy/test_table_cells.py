@@ -135,6 +135,22 @@ def test_years_of_two_digits_are_read_where_that_is_said(case):
     assert (north.min(), north.max()) == (9549, 12478)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_whole_numbers_that_are_days_are_said_and_read_so_where_it_is_said(tmp_path, ending):
+    moments = pd.Series(pd.date_range("2019-12-01", periods=60))
+    frame = pd.DataFrame(
+        {"on": moments.dt.strftime("%Y%m%d").astype(int), "label": ["no", "yes"] * 30}
+    )
+    path = tmp_path / f"own.{ending}"
+    frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+    done = coterie("data", "check", path.name, "--json", cwd=tmp_path)
+    assert ("on", "date") in {(p["column"], p["kind"]) for p in json.loads(done.stdout)["problems"]}
+    schema = TableSchema.read(tmp_path / "schema.toml")
+    said = schema.replace(columns=with_column(schema, "on", kind="date", date=("%Y%m%d",)))
+    found = decoded(read_raw(path), said).features[:, 0]
+    np.testing.assert_array_equal(found, (moments - pd.Timestamp(0)).dt.days)
+
+
 @pytest.mark.parametrize(
     ("name", "file", "dialect"),
     [
@@ -330,6 +346,14 @@ def test_a_number_that_stands_for_none_is_said_and_missing(case, ending):
     assert "16 of 80 rows" in own.says("sentinel")
     wanted = frame.lactate.where(frame.lactate != -999)
     np.testing.assert_array_equal(own.feature(f"north.{ending}", "lactate"), wanted)
+
+
+def test_without_a_schema_a_number_that_stands_for_none_is_said(case):
+    own = case("sentinel-999")
+    rows = read_table(own.folder / "north.csv", "label")
+    [guess] = [guess for guess in rows.guesses if guess.kind == "sentinel"]
+    assert guess.column == "lactate"
+    assert "-999" in guess.says
 
 
 def test_a_column_that_is_taken_for_weights_is_said(case):

@@ -9,6 +9,7 @@ import pytest
 import ties
 import torch
 
+from benchmarks import gpu
 from client_app.training import engine, together
 from client_app.training.engine import Lesson
 from common.config import Settings
@@ -123,6 +124,16 @@ def test_who_trains_is_said_and_what_kept_others_away(changes, words):
     shape = (3, 10) if "Recurrent" in settings.model else (12,)
     settings = engine.decided(settings, (shape, 5))
     assert words in engine.trained_by(settings, shape, 5)
+
+
+def test_tf32_is_said(monkeypatch):
+    words = together.precision_in_words(torch.device("cuda"))
+    assert words == ", TF32 in convolutions"  # torch's defaults
+    with gpu.precision(False):
+        assert together.precision_in_words(torch.device("cuda")) == ", without TF32"
+    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+    assert together.precision_in_words(torch.device("cuda")) == ", without TF32"
+    assert together.precision_in_words(torch.device("cpu")) == ""
 
 
 @pytest.mark.parametrize(

@@ -216,5 +216,5 @@ def test_units_hold_every_message_once_in_order_and_follow_from_their_number(cou
     assert alone == [range(i, i + 1) for i in range(count)]
     together = answering.units(range(count), "train", side_by_side)
     assert [message for unit in together for message in unit] == list(range(count))
-    assert len(together) == -(-count // 32)
+    assert len(together) == -(-count // 256)
     assert answering.units(range(count), messages.TRAIN_TELLING, side_by_side) == together
