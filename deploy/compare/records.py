@@ -51,7 +51,7 @@ _KEY = b"coterie.records"
 _PLACES = frozenset({"data-dir"})
 """Of a run's settings those that say where its data lie: another machine has them elsewhere."""
 _GROUP = 256  # runs that are compressed together
-_RUNS_AT_ONCE = 32  # that are decoded together: as objects, they are much larger than as columns
+_RUNS_AT_ONCE = 8  # that are decoded together: as objects, they are much larger than as columns
 _MOST_RUNS = 100_000
 _LARGEST = 1 << 28  # bytes of a file
 _LARGEST_GROUP = 1 << 30  # bytes of a group, unpacked

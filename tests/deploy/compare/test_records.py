@@ -247,9 +247,13 @@ def test_every_cut_and_many_a_flipped_byte_is_refused_or_changes_nothing(played,
     expected = repr(dict(read_records(records, cases)))
     size, errors = len(whole), []
     damaged = [whole[:end] for end in (0, 3, 50, size // 2, size - 9, size - 1)]
+    group = pq.read_metadata(records / "two.parquet").row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    ends = [column.data_page_offset + column.total_compressed_size for column in columns]
     damaged += [
         whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :]
-        for place in range(0, size, size // 100)
+        for place in (*range(0, size, size // 50), *(end - 3 for end in ends))
+        if place < size
     ]
     for data in damaged:
         (tmp_path / "two.parquet").write_bytes(data)
