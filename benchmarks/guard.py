@@ -7,11 +7,10 @@ processor time, which other programs on the machine do not lengthen as they do w
 docs/results/robustness.md has the table, before and after these were built.
 """
 
-import functools
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ from server_app.rounds.delegating_grid import DelegatingGrid
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.roster import Roster
+from server_app.rounds.update_norms import UpdateNorms
 
 SIZES = {"100 sites, 20 thousand numbers": (100, 20_000), "10 sites, 11 million": (10, 11_000_000)}
 _TURNS = 15
@@ -41,18 +41,6 @@ class _Canned(DelegatingGrid):
         """Return the replies."""
         list(outgoing)
         return self._replies
-
-
-def _looks() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Return how each reply is looked at, and how they are beside each other."""
-    inspect: Callable[..., Any] = guard.inspect_training
-    try:
-        from server_app.rounds.update_norms import UpdateNorms
-    except ImportError:  # an older tree
-        return inspect, lambda answers, models: answers
-    if "finite" in inspect.__kwdefaults__:
-        inspect = functools.partial(inspect, finite=False)
-    return inspect, UpdateNorms.of(Settings()).judged
 
 
 def measured(sites: int, numbers: int) -> tuple[float, float]:
@@ -73,13 +61,13 @@ def measured(sites: int, numbers: int) -> tuple[float, float]:
         report = TrainReport(name, 1, 1, 0, 70, 0.5, 1.0)
         reply = messages.reply(message, report, trained)
         replies.append(messages.with_usage(reply, Usage(0.1, 0.0, "shared")))
-    template, (inspect, judge) = guard.Template.of(model), _looks()
+    template, judge = messages.Template.of(model), UpdateNorms.of(Settings()).judged
     canned: Grid = _Canned(replies)
 
     def once() -> None:
         grid = MeteredGrid(canned, RunMeter())
         came = grid.send_and_receive(exchange.outgoing())
-        answers = exchange.answers(came, lambda r, a: inspect(r, a, template))
+        answers = exchange.answers(came, lambda r, a: guard.training(r, template, finite=False))
         judged = judge(answers, [model])
         assert all(answer.value is not None for answer in judged)
 

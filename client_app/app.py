@@ -35,7 +35,6 @@ def answer(message: Message, context: Context) -> Message:
         name = f"site {site.name}"
         handler = handlers.handler_for(message.metadata.message_type, site.settings.messages)
         messages.check_form(message.content)
-        handler.kind.check_question(message.content)
         return energy.metered(lambda m, s: _answered(handler, m, s, context), message, site)
     except CoterieError as error:
         raise type(error)(f"{name}: {error}") from error
@@ -46,6 +45,7 @@ def answer(message: Message, context: Context) -> Message:
 
 def _answered(handler: handlers.Handler, message: Message, site: Site, context: Context) -> Message:
     handlers.require_releases(handler, message, site)
+    handler.kind.check_question(message.content)
     return handler.answer(message, site, context)
 
 

@@ -37,6 +37,7 @@ from client_app.training.program import (
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
+from common.foreign import code
 from common.messages import Order, Parameters
 from common.networks import NETWORKS
 from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
@@ -377,7 +378,8 @@ def _network(
 ) -> nn.Module:
     network = models.blank(name, input_shape, num_outputs).to(device)
     if name != "auto" and NETWORKS.is_foreign(name):
-        layout.decide(network, input_shape)
+        with code.hushed(f"model = {name!r}"):
+            layout.decide(network, input_shape)
     flatten(network)
     return network
 

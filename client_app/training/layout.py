@@ -47,7 +47,7 @@ def _computes_the_same(
         with torch.no_grad():
             outputs = other.eval()(laid)
         other.train()(laid).sum().backward()
-    except RuntimeError:
+    except Exception:  # of foreign code; what is wrong in torch's layout, too, is said in training
         return False
     return bool((outputs - expected).abs().max() <= _NEAR * expected.abs().max().clamp(min=1e-6))
 

@@ -22,6 +22,7 @@ from client_app.training.program import Program, UnknownOperationError
 from client_app.training.stacked import Stack, StackedSgd
 from common import models
 from common.config import Settings
+from common.foreign import code
 from common.messages import Parameters
 
 __all__ = ["MOST", "obstacle", "precision_in_words", "program_of", "train"]
@@ -50,8 +51,10 @@ def obstacle(settings: Settings, network: Network) -> str:
 @functools.lru_cache(maxsize=4)
 def program_of(name: str, input_shape: tuple[int, ...], outputs: int) -> Program | str:
     """Return a network's program, or in words which operation it has none for."""
+    network = models.blank(name, input_shape, outputs)
     try:
-        return stacked.program_of(models.blank(name, input_shape, outputs), input_shape)
+        with code.hushed(f"model = {name!r}"):
+            return stacked.program_of(network, input_shape)
     except UnknownOperationError as error:
         return str(error)
 

@@ -171,7 +171,9 @@ def _decoded(content: RecordDict, kinds: tuple[type[Record], ...]) -> Record:
         raise MessageError("holds a record, where none belongs")
     record = content.get(RECORD)
     names = set(record) if isinstance(record, ConfigRecord) else set()
-    exact = [kind for kind in kinds if kind.required() <= names <= kind.__dataclass_fields__.keys()]
+    exact = [kind for kind in kinds if names == kind.__dataclass_fields__.keys()] or [
+        kind for kind in kinds if kind.required() <= names <= kind.__dataclass_fields__.keys()
+    ]
     kind = (exact or kinds)[0]
     decoded = kind.decode(content)  # says which field is missing, or of another type
     if not exact:

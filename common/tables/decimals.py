@@ -154,7 +154,10 @@ def may_be_thousands(column: Any, plain: NDArray[np.float64]) -> bool:
         column: texts.
         plain: (n,) what they are if each point is a decimal one.
     """
-    within = np.abs(plain) < 1000
+    size = np.abs(plain)
+    if ((size > 0) & (size < 1)).any():  # no thousand begins with 0, so the point is a decimal one
+        return False
+    within = size < 1000
     if (plain[~within] != np.trunc(plain[~within])).any():
         return False
     small = plain[within]

@@ -5,6 +5,7 @@ all of them are found before anybody gives up.
 """
 
 import datetime
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,7 @@ Way = dict[str, object]
 """What of a column's schema is said more exactly by how its cells were read."""
 
 _QUOTED = 5
+_WHOLE = re.compile(r"[+-]?[0-9]+(\.0*)?")
 TRAIN_WORDS = "train", "training", "0"
 TEST_WORDS = "test", "testing", "1"
 
@@ -333,9 +335,15 @@ def _quantities(
     """Return numbers, how many are missing, and with which decimal mark texts were read."""
     way: Way = {}
     lost = 0
+    if wanted.same and not cells.is_text(column):
+        column = cells.values(column)
     plain = cells.plain_numbers(column) if cells.is_text(column) else cells.numbers(column)
-    if plain is not None and not (
-        cells.is_text(column) and (wanted.decimal == "," or may_be_thousands(column, plain))
+    if (
+        not wanted.same
+        and plain is not None
+        and not (
+            cells.is_text(column) and (wanted.decimal == "," or may_be_thousands(column, plain))
+        )
     ):
         values = plain
         if cells.is_text(column) and (values != np.trunc(values)).any():
@@ -344,7 +352,8 @@ def _quantities(
         column = cells.without(column, {"", *wanted.missing})
         column = cells.meant(cells.without_unit(column, wanted.unit), wanted.same)
         values, way, lost = _texts(column, wanted, file, wrong)
-    marks = [cells.number(mark) for mark in wanted.missing if cells.is_number(mark)]
+    # By its value only a whole number: 7.5 and 7,5 are one here and two there.
+    marks = [float(mark) for mark in wanted.missing if _WHOLE.fullmatch(mark)]
     odd = np.isin(values, marks) if marks else np.zeros(0, np.bool_)
     if odd.any():
         values = np.where(odd, np.nan, values)

@@ -249,7 +249,10 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
     if not profile.known:
         return
     column = kinds[profile.name]
-    if profile.scientific and (profile.is_named_id or column.kind in ("id", "group", "category")):
+    if profile.scientific and profile.is_numeric and column.kind == "number":
+        held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
+        yield "id", f'{held} are read as numbers with an exponent; if they are ids, kind = "id"'
+    elif profile.scientific and (profile.is_named_id or column.kind in ("id", "group", "category")):
         held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
         yield (
             "id",

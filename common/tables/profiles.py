@@ -1,6 +1,7 @@
 """Column profiles: what the cells of one column are like, told from all of them."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -31,15 +32,22 @@ _NUMERIC_SHARE = 0.9  # of the cells, from which on a column is one of numbers w
 _WORDED_SHARE = 0.5  # the same, where the rest are few different words and the numbers are many
 _MOST_WORDS = 5
 _LEAST_NUMBERS = 10  # fewer different ones may be codes
-_UNIT = r"^[+-]?[\d.,]*\d(?P<unit>\s*[%‰°]|\s+[^\s\d.,+-]\S{0,15}|[^\s\d.,+-]\S*/\S+|\pL{2,8})$"
+# Python's, which compiles it once: Arrow does for each column, and that takes longer than the rest.
+_UNIT = re.compile(
+    r"[+-]?[0-9.,]*[0-9]"
+    r"(?P<unit>\s*[%‰°]|\s+[^\s0-9.,+-]\S{0,15}|[^\s0-9.,+-]\S*/\S+|[^\W0-9_]{2,8})"
+)
 _SCIENTIFIC = r"^[+-]?\d+([.,]\d+)?[eE][+-]?\d+$"
 _SENTINELS = frozenset(
     float(f"{sign}{digit * length}")
     for digit in "987"
-    for sign, shortest in (("-", 2), ("", 3))
-    for length in range(shortest, 8)
+    for sign in ("-", "")
+    for length in range(2, 8)
 ) | {-9.0}
 _DAYS_AS_NUMBERS = (19000101, 21001231)
+_NUMBER_IN_TEXT = (
+    r"^(\D{0,4}\s|[^\w\s]{0,2})\d+([.,]\d+)?([^\w\s]{0,2}|\s?\pL{2,9}|\s?\D.{0,3}/\w{1,5})$"
+)
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _SAMPLED = 10**5  # of the numbers whose quantiles are told
 _UNIT_HEAD = 200  # cells of which a unit is told that is then looked for in all
@@ -87,6 +95,8 @@ class ColumnProfile:
     """Of its numbers: the tenth, the quarter, the middle, three quarters, nine tenths."""
     fifths: tuple[float, ...] = ()
     """Of a label: what cuts its numbers into fifths, where they are more than classes could be."""
+    with_numbers: bool = False
+    """Whether nearly all its texts are a number with something before or after it."""
     has_words: bool = False
     """Whether most of its cells hold several words."""
     dates: WrittenDates | None = None
@@ -250,6 +260,8 @@ def _of_texts(
         same=same,
         distinct=distinct,
         has_words=words,
+        with_numbers=pc.mean(pc.match_substring_regex(known, _NUMBER_IN_TEXT)).as_py()
+        >= _NUMERIC_SHARE,
         scientific=_scientific(known),
     )
 
@@ -266,11 +278,11 @@ def _are_numbers(known: Any, numeric: Any) -> bool:
 
 def _unit(known: Any) -> str:
     """Return what follows the number in nearly all cells; empty where nothing does."""
-    found = pc.extract_regex(known.slice(0, _UNIT_HEAD), _UNIT)
-    if not len(found) or found.null_count == len(found):
+    found = map(_UNIT.fullmatch, known.slice(0, _UNIT_HEAD).to_pylist())
+    units = Counter(match["unit"].strip() for match in found if match)
+    if not units:
         return ""
-    units = _counts(pc.utf8_trim_whitespace(pc.struct_field(pc.drop_null(found), "unit")))
-    unit = max(units, key=lambda each: units[each])
+    unit = max(sorted(units), key=lambda each: units[each])
     bare = cells.without_unit(known, unit)
     are_numbers = pc.or_(*(cells.number_cells(bare, mark) for mark in ".,"))
     is_usual = pc.mean(pc.cast(are_numbers, pa.int8())).as_py() >= _NUMERIC_SHARE
@@ -302,14 +314,22 @@ def _with_cells(found: ColumnProfile, column: Any, numbers: NDArray[np.float64])
         few = len(values) <= MOST_CLASSES
         found = replace(found, distinct=len(values), values=values if few else {})
     step = 1 + len(finite) // _SAMPLED
+    # A program that writes a measured number so gives it a decimal point.
+    may_be_ids = found.is_named_id or (as_values and _has_whole_with_exponent(column))
     found = replace(
         found,
         quantiles=tuple(np.quantile(finite[::step], _QUANTILES).tolist()),
-        scientific=_scientific(column) if is_text and found.is_named_id else (),
+        scientific=_scientific(column) if is_text and may_be_ids else (),
         could_be_days=_could_be_days(finite),
     )
     sentinels = () if found.is_named_id else _sentinels(finite)
     return _without_sentinels(found, column, numbers, sentinels) if sentinels else found
+
+
+def _has_whole_with_exponent(column: Any) -> bool:
+    return cells.is_text(column) and bool(
+        pc.any(pc.match_substring_regex(column, r"^\d+[eE]\d+$")).as_py()
+    )
 
 
 def _could_be_days(finite: NDArray[np.float64]) -> bool:
@@ -336,8 +356,14 @@ def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(
         float(value)
         for value, count in zip(values, counts, strict=True)
-        if max(low - value, value - high) > high - low or (value < 0 <= low and count > 1)
+        if max(low - value, value - high) > _times_as_far(value) * (high - low)
+        or (value < 0 <= low and count > 1)
     )
+
+
+def _times_as_far(value: float) -> int:
+    """Return how far off, in widths of the others, a number must be: 99 more so than 999."""
+    return 1 if value < 0 or value > 100 else 3
 
 
 def _without_sentinels(

@@ -54,6 +54,7 @@ _FILLS = {"number": "median", "date": "median", "yes/no": "most-frequent", "cate
 _OF_VALUES = ("category", "yes/no")
 _MOST_SLIPS = 5  # different cells of a column of numbers that are none
 _NO_VALUE = "no row has a value"
+_OF_NUMBERS = "numbers with something before or after them; write them alone, in one unit"
 _OF_ROWS = "it numbers the rows"
 _OF_CASES = "it tells single rows apart"
 _ONE_VALUE = "it has one value"
@@ -221,7 +222,7 @@ def _kind(found: ColumnProfile) -> tuple[str, str]:
         return _id(found)
     if found.distinct * _ROWS_PER_CATEGORY <= found.known:
         return "category", f"{found.distinct} values are more than {MOST_CLASSES}"
-    return "text", "free text"
+    return "text", _OF_NUMBERS if found.with_numbers else "free text"
 
 
 def _why_no_dates(found: ColumnProfile) -> str:

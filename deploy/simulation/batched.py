@@ -110,8 +110,8 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
             return None
         handler = handlers.handler_for(kind, "")
         for message, site in arrivals:
-            handler.kind.check_question(message.content)
             handlers.require_releases(handler, message, site)
+            handler.kind.check_question(message.content)
         return [reply for same in _by_model(arrivals) for reply in _metered(TOGETHER[kind], same)]
     except CoterieError:
         return None

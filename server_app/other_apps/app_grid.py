@@ -132,8 +132,9 @@ class MarkedGrid(DelegatingGrid):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> Iterable[Message]:
         """Send messages and return their replies, an error for each that no mod of ours made."""
-        sent = [self._as_training(message) for message in messages]
-        asked = {message.metadata.dst_node_id: message for message in sent}
+        outgoing = list(messages)
+        asked = {message.metadata.dst_node_id: message for message in outgoing}
+        sent = [self._as_training(message) for message in outgoing]
         replies = list(self.inner.send_and_receive(sent, timeout=timeout))
         return [self._read(reply, asked.get(reply.metadata.src_node_id)) for reply in replies]
 
@@ -160,8 +161,9 @@ class MarkedGrid(DelegatingGrid):
             return self._without_mod(asked)
         if opened.mark.refused:
             return Message(Error(REFUSED, opened.mark.refused), reply_to=asked)
-        reply.content = opened.ours
-        return reply
+        if opened.mark.kind != asked.metadata.message_type:
+            return Message(Error(REFUSED, f"answers {opened.mark.kind!r}"), reply_to=asked)
+        return Message(opened.ours, reply_to=asked)
 
     def _without_mod(self, asked: Message) -> Message:
         reason = f"its app answered as one without {self._mod}: put that into ClientApp(mods=[...])"

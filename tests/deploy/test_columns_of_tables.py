@@ -10,6 +10,8 @@ import pandas as pd
 import pytest
 from commands import coterie
 
+from client_app import prepared_data
+from client_app.site_config import SiteConfig
 from common.data.datasets import load_dataset, load_site_file
 from common.errors import DataError
 from common.tables.decoding import decoded
@@ -185,6 +187,18 @@ def test_indexes_by_their_names_are_no_features(tmp_path, name, index):
     assert [guess.column for guess in dataset.guesses if "left out" in guess.says] == [index]
 
 
+def test_a_real_site_keeps_what_was_guessed_of_its_table_with_its_rows(tmp_path):
+    rows = table(rownames=np.arange(90) + 5)
+    rows["label"] = rows["label"].replace({"yes": "died", "no": "survived"})
+    path = written(tmp_path, "own.csv", rows)
+    site = {"site": "north", "dataset": "ward", "data-path": str(path)}
+    config = SiteConfig.parse(site | {"state-dir": str(tmp_path / "state")}, source="site.toml")
+    for dataset in (prepared_data.prepare(config), prepared_data.open_dataset(config)):
+        assert dataset.class_names == ("survived", "died")
+        guesses = {(guess.column, guess.kind) for guess in dataset.guesses}
+        assert guesses == {("rownames", "id"), ("label", "positive-class")}
+
+
 # The event, and the positive class ----------------------------------------------------------------
 
 
@@ -278,7 +292,9 @@ def test_class_codes_stay_two_classes(case):
     folder = case("ids-class-codes")
     for name in ("n.csv", "n.parquet"):
         _, record, columns = check(folder, name)
-        assert len(columns["label"]["categories"]) == 2
+        assert columns["label"]["categories"] == ["10741711000119101", "10741711000119107"]
+        again = coterie("data", "check", name, "--against", record["schema"], cwd=folder)
+        assert again.returncode == 0, again.stdout
         assert ("label", "positive-class") in {k[1:] for k in kinds(record["guesses"])}
 
 

@@ -348,6 +348,21 @@ def test_a_number_that_stands_for_none_is_said_and_missing(case, ending):
     np.testing.assert_array_equal(own.feature(f"north.{ending}", "lactate"), wanted)
 
 
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_marks_of_missing_and_other_words_for_a_number_hold_in_both_formats(tmp_path, ending):
+    numbers = np.array([7.5, -999, 3, 12, -1, 5])
+    path = tmp_path / f"own.{ending}"
+    frame = pd.DataFrame({"x": numbers, "label": ["a", "b"] * 3})
+    frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
+    column = {"name": "x", "kind": "number", "missing": ["-999", "7,5"], "fill": "median"}
+    label = {"name": "label", "kind": "label", "categories": ["a", "b"]}
+    columns = [column | {"same": {"-1.0" if ending == "csv" else "-1": "0"}}, label]
+    schema = TableSchema.of({"columns": columns}, source="test")
+    found = decoded(read_raw(path), schema).features[:, 0]
+    # 7,5 is no mark of 7.5, as a comma is no point.
+    np.testing.assert_array_equal(found, [7.5, np.nan, 3, 12, 0, 5])
+
+
 def test_without_a_schema_a_number_that_stands_for_none_is_said(case):
     own = case("sentinel-999")
     rows = read_table(own.folder / "north.csv", "label")

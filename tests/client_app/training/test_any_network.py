@@ -141,3 +141,24 @@ def test_its_figures_come_from_the_same_layout():
     expected = functional.cross_entropy(network(torch.from_numpy(inputs)), rows.labels)
     assert loop.evaluate(network, rows).loss == pytest.approx(expected.item(), abs=1e-6)
     assert loop.outputs(network, inputs).shape == (12, CLASSES)
+
+
+class Talks(nn.Module):
+    """Prints in every pass."""
+
+    def __init__(self, shape, classes):
+        super().__init__()
+        self.output = nn.Linear(shape[0], classes)
+
+    def forward(self, x):
+        print("a batch")
+        return self.output(x)
+
+
+def test_a_network_that_prints_is_tried_in_silence(capfd, monkeypatch):
+    monkeypatch.setattr(tutorials, "Talks", Talks, raising=False)
+    place = f"{tutorials.__name__}:Talks"
+    settings = Settings(model=place, engine="stacked", device="cpu")
+    engine._network(place, (5,), CLASSES, CPU)
+    assert engine.trained_by(settings, (5,), CLASSES) == "stacked sites, on cpu"
+    assert "a batch" not in capfd.readouterr().out

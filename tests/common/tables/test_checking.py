@@ -301,3 +301,48 @@ def test_names_are_compared_a_few_times_however_many_there_are():
     table = RawTable(Path("a.csv"), tuple(header()), tuple([[1]] * 1000))
     assert all(table.column(name) == [1] for name in header())
     assert Name.compared < 50 * 1000
+
+
+@pytest.mark.parametrize(
+    ("cells", "said"),
+    [
+        ([-999, *range(5, 35)], {"-999"}),
+        ([9999, -888, *range(30, 90)], {"-888", "9999"}),
+        ([-9, -9, *range(5, 35)], {"-9"}),
+        ([99, 99, *([0, 1, 2, 3, 4] * 6)], {"99"}),
+        # near the others, among them, once below 0, or more than half
+        ([99, *range(30, 90)], set()),
+        ([999, *range(900, 1100)], set()),
+        ([-9, *range(5, 35)], set()),
+        ([-999] * 30 + [*range(20)], set()),
+        ([999, 1, 1, 1], set()),
+    ],
+)
+def test_only_numbers_of_one_digit_far_from_all_others_are_said_to_stand_for_none(
+    tmp_path, cells, said
+):
+    rows = [row(n, age=cell) for n, cell in enumerate(cells)]
+    checked = check_files([table(tmp_path, "own.csv", rows, header="age,label")])
+    [age] = [column for column in checked.proposal.columns if column.name == "age"]
+    assert set(age.missing) == said
+    assert ({p.kind for p in checked.problems if p.column == "age"} >= {"sentinel"}) == bool(said)
+
+
+@pytest.mark.parametrize("cell", ["({})", "EUR {}", "{}-", "~{} g/dL"])
+def test_numbers_with_something_around_them_are_no_free_text(tmp_path, cell):
+    rows = [row(n, age=cell.format(n % 23) if n % 2 else n % 20) for n in range(60)]
+    checked = check_files([table(tmp_path, "own.csv", rows, header="age,label")])
+    [problem] = [problem for problem in checked.problems if problem.column == "age"]
+    assert "write them alone" in problem.says
+
+
+def test_names_that_differ_in_case_have_a_line(tmp_path):
+    rows = [row(n) | {"Age": n, "AGE": n} for n in range(60)]
+    files = [
+        table(tmp_path, "north.csv", rows, header="age,label"),
+        table(tmp_path, "south.csv", rows, header="Age,label"),
+        table(tmp_path, "west.csv", rows, header="age,AGE,label"),
+    ]
+    lines = {(p.column, p.kind): p.says for p in check_files(files).problems}
+    assert "'age': call it the same" in lines["Age", "missing-column"]
+    assert "upper and lower case alone" in lines["AGE", "duplicate-column"]

@@ -14,8 +14,8 @@ import pytest
 
 from common.errors import ConfigError
 from common.messages import GIVEN_OUT, RELEASES
+from common.messages.kinds import KINDS
 from common.tables.checking import check_files
-from common.two_party.messages import PURPOSES
 from deploy.sites import certificates, doctor
 from deploy.sites.certificates import Authority
 from deploy.sites.doctor import Readiness, examine, of_server, of_site
@@ -258,9 +258,7 @@ def test_the_page_lists_every_release_as_the_doctor_says_it(federation, superlin
     assert set(said["does not release"].split(", ")) == page.keys() - {"model", "representations"}
 
 
-def test_whatever_code_asks_an_owner_for_is_a_release_that_the_page_lists():
-    sources = "".join(path.read_text() for path in (ROOT / "client_app").rglob("*.py"))
-    # Without the last a site answers all the same, with less.
-    asked = set(re.findall(r"(?:\brequire\(site, |_RELEASE = )\"([a-z-]+)\"", sources))
-    asked |= set(PURPOSES)  # of two parties, named in their orders
+def test_whatever_a_message_asks_an_owner_for_is_a_release_that_the_page_lists():
+    asked = {each.name for kind in KINDS.values() for each in kind.releases if not each.always}
+    asked |= {"pilot-change"}  # without it a site answers all the same, with less
     assert asked == releases_on_the_page().keys()
