@@ -1,19 +1,19 @@
 """Table of choosing k: accuracy by the number of groups given, and by the number that was chosen.
 
-    python -m benchmarks.choosing_k --work-dir WORK
+    python -m benchmarks.choosing_k
 
 Plays nothing: what is recorded of choosing-k.toml and choosing-k-hospitals.toml goes below the mark
 in docs/results/choosing-k.md.
 """
 
 import argparse
-import csv
 import statistics
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deploy.compare.compare import compared
+from deploy.compare.compare import recorded_rows
+from deploy.compare.figures import Row
 from deploy.compare.grid import read_grid
 
 HERE = Path(__file__).parent
@@ -30,27 +30,26 @@ BySeed = dict[int, tuple[float, int]]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Make the page's table anew."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--work-dir", type=Path, required=True, help="folder of the comparisons")
     parser.add_argument("--page", type=Path, default=PAGE, help="Markdown file to write")
     args = parser.parse_args(arguments)
     federations: dict[str, dict[str, BySeed]] = {}
     for name in FILES:
-        grid = read_grid(HERE / name, [f"output-dir={args.work_dir}"])
-        federations |= _read(compared(grid, records=HERE / "recorded", plays=False) / "runs.csv")
+        federations |= _of_rows(recorded_rows(read_grid(HERE / name), HERE / "recorded"))
     prose = args.page.read_text("utf-8").partition(MARK)[0]
     args.page.write_text(f"{prose}{MARK}\n{table(federations)}", encoding="utf-8")
 
 
-def _read(file: Path) -> dict[str, dict[str, BySeed]]:
-    found: dict[str, dict[str, BySeed]] = defaultdict(lambda: defaultdict(dict))
-    with file.open(encoding="utf-8", newline="") as lines:
-        for run in csv.DictReader(lines):
-            if not run["accuracy"]:  # not played yet
-                continue
-            groups = int(float(run["num_clusters"] or 1))
-            place = found[run["scenario"]][run["method"]]
-            place[int(run["seed"])] = float(run["accuracy"]), groups
-    return found
+def _of_rows(rows: Sequence[Row]) -> dict[str, dict[str, BySeed]]:
+    federations: dict[str, dict[str, BySeed]] = defaultdict(dict)
+    for row in rows:
+        federations[row.scenario][row.method] = {
+            run.case.settings.seed: (
+                100 * float(run.curve.values[-1]),
+                max(1, len(run.cluster_sizes)),
+            )
+            for run in row.runs
+        }
+    return federations
 
 
 def table(federations: Mapping[str, Mapping[str, BySeed]]) -> str:

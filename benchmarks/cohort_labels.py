@@ -2,8 +2,7 @@
 
 And whether rounds of cohorts farther from it were the less accurate ones.
 
-    python -m benchmarks.cohort_labels benchmarks/who-trains-fmnist.toml --work-dir WORK \
-        --data-dir ~/data
+    python -m benchmarks.cohort_labels benchmarks/who-trains-fmnist.toml --data-dir ~/data
 
 Plays nothing: the sites are dealt again from the settings of the records.
 """
@@ -21,10 +20,7 @@ from scipy.stats import spearmanr
 
 from benchmarks.cluster_cohorts import Counts, dealt, spread
 from deploy.compare.grid import read_grid
-from deploy.compare.recorded import lay_out
-from deploy.compare.runs import finished
-from server_app.record.format import RoundLine
-from server_app.record.run_folder import RunFolder
+from deploy.compare.records import read_records
 
 RECORDS = Path(__file__).parent / "recorded"
 
@@ -82,22 +78,22 @@ def main() -> None:
     """Print a table for each scenario of a comparison."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", type=Path, help="comparison whose runs are recorded")
-    parser.add_argument("--work-dir", type=Path, required=True, help="folder of the unpacked runs")
     parser.add_argument("--data-dir", type=Path, required=True)
     args = parser.parse_args()
-    grid = read_grid(args.file, [f"data-dir={args.data_dir}", f"output-dir={args.work_dir}"])
-    lay_out(RECORDS, grid.cases, args.work_dir)
+    grid = read_grid(args.file, [f"data-dir={args.data_dir}"])
+    labels = {}
     sites: dict[tuple[str, int], Counts] = {}
-    found: dict[str, dict[str, list[Labels]]] = defaultdict(lambda: defaultdict(list))
-    for case in grid.cases:
-        if (folder := finished(case, args.work_dir)) is None:  # not played yet
-            continue
+    for case, record in read_records(RECORDS, grid.cases):
         key = case.scenario, case.settings.seed
         if key not in sites:
             sites[key] = dealt(case.settings)
-        lines = [line for line in RunFolder(folder).each(RoundLine) if line.has_result]
+        lines = [line for line in record.rounds if line.has_result]
         told = [(line.trained, line.score) for line in lines if line.trained]
-        found[case.scenario][case.method].append(labels_of(sites[key], *zip(*told, strict=True)))
+        labels[case] = labels_of(sites[key], *zip(*told, strict=True))
+    found: dict[str, dict[str, list[Labels]]] = defaultdict(lambda: defaultdict(list))
+    for case in grid.cases:
+        if case in labels:
+            found[case.scenario][case.method].append(labels[case])
     for scenario, methods in found.items():
         print(f"**{scenario or args.file.stem}**\n\n{table(methods)}", flush=True)
 

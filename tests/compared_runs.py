@@ -2,9 +2,6 @@
 
 import json
 
-import numpy as np
-from safetensors.numpy import save_file
-
 from deploy.compare.columns import COLUMNS
 from deploy.compare.figures import RunFigures
 from deploy.compare.grid import read_grid
@@ -38,12 +35,15 @@ def folder_of(path, accuracies, train_joules=10.0, trained=("a", "b"), size=1, c
         json.dumps([{"site": name, "num_examples": 500} for name in "abcd"])
     )
     (path / "results.json").write_text(
-        json.dumps({"seconds": 7.0, "joules_source": {"pre": "attributed", "comm": "estimated"}})
+        json.dumps(
+            {
+                "seconds": 7.0,
+                "joules_source": {"pre": "attributed", "comm": "estimated"},
+                "num_parameters": 2 * size + 3,
+            }
+        )
     )
     (path / "environment.json").write_text(json.dumps({"cpu": cpu} if cpu else {}))
-    (path / "models").mkdir()
-    arrays = {"w": np.zeros((size, 2), np.float32), "b": np.zeros(3, np.float32)}
-    save_file(arrays, path / "models" / "model-0.safetensors")
     return path
 
 

@@ -166,7 +166,7 @@ KINDS = (
         answers=(Introduction,),
         releases=(IDENTITY,),
         words="who the site is: id, numbers and shape of its rows, digest of their columns' names, "
-        "rate of its link",
+        "rate of its link, digest of the code that it runs",
         inspect=_introduction,
     ),
     Kind(

@@ -1,24 +1,26 @@
 """Comparison: many runs, one table; what has finished is never run again."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from joblib import cpu_count
 
 from client_app.simulated_sites import with_task
-from common import power
+from common import piece_sources, power
 from common.data.datasets import locate
 from common.errors import ComparisonError, ConfigError, CoterieError
 from deploy.compare import page, tables
 from deploy.compare.figures import Row, RunFigures, rows_of
 from deploy.compare.grid import Case, Grid
-from deploy.compare.recorded import lay_out, record
+from deploy.compare.records import RunRecord, add_records, read_records, without_record
 from deploy.compare.runs import Outcome, Progress, found, in_turn, play
 from deploy.compare.shard import WHOLE, Shard
 from server_app import methods
 from server_app.record.run_folder import RunFolder
+
+_RECORDED_AT_ONCE = 64
 
 
 def compared(
@@ -38,8 +40,8 @@ def compared(
     Args:
         grid: the runs.
         jobs: processes; 0: one per core that this process may use.
-        records: a folder of recorded runs, which are not played, and to which those that are
-            played are added; None: none.
+        records: a folder of recorded runs, which are not played, and to which those that finished
+            are added in the end; None: none.
         plays: whether what is missing is played; else the tables are of what is there.
         shard: the part of the runs that this call plays; the tables are of all that are there.
         cluster: address of a Ray cluster whose cores play them; empty: this machine's do.
@@ -54,58 +56,91 @@ def compared(
         raise ConfigError("--launcher and --cluster: either plays the runs; leave one of them out")
     grid = replace(grid, cases=tuple(_checked(case) for case in grid.cases))
     folder = grid.output
+    here = {outcome.case for outcome in found(grid.cases, folder) if outcome.folder}
+    elsewhere = [case for case in grid.cases if case not in here]
+    recorded = _recorded(elsewhere, records, refuse_changed=plays) if records else {}
+    mine = shard.of(grid.cases)
+    missing = [case for case in mine if case not in recorded]
+    spared = len(mine) - len(missing)
     show = _Line()
 
     def report(progress: Progress) -> None:
-        show(progress)
-        if records:
-            record(records, progress.ended)
+        show(replace(progress, total=progress.total + spared, found=progress.found + spared))
 
-    with in_turn(folder):
-        if records:
-            lay_out(records, grid.cases, folder / "runs")
     played: list[Outcome] = []
     if plays:
-        mine = shard.of(grid.cases)
         if cluster:
             from deploy.compare.on_cluster import play_on_cluster  # Ray takes a second to import
 
-            played = play_on_cluster(mine, folder, jobs, report, cluster)
+            played = play_on_cluster(missing, folder, jobs, report, cluster)
         elif launcher:
             from deploy.compare.on_slurm import play_on_slurm
 
-            played = play_on_slurm(mine, folder, jobs, report)
+            played = play_on_slurm(missing, folder, jobs, report)
         else:
-            played = play(mine, folder, jobs or cpu_count(), report)
+            played = play(missing, folder, jobs or cpu_count(), report)
         show.end()
-    outcomes = _all(grid.cases, played, folder)
+    outcomes = _all(grid.cases, played, recorded, folder)
     if not plays:
         _refuse_none(outcomes, folder)
     if not plays or shard.of_several:
-        print(f"{sum(o.folder is not None for o in outcomes)} of {len(outcomes)} runs are there")
+        print(f"{sum(o.is_there for o in outcomes)} of {len(outcomes)} runs are there")
     with in_turn(folder):
         if records:
-            record(records, outcomes)
+            _record(outcomes, records, grid.name)
         rows = _write(grid, outcomes, folder)
     if rows:
-        print(_in_words(rows, grid))
+        print(in_words(rows, grid))
     print(f"\npage: {(folder / 'comparison.html').as_uri()}\ncomparison: {folder}")
     _refuse_failures(outcomes)
     return folder
 
 
 def recorded_rows(grid: Grid, records: Path) -> list[Row]:
-    """Return the table's rows of the runs that are recorded, or were played; plays nothing."""
-    grid = replace(grid, cases=tuple(_checked(case) for case in grid.cases))
-    with in_turn(grid.output):
-        lay_out(records, grid.cases, grid.output / "runs")
-    outcomes = found(grid.cases, grid.output)
-    return rows_of([RunFigures.of(o.case, o.folder) for o in outcomes if o.folder], grid.reference)
+    """Return the table's rows of the runs that are recorded; plays nothing."""
+    cases = [_checked(case) for case in grid.cases]
+    recorded = _recorded(cases, records)
+    return rows_of([recorded[case] for case in cases if case in recorded], grid.reference)
 
 
-def _all(cases: Sequence[Case], played: Sequence[Outcome], folder: Path) -> list[Outcome]:
-    """Return every case's outcome, in order: as it was played here, or as it is found."""
-    by_case = {outcome.case: outcome for outcome in played}
+def _recorded(
+    cases: Sequence[Case], records: Path, *, refuse_changed: bool = False
+) -> dict[Case, RunFigures]:
+    """Return the figures of those cases that are recorded.
+
+    Args:
+        cases: of the comparison.
+        records: the folder.
+        refuse_changed: whether runs of other pieces from elsewhere than are there now are refused.
+    """
+    figures = {}
+    for case, record in read_records(records, cases):
+        if refuse_changed:
+            piece_sources.refuse_changed(
+                case.settings, record.pieces, f"{case.label}, recorded in {records}"
+            )
+        figures[case] = RunFigures.of_record(case, record)
+    return figures
+
+
+def _record(outcomes: Sequence[Outcome], records: Path, comparison: str) -> None:
+    """Record the runs that were played and are not recorded yet, so many at a time."""
+    folders = {of.case: of.folder for of in outcomes if of.folder is not None}
+    missing = without_record(records, folders)
+    for first in range(0, len(missing), _RECORDED_AT_ONCE):
+        few = missing[first : first + _RECORDED_AT_ONCE]
+        add_records(records, comparison, [RunRecord.of_folder(case, folders[case]) for case in few])
+
+
+def _all(
+    cases: Sequence[Case],
+    played: Sequence[Outcome],
+    recorded: Mapping[Case, RunFigures],
+    folder: Path,
+) -> list[Outcome]:
+    """Return every case's outcome, in order: as it was played, is recorded, or is found."""
+    by_case = {case: Outcome(case, None, figures=figures) for case, figures in recorded.items()}
+    by_case |= {outcome.case: outcome for outcome in played}
     by_case |= {o.case: o for o in found([c for c in cases if c not in by_case], folder)}
     return [by_case[case] for case in cases]
 
@@ -124,14 +159,14 @@ def _checked(case: Case) -> Case:
 
 def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
     """Write all that is derived from the runs, and return the table's rows."""
-    runs = [RunFigures.of(o.case, o.folder) for o in outcomes if o.folder is not None]
+    runs = [of for outcome in outcomes if (of := _figures(outcome))]
     rows = rows_of(runs, grid.reference)
     sections = page.sections(rows, grid)
     files = RunFolder(folder)
     files.write("table.csv", tables.table_csv(rows, grid) if rows else "")
     files.write("differences.csv", tables.differences_csv(rows, grid) if rows else "")
     files.write("runs.csv", tables.runs_csv(outcomes, runs))
-    files.write("table.md", f"# {grid.title}\n\n{_in_words(rows, grid)}\n" if rows else "")
+    files.write("table.md", f"# {grid.title}\n\n{in_words(rows, grid)}\n" if rows else "")
     for section in sections:
         for picture in section.pictures:
             files.write(f"plots/{picture.name}.svg", picture.document)
@@ -139,7 +174,14 @@ def _write(grid: Grid, outcomes: Sequence[Outcome], folder: Path) -> list[Row]:
     return rows
 
 
-def _in_words(rows: Sequence[Row], grid: Grid) -> str:
+def _figures(outcome: Outcome) -> RunFigures | None:
+    if outcome.folder is not None:
+        return RunFigures.of(outcome.case, outcome.folder)
+    return outcome.figures
+
+
+def in_words(rows: Sequence[Row], grid: Grid) -> str:
+    """Return the tables and what their columns mean, in Markdown."""
     first, *meanings = tables.legend(rows, grid)
     over = tables.overall_markdown(rows, grid)
     parts = [over, ""] if over else []
@@ -148,7 +190,7 @@ def _in_words(rows: Sequence[Row], grid: Grid) -> str:
 
 
 def _refuse_none(outcomes: Sequence[Outcome], folder: Path) -> None:
-    if all(outcome.folder is None for outcome in outcomes):
+    if not any(outcome.is_there for outcome in outcomes):
         raise ComparisonError(
             f"{folder}: none of the {len(outcomes)} runs is there; leave --no-play out, or name "
             "the folder of their records with --recorded"

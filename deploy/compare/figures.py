@@ -3,14 +3,13 @@
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-import safetensors
 from numpy.lib.stride_tricks import sliding_window_view
 
 from common import power
@@ -19,8 +18,8 @@ from common.data.datasets import DATASETS
 from common.errors import DataError
 from common.power import JOULES_PER_KWH
 from deploy.compare.grid import Case
+from deploy.compare.records import RunRecord
 from server_app import methods
-from server_app.record.clusters_format import ClustersFile
 from server_app.record.energy_figures import (
     COUNTED,
     Curve,
@@ -28,8 +27,7 @@ from server_app.record.energy_figures import (
     joules_by_phase,
     times_trained,
 )
-from server_app.record.format import ResultsFile, RoundLine
-from server_app.record.run_folder import CPU, RunFolder
+from server_app.record.format import RoundLine
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -39,7 +37,8 @@ class RunFigures:
     """What one finished run gives."""
 
     case: Case
-    folder: Path
+    folder: Path | None
+    """Of the run; None: it is recorded."""
     curve: Curve
     training: Curve
     """Over the joules of the clients' training alone: Famá eq. 13."""
@@ -75,27 +74,31 @@ class RunFigures:
     @classmethod
     def of(cls, case: Case, folder: Path) -> "RunFigures":
         """Read a finished run's folder; :class:`DataError` if its files are damaged."""
+        return replace(cls.of_record(case, RunRecord.of_folder(case, folder)), folder=folder)
+
+    @classmethod
+    def of_record(cls, case: Case, record: RunRecord) -> "RunFigures":
+        """Return what a record gives; :class:`DataError` if it does not hold together."""
         try:
-            return cls._read(case, folder)
-        except Exception as error:  # the files may hold anything
+            return cls._read(case, record)
+        except Exception as error:  # it may hold anything
             raise DataError(
-                f"{folder}: the record of this run is damaged ({error}); remove the folder, and "
+                f"{case.label}: the record of this run is damaged ({error}); take it away, and "
                 "the same command does the run again"
             ) from error
 
     @classmethod
-    def _read(cls, case: Case, folder: Path) -> "RunFigures":
-        files = RunFolder(folder)
-        results = files.load(ResultsFile)
-        attempts = _until_held(list(files.each(RoundLine)), case.settings)
+    def _read(cls, case: Case, record: RunRecord) -> "RunFigures":
+        results = record.results
+        attempts = _until_held(list(record.rounds), case.settings)
         lines = [line for line in attempts if line.has_result]
-        sites = {entry.site: entry.num_examples for entry in files.sites()}
+        sites = {entry.site: entry.num_examples for entry in record.sites}
         times = times_trained(lines, list(sites))
-        formed = (folder / ClustersFile.FILE).exists()
-        clusters = files.load(ClustersFile).sites if formed else None
+        clusters = record.clusters.sites if record.clusters else None
+        assert results.num_parameters is not None
         return cls(
             case=case,
-            folder=folder,
+            folder=None,
             curve=Curve.of(attempts, metric=case.settings.target_metric),
             training=Curve.of(attempts, ("train",), metric=case.settings.target_metric),
             by_phase={
@@ -104,7 +107,7 @@ class RunFigures:
             },
             joules=joules_by_phase(attempts),
             sources=results.joules_source or {},
-            cpu=files.read_json("environment.json").get(CPU) or "",
+            cpu=record.cpu,
             clients_per_round=float(np.mean([line.num_trained for line in lines])),
             bytes_so_far=_so_far(
                 attempts, lambda line: (line.bytes_down or 0) + (line.bytes_up or 0)
@@ -112,7 +115,7 @@ class RunFigures:
             uplink_share=lines[-1].uplink_share,
             worst_decile=lines[-1].score_worst_decile,
             seconds=results.seconds,
-            num_parameters=_num_parameters(results, folder),
+            num_parameters=results.num_parameters,
             trained=np.array(list(times.values()), dtype=np.int64),
             rows_so_far=_so_far(
                 lines, lambda line: sum(sites.get(name) or math.nan for name in line.trained or ())
@@ -215,15 +218,6 @@ def _agreement(case: Case, sites: Sequence[str], clusters: Mapping[str, int] | N
 
     groups = [planted(site) for site in sites]
     return float(adjusted_rand_score(groups, [clusters[site] for site in sites]))
-
-
-def _num_parameters(results: ResultsFile, folder: Path) -> int:
-    """Return the size of a site's model; a version that did not write it kept the model."""
-    if results.num_parameters is not None:
-        return results.num_parameters
-    path = next((folder / "models").glob("*.safetensors"))
-    with safetensors.safe_open(path, framework="numpy") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - the file is no mapping
 
 
 @dataclass(frozen=True)

@@ -54,7 +54,7 @@ def html(
     """Return the page; every text is escaped, only the pictures' elements are markup."""
     over, ranks = overall(rows, grid) if rows else ([], [])
     failed = [outcome for outcome in outcomes if outcome.error]
-    done = sum(outcome.folder is not None for outcome in outcomes)
+    done = sum(outcome.is_there for outcome in outcomes)
     whole = "finished" if done == len(outcomes) else "interrupted"
     return render(
         Path(__file__).parent / "templates/comparison.html",
@@ -74,18 +74,20 @@ def html(
 
 def _runs(outcomes: Sequence[Outcome]) -> PageTable:
     """Return the runs that are there, each with its report where it has one."""
-    there = [(outcome.case, outcome.folder) for outcome in outcomes if outcome.folder is not None]
+    there = [outcome for outcome in outcomes if outcome.is_there]
     rows = [
-        (case.method, case.scenario or "-", str(case.settings.seed), folder.name)
-        for case, folder in there
+        (of.case.method, of.case.scenario or "-", str(of.case.settings.seed), of.place)
+        for of in there
     ]
-    links = tuple(
-        f"runs/{quote(folder.name)}/report.html" if (folder / "report.html").exists() else ""
-        for _, folder in there
-    )
+    links = tuple(_report(outcome.folder) for outcome in there)
     head = ("method", "federation", "seed", "folder")
     note = "A method leads to the run's own report, where that was written."
     return PageTable("Runs", head, rows, frozenset({0, 1, 3}), note, links=links)
+
+
+def _report(folder: Path | None) -> str:
+    there = folder is not None and (folder / "report.html").exists()
+    return f"runs/{quote(folder.name)}/report.html" if folder and there else ""
 
 
 def _shared_settings(grid: Grid) -> str:

@@ -16,7 +16,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -25,6 +25,7 @@ from common import config, piece_sources
 from common.config import Settings, read_toml
 from common.errors import ConfigError, CoterieError
 from deploy.compare.claims import Claim, claimed
+from deploy.compare.figures import RunFigures
 from deploy.compare.grid import Case, identity
 from server_app.record.run_folder import RunFolder
 from server_app.record.run_status import read_status
@@ -38,9 +39,21 @@ class Outcome:
 
     case: Case
     folder: Path | None
-    """Of a run that finished."""
+    """Of a run that was played and finished."""
     error: str = ""
     """One line; empty if the run finished, or was not to be played."""
+    figures: RunFigures | None = field(default=None, compare=False)
+    """Of a run that is recorded."""
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the run finished, here or where it was recorded."""
+        return self.folder is not None or self.figures is not None
+
+    @property
+    def place(self) -> str:
+        """Name of its folder, or ``recorded``; empty: it is not there."""
+        return self.folder.name if self.folder else "recorded" if self.figures else ""
 
 
 Report = Callable[["Progress"], None]

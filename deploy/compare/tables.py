@@ -301,9 +301,8 @@ def runs_csv(outcomes: Sequence[Outcome], runs: Sequence[RunFigures]) -> str:
         run = found.get(case)
         alone = Row(case.method, case.scenario, (run,) if run else (), ())
         figures = [_number(column.of(alone).mean) for column in COLUMNS if column.key in keys]
-        folder = outcome.folder.name if outcome.folder else ""
         names = [case.scenario, case.method, case.settings.seed, case.digest]
-        lines.append([*names, *figures, folder, outcome.error])
+        lines.append([*names, *figures, outcome.place, outcome.error])
     return _csv(lines)
 
 

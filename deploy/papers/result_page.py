@@ -117,7 +117,7 @@ def _recorded(
     first = elements[0]
     if first.experiment:
         return _experiment(of, elements, records, work)
-    grid = read_grid(first.file, [*first.words, f"output-dir={work}", "name=runs"])
+    grid = read_grid(first.file, first.words)
     rows = recorded_rows(grid, records)
     there = sum(len(row.runs) for row in rows)
     if not there:

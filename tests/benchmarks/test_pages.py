@@ -101,10 +101,10 @@ def test_committed_page_is_made_of_the_records_by_one_command(tmp_path, name):
     without = re.sub(r"(<!-- runs: [^\n]*\n).*?(<!-- end)", r"\1\2", committed, flags=re.S)
     assert len(without) < len(committed)
     page.write_text(without, encoding="utf-8")
-    pages.main([str(page), "--work-dir", str(tmp_path / "work")])
+    pages.main([str(page)])
     assert page.read_text(encoding="utf-8") == committed, f"python -m benchmarks.pages {name}"
 
 
-def test_page_without_a_mark_is_refused(tmp_path):
+def test_page_without_a_mark_is_refused():
     with pytest.raises(ComparisonError, match=r"no mark <!-- runs: NAME\.toml"):
-        pages.made_again("# Words\n", tmp_path)
+        pages.made_again("# Words\n")

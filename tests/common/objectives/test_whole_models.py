@@ -165,7 +165,8 @@ def test_pfedme_one_batch_by_hand_written_steps():
     zeros = {"weight": np.zeros((2, 1), np.float32), "bias": np.zeros(2, np.float32)}
     pull = Pull(zeros, strength=2.0, steps=2, follow=0.2)
     one, rows = np.ones((1, 1), np.float32), np.array([0])
-    sgd.train(one, rows, rows, np.random.default_rng(0), lambda *_: one, pull)
+    nothing = np.zeros(0, np.int16)  # of dropout, which there is none of
+    sgd.train(one, rows, rows, np.random.default_rng(0), lambda *_: nothing, pull)
     first = 0.05  # of the weight and of the bias alike: the logits are 0.1 apart twice over
     p = 1 / (1 + math.exp(-4 * first))
     second = first - 0.1 * ((p - 1) + 2.0 * first)

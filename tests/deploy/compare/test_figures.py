@@ -45,8 +45,8 @@ from server_app.report import drawing, words
         ("sites.json", b"{}"),
         ("rounds.jsonl", b""),
         ("rounds.jsonl", b"[]\n"),
-        ("models/model-0.safetensors", b"nothing"),
-        ("models/model-0.safetensors", None),
+        ("results.json", b"{}"),
+        ("results.json", None),
     ],
 )
 def test_a_damaged_record_is_named_with_its_folder(tmp_path, name, data):
