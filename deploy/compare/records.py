@@ -239,10 +239,29 @@ def _opened(path: Path) -> pq.ParquetFile:
         )
     if file.metadata.num_rows > _MOST_RUNS:
         raise ValueError(f"more than {_MOST_RUNS} runs")
+    # Pages have checksums and the footer has none: a name damaged there would be a column less.
+    _refuse_renamed(pa.struct(list(file.schema_arrow)), pa.struct(list(_SCHEMA)), "the record")
     groups = (file.metadata.row_group(number) for number in range(file.num_row_groups))
     if any(group.total_byte_size > _LARGEST_GROUP for group in groups):
         raise ValueError(f"more than {_LARGEST_GROUP} bytes of {_GROUP} runs")
     return file
+
+
+def _refuse_renamed(there: pa.DataType, known: pa.DataType, where: str) -> None:
+    """Raise ValueError where columns are not known and known ones are not there.
+
+    A later version has more columns, an earlier one fewer; a damaged name is both at once.
+    """
+    if pa.types.is_struct(there) and pa.types.is_struct(known):
+        names, own = ({field.name for field in each} for each in (there, known))
+        if (unknown := names - own) and (lacks := own - names):
+            raise ValueError(f"{where} has {quotable(min(unknown))} and no {min(lacks)}")
+        for name in names & own:
+            _refuse_renamed(there.field(name).type, known.field(name).type, f"{where}'s {name}")
+    elif pa.types.is_list(there) and pa.types.is_list(known):
+        _refuse_renamed(there.value_type, known.value_type, where)
+    elif pa.types.is_map(there) and pa.types.is_map(known):
+        _refuse_renamed(there.item_type, known.item_type, where)
 
 
 def _settings_in(file: pq.ParquetFile) -> list[_Settings]:

@@ -171,19 +171,24 @@ def test_another_target_is_a_figure_of_the_same_record_and_another_seed_is_not(p
     assert not list(read_records(records, other.cases))
 
 
+@pytest.mark.parametrize("version", ["earlier", "later"])
 def test_columns_of_a_later_version_are_passed_over_and_those_to_come_have_defaults(
-    played, tmp_path
+    played, tmp_path, version
 ):
     outcomes, records = played
     table = pq.read_table(records / "two.parquet")
     results = table.column("results").combine_chunks()
-    kept = [field for field in results.type if field.name != "kg_co2e"]
-    parts = [results.field(field.name) for field in kept]
-    later = pa.StructArray.from_arrays(
-        [*parts, pa.array([1, 2])], names=[*(field.name for field in kept), "new"]
-    )
+    lacks = {"kg_co2e"} if version == "earlier" else set()
+    columns = {
+        field.name: results.field(field.name) for field in results.type if field.name not in lacks
+    }
+    if version == "later":
+        columns["new"] = pa.array([1, 2])
+    changed_results = pa.StructArray.from_arrays([*columns.values()], names=[*columns])
     place = table.schema.get_field_index("results")
-    changed = table.set_column(place, "results", later).append_column("more", pa.array(["", ""]))
+    changed = table.set_column(place, "results", changed_results)
+    if version == "later":
+        changed = changed.append_column("more", pa.array(["", ""]))
     pq.write_table(changed, tmp_path / "two.parquet")
     cases = [outcome.case for outcome in outcomes]
     assert repr(dict(read_records(tmp_path, cases))) == repr(dict(read_records(records, cases)))
