@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from common.tasks import Task
 from server_app.record.energy_figures import Curve
 from server_app.record.format import AskingFile, ClientLine, RoundLine
 from server_app.record.recorded_run import RecordedRun
@@ -150,6 +151,7 @@ class Followed:
             "round": done,
             "rounds": planned,
             "facts": [{"label": f.label, "value": f.value, "note": f.note} for f in facts(run)],
+            "score": _score(run.task),
             "curves": self._curves(run, rounds),
             "joules": _joules(run),
             "sites": self._sites(run, last),
@@ -192,7 +194,7 @@ class Followed:
                 "site": site,
                 "cluster": cluster if cluster >= 0 else None,
                 "color": cluster_color(cluster),
-                "accuracy": _known(_latest(self._lines.score.get(site, {}))),
+                "score": _known(_latest(self._lines.score.get(site, {}))),
                 "doing": doing.get(site, "not asked"),
                 "trained": trained.get(site, 0),
                 "joules": _known(self._lines.joules.get(site, math.nan)),
@@ -207,6 +209,11 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_size, found.st_mtime_ns
+
+
+def _score(task: Task) -> dict[str, Any]:
+    """Return how a run's score is called and written."""
+    return {"label": task.score_label, "in_percent": task.in_percent}
 
 
 def _joules(run: RecordedRun) -> dict[str, Any]:
@@ -226,8 +233,8 @@ def _line(
     return {"name": name, "cluster": cluster, "site": site, "color": color, "values": values}
 
 
-def _latest(accuracies: Mapping[int, float]) -> float:
-    return accuracies[max(accuracies)] if accuracies else math.nan
+def _latest(scores: Mapping[int, float]) -> float:
+    return scores[max(scores)] if scores else math.nan
 
 
 def _mean(values: list[float]) -> float | None:

@@ -149,7 +149,8 @@ class ComparisonView:
             "state": shown.get("state", "unknown"),
             "round": shown.get("round", 0),
             "rounds": shown.get("rounds", 0),
-            "accuracy": (curves[0]["values"] or [None])[-1],
+            "score": (curves[0]["values"] or [None])[-1],
+            "scored": shown.get("score"),
             "joules": (joules[0]["values"] or [None])[-1],
         }
 

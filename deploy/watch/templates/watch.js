@@ -3,6 +3,8 @@ const POLL = 1000;
 const ENDED = ["finished", "failed", "interrupted"];
 const byId = id => document.getElementById(id);
 const percent = value => value === null ? "not known" : (100 * value).toFixed(1) + " %";
+const writer = scored => scored && scored.in_percent ? percent
+  : value => value === null ? "not known" : value.toFixed(3);
 const joules = value => {
   if (value === null) return "not known";
   let unit = 0;
@@ -83,7 +85,7 @@ class Chart {
     if (!width || !this.rounds.length) { this.say(); return; }
     this.svg.setAttribute("viewBox", `0 0 ${width} ${height}`);
     const values = this.lines.flatMap(line => line.values).filter(value => value !== null);
-    const low = Math.min(...this.axis, ...values.slice(0, 1)), first = this.rounds[0];
+    const low = values.reduce((a, b) => Math.min(a, b), this.axis[0]), first = this.rounds[0];
     let high = values.reduce((a, b) => Math.max(a, b), this.axis[0]);
     if (high <= low) high = low + 1;
     const last = Math.max(this.rounds[this.rounds.length - 1], first + 1);
@@ -162,7 +164,7 @@ function cells(row, texts, numbers) {
 
 class Run {
   constructor() {
-    this.accuracy = new Chart("accuracy", percent, [0]);
+    this.score = new Chart("score", percent, [0]);
     this.joules = new Chart("joules", joules, [0]);
     this.off = new Set();
     this.known = "";
@@ -177,6 +179,10 @@ class Run {
       byId("step").textContent = "The run has not begun: " + found.folder + " is not there yet.";
       return;
     }
+    const label = found.score.label;
+    byId("score-title").textContent = label[0].toUpperCase() + label.slice(1);
+    byId("scored").textContent = label;
+    this.score.write = writer(found.score);
     byId("lead").replaceChildren(...found.lead.map(words => made("p", words, { class: "lead" })));
     const left = found.seconds_left === null ? "" : `, about ${duration(found.seconds_left)} left`;
     byId("step").textContent = `Round ${found.round} of ${found.rounds}${left}`;
@@ -234,14 +240,14 @@ class Run {
     const lines = found.curves.lines.filter(line => line.site === null
       ? !this.off.has(line.cluster)
       : names.has(line.site) && (words || byId("each").checked));
-    this.accuracy.show(found.curves.rounds, lines);
+    this.score.show(found.curves.rounds, lines);
     this.joules.show(found.joules.rounds, found.joules.lines);
     byId("count").textContent = `${shown.length} of ${found.sites.length} sites`
       + (found.curves.whole ? "" : "; so many that only clusters have a line");
     byId("doing").textContent = "in round " + (found.last === null ? "1" : found.last);
     byId("sites").tBodies[0].replaceChildren(...shown.map(site => {
       const row = made("tr"), cluster = site.cluster === null ? "none" : String(site.cluster);
-      cells(row, [site.site, cluster, percent(site.accuracy), busy.has(site.site) ? doing : "",
+      cells(row, [site.site, cluster, this.score.write(site.score), busy.has(site.site) ? doing : "",
         site.doing, String(site.trained), joules(site.joules)], [2, 5, 6]);
       const swatch = made("span", "", { class: "swatch" });
       swatch.style.background = site.color;
@@ -274,7 +280,8 @@ class Comparison {
     byId("progress").value = done;
     byId("runs").tBodies[0].replaceChildren(...found.runs.map(run => {
       const row = made("tr");
-      cells(row, ["", run.state, `${run.round} of ${run.rounds}`, percent(run.accuracy),
+      cells(row, ["", run.state, `${run.round} of ${run.rounds}`, run.score === null
+          ? "not known" : `${run.scored.label} ${writer(run.scored)(run.score)}`,
         joules(run.joules)], [2, 3, 4]);
       const place = `run/${encodeURIComponent(run.folder)}/`;
       row.firstChild.append(made("a", run.label, { href: place }));

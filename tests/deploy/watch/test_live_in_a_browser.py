@@ -61,7 +61,7 @@ def test_the_page_grows_with_the_run_and_says_when_it_has_ended(browser, running
     assert browser.execute_script(f"return {text('missing')}") == "No reply in round 2: west"
     play(folder, 3, 0.75)
     soon(browser, f"{text('step')}.startsWith('Round 3 of 9, about 12 s left')")
-    soon(browser, f"{text('accuracy-values')}.includes('all sites 75.0 %')")
+    soon(browser, f"{text('score-values')}.includes('all sites 75.0 %')")
     assert waiting.is_alive()
     folder.set_status("finished", done=3, rounds=9)
     write_report(folder)
@@ -94,7 +94,7 @@ def test_sites_and_clusters_are_filtered_by_keyboard(browser, running):
     visit(browser, running[1].address)
     rows = "document.querySelectorAll('#sites tbody tr').length"
     soon(browser, f"{rows} === 4")
-    lines = "document.querySelectorAll('#accuracy polyline').length"
+    lines = "document.querySelectorAll('#score polyline').length"
     soon(browser, f"{lines} === 3")  # all sites and two clusters
     field = browser.find_element("id", "filter")
     field.send_keys("TH")
@@ -113,22 +113,22 @@ def test_values_under_the_pointer_and_the_arrow_keys(browser, running):
     from selenium.webdriver.common.keys import Keys
 
     visit(browser, running[1].address)
-    soon(browser, "document.querySelector('#accuracy polyline')")
-    chart = browser.find_element("id", "accuracy")
+    soon(browser, "document.querySelector('#score polyline')")
+    chart = browser.find_element("id", "score")
     move = ActionChains(browser).move_to_element_with_offset(chart, -chart.size["width"] // 3, 0)
     move.perform()
-    soon(browser, f"{text('accuracy-values')}.startsWith('Round 1: all sites 10.0 %')")
+    soon(browser, f"{text('score-values')}.startsWith('Round 1: all sites 10.0 %')")
     browser.execute_script("arguments[0].focus()", chart)
     chart.send_keys(Keys.END)
-    soon(browser, f"{text('accuracy-values')}.startsWith('Round 2: all sites 20.0 %')")
+    soon(browser, f"{text('score-values')}.startsWith('Round 2: all sites 20.0 %')")
     chart.send_keys(Keys.ARROW_LEFT)
-    soon(browser, f"{text('accuracy-values')}.startsWith('Round 1: all sites 10.0 %')")
+    soon(browser, f"{text('score-values')}.startsWith('Round 1: all sites 10.0 %')")
 
 
 @pytest.mark.parametrize(("width", "scheme"), LOOKS)
 def test_no_serious_fault_on_a_desk_or_a_phone_in_light_or_dark(browser, running, width, scheme):
     visit(browser, running[1].address, width, scheme)
-    soon(browser, "document.querySelector('#accuracy polyline')")
+    soon(browser, "document.querySelector('#score polyline')")
     assert overflow(browser) <= 0
     assert complaints(browser) == []
     assert faults(browser) == []

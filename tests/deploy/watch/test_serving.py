@@ -105,7 +105,8 @@ def test_a_comparison_has_its_runs_below_and_no_other_folder(tmp_path, run):
     assert isinstance(view, ComparisonView)
     listed = view.answer("runs.json").content
     assert [entry["folder"] for entry in listed["runs"]] == ["one", "two"]
-    assert listed["runs"][0]["accuracy"] == 0.8
+    assert listed["runs"][0]["score"] == 0.8
+    assert listed["runs"][0]["scored"] == {"label": "accuracy", "in_percent": True}
     assert (listed["state"], view.has_ended()) == ("running", False)
     assert view.answer("run/one/snapshot.json").content["state"] == "finished"
     for path in ("run/three/", "run/../", "run/one", "run/..%2f..%2fetc/"):

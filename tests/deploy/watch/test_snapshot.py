@@ -123,7 +123,7 @@ def test_reading_on_gives_what_reading_anew_gives(running):
     assert one | {"seconds_left": None} == other | {"seconds_left": None}
     with (running.path / "clients.jsonl").open("a") as file:
         file.write(json.dumps(evaluation(4, "site-00", 0.9))[30:] + "\n")
-    assert followed.snapshot()["sites"][0]["accuracy"] == 0.9
+    assert followed.snapshot()["sites"][0]["score"] == 0.9
 
 
 def test_lines_that_a_resumed_run_dropped_are_forgotten(running):
@@ -162,3 +162,18 @@ def test_a_thousand_sites_have_no_line_each(tmp_path):
     found = Followed(folder.path).snapshot()
     assert not found["curves"]["whole"]
     assert all(line["site"] is None for line in found["curves"]["lines"])
+
+
+@pytest.mark.parametrize(
+    ("task", "score"),
+    [
+        ("auto", {"label": "accuracy", "in_percent": True}),
+        ("regression", {"label": "R2", "in_percent": False}),
+        ("survival", {"label": "concordance", "in_percent": False}),
+    ],
+)
+def test_a_score_bears_its_own_name(tmp_path, task, score):
+    folder = new_folder(tmp_path, task=task)
+    write_sites(folder, ["north", "south"])
+    folder.set_status("running", done=0, rounds=3)
+    assert Followed(folder.path).snapshot()["score"] == score
