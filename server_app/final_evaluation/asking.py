@@ -283,6 +283,7 @@ def _interval(told: Sequence[Told], place: int, name: str) -> FigureInterval:
 def headline(task: Task, overall: EvaluatedRows) -> tuple[str, str]:
     """Return the metric to look at first, and why.
 
+    >>> from common.tasks import TASKS
     >>> rare = EvaluatedRows(confusion=((940, 10), (20, 30)))
     >>> headline(TASKS["classification"], rare)[0]
     'average-precision'
