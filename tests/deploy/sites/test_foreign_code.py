@@ -64,4 +64,4 @@ def test_a_site_runs_the_code_that_its_own_file_allows_and_no_other(tmp_path):
         allow(running, "north")
         running.start_site("north")
         [line] = (running.run(*words) / "rounds.jsonl").read_text().splitlines()
-        assert json.loads(line)["acme-sureness"] > 0
+        assert json.loads(line)["metrics"]["acme-sureness"] > 0
