@@ -8,11 +8,13 @@ import sys
 import pytest
 from commands import coterie
 
-WORKERS = """
-from flwr.clientapp import ClientApp
 from deploy.simulation.grid import InProcessGrid
 
-with InProcessGrid(ClientApp, {}, num_nodes=4) as grid:
+WORKERS = f"""
+from flwr.clientapp import ClientApp
+from {InProcessGrid.__module__} import InProcessGrid
+
+with InProcessGrid(ClientApp, {{}}, num_nodes=4) as grid:
     print(len(grid._pool.workers) if grid._pool else 1)
 """
 AS_ON_A_MAC = "import os\nif hasattr(os, 'sched_getaffinity'):\n    del os.sched_getaffinity\n"
