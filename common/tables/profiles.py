@@ -344,7 +344,7 @@ def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
     """Return the numbers that are far from all others and made of one digit: -999, 9999.
 
     Far is further than the others are from each other; below 0, where all others are not, it is
-    enough to be there twice.
+    enough to be there twice. 77, 88 and 99 are measured, too: there once, they are a number.
     """
     if not {float(finite.min()), float(finite.max())} & _SENTINELS:
         return ()
@@ -356,7 +356,10 @@ def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(
         float(value)
         for value, count in zip(values, counts, strict=True)
-        if max(low - value, value - high) > _times_as_far(value) * (high - low)
+        if (
+            max(low - value, value - high) > _times_as_far(value) * (high - low)
+            and (count > 1 or not 0 < value < 100)
+        )
         or (value < 0 <= low and count > 1)
     )
 
