@@ -1,4 +1,4 @@
-"""What a GPU makes of clients side by side: equality with torch's own loop, speed, one board.
+"""Benchmark of a GPU: clients side by side, equal to torch's own loop or not, speed, one board.
 
     python -m benchmarks.gpu --prepare --data-dir DATA   # once, where the data sets are
     python -m benchmarks.gpu --minutes 8 --out FOLDER    # on the machine with the GPU

@@ -310,7 +310,7 @@ def test_names_are_compared_a_few_times_however_many_there_are():
         ([9999, -888, *range(30, 90)], {"-888", "9999"}),
         ([-9, -9, *range(5, 35)], {"-9"}),
         ([99, 99, *([0, 1, 2, 3, 4] * 6)], {"99"}),
-        # once, where it can be measured; near the others, among them, once below 0, or more than half
+        # once, where it can be measured; near the others, among them, once below 0, more than half
         ([77, *([0, 1, 2, 3, 4] * 6)], set()),
         ([99, *range(30, 90)], set()),
         ([999, *range(900, 1100)], set()),
