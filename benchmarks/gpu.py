@@ -152,7 +152,7 @@ class Bench:
     """When the step that is being played must end, in seconds of ``time.monotonic``."""
     write: Callable[[dict[str, Any]], None] = lambda found: None
     """Writes down what a step has found so far."""
-    trusted: set[Convolving] = field(default_factory=lambda: {"patches", "slices", "groups"})
+    trusted: set[Convolving] = field(default_factory=lambda: {"patches", "groups"})
     """Ways of convolving that were seen to be right."""
     best: "Way | None" = None
     """The fastest way on W1; None before that is known."""
@@ -535,9 +535,8 @@ def _to_compare(cuda: bool, name: str) -> Iterator[tuple[Convolving, str, bool, 
     if cuda:
         yield "patches", "float32", False, False
         yield "patches", "float32", True, True
-    for convolving in ("slices", "groups"):
-        yield convolving, "float64", cuda, False
-        yield convolving, "float32", cuda, False
+    yield "groups", "float64", cuda, False
+    yield "groups", "float32", cuda, False
     if cuda and name in ("leaf", "pfllib"):  # compiled for every layer, which takes seconds
         yield "kernels", "float32", True, False
         yield "kernels", "float32", True, True
@@ -598,7 +597,7 @@ def w1(bench: Bench) -> dict[str, Any]:
     result: dict[str, Any] = {}
     bench.keep(result, ONE_BY_ONE, lambda: one_by_one(bench, work))
     rates = {}
-    ways = [Way("patches"), Way("slices"), Way("groups", benchmark=cuda), Way("groups")]
+    ways = [Way("patches"), Way("groups", benchmark=cuda), Way("groups")]
     ways += [Way("kernels")] * cuda
     for way in dict.fromkeys(ways):
         found = bench.keep(result, str(way), lambda way=way: measured(bench, work, way, 8))
@@ -900,7 +899,7 @@ def profile(bench: Bench) -> dict[str, Any]:
 
     work = WORKLOADS["W1"]
     result = {}
-    for way in dict.fromkeys([bench.best or Way("patches"), Way("patches"), Way("slices")]):
+    for way in dict.fromkeys([bench.best or Way("patches"), Way("patches")]):
         tidy(bench.device)
         with way.in_use():
             network = network_of(work)

@@ -8,7 +8,7 @@ numpy and torch are all that is imported here.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -33,12 +33,11 @@ from client_app.training.program import (
 
 __all__ = ["Convolving", "StepTraining", "dropout_kept", "outputs"]
 
-Convolving = Literal["patches", "slices", "kernels", "groups"]
+Convolving = Literal["patches", "kernels", "groups"]
 """patches: every window of the inputs is copied beside the others, and a batched product of
-matrices does the rest; slices: likewise, but backwards the windows' gradients are added slice by
-slice; kernels: without copies, by kernels of our own (:mod:`.stacked_kernels`), which need a GPU,
-float32 and windows that move by one pixel, in patches otherwise; groups: one convolution in n
-groups."""
+matrices does the rest; kernels: without copies, by kernels of our own (:mod:`.stacked_kernels`),
+which need a GPU, float32 and windows that move by one pixel, in patches otherwise; groups: one
+convolution in n groups."""
 
 Values = Mapping[str, Tensor]
 """Arrays of n models by name, (n, *shape)."""
@@ -188,11 +187,7 @@ def _by_patches(operation: Conv, x: Tensor, models: Values, convolving: Convolvi
         return made.movedim(-1, 2) if x.dim() == 5 else made.movedim(-1, 2).squeeze(3)
     if tall or wide:
         last = functional.pad(last, (0, 0, wide, wide, tall, tall))
-    if convolving == "slices" and operation.kernel != (1, 1):
-        sizes = operation.kernel, operation.stride, operation.dilation
-        patches: Tensor = _Patches.apply(last, *sizes)
-    else:
-        patches = _patches(last, operation.kernel, operation.stride, operation.dilation)
+    patches = _patches(last, operation.kernel, operation.stride, operation.dilation)
     height, width = patches.shape[2:4]
     patches = patches.reshape(n, batch * height * width, -1)
     filters = weight.permute(0, 3, 4, 2, 1).reshape(n, patches.shape[2], -1)
@@ -221,29 +216,6 @@ def _patches(images: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tens
         windows = windows.unfold(axis + 2, apart * (size - 1) + 1, stride[axis])
         windows = windows[..., ::apart] if apart > 1 else windows
     return windows.permute(0, 1, 2, 3, 5, 6, 4)
-
-
-class _Patches(torch.autograd.Function):
-    """The same, whose gradient is added slice by slice: first along rows, then along columns."""
-
-    @staticmethod
-    def forward(ctx: Any, images: Tensor, kernel: Pair, stride: Pair, dilation: Pair) -> Tensor:
-        ctx.sizes = images.shape, kernel, stride, dilation
-        return _patches(images, kernel, stride, dilation).contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        (n, batch, height, width, channels), kernel, stride, dilation = ctx.sizes
-        tall, wide = gradient.shape[2:4]
-        rows = gradient.new_zeros((n, batch, tall, width, kernel[0], channels))
-        for at in range(kernel[1]):
-            begin, step = at * dilation[1], stride[1]
-            rows[:, :, :, begin : begin + (wide - 1) * step + 1 : step] += gradient[..., at, :]
-        images = gradient.new_zeros((n, batch, height, width, channels))
-        for at in range(kernel[0]):
-            begin, step = at * dilation[0], stride[0]
-            images[:, :, begin : begin + (tall - 1) * step + 1 : step] += rows[..., at, :]
-        return images, None, None, None
 
 
 # Number by number, and by windows --------------------------------------------------------------

@@ -21,7 +21,7 @@ from common.seeds import generator
 
 CLASSES = 4
 RATE, MOMENTUM, DECAY = 0.05, 0.5, 0.01
-WAYS = ("groups", "patches", "slices")
+WAYS = ("groups", "patches")
 KNOWN = [name for name in tutorials.NETWORKS if name not in ("recurrent", "words")]
 
 
