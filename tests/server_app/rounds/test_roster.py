@@ -177,3 +177,23 @@ def test_counts_are_those_of_the_rows():
     from client_app.answers.label_histogram import histogram
 
     assert histogram(np.array([0, 2, 2]), 4) == [1, 0, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "says"),
+    [
+        (["Coterie 1"], None, None),  # of a simulation: the server's own
+        (["Coterie 1"], ["Coterie 1"], None),
+        ([], ["Coterie 2"], None),  # another app, whose code nobody compares
+        (["Coterie 1"], ["Coterie 2"], "it runs Coterie 2, the server Coterie 1; install"),
+        (["Coterie 1", "acme 3"], ["Coterie 1"], "it runs nothing, the server acme 3"),
+        (["Coterie 1"], ["Coterie 1", "acme 3"], "it runs acme 3, the server nothing"),
+    ],
+)
+def test_a_site_that_runs_other_code_takes_no_part(ours, theirs, says):
+    told = site("a", code=theirs)
+    if says is None:
+        roster._refuse_other_code(told, ours)
+    else:
+        with pytest.raises(RoundError, match=f"^site 'a' cannot take part: {says}"):
+            roster._refuse_other_code(told, ours)
