@@ -34,7 +34,7 @@ _MOST_WORDS = 5
 _LEAST_NUMBERS = 10  # fewer different ones may be codes
 # Python's, which compiles it once: Arrow does for each column, and that takes longer than the rest.
 _UNIT = re.compile(
-    r"[+-]?[0-9.,]*[0-9]"
+    "[+-]?(?:[0-9][0-9.,'\u2019 \u00a0\u2009\u202f]*)?[0-9]"
     r"(?P<unit>\s*[%‰°]|\s+[^\s0-9.,+-]\S{0,15}|[^\s0-9.,+-]\S*/\S+|[^\W0-9_]{2,8})"
 )
 _SCIENTIFIC = r"^[+-]?\d+([.,]\d+)?[eE][+-]?\d+$"
@@ -283,7 +283,7 @@ def _unit(known: Any) -> str:
     if not units:
         return ""
     unit = max(sorted(units), key=lambda each: units[each])
-    bare = cells.without_unit(known, unit)
+    bare = cells.tidied(cells.without_unit(known, unit))
     are_numbers = pc.or_(*(cells.number_cells(bare, mark) for mark in ".,"))
     is_usual = pc.mean(pc.cast(are_numbers, pa.int8())).as_py() >= _NUMERIC_SHARE
     return unit if is_usual and pc.count_distinct(bare).as_py() >= _LEAST_NUMBERS else ""
@@ -343,8 +343,9 @@ def _could_be_days(finite: NDArray[np.float64]) -> bool:
 def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
     """Return the numbers that are far from all others and made of one digit: -999, 9999.
 
-    Far is further than the others are from each other; below 0, where all others are not, it is
-    enough to be there twice. 77, 88 and 99 are measured, too: there once, they are a number.
+    Far is further than the others are from each other. Below 0, where all others are not, it is
+    enough to be -77 or less, or there twice. 77, 88 and 99 are measured, too: there once, they are
+    a number.
     """
     if not {float(finite.min()), float(finite.max())} & _SENTINELS:
         return ()
@@ -360,7 +361,7 @@ def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
             max(low - value, value - high) > _times_as_far(value) * (high - low)
             and (count > 1 or not 0 < value < 100)
         )
-        or (value < 0 <= low and count > 1)
+        or (value < 0 <= low and (count > 1 or value <= -77))
     )
 
 
@@ -375,14 +376,15 @@ def _without_sentinels(
     """Return a profile in which some numbers stand for a missing value."""
     odd = np.isin(numbers, sentinels)
     texts = pc.filter(column, pa.array(odd))
-    named = _counts(texts if cells.is_text(column) else cells.values(texts))
+    as_values = cells.values(texts)
+    named = _counts(texts if cells.is_text(column) else as_values)
+    out = {*named, *as_values.to_pylist()}
     rest = numbers[~odd & np.isfinite(numbers)]
-    values = {value: count for value, count in found.values.items() if value not in named}
     return replace(
         found,
         numbers=found.numbers - int(odd.sum()),
         sentinels=named,
-        values={value: n for value, n in values.items() if float(value) not in sentinels},
+        values={value: n for value, n in found.values.items() if value not in out},
         distinct=found.distinct and found.distinct - len(sentinels),
         low=float(rest.min()),
         high=float(rest.max()),
