@@ -20,9 +20,10 @@ __all__ = ["Drawn", "Federation", "Site", "drawn", "federations"]
 
 DAYS = (
     *("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d %b %Y", "%B %d, %Y"),
-    *("%d/%m/%Y %H:%M", "%Y-%m-%dT%H:%M:%S", "%d.%m.%y", "%m/%d/%Y %I:%M %p", "%Y/%m/%d"),
+    *("%d/%m/%Y %H:%M", "%Y-%m-%dT%H:%M:%S", "%d.%m.%y", "%m/%d/%Y %I:%M %p", "%Y/%m/%d", "%Y%m%d"),
 )
 GAPS = ("", "NA", "?", "-", "n/a", "NULL", "nan", "#N/A", "--")
+ODD = ("gap", "word", "unit", "percent", "sentinel", "one", "limit", "exponent")
 _SPACES = (" ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "'")
 _SCRIPTS = {
     script: "".join(chr(zero + digit) for digit in range(10))
@@ -31,13 +32,21 @@ _SCRIPTS = {
         *(("devanagari", 0x966), ("fullwidth", 0xFF10)),
     )
 }
-_WARDS = ("Chirurgie", "Innere", "Pädiatrie", "Urologie")
+_WARDS = {
+    "": ("Chirurgie", "Innere", "Pädiatrie", "Urologie"),
+    "quoted": ("Chirurgie; Ost", 'Innere, "Nord"', "Pädiatrie\n2. Stock", "Uro|logie"),
+    "cyrillic": ("Хирургия", "Терапия", "Педиатрия", "Урология"),
+    "polish": ("Chirurgia", "Położnictwo", "Pediatria", "Łódź"),
+    "japanese": ("外科", "内科", "小児科", "泌尿器科"),
+}
+"""Values of one meaning by their places; some hold what separates cells elsewhere."""
 _SEXES = (("female", "male"), ("F", "M"), ("Female", "Male"), ("f", "m"), ("weiblich", "männlich"))
 _ANSWERS = (("no", "yes"), ("0", "1"), ("nein", "ja"), ("N", "Y"), ("No", "Yes"), ("non", "oui"))
 _CLASSES = (
     *(("no", "yes"), ("0", "1"), ("-1", "1"), ("nein", "ja"), ("No", "Yes"), ("false", "true")),
     *(("control", "case"), ("alive", "dead"), ("survived", "died"), ("negative", "positive")),
     *(("-", "+"), ("benign", "malignant"), ("no relapse", "relapse"), ("healthy", "sick")),
+    *(("нет", "да"), ("いいえ", "はい"), ("não", "sim"), ("no event", "event"), ("alive", "Dead")),
 )
 """Codings of a label of which known words, or 0 and 1, say the positive class."""
 _CODES = (("1", "2"), ("2", "4"), ("1.0", "2.0"), ("a", "b"), ("1000", "2000"), ("3", "7"))
@@ -68,6 +77,14 @@ class Site:
     sexes: tuple[str, str] = ("female", "male")
     answers: tuple[str, str] = ("no", "yes")
     letters: str = "NFC"
+    wards: str = ""
+    """In which language wards go by their names."""
+    names: str = ""
+    """How headers are written: "spaced", "NFD", "turned" (in another order) or "more" columns."""
+    in_cases: bool = False
+    """Whether labels are written in capitals in some rows."""
+    factor: float = 1.0
+    """Of the unit in which heights are measured, to the other sites' one."""
     odd: str = ""
     """What some cells of quantities hold: see `_quantity`."""
 
@@ -107,6 +124,7 @@ class Drawn:
     """How it is told to."""
     date_order: str
     decimal: str
+    factor: float
     formats: Mapping[str, str]
     coding: Mapping[str, int] = field(default_factory=dict)
     """What each value of the label means: 1 is positive."""
@@ -115,22 +133,18 @@ class Drawn:
         """Fail where pandas, told the dialect, reads something else."""
         if not self.dialect:
             frame = pd.read_parquet(self.path)
-            assert [*frame] == [*self.texts]
+            assert len(frame.columns) == len(self.texts)
             return
         frame = pd.read_csv(self.path, dtype=str, keep_default_na=False, **self.dialect)
-        frame.columns = pd.Index(["" if n.startswith("Unnamed") else n for n in frame.columns])
+        frame.columns = pd.Index([*self.texts])
         assert {name: frame[name].tolist() for name in frame} == dict(self.texts)
         if self.numbers:
-            read = pd.read_csv(
-                self.path,
-                usecols=[*self.numbers],
-                skipinitialspace=True,
-                **self.dialect,
-                **self.marks,
-            )
-            for name in self.numbers:
+            places = [[*self.texts].index(name) for name in self.numbers]
+            read = pd.read_csv(self.path, usecols=places, **self.dialect, **self.marks)
+            for name, place in zip(self.numbers, sorted(places), strict=True):
                 wanted = np.array(self.truth[name], np.float64)
-                np.testing.assert_allclose(read[name].to_numpy(np.float64), wanted, rtol=1e-12)
+                known = read[read.columns[sorted(places).index(place)]].to_numpy(np.float64)
+                np.testing.assert_allclose(known, wanted, rtol=1e-12)
 
 
 @st.composite
@@ -158,7 +172,9 @@ def _sites(draw: st.DrawFn, coding: st.SearchStrategy[tuple[str, str]]) -> Site:
         rows=draw(st.integers(20, 50)),
         file=draw(st.sampled_from(["csv", "csv", "csv", "csv.gz", "parquet", "typed"])),
         separator=draw(st.sampled_from(",;;\t|")),
-        encoding=draw(st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252"])),
+        encoding=draw(
+            st.sampled_from(["utf-8", "utf-8-sig", "utf-16", "cp1252", "cp1251", "cp1250"])
+        ),
         decimal=decimal,
         thousands=draw(st.sampled_from(["", "", other, *_SPACES])),
         script=draw(st.sampled_from([""] * 12 + [*_SCRIPTS])),
@@ -169,7 +185,11 @@ def _sites(draw: st.DrawFn, coding: st.SearchStrategy[tuple[str, str]]) -> Site:
         sexes=draw(st.sampled_from(_SEXES)),
         answers=draw(st.sampled_from(_ANSWERS)),
         letters=draw(st.sampled_from(["NFC", "NFC", "NFD", "spaced"])),
-        odd=draw(st.sampled_from(["", "", "", "gap", "word", "unit", "sentinel", "one", "limit"])),
+        wards=draw(st.sampled_from(["", "", *_WARDS])),
+        names=draw(st.sampled_from(["", "", "", "spaced", "NFD", "turned", "more"])),
+        in_cases=draw(st.sampled_from([False, False, False, True])),
+        factor=draw(st.sampled_from([1.0, 1.0, 100.0])),
+        odd=draw(st.sampled_from(["", "", "", *ODD])),
     )
 
 
@@ -189,8 +209,11 @@ def _quantity(rng: np.random.Generator, site: Site, *, decimals: int) -> Cells:
     if site.odd in odd:
         for row in some[:1] if site.odd == "one" else some:
             texts[row], truth[row] = odd[site.odd], None
-    if site.odd == "unit":
-        texts = [f"{text} mmol/L" for text in texts]
+    if site.odd in ("unit", "percent"):
+        texts = [f"{text}{' mmol/L' if site.odd == 'unit' else '%'}" for text in texts]
+    if site.odd == "exponent" and decimals:
+        truth = [float(f"{value:.3e}") for value in truth]
+        texts = [site.in_script(f"{value:.3e}".replace(".", site.decimal)) for value in truth]
     return texts, truth
 
 
@@ -200,6 +223,19 @@ def _count(rng: np.random.Generator, site: Site) -> Cells:
 
 def _measure(rng: np.random.Generator, site: Site) -> Cells:
     return _quantity(rng, site, decimals=int(rng.integers(1, 4)))
+
+
+def _change(rng: np.random.Generator, site: Site) -> Cells:
+    """Return differences, of which some are below 0, with a minus as one or another program's."""
+    values = rng.normal(0, 30, site.rows).round(2)
+    minus = str(rng.choice(["-", "\N{MINUS SIGN}"]))
+    return [site.number(value, 2).replace("-", minus) for value in values], values.tolist()
+
+
+def _height(rng: np.random.Generator, site: Site) -> Cells:
+    """Return heights in m, or by the site's factor in cm."""
+    values = (rng.normal(1.7, 0.1, site.rows).round(2) * site.factor).round(2)
+    return [site.number(value, 2) for value in values], values.tolist()
 
 
 def _weight(rng: np.random.Generator, site: Site) -> Cells:
@@ -231,7 +267,8 @@ def _patient(rng: np.random.Generator, site: Site) -> Cells:
 
 
 def _ward(rng: np.random.Generator, site: Site) -> Cells:
-    values = [str(value) for value in rng.choice(_WARDS, site.rows)]
+    places = [int(place) for place in rng.integers(0, 4, site.rows)]
+    values = [_WARDS[site.wards][place] for place in places]
     if site.letters == "spaced":
         texts = [f"{v}\N{NO-BREAK SPACE}" if rng.random() < 0.5 else f" {v}" for v in values]
         return texts, values
@@ -256,6 +293,18 @@ def _of_pair(rng: np.random.Generator, site: Site, pair: tuple[str, str]) -> Cel
     return [site.in_script(pair[place]) for place in places], [float(place) for place in places]
 
 
+def _label(rng: np.random.Generator, site: Site) -> Cells:
+    """Return a label's values, of which some rows may have none."""
+    texts, truth = _of_pair(rng, site, site.coding)
+    if site.in_cases:
+        texts = [text.upper() if rng.random() < 0.2 else text for text in texts]
+    if site.odd == "gap" and site.coding != ("-", "+"):
+        for row in np.flatnonzero(rng.random(site.rows) < 0.1):
+            if row > 1:  # so that both classes are there
+                texts[row], truth[row] = site.gap, None
+    return texts, truth
+
+
 def _sex(rng: np.random.Generator, site: Site) -> Cells:
     texts, truth = _of_pair(rng, site, site.sexes)
     return texts, [("f", "m")[int(each)] for each in truth]
@@ -274,6 +323,8 @@ KINDS: Mapping[str, Callable[[np.random.Generator, Site], Cells]] = {
     "crp": _measure,
     "ferritin": _count,
     "sodium": _measure,
+    "change": _change,
+    "height": _height,
     "admitted": _date,
     "patient_id": _patient,
     "ward": _ward,
@@ -286,7 +337,7 @@ KINDS: Mapping[str, Callable[[np.random.Generator, Site], Cells]] = {
 }
 """Kinds of columns by the name that they go by."""
 
-_NUMBERS = ("crp", "ferritin", "sodium", "days", "sample_weight")
+_NUMBERS = ("crp", "ferritin", "sodium", "days", "sample_weight", "height", "change")
 
 
 def drawn(federation: Federation, folder: Path) -> list[Drawn]:
@@ -307,7 +358,11 @@ def _of_site(federation: Federation, place: int, path: Path) -> Drawn:
     if federation.task == "regression":
         columns["label"] = _quantity(rng, site, decimals=2)
     else:
-        columns["label"] = _of_pair(rng, site, site.coding)
+        columns["label"] = _label(rng, site)
+    if site.names == "turned":
+        columns = {name: columns[name] for name in reversed(columns)}
+    if site.names in ("more", "NFD"):
+        columns["größe"] = _measure(rng, site)
     texts = {name: cells for name, (cells, _) in columns.items()}
     truth = {name: values for name, (_, values) in columns.items()}
     path, dialect = _written(site, texts, truth, path)
@@ -319,7 +374,7 @@ def _of_site(federation: Federation, place: int, path: Path) -> Drawn:
         dialect,
         texts,
         truth,
-        tuple(n for n in names if n in _NUMBERS) if plain and site.odd in ("", "gap") else (),
+        _plain_numbers(texts) if plain and site.odd in ("", "gap") else (),
         {
             "decimal": site.decimal,
             "thousands": site.thousands or None,
@@ -328,9 +383,22 @@ def _of_site(federation: Federation, place: int, path: Path) -> Drawn:
         },
         turns.get(site.day[:2], ""),
         site.decimal,
+        site.factor,
         {"admitted": site.day},
         {} if federation.task == "regression" else {_canonical(site.coding[n]): n for n in (0, 1)},
     )
+
+
+def _plain_numbers(texts: Mapping[str, list[str]]) -> tuple[str, ...]:
+    """Return the columns of numbers whose minus pandas knows, in the order of the file."""
+    return tuple(n for n in texts if n in _NUMBERS and "\N{MINUS SIGN}" not in "".join(texts[n]))
+
+
+def _header(site: Site, name: str) -> str:
+    """Return a column's name as a site writes it."""
+    if site.names == "spaced" and name:
+        return f" {name}\N{NO-BREAK SPACE}"
+    return unicodedata.normalize("NFD", name) if site.names == "NFD" else name
 
 
 def _canonical(text: str) -> str:
@@ -351,9 +419,11 @@ def _written(
             }
         )
         path = path.with_name(f"{path.name}.parquet")
+        frame.columns = pd.Index([_header(site, name) for name in texts])
         frame.to_parquet(path, index=False)
         return path, {}
-    text = pd.DataFrame(texts).to_csv(index=False, sep=site.separator)
+    header = [_header(site, name) for name in texts]
+    text = pd.DataFrame(texts).to_csv(index=False, sep=site.separator, header=header)
     encoding = site.encoding
     try:
         text.encode(encoding)

@@ -5,6 +5,7 @@ writes them into the schema as comments, and a run without a schema begins with 
 no problem: where nothing else is the matter, a check ends well.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -90,7 +91,11 @@ def in_form(raw: RawTable) -> Said:
     if raw.separator not in ("", usual):
         yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
     if raw.encoding != "utf-8":
-        yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"
+        says = f"written in {raw.encoding} and not UTF-8; read so"
+        if raw.shown and raw.encoding == "cp1252":  # any bytes are letters in it
+            cell = quotable(raw.shown)
+            says += f", as {cell!r}: if that is not what stands there, save the file as UTF-8"
+        yield "encoding", says
 
 
 def in_profile(profile: ColumnProfile) -> Said:
@@ -157,7 +162,13 @@ def of_label(file: str, name: str, headers: Sequence[Sequence[str]]) -> Guess:
 
 
 def of_classes(file: str, label: TableColumn) -> list[Guess]:
-    """Return which of two classes is taken for the positive one, which is the second."""
+    """Return which of two classes is taken for the positive one, or that some differ by case."""
+    alike = Counter(value.casefold() for value in label.categories)
+    in_cases = [value for value in label.categories if alike[value.casefold()] > 1]
+    if in_cases:
+        listed = ", ".join(repr(quotable(value)) for value in in_cases)
+        says = f"{listed} are classes of their own, though some differ in case alone"
+        return [Guess(file, label.name, "same", f"{says}; else join them by same, in a schema")]
     if len(label.categories) != 2 or label.drop:
         return []
     negative, positive = map(quotable, label.categories)

@@ -52,6 +52,7 @@ _RARE_OF_MANY = 0.5  # of an equal share: ten classes of a tenth each are not ra
 _QUOTED = 5
 _MORE_THAN_CHANCE = 10.0
 _LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
+_ANOTHER_UNIT = 2.0  # by what numbers differ that are a little more elsewhere, less than this
 _ALIKE = 1.7  # by what spreads differ from middles where only the unit differs, at most
 
 
@@ -365,6 +366,9 @@ def _factor(profile: ColumnProfile, others: Sequence[ColumnProfile]) -> float:
     if low <= usual[4] and usual[0] <= high:
         return 1.0
     factor = float(middle / usual[2])
+    ratios = np.array(profile.quantiles) / usual
+    if not 1 / _ANOTHER_UNIT < factor < _ANOTHER_UNIT and ratios.max() < _ALIKE * ratios.min():
+        return factor
     if lower == upper or usual[1] == usual[3]:
         return 1.0
     spread = float((upper - lower) / (usual[3] - usual[1]))
