@@ -102,7 +102,7 @@ def outcomes(tables: Sequence[Drawn]) -> dict[str, str]:
         is_said = None in said and (not name or name in out)
         found[name] = "said" if is_said else "wrong: gone"
     schema = _answered(checked, tables)
-    reading = _complete(schema, tables, found, said)
+    reading = _complete(schema, tables, found, checked)
     if not isinstance(reading, list):
         return reading
     for column in reading[0].decoded.schema.columns:
@@ -167,7 +167,7 @@ def _complete(
     schema: TableProposal,
     tables: Sequence[Drawn],
     found: dict[str, str],
-    said: set[str | None],
+    checked: Checked,
 ) -> list[_Read] | dict[str, str]:
     """Return what was read of all sites, without columns that are refused, which are found."""
     names = [column.name for column in schema.columns]
@@ -175,7 +175,7 @@ def _complete(
         try:
             whole = schema.complete()
         except ConfigError as error:  # the label is asked, or nothing is left to learn from
-            other = "said" if said else f"wrong: {error}"
+            other = "said" if checked.problems else f"wrong: {error}"
             return found | {name: other for name in names if name not in found}
         try:
             return [_read(table, whole) for table in tables]
@@ -185,6 +185,8 @@ def _complete(
                 return found | {n: f"wrong: {error}" for n in names if n not in found}
             for name in refused:
                 found[name] = f"wrong: refused after all: {error}"
+                if any("save the file as UTF-8" in p.says for p in checked.problems):
+                    found[name] = "said"  # what another encoding made of it is not known elsewhere
             schema = schema.replace(
                 columns=tuple(
                     c.replace(drop="refused") if c.name in refused else c for c in schema.columns

@@ -109,7 +109,14 @@ def in_profile(profile: ColumnProfile) -> Said:
 
 
 def in_column(profile: ColumnProfile) -> Said:
-    """Yield why a column that is taken for a number may be an id."""
+    """Yield why a column that is taken for a number may be an id, and a 0 no number."""
+    if profile.zeros:
+        yield (
+            "sentinel",
+            f"0 in {profile.zeros} of {profile.rows} rows, all others are "
+            f"{profile.least_but_zero:g} to {profile.high:g}; read as a number. If nothing is "
+            'known there, say so, in a schema by missing = ["0"]',
+        )
     if profile.all_differ and profile.is_numeric:
         yield (
             "id",

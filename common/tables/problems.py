@@ -33,6 +33,7 @@ __all__ = [
     "of_classes",
     "of_duplicates",
     "of_questions",
+    "of_totals",
     "other_units",
     "which_mark",
     "which_order",
@@ -43,7 +44,7 @@ KINDS = (
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
     *("image", "positive-class", "label-coding"),
-    *("thousands", "date-order", "unit", "sentinel", "duplicate-row"),
+    *("thousands", "date-order", "unit", "sentinel", "duplicate-row", "total-row"),
 )
 """What a problem can be."""
 
@@ -329,6 +330,16 @@ def of_duplicates(file: str, rows: int, by_chance: float) -> list[Problem]:
     what = "row is as another" if rows == 1 else "rows are as another"
     says = f"{rows} {what} in all columns; kept, and one may be in training, its copy in testing"
     return [Problem(file, None, "duplicate-row", says)]
+
+
+def of_totals(file: str, columns: Sequence[str]) -> list[Problem]:
+    """Return that a file's last row is no case but the sum of all others, in columns of numbers."""
+    if not columns:
+        return []
+    more = f" and {len(columns) - _QUOTED} others" if len(columns) > _QUOTED else ""
+    named = ", ".join(map(quotable, columns[:_QUOTED])) + more
+    says = f"the last row is the sum of all others, in {named}; read as a case: take it out"
+    return [Problem(file, None, "total-row", says)]
 
 
 def other_units(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Problem]:

@@ -44,6 +44,7 @@ _SENTINELS = frozenset(
     for sign in ("-", "")
     for length in range(2, 8)
 ) | {-9.0}
+_HOLE = 0.25  # of the middle of numbers, below which none but 0 lies
 _DAYS_AS_NUMBERS = (19000101, 21001231)
 _NUMBER_IN_TEXT = (
     r"^(\D{0,4}\s|[^\w\s]{0,2})\d+([.,]\d+)?([^\w\s]{0,2}|\s?\pL{2,9}|\s?\D.{0,3}/\w{1,5})$"
@@ -81,6 +82,10 @@ class ColumnProfile:
     """What follows each number in its cell, as mmol/L."""
     sentinels: Mapping[str, int] = field(default_factory=dict)
     """Numbers that seem to stand for a missing value, as -999, and in how many rows."""
+    zeros: int = 0
+    """Rows with a 0 where all other numbers are far above it."""
+    least_but_zero: float = float("nan")
+    """The smallest of these."""
     scientific: tuple[str, ...] = ()
     """The first cells that are written with an exponent."""
     values: Mapping[str, int] = field(default_factory=dict)
@@ -321,6 +326,7 @@ def _with_cells(found: ColumnProfile, column: Any, numbers: NDArray[np.float64])
         quantiles=tuple(np.quantile(finite[::step], _QUANTILES).tolist()),
         scientific=_scientific(column) if is_text and may_be_ids else (),
         could_be_days=_could_be_days(finite),
+        **_zeros_apart(finite),
     )
     sentinels = () if found.is_named_id else _sentinels(finite)
     return _without_sentinels(found, column, numbers, sentinels) if sentinels else found
@@ -338,6 +344,19 @@ def _could_be_days(finite: NDArray[np.float64]) -> bool:
         return False
     texts = cells.values(pa.array(np.unique(finite)))
     return bool(np.isfinite(days(texts, "%Y%m%d")).all())
+
+
+def _zeros_apart(finite: NDArray[np.float64]) -> dict[str, Any]:
+    """Return how many numbers are 0 and which is the next, where the others are far above it."""
+    if finite.min() != 0:
+        return {}
+    others = finite[finite > 0]
+    zeros = len(finite) - len(others)
+    if zeros < 2 or zeros > len(others) or others.min() < _HOLE * np.median(others):
+        return {}
+    if len(np.unique(others)) < _LEAST_NUMBERS:
+        return {}
+    return {"zeros": zeros, "least_but_zero": float(others.min())}
 
 
 def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:

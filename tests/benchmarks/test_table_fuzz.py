@@ -15,7 +15,7 @@ def test_no_column_of_200_tables_is_read_wrong_in_silence(tmp_path):
     counts = Counter()
 
     @settings(
-        max_examples=110,
+        max_examples=150,
         derandomize=True,
         database=None,
         deadline=None,
