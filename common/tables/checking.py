@@ -137,6 +137,10 @@ def check_files(
         problems += [problem for problem in apart if problem.file == file]
         guessed += guesses.of_file(own.form, own.profiles, kinds)
         guessed += guesses.of_spellings(file, own.profiles, proposal.columns)
+    guessed += guesses.of_zeros({str(f.form.path): f.profiles for f in read})
+    if proposal.task == "regression":  # where one file shows that it is none of classes
+        problems = [p for p in problems if (p.column, p.kind) != (label, "imbalance")]
+        guessed = [g for g in guessed if guesses.CLASSES_OF_NUMBERS not in g.says]
     left_out = dict.fromkeys(each for own in read for each in own.form.left_out)
     return Checked(tuple(problems), proposal, tuple(left_out), tuple(guessed))
 

@@ -16,6 +16,7 @@ from common.tables.reading import RawTable
 from common.tables.table_schema import TableColumn
 
 __all__ = [
+    "CLASSES_OF_NUMBERS",
     "GUESS_KINDS",
     "Guess",
     "in_column",
@@ -27,6 +28,7 @@ __all__ = [
     "of_label",
     "of_same",
     "of_spellings",
+    "of_zeros",
     "read_as_numbers",
     "remarks",
 ]
@@ -36,6 +38,9 @@ GUESS_KINDS = (
     *("separator", "encoding", "decimal", "date-order", "thousands", "sentinel"),
 )
 """What a guess can be about."""
+
+CLASSES_OF_NUMBERS = "whole numbers are taken for classes"
+"""What is said of a label whose classes may be quantities."""
 
 _MOST_CODES = 10  # classes that are numbers, as of digits; more may be quantities
 
@@ -149,7 +154,7 @@ def in_label(profile: ColumnProfile) -> Said:
     if profile.is_numeric and len(profile.values) > _MOST_CODES:
         yield (
             "label",
-            f"{len(profile.values)} whole numbers are taken for classes; if they are quantities: "
+            f"{len(profile.values)} {CLASSES_OF_NUMBERS}; if they are quantities: "
             'task = "regression", and in a schema limits in the place of categories',
         )
 
@@ -196,6 +201,30 @@ def of_spellings(
         if written:
             guesses.append(of_same(file, profile.name, {each: meant[each] for each in written}))
     return guesses
+
+
+def of_zeros(files: Mapping[str, Sequence[ColumnProfile]]) -> list[Guess]:
+    """Return the columns that are 0 in all of a file, and in others far from it.
+
+    Args:
+        files: the profiles of each file's columns, by its name.
+    """
+    by_name: dict[str, dict[str, ColumnProfile]] = {}
+    for file, profiles in files.items():
+        for profile in profiles:
+            if profile.is_numeric:
+                by_name.setdefault(profile.name, {})[file] = profile
+    found = []
+    for name, at in by_name.items():
+        others = [p for p in at.values() if p.high > 0]
+        far = all(p.low > 0 or p.zeros for p in others) and any(p.zeros for p in others)
+        for file, profile in at.items():
+            if far and profile.low == profile.high == 0:
+                says = "0 in all rows, and other files have numbers far above; read as a number"
+                found.append(
+                    Guess(file, name, "sentinel", f"{says}: if nothing is known, empty it")
+                )
+    return found
 
 
 def of_same(file: str, name: str, same: Mapping[str, str]) -> Guess:

@@ -50,6 +50,7 @@ KINDS = (
 
 _RARE_SHARE = 0.1  # of the rows: a class below it needs metrics other than accuracy
 _RARE_OF_MANY = 0.5  # of an equal share: ten classes of a tenth each are not rare
+_LEAST_SHARE = 0.001  # that is said in tenths of a percent
 _QUOTED = 5
 _MORE_THAN_CHANCE = 10.0
 _LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
@@ -243,7 +244,8 @@ def _of_label(profile: ColumnProfile) -> Said:
     if counts.min() < min(_RARE_SHARE, _RARE_OF_MANY / len(counts)) * counts.sum():
         rare = min(profile.values, key=lambda value: profile.values[value])
         share = counts.min() / counts.sum()
-        yield "imbalance", f"{quotable(rare)!r} is {share:.1%} of the rows: accuracy says little"
+        part = f"{share:.1%}" if share >= _LEAST_SHARE else f"less than {_LEAST_SHARE:.1%}"
+        yield "imbalance", f"{quotable(rare)!r} is {part} of the rows: accuracy says little"
 
 
 def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Said:
