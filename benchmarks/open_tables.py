@@ -4,7 +4,7 @@
 
 Tables come from `--data-dir` and from what scikit-learn, lifelines and statsmodels ship; what is
 not there is passed over with a line. Prints Markdown: every line of the check, the answers to what
-it asked, and the score of a linear model after 20 rounds of FedAvg over the files as sites.
+it asked, and the score of the default model after 20 rounds of FedAvg over the files as sites.
 """
 
 import argparse
@@ -212,7 +212,6 @@ def _score(table: OpenTable, files: Sequence[Path], schema: TableProposal, folde
         "dataset": ",".join(map(str, files)),
         "table-schema": str(path),
         "strategy": "fedavg",
-        "model": "linear",
         "num-server-rounds": 20,
         "num-clients": 0,
         "workers": 1,

@@ -94,6 +94,8 @@ def in_one_form(text: str) -> str:
     >>> in_one_form("ma\u0308nnlich\xa0") == "m\xe4nnlich", in_one_form("\u0663\u066b\u0665")
     (True, '3.5')
     """
+    if text.isascii():
+        return text.strip(_AROUND)
     return _in_latin_digits(unicodedata.normalize("NFC", text).strip(_AROUND))
 
 

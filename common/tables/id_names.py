@@ -60,7 +60,7 @@ _LONGEST = 100  # letters; a longer name is a sentence, and may be made to be ma
 _INDEX = re.compile(r"unnamed: ?\d+(?:\.\d+)*|level_0|__index_level_\d+__|\.\.\.\d+|")
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=2**16)  # a wide table asks for each of its names several times
 def named(name: str) -> Named:
     """Return what a column's name says of its being an id.
 
