@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from common import logs, plugins
+from common import config, logs, plugins
 from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError
 from common.foreign.code import is_given
@@ -61,7 +61,7 @@ def simulate(
         from deploy.simulation import grid
         from server_app.methods import build
 
-        settings = settings or Settings.parse(_values(words))
+        settings = settings or config.given(_values(words))
         build(settings)
         return PlayedRun(grid.simulate(settings.replace(dataset=locate(settings.dataset))))
 
@@ -96,7 +96,8 @@ def resume(
     with _shown(quiet, on_round), _as_it_was():
         from deploy.simulation import grid
 
-        settings = Settings.parse(recorded | given | {"resume": str(folder)})
+        values = config.recorded_values(folder / "config.toml")
+        settings = Settings.parse(values | given | {"resume": str(folder)})
         return PlayedRun(grid.simulate(settings))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import tomli_w
 
-from common.config import Scalar, Settings, kebab_case, read_toml
+from common.config import Scalar, Settings, read_toml
 from common.errors import ConfigError
 from deploy.sites.bundles import APP, installed
 from deploy.sites.flower import Connection
@@ -47,13 +47,15 @@ def _run_config(settings: Settings) -> dict[str, Scalar]:
         ConfigError: a setting of another package's piece that is not at its default.
     """
     declared = read_toml(APP / "pyproject.toml")["tool"]["flwr"]["app"]["config"]
-    for name, field in type(settings).model_fields.items():
-        if (key := kebab_case(name)) not in declared and getattr(settings, name) != field.default:
+    values = settings.to_dict()
+    defaults = settings.defaults()
+    for key, value in values.items():
+        if key not in declared and value != defaults[key]:
             raise ConfigError(
-                f"{key} = {getattr(settings, name)!r}: Flower takes only settings that stand under "
+                f"{key} = {value!r}: Flower takes only settings that stand under "
                 f"[tool.flwr.app.config] in {APP / 'pyproject.toml'}; add it there, or leave it out"
             )
-    return {key: value for key, value in settings.to_dict().items() if key in declared}
+    return {key: value for key, value in values.items() if key in declared}
 
 
 def status(run_id: str, connection: Connection) -> str:
