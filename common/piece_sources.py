@@ -1,9 +1,9 @@
 """Piece sources: which code a run's pieces from elsewhere are, so that a changed one is noticed.
 
-A package that is installed is told by its version and a digest of its Python files, as a changed one
-may keep its version; one that Coterie itself rests on, as torch, by its version alone, as builds of
-one version differ; a module in a folder, or an editable installation, by the digest; what a program
-gave, by the digest that its name holds.
+A package that is installed is told by its version and a digest of its Python files, as a changed
+one may keep its version. One that Coterie itself rests on, as torch, is told by its version alone,
+as builds of one version differ. A module in a folder, or an editable installation, is told by the
+digest, and what a program gave by the digest that its name holds.
 """
 
 import functools

@@ -178,9 +178,7 @@ def test_a_record_is_read_once_its_package_is_gone(patient, tmp_path, caplog):
     METHODS.remove("patient")
     try:
         assert config.recorded(file) == Settings(strategy="fedavg")
-        assert [*caplog.messages] == [
-            f"{file}: ignored, as no piece of that run uses it: patience"
-        ]
+        assert [*caplog.messages] == [f"{file}: ignored, as no piece of that run uses it: patience"]
         with pytest.raises(ConfigError, match="unknown setting 'patience'"):
             config.load(file)  # anybody's file, where a typing error must not pass
         (tmp_path / "status.json").write_text("{}")  # now it is a run's
