@@ -3,12 +3,15 @@
     python -m benchmarks.open_tables --data-dir ~/data
 
 Tables come from `--data-dir` and from what scikit-learn, lifelines and statsmodels ship; what is
-not there is passed over with a line. Prints Markdown: every line of the check, the answers to what
-it asked, and the score of the default model after 20 rounds of FedAvg over the files as sites.
+not there is passed over with a line. Prints Markdown: every line of the check, what its owner
+answers, what a run says before its first round, and the score of the default model after 20 rounds
+of FedAvg over the files as sites.
 """
 
 import argparse
+import contextlib
 import importlib.util
+import io
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -204,8 +207,10 @@ def _lines(checked: Checked, folder: Path) -> list[str]:
     return [line.replace(f"{folder}/", "") for line in found]
 
 
-def _score(table: OpenTable, files: Sequence[Path], schema: TableProposal, folder: Path) -> str:
-    """Return the score of a model that was trained on the files as sites."""
+def _trained(
+    table: OpenTable, files: Sequence[Path], schema: TableProposal, folder: Path
+) -> tuple[float, list[str]]:
+    """Return the score of a model that was trained on the files as sites, and what the run says."""
     path = folder / "schema.toml"
     path.write_text(schema.complete().to_toml(), encoding="utf-8")
     settings = {
@@ -218,8 +223,11 @@ def _score(table: OpenTable, files: Sequence[Path], schema: TableProposal, folde
         "report": False,
         "output-dir": str(folder / "run"),
     }
-    run = load_run(simulate(Settings.parse(settings | dict(table.settings))))
-    return f"score {run.rounds['score'].iloc[-1]:.3f}"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        run = load_run(simulate(Settings.parse(settings | dict(table.settings))))
+    lines = printed.getvalue().replace(f"{folder}/", "").splitlines()
+    said = [line for line in lines if not line.startswith(("writing to", "round ", "run: "))]
+    return float(run.rounds["score"].iloc[-1]), said
 
 
 def _section(table: OpenTable, data: Path) -> list[str]:
@@ -232,15 +240,17 @@ def _section(table: OpenTable, data: Path) -> list[str]:
         rows = sum(len(pd.read_csv(file)) for file in files)
         checked = check_files(files, table.label, table.time)
         said = [f"{name}: {dict(answer)}" for name, answer in table.answers.items()]
-        score = _score(table, files, _answered(checked.proposal, table.answers), folder)
+        answered = _answered(checked.proposal, table.answers)
+        score, ran = _trained(table, files, answered, folder)
         return [
             f"## {table.name}",
             "",
-            f"{table.says}; {rows} rows at {len(files)} sites. Trained: {score}.",
+            f"{table.says}; {rows} rows at {len(files)} sites. score {score:.3f}.",
             "",
             "```text",
             *_lines(checked, folder),
             *(f"answer: {line}" for line in said),
+            *(f"run: {line}" for line in ran),
             "```",
             "",
         ]
