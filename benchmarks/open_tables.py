@@ -181,12 +181,6 @@ TABLES = (
         "survival",
         settings=_SURVIVAL,
     ),
-    OpenTable(
-        "doctor visits",
-        "RAND health insurance experiment",
-        _shipped("statsmodels", "randhie/randhie.csv"),
-        "mdvis",
-    ),
 )
 
 

@@ -386,3 +386,12 @@ def test_joined_cases_of_a_label_do_not_say_which_is_positive(tmp_path):
     assert checked.is_asked
     alone = check_files([tmp_path / "other.csv"])
     assert ("label", "same") in {(guess.column, guess.kind) for guess in alone.guesses}
+
+
+@pytest.mark.parametrize("written", ["%d/%m/%Y", "%d Jan %Y", "%d.%m.%Y"])
+def test_days_of_one_month_are_dates_and_no_numbers_with_a_unit(tmp_path, written):
+    days = pd.date_range("2021-01-01", periods=28).strftime(written)
+    path = tmp_path / "own.csv"
+    pd.DataFrame({"day": days, "label": ["yes", "no"] * 14}).to_csv(path, index=False)
+    [column, _] = check_files([path]).proposal.columns
+    assert (column.kind, column.unit) == ("date", "")
