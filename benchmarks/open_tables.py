@@ -32,6 +32,7 @@ _HEART = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
     *("slope", "ca", "thal", "num"),
 )
+_PRINTED = io.StringIO()  # one for all runs: what the first found as its output is kept
 _SITES = ("north", "south", "west")
 
 
@@ -217,9 +218,10 @@ def _trained(
         "report": False,
         "output-dir": str(folder / "run"),
     }
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    start = _PRINTED.tell()
+    with contextlib.redirect_stdout(_PRINTED):
         run = load_run(simulate(Settings.parse(settings | dict(table.settings))))
-    lines = printed.getvalue().replace(f"{folder}/", "").splitlines()
+    lines = _PRINTED.getvalue()[start:].replace(f"{folder}/", "").splitlines()
     said = [line for line in lines if not line.startswith(("writing to", "round ", "run: "))]
     return float(run.rounds["score"].iloc[-1]), said
 
