@@ -166,6 +166,7 @@ def submit(
     server = Server.open(folder)
     settings = config.load(config_file, words or (), server.usual_settings)
     build(settings)
+    submitting.check_sites(settings, server.sites)
     with watched_if(watched, settings):
         code = submitting.send(settings, server.connection())
     raise typer.Exit(code)

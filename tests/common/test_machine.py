@@ -20,7 +20,7 @@ OF_FORKS = {Path("deploy/warm/process.py"), Path("deploy/warm/client.py")}
 MODULES_OF_ONE_SYSTEM = {"fcntl", "msvcrt", "resource", "pwd", "grp", "termios", "pty", "winreg"}
 NAMES_OF_ONE_SYSTEM = re.compile(
     r"sched_getaffinity|fork(pty)?|get(e?uid|e?gid|pgid|sid)|setsid|killpg|wait(pid|3|4)|mkfifo"
-    r"|SIG(QUIT|CHLD|HUP|USR1|USR2|KILL)|sysconf|get_context"
+    r"|SIG(QUIT|CHLD|HUP|USR1|USR2|KILL)|sysconf"
 )
 FILES_OF_ONE_SYSTEM = ("/proc", "/dev/", "/sys/")
 
@@ -33,7 +33,9 @@ def asked_of_the_system(path):
             yield from names & MODULES_OF_ONE_SYSTEM
         elif isinstance(node, ast.Attribute) and NAMES_OF_ONE_SYSTEM.fullmatch(node.attr):
             yield node.attr
-        elif isinstance(node, ast.Constant) and str(node.value).startswith(FILES_OF_ONE_SYSTEM):
+        elif isinstance(node, ast.Constant) and (
+            node.value in ("fork", "forkserver") or str(node.value).startswith(FILES_OF_ONE_SYSTEM)
+        ):
             yield node.value
 
 
