@@ -12,6 +12,7 @@ test was written, or the rate says how well the tests know the sample.
 
 import argparse
 import ast
+import os
 import random
 import shutil
 import subprocess
@@ -23,7 +24,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["Mutation", "mutations_of", "tests_of"]
+__all__ = ["Mutation", "judges_of", "mutations_of"]
 
 PACKAGES = ("common", "client_app", "server_app", "deploy")
 _SLOWEST = 5.0  # times what the tests take on the code as it is
@@ -121,19 +122,20 @@ def _replacements(node: ast.expr) -> Iterator[str]:
         elif isinstance(node.value, int | float):
             yield repr(node.value + 1)
     elif isinstance(node, ast.Compare) and len(node.ops) == 1:
-        yield from _with_operator(node, "ops", [_NEIGHBOURS[type(node.ops[0])]()])
+        yield _with_operator(node, "ops", [_NEIGHBOURS[type(node.ops[0])]()])
     elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in _NEIGHBOURS:
-        yield from _with_operator(node, "op", _NEIGHBOURS[type(node.op)]())
+        yield _with_operator(node, "op", _NEIGHBOURS[type(node.op)]())
 
 
-def _with_operator(node: ast.expr, field: str, value: object) -> Iterator[str]:
+def _with_operator(node: ast.expr, field: str, value: object) -> str:
     before = getattr(node, field)
     setattr(node, field, value)
-    yield ast.unparse(node)
+    after = ast.unparse(node)
     setattr(node, field, before)
+    return after
 
 
-def tests_of(path: Path, root: Path) -> list[Path]:
+def judges_of(path: Path, root: Path) -> list[Path]:
     """Return the test files that judge a file: its own first, then those of the nearest folder.
 
     Args:
@@ -168,7 +170,7 @@ class Judge:
         Raises:
             RuntimeError: the tests fail without it.
         """
-        files = tuple(tests_of(mutation.path, self._copy))
+        files = tuple(judges_of(mutation.path, self._copy))
         usual = self._usual_seconds(files)
         target = self._copy / mutation.path
         source = target.read_bytes()
@@ -196,8 +198,11 @@ class Judge:
         words = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header"]
         words += ["--doctest-modules"] if doctests else []
         command = [sys.executable, "-m", "pytest", *words, *map(str, files)]
+        own = {**os.environ, "PYTHONPATH": str(self._copy)}  # for what tests start, too
         try:
-            done = subprocess.run(command, cwd=self._copy, capture_output=True, timeout=limit)
+            done = subprocess.run(
+                command, cwd=self._copy, env=own, capture_output=True, timeout=limit
+            )
         except subprocess.TimeoutExpired:
             return False
         return done.returncode in (0, 5)  # 5: there was nothing to run

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from plan import ROOT, sources
 
-from benchmarks.code_mutations import Judge, mutations_of, tests_of
+from benchmarks.code_mutations import Judge, judges_of, mutations_of
 
 SOURCE = '''
 __all__ = ["f"]
@@ -50,10 +50,10 @@ def test_a_change_is_made_where_it_is_said_and_nowhere_else():
 
 
 def test_a_file_s_own_tests_come_first_and_a_room_without_tests_has_the_nearest():
-    files = [file.relative_to(ROOT) for file in tests_of(Path("common/power.py"), ROOT)]
+    files = [file.relative_to(ROOT) for file in judges_of(Path("common/power.py"), ROOT)]
     assert files[0] == Path("tests/common/test_power.py")
     assert Path("tests/common/test_radio.py") in files
-    nearest = tests_of(Path("deploy/sites/deeper/still/file.py"), ROOT)
+    nearest = judges_of(Path("deploy/sites/deeper/still/file.py"), ROOT)
     assert nearest
     assert {file.parent for file in nearest} == {ROOT / "tests/deploy/sites"}
 
@@ -64,6 +64,7 @@ def test_a_weak_test_lets_a_change_pass_that_a_strong_one_kills(tmp_path):
     (root / "common").mkdir(parents=True)
     (root / "tests/common").mkdir(parents=True)
     (root / "common/f.py").write_text("def larger(a, b):\n    return a > b\n")
+    (root / "common/__init__.py").touch()
     (root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
     test = root / "tests/common/test_f.py"
     weak = "from common.f import larger\n\ndef test():\n    assert larger(2, 1)\n"
@@ -75,5 +76,6 @@ def test_a_weak_test_lets_a_change_pass_that_a_strong_one_kills(tmp_path):
         judge = Judge(root, tmp_path / str(len(killed)))
         source = (root / PATH).read_text()
         [change] = mutations_of(PATH, source)
+        assert str(change) == "common/f.py:2: a > b -> a >= b"
         killed.append(judge.is_killed(change))
     assert killed == [False, True]
