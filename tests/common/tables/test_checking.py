@@ -395,3 +395,18 @@ def test_days_of_one_month_are_dates_and_no_numbers_with_a_unit(tmp_path, writte
     pd.DataFrame({"day": days, "label": ["yes", "no"] * 14}).to_csv(path, index=False)
     [column, _] = check_files([path]).proposal.columns
     assert (column.kind, column.unit) == ("date", "")
+
+
+def test_a_mark_of_missing_that_is_a_value_elsewhere_is_said(tmp_path):
+    for name, values in (("one.csv", "+-"), ("other.csv", "ab-")):
+        rhesus = [values[row % len(values)] for row in range(60)]
+        label = ["yes", "no"] * 30
+        frame = pd.DataFrame({"rhesus": rhesus, "age": np.arange(60) + 0.5, "label": label})
+        frame.to_csv(tmp_path / name, index=False)
+    problems = check_files([tmp_path / "one.csv", tmp_path / "other.csv"]).problems
+    [told] = [p for p in problems if "a value, as in other files" in p.says]
+    assert (told.file[-9:], told.column, told.says[:18]) == (
+        "other.csv",
+        "rhesus",
+        "'-' in 20 of 60 ro",
+    )
