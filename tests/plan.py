@@ -64,6 +64,7 @@ ORDER = (
     "server_app/other_apps",
     "server_app/app",
     "deploy/outputs",
+    "deploy/allowed_code",
     "deploy/simulation",
     "deploy/watch",
     "deploy/compare",

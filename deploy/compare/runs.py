@@ -24,6 +24,7 @@ from pathlib import Path
 from common import config, piece_sources
 from common.config import Settings, read_toml
 from common.errors import ConfigError, CoterieError
+from common.foreign.code import only_code_of
 from deploy.compare.claims import Claim, claimed
 from deploy.compare.figures import RunFigures
 from deploy.compare.grid import Case, identity
@@ -139,7 +140,8 @@ def _is_of(case: Case, folder: Path) -> bool:
     Where the case leaves the engine to the machine, any engine's run is its run.
     """
     try:
-        found = Settings.parse(read_toml(folder / "config.toml"))
+        with only_code_of(()):  # but what the case names, which is loaded
+            found = Settings.parse(read_toml(folder / "config.toml"))
     except ConfigError:
         return False
     if case.settings.engine == "auto":

@@ -8,6 +8,7 @@ import typer
 
 from common import config
 from common.config.completion import complete
+from deploy.allowed_code import AllowCode, allow
 from deploy.manifests.formats import MANIFESTS, Format
 
 
@@ -156,8 +157,10 @@ def submit(
         bool,
         typer.Option("--watch", help="serve a live page here, where the server's runs are written"),
     ] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Send a run to the SuperLink and follow it; exit code 0 completed, 1 failed, 3 stopped."""
+    allow(allow_code, words or ())
     from deploy.sites import submit as submitting
     from deploy.sites.serve import Server
     from deploy.watch.command import watched_if
