@@ -33,15 +33,23 @@ from common.privacy.labels import (
 )
 from common.privacy.updates import MOST_NOISE, UpdateNoise, clipped_update, noisy_model
 
-__all__ = ["BOOK", "book_of", "charge_update", "label_answer", "noisy_shares"]
-__all__ += ["release_once", "update_answer"]
+__all__ = ["BOOK", "MARK", "book_of", "charge_update", "label_answer", "labels_told"]
+__all__ += ["noise_of_shares", "noisy_shares", "release_once", "update_answer"]
 
 BOOK = "privacy-book.json"
+MARK = "privacy-book.mark"
+"""How much stands in the book: one that was deleted, emptied or put back has less."""
+_LABELS = "label histogram"
 
 
 def book_of(keeper: Keeper) -> PrivacyBook:
-    """Return what a site has spent so far."""
-    return PrivacyBook.from_bytes(keeper.read(BOOK))
+    """Return what a site has spent so far; :class:`DataError` where that is not known any more."""
+    return PrivacyBook.from_bytes(keeper.read(BOOK), keeper.read(MARK))
+
+
+def _write(keeper: Keeper, book: PrivacyBook) -> None:
+    keeper.write(BOOK, book.to_bytes())
+    keeper.write(MARK, book.mark)  # after it: a crash in between leaves a mark of less
 
 
 def release_once(
@@ -63,7 +71,7 @@ def release_once(
         book = book_of(keeper)
         if request not in book.answers:
             book = book.charged(entry, budget).answered(request, draw())
-            keeper.write(BOOK, book.to_bytes())
+            _write(keeper, book)
         return book.answers[request], book
 
 
@@ -93,7 +101,7 @@ def charge_update(
                 f"{MOST_NOISE:g} times the noise; a larger update-epsilon counts from the first on"
             )
         book = book.charged(Entry(event, SITE, what), budget)
-        keeper.write(BOOK, book.to_bytes())
+        _write(keeper, book)
         return event, book
 
 
@@ -119,14 +127,31 @@ def label_answer(
     return LabelHistogram(site.name, counts), None
 
 
+def noise_of_shares(site: Participant) -> LabelMechanism:
+    """Return the noise on what products are made of."""
+    return DiscreteGaussianCounts(site.settings.epsilon, site.settings.delta)
+
+
+def labels_told(site: Participant, counts: list[int], mechanism: LabelMechanism) -> float:
+    """Return the epsilon that all answers about a site's labels amount to, over all runs.
+
+    With the one that a question would get now, unless it was given before.
+    """
+    with site.keeper.locked():
+        book = book_of(site.keeper)
+    if _question(counts, mechanism) not in book.answers:
+        entry = Entry(mechanism.event, mechanism.unit, _LABELS)
+        book = replace(book, entries=(*book.entries, entry))
+    return book.spent_on(_LABELS, site.settings.delta)
+
+
 def noisy_shares(site: Participant, counts: list[int]) -> tuple[NDArray[np.float64], ReleaseNote]:
     """Return a site's shares of the classes (K,) with noise, for products, and how protected.
 
     The noise and the answer are those of ``label-privacy=gaussian``. Whatever a product of these
     shares tells, it tells of the noisy ones: epsilon holds for it, too.
     """
-    mechanism = DiscreteGaussianCounts(site.settings.epsilon, site.settings.delta)
-    noisy, note = _noisy(site, counts, mechanism)
+    noisy, note = _noisy(site, counts, noise_of_shares(site))
     return plausible_counts(noisy.estimates, sum(counts)) / sum(counts), note
 
 
@@ -161,20 +186,29 @@ def _kind_of(model: Parameters) -> str:
     return hashlib.sha256(packed(*fields)).hexdigest()[:16]
 
 
+def _question(counts: list[int], mechanism: LabelMechanism) -> str:
+    # The number of rows is public, so an answer may depend on it: new rows are a new question.
+    return f"label histogram of {sum(counts)} rows, {len(counts)} classes: {mechanism!r}"
+
+
 def _noisy(
     site: Participant, counts: list[int], mechanism: LabelMechanism
 ) -> tuple[NoisyHistogram, ReleaseNote]:
-    # The number of rows is public, so an answer may depend on it: new rows are a new question.
-    request = f"label histogram of {sum(counts)} rows, {len(counts)} classes: {mechanism!r}"
-    entry = Entry(mechanism.event, mechanism.unit, "label histogram")
+    """Return a noisy histogram, and what the labels have cost with it, over all runs.
+
+    A question that differs in a digit is another draw: the note says what all of them tell.
+    """
     answer, book = release_once(
         site.keeper,
         site.budget,
-        request,
-        entry,
+        _question(counts, mechanism),
+        Entry(mechanism.event, mechanism.unit, _LABELS),
         lambda: mechanism.release(np.array(counts, dtype=np.int64)).tolist(),
     )
     epsilon, delta = mechanism.promise
+    if sum(entry.what == _LABELS for entry in book.entries) > 1:
+        delta = site.settings.delta
+        epsilon = book.spent_on(_LABELS, delta)
     spent = book.spent(mechanism.unit, site.budget.delta)
     note = ReleaseNote(mechanism.name, mechanism.unit, epsilon, delta, spent=spent)
     return NoisyHistogram(site.name, answer), note

@@ -129,6 +129,15 @@ def serve(
         list[str] | None,
         typer.Option(help="a network that may read /metrics beside those that may submit runs"),
     ] = None,
+    forwarded_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="of --host, for a TCP forwarder to lead sites to: nobody submits runs over it, "
+            "and the other port is this machine's alone; 0: no forwarder",
+        ),
+    ] = 0,
     log_format: LogOption = LogFormat.TEXT,
 ) -> None:
     """Start the SuperLink, with TLS, node keys and a database file."""
@@ -136,7 +145,7 @@ def serve(
     from deploy.sites.serve import Server
 
     server = Server.open(folder)
-    command = server.command(host, tuple(admin or ()), tuple(metrics or ()))
+    command = server.command(host, tuple(admin or ()), tuple(metrics or ()), forwarded_port)
     flower.become(command, server.env(), source="superlink", log=log_format)
 
 
