@@ -6,6 +6,7 @@ node-config; a run can only ask.
 """
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from client_app.site import Participant, Site
 from client_app.site_state import Keeper
 from common import messages
-from common.errors import BudgetError, MessageError
+from common.config import Settings
+from common.errors import BudgetError, DataError, MessageError
 from common.identity import packed
 from common.messages import LabelHistogram, NoisyHistogram, Order, Parameters, ReleaseNote
 from common.objectives import Fitted, objective_of
@@ -31,10 +33,18 @@ from common.privacy.labels import (
     label_mechanism,
     plausible_counts,
 )
-from common.privacy.updates import MOST_NOISE, UpdateNoise, clipped_update, noisy_model
+from common.privacy.updates import (
+    MOST_NOISE,
+    UpdateNoise,
+    clipped_update,
+    no_update,
+    noisy_model,
+)
 
-__all__ = ["BOOK", "MARK", "book_of", "charge_update", "label_answer", "labels_told"]
+__all__ = ["BOOK", "MARK", "book_of", "charge_update", "is_noisy", "label_answer", "labels_told"]
 __all__ += ["noise_of_shares", "noisy_shares", "release_once", "update_answer"]
+
+log = logging.getLogger("coterie")
 
 BOOK = "privacy-book.json"
 MARK = "privacy-book.mark"
@@ -155,22 +165,33 @@ def noisy_shares(site: Participant, counts: list[int]) -> tuple[NDArray[np.float
     return plausible_counts(noisy.estimates, sum(counts)) / sum(counts), note
 
 
+def is_noisy(settings: Settings) -> bool:
+    """Return whether what a training leaves gets noise at the site."""
+    return settings.update_privacy == "local-dp" and objective_of(settings).shares_model
+
+
 def update_answer(
     message: Message, site: Site, fitted: Fitted
 ) -> tuple[Fitted, ReleaseNote | None]:
     """Return what a training leaves of a site as ``update-privacy`` has it, and how protected.
 
-    With noise, the training loss stays at the site: nothing bounds what one number tells.
+    With noise, the training loss stays at the site: nothing bounds what one number tells. It is
+    charged whatever the rows made of the training; one that overflowed is an update of zeros, with
+    the noise of any other, so that nobody sees whether it did.
     """
     settings = site.settings
-    if settings.update_privacy != "local-dp" or not objective_of(settings).shares_model:
+    if not is_noisy(settings):
         return fitted, None
     planned = UpdateNoise.of(settings)
     sent = messages.decode_arrays(messages.arrays_of(message.content))
     what = f"update of {settings.dataset}, model {_kind_of(sent)}"
-    change = clipped_update(fitted.parameters, sent, planned.clip)  # or nothing leaves, or counts
     server_round = Order.decode(message.content).round
     event, book = charge_update(site.keeper, site.budget, what, planned, server_round)
+    try:
+        change = clipped_update(fitted.parameters, sent, planned.clip)
+    except DataError as error:
+        log.warning("site %s: an update of zeros in its place: %s", site.name, error)
+        change = no_update(sent)
     sigma = planned.sigma_of(event)
     noisy = noisy_model(sent, change, sigma)
     name = f"Gaussian, clipped to {planned.clip:g}, sigma {sigma:.3g}"

@@ -272,14 +272,14 @@ def main() -> None:
         inner = Gate(
             app, admins, log, **files, watchers=chosen.metrics, forwarded_port=int(port or 0)
         )
-        # No address but the connection's own; and no line of whoever asks for whatever.
-        own = {"loop": "asyncio", "backlog": BACKLOG, "timeout_graceful_shutdown": _STOP_SECONDS}
-        own |= {"proxy_headers": False, "access_log": False}
-        given = options | own
+        # uvicorn's own line of each request would hold whatever path somebody asks for.
+        own: dict[str, Any] = {"loop": "asyncio", "backlog": BACKLOG, "access_log": False}
+        given = options | own | {"timeout_graceful_shutdown": _STOP_SECONDS}
         if not chosen.forwarded:
             original(app=connections.heard(inner), **given)
             return
-        config = uvicorn.Config(connections.heard(inner), **given)
+        # Behind a forwarder anybody could write the header by which uvicorn takes an address.
+        config = uvicorn.Config(connections.heard(inner), **given, proxy_headers=False)
         uvicorn.Server(config).run(
             [_listening(given["host"], given["port"]), _listening(host, int(port))]
         )

@@ -309,7 +309,15 @@ class SecaggAverages:
             rows = self.roster.sites[self.roster.names.index(site)].num_examples
             least += weight or 1
             most += weight or rows
-        one.mean = one.scale.decode(total, model, self.num_metrics, (least, most))
+        # A member whose training gave nothing that can be added adds nothing, its weight neither.
+        one.mean = one.scale.decode(total, model, self.num_metrics, (1, most))
+        if one.mean.weight < least:
+            log.warning(
+                "model %d: some of %d sites added nothing to the sum: their training overflowed or "
+                "failed, as their own logs say; a smaller learning-rate may help",
+                one.model,
+                len(one.masked),
+            )
         for name, value in one.mean.parameters.items():
             if not np.isfinite(value).all():
                 raise SecaggError(f"the mean of array {name!r} is beyond {value.dtype}")
