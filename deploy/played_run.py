@@ -137,7 +137,7 @@ class PlayedRun:
         score, loss = (np.array([column]) for column in columns)
         rounds = np.array([line.round for line in lines])
         with self._allowed():
-            task = config.load(self.folder / "config.toml").learning_task
+            task = config.recorded(self.folder / "config.toml").learning_task
         trained = np.array([line.train_loss for line in lines])
         figure = progress(rounds, score, loss, trained, task.axis, task.loss_means)
         picture = io.BytesIO()

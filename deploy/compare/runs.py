@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from common import config, piece_sources
-from common.config import Settings, read_toml
+from common.config import Settings
 from common.errors import ConfigError, CoterieError
 from common.foreign.code import only_code_of
 from deploy.compare.claims import Claim, claimed
@@ -141,7 +141,7 @@ def _is_of(case: Case, folder: Path) -> bool:
     """
     try:
         with only_code_of(()):  # but what the case names, which is loaded
-            found = Settings.parse(read_toml(folder / "config.toml"))
+            found = config.recorded(folder / "config.toml")
     except ConfigError:
         return False
     if case.settings.engine == "auto":
