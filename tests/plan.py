@@ -35,6 +35,7 @@ ORDER = (
     "client_app/training",
     "client_app/energy",
     "client_app/handlers",
+    "client_app/questions",
     "client_app/answers",
     "client_app/other_apps",
     "client_app/app",

@@ -8,6 +8,7 @@ from flwr.app import Message
 
 from client_app.answers import with_noise
 from client_app.handlers import answers
+from client_app.questions import rounded
 from client_app.received import received_model
 from client_app.site import Site
 from client_app.training import personal
@@ -57,8 +58,8 @@ def loss(message: Message, site: Site) -> Message:
         attempt=order.attempt,
         model=order.model,
         num_examples=len(site.rows.train),
-        loss=measured.loss,
-        rms_loss=measured.rms_loss,
+        loss=rounded(measured.loss, site),
+        rms_loss=rounded(measured.rms_loss, site),
         seconds=watch.seconds,
     )
     return messages.reply(message, report)
@@ -115,6 +116,8 @@ def train_reply(
     )
     if before is not None:
         report = TellingReport(
-            **vars(report), loss_before=before.loss, rms_loss_before=before.rms_loss
+            **vars(report),
+            loss_before=rounded(before.loss, site),
+            rms_loss_before=rounded(before.rms_loss, site),
         )
     return messages.reply(message, report, fitted.parameters, note)

@@ -24,6 +24,7 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from common.errors import CoterieError, WorkerError
+from common.parent_process import end_with_parent
 from deploy.simulation.shared_memory import FORKS, new_shared, pickled, unpickled
 from deploy.simulation.work import DEATHS, Answered, Arrival, Job, answered
 
@@ -285,6 +286,7 @@ def _work(
     shared: mmap.mmap | None,
 ) -> None:
     """Answer chunks until the parent closes the pipe or is gone."""
+    end_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what ctrl-C means
     torch.set_num_threads(1)
     app = load()

@@ -4,7 +4,6 @@ A SuperNode that ended is started again, after a while and with the reason, unle
 mend it.
 """
 
-import ctypes
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
+from common.parent_process import end_with_parent
 from deploy.metrics.endpoint import Endpoint
 from deploy.metrics.site import ExposedSite
 from deploy.sites import refusals
@@ -27,8 +27,6 @@ CONNECTED = "SuperNode ID: "
 _LOOK_SECONDS = 0.5
 _PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds before a try; the last of them from then on
 _PATIENCE = 3  # ends for no known reason, before it was ever connected
-_PR_SET_PDEATHSIG = 1
-_C = ctypes.CDLL(None)
 
 
 class Supervisor:
@@ -90,7 +88,7 @@ class Supervisor:
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=end_with_parent,
         )
         reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         reader.start()
@@ -129,9 +127,3 @@ class Supervisor:
         self._stopped.set()
         if self._node is not None and self._node.poll() is None:
             self._node.send_signal(number)
-
-
-def _end_with_parent() -> None:
-    """Let the system end this process when its parent does, however that ends; Linux alone can."""
-    if sys.platform == "linux":
-        _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
