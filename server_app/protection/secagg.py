@@ -45,7 +45,7 @@ from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app.protection import secagg_limits
 from server_app.protection.model_sum import ModelSum
 from server_app.rounds.attempt import Attempt
-from server_app.rounds.exchange import Exchange
+from server_app.rounds.exchange import OK, Exchange
 from server_app.rounds.roster import Roster
 from server_app.rounds.routing import Models
 from server_app.selection.rules import Cohort
@@ -262,8 +262,12 @@ class SecaggAverages:
 
         def enough(one: ModelSum) -> None:
             if len(one.agreed) < one.quorum:
+                refusals = [
+                    a.answer.verdict for a in self.attempt.answers if a.answer.verdict != OK
+                ]
+                why = f"; the last that did not: {refusals[-1]}" if refusals else ""
                 raise SecaggError(
-                    f"{len(one.agreed)} sites agreed on who is left, {one.quorum} must"
+                    f"{len(one.agreed)} sites agreed on who is left, {one.quorum} must{why}"
                 )
 
         self._exchange(SECAGG_AGREE, "agree", sums, lambda one: one.masked, content, inspect)
