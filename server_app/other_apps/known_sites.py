@@ -42,9 +42,10 @@ class KnownSites:
     """
 
     def __init__(self, settings: Settings) -> None:
-        method = methods.build(settings)  # anew, for some rules remember
+        method = methods.build(settings)
         self._settings = settings
         self._select = method.select
+        self._learnt = method.select.init()
         self._needs = method.needs
         self._group = method.group if isinstance(method.group, LabelGroups) else None
         self._labels = LabelInquiry(settings, asks_by_message=True)
@@ -105,13 +106,14 @@ class KnownSites:
         rng = seeds.generator(self._settings.seed, "selection", server_round, 1)
         available = self.roster.available(grid)
         counts = self._labels.counts if "labels" in self._needs else None
+        self._turns = self._turns.seen(available)
         view = View(
             round=server_round,
             available=available,
             num_examples=self.roster.num_examples,
             clusters=self.clusters,
             updates=self._all_updates(model),
-            turns=self._turns.seen(available),
+            turns=self._turns.counts,
             label_counts=counts,
             label_products=None if counts is None else counts @ counts.T,
             num_classes=self.roster.sites[0].num_classes,
@@ -119,8 +121,8 @@ class KnownSites:
         # A rule is asked all three; those that want to look at somebody first were refused.
         self._select.ask(view, rng)
         self._select.rehearse(view, rng)
-        cohort = self._select.choose(view, rng)
-        self._turns.took(cohort.clients)
+        cohort, self._learnt = self._select.update(self._learnt, view, rng)
+        self._turns = self._turns.took(cohort.clients)
         return cohort
 
     def trained(self, replies: Iterable[Message], sent: Parameters) -> None:

@@ -16,6 +16,7 @@ from common import logs, messages
 from common.code_identity import code_of_run
 from common.config import Settings
 from common.errors import RoundError
+from server_app.aggregation.aggregator import Carried
 from server_app.clustering.algorithms import Clusters
 from server_app.final_evaluation.asking import FinalEvaluation
 from server_app.methods import Method
@@ -23,9 +24,11 @@ from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
 from server_app.record.ledger import Ledger, Pace
 from server_app.record.run_folder import RunFolder
+from server_app.record.values import tree_of, value_of
 from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.attendance import Attendance
 from server_app.rounds.delegating_grid import HoldsClients
+from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
 from server_app.rounds.routing import regrouped
 from server_app.strategies.one_round import OneRound
@@ -94,25 +97,20 @@ class FederatedTraining(OneRound):
         return {
             "clusters": self.clusters.labels,
             "models": {str(index): model for index, model in enumerate(self.models)},
-            "selection": self.method.select.state(),
-            "aggregation": self.aggregator.state(),
+            "selection": tree_of(self.learnt),
+            "aggregation": tree_of(self.carried),
+            "memory": tree_of(self.memory),
             "best": self._best,
-            **self._memory.state(),
         }
 
     def restore(self, state: State, grid: Grid, timeout: float) -> None:
         """Go on from what :meth:`state` returned, in place of :meth:`prepare`."""
-        if self.method.select.learns_losses and "losses" not in state:
-            raise RoundError(
-                f"the checkpoint is of a version whose strategy={self.settings.strategy} asked for "
-                "losses apart from the training; play the run anew"
-            )
         self.clusters = Clusters(state["clusters"])
         self.models = [dict(model) for model in state["models"].values()]
-        self.method.select.restore(state["selection"])
-        self.aggregator.restore(state.get("aggregation", {}))
-        self._best = float(state.get("best", -math.inf))
-        self._memory.restore(state)
+        self.learnt = value_of(type(self.learnt), state["selection"])
+        self.carried = value_of(Carried, state["aggregation"])
+        self.memory = value_of(Memory, state["memory"])
+        self._best = float(state["best"])
 
     def resume(self, done: int, state: State) -> None:
         """Let :meth:`start` go on after round ``done`` instead of starting at round 1."""
@@ -200,7 +198,7 @@ class FederatedTraining(OneRound):
         self.clusters = clusters
         rows = self.roster.num_examples
         self.models = regrouped(self.models, before, self.routes, rows)
-        self.aggregator.regroup(before, self.routes, rows)
+        self.carried = self.aggregator.regrouped(self.carried, before, self.routes, rows)
 
     def leave_out(self, reasons: Mapping[int, str]) -> None:
         """Go on without some sites, for good; before round 1, when nothing rests on them yet.
@@ -239,7 +237,7 @@ class FederatedTraining(OneRound):
         self, server_round: int, federation: Federation, drift: float | None
     ) -> tuple[float, float]:
         """Return a round's training loss and its score, once an attempt has both."""
-        before, remembered = (list(self.models), self.clusters), self.aggregator.state()
+        before = list(self.models), self.clusters, self.carried, self.learnt, self.memory
         for number in range(1, _ATTEMPTS + 1):
             attempt = Attempt(server_round, number, federation, drift)
             train_loss = self.train(attempt)
@@ -252,8 +250,7 @@ class FederatedTraining(OneRound):
             if train_loss is not None and score is not None:
                 self.after_round(server_round)
                 return train_loss, score
-            self.models, self.clusters = before
-            self.aggregator.restore(remembered)
+            self.models, self.clusters, self.carried, self.learnt, self.memory = before
         missing = "update"
         if train_loss is not None:
             missing = f"evaluation of what {', '.join(attempt.cohort)} trained"

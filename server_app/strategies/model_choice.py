@@ -88,9 +88,8 @@ class ModelChoices(NumberedModels):
                 reply, template, self._number, may_withhold_loss=noisy, finite=False
             ),
             phase=phase,
-            review=lambda answers: self._memory.norms.judged(
-                [_of_model(a, a.value[0].model if a.value else a.model) for a in answers],
-                self.models,
+            review=lambda answers: self.judged(
+                [_of_model(a, a.value[0].model if a.value else a.model) for a in answers]
             ),
         )
         usable += [(answer, *answer.value) for answer in answers if answer.value is not None]

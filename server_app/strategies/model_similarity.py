@@ -75,7 +75,6 @@ class ModelSimilarityClustering(FederatedTraining):
         clustered = self._shared is not None
         return {
             **super().state(),
-            "rule": self._grouped_method.select.state(),
             "descriptors": {str(client): value for client, value in self._descriptors.items()},
             "shared": {"model": self._shared} if clustered else {},
             "sites-at-start": self._sites_at_start,
@@ -87,7 +86,6 @@ class ModelSimilarityClustering(FederatedTraining):
         self.prepare(grid, timeout)
         self.roster = roster
         self._descriptors = {int(name): value for name, value in state["descriptors"].items()}
-        self._grouped_method.select.restore(state["rule"])
         if state["shared"]:
             self._shared = state["shared"]["model"]
             self.method = self._grouped_method
@@ -136,7 +134,8 @@ class ModelSimilarityClustering(FederatedTraining):
             return super().admit(newcomers, server_round, grid, timeout)
         known = self.roster.names
         answers = first_trained(newcomers, self._shared, server_round, grid, timeout)
-        judged = self._memory.norms.judged(answers, [self._shared])
+        judged, past = self.norms.judged(self.memory.norms, answers, [self._shared])
+        self.memory = replace(self.memory, norms=past)
         return admitted(newcomers, known, judged, self._place)
 
     def _place(self, trained: Parameters) -> None:

@@ -5,6 +5,7 @@ import logging
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from common import messages, seeds
 from common.config import Settings
 from common.messages import Asked, FineTuneReport, LossReport, Reply
 from server_app import task_figures
-from server_app.aggregation.aggregator import Aggregator, divergences
+from server_app.aggregation.aggregator import Aggregator, Updated, divergences
 from server_app.clustering.algorithms import Clusters
 from server_app.metering.run_meter import RunMeter
 from server_app.methods import Method
@@ -20,11 +21,12 @@ from server_app.protection.central_dp import CentralDp
 from server_app.protection.secagg import SecaggAverages
 from server_app.record.run_folder import RunFolder
 from server_app.rounds import guard
-from server_app.rounds.attempt import Attempt, Update
-from server_app.rounds.exchange import Exchange
+from server_app.rounds.attempt import Attempt, Trained, Update
+from server_app.rounds.exchange import Answer, Exchange
 from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
 from server_app.rounds.scores import pooled_score
+from server_app.rounds.update_norms import UpdateNorms
 from server_app.selection.rules import Cohort, ToldLosses, View
 from server_app.strategies.own_rounds import OwnRounds
 
@@ -44,8 +46,14 @@ class OneRound(OwnRounds):
         self.models: list[dict[str, np.ndarray]] = []
         self.meter = RunMeter()
         """Where the grid enters messages and this class its work; the app opens another."""
-        self._memory = Memory(settings)
+        self.norms = UpdateNorms.of(settings)
         self.aggregator = Aggregator(settings, roster)
+        self.memory = Memory(norms=self.norms.init())
+        """What is known of each site from the rounds before."""
+        self.learnt: Any = method.select.init()
+        """By the method's selection."""
+        self.carried = self.aggregator.init()
+        """From round to round, by the aggregation."""
         self._central = CentralDp.chosen(settings, folder)
 
     def before_average(self, attempt: Attempt) -> None:
@@ -77,8 +85,9 @@ class OneRound(OwnRounds):
             log.warning("no site told a loss that is usable, by which others would be chosen")
             return None
         with attempt.timed("server"):
-            cohort = self.aggregator.weighed(self.method.select.choose(view, rng))
-            self._memory.turns.took(cohort.clients)
+            chosen, self.learnt = self.method.select.update(self.learnt, view, rng)
+            cohort = self.aggregator.weighed(chosen)
+            self.memory = replace(self.memory, turns=self.memory.turns.took(cohort.clients))
         summed = self.settings.secagg and not self.needs_updates(attempt.round)
         if self.method.select.learns_losses and self._losses_come_apart(summed=summed):
             self._have_losses_told(attempt, cohort.clients)
@@ -97,12 +106,14 @@ class OneRound(OwnRounds):
     def sum_of_models(self, attempt: Attempt, cohort: Cohort) -> float | None:
         """Make models of the sums over a cohort; return their mean loss, None if all failed."""
         sums = SecaggAverages.of_losses(attempt, self.settings)
-        sent = self.aggregator.sent(self.models)
+        sent = self.aggregator.sent(self.carried, self.models)
         averages, losses = sums.averaged(sent, cohort, self.routes)
         told = [self.roster.names.index(site) for one in attempt.sums for site in one.sites]
-        self.models = self.aggregator.after_sums(
-            self.models, averages, told, self.routes, self.roster.num_examples
+        rows = self.roster.num_examples
+        updated = self.aggregator.update_by_sums(
+            self.carried, self.models, averages, told, self.routes, rows
         )
+        self.models, self.carried = updated.models, updated.carried
         return float(np.mean(losses)) if losses else None
 
     def _aggregated(
@@ -118,13 +129,14 @@ class OneRound(OwnRounds):
         self._remember(updates)
         with self.meter.phase("pre"):
             self.before_average(attempt)
-        after, treated = self._after(attempt, updates, cohort_weights, asked)
-        if not all(map(_is_finite, after)):
+        updated = self._after(attempt, updates, cohort_weights, asked)
+        if not all(map(_is_finite, updated.models)):
             names = ", ".join(attempt.cohort)
             attempt.spoilt = f"what {names} trained makes a model that holds NaN or infinity"
             log.warning("the models before are kept: %s", attempt.spoilt)
             return None
-        self.models, attempt.treated = after, treated
+        self.models, self.carried = updated.models, updated.carried
+        attempt.treated = dict(updated.treated)
         attempt.divergence = divergences(updates, self.models, self.routes)
         return float(np.mean([report.loss for _, report, _ in updates]))
 
@@ -138,9 +150,9 @@ class OneRound(OwnRounds):
         inspect = task_figures.inspection(self.settings)
         answers = attempt.ask(exchange, inspect)
         told = {answer.client: answer.value for answer in answers if answer.value is not None}
-        for client, (report, _) in told.items():
-            self._memory.evaluated(client, report)
-        attempt.evaluated += [report for report, _ in told.values()]
+        reports = {client: report for client, (report, _) in told.items()}
+        self.memory = self.memory.evaluated(reports)
+        attempt.evaluated += reports.values()
         attempt.metrics = task_figures.metrics_of(told)
         return pooled_score(attempt.evaluated, self.settings.learning_task)
 
@@ -165,7 +177,7 @@ class OneRound(OwnRounds):
         self, attempt: Attempt, phase: str, clients: np.ndarray, usable: list[Update]
     ) -> list[int]:
         """Have clients train their models, and add what may count; return whom that was asked."""
-        sent = self.aggregator.sent(self.models)
+        sent = self.aggregator.sent(self.carried, self.models)
         template = messages.Template.of(sent[0])
         noisy = self.settings.update_privacy == "local-dp"
         learns = phase == "train" and self.method.select.learns_losses
@@ -178,7 +190,7 @@ class OneRound(OwnRounds):
                 reply, template, may_withhold_loss=noisy, finite=False
             ),
             phase=phase,
-            review=lambda answers: self._memory.norms.judged(answers, self.models),
+            review=self.judged,
         )
         for answer in answers:
             if answer.value is not None:
@@ -188,10 +200,16 @@ class OneRound(OwnRounds):
                 usable.append((answer, report, own))
                 if isinstance(report, messages.TellingReport):
                     told = report.loss_before, report.rms_loss_before
-                    self._memory.told(answer.client, *told, attempt.round)
+                    self.memory = self.memory.told(answer.client, *told, attempt.round)
             elif tells:
-                self._memory.told_nothing(answer.client, attempt.round)
+                self.memory = self.memory.told_nothing(answer.client, attempt.round)
         return [answer.client for answer in answers]
+
+    def judged(self, answers: list[Answer[Trained]]) -> list[Answer[Trained]]:
+        """Return the answers to an exchange, without updates that are too long."""
+        answers, past = self.norms.judged(self.memory.norms, answers, self.models)
+        self.memory = replace(self.memory, norms=past)
+        return answers
 
     # Pieces of a round -------------------------------------------------------------------------
 
@@ -219,17 +237,24 @@ class OneRound(OwnRounds):
         updates: list[Update],
         cohort_weights: np.ndarray | None,
         asked: Sequence[int],
-    ) -> tuple[list[dict[str, np.ndarray]], dict[int, str]]:
+    ) -> Updated:
         """Return the models after the updates, and what was done to single ones, by client."""
         if self._central is not None:
             weights = self.roster.num_examples if cohort_weights is None else cohort_weights
             shares = {client: float(weights[client]) for client in asked}
             noisy = self._central.average(self.models[0], updates, shares)
-            return [self.aggregator.step(0, self.models[0], noisy)], {}
+            model, carried = self.aggregator.step(self.carried, 0, self.models[0], noisy)
+            return Updated([model], carried)
         # Not by the models that were sent: the clusters may have been formed since.
         rows = self.roster.num_examples
-        return self.aggregator.after(
-            self.models, updates, self.routes, cohort_weights, attempt.beside, rows
+        return self.aggregator.update(
+            self.carried,
+            self.models,
+            updates,
+            self.routes,
+            cohort_weights,
+            attempt.beside,
+            rows,
         )
 
     # What a selection sees before it chooses ---------------------------------------------------
@@ -238,18 +263,19 @@ class OneRound(OwnRounds):
         """Return what the selection is shown, some of which the sites must be asked for."""
         select = self.method.select
         available = self.roster.available(attempt.federation.grid)
+        self.memory = replace(self.memory, turns=self.memory.turns.seen(available))
         view = View(
             round=attempt.round,
             available=available,
             num_examples=self.roster.num_examples,
             clusters=self.clusters,
-            scores=self._memory.scores(len(self.roster)),
-            turns=self._memory.turns.seen(available),
+            scores=self.memory.scores_of(len(self.roster)),
+            turns=self.memory.turns.counts,
             num_classes=self.roster.sites[0].num_classes,
         )
         view = self.shown(view)
         if select.learns_losses:
-            view = replace(view, told=ToldLosses(*self._memory.losses(len(self.roster))))
+            view = replace(view, told=ToldLosses(*self.memory.losses_of(len(self.roster))))
         if "links" in select.needs:
             seconds = self.meter.upload_seconds(self.roster.link_rates, self.models[0])
             view = replace(view, upload_seconds=seconds)
@@ -277,9 +303,9 @@ class OneRound(OwnRounds):
         for client in map(int, clients):
             if np.isfinite(losses[client]):
                 told = float(losses[client]), float(rms_losses[client])
-                self._memory.told(client, *told, attempt.round)
+                self.memory = self.memory.told(client, *told, attempt.round)
             else:
-                self._memory.told_nothing(client, attempt.round)
+                self.memory = self.memory.told_nothing(client, attempt.round)
 
     def _losses(
         self, attempt: Attempt, models: list[dict[str, np.ndarray]], clients: np.ndarray
@@ -305,16 +331,15 @@ class OneRound(OwnRounds):
         self._remember(updates)
         if not updates:
             return None
-        remembered = self.aggregator.state()
-        copies, _ = self._after(attempt, updates, None, asked)
-        self.aggregator.restore(remembered)  # they are tried, not taken
-        return copies
+        # They are tried, not taken: what is carried on stays as it was.
+        return self._after(attempt, updates, None, asked).models
 
     def _remember(self, updates: list[Update]) -> np.ndarray | None:
         """Keep what each client's last training added, and return it, if the selection needs it."""
         if "updates" not in self.method.select.needs:
             return None
-        return self._memory.trained(updates, self.models, len(self.roster))
+        self.memory = self.memory.trained(updates, self.models, len(self.roster))
+        return self.memory.updates
 
 
 def _is_finite(model: messages.Parameters) -> bool:

@@ -56,14 +56,12 @@ class OtCostGroups(BeforePilot):
         """Return the groups with the probe that they were formed on."""
         return {
             **super().state(),
-            "rule": self._grouped_method.select.state(),
             "probe": {"model": self._probe} if self._probe is not None else {},
         }
 
     def restore(self, state: State, grid: Grid, timeout: float) -> None:
         """Go on with the groups formed before, if they were."""
         self.prepare(grid, timeout)
-        self._grouped_method.select.restore(state["rule"])
         if state["probe"]:
             self._probe = state["probe"]["model"]
             self.method = self._grouped_method

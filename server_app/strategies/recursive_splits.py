@@ -1,6 +1,7 @@
 """Recursive splits: everybody trains, and a cluster whose members pull apart becomes two."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 from flwr.serverapp import Grid
@@ -65,7 +66,8 @@ class RecursiveSplitting(FederatedTraining):
 
     def before_average(self, attempt: Attempt) -> None:
         """Say how the members of each cluster pull, and split those where that is due."""
-        updates = self._memory.trained(attempt.trained, self.models, len(self.roster))
+        self.memory = self.memory.trained(attempt.trained, self.models, len(self.roster))
+        updates = self.memory.updates
         rows = {answer.client: report.num_examples for answer, report, _ in attempt.trained}
         # A round that is tried again is split again.
         self._splits = [split for split in self._splits if split.round < attempt.round]
@@ -141,7 +143,8 @@ class RecursiveSplitting(FederatedTraining):
             return super().admit(newcomers, server_round, grid, timeout)
         known = self.roster.names
         answers = first_trained(newcomers, self._shared, server_round, grid, timeout)
-        judged = self._memory.norms.judged(answers, [self._shared])
+        judged, past = self.norms.judged(self.memory.norms, answers, [self._shared])
+        self.memory = replace(self.memory, norms=past)
         return admitted(newcomers, known, judged, self._place)
 
     def _place(self, trained: Parameters) -> None:

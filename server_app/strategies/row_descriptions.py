@@ -80,7 +80,6 @@ class RowDescriptions(FederatedTraining):
         """Return the groups with what they were formed from."""
         return {
             **super().state(),
-            "rule": self._grouped_method.select.state(),
             "told": {str(client): value for client, value in self._told.items()},
             "probe": {"model": self._probe} if self._probe is not None else {},
             "formed": self._formed.to_json(),
@@ -88,7 +87,6 @@ class RowDescriptions(FederatedTraining):
 
     def restore(self, state: State, grid: Grid, timeout: float) -> None:
         """Go on with the groups formed before, if they were; nobody is asked again."""
-        self._grouped_method.select.restore(state["rule"])
         self._told = {int(client): value for client, value in state["told"].items()}
         self._formed = ClustersFile.from_json(state["formed"])
         if state["probe"]:

@@ -91,7 +91,7 @@ def test_a_member_that_did_not_answer_goes_where_its_last_update_points(tmp_path
     strategy = strategy_of(tmp_path, cfl_mean_norm=0.9)
     play(strategy, 1, dict.fromkeys(range(6), EAST))  # they agree: nothing to split
     assert strategy.clusters.k == 1
-    strategy._memory._updates[5] = WEST
+    strategy.memory.updates[5] = WEST
     play(strategy, 2, dict(enumerate([EAST, WEST, EAST, WEST])))
     assert strategy.clusters.labels.tolist() == [0, 1, 0, 1, 0, 1]
 
