@@ -110,9 +110,9 @@ def _read(folder: Path) -> tuple[int, State]:
             raise DataError(f"{folder / name} is damaged: its SHA-256 is not the one in {_SUMS}")
     try:
         content = json.loads(files[_STATE])
+        server_round, tree = int(content["round"]), content["state"]
         _check_format(folder, content)
-        arrays = safetensors.numpy.load(files[_ARRAYS])
-        return int(content["round"]), _put_together(content["state"], arrays)
+        return server_round, _put_together(tree, safetensors.numpy.load(files[_ARRAYS]))
     except _OtherFormatError:
         raise
     except Exception as error:  # written whole by something else; safetensors has its own errors

@@ -221,10 +221,11 @@ class LossChanges:
         return replace(after, losses=view.losses, losses_round=view.round)
 
     def _with(self, number: int, change: FloatArray) -> "LossChanges":
+        others = self.rounds != number  # a round that is tried again is observed again
         return replace(
             self,
-            changes=np.vstack([self.changes, change]),
-            rounds=np.append(self.rounds, number),
+            changes=np.vstack([self.changes[others], change]),
+            rounds=np.append(self.rounds[others], number),
         )
 
     def fitted(self, steps: int) -> "LossChanges":

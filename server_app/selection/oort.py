@@ -85,10 +85,12 @@ class Pace:
         return replace(self, wanted=wanted, step=_STEP * wanted)
 
     def with_gain(self, number: int, gain: float) -> "Pace":
-        """Return it before a round with the gain of the one before.
+        """Return it before a round with the gain of the one before; once, if that is tried again.
 
         It grows every 20 rounds whose cohorts' utilities sum up to less than in the 20 before.
         """
+        if number - 1 in self.gains:
+            return self
         gains = {**self.gains, number - 1: gain}
         if number <= 2 * _WINDOW or (number - 1) % _WINDOW:
             return replace(self, gains=gains)

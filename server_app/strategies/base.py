@@ -237,7 +237,7 @@ class FederatedTraining(OneRound):
         self, server_round: int, federation: Federation, drift: float | None
     ) -> tuple[float, float]:
         """Return a round's training loss and its score, once an attempt has both."""
-        before = list(self.models), self.clusters, self.carried, self.learnt, self.memory
+        before = list(self.models), self.clusters, self.carried
         for number in range(1, _ATTEMPTS + 1):
             attempt = Attempt(server_round, number, federation, drift)
             train_loss = self.train(attempt)
@@ -250,7 +250,8 @@ class FederatedTraining(OneRound):
             if train_loss is not None and score is not None:
                 self.after_round(server_round)
                 return train_loss, score
-            self.models, self.clusters, self.carried, self.learnt, self.memory = before
+            # What the attempt showed of the sites stays: who failed had its turn.
+            self.models, self.clusters, self.carried = before
         missing = "update"
         if train_loss is not None:
             missing = f"evaluation of what {', '.join(attempt.cohort)} trained"

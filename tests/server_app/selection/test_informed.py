@@ -142,14 +142,14 @@ def test_fedcor_goes_on_from_its_state():
     assert cohort.clients.tolist() == through[4][2]
 
 
-def test_fedcor_keeps_what_it_learnt_apart_from_the_rule_and_makes_room_for_newcomers():
+def test_fedcor_observes_a_retried_round_once_and_makes_room_for_newcomers():
     rule = FedCor(2, warmup=2, interval=3)
     rng = np.random.default_rng(0)
     _, learnt = rule.update(rule.init(), view(4, 1, losses=np.ones(4)), rng)
-    for _ in range(2):  # a round that is tried again begins with what was learnt before it
-        _, after = rule.update(learnt, view(4, 2, losses=np.zeros(4)), rng)
-        assert after.changes.tolist() == [[-1.0] * 4]
-    cohort, after = rule.update(after, view(5, 3, losses=np.arange(5.0)), rng)
+    for _ in range(2):
+        _, learnt = rule.update(learnt, view(4, 2, losses=np.zeros(4)), rng)
+        assert learnt.changes.tolist() == [[-1.0] * 4]
+    cohort, learnt = rule.update(learnt, view(5, 3, losses=np.arange(5.0)), rng)
     assert len(cohort.clients) == 2
-    assert after.changes.shape == (2, 5)
-    assert np.isnan(after.changes[:, 4]).all()
+    assert learnt.changes.shape == (2, 5)
+    assert np.isnan(learnt.changes[:, 4]).all()

@@ -114,6 +114,12 @@ def test_pacer_grows_where_twenty_rounds_gained_less_than_those_before():
     assert pace.wanted == pytest.approx(2.1)
 
 
+def test_retried_round_moves_the_pacer_once():
+    rounds = [*range(1, 42), 41, 41]
+    _, pace = play(Oort(2, 1e-3), lambda number: np.full(4, 1 / number), rounds)
+    assert pace.wanted == pytest.approx(2.1 + 0.21)
+
+
 def test_everybody_explored_may_be_wanted_and_fewer_may_be_there():
     """Codes elsewhere fail where all that were tried are wanted."""
     there = np.array([True, True, True, False, False])
