@@ -67,7 +67,7 @@ def utilities(
 
 
 @dataclass(frozen=True)
-class Pace:
+class Pacer:
     """How long a site may take, and the gains of the rounds by which that grows."""
 
     wanted: float = 0.0
@@ -77,14 +77,14 @@ class Pace:
     gains: Mapping[int, float] = field(default_factory=dict)
     """Round -> sum of the utilities of those who told something in it."""
 
-    def started(self, seconds: FloatArray) -> "Pace":
+    def started(self, seconds: FloatArray) -> "Pacer":
         """Return it with the median of all sites' durations, where there is none."""
         if self.wanted:
             return self
         wanted = float(np.median(seconds))
         return replace(self, wanted=wanted, step=_STEP * wanted)
 
-    def with_gain(self, number: int, gain: float) -> "Pace":
+    def with_gain(self, number: int, gain: float) -> "Pacer":
         """Return it before a round with the gain of the one before; once, if that is tried again.
 
         It grows every 20 rounds whose cohorts' utilities sum up to less than in the 20 before.
@@ -111,11 +111,11 @@ class Oort(Selection):
     size: int
     seconds_per_row: float
 
-    def init(self) -> Pace:
+    def init(self) -> Pacer:
         """Return no wanted duration."""
-        return Pace()
+        return Pacer()
 
-    def update(self, learnt: Pace, view: View, rng: np.random.Generator) -> tuple[Cohort, Pace]:
+    def update(self, learnt: Pacer, view: View, rng: np.random.Generator) -> tuple[Cohort, Pacer]:
         """Return the cohort, which tells its losses of the model as it trains it."""
         assert view.told is not None
         seconds = self._seconds(view)
@@ -146,7 +146,7 @@ class Oort(Selection):
         tried: IntArray,
         count: int,
         seconds: FloatArray,
-        pace: Pace,
+        pace: Pacer,
         rng: np.random.Generator,
     ) -> IntArray:
         if not count:
@@ -157,7 +157,7 @@ class Oort(Selection):
         drawn: IntArray = rng.choice(tried[good], count, replace=False, p=odds / odds.sum())
         return drawn
 
-    def _gain(self, view: View, seconds: FloatArray, pace: Pace) -> float:
+    def _gain(self, view: View, seconds: FloatArray, pace: Pacer) -> float:
         """Return the sum of the utilities of those who told something in the last round."""
         assert view.told is not None
         number = view.round - 1
@@ -169,7 +169,7 @@ class Oort(Selection):
 
 
 def _utilities(
-    view: View, tried: IntArray, number: int, seconds: FloatArray, pace: Pace
+    view: View, tried: IntArray, number: int, seconds: FloatArray, pace: Pacer
 ) -> FloatArray:
     """Return what is expected of some sites, all tried, in a round."""
     assert view.told is not None

@@ -7,7 +7,7 @@ import pytest
 
 from server_app.clustering.clusters import Clusters
 from server_app.record.values import tree_of, value_of
-from server_app.selection.oort import Oort, Pace, explored_share, utilities
+from server_app.selection.oort import Oort, Pacer, explored_share, utilities
 from server_app.selection.rules import ToldLosses, View
 
 
@@ -136,7 +136,7 @@ def test_resumed_is_uninterrupted():
     rule, told = Oort(3, 1e-3), nothing(9)
     expected, whole = play(rule, fits, range(1, 70))
     _, first = play(rule, fits, range(1, 45), told)
-    kept = value_of(Pace, tree_of(first))
+    kept = value_of(Pacer, tree_of(first))
     again, second = play(rule, fits, range(45, 70), told, kept)
     assert again == expected[44:]
     assert second == whole
