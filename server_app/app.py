@@ -25,8 +25,8 @@ from server_app.report import report
 from server_app.rounds.deadlines import Courier
 from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.metered_grid import MeteredGrid
-from server_app.rounds.roster import Roster, introduce, reintroduce
-from server_app.strategies.base import FederatedTraining
+from server_app.rounds.roster import introduce, reintroduce
+from server_app.strategies.clustering import strategy_of
 
 log = logging.getLogger("coterie")
 
@@ -145,7 +145,7 @@ def _run(grid: Courier, plan: Plan, folder: RunFolder, meter: RunMeter) -> None:
         log.info("positive class: %s", made.positive_class)
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
-    strategy = _strategy(plan, roster, folder)
+    strategy = strategy_of(plan.method, plan.settings, roster, folder)
     strategy.meter = meter
     strategy.resume(done, state)
     site = roster.sites[0]
@@ -161,8 +161,3 @@ def _run(grid: Courier, plan: Plan, folder: RunFolder, meter: RunMeter) -> None:
     done = folder.rounds_done()
     folder.set_status("finished", done=done, rounds=settings.num_server_rounds)
     audit.append(folder, "finished", {"round": done})
-
-
-def _strategy(plan: Plan, roster: Roster, folder: RunFolder) -> FederatedTraining:
-    kind = FederatedTraining if plan.method.asked is None else plan.method.asked.strategy()
-    return kind(plan.method, plan.settings, roster, folder)

@@ -12,6 +12,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from kinds_of_rows import rows_of
 from safetensors.numpy import load_file
+from server_app.clustering.by_labels import LabelGroups
+from server_app.clustering.by_models import ModelGroups
 
 from common.config import Settings
 from common.errors import ConfigError, RoundError
@@ -19,8 +21,6 @@ from common.models import initial_parameters
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app.clustering.algorithms import normalise_counts
-from server_app.clustering.by_labels import LabelGroups
-from server_app.clustering.by_models import ModelGroups
 from server_app.clustering.clusters import Clusters
 from server_app.clustering.fesem import ModelCentres
 from server_app.clustering.ifca import ModelChoice

@@ -8,6 +8,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from pydantic import Field
+from server_app.clustering.grouping import Grouping
 
 from common.config import Settings, load
 from common.errors import ConfigError
@@ -16,7 +17,6 @@ from common.plugins import PieceSettings
 from common.privacy import disclosures
 from deploy.simulation.grid import simulate
 from server_app.clustering.clusters import Clusters
-from server_app.clustering.grouping import Grouping
 from server_app.dissimilarity import LABEL_METRICS
 from server_app.methods import METHODS, Card, Composition, Method, build, listing
 from server_app.protection.catalogue import PROTECTIONS, WORDS, Protection, Word

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from server_app.strategies.label_products import LabelProducts, check_products
 from small_runs import lines, settings_in
 from wires import SITES, Wire, on, with_arrays
 
@@ -32,7 +33,6 @@ from server_app.record import checkpoint
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import introduce
 from server_app.selection.balanced import label_weights
-from server_app.strategies.label_products import LabelProducts, check_products
 
 WORDS = (
     *("strategy=balanced-cohort", "clients-per-round=3", "num-clients=8"),

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from kinds_of_rows import rows_of
 from safetensors.numpy import load_file
+from server_app.strategies.message_passing import MessagePassing
 
 from common import config, models
 from common.config import Settings
 from deploy.simulation.grid import simulate
 from server_app.record.ledger import Ledger
-from server_app.strategies.message_passing import MessagePassing
 
 pytestmark = pytest.mark.usefixtures("no_report")
 SMALL = {"num-clients": 4, "num-server-rounds": 2, "local-epochs": 1, "model": "mlp", "workers": 1}

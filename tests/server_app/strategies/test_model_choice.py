@@ -8,6 +8,8 @@ from flwr.app import Context, Message, RecordDict
 from kinds_of_rows import rows_of
 from planted import PLANTED, settings_in, write_planted
 from safetensors.numpy import load_file
+from server_app.strategies.model_choice import ModelChoices
+from server_app.strategies.numbered_models import NO_MODEL
 from sklearn.metrics import adjusted_rand_score
 from torch import nn
 
@@ -25,8 +27,6 @@ from server_app.protection import secagg_limits
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.roster import Roster
-from server_app.strategies.model_choice import ModelChoices
-from server_app.strategies.numbered_models import NO_MODEL
 
 pytestmark = pytest.mark.usefixtures("no_report")
 

@@ -9,6 +9,7 @@ from kinds_of_rows import rows_of
 from planted import PLANTED, settings_in, write_planted
 from safetensors.numpy import load_file
 from scipy.spatial.distance import pdist, squareform
+from server_app.strategies.model_similarity import ModelSimilarityClustering
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
@@ -24,7 +25,6 @@ from server_app.averaging import average
 from server_app.clustering.algorithms import Clusters
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
-from server_app.strategies.model_similarity import ModelSimilarityClustering
 
 
 def run(settings, load=load_client_app, **keywords):

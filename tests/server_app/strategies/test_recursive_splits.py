@@ -7,6 +7,7 @@ import pytest
 from flwr.app import Context, RecordDict
 from planted import settings_in
 from safetensors.numpy import load_file
+from server_app.strategies.recursive_splits import RecursiveSplitting
 
 from client_app.simulated_sites import simulated_federation
 from common.messages import Introduction, TrainReport
@@ -17,7 +18,6 @@ from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.exchange import OK, Answer
 from server_app.rounds.roster import Roster
-from server_app.strategies.recursive_splits import RecursiveSplitting
 
 EAST, NORTH, WEST = (np.array(d, dtype=np.float32) for d in ([1, 0], [0, 1], [-1, 0]))
 
