@@ -144,5 +144,5 @@ def test_nearest_columns_by_hand():
             [0.3, 0.3, 0.9, 1.0],
         ]
     )
-    assert by_models.nearest_columns(similarity, np.array([0, 0, 1])) == 1
-    assert by_models.nearest_columns(similarity, np.array([1, 1, 0])) == 0
+    assert placement.nearest_columns(similarity, np.array([0, 0, 1])) == 1
+    assert placement.nearest_columns(similarity, np.array([1, 1, 0])) == 0

@@ -5,11 +5,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment
 from scipy.spatial.distance import cdist
-from server_app.clustering.by_rows import nearest_group, wasserstein
 
 from common.config import Settings
 from common.errors import CoterieError
 from server_app.clustering.clusters import Clusters
+from server_app.groupings.by_rows import nearest_group, wasserstein
 from server_app.methods import build
 
 

@@ -12,8 +12,6 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from kinds_of_rows import rows_of
 from safetensors.numpy import load_file
-from server_app.clustering.by_labels import LabelGroups
-from server_app.clustering.by_models import ModelGroups
 
 from common.config import Settings
 from common.errors import ConfigError, RoundError
@@ -22,8 +20,10 @@ from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app.clustering.algorithms import normalise_counts
 from server_app.clustering.clusters import Clusters
-from server_app.clustering.fesem import ModelCentres
-from server_app.clustering.ifca import ModelChoice
+from server_app.groupings.by_labels import LabelGroups
+from server_app.groupings.by_models import ModelGroups
+from server_app.groupings.model_centres import ModelCentres
+from server_app.groupings.model_choice import ModelChoice
 from server_app.methods import METHODS, Method, build
 from server_app.rounds.turns import Turns
 from server_app.selection.rules import Cohort, Everybody, ToldLosses, View

@@ -11,7 +11,6 @@ from federations_that_change import Changing
 from flwr.app import Context, RecordDict
 from safetensors.numpy import load_file
 from scipy.linalg import subspace_angles
-from server_app.clustering.by_rows import wasserstein
 
 from client_app.answers import representations
 from client_app.simulated_sites import simulated_federation
@@ -22,6 +21,7 @@ from common.errors import RoundError
 from common.messages import BasesReport, EmbeddedReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
+from server_app.groupings.by_rows import wasserstein
 
 OPEN = {"releases": "label-histogram,model,loss,representations,class-bases"}
 KINDS = {"pacfl": messages.CLASS_BASES, "emd-cfl": messages.EMBEDDED_ROWS}

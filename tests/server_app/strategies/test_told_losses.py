@@ -129,7 +129,7 @@ def test_a_loss_that_is_no_number_is_refused_with_the_site_and_does_not_count(tm
     assert verdicts.pop("site-3").startswith("loss_before = nan")
     assert set(verdicts.values()) == {"ok"}
     _, state = checkpoint.latest(folder)
-    told = state["strategy"]["memory"]["losses"]
+    told = state["rounds"]["memory"]["losses"]
     assert told[3].tolist() == [0, 0, 2]  # tried in vain: drawn neither as a new site nor as a bad
     assert (np.delete(told, 3, axis=0) > 0).all()
 
@@ -156,7 +156,7 @@ def test_noise_on_updates_is_not_said_to_cover_losses(tmp_path):
     assert "Gaussian" in by_kind[messages.TRAIN]
     assert messages.TRAIN_TELLING not in by_kind
     _, state = checkpoint.latest(folder)
-    assert (state["strategy"]["memory"]["losses"][:, 2] > 0).sum() >= 3
+    assert (state["rounds"]["memory"]["losses"][:, 2] > 0).sum() >= 3
 
 
 def test_a_site_that_keeps_its_losses_is_named_before_round_1(tmp_path):
