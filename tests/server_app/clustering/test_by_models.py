@@ -3,12 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import cut_tree
-from server_app.clustering.by_models import ModelGroups
 from sklearn.metrics import adjusted_rand_score
 
 from common.config import Settings
 from server_app import methods
-from server_app.clustering import by_models
+from server_app.clustering import placement
+from server_app.groupings import by_models
+from server_app.groupings.by_models import ModelGroups
 
 STRATEGIES = ("fedsccs", "wc", "wc-updates", "kcenter", "random-clusters", "flis")
 ROWS, WIDTH = 30, 4
