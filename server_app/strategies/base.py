@@ -75,13 +75,17 @@ class FederatedTraining(OwnRounds):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
     ) -> Result:
-        """Play all rounds and write the run's record; :class:`RoundError` if one has no result."""
+        """Play all rounds and write the run's record; :class:`RoundError` if one has no result.
+
+        ``should_stop`` is asked after every round, as Flower's own from 1.43 on.
+        """
         self.summary()
         contract = Contract.of(
             self.method, self.settings, self.roster, self.folder, grid, timeout, self.meter
         )
-        attendance, figures = Attendance(code_of_run(self.settings)), FlowerFigures()
+        attendance, figures = Attendance(code_of_run(self.settings)), FlowerFigures(should_stop)
         listeners = (*usual_listeners(ATTEMPTS), figures, *self._listeners)
         done, kept = self._resumed
         if kept:
@@ -111,10 +115,15 @@ class FederatedTraining(OwnRounds):
 
 
 class FlowerFigures(Listener):
-    """Figures of the rounds as Flower's result holds them."""
+    """Figures of the rounds as Flower's result holds them, and the end that whoever called wants.
 
-    def __init__(self) -> None:
+    Args:
+        should_stop: (round, all there is so far) -> whether no more rounds are wanted.
+    """
+
+    def __init__(self, should_stop: Callable[[int, Result], bool] | None = None) -> None:
         self.result = Result()
+        self._should_stop = should_stop
 
     def attempted(self, contract: Contract, state: RoundState, attempt: Attempt) -> None:
         """Take those of an attempt that has a result."""
@@ -125,3 +134,12 @@ class FlowerFigures(Listener):
         self.result.train_metrics_clientapp[attempt.round] = trained
         told = MetricRecord({name: attempt.score})
         self.result.evaluate_metrics_clientapp[attempt.round] = told
+
+    def wants_end(self, contract: Contract, state: RoundState) -> bool:
+        """Ask whoever called."""
+        if self._should_stop is None:
+            return False
+        self.result.arrays = messages.encode_arrays(state.models[0])
+        if stops := self._should_stop(state.round, self.result):
+            log.info("should_stop: the run ends after round %d", state.round)
+        return stops
