@@ -17,7 +17,11 @@ from torch import nn
 from client_app.site import Site
 from client_app.training import convolutional_c, dense_c, layout, loop, together
 from client_app.training.batch_norm import rows_needed
-from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
+from client_app.training.convolutional import (
+    ConvolutionalSgd,
+    ConvolutionalShape,
+    convolutional_shape,
+)
 from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import dense_shape, dropout_draw
 from client_app.training.loop import Evaluation, Stopwatch, TensorRows
@@ -261,11 +265,14 @@ def decided(
     if settings.engine != "auto":
         return settings
     device = loop.choose_device(settings.device)
+    if device.type == "cuda" and shapes is not None and not weighs and not settings.cluster:
+        # on a cluster a stack would leave all machines but one idle
+        stacks = not together.obstacle(settings, (settings.model, *shapes))
+        return settings.replace(engine="stacked" if stacks else "batched")
     by_hand = device.type == "cpu" and _takes_usual_steps(settings)
     if by_hand and shapes is not None:
-        network = models.blank(settings.model, *shapes)
-        by_hand = convolutional_shape(network, shapes[0]) is not None
-        by_hand = by_hand and dense_shape(network) is None
+        dense = dense_shape(models.blank(settings.model, *shapes)) is not None
+        by_hand = not dense and _convolutional(settings.model, *shapes) is not None
     compiled = by_hand and convolutional_c.load_or_say() is not None
     return settings.replace(engine="compiled" if compiled else "batched")
 
@@ -277,13 +284,13 @@ def trained_by(
     # On the CPU: a process that has started CUDA cannot be forked.
     network = models.blank(settings.model, inputs, num_outputs)
     device = loop.choose_device(settings.device)
-    by_loop = f"the loop with autograd, on {device}"
+    by_loop = f"the loop with autograd, on {device}{loop.precision_in_words(device)}"
     if weighs:
         return f"{by_loop}: no faster engine weighs rows"
     name = settings.model, inputs, num_outputs
     if settings.engine == "stacked":
         why = together.obstacle(settings, name)
-        words = f"stacked sites, on {device}{together.precision_in_words(device)}"
+        words = f"stacked sites, on {device}{loop.precision_in_words(device)}"
         return f"{by_loop}: no stack takes {why}" if why else words
     by_hand = _by_hand(models.parameters_of(network), (*name, device), settings)
     if isinstance(by_hand, DenseSgd):
@@ -308,7 +315,7 @@ def _uncompiled(
         return f"optimizer={settings.optimizer} with this loss"
     if dense_shape(network) is not None:
         return "dense layers where there is no C compiler"
-    if settings.engine == "batched" and convolutional_shape(network, name[1]) is not None:
+    if settings.engine == "batched" and _convolutional(*name) is not None:
         return "convolutions without a C compiler, or under engine=batched"
     program = together.program_of(*name)
     if isinstance(program, str):
@@ -346,12 +353,18 @@ def _hand_written(
     if dense is not None:
         compiled = dense_c.load()
         return None if compiled is None else DenseSgd(dense, settings, compiled)
-    shape = convolutional_shape(network, inputs)
-    if shape is None or settings.engine == "batched":
+    shape = None if settings.engine == "batched" else _convolutional(name, inputs, num_outputs)
+    if shape is None:
         return None
     asked = settings.engine == "compiled"
     steps = convolutional_c.load() if asked else convolutional_c.load_or_say()
     return None if steps is None else ConvolutionalSgd(shape, settings, steps)
+
+
+def _convolutional(name: str, inputs: Inputs, num_outputs: int) -> ConvolutionalShape | None:
+    """Return a network's layers if it is convolutions and dense layers, else None."""
+    program = together.program_of(name, inputs, num_outputs)
+    return None if isinstance(program, str) else convolutional_shape(program)
 
 
 def _fits(parameters: Parameters, network: nn.Module) -> bool:
@@ -414,7 +427,7 @@ def _logits(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.ndarra
     device = loop.choose_device(settings.device)
     name = (settings.model, dataset.inputs, dataset.num_outputs, device)
     network = network_with(parameters, *name)
-    with loop.one_thread(device), loop.hushed(settings):
+    with loop.alike(device), loop.hushed(settings):
         return loop.outputs(network, inputs)
 
 
@@ -440,6 +453,6 @@ def _evaluate(
         logits = torch.from_numpy(sgd.logits(inputs))
         return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts, dataset.task)
     network = network_with(parameters, *name)
-    with loop.one_thread(device), loop.hushed(settings):
+    with loop.alike(device), loop.hushed(settings):
         rows = TensorRows.for_network(network, inputs, labels)
         return loop.evaluate_parts(network, rows, parts, dataset.task)

@@ -268,6 +268,8 @@ def trace(network: nn.Module, input_shape: Shape) -> Program:
     tied = state.keys() - trained.keys() - dict(network.named_buffers()).keys()
     if tied:
         raise UnknownOperationError(f"the shared array `{min(tied)}`")
+    if not trained:
+        raise UnknownOperationError("a network that has nothing to train")
     frozen = [name for name, value in trained.items() if not value.requires_grad]
     if frozen:
         raise UnknownOperationError(f"the frozen array `{frozen[0]}`")
