@@ -1036,7 +1036,7 @@ def profile(bench: Bench) -> dict[str, Any]:
 
 STEPS: dict[str, tuple[Callable[[Bench], dict[str, Any]], float]] = {
     "machine": (machine, 0.05),
-    "equality": (equality, 0.14),
+    "equality": (equality, 0.2),
     "W1": (w1, 0.2),
     "runs": (runs, 0.14),
     "W1s to W4": (others, 0.19),
