@@ -143,7 +143,7 @@ class _Laying:
                 kind = _ACTIVATIONS[activation.kind, activation.approximate]
                 return {"kind": kind, "number": activation.slope}
             case MaxPool() | AveragePool() | GlobalAverage():
-                return self._windows(step, before)
+                return self._windows(step.operation, before, step.shape)
             case Drop(p=p):
                 return {"kind": StepKind.DROP, "number": 1 / (1 - p)}
             case GroupNorm() | LayerNorm() | BatchNorm():
@@ -208,44 +208,18 @@ class _Laying:
             self._padded += 2 * channels * plane  # the inputs, and their deltas
         return words | self._product(conv, after[0], places, inputs)
 
-    def _windows(self, step: Step, before: Shape) -> dict[str, Any]:
-        sides = _sides(before)
-        plane = prod(sides)
-        operation = step.operation
-        if isinstance(operation, GlobalAverage):
+    def _windows(
+        self, pool: MaxPool | AveragePool | GlobalAverage, before: Shape, after: Shape
+    ) -> dict[str, Any]:
+        plane = prod(_sides(before))
+        if isinstance(pool, GlobalAverage):
             taps, parts = np.arange(plane)[None], np.array([plane])
         else:
-            outs = _sides(step.shape)
-            dilation = operation.dilation if isinstance(operation, MaxPool) else (1, 1)
-            axes = [
-                _along(
-                    *(
-                        values[axis]
-                        for values in (
-                            sides,
-                            outs,
-                            operation.kernel,
-                            operation.stride,
-                            operation.padding,
-                            dilation,
-                        )
-                    )
-                )
-                for axis in (0, 1)
-            ]
-            (rows, in_rows, tall), (columns, in_columns, wide) = axes
-            inside = in_rows[:, None, :, None] & in_columns[None, :, None, :]
-            taps = np.where(
-                inside, rows[:, None, :, None] * sides[1] + columns[None, :, None, :], -1
-            )
-            taps = taps.reshape(prod(outs), -1)
-            counts = isinstance(operation, AveragePool) and operation.counts_padding
-            parts = (tall[:, None] * wide).ravel() if counts else (taps >= 0).sum(1)
+            taps, parts = _taps(pool, _sides(before), _sides(after))
         words = {"planes": before[0], "height": plane, "places": len(taps), "taps": taps.shape[1]}
         words["offsets"] = self._table(taps)
-        if isinstance(operation, MaxPool):
-            words |= {"kind": StepKind.MAX_POOL, "kept": self._keep(prod(step.shape))}
-            return words
+        if isinstance(pool, MaxPool):
+            return words | {"kind": StepKind.MAX_POOL, "kept": self._keep(prod(after))}
         self._table(parts)
         return words | {"kind": StepKind.AVERAGE}
 
@@ -280,17 +254,30 @@ def _sides(shape: Shape) -> tuple[int, int]:
     return (1, shape[1]) if len(shape) == 2 else (shape[1], shape[2])
 
 
-def _along(
-    side: int, out: int, kernel: int, stride: int, padding: int, dilation: int
-) -> tuple[Ints, NDArray[np.bool_], Ints]:
-    """Return windows along an axis: taps (out, kernel), whether they lie inside, sizes (out,).
+def _taps(
+    pool: MaxPool | AveragePool, sides: tuple[int, int], outs: tuple[int, int]
+) -> tuple[Ints, Ints]:
+    """Return which pixels each window sees (windows, taps), and by how many its sum is divided.
 
-    A size counts what is padded, but not what lies beyond it, as torch's average does.
+    -1 stands for none. A mean can count the padding, but never what lies beyond it.
     """
-    begins = np.arange(out) * stride - padding
-    taps = begins[:, None] + np.arange(kernel) * dilation
-    sizes = np.minimum(begins + kernel, side + padding) - begins
-    return taps, (taps >= 0) & (taps < side), sizes
+    dilation = pool.dilation if isinstance(pool, MaxPool) else (1, 1)
+    begins = [np.arange(outs[axis]) * pool.stride[axis] - pool.padding[axis] for axis in (0, 1)]
+    rows, columns = (
+        begins[axis][:, None] + np.arange(pool.kernel[axis]) * dilation[axis] for axis in (0, 1)
+    )
+    in_rows, in_columns = (rows >= 0) & (rows < sides[0]), (columns >= 0) & (columns < sides[1])
+    inside = in_rows[:, None, :, None] & in_columns[None, :, None, :]
+    places = rows[:, None, :, None] * sides[1] + columns[None, :, None, :]
+    taps = np.where(inside, places, -1).reshape(prod(outs), -1)
+    if isinstance(pool, MaxPool) or not pool.counts_padding:
+        return taps, (taps >= 0).sum(1)
+    tall, wide = (
+        np.minimum(begins[axis] + pool.kernel[axis], sides[axis] + pool.padding[axis])
+        - begins[axis]
+        for axis in (0, 1)
+    )
+    return taps, (tall[:, None] * wide).ravel()
 
 
 def wide_step(program: Program, shapes: Mapping[str, Shape]) -> Step | None:
