@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import fcntl
 import importlib.metadata
 import json
 import logging
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 import numpy as np
 import safetensors.numpy
 
-from common import config, piece_sources
+from common import config, machine, piece_sources
 from common.config import MAY_CHANGE, Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, quotable
@@ -95,16 +94,16 @@ class RunFolder:
         folder = cls(Path(settings.resume))
         where = f"resume = {settings.resume!r}"
         try:
-            own = config.load(folder.path / "config.toml").to_dict()
+            own = config.recorded(folder.path / "config.toml").to_dict()
             status = read_status(folder.path)
         except (ConfigError, OSError, DataError) as error:
             raise ConfigError(f"{where}: not the folder of a run: {error}") from None
         if status.state == "finished":
             raise ConfigError(f"{where}: finished after {status.round} rounds; nothing is left")
         for key, value in settings.to_dict().items():
-            if key not in MAY_CHANGE and own[key] != value:
+            if key not in MAY_CHANGE and own.get(key) != value:
                 raise ConfigError(
-                    f"{key} = {value!r}: the run to resume has {own[key]!r}; leave it out, or "
+                    f"{key} = {value!r}: the run to resume has {own.get(key)!r}; leave it out, or "
                     "start a run of its own"
                 )
         piece_sources.refuse_changed(settings, folder.pieces(), where)
@@ -121,9 +120,9 @@ class RunFolder:
         Raises:
             ConfigError: another one does.
         """
-        with (self.path / ".lock").open("w") as file:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(machine.locked(self.path / ".lock", wait=False))
             except BlockingIOError:
                 raise ConfigError(f"{self.path}: another process is at work on this run") from None
             yield
