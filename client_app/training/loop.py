@@ -87,7 +87,7 @@ def choose_device(name: str) -> torch.device:
 
 @contextmanager
 def alike(device: torch.device) -> Iterator[None]:
-    """Compute on one thread of a CPU, and on a GPU what a CPU computes, but for the last digits.
+    """Compute on one thread of a CPU, and on a GPU in whole float32 as a CPU does.
 
     Sums over threads depend on their number, and small models are slower with two (the simulation
     runs one process per core instead). cuDNN convolves in TF32 by itself, with three digits;
