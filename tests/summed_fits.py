@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from common.exact import Fit, Rows, SummedModel
+from common.exact import SummedFit, SummedModel, TableRows
 
 
-def fitted(model: SummedModel, sites: list[Rows]) -> tuple[Fit, int]:
+def fitted(model: SummedModel, sites: list[TableRows]) -> tuple[SummedFit, int]:
     """Return the finished fit and the number of exchanges."""
     fit = model.start(sites[0].x.shape[1], sum(map(len, sites)))
     for exchange in range(1, 1000):
@@ -17,6 +17,6 @@ def fitted(model: SummedModel, sites: list[Rows]) -> tuple[Fit, int]:
     raise AssertionError("no end")
 
 
-def dealt(x: np.ndarray, y: np.ndarray, site: np.ndarray) -> list[Rows]:
+def dealt(x: np.ndarray, y: np.ndarray, site: np.ndarray) -> list[TableRows]:
     """Return the rows of each site."""
-    return [Rows(x[site == one], y[site == one]) for one in np.unique(site)]
+    return [TableRows(x[site == one], y[site == one]) for one in np.unique(site)]

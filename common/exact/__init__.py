@@ -1,5 +1,5 @@
 """Exact models: learners that are fitted from sums over rows, whoever holds these."""
 
-from common.exact.contract import Fit, Rows, SummedModel
+from common.exact.contract import SummedFit, SummedModel, TableRows
 
-__all__ = ["Fit", "Rows", "SummedModel"]
+__all__ = ["SummedFit", "SummedModel", "TableRows"]

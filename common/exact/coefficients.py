@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from common.exact.contract import Fit
+from common.exact.contract import SummedFit
 from common.exact.glm import LEFT_OUT, Glm
 
-__all__ = ["INTERCEPT", "Coefficient", "coefficients", "to_csv"]
+__all__ = ["INTERCEPT", "Coefficient", "coefficient_table", "to_csv"]
 
 Floats = NDArray[np.float64]
 
@@ -48,9 +48,9 @@ class Coefficient:
     note: str = ""
 
 
-def coefficients(
+def coefficient_table(
     model: Glm,
-    fit: Fit,
+    fit: SummedFit,
     columns: Sequence[str],
     outputs: Sequence[str] = ("",),
     scale: Floats | None = None,
@@ -100,7 +100,7 @@ def coefficients(
     return found
 
 
-def _own_scale(fit: Fit, terms: int, scale: Floats, mean: Floats) -> Floats:
+def _own_scale(fit: SummedFit, terms: int, scale: Floats, mean: Floats) -> Floats:
     """Return what makes standardised parameters (terms,) those of the columns' own units."""
     number = len(scale)
     change = np.zeros((terms, terms))
@@ -112,7 +112,9 @@ def _own_scale(fit: Fit, terms: int, scale: Floats, mean: Floats) -> Floats:
     return change
 
 
-def _errors(model: Glm, fit: Fit, free: NDArray[np.int64], change: NDArray[Any]) -> Floats | None:
+def _errors(
+    model: Glm, fit: SummedFit, free: NDArray[np.int64], change: NDArray[Any]
+) -> Floats | None:
     """Return standard errors (q, terms) on the columns' own scale; None with a ridge."""
     if model.l2:
         return None

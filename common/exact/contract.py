@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from common.errors import DataError, MessageError
 
-__all__ = ["LARGEST", "Arrays", "Fit", "Rows", "SummedModel", "Whole", "apart", "whole"]
+__all__ = ["LARGEST", "Arrays", "SummedFit", "SummedModel", "TableRows", "Whole", "apart", "whole"]
 
 Arrays = Mapping[str, NDArray[Any]]
 Whole = NDArray[np.int64]
@@ -28,7 +28,7 @@ LARGEST = 2**53
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class TableRows:
     """Training rows of one site.
 
     Attributes:
@@ -58,7 +58,7 @@ class Rows:
 
 
 @dataclass(frozen=True, eq=False)
-class Fit:
+class SummedFit:
     """A fit on its way: a value, which a checkpoint keeps as it is.
 
     Attributes:
@@ -78,7 +78,7 @@ class SummedModel(ABC):
     """A learner whose steps need sums; what it is fitted with are its fields."""
 
     @abstractmethod
-    def start(self, columns: int, rows: int) -> Fit:
+    def start(self, columns: int, rows: int) -> SummedFit:
         """Return the fit before its first step.
 
         Args:
@@ -91,7 +91,7 @@ class SummedModel(ABC):
         """Return how many whole numbers a step asks for."""
 
     @abstractmethod
-    def statistics(self, sent: Arrays, rows: Rows) -> Whole:
+    def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return what a site's rows add in a step, (size,), each below :data:`LARGEST`.
 
         Raises:
@@ -100,7 +100,7 @@ class SummedModel(ABC):
         """
 
     @abstractmethod
-    def update(self, fit: Fit, sums: Whole) -> Fit:
+    def update(self, fit: SummedFit, sums: Whole) -> SummedFit:
         """Return the fit after a step whose sums (size,) over all sites are there.
 
         Raises:
@@ -108,7 +108,7 @@ class SummedModel(ABC):
         """
 
     @abstractmethod
-    def model(self, fit: Fit) -> dict[str, NDArray[Any]]:
+    def model(self, fit: SummedFit) -> dict[str, NDArray[Any]]:
         """Return the arrays of the network that predicts, by name."""
 
 

@@ -16,14 +16,23 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, logsumexp, xlogy
 
-__all__ = ["FAMILIES", "Binomial", "Cox", "Family", "Gaussian", "Multinomial", "Parts", "Poisson"]
+__all__ = [
+    "FAMILIES",
+    "Binomial",
+    "Cox",
+    "Family",
+    "GaussianFamily",
+    "Multinomial",
+    "NewtonParts",
+    "Poisson",
+]
 
 Floats = NDArray[np.float64]
 _STEEPEST = 700.0
 """The largest log mean: beyond, floats have no exponential."""
 
 
-class Parts(NamedTuple):
+class NewtonParts(NamedTuple):
     """What rows add at given parameters of m = q * terms entries."""
 
     deviance: float
@@ -51,7 +60,7 @@ class Family(ABC):
     def parts(self, eta: Floats, y: NDArray[Any]) -> tuple[Floats, Floats, float]:
         """Return residuals (n, q), weights (n, q, q) and the deviance of predictors (n, q)."""
 
-    def sums(self, design: Floats, parameters: Floats, y: NDArray[Any]) -> Parts:
+    def sums(self, design: Floats, parameters: Floats, y: NDArray[Any]) -> NewtonParts:
         """Return what rows add.
 
         Args:
@@ -71,7 +80,7 @@ class Family(ABC):
         """
 
 
-def _summed(design: Floats, residuals: Floats, weights: Floats, deviance: float) -> Parts:
+def _summed(design: Floats, residuals: Floats, weights: Floats, deviance: float) -> NewtonParts:
     terms, outputs = design.shape[1], residuals.shape[1]
     information = np.empty((outputs, terms, outputs, terms))
     for one in range(outputs):
@@ -80,10 +89,12 @@ def _summed(design: Floats, residuals: Floats, weights: Floats, deviance: float)
             information[one, :, other] = block
             information[other, :, one] = block
     size = outputs * terms
-    return Parts(deviance, (residuals.T @ design).reshape(size), information.reshape(size, size))
+    return NewtonParts(
+        deviance, (residuals.T @ design).reshape(size), information.reshape(size, size)
+    )
 
 
-class Gaussian(Family):
+class GaussianFamily(Family):
     """Quantities with one spread; the identity."""
 
     dispersed = True
@@ -160,7 +171,7 @@ class Cox(Family):
         """Refuse: rows at risk are no sums of rows by themselves."""
         raise NotImplementedError
 
-    def sums(self, design: Floats, parameters: Floats, y: NDArray[Any]) -> Parts:
+    def sums(self, design: Floats, parameters: Floats, y: NDArray[Any]) -> NewtonParts:
         """Return what one stratum adds; see :class:`Family`."""
         order = np.argsort(-y[:, 0], kind="stable")
         times, events, z = y[order, 0], y[order, 1] == 1, design[order]
@@ -190,7 +201,7 @@ class Cox(Family):
                 loss += float(np.log(total))
                 score -= mean
                 information += (second - share * tied[2]) / total - np.outer(mean, mean)
-        return Parts(2 * loss, score, information)
+        return NewtonParts(2 * loss, score, information)
 
     def intercepts(self, offsets: Floats, y: NDArray[Any]) -> Floats | None:
         """Return nothing: the baseline has its place."""
@@ -198,7 +209,7 @@ class Cox(Family):
 
 
 FAMILIES: dict[str, type[Family]] = {
-    "gaussian": Gaussian,
+    "gaussian": GaussianFamily,
     "binomial": Binomial,
     "multinomial": Multinomial,
     "poisson": Poisson,

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.errors import ConfigError, MessageError, RoundError
-from common.exact.contract import Arrays, Fit, Rows, SummedModel, Whole, apart, whole
-from common.exact.families import FAMILIES, Family, Parts
+from common.exact.contract import Arrays, SummedFit, SummedModel, TableRows, Whole, apart, whole
+from common.exact.families import FAMILIES, Family, NewtonParts
 
 __all__ = ["Glm"]
 
@@ -76,12 +76,12 @@ class Glm(SummedModel):
 
     # The server's side ---------------------------------------------------------------------------
 
-    def start(self, columns: int, rows: int) -> Fit:
+    def start(self, columns: int, rows: int) -> SummedFit:
         """Return the fit before the columns are scaled."""
         bits = _UNIT_BITS - _ROOM_BITS - max(rows, 1).bit_length()
         if bits < 8:
             raise ConfigError(f"{rows} rows leave no room for exact sums")
-        return Fit(
+        return SummedFit(
             {
                 "step": np.array(0, np.int64),
                 "bits": np.array(bits, np.int64),
@@ -102,7 +102,7 @@ class Glm(SummedModel):
         size = self.outputs * self.terms(columns)
         return [(), (), (), (size,), (size * (size + 1) // 2,)]
 
-    def update(self, fit: Fit, sums: Whole) -> Fit:
+    def update(self, fit: SummedFit, sums: Whole) -> SummedFit:
         """Return the fit after a step."""
         parts = apart(sums, self._shapes(fit.sent))
         if not int(fit.sent["step"]):
@@ -114,9 +114,11 @@ class Glm(SummedModel):
         information = np.zeros((size, size))
         information[np.tril_indices(size)] = triangle
         information += np.tril(information, -1).T
-        return self._stepped(fit, Parts(float(deviance), score, information), int(used), int(rows))
+        return self._stepped(
+            fit, NewtonParts(float(deviance), score, information), int(used), int(rows)
+        )
 
-    def _scaled(self, fit: Fit, parts: list[NDArray[np.int64]]) -> Fit:
+    def _scaled(self, fit: SummedFit, parts: list[NDArray[np.int64]]) -> SummedFit:
         """Return the fit with what standardises its columns; none of a column that is constant."""
         rows, totals, squares, counted = parts
         if int(rows) < 1:
@@ -138,9 +140,9 @@ class Glm(SummedModel):
             "scale": scale,
             "parameters": parameters,
         }
-        return Fit(sent, {"left-out": np.where(varies, 0, 1)})
+        return SummedFit(sent, {"left-out": np.where(varies, 0, 1)})
 
-    def _stepped(self, fit: Fit, parts: Parts, used: int, rows: int) -> Fit:
+    def _stepped(self, fit: SummedFit, parts: NewtonParts, used: int, rows: int) -> SummedFit:
         """Return the fit after a Newton step, or after half of the last where that went too far."""
         if not used:
             raise RoundError(
@@ -182,22 +184,22 @@ class Glm(SummedModel):
             "rows": np.array(rows, np.int64),
         }
         sent |= {"step": np.array(step + 1, np.int64), "parameters": after}
-        return Fit(sent, kept, ended=True, finished=finished)
+        return SummedFit(sent, kept, ended=True, finished=finished)
 
-    def _halved(self, fit: Fit) -> Fit:
+    def _halved(self, fit: SummedFit) -> SummedFit:
         """Return the fit at half of the step that raised the deviance."""
         sent, kept = dict(fit.sent), dict(fit.kept)
         share = float(kept["share"]) / 2
         before, direction = (np.asarray(kept[name]) for name in ("before", "direction"))
         if share < 2.0**-_HALVINGS:  # nothing lower lies that way: rounding is all that is left
             sent["parameters"] = before
-            return Fit(sent, kept, ended=True, finished=True)
+            return SummedFit(sent, kept, ended=True, finished=True)
         kept["share"] = np.array(share)
         sent |= {
             "step": np.array(int(sent["step"]) + 1, np.int64),
             "parameters": before + share * direction,
         }
-        return Fit(sent, kept)
+        return SummedFit(sent, kept)
 
     def _penalty(self, sent: Arrays) -> Floats:
         """Return the ridge (q * terms,) of each parameter."""
@@ -238,7 +240,7 @@ class Glm(SummedModel):
         if step >= _MOST_STEPS:
             raise RoundError(f"no fit in {_MOST_STEPS} steps")
 
-    def model(self, fit: Fit) -> dict[str, NDArray[Any]]:
+    def model(self, fit: SummedFit) -> dict[str, NDArray[Any]]:
         """Return weights and, where they are common, biases of a linear layer, float64.
 
         Of classes it gives a logit for each, that of the first being 0.
@@ -249,7 +251,7 @@ class Glm(SummedModel):
             bias = np.append(0.0, bias)
         return {"output.weight": weights, "output.bias": bias}
 
-    def on_features(self, fit: Fit) -> tuple[Floats, Floats]:
+    def on_features(self, fit: SummedFit) -> tuple[Floats, Floats]:
         """Return coefficients (q, columns) and intercepts (q,) for columns as sites have them.
 
         Without a common intercept these are 0.
@@ -263,7 +265,7 @@ class Glm(SummedModel):
 
     # A site's side -------------------------------------------------------------------------------
 
-    def statistics(self, sent: Arrays, rows: Rows) -> Whole:
+    def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return what a site's rows add in a step."""
         bits, x = int(sent["bits"]), np.asarray(rows.x, np.float64)
         _check(sent, x.shape[1], self)
@@ -283,7 +285,7 @@ class Glm(SummedModel):
         joined = np.concatenate([[parts.deviance], parts.score, triangle])
         return np.concatenate([used, whole(joined, bits, "Newton step")])
 
-    def _parts(self, z: Floats, parameters: Floats, y: NDArray[Any]) -> Parts | None:
+    def _parts(self, z: Floats, parameters: Floats, y: NDArray[Any]) -> NewtonParts | None:
         """Return what rows of standardised columns add; None where they say nothing."""
         family = self.of
         if family.intercept and not self.site_intercepts:
@@ -297,9 +299,9 @@ class Glm(SummedModel):
         parts = family.sums(whole_design, np.column_stack([parameters, own]), y)
         return _without_intercept(parts, self.outputs)
 
-    def site_intercept(self, sent: Arrays, rows: Rows) -> Floats | None:
+    def site_intercept(self, sent: Arrays, rows: TableRows) -> Floats | None:
         """Return the intercepts (q,) of a site's own rows for columns as it has them, if finite."""
-        weights, _ = self.on_features(Fit(sent))
+        weights, _ = self.on_features(SummedFit(sent))
         return self.of.intercepts(np.asarray(rows.x, np.float64) @ weights.T, rows.y)
 
 
@@ -342,7 +344,7 @@ def _check(sent: Arrays, columns: int, model: Glm) -> None:
         raise MessageError(f"a step at coefficients up to {largest:.3g}: no fit goes there")
 
 
-def _without_intercept(parts: Parts, outputs: int) -> Parts:
+def _without_intercept(parts: NewtonParts, outputs: int) -> NewtonParts:
     """Return the parts of the columns alone, the intercepts being where the score is 0."""
     terms = len(parts.score) // outputs
     is_own = np.tile(np.arange(terms) == terms - 1, outputs)
@@ -350,7 +352,7 @@ def _without_intercept(parts: Parts, outputs: int) -> Parts:
     across = information[np.ix_(~is_own, is_own)]
     own = np.linalg.pinv(information[np.ix_(is_own, is_own)])
     left = information[np.ix_(~is_own, ~is_own)] - across @ own @ across.T
-    return Parts(parts.deviance, parts.score[~is_own], (left + left.T) / 2)
+    return NewtonParts(parts.deviance, parts.score[~is_own], (left + left.T) / 2)
 
 
 def _solved(information: Floats, score: Floats) -> Floats:

@@ -20,7 +20,16 @@ from numpy.typing import NDArray
 from scipy.special import expit, softmax
 
 from common.errors import ConfigError, DataError, MessageError, RoundError
-from common.exact.contract import LARGEST, Arrays, Fit, Rows, SummedModel, Whole, apart, whole
+from common.exact.contract import (
+    LARGEST,
+    Arrays,
+    SummedFit,
+    SummedModel,
+    TableRows,
+    Whole,
+    apart,
+    whole,
+)
 
 __all__ = ["LOSSES", "Trees", "grid"]
 
@@ -56,7 +65,7 @@ class Split(NamedTuple):
     gain: float
     column: int
     bin: int
-    """Rows of this bin and those below go left."""
+    """TableRows of this bin and those below go left."""
     missing_left: bool
     left: Ints
     """(3,) gradients, curvature and rows of the left child."""
@@ -110,11 +119,13 @@ class Trees(SummedModel):
 
     # The server's side ---------------------------------------------------------------------------
 
-    def start(self, columns: int, rows: int) -> Fit:
+    def start(self, columns: int, rows: int) -> SummedFit:
         """Return the fit before the columns are binned."""
         if rows.bit_length() + UNIT_BITS > 50:
             raise ConfigError(f"{rows} rows leave no room for exact sums")
-        return Fit({"step": np.array(0, np.int64), "grid": grid(), "columns": np.array(columns)})
+        return SummedFit(
+            {"step": np.array(0, np.int64), "grid": grid(), "columns": np.array(columns)}
+        )
 
     def size(self, sent: Arrays) -> int:
         """Return how many numbers a step asks for."""
@@ -126,12 +137,12 @@ class Trees(SummedModel):
             return [(counted,), (int(sent["columns"]), _CELLS)]
         return [(len(sent["asked"]), len(sent["edges"]), self.bins + 1, 3)]
 
-    def update(self, fit: Fit, sums: Whole) -> Fit:
+    def update(self, fit: SummedFit, sums: Whole) -> SummedFit:
         """Return the fit after a step."""
         parts = apart(sums, self._shapes(fit.sent))
         return self._level(fit, parts[0]) if int(fit.sent["step"]) else self._binned(fit, *parts)
 
-    def _binned(self, fit: Fit, targets: Ints, counts: Ints) -> Fit:
+    def _binned(self, fit: SummedFit, targets: Ints, counts: Ints) -> SummedFit:
         """Return the fit before its first tree."""
         columns = int(fit.sent["columns"])
         first, spread = self._first(targets)
@@ -190,7 +201,7 @@ class Trees(SummedModel):
         edges[: len(ends)] = grid()[borders]
         return edges
 
-    def _next_tree(self, sent: dict[str, Any], kept: dict[str, Any]) -> Fit:
+    def _next_tree(self, sent: dict[str, Any], kept: dict[str, Any]) -> SummedFit:
         """Return the fit with an empty tree of each class, whose roots are asked for."""
         sent = dict(sent)
         nodes = (1, self.classes, self.nodes)
@@ -201,9 +212,9 @@ class Trees(SummedModel):
         sent["value"] = np.concatenate([sent["value"], leaves])
         sent["asked"] = np.array([[own, 0] for own in range(self.classes)], np.int32)
         sent["level"] = np.array(0, np.int64)
-        return Fit(sent, {**kept, "parents": np.zeros((0, 2), np.int32)})
+        return SummedFit(sent, {**kept, "parents": np.zeros((0, 2), np.int32)})
 
-    def _level(self, fit: Fit, asked: Ints) -> Fit:
+    def _level(self, fit: SummedFit, asked: Ints) -> SummedFit:
         """Return the fit after a level: nodes split, or become leaves."""
         sent, kept = dict(fit.sent), dict(fit.kept)
         for name in ("column", "bin", "missing-left", "value"):
@@ -237,14 +248,14 @@ class Trees(SummedModel):
             sent["level"] = np.array(level + 1, np.int64)
             kept["parents"] = np.array([(own, node) for own, node, _ in opened], np.int32)
             kept["histograms"] = np.stack([histogram for _, _, histogram in opened])
-            return Fit(sent, kept)
+            return SummedFit(sent, kept)
         kept.pop("histograms", None)
         if tree + 1 == self.count:
-            return Fit(sent, kept, ended=True, finished=True)
+            return SummedFit(sent, kept, ended=True, finished=True)
         after = self._next_tree(sent, kept)
-        return Fit(after.sent, after.kept, ended=True)
+        return SummedFit(after.sent, after.kept, ended=True)
 
-    def _open(self, fit: Fit, asked: Ints) -> list[tuple[int, int, Ints]]:
+    def _open(self, fit: SummedFit, asked: Ints) -> list[tuple[int, int, Ints]]:
         """Return class, node and histogram of all open nodes, siblings of those asked included."""
         parents = {
             (int(own), int(node)): h
@@ -307,7 +318,7 @@ class Trees(SummedModel):
             value = -self.rate * float(totals[0]) * 2.0**-UNIT_BITS / curvature
             sent["value"][-1, own, leaf] = value
 
-    def model(self, fit: Fit) -> dict[str, NDArray[Any]]:
+    def model(self, fit: SummedFit) -> dict[str, NDArray[Any]]:
         """Return the trees that are whole: columns, borders, where missing goes, values, start."""
         sent = fit.sent
         if "edges" not in sent:
@@ -327,14 +338,14 @@ class Trees(SummedModel):
             "first": np.asarray(sent["first"], np.float64),
         }
 
-    def importance(self, fit: Fit) -> Floats:
+    def importance(self, fit: SummedFit) -> Floats:
         """Return the share (columns,) of all gain that splits by each column brought."""
         gains = np.asarray(fit.kept["gains"], np.float64)
         return gains / gains.sum() if gains.sum() > 0 else gains
 
     # A site's side -------------------------------------------------------------------------------
 
-    def statistics(self, sent: Arrays, rows: Rows) -> Whole:
+    def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return what a site's rows add in a step."""
         if not int(sent["step"]):
             return self._counted(sent, rows)
@@ -366,7 +377,7 @@ class Trees(SummedModel):
                     out[mine, column, :, which] = sums.reshape(len(mine), width)
         return out.reshape(-1)
 
-    def _counted(self, sent: Arrays, rows: Rows) -> Whole:
+    def _counted(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return rows by class, or moments of a quantity, and rows of each column by cell."""
         if not np.array_equal(sent["grid"], grid()) or int(sent["columns"]) != rows.x.shape[1]:
             raise MessageError("a first step with another grid, or of other columns")
@@ -402,7 +413,7 @@ class Trees(SummedModel):
             raise DataError("labels far outside of the others leave no room for exact sums")
         return np.rint(gradients * unit), np.rint(curvatures * unit)
 
-    def _scores(self, sent: Arrays, rows: Rows, binned: NDArray[np.uint8]) -> Floats:
+    def _scores(self, sent: Arrays, rows: TableRows, binned: NDArray[np.uint8]) -> Floats:
         """Return what all whole trees add to each row's score (n, classes)."""
         done = len(sent["column"]) - 1
         known = _SCORES.latest(rows, sent, done)
@@ -446,7 +457,7 @@ def _walked(
     return at
 
 
-def _binned_rows(rows: Rows, edges: Floats) -> NDArray[np.uint8]:
+def _binned_rows(rows: TableRows, edges: Floats) -> NDArray[np.uint8]:
     """Return the bin (columns, n) of each value; the last is of missing ones."""
     known = _BINNED.get(rows, edges)
     if known is not None:
@@ -477,29 +488,29 @@ class _Remembered:
 
 
 class _Binned(_Remembered):
-    def get(self, rows: Rows, edges: Floats) -> NDArray[np.uint8] | None:
+    def get(self, rows: TableRows, edges: Floats) -> NDArray[np.uint8] | None:
         found = self.find(_digest(rows.digest, edges))
         return None if found is None else found[1]
 
-    def keep(self, rows: Rows, edges: Floats, binned: NDArray[np.uint8]) -> None:
+    def keep(self, rows: TableRows, edges: Floats, binned: NDArray[np.uint8]) -> None:
         self.put(_digest(rows.digest, edges), 0, binned)
 
 
 class _Scores(_Remembered):
     """Scores after so many trees; of longer fits of the same beginning they go on from there."""
 
-    def latest(self, rows: Rows, sent: Arrays, done: int) -> tuple[int, Floats] | None:
+    def latest(self, rows: TableRows, sent: Arrays, done: int) -> tuple[int, Floats] | None:
         for number in (done, done - 1):
             found = self.find(_of_trees(rows, sent, number)) if number > 0 else None
             if found is not None:
                 return found
         return None
 
-    def keep(self, rows: Rows, sent: Arrays, done: int, scores: Floats) -> None:
+    def keep(self, rows: TableRows, sent: Arrays, done: int, scores: Floats) -> None:
         self.put(_of_trees(rows, sent, done), done, scores)
 
 
-def _of_trees(rows: Rows, sent: Arrays, number: int) -> bytes:
+def _of_trees(rows: TableRows, sent: Arrays, number: int) -> bytes:
     names = ("column", "bin", "missing-left", "value")
     return _digest(
         rows.digest, sent["edges"], sent["first"], *(np.asarray(sent[n])[:number] for n in names)

@@ -3,8 +3,8 @@ import pytest
 from summed_fits import dealt, fitted
 
 from common.errors import MessageError, RoundError
-from common.exact import Fit, Rows
-from common.exact.coefficients import INTERCEPT, coefficients, to_csv
+from common.exact import SummedFit, TableRows
+from common.exact.coefficients import INTERCEPT, coefficient_table, to_csv
 from common.exact.glm import Glm, SteepError
 
 sm = pytest.importorskip("statsmodels.api")
@@ -38,7 +38,7 @@ def test_it_is_the_pooled_fit(family):
     y = _labels(family, eta)
     fit, exchanges = fitted(Glm(family), dealt(x, y, site))
     pooled = sm.GLM(y, sm.add_constant(x), family=_OF[family]).fit(tol=1e-13)
-    table = coefficients(Glm(family), fit, ["a", "b", "c", "d"])
+    table = coefficient_table(Glm(family), fit, ["a", "b", "c", "d"])
     order = [4, 0, 1, 2, 3]  # theirs begins with the intercept
     assert [table[4].term, table[0].term] == [INTERCEPT, "a"]
     assert np.allclose([table[i].estimate for i in order], pooled.params, rtol=0, atol=2e-9)
@@ -54,7 +54,7 @@ def test_quantities_have_the_intervals_of_least_squares():
     y = _labels("gaussian", eta)
     fit, exchanges = fitted(Glm("gaussian"), dealt(x, y, site))
     pooled = sm.OLS(y, sm.add_constant(x)).fit()
-    table = coefficients(Glm("gaussian"), fit, list("abcd"))
+    table = coefficient_table(Glm("gaussian"), fit, list("abcd"))
     assert np.allclose([line.p for line in table[:4]], pooled.pvalues[1:], rtol=1e-6)
     assert np.allclose([line.high for line in table[:4]], pooled.conf_int()[1:, 1], atol=1e-8)
     assert exchanges == 3
@@ -68,7 +68,7 @@ def test_site_intercepts_are_an_effect_for_each_site(family):
     fit, _ = fitted(model, dealt(x, y, site))
     design = np.column_stack([x, site[:, None] == np.arange(4)]).astype(float)
     pooled = sm.GLM(y, design, family=_OF[family]).fit(tol=1e-13)
-    table = coefficients(model, fit, list("abcd"))
+    table = coefficient_table(model, fit, list("abcd"))
     assert np.allclose([line.estimate for line in table], pooled.params[:4], atol=2e-9)
     assert np.allclose([line.error for line in table], pooled.bse[:4], rtol=1e-6)
     own = [model.site_intercept(fit.sent, rows)[0] for rows in dealt(x, y, site)]
@@ -81,7 +81,7 @@ def test_several_classes_are_compared_with_the_first():
     model = Glm("multinomial", 2)
     fit, _ = fitted(model, dealt(x, y, site))
     pooled = sm.MNLogit(y, sm.add_constant(x)).fit(disp=0, method="newton", tol=1e-13)
-    table = coefficients(model, fit, list("abcd"), ["1", "2"])
+    table = coefficient_table(model, fit, list("abcd"), ["1", "2"])
     ours = np.array([line.estimate for line in table]).reshape(2, 5)[:, [4, 0, 1, 2, 3]]
     errors = np.array([line.error for line in table]).reshape(2, 5)[:, [4, 0, 1, 2, 3]]
     assert np.allclose(ours.T, pooled.params, atol=2e-9)
@@ -110,7 +110,7 @@ def test_cox_is_that_of_strata_with_equal_times():
     frame = pd.DataFrame(x, columns=list("abcd")).assign(T=times, E=events, site=site)
     fitter = lifelines.CoxPHFitter()
     theirs = fitter.fit(frame, "T", "E", strata="site", fit_options={"precision": 1e-12})
-    table = coefficients(Glm("cox"), fit, list("abcd"))
+    table = coefficient_table(Glm("cox"), fit, list("abcd"))
     assert np.allclose([line.estimate for line in table], theirs.params_, atol=3e-8)
     assert np.allclose([line.error for line in table], theirs.standard_errors_, rtol=1e-6)
 
@@ -124,7 +124,7 @@ def test_a_ridge_is_scikit_learns():
     model = Glm("binomial", l2=1 / 0.3)
     fit, _ = fitted(model, dealt(x, y, site))
     theirs = LogisticRegression(C=0.3, tol=1e-12, max_iter=10_000).fit(z, y)
-    table = coefficients(model, fit, list("abcd"))
+    table = coefficient_table(model, fit, list("abcd"))
     assert np.allclose([line.deviation for line in table[:4]], theirs.coef_[0], atol=1e-6)
     assert all(line.error is None and "ridge" in line.note for line in table)
     assert "no error beside a ridge" in to_csv(table)
@@ -135,7 +135,7 @@ def test_any_split_of_the_rows_gives_the_same_within_the_rounding_of_sums():
     y = _labels("binomial", eta)
     [one, other] = [
         fitted(Glm("binomial"), rows)[0].sent["parameters"]
-        for rows in (dealt(x, y, site), [Rows(x, y)])
+        for rows in (dealt(x, y, site), [TableRows(x, y)])
     ]
     assert np.allclose(one, other, rtol=0, atol=1e-9)
 
@@ -145,7 +145,7 @@ def test_columns_that_say_nothing_are_left_out_by_name():
     y = _labels("binomial", eta)
     more = np.column_stack([x, np.full(len(x), 3.0), x[:, 0] - 2 * x[:, 1]])
     fit, _ = fitted(Glm("binomial"), dealt(more, y, site))
-    table = coefficients(Glm("binomial"), fit, list("abcdef"))
+    table = coefficient_table(Glm("binomial"), fit, list("abcdef"))
     assert table[4].estimate is None
     assert table[4].note == "left out: constant"
     assert table[5].note == "left out: follows from other columns"
@@ -182,7 +182,7 @@ def test_a_site_of_one_class_adds_nothing_to_a_fit_with_intercepts_of_the_sites(
 def test_a_step_too_far_is_halved():
     x = np.array([[-1.0], [0], [1], [6]])
     y = np.array([3.0, 1, 1, 900])
-    fit, _ = fitted(Glm("poisson"), [Rows(x, y)])
+    fit, _ = fitted(Glm("poisson"), [TableRows(x, y)])
     assert "share" in fit.kept
     pooled = sm.GLM(y, sm.add_constant(x), family=sm.families.Poisson()).fit(tol=1e-13)
     assert np.allclose(Glm("poisson").on_features(fit)[0], pooled.params[1:], atol=1e-8)
@@ -201,13 +201,13 @@ def test_a_step_too_far_is_halved():
 )
 def test_a_site_refuses_a_step_that_no_fit_takes(change):
     x, eta, _ = _rows(50)
-    rows = Rows(x, _labels("binomial", eta))
+    rows = TableRows(x, _labels("binomial", eta))
     start = Glm("binomial").start(4, 50)
     with pytest.raises(MessageError, match="step"):
         Glm("binomial").statistics({**start.sent, "step": np.array(1), **change}, rows)
 
 
 def test_sums_of_another_length_are_refused():
-    fit: Fit = Glm("binomial").start(4, 50)
+    fit: SummedFit = Glm("binomial").start(4, 50)
     with pytest.raises(MessageError, match="expected int64"):
         Glm("binomial").update(fit, np.zeros(8, np.int64))

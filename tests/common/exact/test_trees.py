@@ -4,7 +4,7 @@ from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostin
 from summed_fits import dealt, fitted
 
 from common.errors import MessageError, RoundError
-from common.exact import Fit, Rows
+from common.exact import SummedFit, TableRows
 from common.exact.trees import Trees, grid
 
 
@@ -50,7 +50,7 @@ def test_any_split_of_the_rows_gives_the_same_trees_bit_for_bit(loss):
     x, eta, site = _rows(missing=0.1)
     y = _LABELS[loss](eta)
     model = _model(loss)
-    fits = [fitted(model, rows) for rows in (dealt(x, y, site), [Rows(x, y)])]
+    fits = [fitted(model, rows) for rows in (dealt(x, y, site), [TableRows(x, y)])]
     arrays = [model.model(fit) for fit, _ in fits]
     for name in arrays[0]:
         assert np.array_equal(arrays[0][name], arrays[1][name]), name
@@ -91,7 +91,7 @@ def test_a_tree_by_hand():
     x = np.array([[0.0], [0], [1], [1], [np.nan]], np.float32)
     y = np.array([0, 0, 1, 1, 1])
     model = Trees("logistic", count=1, depth=1, rate=1.0, l2=1.0, min_rows=1)
-    fit, exchanges = fitted(model, [Rows(x[:2], y[:2]), Rows(x[2:], y[2:])])
+    fit, exchanges = fitted(model, [TableRows(x[:2], y[:2]), TableRows(x[2:], y[2:])])
     arrays = model.model(fit)
     # 3 of 5 are 1: the score begins at log 1.5, and p = .6; left G = 1.2, H = .48, right G = -1.2,
     # H = .72 with the missing one
@@ -109,7 +109,7 @@ def test_what_is_missing_is_a_side_by_itself_where_that_gains():
     y = rng.integers(0, 2, 400)
     x[y == 1, 1] = np.nan
     model = Trees("logistic", count=1, depth=1, rate=1.0)
-    fit, _ = fitted(model, [Rows(x, y)])
+    fit, _ = fitted(model, [TableRows(x, y)])
     arrays = model.model(fit)
     assert arrays["column"][0, 0, 0] == 1
     said = _said(model, arrays, x)[:, 0]
@@ -120,7 +120,7 @@ def test_a_column_of_few_values_is_cut_between_them():
     x = np.repeat(np.array([-2.0, 0, 0.5, 3], np.float32), 30)[:, None]
     model = Trees("squared", count=1)
     start = model.start(1, 120)
-    fit = model.update(start, model.statistics(start.sent, Rows(x, x[:, 0])))
+    fit = model.update(start, model.statistics(start.sent, TableRows(x, x[:, 0])))
     edges = fit.sent["edges"][0]
     assert np.isfinite(edges).sum() == 3
     assert (np.searchsorted(edges, [-2.0, 0, 0.5, 3]) == np.arange(4)).all()
@@ -130,7 +130,7 @@ def test_many_values_are_cut_into_bins_of_like_rows():
     x = np.random.default_rng(0).normal(size=(20_000, 1)).astype(np.float32)
     model = Trees("squared", count=1, bins=32)
     start = model.start(1, len(x))
-    fit = model.update(start, model.statistics(start.sent, Rows(x, x[:, 0])))
+    fit = model.update(start, model.statistics(start.sent, TableRows(x, x[:, 0])))
     rows = np.bincount(np.searchsorted(fit.sent["edges"][0], x[:, 0]), minlength=32)
     assert rows.min() > 0.5 * 20_000 / 32
     assert rows.max() < 1.5 * 20_000 / 32
@@ -145,7 +145,7 @@ def test_a_leaf_is_never_smaller_than_asked():
     x, eta, _ = _rows(300)
     y = _LABELS["logistic"](eta)
     model = Trees("logistic", count=1, min_rows=40, rate=1.0)
-    fit, _ = fitted(model, [Rows(x, y)])
+    fit, _ = fitted(model, [TableRows(x, y)])
     said = _said(model, model.model(fit), x)[:, 0]
     assert np.unique(said, return_counts=True)[1].min() >= 40
 
@@ -153,14 +153,14 @@ def test_a_leaf_is_never_smaller_than_asked():
 def test_what_has_nothing_to_learn_is_refused():
     x = np.zeros((30, 1), np.float32)
     with pytest.raises(RoundError, match="class 0 has no training row"):
-        fitted(Trees("logistic"), [Rows(x, np.ones(30, np.int64))])
+        fitted(Trees("logistic"), [TableRows(x, np.ones(30, np.int64))])
     with pytest.raises(RoundError, match="all labels are equal"):
-        fitted(Trees("squared"), [Rows(x, np.ones(30))])
+        fitted(Trees("squared"), [TableRows(x, np.ones(30))])
 
 
-def _open() -> tuple[Trees, Fit, Rows]:
+def _open() -> tuple[Trees, SummedFit, TableRows]:
     x, eta, _ = _rows(200)
-    model, rows = _model("logistic"), Rows(x, _LABELS["logistic"](eta))
+    model, rows = _model("logistic"), TableRows(x, _LABELS["logistic"](eta))
     fit = model.start(5, 200)
     for _ in range(2):
         fit = model.update(fit, model.statistics(fit.sent, rows))
