@@ -20,6 +20,7 @@ from common.config.privacy import PrivacySettings
 from common.config.rounds import RoundSettings
 from common.config.training import TrainingSettings
 from common.errors import ConfigError
+from common.exact.learners import with_defaults
 from common.objectives import objective_of
 from common.plugins import PieceSettings
 from common.schema import Scalar, at_most, kebab_case
@@ -56,7 +57,7 @@ class Settings(
     @model_validator(mode="before")
     @classmethod
     def _named(cls, values: dict[str, object]) -> dict[str, object]:
-        return plugins.with_names(values)
+        return with_defaults(plugins.with_names(values))
 
     @classmethod
     def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:

@@ -97,6 +97,7 @@ class FederatedTraining(OneRound):
             "selection": self.method.select.state(),
             "aggregation": self.aggregator.state(),
             "best": self._best,
+            "fits": {} if self._fits is None else self._fits.state(),
             **self._memory.state(),
         }
 
@@ -113,6 +114,8 @@ class FederatedTraining(OneRound):
         self.aggregator.restore(state.get("aggregation", {}))
         self._best = float(state.get("best", -math.inf))
         self._memory.restore(state)
+        if self._fits is not None:
+            self._fits.restore(state.get("fits", {}))
 
     def resume(self, done: int, state: State) -> None:
         """Let :meth:`start` go on after round ``done`` instead of starting at round 1."""
@@ -143,6 +146,8 @@ class FederatedTraining(OneRound):
             self.roster.require("masked-model", why="secagg=true")
         if self.settings.secagg and "models" in self.method.needs:
             self.roster.require("model", why=f"strategy={self.settings.strategy}")
+        if self._fits is not None:
+            self._fits.require_releases(self.roster)
         self.models = [messages.decode_arrays(initial_arrays)]
         done = self._begin(grid, timeout)
         began -= self._resumed[1].get("seconds", 0.0)
@@ -157,6 +162,8 @@ class FederatedTraining(OneRound):
             named = MetricRecord({self.settings.learning_task.score_name: score})
             result.evaluate_metrics_clientapp[server_round] = named
             self._checkpoint(server_round, time.perf_counter() - began, grid)
+            if self._fits is not None and self._fits.finished:
+                break
             if self.settings.stop_at_target and self._ledger.target_was_held(self.settings):
                 log.info("the target accuracy was held: the run ends here")
                 break
@@ -265,6 +272,7 @@ class FederatedTraining(OneRound):
     def _evaluate_finally(self, attempt: Attempt) -> None:
         """Ask for intervals and a threshold after the last round, and keep them, if a run asks."""
         last = attempt.round == self.settings.num_server_rounds
+        last |= self._fits is not None and self._fits.finished
         if not (last and self.settings.ends_with_evaluation):
             return
         there = np.flatnonzero(self.roster.available(attempt.federation.grid))
@@ -286,6 +294,8 @@ class FederatedTraining(OneRound):
 
     def _finish(self, seconds: float) -> None:
         self._write_models()
+        if self._fits is not None:
+            self._fits.store()
         results = self._ledger.results(seconds, self.settings)
         num_parameters = sum(value.size for value in self.models[0].values())
         self.folder.store(replace(results, num_parameters=num_parameters))

@@ -27,6 +27,7 @@ from server_app.rounds.roster import Roster
 from server_app.rounds.scores import pooled_score
 from server_app.selection.rules import Cohort, ToldLosses, View
 from server_app.strategies.own_rounds import OwnRounds
+from server_app.strategies.summed_fits import SummedFits
 
 log = logging.getLogger("coterie")
 
@@ -47,6 +48,7 @@ class OneRound(OwnRounds):
         self._memory = Memory(settings)
         self.aggregator = Aggregator(settings, roster)
         self._central = CentralDp.chosen(settings, folder)
+        self._fits = SummedFits.chosen(settings, roster, folder)
 
     def before_average(self, attempt: Attempt) -> None:
         """Do what must happen once a round's updates are there; this one needs nothing."""
@@ -71,6 +73,8 @@ class OneRound(OwnRounds):
 
         Returns the mean training loss, NaN if sites keep it to themselves; None: nothing usable.
         """
+        if self._fits is not None:
+            return self._fitted(attempt, self._fits)
         rng = seeds.generator(self.settings.seed, "selection", attempt.round, attempt.attempt)
         view = self._informed(attempt, rng)
         if view.losses is not None and not np.isfinite(view.losses).any():
@@ -88,6 +92,15 @@ class OneRound(OwnRounds):
             asked = self._ask_to_train(attempt, "train", cohort.clients, attempt.trained)
             with attempt.timed("server"):
                 return self._aggregated(attempt, cohort.by_client(len(self.roster)), asked)
+
+    def _fitted(self, attempt: Attempt, fits: SummedFits) -> float | None:
+        """Make models of sums over rows; return their mean loss, None where a sum lacks a site."""
+        with self.meter.phase("train"):
+            models = fits.play(attempt, self.routes)
+        if models is None:
+            return None
+        self.models, attempt.fitted = models, fits.names
+        return math.nan
 
     def _summed(self, attempt: Attempt, cohort: Cohort) -> float | None:
         """Make models of what each model's members train, of which only the mean is seen."""
