@@ -20,7 +20,8 @@ from common.pilot.settings import PLAYED_BY, PilotSettings
 from common.tables.classes import in_order, usual_coding
 from common.tables.reading import is_table
 from common.tables.table_schema import sorted_values
-from server_app.methods import build
+from deploy.simulation.planning import resolved
+from server_app.plan import Plan
 from server_app.record.pilot_format import PilotRecord
 from server_app.record.precheck_format import PrecheckFile
 from server_app.record.run_folder import RunFolder
@@ -65,12 +66,17 @@ class PrecheckPlan:
     """What is to be run.
 
     Attributes:
-        settings: of the run.
+        plan: of the run, as its settings alone decide it.
         files: one for each site; none: the data set of the settings is split.
     """
 
-    settings: Settings
+    plan: Plan
     files: tuple[Path, ...]
+
+    @property
+    def settings(self) -> Settings:
+        """Of the run."""
+        return self.plan.settings
 
 
 def precheck_plan(words: Sequence[str], config_file: Path | None) -> PrecheckPlan:
@@ -95,11 +101,8 @@ def precheck_plan(words: Sequence[str], config_file: Path | None) -> PrecheckPla
             f"strategy = {settings.strategy!r}: a precheck compares sites by their OT costs; "
             "leave strategy out, or use coterie simulate"
         )
-    build(settings)
     _check_names(files)
-    if not files:
-        settings = settings.replace(dataset=locate(settings.dataset))
-    return PrecheckPlan(settings, tuple(files))
+    return PrecheckPlan(resolved(settings, own_data=bool(files)), tuple(files))
 
 
 def _fixed(given: Sequence[str], files: Sequence[Path]) -> Mapping[str, str]:
@@ -130,9 +133,9 @@ def run(planned: PrecheckPlan) -> Path:
     from deploy.simulation.grid import simulate
 
     if not planned.files:
-        return simulate(planned.settings)
+        return simulate(planned.plan)
     with tempfile.TemporaryDirectory(prefix="coterie-") as folder:
-        return simulate(planned.settings, _node_configs(planned, Path(folder)))
+        return simulate(planned.plan, _node_configs(planned, Path(folder)))
 
 
 def _node_configs(planned: PrecheckPlan, folder: Path) -> list[dict[str, Scalar]]:

@@ -13,7 +13,6 @@ from common.exact.contract import SummedModel
 from common.exact.glm import Glm
 from common.exact.trees import Trees
 from common.plugins import PieceSettings
-from common.schema import kebab_case
 
 if TYPE_CHECKING:
     from common.config import Settings
@@ -34,28 +33,28 @@ GLM_ROUNDS = 30
 """Newton's steps at most; a fit ends by itself far sooner."""
 _UNUSED = (
     "objective",
-    "local_epochs",
-    "local_steps",
+    "local-epochs",
+    "local-steps",
     "optimizer",
-    "learning_rate",
+    "learning-rate",
     "schedule",
-    "weight_decay",
+    "weight-decay",
     "momentum",
-    "batch_size",
+    "batch-size",
     "loss",
-    "class_weights",
+    "class-weights",
     "aggregation",
-    "clip_updates",
-    "server_optimizer",
-    "clients_per_round",
-    "recluster_every",
-    "deadline_factor",
+    "clip-updates",
+    "server-optimizer",
+    "clients-per-round",
+    "recluster-every",
+    "deadline-factor",
 )
 """Settings of steps of SGD, of averages, and of who trains in a round."""
 _REASONS = {
-    "clients_per_round": "every site adds to every sum",
-    "recluster_every": "a fit's groups stay what they are",
-    "deadline_factor": "every site adds to every sum",
+    "clients-per-round": "every site adds to every sum",
+    "recluster-every": "a fit's groups stay what they are",
+    "deadline-factor": "every site adds to every sum",
 }
 
 
@@ -69,13 +68,11 @@ class _Summed(PieceSettings):
         if not self.refuse_unused(settings, NETWORKS):
             return
         named = f"model={settings.model}"
-        for name in _UNUSED:
-            field = type(settings).model_fields.get(name)
-            if field is None or getattr(settings, name) == field.default:
-                continue
-            why = _REASONS.get(name, "it is fitted from sums over rows, not by SGD and averages")
-            value = getattr(settings, name)
-            raise ValueError(f"{kebab_case(name)} = {value}: {named}: {why}; leave it out")
+        values, usual = settings.to_dict(), settings.defaults()
+        for key in _UNUSED:
+            if key in values and values[key] != usual[key]:
+                why = _REASONS.get(key, "it is fitted from sums over rows, not by SGD and averages")
+                raise ValueError(f"{key} = {values[key]}: {named}: {why}; leave it out")
         if settings.update_privacy != "none":
             raise ValueError(
                 f"update-privacy = {settings.update_privacy}: {named} sends sums over rows and no "

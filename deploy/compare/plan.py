@@ -14,9 +14,9 @@ from common.schema import Listed
 __all__ = [
     "LARGEST",
     "PAPER_FIGURES",
+    "ComparisonPlan",
     "PaperClaim",
     "PaperFigures",
-    "Plan",
     "Values",
     "from_words",
 ]
@@ -41,7 +41,7 @@ class PaperFigures:
     def fits(self, method: str, settings: Settings) -> bool:
         """Whether the figures are of this method, by its row's name, in this run's scenario."""
         values = settings.to_dict()
-        return self.method == method and all(values[key] == value for key, value in self.at)
+        return self.method == method and all(values.get(key) == value for key, value in self.at)
 
 
 PAPER_FIGURES = (
@@ -91,7 +91,7 @@ class PaperClaim:
     def is_of(self, settings: Settings) -> bool:
         """Whether it is of a run's scenario."""
         values = settings.to_dict()
-        return all(values[key] == value for key, value in self.at)
+        return all(values.get(key) == value for key, value in self.at)
 
 
 def from_words(words: Iterable[str]) -> Values:
@@ -144,7 +144,7 @@ def _from_table(table: Mapping[str, Any], where: str) -> Values:
 
 
 @dataclass
-class Plan:
+class ComparisonPlan:
     """What a TOML file says, with the words put over it."""
 
     settings: Values
@@ -160,7 +160,7 @@ class Plan:
     file: str
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], *, quick: bool, source: str) -> "Plan":
+    def of(cls, content: Mapping[str, Any], *, quick: bool, source: str) -> "ComparisonPlan":
         """Return what a file's content says; :class:`ConfigError` for what no file can."""
         allowed = {"title", "note", "reference", "settings", "scenarios", "methods", "quick"}
         _only(content, allowed | {"paper"}, source)

@@ -12,6 +12,7 @@ from client_app.answers import pilot as site_pilot
 from common import config
 from common.config import Settings, read_toml
 from common.errors import ConfigError
+from common.pilot.settings import PilotSettings
 from deploy import precheck
 from deploy.simulation import grid
 from server_app.pilot import playing
@@ -95,9 +96,9 @@ def test_the_next_command_can_be_pasted(two_worlds):
     program, command, given, path, *words = shlex.split(two_worlds["pilot"]["command"])
     assert (program, given, path) == ("coterie", "--config", f"{two_worlds['run']}/config.toml")
     if command == "simulate":
-        assert not config.load(Path(path), words).pilot
+        assert not config.load(Path(path), words).of(PilotSettings).pilot
     else:
-        assert precheck.precheck_plan(words, Path(path)).settings.pilot
+        assert precheck.precheck_plan(words, Path(path)).settings.of(PilotSettings).pilot
     assert precheck.summary(two_worlds)[-3].strip() == two_worlds["pilot"]["command"]
 
 
