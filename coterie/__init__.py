@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.tasks.metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
-    from deploy.interface import compare, plan, precheck, resume, simulate
+    from deploy.interface import compare, plan, precheck, resume, simulate, submit
     from deploy.played_run import PlayedRun, load_run
     from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
@@ -155,6 +155,7 @@ __all__ = [
     "reply",
     "resume",
     "simulate",
+    "submit",
 ]
 
 _HOMES = {
@@ -177,7 +178,7 @@ _HOMES = {
     "common.tasks": "TASKS Classification Regression Task",
     "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
-    "deploy.interface": "compare plan precheck resume simulate",
+    "deploy.interface": "compare plan precheck resume simulate submit",
     "deploy.played_run": "PlayedRun load_run",
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",
