@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Mapping
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
@@ -27,6 +28,9 @@ __all__ = [
     "learner",
     "with_defaults",
 ]
+
+_NETWORKS = __name__.removesuffix("common.exact.learners") + "common.networks:NETWORKS"
+"""The table of models, which lies above this file."""
 
 GLM, TREES = "glm", "trees"
 GLM_ROUNDS = 30
@@ -63,9 +67,7 @@ class _Summed(PieceSettings):
 
     def check(self, settings: "Settings") -> None:
         """Refuse what has no sense where a model is fitted from sums."""
-        from common.networks import NETWORKS
-
-        if not self.refuse_unused(settings, NETWORKS):
+        if not self.refuse_unused(settings, resolve_name(_NETWORKS)):
             return
         named = f"model={settings.model}"
         values, usual = settings.to_dict(), settings.defaults()
