@@ -142,7 +142,7 @@ def test_what_has_no_sense_is_refused_with_its_reason(words, why):
         Settings.parse({"model": "glm", "strategy": "fedavg"} | words)
 
 
-@pytest.mark.parametrize("strategy", ["ifca", "afl", "wc-updates"])
+@pytest.mark.parametrize("strategy", ["ifca", "similarity", "wc-updates"])
 def test_a_strategy_without_everybody_or_with_updates_is_refused(strategy):
     with pytest.raises(ConfigError, match="model=glm"):
         build(Settings.parse({"model": "glm", "strategy": strategy, "num-clusters": 2}))
