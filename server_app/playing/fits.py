@@ -6,8 +6,8 @@ all sites or of a group, has a fit, and those of all groups take their steps tog
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Self
+from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -30,43 +30,47 @@ from server_app.rounds.attempt import Attempt
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.roster import Roster
 
-__all__ = ["SummedFits"]
+__all__ = ["ModelFit", "SummedFits"]
 
 log = logging.getLogger("coterie")
 
 _MOST_EXCHANGES = 10_000  # of one attempt: each has a number of its own at the sites
 
 
-class SummedFits:
-    """The fits of a run's models, each a value that a round replaces."""
+@dataclass(frozen=True, eq=False)
+class ModelFit:
+    """A model's fit after a round, as a checkpoint keeps it."""
 
-    def __init__(
-        self, model: SummedModel, settings: Settings, roster: Roster, folder: RunFolder
-    ) -> None:
+    sent: dict[str, np.ndarray]
+    kept: dict[str, np.ndarray]
+    finished: bool
+    members: list[str]
+    """Sites whose rows it is fitted to."""
+
+    @property
+    def fit(self) -> SummedFit:
+        """The value that a step goes on from."""
+        return SummedFit(self.sent, self.kept, True, self.finished)
+
+    @classmethod
+    def of(cls, fit: SummedFit, members: Sequence[str]) -> Self:
+        """Return what is kept of a fit."""
+        return cls(dict(fit.sent), dict(fit.kept), fit.finished, list(members))
+
+
+class SummedFits:
+    """What plays the rounds of a run's fits, which are values of its state."""
+
+    def __init__(self, model: SummedModel, settings: Settings, folder: RunFolder) -> None:
         self.model = model
-        self._site = roster.sites[0]
         self._folder = folder
-        self.fits: dict[int, SummedFit] = {}
-        """By index of the model."""
-        self.members: dict[int, tuple[str, ...]] = {}
-        """By index of the model, the sites whose rows it is fitted to."""
         self._settings = settings
 
     @classmethod
     def chosen(cls, settings: Settings, roster: Roster, folder: RunFolder) -> Self | None:
-        """Return the fits of a run whose model is one of sums; None: it is a network."""
+        """Return that of a run whose model is fitted from sums; None: it is a network."""
         model = learner(settings, roster.sites[0].num_classes)
-        return None if model is None else cls(model, settings, roster, folder)
-
-    @property
-    def finished(self) -> bool:
-        """Whether every model is there."""
-        return bool(self.fits) and all(fit.finished for fit in self.fits.values())
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """All sites whose rows models are fitted to."""
-        return tuple(sorted(name for names in self.members.values() for name in names))
+        return None if model is None else cls(model, settings, folder)
 
     def require_releases(self, roster: Roster) -> None:
         """Refuse sites that do not release their sums, before the first step."""
@@ -76,57 +80,59 @@ class SummedFits:
 
     # A round -------------------------------------------------------------------------------------
 
-    def play(self, attempt: Attempt, routes: np.ndarray) -> list[dict[str, np.ndarray]] | None:
-        """Return the models after a round; None where a sum lacks a site.
-
-        Nothing of a round counts that did not come to its end.
+    def play(
+        self, known: Sequence[ModelFit], attempt: Attempt, routes: np.ndarray
+    ) -> tuple[list[ModelFit], list[dict[str, np.ndarray]]] | None:
+        """Return fits and models after a round; None where a sum lacks a site.
 
         Args:
+            known: the fits after the round before; none before round 1.
             attempt: that asks, and has on record what came.
-            routes: (n,) model of each client; -1: none.
+            routes: (n,) model of each client.
         """
         roster = attempt.federation.roster
-        fits = dict(self.fits) or self._started(attempt, routes)
+        started = known or self._started(attempt, routes)
+        fits = {number: one.fit for number, one in enumerate(started)}
         clients = {
-            model: [roster.names.index(name) for name in names]
-            for model, names in self.members.items()
+            number: [roster.names.index(name) for name in one.members]
+            for number, one in enumerate(started)
         }
-        open_ = [model for model in sorted(fits) if not fits[model].finished]
+        open_ = [number for number in fits if not fits[number].finished]
         exchange = 0
         while open_:
             exchange += 1
-            steps = {model: fits[model] for model in open_}
-            members = {client: model for model in open_ for client in clients[model]}
+            steps = {number: fits[number] for number in open_}
+            members = {client: number for number in open_ for client in clients[number]}
             sums = self._sums(attempt, exchange, steps, members)
             if len(sums) < len(steps):
                 return None
             with attempt.timed("server"):
-                for model in open_:
-                    fits[model] = self._updated(fits[model], sums[model])
-            open_ = [model for model in open_ if not fits[model].ended]
-        self.fits = fits
-        return [dict(self.model.model(fits[model])) for model in sorted(fits)]
+                for number in open_:
+                    columns = int(np.prod(roster.sites[0].input_shape))
+                    fits[number] = self._updated(fits[number], sums[number], columns)
+            open_ = [number for number in open_ if not fits[number].ended]
+        after = [ModelFit.of(fits[number], one.members) for number, one in enumerate(started)]
+        return after, [dict(self.model.model(fits[number])) for number in fits]
 
-    def _updated(self, fit: SummedFit, sums: Whole) -> SummedFit:
+    def _updated(self, fit: SummedFit, sums: Whole, columns: int) -> SummedFit:
         """Return a fit after a step; an error of a column says its name."""
         try:
             return self.model.update(fit, sums)
         except SteepError as error:
-            names = [*self._columns(self._made()), INTERCEPT]
+            names = [*_names(self._made(), columns), INTERCEPT]
             raise SteepError(error.column, names[error.column]) from None
 
-    def _started(self, attempt: Attempt, routes: np.ndarray) -> dict[int, SummedFit]:
+    def _started(self, attempt: Attempt, routes: np.ndarray) -> list[ModelFit]:
         """Return a fit of each model before its first step, with who is there as its sites."""
         roster = attempt.federation.roster
         available = roster.available(attempt.federation.grid)
-        fits = {}
-        for model in range(int(routes.max()) + 1):
-            clients = np.flatnonzero((routes == model) & available & (roster.num_examples > 0))
-            self.members[model] = tuple(roster.names[client] for client in clients)
-            site = roster.sites[0]
+        found = []
+        for number in range(int(routes.max()) + 1):
+            clients = np.flatnonzero((routes == number) & available & (roster.num_examples > 0))
             rows = int(roster.num_examples[clients].sum())
-            fits[model] = self.model.start(int(np.prod(site.input_shape)), rows)
-        return fits
+            fit = self.model.start(int(np.prod(roster.sites[0].input_shape)), rows)
+            found.append(ModelFit.of(fit, [roster.names[client] for client in clients]))
+        return found
 
     def _sums(
         self,
@@ -190,14 +196,15 @@ class SummedFits:
 
     # What the models say -------------------------------------------------------------------------
 
-    def store(self) -> None:
+    def store(self, fits: Sequence[ModelFit], roster: Roster) -> None:
         """Write what the models say of the columns into the run's folder."""
         made, rows = self._made(), []
-        columns = self._columns(made)
-        for number, fit in self.fits.items():
+        columns = _names(made, int(np.prod(roster.sites[0].input_shape)))
+        for number, one in enumerate(fits):
+            fit = one.fit
             line = FittedModel(
                 model=number,
-                sites=self.members[number],
+                sites=tuple(one.members),
                 exchanges=int(fit.sent["step"]),
                 rows=int(fit.kept["rows"]) if "rows" in fit.kept else None,
                 deviance=float(fit.kept["deviance"]) if "deviance" in fit.kept else None,
@@ -224,12 +231,6 @@ class SummedFits:
         path = self._folder.path / PREPROCESSING
         return Preprocessing.parse(path.read_bytes(), source=str(path)) if path.exists() else None
 
-    def _columns(self, made: Preprocessing | None) -> list[str]:
-        number = int(np.prod(self._site.input_shape))
-        if made is not None and len(made.columns) == number:
-            return [*made.columns]
-        return [f"column {place}" for place in range(1, number + 1)]
-
     def _coefficients(
         self, model: Glm, fit: SummedFit, columns: Sequence[str], made: Preprocessing | None
     ) -> list[Coefficient]:
@@ -254,24 +255,9 @@ class SummedFits:
             middle=middle,
         )
 
-    # A checkpoint --------------------------------------------------------------------------------
 
-    def state(self) -> dict[str, Any]:
-        """Return the fits as a checkpoint keeps them."""
-        return {
-            str(model): {
-                "sent": dict(fit.sent),
-                "kept": dict(fit.kept),
-                "finished": fit.finished,
-                "members": list(self.members[model]),
-            }
-            for model, fit in self.fits.items()
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self.fits = {
-            int(model): SummedFit(own["sent"], own["kept"], True, own["finished"])
-            for model, own in state.items()
-        }
-        self.members = {int(model): tuple(own["members"]) for model, own in state.items()}
+def _names(made: Preprocessing | None, number: int) -> list[str]:
+    """Return the columns' names, as far as the server knows them."""
+    if made is not None and len(made.columns) == number:
+        return [*made.columns]
+    return [f"column {place}" for place in range(1, number + 1)]
