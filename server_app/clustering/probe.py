@@ -1,78 +1,21 @@
-"""Probe rows, and what a model makes of them."""
+"""Prober: what a model makes of probe rows."""
 
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import numpy as np
 import torch
 from torch import nn
 
-from common import models, seeds
+from common import models
 from common.config import Settings, unknown_name
-from common.errors import ConfigError, DataError
+from common.errors import ConfigError
 from common.messages import Parameters
-from common.tasks.inputs import TOKENS, Inputs
-from server_app.clustering.by_models import PROBABILITIES, ProbeSettings
+from common.tasks.inputs import Inputs
+from server_app.clustering.probe_rows import PROBABILITIES, ProbeRows
 
-__all__ = ["ProbeRows", "Prober", "noise", "read_rows"]
-
-Source = Literal["public", "noise", "client-rows"]
-
-
-@dataclass(frozen=True)
-class ProbeRows:
-    """Rows on which models are compared, as the networks take them: float32, standardised."""
-
-    rows: np.ndarray
-    """(m, *input shape), m >= 2."""
-    source: Source
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot show how models differ."""
-        if len(self.rows) < 2 or not np.isfinite(self.rows).all():
-            raise DataError(
-                f"probe rows of shape {self.rows.shape}: models are compared on at least two "
-                "finite rows"
-            )
-
-
-def noise(settings: Settings, inputs: Inputs) -> ProbeRows:
-    """Return ``cka-probe-size`` rows of standard normal noise, the scale of standardised data."""
-    _refuse_tokens(inputs)
-    rng = seeds.generator(settings.seed, "probe")
-    size = (settings.of(ProbeSettings).cka_probe_size, *inputs.shape)
-    return ProbeRows(rng.standard_normal(size).astype(np.float32), "noise")
-
-
-def read_rows(settings: Settings, inputs: Inputs) -> ProbeRows:
-    """Return ``cka-probe-size`` rows of ``X`` in ``probe-file``, drawn from the seed; or all."""
-    _refuse_tokens(inputs)
-    asked = settings.of(ProbeSettings)
-    path = Path(asked.probe_file)
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            rows = archive["X"].astype(np.float32)
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"probe-file={path} is no .npz with an array X: {error}") from None
-    if rows.shape[1:] != inputs.shape:
-        raise DataError(
-            f"probe-file={path}: rows have shape {rows.shape[1:]}, the sites' {inputs.shape}"
-        )
-    size = min(asked.cka_probe_size, len(rows))
-    chosen = seeds.generator(settings.seed, "probe").choice(len(rows), size, replace=False)
-    return ProbeRows(rows[np.sort(chosen)], "public")
-
-
-def _refuse_tokens(inputs: Inputs) -> None:
-    if inputs.kind == TOKENS:
-        raise ConfigError(
-            "the run compares models on probe rows, which are numbers, and rows are token ids; use "
-            "a strategy that compares weights, updates or labels"
-        )
+__all__ = ["Prober"]
 
 
 class Prober:
