@@ -122,6 +122,7 @@ def options(
         "coterie simulate dataset=mnist download=true data-dir=data num-clients=100",
         "coterie simulate dataset=beds.csv label-column=sick client-column=ward "
         "split=by-user num-clients=0 strategy=random",
+        "coterie simulate north.csv south.csv label-column=sick",
         "coterie simulate north.csv south.csv table-schema=schema.toml",
         "coterie simulate --config runs/<a run>/config.toml seed=1",
     ),
@@ -131,7 +132,7 @@ def simulate(
         list[str] | None,
         typer.Argument(
             metavar="[FILE]... [KEY=VALUE]...",
-            help="one table per site, to be read by table-schema=...; settings, which coterie "
+            help="one file (table, .npz or folder of images) per site; settings, which coterie "
             "settings lists",
             autocompletion=completed,
         ),
@@ -189,8 +190,8 @@ def compare(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE.toml] [TABLE]... [KEY=VALUE,VALUE...]...",
-            help="a comparison's file, tables that are a site each, and settings that go over it: "
+            metavar="[FILE.toml] [FILE]... [KEY=VALUE,VALUE...]...",
+            help="a comparison's file, files that are a site each, and settings that go over it: "
             "strategy=random,simclust seed=0..4",
             autocompletion=completed,
         ),
@@ -243,11 +244,9 @@ def compare(
 
 
 def _files_first(words: list[str]) -> tuple[Path | None, list[str], list[str]]:
-    """Return the TOML file that the words begin with, if they do, tables, and the settings."""
-    from common.tables.reading import is_table
-
+    """Return the TOML file that the words begin with, if they do, sites' files, and the settings."""
     file = None
-    if words and not config.is_setting(words[0]) and not is_table(Path(words[0])):
+    if words and Path(words[0]).suffix == ".toml" and not config.is_setting(words[0]):
         file, words = Path(words[0]), words[1:]
     tables = [word for word in words if not config.is_setting(word)]
     return file, tables, [word for word in words if config.is_setting(word)]
@@ -280,7 +279,7 @@ def precheck(
     """
     from deploy import precheck as check
 
-    planned = check.precheck_plan(words or (), config_file)
+    planned = check.precheck_settings(words or (), config_file)
     if as_json:
         check.progress_to_stderr()
     with _ended_by_ctrl_c():

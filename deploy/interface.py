@@ -152,7 +152,7 @@ def precheck(*files: str | os.PathLike[str], quiet: bool = False, **words: Value
     with _shown(quiet, None), _as_it_was():
         from deploy import precheck as check
 
-        return check.result(check.run(check.precheck_plan(given, None)))
+        return check.result(check.run(check.precheck_settings(given, None)))
 
 
 def _values(words: Mapping[str, object]) -> dict[str, object]:

@@ -33,7 +33,7 @@ from common.config import Scalar, Settings
 from common.data.in_memory import Dataset
 from common.data.preprocessing import Preprocessing
 from common.flower_private import Run
-from deploy.simulation import answering
+from deploy.simulation import answering, site_files
 from deploy.simulation.pool import Job, Pool, Worker
 from server_app import app as server
 from server_app import methods
@@ -63,10 +63,16 @@ def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Pa
     Everything that can be refused is refused before a worker starts.
 
     Args:
-        settings: of the run.
-        own: node-configs of sites with data of their own; none: the data set is split.
+        settings: of the run. Several files without a schema are a site each.
+        own: node-configs of sites with data of their own; none: the settings say which there are.
     """
     settings = settings.with_absolute_paths()
+    with site_files.opened(settings) as files:
+        return _played(settings, own or files)
+
+
+def _played(settings: Settings, own: Sequence[Mapping[str, Scalar]]) -> Path:
+    """Run a federation of sites with data of their own, or of those that share a data set."""
     if settings.table_schema or not own:
         settings = with_task(settings)
     method = methods.build(settings)

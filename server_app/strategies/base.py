@@ -23,6 +23,7 @@ from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
 from server_app.record.ledger import Ledger, Pace
 from server_app.record.run_folder import RunFolder
+from server_app.report.words import data_set
 from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.attendance import Attendance
 from server_app.rounds.delegating_grid import HoldsClients
@@ -301,7 +302,7 @@ class FederatedTraining(OneRound):
         log.info(
             "%s on %s: %d sites, %d training rows, %d rounds",
             settings.strategy,
-            settings.dataset,
+            data_set(settings.dataset),
             len(self.roster),
             int(self.roster.num_examples.sum()),
             settings.num_server_rounds,

@@ -41,7 +41,7 @@ def checked(tmp_path, *worlds, words=()):
     x, y, names = (np.concatenate(parts) for parts in zip(*worlds, strict=True))
     np.savez(tmp_path / "sites.npz", X=x, y=y, client=names)
     own = [f"dataset={tmp_path / 'sites.npz'}", f"output-dir={tmp_path / 'runs'}"]
-    planned = precheck.precheck_plan([*QUICK, *own, *words], None)
+    planned = precheck.precheck_settings([*QUICK, *own, *words], None)
     return precheck.result(precheck.run(planned))
 
 
@@ -97,7 +97,7 @@ def test_the_next_command_can_be_pasted(two_worlds):
     if command == "simulate":
         assert not config.load(Path(path), words).pilot
     else:
-        assert precheck.precheck_plan(words, Path(path)).settings.pilot
+        assert precheck.precheck_settings(words, Path(path)).pilot
     assert precheck.summary(two_worlds)[-3].strip() == two_worlds["pilot"]["command"]
 
 
@@ -232,7 +232,7 @@ def test_the_costs_alone_where_nobody_asks_for_a_pilot(tmp_path):
 )
 def test_what_it_cannot_play_is_refused_before_it_starts(words, said):
     with pytest.raises(ConfigError, match=said):
-        precheck.precheck_plan([*words], None)
+        precheck.precheck_settings([*words], None)
 
 
 def test_another_strategy_does_not_play_it():
