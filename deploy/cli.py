@@ -244,7 +244,7 @@ def compare(
 
 
 def _files_first(words: list[str]) -> tuple[Path | None, list[str], list[str]]:
-    """Return the TOML file that the words begin with, if they do, sites' files, and the settings."""
+    """Return the TOML file that the words may begin with, the files of sites, and the settings."""
     file = None
     if words and Path(words[0]).suffix == ".toml" and not config.is_setting(words[0]):
         file, words = Path(words[0]), words[1:]
