@@ -54,6 +54,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.tasks.metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
+    from deploy.compare.comparison import Comparison
     from deploy.interface import compare, precheck, resume, simulate
     from deploy.played_run import PlayedRun, load_run
     from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
@@ -95,6 +96,7 @@ __all__ = [
     "Clusters",
     "Cohort",
     "Combined",
+    "Comparison",
     "ComparisonError",
     "Composition",
     "ConfigError",
@@ -174,6 +176,7 @@ _HOMES = {
     "common.tasks": "TASKS Classification Regression Task",
     "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
+    "deploy.compare.comparison": "Comparison",
     "deploy.interface": "compare precheck resume simulate",
     "deploy.played_run": "PlayedRun load_run",
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
