@@ -1,7 +1,7 @@
 """Data sets: one `Dataset` in memory, ready to train on, from a name or from a user's files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -409,7 +409,14 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         test=_joined(test),
         owner_names=tuple(names),
         preprocessing=made or _by_site(sites[0]),
+        site_preprocessing=() if made else tuple(_named(names, sites)),
     )
+
+
+def _named(names: Sequence[str], sites: Sequence[Dataset]) -> Iterator[tuple[str, Preprocessing]]:
+    for name, site in zip(names, sites, strict=True):
+        if site.preprocessing is not None:
+            yield name, site.preprocessing
 
 
 def _prepared_alike(sites: Sequence[Dataset], table_schema: TableSchema) -> Preprocessing | None:

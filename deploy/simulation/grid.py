@@ -24,11 +24,13 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 from joblib import cpu_count
 
+from client_app import prepared_data
 from client_app.simulated_sites import owners_config, simulated_federation, with_task
+from client_app.site_config import from_node_config
 from client_app.training.convolutional import require_compiler
 from client_app.training.engine import decided, trained_by
 from client_app.training.loop import choose_device
-from common import logs
+from common import logs, power
 from common.config import Scalar, Settings
 from common.data.in_memory import Dataset
 from common.data.preprocessing import Preprocessing
@@ -39,6 +41,7 @@ from server_app import app as server
 from server_app import methods
 from server_app.metering import run_meter
 from server_app.protection.two_party import check_sizes
+from server_app.record.using_models import keep_site_preprocessing
 from server_app.rounds.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -92,6 +95,7 @@ def _played(settings: Settings, own: Sequence[Mapping[str, Scalar]]) -> Path:
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.
     torch.set_num_threads(1)
+    power.load_late_modules(settings)
     run_config = settings.to_dict()
     with InProcessGrid(
         load_client_app,
@@ -106,7 +110,21 @@ def _played(settings: Settings, own: Sequence[Mapping[str, Scalar]]) -> Path:
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.app(grid, context)
-    return server.run_folder_of(context)
+    folder = server.run_folder_of(context)
+    _keep_preparing(folder, dataset, own)
+    return folder
+
+
+def _keep_preparing(
+    folder: Path, dataset: Dataset | None, own: Sequence[Mapping[str, Scalar]]
+) -> None:
+    """Keep how each site's rows were prepared, where it was by its own: all are of one owner."""
+    made = dict(dataset.site_preprocessing) if dataset else {}
+    for config in map(from_node_config, own):
+        if (prepared := prepared_data.open_dataset(config).preprocessing) is not None:
+            made[config.site] = prepared
+    for site, each in made.items():
+        keep_site_preprocessing(folder, site, each)
 
 
 def _say_guesses(settings: Settings, dataset: Dataset | None) -> None:
