@@ -123,7 +123,8 @@ def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[s
         if not np.isfinite(value).all():
             raise DataError(
                 f"array {name!r} of the trained model holds NaN or an infinite value, which no "
-                "clipping bounds: nothing of it leaves; train with a smaller learning-rate"
+                "clipping bounds: nothing of it leaves; train with a smaller learning-rate, or, "
+                "where updates get noise, with less of it: a larger update-epsilon, more sites"
             )
     if any(not np.array_equal(a, b) for a, b in zip(after, before, strict=True)):
         compute_clip_model_update(after, before, norm)  # divides by the length of the update

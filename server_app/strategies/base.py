@@ -19,6 +19,7 @@ from common.errors import RoundError
 from server_app.clustering.algorithms import Clusters
 from server_app.final_evaluation.asking import FinalEvaluation
 from server_app.methods import Method
+from server_app.protection.noise_forecast import say_noise
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
 from server_app.record.ledger import Ledger, Pace
@@ -145,6 +146,7 @@ class FederatedTraining(OneRound):
         if self.settings.secagg and "models" in self.method.needs:
             self.roster.require("model", why=f"strategy={self.settings.strategy}")
         self.models = [messages.decode_arrays(initial_arrays)]
+        say_noise(self.settings, self.models[0], len(self.roster))
         done = self._begin(grid, timeout)
         began -= self._resumed[1].get("seconds", 0.0)
         self._pace = Pace(done, num_rounds, _ATTEMPTS, self.settings.learning_task)
@@ -160,6 +162,10 @@ class FederatedTraining(OneRound):
             self._checkpoint(server_round, time.perf_counter() - began, grid)
             if self.settings.stop_at_target and self._ledger.target_was_held(self.settings):
                 log.info("the target accuracy was held: the run ends here")
+                break
+            patience = self.settings.patience
+            if patience and self._ledger.has_stopped_improving(patience):
+                log.info("no lower held-out loss in %d rounds: the run ends here", patience)
                 break
         self.after_training(grid, timeout)
         result.arrays = messages.encode_arrays(self.models[0])

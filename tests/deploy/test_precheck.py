@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from made_clients import client
 from common.errors import ConfigError, DataError
 from deploy import precheck
 from deploy.simulation.site_files import files_of, opened
+from server_app.record.pilot_format import PilotCandidate, PilotRecord, PilotSite
 from server_app.record.precheck_format import (
     PrecheckAdvice,
     PrecheckFile,
@@ -26,7 +28,7 @@ from server_app.record.precheck_format import (
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.report import precheck_page
-from server_app.report.precheck_words import approach, counted, headline, told
+from server_app.report.precheck_words import MINUS, approach, counted, headline, told
 from server_app.transport.evidence import ClearRows
 from server_app.transport.groups import OtGroups
 from server_app.transport.precheck import nearest_group, prechecked
@@ -189,6 +191,29 @@ def told_of(verdict, *sites, groups=()):
 )
 def test_the_headline_answers_and_counts_every_site(record, line):
     assert headline(record) == line
+
+
+def test_after_a_pilot_the_headline_says_what_is_sure_of_each_way_and_of_which_sites():
+    def site(name, verdict, metric="accuracy"):
+        figures = {"held_out": 50, "units": 50, "needs": ""}
+        return PilotSite(
+            site=name, verdict=verdict, about="ditto", recommended="ditto", metric=metric, **figures
+        )
+
+    def said(*sites, **changes):
+        ways = tuple(PilotCandidate(way, way, sum(c) / 2, *c) for way, c in changes.items())
+        pilot = PilotRecord(3, 4, 20, (4,), 1.0, "ditto", (), ways, sites)
+        return headline(replace(told_of("uncertain", *["uncertain"] * 3), pilot=pilot))
+
+    assert said(
+        site("north", "detrimental"), site("south", "uncertain"), fedavg=(-14, -10), ditto=(-1, 2)
+    ) == (
+        "Not clear: fedavg: 12.0 points of accuracy worse; ditto: no sure difference "
+        f"({MINUS}1.0 to +2.0). Sure to lose: north."
+    )
+    assert said(site("north", "uncertain", "R2"), fedavg=(1, 3)) == (
+        "Not clear: fedavg: 2.0 points of R2 better. Of no site is a gain or a loss sure."
+    )
 
 
 def test_groups_are_counted_apart_from_sites_alone():
