@@ -53,7 +53,7 @@ def told(data_dir: Path, seed: int) -> Record:
         patch.object(forecast, "STAGES", _stages()),
     ):
         words = [*WORDS, f"data-dir={data_dir}", f"seed={seed}", f"output-dir={parent}"]
-        return precheck.result(precheck.run(precheck.precheck_settings(words, None)))
+        return precheck.result(precheck.run(precheck.precheck_plan(words, None)))
 
 
 @functools.cache

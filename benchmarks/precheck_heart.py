@@ -48,7 +48,7 @@ def checked(data_dir: Path, seed: int, variant: str) -> Record:
     """Return what one precheck found."""
     with tempfile.TemporaryDirectory() as parent, patch.object(report, "write_report"):
         words = [*WORDS, f"data-dir={data_dir}", f"seed={seed}", f"output-dir={parent}"]
-        planned = precheck.precheck_settings([*words, f"ot-variant={variant}"], None)
+        planned = precheck.precheck_plan([*words, f"ot-variant={variant}"], None)
         return precheck.result(precheck.run(planned))
 
 

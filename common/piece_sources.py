@@ -1,8 +1,9 @@
 """Piece sources: which code a run's pieces from elsewhere are, so that a changed one is noticed.
 
-A package that is installed is told by its version; a module in a folder, or an editable
-installation, by a digest of its Python files (of its whole package); what a program gave, by the
-digest that its name holds.
+A package that is installed is told by its version and a digest of its Python files, as a changed
+one may keep its version. One that Coterie itself rests on, as torch, is told by its version alone,
+as builds of one version differ. A module in a folder, or an editable installation, is told by the
+digest, and what a program gave by the digest that its name holds.
 """
 
 import functools
@@ -11,8 +12,11 @@ import importlib.metadata
 import importlib.util
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from common.config import Settings
 from common.errors import ConfigError
@@ -25,7 +29,8 @@ __all__ = ["bound_to_python", "refuse_changed", "sources"]
 def sources(settings: Settings) -> dict[str, str]:
     """Return what each piece from elsewhere is, by the setting that names it.
 
-    As ``{"model = 'acme.nets:cnn'": "acme 0.3"}``; empty where all are of this repository.
+    As ``{"model = 'acme.nets:cnn'": "acme 0.3 sha256:..."}``; empty where all are of this
+    repository.
     """
     return {
         str(piece): piece.name if is_given(piece.name) else _source(piece.module)
@@ -72,13 +77,26 @@ def _source(module: str) -> str:
     for name in _packages().get(top, ()):
         found = importlib.metadata.distribution(name)
         if Path(str(found.locate_file(""))).resolve() in place.resolve().parents:
-            return f"{name} {found.version}"
+            told = f"{name} {found.version}"
+            return told if _is_ours(name) else f"{told} {_digest(folders, place)}"
+    return _digest(folders, place)
+
+
+def _digest(folders: Sequence[Path], place: Path) -> str:
+    """Return a digest of a package's Python files, or of the one file that a module is."""
     digest = hashlib.sha256()
     for folder in folders or [place.parent]:
         for file in sorted(folder.rglob("*.py")) if folders else [place]:
             digest.update(f"{file.relative_to(folder).as_posix()}\0".encode())
             digest.update(file.read_bytes())
     return f"sha256:{digest.hexdigest()}"
+
+
+@functools.cache
+def _is_ours(package: str) -> bool:
+    """Return whether Coterie itself, with its extras, requires a package."""
+    required = map(Requirement, importlib.metadata.requires("coterie") or ())
+    return canonicalize_name(package) in {canonicalize_name(each.name) for each in required}
 
 
 @functools.cache

@@ -71,9 +71,9 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 class PieceSettings(Schema):
     """Settings that a piece declares itself, beside it in its file.
 
-    They are settings of every run, under keys like all others: ``fedcor_warmup`` is typed
-    ``fedcor-warmup``. The piece names the class in its attribute ``settings`` and reads the values
-    by ``settings.of(FedCorSettings).fedcor_warmup``.
+    They are settings of every run that uses the piece, under keys like all others:
+    ``fedcor_warmup`` is typed ``fedcor-warmup``. The piece names the class in its attribute
+    ``settings`` and reads the values by ``settings.of(FedCorSettings).fedcor_warmup``.
     """
 
     paths: ClassVar[frozenset[str]] = frozenset()
@@ -88,10 +88,10 @@ class PieceSettings(Schema):
         Raises:
             ValueError: it does not, and a value was given.
         """
-        users = [name for name, piece in table.items() if type(self) in settings_of(piece)]
         used = getattr(settings, table.attribute)
-        if used in users:
+        if type(self) in settings_of(table.get(used)):
             return True
+        users = [name for name, piece in table.items() if type(self) in settings_of(piece)]
         for name, field in type(self).model_fields.items():
             if getattr(self, name) != field.default:
                 raise ValueError(
@@ -291,10 +291,14 @@ def _named(table: Table[Any], values: Mapping[str, object]) -> list[str]:
     return [name for name in map(str.strip, names) if is_from_elsewhere(name)]
 
 
-def used_piece_settings(settings: "Settings") -> tuple[type[PieceSettings], ...]:
-    """Return what the pieces declare that a run's settings name."""
+def used_piece_settings(name_of: Callable[[Table[Any]], str]) -> tuple[type[PieceSettings], ...]:
+    """Return what the pieces of a run declare, each once; no other piece is loaded.
+
+    Args:
+        name_of: returns the name of a run's piece in a table.
+    """
     tables = (_at(name) for name in TABLES)
-    used = (table.get(getattr(settings, table.attribute)) for table in tables)
+    used = (table.get(name_of(table)) for table in tables)
     return tuple(dict.fromkeys(schema for piece in used for schema in settings_of(piece)))
 
 

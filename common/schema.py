@@ -52,15 +52,23 @@ class Schema(BaseModel):
     def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:
         """Check values with kebab-case keys; a :class:`ConfigError` begins with the source."""
         known = {kebab_case(name) for name in cls.model_fields}
+        if not known.issuperset(values):
+            known |= cls.more_keys(values)
+        lines = [unknown_name("setting", key, known) for key in values if key not in known]
+        if not lines:
+            try:
+                return cls.model_validate(dict(values), by_alias=True, by_name=False)
+            except ValidationError as error:
+                lines = [_one_line(problem, cls) for problem in error.errors()]
+            except ConfigError as error:
+                lines = str(error).splitlines()
         prefix = f"{source}: " if source else ""
-        unknown = [unknown_name("setting", key, known) for key in values if key not in known]
-        if unknown:
-            raise ConfigError("\n".join(prefix + line for line in unknown))
-        try:
-            return cls.model_validate(dict(values), by_alias=True, by_name=False)
-        except ValidationError as error:
-            lines = [_one_line(problem, cls) for problem in error.errors()]
-            raise ConfigError("\n".join(prefix + line for line in lines)) from None
+        raise ConfigError("\n".join(prefix + line for line in lines)) from None
+
+    @classmethod
+    def more_keys(cls, values: Mapping[str, object]) -> frozenset[str]:
+        """Return the keys that these values may have beside those of the schema's own fields."""
+        return frozenset()
 
     def __repr_args__(self) -> Iterable[tuple[str, Any]]:
         """Yield what is not at its default, by its name in Python: enough to make it again."""

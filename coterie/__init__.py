@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from coterie import flower
     from deploy.cli import main
     from deploy.compare.comparison import Comparison
-    from deploy.interface import compare, precheck, resume, simulate
+    from deploy.interface import compare, plan, precheck, resume, simulate
     from deploy.played_run import PlayedRun, load_run
     from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
@@ -63,6 +63,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from server_app.clustering.grouping import Grouping
     from server_app.dissimilarity import LABEL_METRICS
     from server_app.methods import METHODS, Card, Composition, Method
+    from server_app.plan import Plan
     from server_app.record.using_models import assign, load_network
     from server_app.rounds.exchange import Exchange
     from server_app.rounds.routing import ModelPerCluster
@@ -121,6 +122,7 @@ __all__ = [
     "OfCounts",
     "PerSite",
     "PieceSettings",
+    "Plan",
     "PlayedRun",
     "Pull",
     "Record",
@@ -150,6 +152,7 @@ __all__ = [
     "load_run",
     "main",
     "partition",
+    "plan",
     "precheck",
     "reply",
     "resume",
@@ -177,7 +180,7 @@ _HOMES = {
     "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
     "deploy.compare.comparison": "Comparison",
-    "deploy.interface": "compare precheck resume simulate",
+    "deploy.interface": "compare plan precheck resume simulate",
     "deploy.played_run": "PlayedRun load_run",
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",
@@ -188,6 +191,7 @@ _HOMES = {
     "server_app.rounds.routing": "ModelPerCluster",
     "server_app.strategies.base": "FederatedTraining",
     "server_app.methods": "METHODS Card Composition Method",
+    "server_app.plan": "Plan",
     "server_app.record.using_models": "assign load_network",
     "server_app.selection.in_clusters": "IN_CLUSTERS",
     "server_app.selection.rules": "Cohort Everybody Selection",

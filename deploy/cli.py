@@ -62,6 +62,10 @@ def _ended_by_ctrl_c(words: str = "") -> Iterator[None]:
 
 def _play(settings: Settings, quiet: bool, track: Sequence[str] | None, watched: bool) -> None:
     """Run a federation, all imports of seconds included."""
+    # Names and values first: they need no torch, whose import takes seconds.
+    from deploy.simulation.planning import resolved
+
+    plan = resolved(settings)
     from deploy.simulation.grid import simulate as run
     from deploy.tracking.tracked import tracking
 
@@ -73,7 +77,7 @@ def _play(settings: Settings, quiet: bool, track: Sequence[str] | None, watched:
             logs.show_progress(as_json=settings.log_format == "json")
         stack.enter_context(_ended_by_ctrl_c())
         stack.enter_context(tracking(track or ()))
-        folder = run(settings)
+        folder = run(plan)
     if quiet:
         typer.echo(f"run: {folder}")
 
@@ -144,12 +148,7 @@ def simulate(
 ) -> None:
     """Run a whole federation on this machine."""
     settings = config.load(config_file, _with_dataset(words or []))
-    # Names first: they need no torch and no Flower, whose imports take seconds.
-    from common.data.datasets import locate
-    from server_app.methods import build
-
-    build(settings)
-    _play(settings.replace(dataset=locate(settings.dataset)), quiet, track, watched)
+    _play(settings, quiet, track, watched)
 
 
 def _with_dataset(words: list[str]) -> list[str]:
@@ -279,7 +278,7 @@ def precheck(
     """
     from deploy import precheck as check
 
-    planned = check.precheck_settings(words or (), config_file)
+    planned = check.precheck_plan(words or (), config_file)
     if as_json:
         check.progress_to_stderr()
     with _ended_by_ctrl_c():

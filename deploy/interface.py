@@ -12,9 +12,9 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from common import logs, plugins
+from common import config, logs, plugins
 from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError
 from common.foreign.code import is_given
@@ -23,7 +23,10 @@ from deploy.played_run import PlayedRun
 from deploy.tracking.tracked import tracking
 from server_app.record.format import RoundLine
 
-__all__ = ["compare", "precheck", "resume", "simulate"]
+__all__ = ["compare", "plan", "precheck", "resume", "simulate"]
+
+if TYPE_CHECKING:
+    from server_app.plan import Plan
 
 OnRound = Callable[[dict[str, Any]], object]
 Value = Scalar | os.PathLike[str] | Callable[..., Any]
@@ -31,7 +34,7 @@ Value = Scalar | os.PathLike[str] | Callable[..., Any]
 
 
 def simulate(
-    settings: Settings | None = None,
+    settings: "Settings | Plan | None" = None,
     *,
     on_round: OnRound | None = None,
     quiet: bool = False,
@@ -41,7 +44,7 @@ def simulate(
     """Run a whole federation on this machine and return its run.
 
     Args:
-        settings: all of them; or
+        settings: all of them, or the run's :func:`plan`; or
         words: those that differ from their defaults; a piece can be a callable, as ``model=net``.
         on_round: is called with each attempt at a round as ``rounds.jsonl`` has it; what it raises
             ends the run.
@@ -51,20 +54,39 @@ def simulate(
     Raises:
         CoterieError: one line, before anything starts where that is possible.
     """
+    _refuse_both(settings, words)
+    trackers = [track] if isinstance(track, str) else track
+    with _shown(quiet, on_round), tracking(trackers), _as_it_was():
+        from deploy.simulation import grid
+
+        return PlayedRun(grid.simulate(settings or config.given(_values(words))))
+
+
+def plan(settings: Settings | None = None, **words: Value | Sequence[Value]) -> "Plan":
+    """Return a simulation's plan: all that its settings come to, with every check; nothing starts.
+
+    :func:`simulate` plays it, as often as wanted.
+
+    Args:
+        settings: all of them; or
+        words: those that differ from their defaults, as :func:`simulate` has them.
+
+    Raises:
+        CoterieError: one line for what could not start.
+    """
+    _refuse_both(settings, words)
+    with _as_it_was():
+        from deploy.simulation.planning import planned, resolved
+
+        return planned(resolved(settings or config.given(_values(words))))
+
+
+def _refuse_both(settings: "Settings | Plan | None", words: Mapping[str, object]) -> None:
     if settings is not None and words:
         raise ConfigError(
             f"settings and {kebab_case(next(iter(words)))} both say what to run; use "
             "settings.replace(...)"
         )
-    trackers = [track] if isinstance(track, str) else track
-    with _shown(quiet, on_round), tracking(trackers), _as_it_was():
-        from common.data.datasets import locate
-        from deploy.simulation import grid
-        from server_app.methods import build
-
-        settings = settings or Settings.parse(_values(words))
-        build(settings)
-        return PlayedRun(grid.simulate(settings.replace(dataset=locate(settings.dataset))))
 
 
 def resume(
@@ -97,7 +119,8 @@ def resume(
     with _shown(quiet, on_round), _as_it_was():
         from deploy.simulation import grid
 
-        settings = Settings.parse(recorded | given | {"resume": str(folder)})
+        values = config.recorded_values(folder / "config.toml")
+        settings = Settings.parse(values | given | {"resume": str(folder)})
         return PlayedRun(grid.simulate(settings))
 
 
@@ -155,7 +178,7 @@ def precheck(*files: str | os.PathLike[str], quiet: bool = False, **words: Value
     with _shown(quiet, None), _as_it_was():
         from deploy import precheck as check
 
-        return check.result(check.run(check.precheck_settings(given, None)))
+        return check.result(check.run(check.precheck_plan(given, None)))
 
 
 def _values(words: Mapping[str, object]) -> dict[str, object]:

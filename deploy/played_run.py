@@ -139,7 +139,7 @@ class PlayedRun:
         columns = ([getattr(line, name) for line in lines] for name in ("score", "loss"))
         score, loss = (np.array([column]) for column in columns)
         rounds = np.array([line.round for line in lines])
-        task = config.load(self.folder / "config.toml").learning_task
+        task = config.recorded(self.folder / "config.toml").learning_task
         trained = np.array([line.train_loss for line in lines])
         figure = progress(rounds, score, loss, trained, task.axis, task.loss_means)
         picture = io.BytesIO()

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from common import config, logs
-from common.config import Settings
-from common.data.datasets import locate, parts_of, together
+from common.data.datasets import locate, together
 from common.errors import ConfigError
 from common.pilot.settings import PLAYED_BY, PilotSettings
 from common.tables.reading import refuse_one_name_twice
-from server_app.methods import build
+from deploy.simulation.planning import resolved
+from server_app.plan import Plan
 from server_app.record.pilot_format import PilotRecord
 from server_app.record.precheck_format import PrecheckFile
 from server_app.record.run_folder import RunFolder
@@ -23,7 +23,7 @@ from server_app.transport.verdicts import Verdict
 
 __all__ = [
     "EXIT_CODES",
-    "precheck_settings",
+    "precheck_plan",
     "progress_to_stderr",
     "result",
     "run",
@@ -53,8 +53,8 @@ _FIXED = {
 }
 
 
-def precheck_settings(words: Sequence[str], config_file: Path | None) -> Settings:
-    """Return a run's settings: words are ``key=value``, every other one is the file of a site.
+def precheck_plan(words: Sequence[str], config_file: Path | None) -> Plan:
+    """Return a run's plan: words are ``key=value``, every other one is the file of a site.
 
     Raises:
         ConfigError: settings that cannot be used, one file alone, or two of one name.
@@ -77,15 +77,13 @@ def precheck_settings(words: Sequence[str], config_file: Path | None) -> Setting
             f"strategy = {settings.strategy!r}: a precheck compares sites by their OT costs; "
             "leave strategy out, or use coterie simulate"
         )
-    build(settings)
     if len(files) == 1:
         raise ConfigError(
             f"{files[0]}: one file is one site; name a file for each, or use "
             f"dataset={files[0].name} client-column=... split=by-user"
         )
-    settings = settings.replace(dataset=locate(settings.dataset))
-    refuse_one_name_twice(parts_of(settings.dataset))
-    return settings
+    refuse_one_name_twice(map(str, files))
+    return resolved(settings)
 
 
 def _fixed(given: Sequence[str], files: Sequence[Path]) -> Mapping[str, str]:
@@ -96,12 +94,12 @@ def _fixed(given: Sequence[str], files: Sequence[Path]) -> Mapping[str, str]:
     return fixed | ({"num-clients": "0"} if "split=by-user" in given else {})
 
 
-def run(settings: Settings) -> Path:
+def run(plan: Plan) -> Path:
     """Run it and return the absolute path of the run folder."""
     # Imports of seconds, after everything that can be refused without them.
     from deploy.simulation.grid import simulate
 
-    return simulate(settings)
+    return simulate(plan)
 
 
 def progress_to_stderr() -> None:

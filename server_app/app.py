@@ -1,6 +1,7 @@
-"""ServerApp: settings -> method -> strategy -> run folder."""
+"""ServerApp: plan -> strategy -> run folder."""
 
 import contextlib
+import copy
 import logging
 import shlex
 from pathlib import Path
@@ -15,10 +16,8 @@ from common.errors import CoterieError, StorageError
 from common.flower_private import untried
 from common.messages import Introduction
 from common.sharing import first_shared
-from server_app import methods
-from server_app.metering import run_meter
 from server_app.metering.run_meter import RunMeter
-from server_app.methods import Method
+from server_app.plan import Plan
 from server_app.protection.disclosed import DisclosureFile
 from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
@@ -40,21 +39,24 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Run a whole federation; any error is written to the run folder before it is raised."""
-    settings = config.from_run_config(context.run_config).with_absolute_paths()
+    play(Plan.of(config.from_run_config(context.run_config)), grid, context)
+
+
+def play(plan: Plan, grid: Grid, context: Context) -> None:
+    """Run a whole federation as it was planned; :func:`run_folder_of` says where it was written."""
+    settings = plan.settings
     logs.show_progress(as_json=settings.log_format == "json")
     logs.show_reasons_only()
-    method = methods.build(settings)
-    run_meter.check(settings)
     folder = RunFolder.reopen(settings) if settings.resume else RunFolder.create(settings)
     with folder.held(), audit.trail(folder, log):
-        _record(grid, context, settings, method, folder)
+        folder.store(plan.as_file())
+        context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
+        _record(grid, plan, folder)
 
 
-def _record(
-    grid: Grid, context: Context, settings: Settings, method: Method, folder: RunFolder
-) -> None:
+def _record(grid: Grid, plan: Plan, folder: RunFolder) -> None:
     """Run, and leave a true status and a report behind however that ends."""
-    context.state[_STATE] = ConfigRecord({"run-folder": str(folder.path)})
+    settings = plan.settings
     event = "resumed" if settings.resume else "started"
     told = logs.fact(event, strategy=settings.strategy) | {logs.FOLDER: folder.path}
     meter = RunMeter.of(settings)
@@ -71,7 +73,7 @@ def _record(
             if trained_by := courier.trained_by():
                 played["trained by"] = trained_by
             folder.write_json("environment.json", environment() | played)
-            _run(courier, settings, method, folder, meter)
+            _run(courier, plan, folder, meter)
     except BaseException as raised:
         error = StorageError.of(raised) or plugins.blamed(raised, settings.to_dict()) or raised
         _say_failed(folder, settings, error)
@@ -115,9 +117,8 @@ def run_folder_of(context: Context) -> Path:
     return Path(str(context.state.config_records[_STATE]["run-folder"]))
 
 
-def _run(
-    grid: Courier, settings: Settings, method: Method, folder: RunFolder, meter: RunMeter
-) -> None:
+def _run(grid: Courier, plan: Plan, folder: RunFolder, meter: RunMeter) -> None:
+    settings = plan.settings
     done: int = 0
     state: State = {}
     timeout = settings.round_timeout
@@ -134,22 +135,22 @@ def _run(
         roster = reintroduce(grid, sites, timeout=timeout, code=code)
     else:
         # A site that does not have the run's foreign code, or does not allow it, is not left out.
-        foreign = bool(plugins.foreign_pieces(settings.to_dict()))
+        foreign = bool(plan.pieces)
         roster = introduce(
             grid, expected=settings.num_clients, timeout=timeout, everybody=foreign, code=code
         )
     folder.write_sites(roster.sites)
     made = grid.preprocessing()
-    folder.write_preprocessing(made, roster.sites[0], settings.learning_task.name)
+    folder.write_preprocessing(made, roster.sites[0], plan.task.name)
     if made is not None and made.positive_class:
         log.info("positive class: %s", made.positive_class)
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
-    strategy = _strategy(method, settings, roster, folder)
+    strategy = _strategy(plan, roster, folder)
     strategy.meter = meter
     strategy.resume(done, state)
     site = roster.sites[0]
-    outputs = settings.learning_task.num_outputs(site.num_classes)
+    outputs = plan.task.num_outputs(site.num_classes)
     first = first_shared(settings, site.inputs, outputs)
     strategy.start(
         grid,
@@ -163,8 +164,8 @@ def _run(
     audit.append(folder, "finished", {"round": done})
 
 
-def _strategy(
-    method: Method, settings: Settings, roster: Roster, folder: RunFolder
-) -> FederatedTraining:
+def _strategy(plan: Plan, roster: Roster, folder: RunFolder) -> FederatedTraining:
+    # What a method learns in a run is the run's: its plan can be played again.
+    method = copy.deepcopy(plan.method)
     kind = FederatedTraining if method.asked is None else method.asked.strategy()
-    return kind(method, settings, roster, folder)
+    return kind(method, plan.settings, roster, folder)

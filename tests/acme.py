@@ -1,9 +1,12 @@
 """A third party's package, installed beside Coterie and used by its commands."""
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
+
+from deploy.played_run import load_run
 
 PROJECT = Path(__file__).parent / "fixtures" / "acme"
 BY_NAME = {
@@ -69,15 +72,19 @@ def cut_off(run):
 
 
 def play(coterie, packages):
-    """Use the package in every way; ``packages`` is the folder that it is installed in."""
+    """Use the package in every way, and return a run that a change of it cut off.
+
+    ``packages`` is the folder that it is installed in.
+    """
     assert "acme-fewest" in coterie("methods")
     named, placed = (coterie.simulate(pieces, acme_size=3) for pieces in (BY_NAME, BY_PLACE))
     assert figures(named) == figures(placed)
     assert len(figures(named)) == 2
-    versions = json.loads((placed / "pieces.json").read_text())
-    assert versions == {
-        f"{key} = '{BY_PLACE[key].rpartition(',')[2]}'": "acme-pieces 0.1" for key in BY_PLACE
-    }
+    sources = json.loads((placed / "pieces.json").read_text())
+    named_by = {f"{key} = '{BY_PLACE[key].rpartition(',')[2]}'" for key in BY_PLACE}
+    assert sources.keys() == named_by
+    [source] = {*sources.values()}  # all of them are of one package
+    assert re.fullmatch(r"acme-pieces 0\.1 sha256:[0-9a-f]{64}", source)
     notes = {"dataset": "acme-notes", "model": "acme-reader", "strategy": "fedavg"}
     assert len(figures(coterie.simulate(notes))) == 2
     before = figures(placed)
@@ -93,11 +100,34 @@ def play(coterie, packages):
     assert "query.acme_spread" in {entry["kind"] for entry in privacy["releases"]}
 
     cut_off(placed)
-    [info] = packages.glob("acme_pieces-*.dist-info")
-    text = (info / "METADATA").read_text()
-    (info / "METADATA").write_text(text.replace("Version: 0.1", "Version: 0.2"))
-    refusal = "was acme-pieces 0.1 and is acme-pieces 0.2 now; put the old one back"
-    assert f"strategy = 'acme_pieces.choosing:FEWEST' {refusal}" in coterie(
-        "resume", placed, code=2
-    )
-    assert f"dataset = 'acme_pieces.waves:waves' {refusal}" in coterie(*grid, code=2)
+    with (packages / "acme_pieces" / "__init__.py").open("a") as file:
+        file.write("\n# a later version of the same number\n")
+    for key, call in (("strategy", ("resume", placed)), ("dataset", grid)):
+        said = coterie(*call, code=2)
+        changed = next(line for line in said.splitlines() if f"{key} = 'acme_pieces." in line)
+        assert f"was {source} and is acme-pieces 0.1 sha256:" in changed
+        assert "put the old one back" in changed
+    return placed
+
+
+def play_without(coterie, packages, placed):
+    """Remove the package: its runs are still read, and those that never used it are as before."""
+    plain = ("strategy=random,fedavg", "clients-per-round=2", "name=plain", "acme-size=3")
+    plain += ("num-clients=4", "num-server-rounds=1", "local-epochs=1")
+    assert "2 of 2 runs done" in coterie("compare", *plain)
+    used = sorted((coterie.folder / "runs" / "plain" / "runs").glob("*/config.toml"))
+    assert len(used) == 2
+    for folder in packages.glob("acme_pieces*"):
+        shutil.rmtree(folder)
+    assert "acme-fewest" not in coterie("methods")
+    for file in used:
+        assert "acme" not in file.read_text()
+        again = Path(coterie("simulate", "--config", file).splitlines()[-1].removeprefix("run: "))
+        assert figures(again) == figures(file.parent)
+        status = file.with_name("status.json")
+        status.write_text(status.read_text().replace('"finished"', '"failed"'))
+        coterie("resume", file.parent)
+    assert "2 of 2 runs done" in coterie("compare", *plain[:-4], *plain[-3:])
+    assert repr(load_run(placed)).startswith(f"<run {placed}: failed, round 1")
+    assert len(load_run(placed).rounds) == 2
+    assert "acme" in coterie("resume", placed, code=2)

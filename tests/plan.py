@@ -58,6 +58,7 @@ ORDER = (
     "server_app/task_figures",
     "server_app/final_evaluation",
     "server_app/methods",
+    "server_app/plan",
     "server_app/pilot",
     "server_app/report",
     "server_app/strategies",

@@ -15,9 +15,11 @@ def test_a_third_partys_package_works_with_every_command(tmp_path):
     pip("install", "--no-deps", "--no-build-isolation", "--target", packages, acme.PROJECT)
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{packages}", "OMP_NUM_THREADS": "1"}
     program = [sys.executable, "-m", "deploy.cli"]
-    acme.play(acme.Commands(program, tmp_path, environment), packages)
+    coterie = acme.Commands(program, tmp_path, environment)
+    placed = acme.play(coterie, packages)
     pages = acme.Commands(
         [sys.executable, ROOT / "docs/methods/generate.py"], tmp_path, environment
     )
     pages(tmp_path)
     assert "coterie simulate strategy=acme-fewest" in (tmp_path / "acme-fewest.md").read_text()
+    acme.play_without(coterie, packages, placed)

@@ -157,7 +157,7 @@ def piloted(federation: Federation, folder: Path) -> Json:
     watched = _Watched()
     with watched.watch(), patch.object(report, "write_report"):
         asked = [*words, f"pilot-rounds={ROUNDS[-1]}", "pilot=true"]
-        run = precheck.run(precheck.precheck_settings(asked, None))
+        run = precheck.run(precheck.precheck_plan(asked, None))
     found = RunFolder(run).load(PrecheckFile)
     pilot = found.pilot
     assert pilot is not None
@@ -194,7 +194,7 @@ class Training:
 
     def __init__(self, federation: Federation, folder: Path) -> None:
         words = [*federation.words, f"dataset={folder / 'sites.npz'}"]
-        self._settings = precheck.precheck_settings([*words, "pilot=false"], None).replace(
+        self._settings = precheck.precheck_plan([*words, "pilot=false"], None).settings.replace(
             num_server_rounds=FINAL
         )
         self._played = PlayedFederation.of(self._settings)

@@ -7,7 +7,17 @@ What one piece alone uses is declared beside that piece (:class:`common.plugins.
 and names that belong to a table are checked by the table, so that adding touches one file.
 """
 
-from common.config.reading import from_run_config, is_setting, load, read_toml, split_word
+from common.config.reading import (
+    from_run_config,
+    given,
+    is_setting,
+    load,
+    of_its_pieces,
+    read_toml,
+    recorded,
+    recorded_values,
+    split_word,
+)
 from common.config.settings import Settings
 from common.schema import Scalar, Schema, allowed_values, kebab_case, unknown_name
 
@@ -18,10 +28,14 @@ __all__ = [
     "Settings",
     "allowed_values",
     "from_run_config",
+    "given",
     "is_setting",
     "kebab_case",
     "load",
+    "of_its_pieces",
     "read_toml",
+    "recorded",
+    "recorded_values",
     "split_word",
     "unknown_name",
 ]

@@ -1,17 +1,23 @@
 """Reading of settings: TOML files, ``key=value`` words and Flower's run-config."""
 
 import functools
+import logging
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
+from common.config import chosen
 from common.config.settings import Settings
 from common.errors import ConfigError
 from common.plugins import Table
 from common.schema import Scalar, kebab_case
 from common.text_files import read_text
+
+V = TypeVar("V")
+
+log = logging.getLogger("coterie")
 
 
 def load(
@@ -21,16 +27,62 @@ def load(
 ) -> Settings:
     """Return the defaults, changed by a TOML file, changed by ``key=value`` words.
 
-    ``defaults`` (kebab-case) go before those of the schema.
+    ``defaults`` (kebab-case) go before those of the schema. A line of the log says which of the
+    values no piece of the run uses.
     """
     values: dict[str, object] = dict(defaults)
     if file is not None:
-        values |= read_toml(file)
+        values |= recorded_values(file) if _is_record(file) else read_toml(file)
     pairs = [split_word(word) for word in words]
     twice = sorted({key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1})
     if twice:
         raise ConfigError(f"{twice[0]} is given twice; give each setting once")
-    return Settings.parse(values | dict(pairs))
+    return given(values | dict(pairs))
+
+
+def given(values: Mapping[str, object]) -> Settings:
+    """Return the settings that a person gave; a line of the log says what no piece uses."""
+    settings = Settings.parse(values)
+    if left_out := chosen.unused(settings, values):
+        said = ", ".join(f"{key} = {value}" for key, value in left_out.items())
+        log.warning("%s: no piece of this run uses it; left out", said)
+    return settings
+
+
+def recorded(file: Path) -> Settings:
+    """Return the settings of a run by its ``config.toml``.
+
+    What belongs to no piece of the run, as settings of a package that was only installed, is
+    ignored, and a line of the log says so.
+    """
+    return Settings.parse(recorded_values(file), source=str(file))
+
+
+def recorded_values(file: Path) -> dict[str, Any]:
+    """Return the values of :func:`recorded`, not yet checked."""
+    values = read_toml(file)
+    own = of_its_pieces(values)
+    _say_ignored(file, tuple(key for key in values if key not in own))
+    return own
+
+
+def of_its_pieces(values: Mapping[str, V]) -> dict[str, V]:
+    """Return those of recorded values that belong to every run, or to a piece that they name."""
+    fields = Settings.model_fields
+    declared = chosen.declared_of(values, fields)
+    known = {kebab_case(name) for name in (*fields, *chosen.declared_fields(declared, fields))}
+    return {key: value for key, value in values.items() if key in known}
+
+
+@functools.cache  # a comparison reads a run's file more than once
+def _say_ignored(file: Path, keys: tuple[str, ...]) -> None:
+    if keys:
+        log.warning("%s: ignored, as no piece of that run uses it: %s", file, ", ".join(keys))
+
+
+def _is_record(file: Path) -> bool:
+    """Return whether a file is what a run wrote into its folder."""
+    return file.name == "config.toml" and file.with_name("status.json").exists()
 
 
 def from_run_config(run_config: Mapping[str, Scalar]) -> Settings:

@@ -1,16 +1,17 @@
-"""Settings of a run: the themes of this folder and what the pieces declare, as one schema."""
+"""Settings of a run: the themes of this folder, and what the pieces that it uses declare."""
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar, Self, TypeVar, cast
+from typing import Any, Self, TypeVar
 
 import tomli_w
-from pydantic import create_model, model_validator
+from pydantic import ModelWrapValidatorHandler, PrivateAttr, model_validator
 from pydantic.fields import FieldInfo
 
 from common import plugins
+from common.config import chosen
 from common.config.aggregation import AggregationSettings
 from common.config.cohorts import CohortSettings
 from common.config.data import DataSettings
@@ -19,7 +20,6 @@ from common.config.execution import ExecutionSettings
 from common.config.privacy import PrivacySettings
 from common.config.rounds import RoundSettings
 from common.config.training import TrainingSettings
-from common.errors import ConfigError
 from common.objectives import objective_of
 from common.plugins import PieceSettings
 from common.schema import Scalar, at_most, kebab_case
@@ -40,46 +40,77 @@ class Settings(
 ):
     """Everything that decides a run's numbers, plus where they are written.
 
-    What concerns every run is an attribute. What a piece declares for itself (see
-    :mod:`common.plugins`) is read by :meth:`of`, and is else a setting like any other.
+    What concerns every run is an attribute. What the run's pieces declare for themselves (see
+    :mod:`common.plugins`) is read by :meth:`of`, and is else a setting like any other. Values for
+    pieces that the run does not use are checked and left out.
     """
 
-    pieces: ClassVar[tuple[type[PieceSettings], ...]] = ()
-    """Whose keys these settings have, too."""
+    _pieces: tuple[PieceSettings, ...] = PrivateAttr(())
 
-    def __new__(cls, **values: object) -> Self:
-        """Make settings that have the pieces' keys, too."""
-        if cls is Settings:
-            cls = _of_values(values)  # type: ignore[assignment]
-        return super().__new__(cls)
-
-    @model_validator(mode="before")
+    @model_validator(mode="wrap")
     @classmethod
-    def _named(cls, values: dict[str, object]) -> dict[str, object]:
-        return plugins.with_names(values)
+    def _with_pieces(
+        cls, values: dict[str, object], handler: ModelWrapValidatorHandler[Self]
+    ) -> Self:
+        """Return the settings of every run first, then those of the pieces that they choose."""
+        named = plugins.with_names(values)
+        own = {key: value for key, value in named.items() if _is_own(key)}
+        given = {kebab_case(key): value for key, value in named.items() if key not in own}
+        settings = handler(own)
+        settings._pieces, others = chosen.parsed(settings, given)
+        for piece in (*settings._pieces, *others):
+            piece.check(settings)
+        return settings
 
     @classmethod
-    def parse(cls, values: Mapping[str, object], *, source: str = "") -> Self:
-        """Check values with kebab-case keys; a :class:`ConfigError` begins with the source."""
-        return cast(Self, super(Settings, _of_values(values)).parse(values, source=source))
+    def more_keys(cls, values: Mapping[str, object]) -> frozenset[str]:
+        """Return the keys of the chosen pieces, and of all pieces where those do not do."""
+        named = plugins.with_names(values)
+        declared = chosen.declared_of(named, cls.model_fields)
+        keys = {kebab_case(name) for piece in declared for name in piece.model_fields}
+        if all(_is_own(key) or key in keys for key in named):
+            return frozenset(keys)
+        return frozenset(map(kebab_case, cls.fields(named)))
 
     @classmethod
     def fields(cls, values: Mapping[str, object] = MappingProxyType({})) -> Mapping[str, FieldInfo]:
-        """Return every setting there is by its name in snake_case, the pieces' included.
+        """Return every setting there is by its name in snake_case, all pieces' included.
 
         Those of pieces that have no name of their own are there where ``values`` name their place.
         """
-        return _of_values(values).model_fields
+        named = {kebab_case(key): value for key, value in plugins.with_names(values).items()}
+        own = cls.model_fields
+        return own | chosen.declared_fields(plugins.all_piece_settings(named), own)
+
+    @property
+    def pieces(self) -> tuple[PieceSettings, ...]:
+        """What the run's pieces declare, with the run's values."""
+        return self._pieces
 
     def of(self, declared: type[P]) -> P:
-        """Return the settings that a piece declares."""
-        return declared.model_construct(
-            **{name: getattr(self, name) for name in declared.model_fields}
-        )
+        """Return the settings that a piece declares; the defaults where the run does not use it."""
+        found = (piece for piece in self._pieces if isinstance(piece, declared))
+        return next(found, None) or _defaults(declared)
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # The class has no name that another process could import.
-        return Settings.parse, (self.to_dict(),)
+    def to_dict(self) -> dict[str, Scalar]:
+        """Return all values with kebab-case keys: every run's, then its pieces'."""
+        values = super().to_dict()
+        for piece in self._pieces:
+            values |= piece.to_dict()
+        return values
+
+    def defaults(self) -> dict[str, Scalar]:
+        """Return what each value of :meth:`to_dict` is where nobody sets it."""
+        fields = dict(type(self).model_fields)
+        for piece in self._pieces:
+            fields |= type(piece).model_fields
+        return {kebab_case(name): field.default for name, field in fields.items()}
+
+    def __repr_args__(self) -> Iterable[tuple[str, Any]]:
+        """Yield what is not at its default, by its name in Python."""
+        yield from super().__repr_args__()
+        for piece in self._pieces:
+            yield from piece.__repr_args__()
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -102,8 +133,6 @@ class Settings(
                 f"{self.may_end_early} and update-privacy = central-dp: when a run stops would "
                 "tell of the sites' rows; leave one of them out"
             )
-        for declared in self.pieces:
-            self.of(declared).check(self)
         return self
 
     @property
@@ -158,37 +187,23 @@ class Settings(
     def with_absolute_paths(self) -> Self:
         """Return a copy whose paths do not depend on the working directory."""
         changes: dict[str, Scalar] = {"output_dir": _absolute(self.output_dir)}
-        theirs = (piece.paths for piece in self.pieces)
-        for key in ("data_dir", "table_schema", "resume", *frozenset[str]().union(*theirs)):
-            if getattr(self, key):
-                changes[key] = _absolute(getattr(self, key))
+        paths = {key: getattr(self, key) for key in ("data_dir", "table_schema", "resume")}
+        for piece in self._pieces:
+            paths |= {key: getattr(piece, key) for key in sorted(piece.paths)}
+        changes |= {key: _absolute(path) for key, path in paths.items() if path}
         if self.radio_profile.endswith(".toml"):
             changes["radio_profile"] = _absolute(self.radio_profile)
         return self.replace(**changes)
 
 
-def _of_values(values: Mapping[str, object]) -> type[Settings]:
-    """Return :class:`Settings` with the keys of all pieces that a run of these values can have."""
-    named = {kebab_case(key): value for key, value in plugins.with_names(values).items()}
-    return _with_keys_of(plugins.all_piece_settings(named))
+def _is_own(key: str) -> bool:
+    """Return whether a key, in either spelling, is of every run."""
+    return key.replace("-", "_") in Settings.model_fields
 
 
 @functools.cache
-def _with_keys_of(pieces: tuple[type[PieceSettings], ...]) -> type[Settings]:
-    """Return :class:`Settings` with the keys that pieces declare behind its own."""
-    fields: dict[str, FieldInfo] = {}
-    for piece in pieces:
-        for name, field in piece.model_fields.items():
-            others = fields.setdefault(name, field)
-            if name in Settings.model_fields or repr(others) != repr(field):
-                raise ConfigError(
-                    f"{kebab_case(name)}: {piece.__module__}.{piece.__name__} declares it, and "
-                    "there is another setting of that name; rename it"
-                )
-    keys: dict[str, Any] = {name: (field.annotation, field) for name, field in fields.items()}
-    whole = create_model("Settings", __base__=Settings, __module__=__name__, **keys)
-    whole.pieces = pieces
-    return whole
+def _defaults(declared: type[P]) -> P:
+    return declared()
 
 
 def _absolute(path: str) -> str:

@@ -54,11 +54,13 @@ class ScaffoldSettings(ObjectiveSettings):
     def check_in_use(self, settings: "Settings") -> None:
         """Refuse steps that are not the learning rate times a gradient."""
         values = settings.to_dict()
-        if values["optimizer"] != "sgd" or values["momentum"]:
+        momentum = values.get("momentum", 0)  # of sgd alone
+        if values["optimizer"] != "sgd" or momentum:
+            steps = f"optimizer = {values['optimizer']}"
+            steps = f"momentum = {momentum} with {steps}" if momentum else steps
             raise ValueError(
-                f"objective = scaffold: momentum = {values['momentum']} with optimizer = "
-                f"{values['optimizer']} makes steps that are no gradients; set momentum=0 and "
-                "optimizer=sgd"
+                f"objective = scaffold: {steps} makes steps that are no gradients; set momentum=0 "
+                "and optimizer=sgd"
             )
         if self.scaffold_form == "local":
             self._check_local(values)

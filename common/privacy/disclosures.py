@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from pydantic import Field
 
-from common import plugins
 from common.config import Settings
 from common.messages import DISCLOSURES, GIVEN_OUT
 from common.messages.kinds import kinds_named_in
@@ -56,8 +55,7 @@ def asked(settings: Settings) -> tuple[str, ...]:
 
     In a simulation the one who sets the run up owns all sites, so they release it.
     """
-    used = plugins.used_piece_settings(settings)
-    needed = frozenset[str]().union(*(settings.of(each).discloses(settings) for each in used))
+    needed = frozenset[str]().union(*(each.discloses(settings) for each in settings.pieces))
     kinds = kinds_named_in(settings.messages)
     named = [each.name for kind in kinds for each in kind.releases if not each.always]
     needed |= frozenset(named)

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from joblib import cpu_count
 
-from client_app.simulated_sites import with_task
-from common import piece_sources, power
-from common.data.datasets import locate
+from common import piece_sources
 from common.errors import ComparisonError, ConfigError, CoterieError
 from deploy.compare import page, tables
 from deploy.compare.figures import Row, RunFigures, rows_of
@@ -18,7 +16,7 @@ from deploy.compare.grid import Case, Grid
 from deploy.compare.records import RunRecord, add_records, read_records, without_record
 from deploy.compare.runs import Outcome, Progress, found, in_turn, play
 from deploy.compare.shard import WHOLE, Shard
-from server_app import methods
+from deploy.simulation.planning import resolved
 from server_app.record.run_folder import RunFolder
 
 _RECORDED_AT_ONCE = 64
@@ -150,10 +148,7 @@ def _all(
 def _checked(case: Case) -> Case:
     """Return a case that could start: its method can be built and its data set be found."""
     try:
-        located = with_task(case.settings.replace(dataset=locate(case.settings.dataset)))
-        methods.build(located)
-        if located.energy_country:
-            power.kg_co2e_per_kwh(located.energy_country)
+        located = resolved(case.settings).settings
     except CoterieError as error:
         raise ConfigError(f"{case.label}: {error}") from None
     return replace(case, settings=located)

@@ -12,8 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from common.config import Scalar, Settings, kebab_case, read_toml, unknown_name
+from common import config
+from common.config import Scalar, Settings, read_toml, unknown_name
 from common.data.datasets import together
 from common.errors import ConfigError, CoterieError
 from deploy.compare.plan import LARGEST, PaperClaim, PaperFigures, Plan, Values, from_words
@@ -101,13 +103,20 @@ def identity(settings: Settings) -> dict[str, Scalar]:
     Without the defaults, a setting that a later version adds does not make every run a new one.
     """
     without = _ELSEWHERE if settings.stop_at_target else _ELSEWHERE | _TARGET
-    fields = type(settings).model_fields
-    default = {kebab_case(name): field.default for name, field in fields.items()}
-    default |= _FIRST_DEFAULTS
     values = settings.to_dict()
+    default = {**settings.defaults(), **_FIRST_DEFAULTS}
     if values["routing"] == "one-model":  # what auto is wherever it is not refused
         values["routing"] = default["routing"]
     return {k: v for k, v in values.items() if k not in without and v != default[k]}
+
+
+def of_its_pieces(recorded: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return what was recorded of :func:`identity`, less what no piece of that run uses."""
+    return {
+        key: value
+        for key, value in config.of_its_pieces({**_FIRST_DEFAULTS, **recorded}).items()
+        if key in recorded
+    }
 
 
 @dataclass(frozen=True)
@@ -256,7 +265,8 @@ def _case(
         problem = ", ".join(f"{key}={values[key]}" for key in (*sorted(varied), _SEED))
         where = ", ".join(filter(None, names)) or problem
         raise ConfigError(f"{where}: {error}") from None
-    known = settings.to_dict()
+    # A row's own setting may be of a piece that this run does not use.
+    known: dict[str, Any] = {**values, **settings.to_dict()}
     rows = tuple((key, known[key]) for key in chosen if key in varied)
     data = [_pair(key, known[key]) for key in scenario if key in axes]
     return Case(name, rows, ", ".join(filter(None, (title, *data))), settings)

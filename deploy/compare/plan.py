@@ -41,7 +41,7 @@ class PaperFigures:
     def fits(self, method: str, settings: Settings) -> bool:
         """Whether the figures are of this method, by its row's name, in this run's scenario."""
         values = settings.to_dict()
-        return self.method == method and all(values[key] == value for key, value in self.at)
+        return self.method == method and all(values.get(key) == value for key, value in self.at)
 
 
 PAPER_FIGURES = (
@@ -91,7 +91,7 @@ class PaperClaim:
     def is_of(self, settings: Settings) -> bool:
         """Whether it is of a run's scenario."""
         values = settings.to_dict()
-        return all(values[key] == value for key, value in self.at)
+        return all(values.get(key) == value for key, value in self.at)
 
 
 def from_words(words: Iterable[str]) -> Values:

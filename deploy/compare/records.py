@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 from common.errors import ConfigError, DataError, quotable
 from deploy.compare.arrow_columns import SHORT, codec_of
-from deploy.compare.grid import Case, identity
+from deploy.compare.grid import Case, identity, of_its_pieces
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import ResultsFile, RoundLine, SiteEntry
 from server_app.record.run_folder import CPU, RunFolder
@@ -189,7 +189,9 @@ def add_records(records: Path, comparison: str, runs: Iterable[RunRecord]) -> No
 
 
 def _hashable(settings: Mapping[str, str]) -> _Settings:
-    return frozenset(settings.items())
+    values = {key: json.loads(value) for key, value in settings.items()}
+    own = of_its_pieces(values)
+    return frozenset((key, value) for key, value in settings.items() if key in own)
 
 
 def _files(records: Path) -> list[Path]:

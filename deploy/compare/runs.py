@@ -22,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from common import config, piece_sources
-from common.config import Settings, read_toml
+from common.config import Settings
 from common.errors import ConfigError, CoterieError
 from deploy.compare.claims import Claim, claimed
 from deploy.compare.figures import RunFigures
@@ -142,7 +142,7 @@ def _is_of(case: Case, folder: Path) -> bool:
     Where the case leaves the engine to the machine, any engine's run is its run.
     """
     try:
-        found = Settings.parse(read_toml(folder / "config.toml"))
+        found = config.recorded(folder / "config.toml")
     except ConfigError:
         return False
     if case.settings.engine == "auto":

@@ -10,8 +10,6 @@ broke: ``metadata.__dict__["_message_id"]``, and ``Message(metadata=..., content
 """
 
 import itertools
-import logging
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,29 +23,22 @@ from flwr.serverapp import Grid
 from joblib import cpu_count
 
 from client_app import prepared_data
-from client_app.simulated_sites import owners_config, simulated_federation, with_task
+from client_app.simulated_sites import owners_config, simulated_federation
 from client_app.site_config import from_node_config
-from client_app.training.convolutional import require_compiler
-from client_app.training.engine import decided, trained_by
-from client_app.training.loop import choose_device
-from common import logs, power
+from common import power
 from common.config import Scalar, Settings
-from common.data.in_memory import Dataset
 from common.data.preprocessing import Preprocessing
 from common.flower_private import Run
 from deploy.simulation import answering, site_files
+from deploy.simulation.planning import planned, resolved
 from deploy.simulation.pool import Job, Pool, Worker
 from server_app import app as server
-from server_app import methods
-from server_app.metering import run_meter
-from server_app.protection.two_party import check_sizes
+from server_app.plan import Plan
 from server_app.record.using_models import keep_site_preprocessing
 from server_app.rounds.waiting import Waiting
 
 if TYPE_CHECKING:
     from deploy.simulation.cluster import ClusterPool
-
-log = logging.getLogger("coterie")
 
 _RUN_ID = answering.RUN_ID
 _SERVER_NODE = answering.SERVER_NODE
@@ -60,38 +51,25 @@ def load_client_app() -> ClientApp:
     return app
 
 
-def simulate(settings: Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Path:
+def simulate(run: Plan | Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> Path:
     """Run a federation and return the absolute path of its run folder.
 
     Everything that can be refused is refused before a worker starts.
 
     Args:
-        settings: of the run. Several files without a schema are a site each.
+        run: its plan, or its settings, of which one is made here. Several files without a schema
+            are a site each.
         own: node-configs of sites with data of their own; none: the settings say which there are.
     """
-    settings = settings.with_absolute_paths()
-    with site_files.opened(settings) as files:
-        return _played(settings, own or files)
+    plan = resolved(run, own_data=bool(own)) if isinstance(run, Settings) else run
+    with site_files.opened(plan.settings) as files:
+        return _played(plan, own or files)
 
 
-def _played(settings: Settings, own: Sequence[Mapping[str, Scalar]]) -> Path:
+def _played(plan: Plan, own: Sequence[Mapping[str, Scalar]]) -> Path:
     """Run a federation of sites with data of their own, or of those that share a data set."""
-    if settings.table_schema or not own:
-        settings = with_task(settings)
-    method = methods.build(settings)
-    run_meter.check(settings)
-    # Asking CUDA itself would start it here, and a process that has started it cannot be forked.
-    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
-    choose_device(settings.device)
-    require_compiler(settings)
-    dataset, parts = (None, own) if own else simulated_federation(settings)
-    _say_guesses(settings, dataset)
-    if dataset and not settings.resume:  # a run that goes on has taken its products
-        rows = {site.name: len(site.train) for site in simulated_federation(settings)[1]}
-        check_sizes(method.needs, rows, settings)
-    shapes = (dataset.inputs, dataset.num_outputs) if dataset else None
-    weighs = dataset is not None and dataset.train.weight is not None
-    settings = decided(settings, shapes, weighs=weighs)
+    plan = planned(plan, own_data=bool(own))
+    settings, data = plan.settings, plan.data
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.
     torch.set_num_threads(1)
@@ -100,40 +78,29 @@ def _played(settings: Settings, own: Sequence[Mapping[str, Scalar]]) -> Path:
     with InProcessGrid(
         load_client_app,
         run_config,
-        num_nodes=len(parts),
+        num_nodes=len(own if data is None else data.rows),
         workers=settings.workers,
         node_config=owners_config(settings),
         own=own,
-        preprocessing=dataset.preprocessing if dataset else None,
-        trained_by=trained_by(settings, *shapes, weighs=weighs) if shapes else "",
+        preprocessing=data.preprocessing if data else None,
+        trained_by=plan.trained_by,
         cluster=settings.cluster,
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
-        server.app(grid, context)
+        server.play(plan, grid, context)
     folder = server.run_folder_of(context)
-    _keep_preparing(folder, dataset, own)
+    _keep_preparing(folder, settings, own)
     return folder
 
 
-def _keep_preparing(
-    folder: Path, dataset: Dataset | None, own: Sequence[Mapping[str, Scalar]]
-) -> None:
+def _keep_preparing(folder: Path, settings: Settings, own: Sequence[Mapping[str, Scalar]]) -> None:
     """Keep how each site's rows were prepared, where it was by its own: all are of one owner."""
-    made = dict(dataset.site_preprocessing) if dataset else {}
+    made = {} if own else dict(simulated_federation(settings)[0].site_preprocessing)
     for config in map(from_node_config, own):
         if (prepared := prepared_data.open_dataset(config).preprocessing) is not None:
             made[config.site] = prepared
     for site, each in made.items():
         keep_site_preprocessing(folder, site, each)
-
-
-def _say_guesses(settings: Settings, dataset: Dataset | None) -> None:
-    """Log what was guessed of a table that has no schema, before anything else."""
-    if dataset is None or not dataset.guesses:
-        return
-    logs.show_progress(as_json=settings.log_format == "json")
-    for guess in dataset.guesses:
-        log.info("%s", guess)
 
 
 def _on_cluster(

@@ -32,7 +32,7 @@ def files_of(settings: Settings) -> tuple[Path, ...]:
     Raises:
         ConfigError: two files of one name.
     """
-    if is_known(settings.dataset):
+    if is_known(settings.dataset) or settings.table_schema:
         return ()
     files = tuple(map(Path, parts_of(settings.dataset)))
     refuse_one_name_twice(files)
@@ -48,7 +48,7 @@ def opened(settings: Settings) -> Iterator[list[dict[str, Scalar]]]:
     Raises:
         ConfigError, DataError: files that cannot be read as those of one federation.
     """
-    files = () if settings.table_schema else files_of(settings)
+    files = files_of(settings)
     if not files:
         yield []
         return

@@ -161,13 +161,13 @@ def submit(
     from deploy.sites import submit as submitting
     from deploy.sites.serve import Server
     from deploy.watch.command import watched_if
-    from server_app.methods import build
+    from server_app.plan import Plan
 
     server = Server.open(folder)
     settings = config.load(config_file, words or (), server.usual_settings)
-    build(settings)
-    with watched_if(watched, settings):
-        code = submitting.send(settings, server.connection())
+    plan = Plan.of(settings)
+    with watched_if(watched, plan.settings):
+        code = submitting.send(plan, server.connection())
     raise typer.Exit(code)
 
 

@@ -7,22 +7,23 @@ from typing import Any
 
 import tomli_w
 
-from common.config import Scalar, Settings, kebab_case, read_toml
+from common.config import Scalar, Settings, read_toml
 from common.errors import ConfigError
 from deploy.sites.bundles import APP, installed
 from deploy.sites.flower import Connection
 from deploy.sites.secret_files import write_public
+from server_app.plan import Plan
 
 _POLL_SECONDS = 2.0
 _EXIT_CODES = {"finished:completed": 0, "finished:failed": 1, "finished:stopped": 3}
 
 
-def send(settings: Settings, connection: Connection) -> int:
+def send(plan: Plan, connection: Connection) -> int:
     """Send a run, print its lines as they come, and return 0 if it completed, 1 failed, 3 stopped.
 
     ``flwr run --stream`` itself ends with 0 also when the run failed.
     """
-    run_id = start(settings, connection)
+    run_id = start(plan, connection)
     try:
         connection.follow("log", run_id, "--stream")
         return _EXIT_CODES.get(_wait(run_id, connection), 1)
@@ -31,11 +32,11 @@ def send(settings: Settings, connection: Connection) -> int:
         return 130
 
 
-def start(settings: Settings, connection: Connection) -> str:
+def start(plan: Plan, connection: Connection) -> str:
     """Send a run and return its id."""
     print(f"bundle: {installed().words}", file=sys.stderr, flush=True)
     config = connection.home / "run-config.toml"
-    write_public(config, tomli_w.dumps(_run_config(settings.with_absolute_paths())).encode())
+    write_public(config, tomli_w.dumps(_run_config(plan.settings)).encode())
     answer = connection.call("run", str(APP), "--run-config", str(config))
     return str(answer["run-id"])
 
@@ -47,13 +48,15 @@ def _run_config(settings: Settings) -> dict[str, Scalar]:
         ConfigError: a setting of another package's piece that is not at its default.
     """
     declared = read_toml(APP / "pyproject.toml")["tool"]["flwr"]["app"]["config"]
-    for name, field in type(settings).model_fields.items():
-        if (key := kebab_case(name)) not in declared and getattr(settings, name) != field.default:
+    values = settings.to_dict()
+    defaults = settings.defaults()
+    for key, value in values.items():
+        if key not in declared and value != defaults[key]:
             raise ConfigError(
-                f"{key} = {getattr(settings, name)!r}: Flower takes only settings that stand under "
+                f"{key} = {value!r}: Flower takes only settings that stand under "
                 f"[tool.flwr.app.config] in {APP / 'pyproject.toml'}; add it there, or leave it out"
             )
-    return {key: value for key, value in settings.to_dict().items() if key in declared}
+    return {key: value for key, value in values.items() if key in declared}
 
 
 def status(run_id: str, connection: Connection) -> str:

@@ -64,7 +64,7 @@ class _Listener(logging.Handler):
 
     def _begin(self, folder: Path) -> None:
         self._folder = folder
-        settings = config.load(folder / "config.toml").to_dict()
+        settings = config.recorded(folder / "config.toml").to_dict()
         for name in self._names:
             try:
                 self._open[name] = TRACKERS[name](folder, settings)

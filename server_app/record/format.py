@@ -1,8 +1,9 @@
 """Run-folder format: every key of the files that more than one module writes or reads.
 
-Lines of ``rounds.jsonl`` and ``clients.jsonl``, ``sites.json``, ``status.json``, ``results.json``,
-``change-to-local.json`` and ``emissions.json``; :mod:`server_app.record.clusters_format` has
-``clusters.json``, :mod:`server_app.record.release_format` what left the sites,
+Lines of ``rounds.jsonl`` and ``clients.jsonl``, ``sites.json``, ``plan.json``, ``status.json``,
+``results.json``, ``change-to-local.json`` and ``emissions.json``;
+:mod:`server_app.record.clusters_format` has ``clusters.json``,
+:mod:`server_app.record.release_format` what left the sites,
 :mod:`server_app.record.precheck_format` what a precheck found. Nothing else spells a key of theirs.
 docs/run-folder.md lists the same keys for whoever reads the files without Coterie.
 
@@ -24,6 +25,7 @@ __all__ = [
     "ClientLine",
     "EmissionsFile",
     "ModelScore",
+    "PlanFile",
     "Rejection",
     "ResultsFile",
     "RoundLine",
@@ -266,6 +268,31 @@ class SiteEntry(JsonRecord):
 
 FORMAT = 1
 """Of a run's folder: of all its files together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanFile(JsonRecord):
+    """``plan.json``: what the run's settings came to before it started."""
+
+    FILE = "plan.json"
+
+    strategy: str = ""
+    task: str = ""
+    """What is learnt."""
+    score_name: str = ""
+    """Which metric judges it."""
+    objective: str = ""
+    """What a site minimises."""
+    engine: str = ""
+    """As in ``config.toml``: never ``auto`` in a simulation."""
+    trained_by: str = ""
+    """Which code trains the sites' networks, in words; empty where only the sites know."""
+    disclosures: tuple[str, ...] = ()
+    """What every site must release, beside what all do."""
+    seen: tuple[str, ...] = ()
+    """What of single sites the method needs the server to see."""
+    rows: Mapping[str, int] | None = None
+    """Site -> its training rows, where one machine dealt them."""
 
 
 @dataclass(frozen=True, kw_only=True)

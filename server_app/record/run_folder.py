@@ -95,16 +95,16 @@ class RunFolder:
         folder = cls(Path(settings.resume))
         where = f"resume = {settings.resume!r}"
         try:
-            own = config.load(folder.path / "config.toml").to_dict()
+            own = config.recorded(folder.path / "config.toml").to_dict()
             status = read_status(folder.path)
         except (ConfigError, OSError, DataError) as error:
             raise ConfigError(f"{where}: not the folder of a run: {error}") from None
         if status.state == "finished":
             raise ConfigError(f"{where}: finished after {status.round} rounds; nothing is left")
         for key, value in settings.to_dict().items():
-            if key not in MAY_CHANGE and own[key] != value:
+            if key not in MAY_CHANGE and own.get(key) != value:
                 raise ConfigError(
-                    f"{key} = {value!r}: the run to resume has {own[key]!r}; leave it out, or "
+                    f"{key} = {value!r}: the run to resume has {own.get(key)!r}; leave it out, or "
                     "start a run of its own"
                 )
         piece_sources.refuse_changed(settings, folder.pieces(), where)

@@ -1,7 +1,6 @@
 """Finished models: to load one, and to find the one that a new site fits."""
 
 import logging
-import tomllib
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -13,7 +12,7 @@ import numpy as np
 from safetensors.numpy import load_file
 from torch import nn
 
-from common import models
+from common import config, models
 from common.config import Settings, unknown_name
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, MessageError
@@ -202,11 +201,11 @@ def assign(run: Path, parameters: Parameters) -> Assignment:
 def _made_by(run: Path) -> tuple[Settings, Inputs, int]:
     """Return a run's settings, the shape of a row and how many numbers a network says of it."""
     try:
-        settings = Settings.parse(tomllib.loads((run / "config.toml").read_text(encoding="utf-8")))
+        settings = config.recorded(run / "config.toml")
         site = RunFolder(run).sites()[0]
         if site.num_classes is None:
             raise ValueError(f"{SiteEntry.FILE} says no num_classes")
-    except (OSError, ValueError, LookupError) as error:
+    except (ConfigError, OSError, ValueError, LookupError) as error:
         raise DataError(f"{run} is no run's folder: {error}") from None
     inputs = Inputs(site.input_kind, site.input_shape)
     return settings, inputs, settings.learning_task.num_outputs(site.num_classes)

@@ -1,3 +1,4 @@
+import pickle
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
@@ -117,10 +118,12 @@ def test_an_installed_package_is_found(tmp_path):
 
 def test_settings_of_a_piece_are_settings_like_all_others(patient):
     assert "patience" in Settings.fields()
-    settings = Settings.parse({"patience": "4"})
+    settings = Settings.parse({"strategy": "patient", "patience": "4"})
     assert settings.of(PatienceSettings) == PatienceSettings(patience=4)
     assert settings.to_dict()["patience-share"] == 0.5
-    assert settings == Settings(patience=4) != Settings()
+    assert settings == Settings(strategy="patient", patience=4) != Settings(strategy="patient")
+    assert pickle.loads(pickle.dumps(settings)) == settings
+    assert repr(settings) == "Settings(strategy='patient', patience=4)"
     assert settings.replace(patience_share=0.1).of(PatienceSettings).patience == 4
     assert Settings.parse(config.from_run_config(settings.to_dict()).to_dict()) == settings
     assert plugins.settings_of(METHODS["patient"]) == (PatienceSettings,)
@@ -141,15 +144,47 @@ def test_a_bad_one_is_refused_in_one_line(patient, words, says):
 
 
 def test_a_piece_counts_from_when_it_was_added_to_when_it_is_removed():
-    before = Settings().to_dict()
+    before = Settings(strategy="patient").to_dict()
     first = config.from_run_config(before)
     METHODS.add("patient", Composition(fedavg, settings=(PatienceSettings,)))
-    assert config.from_run_config(before).of(PatienceSettings).patience == 3
+    assert config.from_run_config(before).to_dict() == {
+        **before,
+        "patience": 3,
+        "patience-share": 0.5,
+    }
     METHODS.remove("patient")
-    assert Settings().to_dict() == before
     assert config.from_run_config(before) == first
     with pytest.raises(ConfigError, match="unknown setting 'patience'"):
         Settings.parse({"patience": 4})
+
+
+def test_a_run_has_the_settings_of_the_pieces_that_it_uses_and_no_others(patient, caplog):
+    plain = Settings(strategy="random", clients_per_round=2)
+    assert "patience" not in plain.to_dict()
+    assert Settings.parse({**plain.to_dict(), "patience": 4}) == plain
+    assert plain.of(PatienceSettings) == PatienceSettings()  # of a run that has none: the defaults
+    assert {type(piece).__name__ for piece in plain.pieces} == {
+        "SgdSettings",
+        "ClassWeightSettings",
+    }
+    words = ["strategy=random", "clients-per-round=2", "patience=4", "patience-share=0.5"]
+    assert config.load(None, words) == plain
+    assert caplog.messages == ["patience = 4: no piece of this run uses it; left out"]
+
+
+def test_a_record_is_read_once_its_package_is_gone(patient, tmp_path, caplog):
+    file = tmp_path / "config.toml"
+    file.write_text(Settings(strategy="fedavg").to_toml() + "patience = 4\n")  # as one once was
+    METHODS.remove("patient")
+    try:
+        assert config.recorded(file) == Settings(strategy="fedavg")
+        assert [*caplog.messages] == [f"{file}: ignored, as no piece of that run uses it: patience"]
+        with pytest.raises(ConfigError, match="unknown setting 'patience'"):
+            config.load(file)  # anybody's file, where a typing error must not pass
+        (tmp_path / "status.json").write_text("{}")  # now it is a run's
+        assert config.load(file, ["seed=3"]) == Settings(strategy="fedavg", seed=3)
+    finally:
+        METHODS.add("patient", Composition(fedavg, settings=(PatienceSettings,)))
 
 
 @pytest.mark.parametrize("name", ["patience", "seed"])
@@ -162,4 +197,7 @@ def test_two_settings_of_one_name_are_refused(patient, request, name):
     METHODS.add("other", Composition(fedavg, settings=(other,)))
     request.addfinalizer(lambda: METHODS.remove("other"))
     with pytest.raises(ConfigError, match=f"^{name}: .* declares it, and there is another"):
-        Settings()
+        Settings.fields()
+    if name == "seed":
+        with pytest.raises(ConfigError, match=r"^seed: .* declares it, and there is another"):
+            Settings(strategy="other")

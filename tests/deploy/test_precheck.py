@@ -353,11 +353,11 @@ def files(tmp_path):
 def test_a_plan_is_one_round_of_ot_groups_over_everything_but_words(files, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text('strategy = "random"\nnum-server-rounds = 50\nlocal-epochs = 3\n')
-    settings = precheck.precheck_settings([*files, "label-column=sick", "seed=4"], config)
+    settings = precheck.precheck_plan([*files, "label-column=sick", "seed=4"], config).settings
     assert (settings.strategy, settings.num_server_rounds) == ("ot-groups", 1)
     assert (settings.local_epochs, settings.seed, settings.num_clients) == (3, 4, 3)
     assert [file.stem for file in files_of(settings)] == ["north", "south", "other"]
-    assert precheck.precheck_settings(["num-server-rounds=5"], None).num_server_rounds == 5
+    assert precheck.precheck_plan(["num-server-rounds=5"], None).settings.num_server_rounds == 5
 
 
 def test_files_may_name_their_groups_in_words(tmp_path):
@@ -365,17 +365,17 @@ def test_files_may_name_their_groups_in_words(tmp_path):
     (tmp_path / "b.csv").write_text("age,patient,sick\n1,z,no\n2,z,no\n")
     files = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
     words = [*files, "label-column=sick", "group-column=patient"]
-    with opened(precheck.precheck_settings(words, None)) as [first, second]:
+    with opened(precheck.precheck_plan(words, None).settings) as [first, second]:
         pass
     assert first["classes"] == second["classes"] == "no,yes"
     assert first["group-column"] == "patient"
 
 
 def test_a_split_by_user_has_as_many_sites_as_there_are():
-    settings = precheck.precheck_settings(["split=by-user", "dataset=heart-disease"], None)
+    settings = precheck.precheck_plan(["split=by-user", "dataset=heart-disease"], None).settings
     assert settings.num_clients == 0
     words = ["split=by-user", "num-clients=3", "dataset=heart-disease"]
-    assert precheck.precheck_settings(words, None).num_clients == 3
+    assert precheck.precheck_plan(words, None).settings.num_clients == 3
 
 
 @pytest.mark.parametrize(
@@ -398,7 +398,7 @@ def test_a_split_by_user_has_as_many_sites_as_there_are():
 )
 def test_what_cannot_be_checked_is_refused_in_one_line(files, words, error, said):
     with pytest.raises(error, match=said):
-        precheck.precheck_settings([word.format(*files) for word in words], None)
+        precheck.precheck_plan([word.format(*files) for word in words], None)
 
 
 @pytest.mark.slow

@@ -13,6 +13,8 @@ from client_app.training.loop import TensorRows
 from common import models
 from common.config import Settings
 
+IID = {"num-clients": 2, "split": "iid"}
+
 
 def site_of(settings):
     node = {"partition-id": 0, "num-partitions": 2}
@@ -30,7 +32,7 @@ def forward_by_hand(parameters, inputs, hidden):
 
 @pytest.mark.parametrize("model", ["mlp", "pereira-mlp"])
 def test_representations_are_the_inputs_of_the_last_layer_without_dropout(model):
-    settings = Settings.parse({"num-clients": 2, "split": "iid", "model": model, "min-rows": 70})
+    settings = Settings.parse(IID | {"strategy": "ot-groups", "model": model, "min-rows": 70})
     site = site_of(settings)
     parameters = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     seen = representations.represented(parameters, site)
@@ -45,7 +47,7 @@ def test_representations_are_the_inputs_of_the_last_layer_without_dropout(model)
 
 
 def test_every_network_has_representations(monkeypatch):
-    settings = Settings.parse({"num-clients": 2, "split": "iid"})
+    settings = Settings.parse(IID)
     parameters = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     seen = representations.represented(parameters, site_of(settings))
     assert seen.rows.shape == (sum(seen.counts.values()), 64)
@@ -58,7 +60,7 @@ def test_every_network_has_representations(monkeypatch):
 
 
 def test_of_a_large_class_only_so_many_rows_are_sent_and_always_the_same(monkeypatch):
-    settings = Settings.parse({"num-clients": 2, "split": "iid"})
+    settings = Settings.parse(IID)
     parameters = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     everything = representations.represented(parameters, site_of(settings))
     monkeypatch.setattr(representations, "MOST_ROWS_SEEN", 30)
@@ -75,7 +77,7 @@ def test_of_a_large_class_only_so_many_rows_are_sent_and_always_the_same(monkeyp
 
 
 def test_a_site_without_a_class_of_enough_rows_sends_nothing():
-    settings = Settings.parse({"num-clients": 2, "split": "iid", "min-rows": 1000})
+    settings = Settings.parse(IID | {"strategy": "ot-groups", "min-rows": 1000})
     parameters = models.initial_parameters(settings, rows_of(1, 8, 8), 10)
     seen = representations.represented(parameters, site_of(settings))
     assert seen.rows.shape == (0, 64)

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from client_app.training import engine
 from client_app.training.engine import Lesson
+from client_app.training.optimizers import SgdSettings
 from common import models
 from common.config import Settings
 from common.objectives import OBJECTIVES, USUAL
@@ -47,7 +48,7 @@ def by_autograd(start, moves, epochs, configured):
     optimiser = torch.optim.SGD(
         [p for name, p in network.named_parameters() if name.startswith("output.") == moves],
         lr=configured.learning_rate,
-        momentum=configured.momentum,
+        momentum=configured.of(SgdSettings).momentum,
         weight_decay=configured.weight_decay,
     )
     x, y = (torch.from_numpy(part) for part in (lesson().inputs, lesson().labels))

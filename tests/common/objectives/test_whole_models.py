@@ -17,6 +17,7 @@ from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import DenseShape
 from client_app.training.engine import Lesson
 from client_app.training.loop import TensorRows
+from client_app.training.optimizers import SgdSettings
 from client_app.training.steps import Anchored
 from common import models
 from common.config import Settings, kebab_case
@@ -82,7 +83,9 @@ def by_autograd(start, anchor, strength, configured, name="mlp", steps=1, rate=0
     models.load_parameters(network, start)
     anchors = [torch.from_numpy(anchor[key].copy()) for key, _ in network.named_parameters()]
     optimiser = torch.optim.SGD(
-        network.parameters(), lr=configured.learning_rate, momentum=configured.momentum
+        network.parameters(),
+        lr=configured.learning_rate,
+        momentum=configured.of(SgdSettings).momentum,
     )
     task = lesson(name)
     x, y = (torch.from_numpy(part[task.rows]) for part in (task.inputs, task.labels))

@@ -10,6 +10,7 @@ from compared_runs import BY_KEY, FAST, SLOW, WORDS, compared, folder_of
 
 from common import power
 from common.errors import DataError
+from common.objectives.whole_models import FedProxSettings
 from deploy.compare import page
 from deploy.compare import plots as compare_plots
 from deploy.compare.figures import (
@@ -404,9 +405,10 @@ def test_sweep_joins_no_joules_of_two_processors(tmp_path):
 
 def test_sweep_over_a_power_of_ten_is_drawn_by_powers(tmp_path):
     grid = read_grid(None, ["objective=fedprox", "proximal-mu=0.001,0.1,1", "num-server-rounds=8"])
+    strengths = [case.settings.of(FedProxSettings).proximal_mu for case in grid.cases]
     runs = [
-        RunFigures.of(case, folder_of(tmp_path / str(case.settings.proximal_mu), SLOW))
-        for case in grid.cases
+        RunFigures.of(case, folder_of(tmp_path / str(strength), SLOW))
+        for case, strength in zip(grid.cases, strengths, strict=True)
     ]
     with drawing.style():
         [axes] = compare_plots.sweep(rows_of(runs, ""), "proximal-mu", [BY_KEY["score"]]).axes

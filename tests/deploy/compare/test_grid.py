@@ -179,7 +179,15 @@ UNCHANGING = {
 
 def digest(**changes):
     # Unchecked, so that one setting can be changed without those it needs.
-    return Case("", (), "", Settings.parse({}).model_copy(update=changes)).digest
+    settings = Settings.parse({})
+
+    def changed(schema):
+        own = {key: value for key, value in changes.items() if key in type(schema).model_fields}
+        return schema.model_copy(update=own)
+
+    made = changed(settings)
+    made._pieces = tuple(map(changed, settings.pieces))
+    return Case("", (), "", made).digest
 
 
 def other(value):

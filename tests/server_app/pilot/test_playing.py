@@ -12,6 +12,7 @@ from client_app.answers import pilot as site_pilot
 from common import config
 from common.config import Settings, read_toml
 from common.errors import ConfigError
+from common.pilot.settings import PilotSettings
 from deploy import precheck
 from deploy.simulation import grid
 from server_app.pilot import playing
@@ -41,7 +42,7 @@ def checked(tmp_path, *worlds, words=()):
     x, y, names = (np.concatenate(parts) for parts in zip(*worlds, strict=True))
     np.savez(tmp_path / "sites.npz", X=x, y=y, client=names)
     own = [f"dataset={tmp_path / 'sites.npz'}", f"output-dir={tmp_path / 'runs'}"]
-    planned = precheck.precheck_settings([*QUICK, *own, *words], None)
+    planned = precheck.precheck_plan([*QUICK, *own, *words], None)
     return precheck.result(precheck.run(planned))
 
 
@@ -95,9 +96,9 @@ def test_the_next_command_can_be_pasted(two_worlds):
     program, command, given, path, *words = shlex.split(two_worlds["pilot"]["command"])
     assert (program, given, path) == ("coterie", "--config", f"{two_worlds['run']}/config.toml")
     if command == "simulate":
-        assert not config.load(Path(path), words).pilot
+        assert not config.load(Path(path), words).of(PilotSettings).pilot
     else:
-        assert precheck.precheck_settings(words, Path(path)).pilot
+        assert precheck.precheck_plan(words, Path(path)).settings.of(PilotSettings).pilot
     assert precheck.summary(two_worlds)[-3].strip() == two_worlds["pilot"]["command"]
 
 
@@ -232,7 +233,7 @@ def test_the_costs_alone_where_nobody_asks_for_a_pilot(tmp_path):
 )
 def test_what_it_cannot_play_is_refused_before_it_starts(words, said):
     with pytest.raises(ConfigError, match=said):
-        precheck.precheck_settings([*words], None)
+        precheck.precheck_plan([*words], None)
 
 
 def test_another_strategy_does_not_play_it():

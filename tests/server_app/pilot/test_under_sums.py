@@ -39,7 +39,7 @@ def played(folder, *words):
     y = (x[:, 0] + 0.2 * x[:, 1] > 0) ^ turned
     np.savez(folder / "sites.npz", X=x, y=y.astype(int), client=names)
     own = [f"dataset={folder / 'sites.npz'}", f"output-dir={folder / 'runs'}"]
-    return precheck.result(precheck.run(precheck.precheck_settings([*QUICK, *own, *words], None)))
+    return precheck.result(precheck.run(precheck.precheck_plan([*QUICK, *own, *words], None)))
 
 
 @pytest.fixture(scope="module")

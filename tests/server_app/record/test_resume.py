@@ -201,7 +201,7 @@ def _checkpoints(run: Path):
 def interrupted(tmp_path, method="random") -> Path:
     """A run that was killed in the middle."""
     settings = settings_of(method, tmp_path)
-    assert in_a_process(_die_at, 40, settings) == -signal.SIGKILL
+    assert in_a_process(_die_at, 42, settings) == -signal.SIGKILL
     return the_run_in(tmp_path)
 
 
