@@ -54,10 +54,10 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.tasks.metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
-    from deploy.compare.comparison import Comparison
+    from deploy.comparison import Comparison
     from deploy.interface import compare, plan, precheck, resume, simulate
     from deploy.played_run import PlayedRun, load_run
-    from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
+    from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined, on_updates
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
     from server_app.clustering.clusters import Clusters
     from server_app.clustering.grouping import Grouping
@@ -151,6 +151,7 @@ __all__ = [
     "load_network",
     "load_run",
     "main",
+    "on_updates",
     "partition",
     "plan",
     "precheck",
@@ -179,10 +180,10 @@ _HOMES = {
     "common.tasks": "TASKS Classification Regression Task",
     "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
-    "deploy.compare.comparison": "Comparison",
+    "deploy.comparison": "Comparison",
     "deploy.interface": "compare plan precheck resume simulate",
     "deploy.played_run": "PlayedRun load_run",
-    "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
+    "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined on_updates",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",
     "server_app.clustering.clusters": "Clusters",
     "server_app.clustering.grouping": "Grouping",

@@ -18,7 +18,7 @@ from common import config, logs, plugins
 from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError
 from common.foreign.code import is_given
-from deploy.compare.comparison import Comparison
+from deploy.comparison import Comparison
 from deploy.played_run import PlayedRun
 from deploy.tracking.tracked import tracking
 from server_app.record.format import RoundLine

@@ -171,7 +171,7 @@ def test_a_real_sites_rows_are_scaled_by_its_own_figures(wards, folder):
         "mean": [],
         "scale": [],
     }
-    with pytest.raises(DataError, match="prepared their rows by figures of their own"):
+    with pytest.raises(ConfigError, match="each site scaled by its own rows; say by --site-name"):
         run.predict(np.zeros((1, 2)))
 
 

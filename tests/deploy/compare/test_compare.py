@@ -17,9 +17,9 @@ import commands
 import numpy as np
 import pytest
 
-from deploy.compare.comparison import Comparison
 from deploy.compare.grid import read_grid
 from deploy.compare.runs import Outcome, finished, play
+from deploy.comparison import Comparison
 from deploy.played_run import load_run
 
 ROOT = Path(__file__).parents[3]

@@ -145,9 +145,17 @@ def test_the_page_leads_to_the_runs_that_have_a_report(tmp_path):
 def test_spread_counts_only_what_is_known():
     spread = Spread.of([1.0, 3.0, math.nan])
     assert (spread.mean, spread.deviation, spread.known) == (2.0, pytest.approx(2**0.5), 2)
-    assert cell(spread, 1) == "2.0 ± 1.4 (2 of 3)"
-    assert cell(Spread.of([2.0]), 0) == cell(Spread.of([2.0, 2.0]), 0) == "2"
-    assert cell(Spread.of([math.nan]), 0) == "-"
+    rounds, share = BY_KEY["rounds_to_target"], BY_KEY["rounds_to_target_of_reference"]
+    assert cell(spread, rounds) == "2.0 ± 1.4 (2 of 3)"
+    assert cell(Spread.of([2.0]), share) == cell(Spread.of([2.0, 2.0]), share) == "2"
+    assert cell(Spread.of([math.nan]), share) == "-"
+
+
+def test_joules_have_three_digits():
+    joules = BY_KEY["joules"]
+    assert cell(Spread.of([3.456, 3.466]), joules) == "3.46 ± 0.01"
+    assert cell(Spread.of([0.06789]), joules) == "0.0679"
+    assert cell(Spread.of([12345.6]), joules) == "12346"
 
 
 def test_ratios_are_between_runs_of_one_seed(tmp_path):
@@ -161,7 +169,7 @@ def test_target_that_was_not_reached_is_not_a_number(tmp_path):
     never = [0.1] * 8
     grid, runs = compared(tmp_path, curves={"random": (SLOW, never), "simclust": (never, never)})
     half, none = rows_of(runs, "random")
-    assert cell(BY_KEY["rounds_to_target"].of(half), 1) == "5.0 (1 of 2)"
+    assert cell(BY_KEY["rounds_to_target"].of(half), BY_KEY["rounds_to_target"]) == "5.0 (1 of 2)"
     assert not BY_KEY["rounds_to_target"].of(none).known
     assert "| simclust |     2 |" in markdown([half, none], grid)
     assert BY_KEY["rounds_to_target"] in columns_of([none], grid)

@@ -97,8 +97,8 @@ def test_a_claim_has_one_measure(tmp_path):
 
 
 def test_a_claim_of_an_unknown_figure_is_named(tmp_path):
-    grid = grid_of(tmp_path, 'more-than = "random"', figure="acuracy")
-    with pytest.raises(ConfigError, match=r"it is better.*unknown figure 'acuracy'.*accuracy"):
+    grid = grid_of(tmp_path, 'more-than = "random"', figure="scoer")
+    with pytest.raises(ConfigError, match=r"it is better.*unknown figure 'scoer'.*score"):
         findings_of([], grid)
 
 
