@@ -1,18 +1,21 @@
-"""Fuzzing of tables: made ones whose truth is known, read by the schema that a check proposes.
+"""Federations of drawn tables whose truth is known, read by the schema that a check proposes.
 
     python -m benchmarks.table_fuzz --number 10000 --seed 0
 
-Every table is drawn from its own seed: what separates its cells, its encoding, decimal mark, mark
-of thousands, missing marks, and columns of quantities, counts, dates in some order, ids, codes and
-words; some are parquet files. It is checked, read by the proposal, and its first row is read once
-more as one to predict for. A column is **read** where its numbers are the truth, **said** where the
-check has a line on why it is left out, what must be said before it is read, or that its few numbers
-are categories as they are written, and **wrong** else.
-pandas, told how each is written, reads the same cells. Exit code 1 if any is wrong.
+Hypothesis draws what one to three sites hold and how each writes it; cells come from a seed that it
+draws, too. All files are checked as one federation. What the check asks is answered by the truth
+where a schema can hold the answer, each file is read, and its first row once more by itself, as one
+to predict for. pandas, told how each file is written, must read the truth. A column comes out as
+
+- **read**: what is read is the truth, and nobody was asked;
+- **told**: the same after the answer to a question;
+- **said**: left out, or two values of one meaning, and a line of the column says so;
+- **guessed**: a line says what was guessed, and the guess is not the truth;
+- **wrong**: anything else. Exit code 1 if there is any.
 """
 
 import argparse
-import datetime
+import itertools
 import sys
 import tempfile
 from collections import Counter
@@ -23,261 +26,251 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from numpy.typing import NDArray
 
+from benchmarks.drawn_tables import Drawn, Federation, drawn, federations
 from common.errors import ConfigError, DataError
-from common.tables.cells import is_number
+from common.tables.cells import is_number, number
 from common.tables.checking import Checked, check_files
-from common.tables.decoding import decoded
+from common.tables.classes import is_asked
+from common.tables.decoding import DecodedTable, decoded
 from common.tables.fitting import FittedTable
+from common.tables.problems import Problem
 from common.tables.reading import RawTable, read_raw
-from common.tables.table_schema import TableColumn
+from common.tables.table_schema import TableColumn, TableProposal, TableSchema, Writing
 
-__all__ = ["Drawn", "drawn", "outcomes"]
+__all__ = ["outcomes"]
 
-_DAY_FORMATS = (
-    *("%Y-%m-%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%d %b %Y", "%B %d, %Y"),
-    *("%d/%m/%Y %H:%M", "%Y-%m-%dT%H:%M:%S", "%d.%m.%y", "%m/%d/%Y %I:%M %p"),
-)
-_MARKS = ("", "NA", "?", "-", "n/a", "NULL")
-_WORDS = ("unknown", "None", "#VALUE!", "not done")
-_SPACES = (" ", "\N{NO-BREAK SPACE}", "\N{NARROW NO-BREAK SPACE}", "'")
-_WARDS = ("Chirurgie", "Innere", "HNO", "Urologie")
-
-Column = tuple[list[str], list[Any]]
-"""Texts of cells, and what they are: a number, a text, or None."""
+_BLOCK = 100  # federations of one seed
+_ASKED = {"date-order", "positive-class", "label-coding"}
+_ASKING = ("nothing in the file tells", "years of two digits")
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A file, and the truth of its cells."""
+class _Read:
+    """What was read of one site's file."""
 
-    path: Path
-    dialect: Mapping[str, Any]
-    """How pandas is told to read it; empty: a parquet file."""
-    texts: Mapping[str, Sequence[str]]
-    truth: Mapping[str, Sequence[Any]]
+    table: Drawn
+    raw: RawTable
+    decoded: DecodedTable
 
+    def values(self, column: TableColumn) -> list[Any]:
+        """Return what stands in a column's rows: numbers, categories, or None."""
+        whole = self.decoded.schema
+        features = [each.name for each in whole.features]
+        if column.name in features:
+            numbers: Any = self.decoded.features[:, features.index(column.name)]
+        else:
+            numbers = {
+                "label": self.decoded.label,
+                "time": self.decoded.time,
+                "weight": self.decoded.weight,
+                "group": self.decoded.group,
+            }[column.kind]
+        if column.kind == "category":
+            return [None if np.isnan(v) else column.categories[int(v)] for v in numbers]
+        return [None if np.isnan(v) else float(v) for v in numbers]
 
-@dataclass(frozen=True)
-class _Writing:
-    separator: str
-    encoding: str
-    decimal: str
-    thousands: str
-
-    def number(self, value: float, decimals: int) -> str:
-        """Return a number as it is written so."""
-        marks = str.maketrans({".": self.decimal, ",": self.thousands})
-        return f"{value:,.{decimals}f}".translate(marks)
-
-
-def _writing(rng: np.random.Generator) -> _Writing:
-    decimal = str(rng.choice([".", ","]))
-    other = "," if decimal == "." else "."
-    thousands = str(rng.choice(["", "", other, *_SPACES]))
-    encodings = ["utf-8", "utf-8-sig", "utf-16"]
-    if thousands != "\N{NARROW NO-BREAK SPACE}":
-        encodings.append("cp1252")
-    separator = str(rng.choice([",", ";", ";", "\t", "|"]))
-    return _Writing(separator, str(rng.choice(encodings)), decimal, thousands)
+    def truth(self, name: str) -> list[Any]:
+        """Return what stands there in truth."""
+        return [self.table.truth[name][row] for row in self.decoded.rows]
 
 
-def _quantity(rng: np.random.Generator, writing: _Writing, rows: int) -> Column:
-    decimals = int(rng.integers(0, 4))
-    values = rng.lognormal(rng.uniform(0, 8), rng.uniform(0.3, 1.5), rows).round(decimals)
-    texts = [writing.number(value, decimals) for value in values]
-    truth: list[Any] = values.tolist()
-    kind = rng.integers(0, 6)
-    for row in np.flatnonzero(rng.random(rows) < 0.15) if kind < 3 else ():
-        texts[row], truth[row] = str(rng.choice([_MARKS[1], _WORDS[int(kind)]])), None
-    if kind == 3:
-        texts = [f"{text} mmol/L" for text in texts]
-    elif kind == 4 and decimals == 1:
-        for row in np.flatnonzero(rng.random(rows) < 0.15):
-            texts[row], truth[row] = "-9999", None
-    return texts, truth
-
-
-def _date(rng: np.random.Generator, writing: _Writing, rows: int) -> Column:
-    del writing
-    written = str(rng.choice(_DAY_FORMATS))
-    start = datetime.datetime(int(rng.integers(1970, 2040)), 1, 1)
-    days = rng.integers(0, 700, rows)
-    first_days = rng.random() < 0.3  # of each month, as in tables without names
-    moments = [start + datetime.timedelta(minutes=int(d) * 1440 + 90 * int(d % 9)) for d in days]
-    moments = [m.replace(day=1) if first_days else m for m in moments]
-    texts = [moment.strftime(written) for moment in moments]
-    read = [datetime.datetime.strptime(text, written) for text in texts]
-    truth: list[Any] = [(r - datetime.datetime(1970, 1, 1)).total_seconds() / 86400 for r in read]
-    for row in np.flatnonzero(rng.random(rows) < 0.05):
-        texts[row], truth[row] = str(rng.choice(_MARKS)), None
-    return texts, truth
-
-
-def _patient(rng: np.random.Generator, writing: _Writing, rows: int) -> Column:
-    del writing
-    high = int(rng.choice([10**4, 2**60]))
-    many = max(rows // 3, 2)
-    ids = [high + int(n) for n in rng.integers(0, many, rows)]
-    if rng.random() < 0.2:
-        texts = [f"{n % 97}E{n % 5}" for n in ids]
-        return texts, list(texts)
-    return [str(n) for n in ids], [str(n) for n in ids]
-
-
-def _ward(rng: np.random.Generator, writing: _Writing, rows: int) -> Column:
-    del writing
-    values = [str(value) for value in rng.choice(_WARDS, rows)]
-    return values, list(values)
-
-
-def _sign(rng: np.random.Generator, writing: _Writing, rows: int) -> Column:
-    del writing
-    values = ["+", "-", *(str(value) for value in rng.choice(["+", "-"], rows - 2))]
-    return values, list(values)
-
-
-def _code(rng: np.random.Generator, writing: _Writing, rows: int) -> Column:
-    codes = rng.integers(1, 5, rows)
-    return [f"{code}{writing.decimal}0" for code in codes], [float(code) for code in codes]
-
-
-_KINDS = {
-    "crp": _quantity,
-    "ferritin": _quantity,
-    "admitted": _date,
-    "patient_id": _patient,
-    "ward": _ward,
-    "rhesus": _sign,
-    "stage": _code,
-}
-
-
-def drawn(seed: int, folder: Path) -> Drawn:
-    """Return a table that is drawn from a seed and written into a folder."""
-    rng = np.random.default_rng(seed)
-    rows = int(rng.integers(20, 61))
-    writing = _writing(rng)
-    names = [str(n) for n in rng.choice([*_KINDS], int(rng.integers(2, 6)), replace=False)]
-    columns = {name: _KINDS[name](rng, writing, rows) for name in names}
-    label = ["yes", "no", *(str(each) for each in rng.choice(["yes", "no"], rows - 2))]
-    columns["label"] = (label, list(label))
-    texts = {name: cells for name, (cells, _) in columns.items()}
-    truth = {name: values for name, (_, values) in columns.items()}
-    frame = pd.DataFrame(texts)
-    if rng.random() < 0.2:
-        path = folder / f"table-{seed}.parquet"
-        frame.to_parquet(path, index=False)
-        return Drawn(path, {}, texts, truth)
-    path = folder / f"table-{seed}.csv"
-    dialect = {"sep": writing.separator, "encoding": writing.encoding}
-    frame.to_csv(path, index=False, **dialect)
-    if rng.random() < 0.1:
-        line = f"sep={writing.separator}\n"
-        path.write_text(line + path.read_text(writing.encoding), writing.encoding)
-        dialect["skiprows"] = 1
-    return Drawn(path, dialect, texts, truth)
-
-
-def outcomes(table: Drawn) -> dict[str, str]:
-    """Return read, said or wrong for each column, with why after a colon."""
-    _hold_pandas_to_the_truth(table)
-    checked = check_files([table.path])
-    told = {problem.column for problem in checked.problems}
-    told |= {None} if any(problem.column is None for problem in checked.problems) else set()
+def outcomes(tables: Sequence[Drawn]) -> dict[str, str]:
+    """Return how each column of a federation came out, with why after a colon."""
+    for table in tables:
+        table.hold_pandas_to_the_truth()
+    task = tables[0].task
+    checked = check_files(
+        [table.path for table in tables],
+        "label" if task == "survival" else "",
+        "days" if task == "survival" else "",
+    )
+    said = {problem.column for problem in checked.problems}
+    asked = {problem.column for problem in checked.problems if _is_question(problem)}
     found: dict[str, str] = {}
-    columns = {column.name: column for column in checked.proposal.columns}
-    for name in table.texts:
-        column = columns.get(name)
-        if column is None or column.drop or column.kind in ("id", "text"):
-            found[name] = "said" if name in told else "wrong: left out without a word"
-    rest = {name: column for name, column in columns.items() if name not in found}
-    return found | _read(table, checked, rest)
+    for column in checked.proposal.columns:
+        is_out = column.drop and not is_asked(column.drop)
+        if is_out or column.kind in ("id", "text"):
+            found[column.name] = (
+                "said" if column.name in said else f"wrong: left out in silence: {column.drop}"
+            )
+    names = {name for table in tables for name in table.truth}
+    for name in names - {column.name for column in checked.proposal.columns}:
+        out = {left for table in tables for left, _ in read_raw(table.path).left_out}
+        is_said = None in said and (not name or name in out)
+        found[name] = "said" if is_said else "wrong: gone"
+    schema = _answered(checked, tables)
+    reading = _complete(schema, tables, found, checked)
+    if not isinstance(reading, list):
+        return reading
+    for column in reading[0].decoded.schema.columns:
+        if column.name in found:
+            continue
+        outcome = _outcome(column, reading, checked)
+        if column.name == "height" and len({table.factor for table in tables}) > 1:
+            units = (p for p in checked.problems if (p.column, p.kind) == ("height", "unit"))
+            outcome = outcome if any(units) else "wrong: two units, and no line"
+        told = outcome == "read" and column.name in asked
+        found[column.name] = "told" if told else outcome
+    for each in reading:
+        found |= _read_again(each)
+    return found
 
 
-def _hold_pandas_to_the_truth(table: Drawn) -> None:
-    """Fail where pandas, told the dialect, has other cells: then the table is not what it says."""
-    if table.dialect:
-        frame = pd.read_csv(table.path, dtype=str, keep_default_na=False, **table.dialect)
-    else:
-        frame = pd.read_parquet(table.path)
-    assert {name: frame[name].tolist() for name in frame} == dict(table.texts)
+def _is_question(problem: Problem) -> bool:
+    return problem.kind in _ASKED or any(words in problem.says for words in _ASKING)
 
 
-def _read(table: Drawn, checked: Checked, columns: Mapping[str, TableColumn]) -> dict[str, str]:
-    """Return the outcomes of columns that the proposal reads."""
-    told = {problem.column for problem in checked.problems}
-    raw = read_raw(table.path)
-    found: dict[str, str] = {}
-    schema = checked.proposal
+def _answered(checked: Checked, tables: Sequence[Drawn]) -> TableProposal:
+    """Return a proposal in which what was asked is answered by the truth."""
+    asked = {(Path(p.file).name, p.kind) for p in checked.problems}
+    questions = {(p.column, p.kind) for p in checked.problems if _is_question(p)}
+    sites = {}
+    for table in tables:
+        order = table.date_order if (table.path.name, "date-order") in asked else ""
+        decimal = table.decimal if (table.path.name, "thousands") in asked else ""
+        if order or decimal:
+            sites[table.path.name.partition(".")[0]] = Writing(
+                date_order=order,  # type: ignore[arg-type]
+                decimal=decimal,  # type: ignore[arg-type]
+            )
+    columns = []
+    for column in checked.proposal.columns:
+        if column.kind == "label" and is_asked(column.drop):
+            column = _label_answered(column, tables)
+        elif column.kind == "date" and not column.drop and (column.name, "date") in questions:
+            written = dict.fromkeys(
+                t.formats[column.name] for t in tables if column.name in t.formats
+            )
+            column = column.replace(date=(*written, *(d for d in column.date if d not in written)))
+        columns.append(column)
+    return checked.proposal.replace(columns=tuple(columns), sites=sites)
+
+
+def _label_answered(column: TableColumn, tables: Sequence[Drawn]) -> TableColumn:
+    """Return a label whose classes are said, where one schema can say it for all sites."""
+    meanings: dict[str, set[int]] = {}
+    for table in tables:
+        for text, meaning in table.coding.items():
+            meanings.setdefault(column.same.get(text, text), set()).add(meaning)
+    if any(len(each) > 1 for each in meanings.values()):
+        return column  # one text, two meanings: only the files can say it
+    classes = [next(t for t, m in meanings.items() if m == {meaning}) for meaning in (0, 1)]
+    same = {t: classes[next(iter(m))] for t, m in meanings.items() if t not in classes}
+    spelt = {written: same.get(meant, meant) for written, meant in column.same.items()}
+    return column.replace(drop="", categories=tuple(classes), same=spelt | same)
+
+
+def _complete(
+    schema: TableProposal,
+    tables: Sequence[Drawn],
+    found: dict[str, str],
+    checked: Checked,
+) -> list[_Read] | dict[str, str]:
+    """Return what was read of all sites, without columns that are refused, which are found."""
+    names = [column.name for column in schema.columns]
     while True:
         try:
             whole = schema.complete()
-            result = decoded(raw, whole)
-            break
-        except ConfigError:  # nothing is left to learn from
-            return found | {name: "said" for name in columns if name not in found}
+        except ConfigError as error:  # the label is asked, or nothing is left to learn from
+            other = "said" if checked.problems else f"wrong: {error}"
+            return found | {name: other for name in names if name not in found}
+        try:
+            return [_read(table, whole) for table in tables]
         except DataError as error:
-            refused = {
-                name for name in columns if f": {name}: " in str(error) and name not in found
-            }
+            refused = {n for n in names if f": {n}: " in str(error) and n not in found}
             if not refused:
-                return dict.fromkeys(columns, f"wrong: {error}")
+                return found | {n: f"wrong: {error}" for n in names if n not in found}
             for name in refused:
-                found[name] = "said" if name in told else f"wrong: {error}"
+                found[name] = f"wrong: refused after all: {error}"
+                if any("save the file as UTF-8" in p.says for p in checked.problems):
+                    found[name] = "said"  # what another encoding made of it is not known elsewhere
             schema = schema.replace(
                 columns=tuple(
-                    c.replace(drop="asked") if c.name in refused else c for c in schema.columns
+                    c.replace(drop="refused") if c.name in refused else c for c in schema.columns
                 )
             )
-    fitted = FittedTable.of(result.schema, result.features)
-    for place, column in enumerate(whole.features):
-        values = _values(column, result.features[:, place])
-        truth, texts = (
-            [cells[column.name][row] for row in result.rows] for cells in (table.truth, table.texts)
+
+
+def _read(table: Drawn, schema: TableSchema) -> _Read:
+    raw = read_raw(table.path)
+    site = table.path.name.partition(".")[0]
+    return _Read(table, raw, decoded(raw, schema, schema.writing_of(site)))
+
+
+def _outcome(column: TableColumn, reading: Sequence[_Read], checked: Checked) -> str:
+    """Return how a column that was read came out."""
+    lines = [str(p) for p in checked.problems if p.column == column.name]
+    said_as_written = any(p.kind == "category" for p in checked.problems if p.column == column.name)
+    guessed = [str(g) for g in checked.guesses if g.column == column.name]
+    if column.kind == "group":
+        for each in reading:
+            wanted = pd.factorize(np.array(each.truth(column.name), object))[0]
+            if not np.array_equal(pd.factorize(each.decoded.group)[0], wanted):
+                return "wrong: groups"
+        return "read"
+    pairs = [
+        (value, wanted, each.table.texts[column.name][row])
+        for each in reading
+        for value, wanted, row in zip(
+            each.values(column), each.truth(column.name), each.decoded.rows, strict=True
         )
-        found[column.name] = _compared(values, truth)
-        if column.kind == "category" and column.name in told and found[column.name] != "read":
-            written = [
-                text if value == text else known
-                for value, text, known in zip(values, texts, truth, strict=True)
-            ]
-            if _compared(values, written) == "read":
-                found[column.name] = "said"
-    if whole.group is not None and result.group is not None:
-        wanted = pd.factorize(np.array(table.truth[whole.group.name], object)[result.rows])[0]
-        same = np.array_equal(pd.factorize(result.group)[0], wanted)
-        found[whole.group.name] = "read" if same else "wrong: groups"
-    found[whole.label.name] = _compared(
-        _values(whole.label, result.label), [table.truth["label"][r] for r in result.rows]
-    )
-    return found | _read_again(raw, fitted, result.features, [c.name for c in whole.features])
+    ]
+    if column.kind == "category":
+        if said_as_written:  # what is written stands in a line, and is a value
+            pairs = [(v, t if v == t and not isinstance(w, str) else w, t) for v, w, t in pairs]
+        return _of_categories(pairs, lines)
+    odd = [pair for pair in pairs if not _alike(*pair[:2])]
+    if not odd:
+        return "read"
+    if any("days as 20210304? taken as numbers" in line for line in lines):
+        return "said"
+    value, wanted, text = odd[0]
+    what = f"{value!r} is {wanted!r}, written {text!r}"
+    if any("differ in case alone" in line for line in guessed):
+        return "said"
+    if column.kind in ("label", "yes/no") and guessed:
+        return f"guessed: {what}"
+    if all(repr(text) in line for _, _, text in odd for line in lines[-1:]):
+        return f"guessed: {what}"
+    return f"wrong: {what}"
 
 
-def _values(column: TableColumn, values: NDArray[np.float64] | None) -> list[Any]:
-    assert values is not None
-    if column.kind in ("category", "label"):
-        return [None if np.isnan(v) else column.categories[int(v)] for v in values]
-    return [None if np.isnan(v) else float(v) for v in values]
+def _of_categories(pairs: Sequence[tuple[Any, Any, str]], lines: Sequence[str]) -> str:
+    """Return how a category came out: its values stand for one meaning each, and are all of it."""
+    meanings: dict[Any, set[Any]] = {}
+    values: dict[Any, set[Any]] = {}
+    for value, wanted, text in pairs:
+        if isinstance(wanted, float) and isinstance(value, str) and is_number(value):
+            value = number(value)
+        if (value is None) != (wanted is None):
+            if not (wanted is None and any(repr(text) in line or text in line for line in lines)):
+                return f"wrong: {value!r} is {wanted!r}, written {text!r}"
+            continue
+        meanings.setdefault(value, set()).add(wanted)
+        values.setdefault(wanted, set()).add(value)
+    for value, several in meanings.items():
+        if len(several) > 1:
+            return f"wrong: {value!r} is {several}"
+    if all(len(each) == 1 for each in values.values()):
+        return "read"
+    return "said" if lines else f"wrong: one meaning, several values: {values}"
 
 
-def _compared(values: Sequence[Any], truth: Sequence[Any]) -> str:
-    for value, wanted in zip(values, truth, strict=True):
-        if isinstance(value, str) and isinstance(wanted, float):
-            value = float(value) if is_number(value) else value
-        alike = value == wanted
-        if isinstance(value, float) and isinstance(wanted, float):
-            alike = abs(value - wanted) <= 1e-9 * max(1.0, abs(wanted))
-        if not alike:
-            return f"wrong: {value!r} is {wanted!r}"
-    return "read"
+def _alike(value: Any, wanted: Any) -> bool:
+    if isinstance(value, float) and isinstance(wanted, float):
+        return abs(value - wanted) <= 1e-9 * max(1.0, abs(wanted))
+    return bool(value == wanted)
 
 
-def _read_again(
-    raw: RawTable, fitted: FittedTable, features: NDArray[np.float64], names: Sequence[str]
-) -> dict[str, str]:
+def _read_again(read: _Read) -> dict[str, str]:
     """Return what is wrong where the first row, by itself, is read as another than among all."""
+    if read.decoded.rows[0] != 0:
+        return {}
+    raw, names = read.raw, [column.name for column in read.decoded.schema.features]
+    fitted = FittedTable.of(read.decoded.schema, read.decoded.features)
     first = RawTable(
         raw.path, raw.names, tuple(column.slice(0, 1) for column in raw.columns), raw.separator
     )
@@ -285,30 +278,61 @@ def _read_again(
         again = decoded(first, fitted.table_schema, new=True).features[0]
     except DataError as error:
         return dict.fromkeys(names, f"wrong: by itself: {error}")
-    wrong = ~np.isclose(again, features[0], rtol=1e-12, equal_nan=True)
+    wrong: NDArray[np.bool_] = ~np.isclose(
+        again, read.decoded.features[0], rtol=1e-12, equal_nan=True
+    )
     return {
         name: f"wrong: by itself {again[place]}" for place, name in enumerate(names) if wrong[place]
     }
+
+
+def _play(number: int, first: int, counts: Counter[str], folder: Path) -> None:
+    """Draw blocks of federations until there were so many tables, and count their outcomes."""
+    for block in itertools.count(first):
+        if counts["tables"] >= number:
+            return
+
+        @seed(block)
+        @settings(
+            max_examples=_BLOCK,
+            phases=[Phase.generate],
+            database=None,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(federations())
+        def play(federation: Federation) -> None:
+            if counts["tables"] >= number:
+                return
+            tables = drawn(federation, folder)
+            counts["tables"] += len(tables)
+            counts["federations"] += 1
+            for name, outcome in outcomes(tables).items():
+                kind = outcome.partition(":")[0]
+                counts[kind] += 1
+                if kind in ("wrong", "guessed"):
+                    print(f"{name}: {outcome}: {federation}", flush=True)
+
+        play()
 
 
 def main(words: Sequence[str] | None = None) -> int:
     """Draw tables, print how their columns came out, and return the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--number", type=int, default=10_000, help="of tables")
-    parser.add_argument("--seed", type=int, default=0, help="of the first; each has its own")
+    parser.add_argument("--seed", type=int, default=0, help="of the first block; each has its own")
     asked = parser.parse_args(words)
     counts: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(asked.seed, asked.seed + asked.number):
-            table = drawn(seed, Path(folder))
-            for name, outcome in outcomes(table).items():
-                kind = outcome.partition(":")[0]
-                counts[kind] += 1
-                if kind == "wrong":
-                    print(f"table {seed}: {name}: {outcome}")
-            table.path.unlink()
-    print(f"{asked.number} tables, columns:", *(f"{n} {kind}" for kind, n in counts.items()))
+        _play(asked.number, asked.seed, counts, Path(folder))
+    print(_summary(counts))
     return int(counts["wrong"] > 0)
+
+
+def _summary(counts: Mapping[str, int]) -> str:
+    kinds = ("read", "told", "said", "guessed", "wrong")
+    columns = ", ".join(f"{counts[kind]} {kind}" for kind in kinds)
+    return f"{counts['tables']} tables of {counts['federations']} federations; columns: {columns}"
 
 
 if __name__ == "__main__":

@@ -6,10 +6,8 @@ its node-config (``state-dir``), and all is kept there in files that only its ow
 """
 
 import contextlib
-import fcntl
 import os
 import re
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Protocol
 
 from flwr.app import ConfigRecord, Context, RecordDict
 
+from common import machine
 from common.errors import ConfigError
 
 STATE_DIR = "state-dir"  # a site's own say, in its node-config
@@ -119,30 +118,16 @@ class FolderKeeper:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(target)
-        self._sync()
+        machine.sync_folder(self.folder)
 
     def delete(self, name: str) -> None:
         """Forget a piece, if there is one; gone from disk when this returns."""
         (self.folder / _checked(name)).unlink(missing_ok=True)
-        self._sync()
+        machine.sync_folder(self.folder)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Wait until no other process of this site holds the lock, and hold it."""
-        descriptor = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(descriptor)
-
-    def _sync(self) -> None:
-        """Bring the folder's own entries to disk: a rename is not safe before that."""
-        descriptor = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        return machine.locked(self.folder / _LOCK)
 
 
 def _checked(name: str) -> str:

@@ -11,9 +11,9 @@ import logging
 import math
 import platform
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Protocol
 
+from common import machine
 from common.config import Settings, unknown_name
 from common.errors import ConfigError
 
@@ -90,8 +90,7 @@ def processor() -> str:
 
     Clouds give several processors one name. Elsewhere it is the kind of machine alone.
     """
-    info = Path("/proc/cpuinfo")
-    return _name_in(info.read_text(encoding="utf-8") if info.exists() else "")
+    return _name_in(machine.processor_text())
 
 
 def _name_in(info: str) -> str:

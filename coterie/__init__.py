@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from coterie import flower
     from deploy.cli import main
     from deploy.comparison import Comparison
-    from deploy.interface import compare, plan, precheck, resume, simulate
+    from deploy.interface import compare, plan, precheck, resume, simulate, submit
     from deploy.played_run import PlayedRun, load_run
     from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined, on_updates
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
@@ -158,6 +158,7 @@ __all__ = [
     "reply",
     "resume",
     "simulate",
+    "submit",
 ]
 
 _HOMES = {
@@ -181,7 +182,7 @@ _HOMES = {
     "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
     "deploy.comparison": "Comparison",
-    "deploy.interface": "compare plan precheck resume simulate",
+    "deploy.interface": "compare plan precheck resume simulate submit",
     "deploy.played_run": "PlayedRun load_run",
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined on_updates",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from common import config, logs, plugins
 from common.config import Scalar, Settings, kebab_case, read_toml
-from common.errors import ConfigError
+from common.errors import ConfigError, FlowerError
 from common.foreign.code import is_given
 from deploy.comparison import Comparison
 from deploy.played_run import PlayedRun
 from deploy.tracking.tracked import tracking
 from server_app.record.format import RoundLine
 
-__all__ = ["compare", "plan", "precheck", "resume", "simulate"]
+__all__ = ["compare", "plan", "precheck", "resume", "simulate", "submit"]
 
 if TYPE_CHECKING:
     from server_app.plan import Plan
@@ -162,6 +162,35 @@ def compare(
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
         grid = read_grid(path, given, quick=quick, reference=reference)
         return Comparison(compared(grid, jobs))
+
+
+def submit(server: str | os.PathLike[str], **words: Value | Sequence[Value]) -> None:
+    """Send a run to the SuperLink of a real federation, and follow it to its end.
+
+    Args:
+        server: the server's folder that ``coterie provision`` wrote.
+        words: settings; ``sites=["north", "south"]`` is a run of these sites alone.
+
+    Raises:
+        ConfigError: before anything is sent.
+        FlowerError: the run failed or was stopped, or no SuperLink answers.
+    """
+    from deploy.sites import submit as submitting
+    from deploy.sites.serve import Server
+    from server_app.plan import Plan
+
+    opened = Server.open(Path(server))
+    named = plugins.with_names(_values(words))
+    for key, value in named.items():
+        if is_given(str(value)):
+            raise ConfigError(
+                f"{key}: sites run what is installed there, which has not this callable; put it "
+                "into a package that they install, and name it"
+            )
+    sent = Plan.of(config.given(opened.usual_settings | named))
+    submitting.check_sites(sent.settings, opened.sites)
+    if submitting.send(sent, opened.connection()):
+        raise FlowerError(f"{opened.folder}: the run did not complete; its last line says why")
 
 
 def precheck(*files: str | os.PathLike[str], quiet: bool = False, **words: Value) -> dict[str, Any]:

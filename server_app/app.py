@@ -26,6 +26,7 @@ from server_app.report import report
 from server_app.rounds.deadlines import Courier
 from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.metered_grid import MeteredGrid
+from server_app.rounds.named_sites import NamedSites
 from server_app.rounds.roster import Roster, introduce, reintroduce
 from server_app.strategies.base import FederatedTraining
 
@@ -62,8 +63,10 @@ def _record(grid: Grid, plan: Plan, folder: RunFolder) -> None:
     meter = RunMeter.of(settings)
     clients = grid if isinstance(grid, HoldsClients) else None
     disclosures = DisclosureFile(folder, real=clients is None)
-    metered = MeteredGrid(grid, meter, disclosures)
-    courier = Courier(metered, deadline_factor=settings.deadline_factor, clients=clients)
+    reached: Grid = MeteredGrid(grid, meter, disclosures)
+    if names := settings.named_sites:
+        reached = NamedSites(reached, names, settings.round_timeout)
+    courier = Courier(reached, deadline_factor=settings.deadline_factor, clients=clients)
     if line := untried():
         log.warning("%s", line)
     try:
@@ -134,11 +137,12 @@ def _run(grid: Courier, plan: Plan, folder: RunFolder, meter: RunMeter) -> None:
         sites = [Introduction(**site) for site in state["sites"]]
         roster = reintroduce(grid, sites, timeout=timeout, code=code)
     else:
+        expected = len(settings.named_sites) or settings.num_clients
+        if isinstance(grid.inner, NamedSites):
+            grid.inner.wait()
         # A site that does not have the run's foreign code, or does not allow it, is not left out.
         foreign = bool(plan.pieces)
-        roster = introduce(
-            grid, expected=settings.num_clients, timeout=timeout, everybody=foreign, code=code
-        )
+        roster = introduce(grid, expected=expected, timeout=timeout, everybody=foreign, code=code)
     folder.write_sites(roster.sites)
     made = grid.preprocessing()
     folder.write_preprocessing(made, roster.sites[0], plan.task.name)

@@ -5,6 +5,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from packaging.markers import Marker
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -39,6 +40,21 @@ def test_every_pin_has_a_hash():
 
 def test_lock_names_the_command_that_makes_it_and_no_machine():
     assert "\n#    uv pip compile --generate-hashes " in LOCK
+    assert "--universal " in LOCK
     assert "--python-version 3.11 " in LOCK
     text = re.sub(r"sha256:\w+", "", LOCK)
     assert not re.search(r"https?:|file:|--(extra-)?index|find-links|(^|\s)/", text)
+
+
+def test_lock_says_what_each_system_needs():
+    """Packages for one system alone have a marker, so that others install without them."""
+    markers = dict(re.findall(r"^([\w.-]+)==\S+ ; (.*?) \\$", LOCK, flags=re.MULTILINE))
+    triton = Marker(markers["triton"])
+    colorama = Marker(markers["colorama"])
+    linux = {"sys_platform": "linux", "python_full_version": "3.11.7"}
+    for machine in ("x86_64", "aarch64"):
+        assert triton.evaluate({**linux, "platform_machine": machine})
+        assert Marker(markers["nvidia-cudnn-cu13"]).evaluate({**linux, "platform_machine": machine})
+    for elsewhere in ("darwin", "win32"):
+        assert not triton.evaluate({**linux, "sys_platform": elsewhere})
+        assert colorama.evaluate({**linux, "sys_platform": elsewhere}) == (elsewhere == "win32")

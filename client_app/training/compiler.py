@@ -4,21 +4,20 @@ What is compiled is kept in the user's cache folder, under a digest of the sourc
 the flags, the processor and the compiler.
 """
 
-import contextlib
 import ctypes
-import fcntl
 import hashlib
 import os
 import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from common import machine
 
 FLAGS = ("-O3", "-march=native", "-ffast-math", "-fno-finite-math-only", "-fPIC", "-c")
 
@@ -70,9 +69,10 @@ def _kept(source: Path) -> Path:
     if by is None and (made := sorted(folder.glob(f"{stem}-*.so"))):
         return made[0]
     kept = folder / f"{stem}-{_identity(by)}.so"
-    with _one_at_a_time(folder):
-        if not kept.exists():
-            _compile(source, kept)
+    if not kept.exists():
+        with machine.locked(folder / ".lock"):
+            if not kept.exists():  # else another process made it meanwhile
+                _compile(source, kept)
     return kept
 
 
@@ -99,23 +99,11 @@ def _own_folder() -> Path:
             f"the cache folder {folder} cannot be made: {error.strerror}; set XDG_CACHE_HOME to a "
             "folder that can be written"
         ) from None
-    there = folder.stat()
-    if there.st_uid != os.getuid() or there.st_mode & 0o022:
+    if machine.others_may_write(folder):
         raise CannotCompileError(
             f"{folder}: others may write there; make it your own (chmod 700), or set XDG_CACHE_HOME"
         )
     return folder
-
-
-@contextlib.contextmanager
-def _one_at_a_time(folder: Path) -> Iterator[None]:
-    """Let one process compile, and the others find what it made."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
 
 
 def _digest(*words: str) -> str:
@@ -150,7 +138,7 @@ def instruction_set() -> str:
 
 
 def _processor() -> str:
-    """Return what ``-march=native`` depends on, as Linux tells it."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
-    return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    """Return what ``-march=native`` depends on, as far as the system tells it."""
+    lines = machine.processor_text().splitlines()
+    told = (line for line in lines if line.startswith(("flags", "Features")))
+    return next(told, platform.processor())

@@ -2,10 +2,17 @@
 
 from typing import Annotated, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from common.data.shifts import IMAGE_SHIFTS, SYNTHETIC_SHIFTS
-from common.schema import KeyOf, Schema, at_most, unknown_name
+from common.schema import KeyOf, Listed, Schema, at_most, unknown_name
+
+
+def _with_commas(value: object) -> object:
+    """Return the text of a list of names, as TOML and Python can give it."""
+    if isinstance(value, list | tuple) and all(isinstance(name, str) for name in value):
+        return ",".join(value)
+    return value
 
 
 class DataSettings(Schema):
@@ -39,6 +46,10 @@ class DataSettings(Schema):
     )
     num_clients: int = Field(
         20, ge=0, le=1_000_000, description="sites; 0 with split=by-user: as many as there are"
+    )
+    sites: Annotated[str, BeforeValidator(_with_commas), Listed()] = Field(
+        "",
+        description="ids of the sites that take part, with commas between; empty: whoever connects",
     )
     split: Annotated[str, KeyOf("common.splits:SPLITS")] = Field(
         "dirichlet", description="how the training rows are dealt to the sites"
@@ -74,6 +85,18 @@ class DataSettings(Schema):
         if "split" in values or not (several or (name in DATASETS and DATASETS[name].by_centre)):
             return values
         return {"split": "by-user", "num-clients": 0} | values
+
+    @property
+    def named_sites(self) -> tuple[str, ...]:
+        """The sites that take part; empty: whoever connects."""
+        return tuple(name.strip() for name in self.sites.split(",")) if self.sites else ()
+
+    @model_validator(mode="after")
+    def _check_named_sites(self) -> Self:
+        names = self.named_sites
+        if not all(names) or len(set(names)) < len(names):
+            raise ValueError(f"sites = {self.sites!r}: name each site once, with a comma between")
+        return self
 
     @model_validator(mode="after")
     def _check_sites(self) -> Self:

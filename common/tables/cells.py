@@ -56,11 +56,25 @@ _ANY_NUMBER = re.compile(r"[+-]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][+-]?[0-9]+)?
 _INFINITE = r"^[+-]?(?i:inf(inity)?)$"
 _DAY_SECONDS = 86400.0
 _NO_ASCII = 0x80  # the first byte of what is none
+_WIDE = 0xFEE0  # from a letter to its wide form
 # What is not seen at the ends of a cell: Unicode's spaces, and marks of width zero.
 _AROUND = "".join(
     letter
     for letter in map(chr, range(0x10000))
     if letter.isspace() or letter in "\u200b\u200e\u200f\u2060\ufeff"
+)
+_OTHER_DIGITS = {
+    letter: str(unicodedata.decimal(letter))
+    for letter in map(chr, range(_NO_ASCII, 0x10000))
+    if unicodedata.category(letter) == "Nd"
+}
+"""Digits of other scripts than the Latin one, and what they are."""
+_ANY_OTHER_DIGIT = f"[{''.join(_OTHER_DIGITS)}]"
+# And what stands between these: Arabic's marks of decimals and of thousands, and wide ones.
+_IN_LATIN = str.maketrans(
+    _OTHER_DIGITS
+    | {"\u066b": ".", "\u066c": "'"}
+    | {chr(ord(mark) + _WIDE): mark for mark in ".,-+/:"}
 )
 
 
@@ -75,12 +89,18 @@ def is_temporal(column: Any) -> bool:
 
 
 def in_one_form(text: str) -> str:
-    r"""Return a text with its letters composed (NFC), and without spaces or marks around it.
+    r"""Return a text in letters that are composed (NFC) and digits from 0 to 9, and trimmed.
 
-    >>> in_one_form("ma\u0308nnlich\xa0") == "m\xe4nnlich"
-    True
+    >>> in_one_form("ma\u0308nnlich\xa0") == "m\xe4nnlich", in_one_form("\u0663\u066b\u0665")
+    (True, '3.5')
     """
-    return unicodedata.normalize("NFC", text).strip(_AROUND)
+    if text.isascii():
+        return text.strip(_AROUND)
+    return _in_latin_digits(unicodedata.normalize("NFC", text).strip(_AROUND))
+
+
+def _in_latin_digits(text: str) -> str:
+    return text.translate(_IN_LATIN) if any(each in _OTHER_DIGITS for each in text) else text
 
 
 def trimmed(column: Any) -> Any:
@@ -89,8 +109,12 @@ def trimmed(column: Any) -> Any:
         np.frombuffer(chunk.buffers()[2], np.uint8) for chunk in column.chunks if chunk.buffers()[2]
     ]  # of all its cells, in a row
     if any((each >= _NO_ASCII).any() for each in letters):
-        column = pc.utf8_normalize(column, form="NFC")
-        return pc.utf8_trim(column, characters=_AROUND)
+        column = pc.utf8_trim(pc.utf8_normalize(column, form="NFC"), characters=_AROUND)
+        if not pc.any(pc.match_substring_regex(column, _ANY_OTHER_DIGIT)).as_py():
+            return column
+        encoded = column.combine_chunks().dictionary_encode()
+        texts = [_in_latin_digits(text) for text in encoded.dictionary.to_pylist()]
+        return pa.chunked_array([pc.take(pa.array(texts, pa.string()), encoded.indices)])
     if any((each <= ord(" ")).any() for each in letters):
         return pc.utf8_trim(column, characters=_AROUND)
     return column

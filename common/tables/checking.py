@@ -9,9 +9,17 @@ from common.tables import guesses
 from common.tables.classes import is_asked
 from common.tables.decimals import FileMarks
 from common.tables.decoding import problems_against
-from common.tables.duplicates import alike_by_chance, duplicate_rows
+from common.tables.duplicates import alike_by_chance, duplicate_rows, totals
 from common.tables.guesses import Guess
-from common.tables.problems import Problem, between, in_file, of_classes, of_duplicates, other_units
+from common.tables.problems import (
+    Problem,
+    between,
+    in_file,
+    of_classes,
+    of_duplicates,
+    of_totals,
+    other_units,
+)
 from common.tables.profiles import ColumnProfile, profile
 from common.tables.proposing import could_be_label, guess_label, joined, proposed
 from common.tables.reading import RawTable, read_raw, site_of
@@ -73,6 +81,8 @@ class _File:
     profiles: tuple[ColumnProfile, ...]
     duplicates: int
     """Rows that are as another in all columns."""
+    totals: tuple[str, ...]
+    """Columns in whose last row the sum of all others stands."""
 
 
 def check_files(
@@ -123,9 +133,14 @@ def check_files(
         kinds = {column.name: column for column in by_itself.columns}
         problems += in_file(own.form, own.profiles, kinds, label)
         problems += of_duplicates(file, own.duplicates, alike_by_chance(own.profiles))
+        problems += of_totals(file, own.totals)
         problems += [problem for problem in apart if problem.file == file]
         guessed += guesses.of_file(own.form, own.profiles, kinds)
         guessed += guesses.of_spellings(file, own.profiles, proposal.columns)
+    guessed += guesses.of_zeros({str(f.form.path): f.profiles for f in read})
+    if proposal.task == "regression":  # where one file shows that it is none of classes
+        problems = [p for p in problems if (p.column, p.kind) != (label, "imbalance")]
+        guessed = [g for g in guessed if guesses.CLASSES_OF_NUMBERS not in g.says]
     left_out = dict.fromkeys(each for own in read for each in own.form.left_out)
     return Checked(tuple(problems), proposal, tuple(left_out), tuple(guessed))
 
@@ -159,4 +174,6 @@ def _profiled(file: Path, label: str) -> _File:
         profile(name, cells, is_label=could_be_label(name, label), file=marks)
         for name, cells in zip(raw.names, raw.columns, strict=True)
     ]
-    return _File(replace(raw, columns=()), tuple(profiles), duplicate_rows(raw))
+    return _File(
+        replace(raw, columns=()), tuple(profiles), duplicate_rows(raw), totals(raw, profiles)
+    )

@@ -62,6 +62,8 @@ _POSITIVE = frozenset(
 )
 # What is neither dead nor ill is no event, whatever the other value is called.
 _NEVER_THE_EVENT = frozenset({"healthy", "control", "controls", "healthy control", "normal"})
+_NEGATIVE_AND_POSITIVE = ((0, 1), (-1, 1))
+_FIRST_TERM = 10_000  # from here on numbers are codes of a terminology, as SNOMED's
 _SHORTEST_WORD = 3  # letters, of which the first can stand for it
 _DENIALS = ("no", "non", "not", "without", "kein", "keine", "ohne", "sans", "sin")
 
@@ -69,17 +71,19 @@ _DENIALS = ("no", "non", "not", "without", "kein", "keine", "ohne", "sans", "sin
 def positive_of(values: Sequence[str]) -> str | None:
     """Return which of two values is the positive class; None: nothing tells it.
 
-    Of numbers the larger is, but of 1 and 2 none: some write 2 for yes, and some for no.
+    Of 0 and 1, and of -1 and 1, it is 1. Other numbers do not tell: some write 2 for yes, and some
+    for no. Of codes of a terminology, which are long, the larger is taken.
 
-    >>> positive_of(["ja", "nein"]), positive_of(["died", "survived"]), positive_of(["2", "4"])
-    ('ja', 'died', '4')
-    >>> positive_of(["relapse", "no relapse"]), positive_of(["1", "2"]), positive_of(["a", "b"])
+    >>> positive_of(["ja", "nein"]), positive_of(["died", "survived"]), positive_of(["1", "-1"])
+    ('ja', 'died', '1')
+    >>> positive_of(["relapse", "no relapse"]), positive_of(["2", "4"]), positive_of(["a", "b"])
     ('relapse', None, None)
     """
     first, second = values
     if is_number(first) and is_number(second):
         low, high = sorted(values, key=_size)
-        return None if (_size(low), _size(high)) == (1, 2) else high
+        is_known = (_size(low), _size(high)) in _NEGATIVE_AND_POSITIVE or _size(low) >= _FIRST_TERM
+        return high if is_known else None
     for negative, positive in ((first, second), (second, first)):
         if _are_opposites(_plain(negative), _plain(positive)):
             return positive

@@ -29,6 +29,7 @@ _SHOWS = (
     r"^[+-]?(\d{{4,}}\{0}\d*|0\d*\{0}\d+|(\d+\{0}(\d{{0,2}}|\d{{4,}})|\{0}\d+)([eE][+-]?\d+)?"
     r"|\d+\{0}\d+[eE][+-]?\d+|\d{{1,3}}(\{1}\d{{3}})+\{0}\d*|\d{{1,3}}(\{1}\d{{3}}){{2,}})$"
 )
+_CODE = r"^[+-]?\d+[.,]0$"
 _APART = "^[+-]?[1-9]\\d{{0,2}}([{0} \u00a0\u2009\u202f'\u2019]\\d{{3}})+([^\\d]|$)"
 
 
@@ -106,9 +107,16 @@ class FileMarks:
     def shown(self) -> Decimal:
         """The mark that the file shows."""
         texts = [column for column in self._columns if cells.is_text(column)]
-        marks = [Marks.of(column) for column in texts if _is_numeric(column)]
+        marks = [Marks.of(_measured(column)) for column in texts if _is_numeric(column)]
         points, commas = (sum(getattr(m, kind) for m in marks) for kind in ("points", "commas"))
         return Marks(points, commas).shown
+
+
+def _measured(column: Any) -> Any:
+    """Return a column without cells as 1.0, which programs make of codes whatever a file writes."""
+    if not (_any(column, ".0") or _any(column, ",0")):
+        return column
+    return pc.filter(column, pc.invert(pc.match_substring_regex(column, _CODE)))
 
 
 def _is_numeric(column: Any) -> bool:

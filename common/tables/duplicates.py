@@ -1,4 +1,4 @@
-"""Duplicate rows: how many there are, and how many would be alike by chance."""
+"""Duplicate rows, and a last row that is the total of the others: what is no case of its own."""
 
 from collections.abc import Sequence
 from math import prod
@@ -7,10 +7,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from common.tables import cells
 from common.tables.profiles import ColumnProfile
 from common.tables.reading import RawTable
 
-__all__ = ["alike_by_chance", "duplicate_rows"]
+__all__ = ["alike_by_chance", "duplicate_rows", "totals"]
+
+_LEAST_ROWS = 5  # of which a sum is none by chance
 
 
 def duplicate_rows(raw: RawTable) -> int:
@@ -32,6 +35,29 @@ def duplicate_rows(raw: RawTable) -> int:
         if not len(places):
             return 0
     return len(places) - len(np.unique(groups))
+
+
+def totals(raw: RawTable, profiles: Sequence[ColumnProfile]) -> tuple[str, ...]:
+    """Return the columns in whose last row stands the sum of all others; empty if others lack it.
+
+    Each column of numbers that are neither ids nor codes must have it, and nothing missing.
+    """
+    found = []
+    if raw.rows <= _LEAST_ROWS:
+        return ()
+    for profile, column in zip(profiles, raw.columns, strict=True):
+        if not profile.is_numeric or profile.is_named_id or profile.is_index:
+            continue
+        if profile.known < profile.rows or 0 < profile.distinct <= 2:
+            continue
+        last = cells.numbers(column.slice(raw.rows - 1), profile.decimal or ".")[0]
+        if last != profile.high:  # of numbers of 0 and more it is the largest
+            return ()
+        numbers = cells.numbers(column, profile.decimal or ".")
+        if not np.isclose(numbers[:-1].sum(), last, rtol=1e-9, atol=0):
+            return ()
+        found.append(profile.name)
+    return tuple(found)
 
 
 def alike_by_chance(profiles: Sequence[ColumnProfile]) -> float:

@@ -5,6 +5,7 @@ writes them into the schema as comments, and a run without a schema begins with 
 no problem: where nothing else is the matter, a check ends well.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from common.tables.reading import RawTable
 from common.tables.table_schema import TableColumn
 
 __all__ = [
+    "CLASSES_OF_NUMBERS",
     "GUESS_KINDS",
     "Guess",
     "in_column",
@@ -26,6 +28,7 @@ __all__ = [
     "of_label",
     "of_same",
     "of_spellings",
+    "of_zeros",
     "read_as_numbers",
     "remarks",
 ]
@@ -35,6 +38,9 @@ GUESS_KINDS = (
     *("separator", "encoding", "decimal", "date-order", "thousands", "sentinel"),
 )
 """What a guess can be about."""
+
+CLASSES_OF_NUMBERS = "whole numbers are taken for classes"
+"""What is said of a label whose classes may be quantities."""
 
 _MOST_CODES = 10  # classes that are numbers, as of digits; more may be quantities
 
@@ -90,7 +96,11 @@ def in_form(raw: RawTable) -> Said:
     if raw.separator not in ("", usual):
         yield "separator", f"cells stand between {raw.separator!r} and not {usual!r}; read so"
     if raw.encoding != "utf-8":
-        yield "encoding", f"written in {raw.encoding} and not UTF-8; read so"
+        says = f"written in {raw.encoding} and not UTF-8; read so"
+        if raw.shown and raw.encoding == "cp1252":  # any bytes are letters in it
+            cell = quotable(raw.shown)
+            says += f", as {cell!r}: if that is not what stands there, save the file as UTF-8"
+        yield "encoding", says
 
 
 def in_profile(profile: ColumnProfile) -> Said:
@@ -104,7 +114,14 @@ def in_profile(profile: ColumnProfile) -> Said:
 
 
 def in_column(profile: ColumnProfile) -> Said:
-    """Yield why a column that is taken for a number may be an id."""
+    """Yield why a column that is taken for a number may be an id, and a 0 no number."""
+    if profile.zeros:
+        yield (
+            "sentinel",
+            f"0 in {profile.zeros} of {profile.rows} rows, all others are "
+            f"{profile.least_but_zero:g} to {profile.high:g}; read as a number. If nothing is "
+            'known there, say so, in a schema by missing = ["0"]',
+        )
     if profile.all_differ and profile.is_numeric:
         yield (
             "id",
@@ -137,7 +154,7 @@ def in_label(profile: ColumnProfile) -> Said:
     if profile.is_numeric and len(profile.values) > _MOST_CODES:
         yield (
             "label",
-            f"{len(profile.values)} whole numbers are taken for classes; if they are quantities: "
+            f"{len(profile.values)} {CLASSES_OF_NUMBERS}; if they are quantities: "
             'task = "regression", and in a schema limits in the place of categories',
         )
 
@@ -157,7 +174,13 @@ def of_label(file: str, name: str, headers: Sequence[Sequence[str]]) -> Guess:
 
 
 def of_classes(file: str, label: TableColumn) -> list[Guess]:
-    """Return which of two classes is taken for the positive one, which is the second."""
+    """Return which of two classes is taken for the positive one, or that some differ by case."""
+    alike = Counter(value.casefold() for value in label.categories)
+    in_cases = [value for value in label.categories if alike[value.casefold()] > 1]
+    if in_cases:
+        listed = ", ".join(repr(quotable(value)) for value in in_cases)
+        says = f"{listed} are classes of their own, though some differ in case alone"
+        return [Guess(file, label.name, "same", f"{says}; else join them by same, in a schema")]
     if len(label.categories) != 2 or label.drop:
         return []
     negative, positive = map(quotable, label.categories)
@@ -178,6 +201,30 @@ def of_spellings(
         if written:
             guesses.append(of_same(file, profile.name, {each: meant[each] for each in written}))
     return guesses
+
+
+def of_zeros(files: Mapping[str, Sequence[ColumnProfile]]) -> list[Guess]:
+    """Return the columns that are 0 in all of a file, and in others far from it.
+
+    Args:
+        files: the profiles of each file's columns, by its name.
+    """
+    by_name: dict[str, dict[str, ColumnProfile]] = {}
+    for file, profiles in files.items():
+        for profile in profiles:
+            if profile.is_numeric:
+                by_name.setdefault(profile.name, {})[file] = profile
+    found = []
+    for name, at in by_name.items():
+        others = [p for p in at.values() if p.high > 0]
+        far = all(p.low > 0 or p.zeros for p in others) and any(p.zeros for p in others)
+        for file, profile in at.items():
+            if far and profile.low == profile.high == 0:
+                says = "0 in all rows, and other files have numbers far above; read as a number"
+                found.append(
+                    Guess(file, name, "sentinel", f"{says}: if nothing is known, empty it")
+                )
+    return found
 
 
 def of_same(file: str, name: str, same: Mapping[str, str]) -> Guess:

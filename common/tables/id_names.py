@@ -49,6 +49,7 @@ _ID_OF_PERSON = re.compile(
     f"(?:{'|'.join((*_CASE, *_PERSON))})*?(?:{'|'.join(_PERSON)})"
     f"(?:{'|'.join((*_CASE, *_PERSON))})*?(?:{_ID}|{_COUNTED})*"
 )
+_NUMBERED = re.compile("(?:no|nr|num|number)$")  # as of pidnum
 _ID_OF_CASE = re.compile(
     f"(?:{'|'.join(_CASE)})+(?:{_ID})|(?:{_ID})(?:{'|'.join(_CASE)})+|fall(?:{_ID}|nr|nummer)"
 )
@@ -59,7 +60,7 @@ _LONGEST = 100  # letters; a longer name is a sentence, and may be made to be ma
 _INDEX = re.compile(r"unnamed: ?\d+(?:\.\d+)*|level_0|__index_level_\d+__|\.\.\.\d+|")
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=2**16)  # a wide table asks for each of its names several times
 def named(name: str) -> Named:
     """Return what a column's name says of its being an id.
 
@@ -72,7 +73,7 @@ def named(name: str) -> Named:
     if not words or len(name) > _LONGEST:
         return Named.NOT
     together = "".join(words)
-    if together in _KNOWN_PERSONS:
+    if together in _KNOWN_PERSONS or _NUMBERED.sub("", together) in _KNOWN_PERSONS:
         return Named.PERSON
     says_id = re.search(f"(?:{_ID}|{_COUNTED})$|^(?:{_ID}|{_COUNTED})", together) is not None
     if says_id and _ID_OF_PERSON.fullmatch(together):

@@ -33,6 +33,7 @@ __all__ = [
     "of_classes",
     "of_duplicates",
     "of_questions",
+    "of_totals",
     "other_units",
     "which_mark",
     "which_order",
@@ -43,15 +44,17 @@ KINDS = (
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
     *("image", "positive-class", "label-coding"),
-    *("thousands", "date-order", "unit", "sentinel", "duplicate-row"),
+    *("thousands", "date-order", "unit", "sentinel", "duplicate-row", "total-row"),
 )
 """What a problem can be."""
 
 _RARE_SHARE = 0.1  # of the rows: a class below it needs metrics other than accuracy
 _RARE_OF_MANY = 0.5  # of an equal share: ten classes of a tenth each are not rare
+_LEAST_SHARE = 0.001  # that is said in tenths of a percent
 _QUOTED = 5
 _MORE_THAN_CHANCE = 10.0
 _LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
+_ANOTHER_UNIT = 2.0  # by what numbers differ that are a little more elsewhere, less than this
 _ALIKE = 1.7  # by what spreads differ from middles where only the unit differs, at most
 
 
@@ -241,7 +244,8 @@ def _of_label(profile: ColumnProfile) -> Said:
     if counts.min() < min(_RARE_SHARE, _RARE_OF_MANY / len(counts)) * counts.sum():
         rare = min(profile.values, key=lambda value: profile.values[value])
         share = counts.min() / counts.sum()
-        yield "imbalance", f"{quotable(rare)!r} is {share:.1%} of the rows: accuracy says little"
+        part = f"{share:.1%}" if share >= _LEAST_SHARE else f"less than {_LEAST_SHARE:.1%}"
+        yield "imbalance", f"{quotable(rare)!r} is {part} of the rows: accuracy says little"
 
 
 def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Said:
@@ -330,6 +334,16 @@ def of_duplicates(file: str, rows: int, by_chance: float) -> list[Problem]:
     return [Problem(file, None, "duplicate-row", says)]
 
 
+def of_totals(file: str, columns: Sequence[str]) -> list[Problem]:
+    """Return that a file's last row is no case but the sum of all others, in columns of numbers."""
+    if not columns:
+        return []
+    more = f" and {len(columns) - _QUOTED} others" if len(columns) > _QUOTED else ""
+    named = ", ".join(map(quotable, columns[:_QUOTED])) + more
+    says = f"the last row is the sum of all others, in {named}; read as a case: take it out"
+    return [Problem(file, None, "total-row", says)]
+
+
 def other_units(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Problem]:
     """Yield the columns whose numbers are, as a whole, some times those of the other files."""
     by_name: dict[str, dict[str, ColumnProfile]] = {}
@@ -365,6 +379,9 @@ def _factor(profile: ColumnProfile, others: Sequence[ColumnProfile]) -> float:
     if low <= usual[4] and usual[0] <= high:
         return 1.0
     factor = float(middle / usual[2])
+    ratios = np.array(profile.quantiles) / usual
+    if not 1 / _ANOTHER_UNIT < factor < _ANOTHER_UNIT and ratios.max() < _ALIKE * ratios.min():
+        return factor
     if lower == upper or usual[1] == usual[3]:
         return 1.0
     spread = float((upper - lower) / (usual[3] - usual[1]))

@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,7 @@ _MOST_WORDS = 5
 _LEAST_NUMBERS = 10  # fewer different ones may be codes
 # Python's, which compiles it once: Arrow does for each column, and that takes longer than the rest.
 _UNIT = re.compile(
-    r"[+-]?[0-9.,]*[0-9]"
+    "[+-]?(?:[0-9][0-9.,'\u2019 \u00a0\u2009\u202f]*)?[0-9]"
     r"(?P<unit>\s*[%‰°]|\s+[^\s0-9.,+-]\S{0,15}|[^\s0-9.,+-]\S*/\S+|[^\W0-9_]{2,8})"
 )
 _SCIENTIFIC = r"^[+-]?\d+([.,]\d+)?[eE][+-]?\d+$"
@@ -44,6 +45,7 @@ _SENTINELS = frozenset(
     for sign in ("-", "")
     for length in range(2, 8)
 ) | {-9.0}
+_HOLE = 0.25  # of the middle of numbers, below which none but 0 lies
 _DAYS_AS_NUMBERS = (19000101, 21001231)
 _NUMBER_IN_TEXT = (
     r"^(\D{0,4}\s|[^\w\s]{0,2})\d+([.,]\d+)?([^\w\s]{0,2}|\s?\pL{2,9}|\s?\D.{0,3}/\w{1,5})$"
@@ -81,6 +83,10 @@ class ColumnProfile:
     """What follows each number in its cell, as mmol/L."""
     sentinels: Mapping[str, int] = field(default_factory=dict)
     """Numbers that seem to stand for a missing value, as -999, and in how many rows."""
+    zeros: int = 0
+    """Rows with a 0 where all other numbers are far above it."""
+    least_but_zero: float = float("nan")
+    """The smallest of these."""
     scientific: tuple[str, ...] = ()
     """The first cells that are written with an exponent."""
     values: Mapping[str, int] = field(default_factory=dict)
@@ -104,7 +110,7 @@ class ColumnProfile:
     could_be_days: bool = False
     """Whether its numbers are all days of the calendar as 20210304."""
 
-    @property
+    @cached_property
     def known(self) -> int:
         """Rows with a value."""
         return self.rows - sum(self.missing.values()) - sum(self.sentinels.values())
@@ -114,7 +120,7 @@ class ColumnProfile:
         """Whether its dates have years of two digits."""
         return self.dates is not None and self.dates.short_years
 
-    @property
+    @cached_property
     def is_numeric(self) -> bool:
         """Whether it is a column of numbers, up to slips."""
         share = _WORDED_SHARE if self.others else _NUMERIC_SHARE
@@ -283,7 +289,7 @@ def _unit(known: Any) -> str:
     if not units:
         return ""
     unit = max(sorted(units), key=lambda each: units[each])
-    bare = cells.without_unit(known, unit)
+    bare = cells.tidied(cells.without_unit(known, unit))
     are_numbers = pc.or_(*(cells.number_cells(bare, mark) for mark in ".,"))
     is_usual = pc.mean(pc.cast(are_numbers, pa.int8())).as_py() >= _NUMERIC_SHARE
     return unit if is_usual and pc.count_distinct(bare).as_py() >= _LEAST_NUMBERS else ""
@@ -318,12 +324,20 @@ def _with_cells(found: ColumnProfile, column: Any, numbers: NDArray[np.float64])
     may_be_ids = found.is_named_id or (as_values and _has_whole_with_exponent(column))
     found = replace(
         found,
-        quantiles=tuple(np.quantile(finite[::step], _QUANTILES).tolist()),
+        quantiles=_quantiles(finite[::step]),
         scientific=_scientific(column) if is_text and may_be_ids else (),
         could_be_days=_could_be_days(finite),
+        **_zeros_apart(finite),
     )
     sentinels = () if found.is_named_id else _sentinels(finite)
     return _without_sentinels(found, column, numbers, sentinels) if sentinels else found
+
+
+def _quantiles(numbers: NDArray[np.float64]) -> tuple[float, ...]:
+    """Return what np.quantile does, which takes longer than all else of a short column."""
+    places = np.array(_QUANTILES) * (len(numbers) - 1)
+    found: list[float] = np.interp(places, np.arange(len(numbers)), np.sort(numbers)).tolist()
+    return tuple(found)
 
 
 def _has_whole_with_exponent(column: Any) -> bool:
@@ -340,11 +354,25 @@ def _could_be_days(finite: NDArray[np.float64]) -> bool:
     return bool(np.isfinite(days(texts, "%Y%m%d")).all())
 
 
+def _zeros_apart(finite: NDArray[np.float64]) -> dict[str, Any]:
+    """Return how many numbers are 0 and which is the next, where the others are far above it."""
+    if finite.min() != 0:
+        return {}
+    others = finite[finite > 0]
+    zeros = len(finite) - len(others)
+    if zeros < 2 or zeros > len(others) or others.min() < _HOLE * np.median(others):
+        return {}
+    if len(np.unique(others)) < _LEAST_NUMBERS:
+        return {}
+    return {"zeros": zeros, "least_but_zero": float(others.min())}
+
+
 def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
     """Return the numbers that are far from all others and made of one digit: -999, 9999.
 
-    Far is further than the others are from each other; below 0, where all others are not, it is
-    enough to be there twice. 77, 88 and 99 are measured, too: there once, they are a number.
+    Far is further than the others are from each other. Below 0, where all others are not, it is
+    enough to be -77 or less, or there twice. 77, 88 and 99 are measured, too: there once, they are
+    a number.
     """
     if not {float(finite.min()), float(finite.max())} & _SENTINELS:
         return ()
@@ -360,7 +388,7 @@ def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
             max(low - value, value - high) > _times_as_far(value) * (high - low)
             and (count > 1 or not 0 < value < 100)
         )
-        or (value < 0 <= low and count > 1)
+        or (value < 0 <= low and (count > 1 or value <= -77))
     )
 
 
@@ -375,18 +403,19 @@ def _without_sentinels(
     """Return a profile in which some numbers stand for a missing value."""
     odd = np.isin(numbers, sentinels)
     texts = pc.filter(column, pa.array(odd))
-    named = _counts(texts if cells.is_text(column) else cells.values(texts))
+    as_values = cells.values(texts)
+    named = _counts(texts if cells.is_text(column) else as_values)
+    out = {*named, *as_values.to_pylist()}
     rest = numbers[~odd & np.isfinite(numbers)]
-    values = {value: count for value, count in found.values.items() if value not in named}
     return replace(
         found,
         numbers=found.numbers - int(odd.sum()),
         sentinels=named,
-        values={value: n for value, n in values.items() if float(value) not in sentinels},
+        values={value: n for value, n in found.values.items() if value not in out},
         distinct=found.distinct and found.distinct - len(sentinels),
         low=float(rest.min()),
         high=float(rest.max()),
-        quantiles=tuple(np.quantile(rest[:: 1 + len(rest) // _SAMPLED], _QUANTILES).tolist()),
+        quantiles=_quantiles(rest[:: 1 + len(rest) // _SAMPLED]),
     )
 
 

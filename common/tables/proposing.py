@@ -344,7 +344,10 @@ def _classes(
     decided = {
         coding
         for coding, column in zip(codings, at, strict=True)
-        if not is_asked(column.drop) and set(coding) == set(categories)
+        # Of more values than two, of which some were joined, nobody has said an order.
+        if len(column.categories) == 2 == len(set(coding))
+        and not is_asked(column.drop)
+        and set(coding) == set(categories)
     }
     if len(categories) == 2 and len(decided) == 1:  # as a person may have put them
         return decided.pop(), ""

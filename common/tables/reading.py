@@ -80,6 +80,8 @@ class RawTable:
 
     The header is row 1, and lines without anything do not count. These rows are in no column.
     """
+    shown: str = ""
+    """A header or cell by which a person sees whether another encoding than UTF-8 was meant."""
     has_separator_line: bool = False
     """Whether its first line is no row but sep=;, by which spreadsheets say the separator."""
 
@@ -228,8 +230,21 @@ def _texts(path: Path, encoding: str, separator: str, has_line: bool) -> RawTabl
         encoding,
         left_out,
         tuple(ragged),
+        "" if encoding == "utf-8" else _beyond_ascii(names, columns),
         has_line,
     )
+
+
+def _beyond_ascii(names: Sequence[str], columns: Sequence[Any]) -> str:
+    """Return the first header or cell with a letter beyond ASCII; empty where there is none."""
+    for name in names:
+        if not name.isascii():
+            return name
+    for column in columns:
+        found = pc.filter(column, pc.invert(pc.string_is_ascii(pc.fill_null(column, ""))))
+        if len(found):
+            return str(found[0].as_py())
+    return ""
 
 
 def _with_names(names: Sequence[str]) -> tuple[list[int], tuple[tuple[str, str], ...]]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from common import machine
 from common.errors import ConfigError
 
 __all__ = ["Claim", "claimed"]
@@ -114,15 +115,7 @@ def _is_left(path: Path, now: float) -> bool:
 
 
 def _lives(pid: object) -> bool:
-    if type(pid) is not int or pid < 1:
-        return False
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    return type(pid) is int and machine.lives(pid)
 
 
 def _content(path: Path) -> dict[str, Any]:

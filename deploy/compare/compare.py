@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from joblib import cpu_count
-
 from common import piece_sources
 from common.errors import ComparisonError, ConfigError, CoterieError
+from common.machine import cores
 from deploy.compare import page, tables
 from deploy.compare.figures import Row, RunFigures, rows_of
 from deploy.compare.grid import Case, Grid
@@ -78,7 +77,7 @@ def compared(
 
             played = play_on_slurm(missing, folder, jobs, report)
         else:
-            played = play(missing, folder, jobs or cpu_count(), report)
+            played = play(missing, folder, jobs or cores(), report)
         show.end()
     outcomes = _all(grid.cases, played, recorded, folder)
     if not plays:

@@ -18,7 +18,14 @@ from common import config
 from common.config import Scalar, Settings, read_toml, unknown_name
 from common.data.datasets import together
 from common.errors import ConfigError, CoterieError
-from deploy.compare.plan import LARGEST, PaperClaim, PaperFigures, Plan, Values, from_words
+from deploy.compare.plan import (
+    LARGEST,
+    ComparisonPlan,
+    PaperClaim,
+    PaperFigures,
+    Values,
+    from_words,
+)
 
 SCENARIO = frozenset(
     {
@@ -184,7 +191,7 @@ def read_grid(
         reference: the method that the others are held against; empty: the file's.
         added: strategies that are methods beside the file's.
     """
-    plan = Plan.of(read_toml(file) if file else {}, quick=quick, source=str(file or ""))
+    plan = ComparisonPlan.of(read_toml(file) if file else {}, quick=quick, source=str(file or ""))
     given = from_words(words)
     if tables:
         if "dataset" in given:
@@ -223,7 +230,7 @@ def _first(cases: tuple[Case, ...]) -> str:
 # --- from settings with several values to runs --------------------------------------------------
 
 
-def _cases(plan: Plan, common: Values) -> Iterable[Case]:
+def _cases(plan: ComparisonPlan, common: Values) -> Iterable[Case]:
     """Yield all runs, one seed after another, so that a table of few seeds exists early."""
     methods = plan.methods
     seeds = common.get(_SEED, (Settings.parse({}).seed,))

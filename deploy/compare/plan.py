@@ -14,9 +14,9 @@ from common.schema import Listed
 __all__ = [
     "LARGEST",
     "PAPER_FIGURES",
+    "ComparisonPlan",
     "PaperClaim",
     "PaperFigures",
-    "Plan",
     "Values",
     "from_words",
 ]
@@ -144,7 +144,7 @@ def _from_table(table: Mapping[str, Any], where: str) -> Values:
 
 
 @dataclass
-class Plan:
+class ComparisonPlan:
     """What a TOML file says, with the words put over it."""
 
     settings: Values
@@ -160,7 +160,7 @@ class Plan:
     file: str
 
     @classmethod
-    def of(cls, content: Mapping[str, Any], *, quick: bool, source: str) -> "Plan":
+    def of(cls, content: Mapping[str, Any], *, quick: bool, source: str) -> "ComparisonPlan":
         """Return what a file's content says; :class:`ConfigError` for what no file can."""
         allowed = {"title", "note", "reference", "settings", "scenarios", "methods", "quick"}
         _only(content, allowed | {"paper"}, source)

@@ -12,10 +12,10 @@ have six digits, but those of runs that were recorded with all.
 """
 
 import contextlib
-import fcntl
 import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from common import machine
 from common.errors import ConfigError, DataError, quotable
 from deploy.compare.arrow_columns import SHORT, codec_of
 from deploy.compare.grid import Case, identity, of_its_pieces
@@ -206,12 +207,9 @@ def _recorded_settings(records: Path) -> set[_Settings]:
     return there
 
 
-@contextlib.contextmanager
-def _in_turn(records: Path) -> Iterator[None]:
+def _in_turn(records: Path) -> AbstractContextManager[None]:
     """Let one call at a time change a folder of records."""
-    with (records / ".lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return machine.locked(records / ".lock")
 
 
 @contextlib.contextmanager

@@ -7,7 +7,6 @@ Several calls, also on several machines, can share the folder: each plays what i
 """
 
 import contextlib
-import fcntl
 import multiprocessing
 import os
 import shutil
@@ -21,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from common import config, piece_sources
+from common import config, machine, piece_sources
 from common.config import Settings
 from common.errors import ConfigError, CoterieError
 from deploy.compare.claims import Claim, claimed
@@ -98,12 +97,8 @@ def in_turn(folder: Path) -> Iterator[None]:
         raise ConfigError(
             f"output-dir = {str(folder.parent)!r}: cannot write there: {error.strerror}"
         ) from None
-    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+    with machine.locked(folder / ".lock"):
         yield
-    finally:
-        os.close(descriptor)
 
 
 def finished(case: Case, runs: Path) -> Path | None:
@@ -196,9 +191,8 @@ class _Crew:
         self._report = report
         # A server that has imported torch and Flower once forks a fresh process for each run: that
         # saves their seconds of importing, and this process stays free of them.
-        self._context = multiprocessing.get_context("forkserver")
         deploy = __name__.removesuffix(".compare.runs")
-        self._context.set_forkserver_preload([f"{deploy}.simulation.grid"])
+        self._context = machine.new_processes(f"{deploy}.simulation.grid")
         self._busy: list[_Run] = []
 
     def play(self, cases: Sequence[Case], progress: Progress) -> dict[Case, Outcome]:

@@ -20,7 +20,6 @@ import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
-from joblib import cpu_count
 
 from client_app import prepared_data
 from client_app.simulated_sites import owners_config, simulated_federation
@@ -29,6 +28,7 @@ from common import power
 from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
 from common.flower_private import Run
+from common.machine import cores
 from deploy.simulation import answering, site_files
 from deploy.simulation.planning import planned, resolved
 from deploy.simulation.pool import Job, Pool, Worker
@@ -167,7 +167,7 @@ class InProcessGrid(Grid):
         }
         self._ids = itertools.count(1)
         self._pushed: dict[str, Message] = {}
-        count = min(workers or cpu_count(), num_nodes)
+        count = min(workers or cores(), num_nodes)
         here = not cluster and count <= 1
         self._app = load() if here else None
         self._pool: Pool | ClusterPool | None = None

@@ -9,7 +9,6 @@ handed over again message by message, so that nobody else waits for the one that
 
 import contextlib
 import mmap
-import multiprocessing
 import os
 import signal
 import time
@@ -17,14 +16,14 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
 
 import torch
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from common import machine
 from common.errors import CoterieError, WorkerError
-from deploy.simulation.shared_memory import FORKS, new_shared, pickled, unpickled
+from deploy.simulation.shared_memory import new_shared, pickled, unpickled
 from deploy.simulation.work import DEATHS, Answered, Arrival, Job, answered
 
 __all__ = ["Job", "Pool", "Worker"]
@@ -260,7 +259,7 @@ class Pool:
         self.workers[self.workers.index(worker)] = self._start()
 
     def _start(self) -> Worker:
-        processes: Any = multiprocessing.get_context("fork" if FORKS else "spawn")
+        processes = machine.sharing_processes()
         ours, theirs = processes.Pipe()
         shared = new_shared()
         process = processes.Process(

@@ -3,15 +3,14 @@
 import io
 import mmap
 import pickle
-import sys
 from typing import Any
 
-__all__ = ["FORKS", "new_shared", "pickled", "unpickled"]
+from common.machine import FORKS
+
+__all__ = ["new_shared", "pickled", "unpickled"]
 
 _SHARED_BYTES = 64 << 20  # for contents, and per worker for replies; the pipe takes the rest
 _SHARED_FROM = 4096  # bytes from which sharing is cheaper than the pipe
-FORKS = sys.platform.startswith("linux")
-"""Whether workers are forked: where that is safe, they share data that was loaded before."""
 
 
 def new_shared() -> mmap.mmap | None:

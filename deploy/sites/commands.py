@@ -166,6 +166,7 @@ def submit(
     server = Server.open(folder)
     settings = config.load(config_file, words or (), server.usual_settings)
     plan = Plan.of(settings)
+    submitting.check_sites(plan.settings, server.sites)
     with watched_if(watched, plan.settings):
         code = submitting.send(plan, server.connection())
     raise typer.Exit(code)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from common.logs import as_line
+from common.machine import STOPS, stop
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _LEVELS = "DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL"
@@ -58,8 +59,8 @@ def rewrite(command: Sequence[str], env: Mapping[str, str], source: str) -> int:
         text=True,
         errors="replace",
     )
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
-        signal.signal(number, lambda received, _: process.send_signal(received))
+    for number in STOPS:
+        signal.signal(number, lambda received, _: stop(process, received))
     assert process.stdout is not None
     for line in process.stdout:
         record = as_json(line, source, datetime.now(UTC))

@@ -3,11 +3,12 @@
 import json
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import tomli_w
 
-from common.config import Scalar, Settings, read_toml
+from common.config import Scalar, Settings, read_toml, unknown_name
 from common.errors import ConfigError
 from deploy.sites.bundles import APP, installed
 from deploy.sites.flower import Connection
@@ -30,6 +31,13 @@ def send(plan: Plan, connection: Connection) -> int:
     except KeyboardInterrupt:
         print(f"run {run_id} goes on; flwr stop {run_id} ends it", file=sys.stderr)
         return 130
+
+
+def check_sites(settings: Settings, provisioned: Sequence[str]) -> None:
+    """Raise :class:`ConfigError` for a site that is asked for by name and was not provisioned."""
+    for name in settings.named_sites:
+        if name not in provisioned:
+            raise ConfigError(f"sites: {unknown_name('site', name, provisioned)}")
 
 
 def start(plan: Plan, connection: Connection) -> str:

@@ -4,7 +4,6 @@ A SuperNode that ended is started again, after a while and with the reason, unle
 mend it.
 """
 
-import ctypes
 import signal
 import subprocess
 import sys
@@ -15,20 +14,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
 
+from common import machine
 from deploy.metrics.endpoint import Endpoint
 from deploy.metrics.site import ExposedSite
 from deploy.sites import refusals
 from deploy.sites.flower import program
 from deploy.sites.json_lines import as_json
 from deploy.sites.site import Node, SiteFile
-from deploy.warm.keeping import NAME, WarmKeeper
+from deploy.warm.keeping import NAME, Warmth, kept_warm
 
 CONNECTED = "SuperNode ID: "
 _LOOK_SECONDS = 0.5
 _PAUSES = (5.0, 10.0, 20.0, 40.0, 60.0)  # seconds before a try; the last of them from then on
+_COLD = "this system forks no processes: every message imports everything anew"
 _PATIENCE = 3  # ends for no known reason, before it was ever connected
-_PR_SET_PDEATHSIG = 1
-_C = ctypes.CDLL(None)
 
 
 class Supervisor:
@@ -54,12 +53,14 @@ class Supervisor:
             return self._keep()
 
     def _keep(self) -> int:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGQUIT):
+        for number in machine.STOPS:
             signal.signal(number, self._stop)
         node = Node.of(self._site, self._file)
         folder = Path(self._site.state_dir) / "warm"
         tries = 0
-        with WarmKeeper(folder, program(NAME), node.env) as warm:
+        with kept_warm(folder, program(NAME), node.env) as warm:
+            if not machine.FORKS:
+                self._say("INFO", _COLD)
             while True:
                 code = self._play(node, warm)
                 if self._stopped.is_set():
@@ -75,7 +76,7 @@ class Supervisor:
                 if self._stopped.wait(pause):
                     return 0
 
-    def _play(self, node: Node, warm: WarmKeeper) -> int:
+    def _play(self, node: Node, warm: Warmth) -> int:
         """Run the SuperNode to its end and return its exit code."""
         self._printed.clear()
         self._connected = False
@@ -90,7 +91,7 @@ class Supervisor:
             text=True,
             errors="replace",
             start_new_session=True,
-            preexec_fn=_end_with_parent,
+            preexec_fn=machine.end_with_parent,
         )
         reader = threading.Thread(target=self._read, args=(process,), daemon=True)
         reader.start()
@@ -128,10 +129,4 @@ class Supervisor:
     def _stop(self, number: int, _: FrameType | None) -> None:
         self._stopped.set()
         if self._node is not None and self._node.poll() is None:
-            self._node.send_signal(number)
-
-
-def _end_with_parent() -> None:
-    """Let the system end this process when its parent does, however that ends; Linux alone can."""
-    if sys.platform == "linux":
-        _C.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+            machine.stop(self._node, number)

@@ -9,6 +9,8 @@ import os
 import socket
 import sys
 
+assert sys.platform != "win32"  # where keeping.py starts none
+
 _PATIENCE = 20.0  # seconds; a task that has not begun after 30 is given to another process
 _HEADER, _FORKED = 4, b"1"  # as in process.py, which this program must not import
 

@@ -4,6 +4,7 @@ Flower's SuperExec looks for ``flwr-clientapp`` along ``PATH``; a folder before 
 program of that name, which asks the warm process.
 """
 
+import contextlib
 import os
 import shlex
 import socket
@@ -11,8 +12,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
+
+from common.machine import FORKS
 
 _HERE = Path(__file__).parent
 _SERVER, _CLIENT = _HERE / "process.py", _HERE / "client.py"
@@ -95,8 +100,29 @@ class WarmKeeper:
                 self._process.wait()
 
 
+@dataclass(frozen=True)
+class Cold:
+    """What stands in for a warm process where none can be forked: nothing."""
+
+    env: Mapping[str, str]
+
+    def keep(self) -> str:
+        """Return nothing: there is nothing that can end."""
+        return ""
+
+
+Warmth = WarmKeeper | Cold
+
+
+def kept_warm(folder: Path, program: str, env: Mapping[str, str]) -> AbstractContextManager[Warmth]:
+    """Return the keeper of a warm process; what stands in for it where none can be forked."""
+    return WarmKeeper(folder, program, env) if FORKS else contextlib.nullcontext(Cold(env))
+
+
 def listening(path: Path) -> socket.socket:
     """Return a socket at a path, however long it is: the system knows only short ones."""
+    if sys.platform == "win32":
+        raise OSError("Windows' sockets have no paths")
     path.unlink(missing_ok=True)
     before = os.open(".", os.O_RDONLY)
     listener = socket.socket(socket.AF_UNIX)

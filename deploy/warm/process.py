@@ -25,6 +25,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from types import FrameType
 
+assert sys.platform != "win32"  # where keeping.py starts none
+
 PRELOADED = (
     *("flwr.supernode.cli", "torch", "scipy.optimize", "safetensors.numpy"),
     *("PIL.Image", "cloudpickle", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet"),

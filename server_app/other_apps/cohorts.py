@@ -1,8 +1,10 @@
 """Cohorts: who trains in every round of another app's strategy, by one of Coterie's methods."""
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from importlib import metadata
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from common import logs
 from common.config import Scalar
-from common.errors import RoundError
+from common.errors import ConfigError, RoundError
 from common.messages import Parameters
 from server_app.other_apps import inner_strategy
 from server_app.other_apps.app_grid import AppGrid, CohortGrid, SummingGrid
@@ -89,12 +91,18 @@ class Cohorts(Strategy):
     ) -> Result:
         """Ask for what the method needs to know, then play Flower's rounds.
 
-        What else Flower's own ``start`` takes, as ``should_stop`` of later versions, is handed on.
+        What else Flower's own ``start`` takes, as ``should_stop`` from 1.43 on, is handed on.
 
         Raises:
+            ConfigError: more than the installed Flower's ``start`` takes.
             RoundError: nodes whose app lacks the mod, before any training; a cohort that the
                 strategy would wait to be larger.
         """
+        for name in more.keys() - inspect.signature(Strategy.start).parameters.keys():
+            raise ConfigError(
+                f"{name}: start of the Flower that is installed, {metadata.version('flwr')}, does "
+                "not take it; leave it out, or install a later one"
+            )
         logs.show_progress()
         self._timeout = timeout
         self._known, self.cohorts = None, {}

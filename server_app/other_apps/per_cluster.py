@@ -96,10 +96,12 @@ class PerCluster(OwnRounds):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
     ) -> Result:
         """Form the clusters, and play all rounds; every model begins as ``initial_arrays``.
 
-        ``evaluate_fn`` is called with each cluster's model.
+        ``evaluate_fn`` is called with each cluster's model; ``should_stop`` is asked after every
+        round, as Flower's own from 1.43 on.
 
         Raises:
             RoundError: nodes whose app lacks the mod, or a cluster with fewer sites than the
@@ -121,6 +123,10 @@ class PerCluster(OwnRounds):
                 together = _together(dict(enumerate(central)))
                 result.evaluate_metrics_serverapp[server_round] = together
             self._save()
+            result.arrays = self.models[0]
+            if should_stop is not None and should_stop(server_round, result):
+                log.info("should_stop: no more rounds after round %d", server_round)
+                break
         result.arrays = self.models[0]
         return result
 

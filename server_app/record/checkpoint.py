@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
+from common import machine
 from common.errors import DataError
 
 __all__ = ["State", "any_in", "latest", "save"]
@@ -51,9 +52,9 @@ def save(run: Path, server_round: int, state: State) -> None:
     sums = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()]
     for name, data in {**files, _SUMS: "".join(sums).encode()}.items():
         _write(temporary / name, data)
-    _sync(temporary)
+    machine.sync_folder(temporary)
     temporary.rename(target)
-    _sync(parent)
+    machine.sync_folder(parent)
     found = _found(run)
     for old in found[found.index(target) + _KEPT :]:
         shutil.rmtree(old)
@@ -139,11 +140,3 @@ def _write(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -4,7 +4,6 @@
 """
 
 import contextlib
-import fcntl
 import importlib.metadata
 import json
 import logging
@@ -21,7 +20,7 @@ from typing import Any, BinaryIO, Self, TypeVar
 import numpy as np
 import safetensors.numpy
 
-from common import config, piece_sources
+from common import config, machine, piece_sources
 from common.config import MAY_CHANGE, Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, quotable
@@ -121,9 +120,9 @@ class RunFolder:
         Raises:
             ConfigError: another one does.
         """
-        with (self.path / ".lock").open("w") as file:
+        with contextlib.ExitStack() as stack:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                stack.enter_context(machine.locked(self.path / ".lock", wait=False))
             except BlockingIOError:
                 raise ConfigError(f"{self.path}: another process is at work on this run") from None
             yield

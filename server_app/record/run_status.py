@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from common import machine
 from common.errors import DataError, quotable
 from server_app.record.format import FORMAT, ResultsFile, RoundLine, StatusFile
 
@@ -74,19 +75,9 @@ def read_status(folder: Path) -> StatusFile:
 
 def _is_gone(status: StatusFile, path: Path) -> bool:
     here = status.host == socket.gethostname()
-    if here and status.pid is not None and not _lives(status.pid):
+    if here and status.pid is not None and not machine.lives(status.pid):
         return True
     return time.time() - path.stat().st_mtime > _STALE_SECONDS
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except (PermissionError, OverflowError):
-        return True
-    return True
 
 
 def _last_round(folder: Path) -> int:

@@ -131,8 +131,12 @@ class FederatedTraining(OneRound):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        should_stop: Callable[[int, Result], bool] | None = None,
     ) -> Result:
-        """Play all rounds and write the run's record; :class:`RoundError` if one has no result."""
+        """Play all rounds and write the run's record; :class:`RoundError` if one has no result.
+
+        ``should_stop`` is asked after every round, as Flower's own from 1.43 on.
+        """
         began = time.perf_counter()
         self.summary()
         if "losses" in self.method.needs:
@@ -160,17 +164,34 @@ class FederatedTraining(OneRound):
             named = MetricRecord({self.settings.learning_task.score_name: score})
             result.evaluate_metrics_clientapp[server_round] = named
             self._checkpoint(server_round, time.perf_counter() - began, grid)
-            if self.settings.stop_at_target and self._ledger.target_was_held(self.settings):
-                log.info("the target accuracy was held: the run ends here")
-                break
-            patience = self.settings.patience
-            if patience and self._ledger.has_stopped_improving(patience):
-                log.info("no lower held-out loss in %d rounds: the run ends here", patience)
+            if self._is_done() or self._stopped(should_stop, server_round, result):
                 break
         self.after_training(grid, timeout)
         result.arrays = messages.encode_arrays(self.models[0])
         self._finish(time.perf_counter() - began)
         return result
+
+    def _is_done(self) -> bool:
+        """Return whether the settings want no more rounds, and say why."""
+        settings = self.settings
+        if settings.stop_at_target and self._ledger.target_was_held(settings):
+            log.info("the target accuracy was held: the run ends here")
+            return True
+        if settings.patience and self._ledger.has_stopped_improving(settings.patience):
+            log.info("no lower held-out loss in %d rounds: the run ends here", settings.patience)
+            return True
+        return False
+
+    def _stopped(
+        self, asked: Callable[[int, Result], bool] | None, server_round: int, result: Result
+    ) -> bool:
+        """Return whether whoever called wants no more rounds, shown all there is so far."""
+        if asked is None:
+            return False
+        result.arrays = messages.encode_arrays(self.models[0])
+        if stops := asked(server_round, result):
+            log.info("should_stop: the run ends after round %d", server_round)
+        return stops
 
     def _begin(self, grid: Grid, timeout: float) -> int:
         """Get ready for the first round to play; return how many were played before."""

@@ -14,11 +14,13 @@ import pandas as pd
 import pytest
 from commands import coterie
 
+from common.data.datasets import load_dataset
 from common.data.own_tables import read_table
+from common.data.site_tables import site_table
 from common.errors import DataError
 from common.tables import cells
 from common.tables.decoding import decoded
-from common.tables.reading import read_raw, site_of
+from common.tables.reading import of_frame, read_raw, site_of
 from common.tables.table_schema import TableSchema
 from deploy.played_run import load_run
 
@@ -384,3 +386,65 @@ def test_a_line_that_says_the_separator_is_no_header(case):
     assert ("north.csv", None, "separator") in own.check("north.csv")
     wanted = pd.read_csv(own.folder / "north.csv", sep=";", skiprows=1)
     np.testing.assert_array_equal(own.feature("north.csv", "crp"), wanted.crp)
+
+
+@pytest.mark.parametrize("zero", [0x660, 0x966, 0xFF10], ids=["arabic", "devanagari", "wide"])
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_digits_of_every_script_are_digits_also_when_predicting(tmp_path, ending, zero):
+    rng = np.random.default_rng(0)
+    latin = pd.DataFrame(
+        {
+            "PatientID": np.repeat(np.arange(30) + 5001, 3),
+            "admitted": pd.date_range("2021-03-01", periods=90).strftime("%d.%m.%Y"),
+            "crp": rng.exponential(3, 90).round(3),
+            "label": rng.integers(0, 2, 90),
+        }
+    ).astype(str)
+    table = str.maketrans("0123456789", "".join(chr(zero + digit) for digit in range(10)))
+    read = {}
+    for name, frame in (("latin", latin), ("other", latin.map(lambda cell: cell.translate(table)))):
+        (tmp_path / name).mkdir()
+        path = tmp_path / name / f"own.{ending}"
+        if ending == "parquet":
+            frame.to_parquet(path, index=False)
+        else:
+            frame.to_csv(path, index=False)
+        done = coterie("data", "check", path.name, "--json", cwd=path.parent)
+        problems = json.loads(done.stdout)["problems"]
+        schema = TableSchema.read(path.parent / "schema.toml")
+        rows, fitted = site_table(path, schema, site="north", test_fraction=0.2)
+        alone = fitted.new_features(of_frame(frame.head(1)))
+        read[name] = [problems, schema, rows, alone]
+    (problems, schema, rows, alone), (_, _, others, _) = read["latin"], read["other"]
+    assert (problems, schema) == tuple(read["other"][:2])
+    for field in ("x", "y", "group", "test"):
+        np.testing.assert_array_equal(getattr(rows, field), getattr(others, field))
+    np.testing.assert_array_equal(alone, read["other"][3])
+    np.testing.assert_array_equal(rows.x[:, rows.columns.index("crp")], latin.crp.astype(float))
+
+
+def test_codes_with_a_point_do_not_tell_the_mark_of_other_columns(tmp_path):
+    rows = "\n".join(f"1.{n:03};{n % 3}.0;{n % 2}.0" for n in range(100, 160))
+    (tmp_path / "own.csv").write_text(f"ferritin;stage;label\n{rows}\n")
+    done = coterie("data", "check", "own.csv", cwd=tmp_path)
+    assert (done.returncode, "ferritin: thousands: " in done.stdout) == (3, True)
+    with pytest.raises(DataError, match=r"ferritin.*three decimals"):
+        read_table(tmp_path / "own.csv", "label")
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet"])
+def test_of_two_numbers_0_and_1_alone_say_which_is_positive(tmp_path, ending):
+    for coding, asked in (((2, 4), True), ((0, 1), False), ((71620000, 71620004), False)):
+        frame = pd.DataFrame({"age": np.arange(60) + 0.5, "label": np.resize(coding, 60)})
+        path = tmp_path / f"own.{ending}"
+        if ending == "parquet":
+            frame.to_parquet(path, index=False)
+        else:
+            frame.to_csv(path, index=False)
+        done = coterie("data", "check", path.name, "--output", "s.toml", cwd=tmp_path)
+        assert done.returncode == (3 if asked else 0)
+        assert ("is '2' or '4' positive?" in done.stdout) == asked
+        if asked:
+            with pytest.raises(DataError, match="which is positive"):
+                load_dataset(str(path), seed=0)
+        (tmp_path / "s.toml").unlink()

@@ -4,6 +4,7 @@ import gzip
 import random
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import example, given, settings
@@ -78,6 +79,9 @@ def test_every_planted_problem_is_told_in_one_call(tmp_path):
     thousands = [row(n, pressure=f"1.{110 + n % 7}", score=n) for n in range(200)]
     apart = table(tmp_path, "apart.csv", thousands, ";")
     files.append(apart)
+    numbers = ("age", "pressure", "score", "stage")
+    sums = {name: sum(each[name] for each in rows) for name in numbers}
+    files.append(table(tmp_path, "totals.csv", [*rows, row(200, **sums)]))
     ragged = table(tmp_path, "ragged.csv", rows)
     ragged.write_text(ragged.read_text() + "\n1,2,3\n")
     found = told(check_files([*files, comma, ragged]))
@@ -108,6 +112,8 @@ def test_every_planted_problem_is_told_in_one_call(tmp_path):
         ("units.csv", "pressure", "unit"),
         ("twice-rows.csv", None, "duplicate-row"),
         ("apart.csv", "pressure", "thousands"),
+        ("apart.csv", "pressure", "unit"),
+        ("totals.csv", None, "total-row"),
     }
     assert expected <= found
     # Nothing is told of columns that are in order.
@@ -347,3 +353,36 @@ def test_names_that_differ_in_case_have_a_line(tmp_path):
     lines = {(p.column, p.kind): p.says for p in check_files(files).problems}
     assert "'age': call it the same" in lines["Age", "missing-column"]
     assert "upper and lower case alone" in lines["AGE", "duplicate-column"]
+
+
+def test_a_last_row_of_sums_and_a_zero_for_nothing_known_are_said(tmp_path):
+    rng = np.random.default_rng(0)
+    cholesterol = rng.normal(220, 40, 60).round(1)
+    rows = pd.DataFrame({"chol": cholesterol, "beds": rng.integers(3, 90, 60)})
+    rows["label"] = np.where(cholesterol > 220, "yes", "no")
+    sums = rows.sum(numeric_only=True).to_frame().T.assign(label="no")
+    path = tmp_path / "own.csv"
+    pd.concat([rows, sums]).to_csv(path, index=False)
+    [told] = [p.says for p in check_files([path]).problems if p.kind == "total-row"]
+    assert "in chol, beds;" in told
+    rows.loc[:4, "chol"] = 0.0
+    rows.to_csv(path, index=False)
+    checked = check_files([path])
+    assert "total-row" not in {problem.kind for problem in checked.problems}
+    [told] = [guess for guess in checked.guesses if guess.kind == "sentinel"]
+    assert (told.column, told.says[:15]) == ("chol", "0 in 5 of 60 ro")
+    counts = rows.assign(chol=rng.poisson(3, 60))  # a 0 among small numbers is a number
+    counts.to_csv(path, index=False)
+    assert "sentinel" not in {guess.kind for guess in check_files([path]).guesses}
+
+
+def test_joined_cases_of_a_label_do_not_say_which_is_positive(tmp_path):
+    for name, values in (("one.csv", "ab"), ("other.csv", "aAbB")):
+        label = [values[row % len(values)] for row in range(40)]
+        pd.DataFrame({"age": np.arange(40) + 0.5, "label": label}).to_csv(
+            tmp_path / name, index=False
+        )
+    checked = check_files([tmp_path / "one.csv", tmp_path / "other.csv"])
+    assert checked.is_asked
+    alone = check_files([tmp_path / "other.csv"])
+    assert ("label", "same") in {(guess.column, guess.kind) for guess in alone.guesses}

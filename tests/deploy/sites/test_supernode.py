@@ -24,7 +24,8 @@ class LyingServer:
         self.message = Message(RecordDict(), dst_node_id=7, message_type="query")
         self.message.metadata.__dict__["_message_id"] = self.message.object_id
         self.message.metadata.__dict__["_run_id"] = 5
-        named = {"fab_id": "coterie/coterie", "fab_version": "0.1.0", "fab_hash": fab.hash_str}
+        named = {"fab_id": "coterie/coterie", "fab_version": installed().version}
+        named |= {"fab_hash": fab.hash_str}
         self.run = replace(Run.create_empty(5), **(named | run))
         self.asked_for_bundles = 0
 

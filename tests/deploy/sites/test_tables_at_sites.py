@@ -83,3 +83,82 @@ def test_regression_at_real_sites_is_that_of_a_simulation_and_of_predictions(tmp
         rows, _ = site_table(file, with_common_figures(schema, sums), site=site, test_fraction=0.2)
         errors = np.abs(said[site] - rows.y)[rows.test]
         assert told[site]["mae"] == pytest.approx(errors.mean(), rel=1e-5)
+
+
+def _in_doubt(folder):
+    """Write two tables of which neither tells its dates, its decimals or its positive class."""
+    rng = np.random.default_rng(0)
+    for site, written in (("north", "%d/%m/%Y"), ("south", "%m/%d/%Y")):
+        days = pd.to_datetime("2021-01-01") + pd.to_timedelta(rng.integers(0, 12, 90), "D")
+        ferritin = rng.integers(1000, 9000, 90)
+        sick = np.where(ferritin > 5000, "2", "1")
+        sick[:9] = "1"
+        cells = {
+            "PatientID": np.repeat(np.arange(30) + 5001, 3),
+            "admitted": days.strftime(written),
+            "ferritin": [f"{each // 1000}.{each % 1000:03}" for each in ferritin],
+            "age": rng.integers(30, 90, 90),
+            "label": sick,
+        }
+        pd.DataFrame(cells).to_csv(folder / f"{site}.csv", index=False, sep=";")
+
+
+def test_a_real_site_is_asked_and_told_and_trains_what_a_simulation_does(tmp_path):
+    _in_doubt(tmp_path)
+    files = {site: tmp_path / f"{site}.csv" for site in ("north", "south")}
+    checked = check_files([*files.values()])
+    kinds = {(problem.column, problem.kind) for problem in checked.problems}
+    asked = {("label", "positive-class"), ("admitted", "date-order"), ("ferritin", "thousands")}
+    assert {*asked, ("PatientID", "id")} <= kinds
+    schema = tmp_path / "federation.toml"
+    answered = [c.replace(drop="") if c.kind == "label" else c for c in checked.proposal.columns]
+    schema.write_text(checked.proposal.replace(columns=tuple(answered)).to_toml())
+    (tmp_path / "sites").mkdir()
+    orders = {"north": "day-first", "south": "month-first"}
+    with deployments.deployment(tmp_path / "sites") as running:
+        own = {"dataset": "wards", "device": "cpu", "table-schema": str(schema)}
+        running.provision({site: {"data-path": str(file)} for site, file in files.items()}, own)
+        running.serve()
+        running.coterie("register", running.server)
+        for site, order in orders.items():
+            config = running.folder / site / "site.toml"
+            refused = running.coterie("site", "--config", config, check=False)
+            assert refused.returncode == 2, refused.stdout + refused.stderr
+            for line in ("admitted: date-order: ", "ferritin: thousands: ", "site.toml"):
+                assert line in refused.stdout + refused.stderr
+            said = f'date-order = "{order}"\ndecimal = ","\n'
+            config.write_text(said + config.read_text())
+            running.start_site(site)
+        run = RUN | {"task": "classification", "num-clients": 2, "metrics": "auroc"}
+        deployed = running.run(*(f"{key}={value}" for key, value in run.items()))
+        answers = {}
+        for site, file in files.items():
+            config, out = running.folder / site / "site.toml", tmp_path / f"{site}-said.csv"
+            row = pd.read_csv(file, sep=";", dtype=str).iloc[:1].drop(columns="label")
+            row.to_csv(tmp_path / f"{site}-row.csv", index=False, sep=";")
+            for name in (file, tmp_path / f"{site}-row.csv"):
+                running.coterie("predict", deployed, name, "--site", config, "--output", out)
+                answers[name.stem] = pd.read_csv(out)
+                out.unlink()
+
+    told = tmp_path / "told.toml"
+    lines = [f'[sites.{s}]\ndate-order = "{o}"\ndecimal = ","\n' for s, o in orders.items()]
+    told.write_text(
+        schema.read_text().replace("[[columns]]", "\n".join([*lines, "[[columns]]"]), 1)
+    )
+    changes = {"dataset": ",".join(map(str, files.values())), "table-schema": str(told)}
+    changes |= {
+        "device": "cpu",
+        "workers": 1,
+        "num-clients": 0,
+        "output-dir": str(tmp_path / "one"),
+    }
+    with without_report():
+        simulated = simulate(Settings.parse(run | changes))
+    first, second = (
+        load_file(each / "models/model-0.safetensors") for each in (deployed, simulated)
+    )
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    # What was told at the site holds for a row by itself, too.
+    for site in files:
+        pd.testing.assert_frame_equal(answers[f"{site}-row"], answers[site].iloc[:1])

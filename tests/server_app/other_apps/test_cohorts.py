@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedMedian, Krum, Strategy
 from other_apps import WITH_LABELS, Parts, counting_app, digits_app, play
 from safetensors.numpy import load_file
 from small_runs import lines
@@ -317,3 +317,23 @@ def test_a_reply_with_another_model_is_refused_by_name_where_updates_are_compare
     grid = Parts(counting_app([*WITH_LABELS, grows]), 4)
     with pytest.raises(RoundError, match="site-1 replied with another model than it was sent"):
         play(Cohorts(FedAvg(), method="delta", clients_per_round=4), grid)
+
+
+def test_what_the_installed_flower_takes_is_handed_on(monkeypatch):
+    played = []
+
+    def start(self, *args, should_stop=None, **more):  # as Flower 1.43 has it
+        played.append(should_stop)
+
+    monkeypatch.setattr(Strategy, "start", start)
+    strategy = Cohorts(FedAvg(), method="fedavg")
+    play(strategy, Parts(counting_app(), 3), should_stop=len)
+    assert played == [len]
+
+
+def test_what_the_installed_flower_does_not_take_is_refused_by_name():
+    strategy = Cohorts(FedAvg(), method="fedavg")
+    grid = Parts(counting_app(), 3)
+    with pytest.raises(ConfigError, match=r"^sooner: start of the Flower that is installed, 1\."):
+        play(strategy, grid, sooner=True)
+    assert grid.asked == []

@@ -150,3 +150,18 @@ def test_one_strategy_for_all_clusters_is_refused(tmp_path):
     grid = Parts(counting_app(WITH_LABELS), 8)
     with pytest.raises(ConfigError, match="make_strategy returns one strategy again and again"):
         play(PerCluster(lambda: one, num_clusters=4, models_dir=tmp_path), grid)
+
+
+def test_should_stop_ends_the_rounds_with_what_there_is(tmp_path):
+    grid = Parts(counting_app(WITH_LABELS), 8)
+    strategy = PerCluster(alone, method="simclust", num_clusters=4, models_dir=tmp_path)
+    seen = []
+
+    def should_stop(server_round, result):
+        seen.append((server_round, result.arrays is strategy.models[0]))
+        return server_round == 2
+
+    result = play(strategy, grid, rounds=5, should_stop=should_stop)
+    assert seen == [(1, True), (2, True)]
+    assert list(result.train_metrics_clientapp) == [1, 2]
+    assert result.arrays is strategy.models[0]

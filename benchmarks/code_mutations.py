@@ -1,0 +1,245 @@
+"""Mutations of the code: which changes of one expression no test of their folder notices.
+
+    python -m benchmarks.code_mutations --number 300 --seed 1
+
+Changes are drawn from all that could be made to the four packages: a comparison, an operator, a
+number or a branch is replaced by its neighbour. Each is made in a copy of the checkout and judged
+by the tests of its folder (of the nearest that has some) and by the file's own doctests. It is
+**killed** where one fails or they take five times as long, and **survives** else. Survivors are
+printed with their line, to be judged by a person: some change nothing. Draw a seed after the last
+test was written, or the rate says how well the tests know the sample.
+"""
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["Mutation", "judges_of", "mutations_of"]
+
+PACKAGES = ("common", "client_app", "server_app", "deploy")
+_SLOWEST = 5.0  # times what the tests take on the code as it is
+_LEAST_SECONDS = 60.0
+_NEIGHBOURS: dict[type[ast.AST], type[ast.AST]] = {
+    ast.Lt: ast.LtE,
+    ast.LtE: ast.Lt,
+    ast.Gt: ast.GtE,
+    ast.GtE: ast.Gt,
+    ast.Eq: ast.NotEq,
+    ast.NotEq: ast.Eq,
+    ast.In: ast.NotIn,
+    ast.NotIn: ast.In,
+    ast.Is: ast.IsNot,
+    ast.IsNot: ast.Is,
+    ast.And: ast.Or,
+    ast.Or: ast.And,
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+    ast.FloorDiv: ast.Mult,
+    ast.Mod: ast.Mult,
+    ast.Pow: ast.Mult,
+}
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """One expression of a file, and what takes its place."""
+
+    path: Path
+    """From the root."""
+    line: int
+    start: int
+    """Of the expression in the file's bytes."""
+    end: int
+    before: str
+    after: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.before} -> {self.after}"
+
+    def applied(self, source: bytes) -> bytes:
+        """Return a file's bytes with the change."""
+        # In brackets: an expression over several lines becomes one of one line.
+        return source[: self.start] + f"({self.after})".encode() + source[self.end :]
+
+
+def mutations_of(path: Path, source: str) -> list[Mutation]:
+    """Return every change that can be made to a file, in the order of its lines.
+
+    Left alone: annotations, names that are exported, and what only type checkers read.
+    """
+    data = source.encode()
+    starts = [0]
+    for line in data.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line))
+    found = []
+    for node, after in _changes(ast.parse(source)):
+        start = starts[node.lineno - 1] + node.col_offset
+        end = starts[(node.end_lineno or 0) - 1] + (node.end_col_offset or 0)
+        before = ast.unparse(node)
+        found.append(Mutation(path, node.lineno, start, end, before, after))
+    return sorted(found, key=lambda one: (one.start, one.end))
+
+
+def _changes(node: ast.AST) -> Iterator[tuple[ast.expr, str]]:
+    """Yield the expressions below a node that can be changed, each with what takes its place."""
+    for field, value in ast.iter_fields(node):
+        if field in ("annotation", "returns", "decorator_list", "type_params"):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if not isinstance(child, ast.AST) or _is_left_alone(child):
+                continue
+            if isinstance(child, ast.expr):
+                yield from ((child, after) for after in _replacements(child))
+            if field == "test" and isinstance(child, ast.expr):
+                yield child, f"not ({ast.unparse(child)})"
+            yield from _changes(child)
+
+
+def _is_left_alone(node: ast.AST) -> bool:
+    if isinstance(node, ast.If):
+        return "TYPE_CHECKING" in ast.unparse(node.test) or "__name__" in ast.unparse(node.test)
+    if isinstance(node, ast.Assign):
+        return any(ast.unparse(target) == "__all__" for target in node.targets)
+    return isinstance(node, ast.JoinedStr)  # its parts have no places of their own
+
+
+def _replacements(node: ast.expr) -> Iterator[str]:
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, bool):
+            yield str(not node.value)
+        elif isinstance(node.value, int | float):
+            yield repr(node.value + 1)
+    elif isinstance(node, ast.Compare) and len(node.ops) == 1:
+        yield _with_operator(node, "ops", [_NEIGHBOURS[type(node.ops[0])]()])
+    elif isinstance(node, ast.BoolOp | ast.BinOp) and type(node.op) in _NEIGHBOURS:
+        yield _with_operator(node, "op", _NEIGHBOURS[type(node.op)]())
+
+
+def _with_operator(node: ast.expr, field: str, value: object) -> str:
+    before = getattr(node, field)
+    setattr(node, field, value)
+    after = ast.unparse(node)
+    setattr(node, field, before)
+    return after
+
+
+def judges_of(path: Path, root: Path) -> list[Path]:
+    """Return the test files that judge a file: its own first, then those of the nearest folder.
+
+    Args:
+        path: of a source, from the root.
+        root: of the checkout.
+    """
+    for folder in path.parents:
+        beside = root / "tests" / folder
+        files = sorted(beside.glob("test_*.py"))
+        if files and folder != Path():
+            own = beside / f"test_{path.name}"
+            return sorted(files, key=lambda file: (file != own, file))
+    return []
+
+
+class Judge:
+    """A copy of the checkout, in which changes are made and judged one after the other."""
+
+    def __init__(self, root: Path, copy: Path) -> None:
+        tracked = subprocess.run(
+            ["git", "ls-files", "-z"], cwd=root, check=True, capture_output=True
+        )
+        for name in filter(None, tracked.stdout.decode().split("\0")):
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(root / name, copy / name)
+        self._copy = copy
+        self._seconds: dict[tuple[Path, ...], float] = {}
+
+    def is_killed(self, mutation: Mutation) -> bool:
+        """Return whether a test notices a change.
+
+        Raises:
+            RuntimeError: the tests fail without it.
+        """
+        files = tuple(judges_of(mutation.path, self._copy))
+        usual = self._usual_seconds(files)
+        target = self._copy / mutation.path
+        source = target.read_bytes()
+        target.write_bytes(mutation.applied(source))
+        try:
+            limit = max(_LEAST_SECONDS, _SLOWEST * usual)
+            return not (self._passes(files, limit) and self._passes([target], limit, doctests=True))
+        finally:
+            target.write_bytes(source)
+
+    def _usual_seconds(self, files: tuple[Path, ...]) -> float:
+        if files not in self._seconds:
+            began = time.monotonic()
+            if not self._passes(files, None):
+                names = ", ".join(str(file.relative_to(self._copy)) for file in files)
+                raise RuntimeError(f"{names}: fail without any change")
+            self._seconds[files] = time.monotonic() - began
+        return self._seconds[files]
+
+    def _passes(
+        self, files: Sequence[Path], limit: float | None, *, doctests: bool = False
+    ) -> bool:
+        if not files:
+            return True
+        words = ["-x", "-q", "-n", "0", "-p", "no:cacheprovider", "--no-header"]
+        words += ["--doctest-modules"] if doctests else []
+        command = [sys.executable, "-m", "pytest", *words, *map(str, files)]
+        own = {**os.environ, "PYTHONPATH": str(self._copy)}  # for what tests start, too
+        try:
+            done = subprocess.run(
+                command, cwd=self._copy, env=own, capture_output=True, timeout=limit
+            )
+        except subprocess.TimeoutExpired:
+            return False
+        return done.returncode in (0, 5)  # 5: there was nothing to run
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    """Draw, judge and count."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--number", type=int, default=300)
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--package", choices=PACKAGES, action="append", help="only this one")
+    options = parser.parse_args(words)
+    root = Path(__file__).parent.parent
+    every = [
+        mutation
+        for package in options.package or PACKAGES
+        for path in sorted((root / package).rglob("*.py"))
+        for mutation in mutations_of(path.relative_to(root), path.read_text(encoding="utf-8"))
+    ]
+    rng = random.Random(options.seed)  # noqa: S311 - a sample, no secret
+    sample = sorted(rng.sample(every, options.number), key=str)
+    drawn, killed = Counter[str](), Counter[str]()
+    with tempfile.TemporaryDirectory() as copy:
+        judge = Judge(root, Path(copy))
+        for mutation in sample:
+            package = mutation.path.parts[0]
+            drawn[package] += 1
+            if judge.is_killed(mutation):
+                killed[package] += 1
+            else:
+                print(f"survives: {mutation}", flush=True)
+    print(f"\n{len(every)} changes possible, seed {options.seed}")
+    print("\n| package | drawn | killed |\n|---|---:|---:|")
+    for package, number in sorted(drawn.items()):
+        print(f"| {package} | {number} | {killed[package]} |")
+    print(f"| all | {drawn.total()} | {killed.total()} |")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""Changes of one expression: what is changed, who judges it, and that a weak test lets it pass."""
+
+import ast
+import subprocess
+from pathlib import Path
+
+import pytest
+from plan import ROOT, sources
+
+from benchmarks.code_mutations import Judge, judges_of, mutations_of
+
+SOURCE = '''
+__all__ = ["f"]
+LIMIT: int = 3
+
+def f(x: list[int] = [1]) -> bool:
+    """Return 1 + 1."""
+    if x and LIMIT < 4:
+        return x[0] * 2 == 6
+    return True
+'''
+PATH = Path("common/f.py")
+
+
+def test_operators_numbers_and_branches_change_and_nothing_else():
+    changes = {(one.before, one.after) for one in mutations_of(PATH, SOURCE)}
+    assert changes == {
+        ("3", "4"),
+        ("1", "2"),
+        ("x and LIMIT < 4", "x or LIMIT < 4"),
+        ("x and LIMIT < 4", "not (x and LIMIT < 4)"),
+        ("LIMIT < 4", "LIMIT <= 4"),
+        ("4", "5"),
+        ("x[0] * 2 == 6", "x[0] * 2 != 6"),
+        ("x[0] * 2", "x[0] / 2"),
+        ("0", "1"),
+        ("2", "3"),
+        ("6", "7"),
+        ("True", "False"),
+    }
+
+
+def test_a_change_is_made_where_it_is_said_and_nowhere_else():
+    for path in sources()[::25]:
+        source = (ROOT / path).read_text("utf-8")
+        for one in mutations_of(path, source):
+            place = source.encode()[one.start : one.end].decode()
+            assert ast.unparse(ast.parse(f"({place})", mode="eval")) == one.before
+            ast.parse(one.applied(source.encode()))
+
+
+def test_a_file_s_own_tests_come_first_and_a_room_without_tests_has_the_nearest():
+    files = [file.relative_to(ROOT) for file in judges_of(Path("common/power.py"), ROOT)]
+    assert files[0] == Path("tests/common/test_power.py")
+    assert Path("tests/common/test_radio.py") in files
+    nearest = judges_of(Path("deploy/sites/deeper/still/file.py"), ROOT)
+    assert nearest
+    assert {file.parent for file in nearest} == {ROOT / "tests/deploy/sites"}
+
+
+@pytest.mark.slow
+def test_a_weak_test_lets_a_change_pass_that_a_strong_one_kills(tmp_path):
+    root = tmp_path / "root"
+    (root / "common").mkdir(parents=True)
+    (root / "tests/common").mkdir(parents=True)
+    (root / "common/f.py").write_text("def larger(a, b):\n    return a > b\n")
+    (root / "common/__init__.py").touch()
+    (root / "pytest.ini").write_text("[pytest]\npythonpath = .\n")
+    test = root / "tests/common/test_f.py"
+    weak = "from common.f import larger\n\ndef test():\n    assert larger(2, 1)\n"
+    killed = []
+    for text in (weak, f"{weak}    assert not larger(1, 1)\n"):
+        test.write_text(text)
+        subprocess.run("git init -q && git add -A", shell=True, cwd=root, check=True)
+        (tmp_path / str(len(killed))).mkdir()
+        judge = Judge(root, tmp_path / str(len(killed)))
+        source = (root / PATH).read_text()
+        [change] = mutations_of(PATH, source)
+        assert str(change) == "common/f.py:2: a > b -> a >= b"
+        killed.append(judge.is_killed(change))
+    assert killed == [False, True]
