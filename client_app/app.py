@@ -1,9 +1,11 @@
 """ClientApp: hands every message to what answers its kind, whose site it opens."""
 
+import logging
+
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
-from client_app import energy, handlers
+from client_app import energy, handlers, questions
 from client_app.answers import (  # noqa: F401 - to import them is to register what they answer
     choice,
     class_statistics,
@@ -23,6 +25,8 @@ from common import messages, plugins
 from common.errors import CoterieError
 from common.messages.kinds import KINDS
 
+log = logging.getLogger("coterie")
+
 
 def answer(message: Message, context: Context) -> Message:
     """Return the answer of the site that a node is; any error names it.
@@ -39,6 +43,9 @@ def answer(message: Message, context: Context) -> Message:
     except CoterieError as error:
         raise type(error)(f"{name}: {error}") from error
     except Exception as error:
+        if context.node_config.get("data-path"):  # its text may hold what stands in a row
+            log.exception("%s: a message could not be answered", name)
+            raise RuntimeError(f"{name}: {type(error).__name__}; its own log says more") from None
         text = plugins.blamed(error, context.run_config) or f"{type(error).__name__}: {error}"
         raise RuntimeError(f"{name}: {text}") from error
 
@@ -46,6 +53,7 @@ def answer(message: Message, context: Context) -> Message:
 def _answered(handler: handlers.Handler, message: Message, site: Site, context: Context) -> Message:
     handlers.require_releases(handler, message, site)
     handler.kind.check_question(message.content)
+    questions.admit(handler, message, site, context)
     return handler.answer(message, site, context)
 
 

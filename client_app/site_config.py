@@ -84,6 +84,16 @@ class SiteConfig(Schema):
         description="packages, installed at the site, whose code a run may name beside Coterie's "
         "own, separated by commas",
     )
+    most_rounds: int = Field(1000, ge=1, description="rounds that a run may have, a pilot too")
+    most_epochs: int = Field(100, ge=1, description="passes over its rows that a message may ask")
+    most_steps: int = Field(100_000, ge=1, description="SGD steps that a message may ask for")
+    most_folds: int = Field(10, ge=2, description="parts of its rows that a pilot may be played on")
+    most_resamples: int = Field(10_000, ge=1, description="resamples of its held-out rows")
+    keep_runs: int = Field(
+        20,
+        ge=2,
+        description="runs whose models and steps it keeps; those of older ones go",
+    )
     peers: str = Field(
         "", description="whose keys the site takes: site:fingerprint, separated by commas"
     )

@@ -9,7 +9,7 @@ import contextlib
 import os
 import re
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -19,6 +19,10 @@ from common import machine
 from common.errors import ConfigError
 
 STATE_DIR = "state-dir"  # a site's own say, in its node-config
+KEEP_RUNS = "keep-runs"  # likewise
+_KEPT_RUNS = 20
+_OF_RUNS = re.compile(r"personal-|pilot-|secure-sum-step-|.*-step-\d+\.json$")
+"""Pieces of which every run, or set of settings, has its own: models, and steps it came to."""
 _RECORD = "kept"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LOCK = ".lock"
@@ -51,7 +55,10 @@ class Keeper(Protocol):
 def keeper_of(context: Context) -> Keeper:
     """Return where a node keeps things: its ``state-dir`` if it names one, else its context."""
     folder = str(context.node_config.get(STATE_DIR, ""))
-    return FolderKeeper.open(Path(folder)) if folder else ContextKeeper(context.state)
+    if not folder:
+        return ContextKeeper(context.state)
+    keep = int(context.node_config.get(KEEP_RUNS, _KEPT_RUNS))
+    return replace(FolderKeeper.open(Path(folder)), keep=keep)
 
 
 @dataclass(frozen=True)
@@ -85,9 +92,14 @@ class ContextKeeper:
 
 @dataclass(frozen=True)
 class FolderKeeper:
-    """Keeps files in a folder that only its owner can read."""
+    """Keeps files in a folder that only its owner can read.
+
+    Of pieces that every run has anew it keeps those of the runs written last.
+    """
 
     folder: Path
+    keep: int = _KEPT_RUNS
+    """How many runs' pieces of each family stay."""
 
     @classmethod
     def open(cls, folder: Path) -> "FolderKeeper":
@@ -111,6 +123,8 @@ class FolderKeeper:
     def write(self, name: str, data: bytes) -> None:
         """Keep a piece in place of the one before; on disk when this returns."""
         target = self.folder / _checked(name)
+        if _OF_RUNS.match(name) and not target.exists():
+            self._let_go(_family(name))
         temporary = target.with_name(f".{name}.{os.getpid()}.part")
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
@@ -120,6 +134,16 @@ class FolderKeeper:
         temporary.replace(target)
         machine.sync_folder(self.folder)
 
+    def _let_go(self, family: str) -> None:
+        """Delete the oldest pieces of a family, so that there is room for one more."""
+        dated = []
+        for path in self.folder.iterdir():
+            if _OF_RUNS.match(path.name) and _family(path.name) == family:
+                with contextlib.suppress(FileNotFoundError):
+                    dated.append((path.stat().st_mtime_ns, path))
+        for _, path in sorted(dated)[: max(0, len(dated) - self.keep + 1)]:
+            path.unlink(missing_ok=True)
+
     def delete(self, name: str) -> None:
         """Forget a piece, if there is one; gone from disk when this returns."""
         (self.folder / _checked(name)).unlink(missing_ok=True)
@@ -128,6 +152,15 @@ class FolderKeeper:
     def locked(self) -> AbstractContextManager[None]:
         """Wait until no other process of this site holds the lock, and hold it."""
         return machine.locked(self.folder / _LOCK)
+
+
+def _family(name: str) -> str:
+    """Return a piece's name without what tells one run's from another's.
+
+    >>> _family("personal-1f3a9c.safetensors") == _family("personal-77aa01.safetensors")
+    True
+    """
+    return re.sub(r"[0-9a-f]{6,}|\d+", "", name)
 
 
 def _checked(name: str) -> str:

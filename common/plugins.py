@@ -154,7 +154,9 @@ class Table(Mapping[str, T], Generic[T]):
             entry = self._entries[name]
             self._added[name] = self._loaded(_whose(entry), entry.module, entry.attr)
         elif place := code.PLACE.fullmatch(name):
-            self._placed[name] = self._loaded(f"{self.kind} = {name!r}", *place.groups())
+            where = f"{self.kind} = {name!r}"
+            code.refuse_unallowed(where, place[1])
+            self._placed[name] = self._loaded(where, *place.groups())
             return self._placed[name]
         elif is_given(name):
             raise ConfigError(

@@ -5,7 +5,6 @@ import errno
 import importlib.metadata
 import json
 import logging
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from common import config, logs
 from common.config import Settings
 from common.errors import ConfigError, CoterieError, StorageError
 from deploy import finished_runs
+from deploy.allowed_code import AllowCode, allow
 from deploy.papers.reproduction import reproduce
 from deploy.sites import commands
 from deploy.sites.commands import ConfigFile, Words, completed
@@ -145,8 +145,10 @@ def simulate(
     quiet: QuietOption = False,
     track: TrackOption = None,
     watched: WatchOption = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Run a whole federation on this machine."""
+    allow(allow_code, words or ())
     settings = config.load(config_file, _with_dataset(words or []))
     _play(settings, quiet, track, watched)
 
@@ -169,11 +171,13 @@ def resume(
     quiet: QuietOption = False,
     track: TrackOption = None,
     watched: WatchOption = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Go on with a simulation after its last checkpoint, under the settings it had.
 
     Where things lie and run, how long to wait and what is written may be given anew, nothing else.
     """
+    allow(allow_code)
     given = [*(words or ()), f"resume={run.absolute()}"]
     _play(config.load(run / "config.toml", given), quiet, track, watched)
 
@@ -226,8 +230,10 @@ def compare(
         typer.Option(help="slurm: its jobs play the runs; all see the folder", metavar="NAME"),
     ] = "",
     watched: WatchOption = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Run many federations, skip those that are done, and write one table."""
+    allow(allow_code, words or ())
     from deploy.compare.compare import compared as play
     from deploy.compare.grid import read_grid
     from deploy.compare.shard import Shard
@@ -271,11 +277,13 @@ def precheck(
     as_json: Annotated[
         bool, typer.Option("--json", help="print the result as JSON, progress on stderr")
     ] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Say whether federating is worth it: for whom, in which groups, and what that rests on.
 
     Exit code: 0 beneficial, 3 uncertain, 4 detrimental.
     """
+    allow(allow_code, words or ())
     from deploy import precheck as check
 
     planned = check.precheck_plan(words or (), config_file)
@@ -377,8 +385,6 @@ app.add_typer(data_app, name="data", rich_help_panel=_DATA)
 
 def main() -> None:
     """Run the command; a known error is one line on stderr and its exit code, no traceback."""
-    # Last, so that a setting's package.module:name is found here, and nothing hides a package.
-    sys.path.append(os.getcwd())
     try:
         _of_app()
     except CoterieError as error:

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from common.errors import ConfigError
+from deploy.allowed_code import AllowCode, allow
 from deploy.outputs import writing
 
 __all__ = ["against_local", "assign", "energy", "export", "predict"]
@@ -41,8 +42,10 @@ def predict(
     model: ModelOption = None,
     site: SiteOption = None,
     site_name: SiteNameOption = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Say what a run's model makes of new rows, scaled as the training rows were."""
+    allow(allow_code)
     from deploy.predictions import ModelInUse
 
     using = ModelInUse(run.absolute(), model, site, site_name)
@@ -60,8 +63,10 @@ def export(
     model: ModelOption = None,
     site: SiteOption = None,
     site_name: SiteNameOption = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Write a run's model as ONNX, and how to prepare rows for it; needs the extra export."""
+    allow(allow_code)
     from deploy.onnx_export import export_model
     from deploy.predictions import ModelInUse
 
@@ -75,8 +80,10 @@ def assign(
         Path,
         typer.Argument(help="the new site's model: models/shared.safetensors after one local pass"),
     ],
+    allow_code: AllowCode = None,
 ) -> None:
     """Say which of a run's models fits a site that joins now."""
+    allow(allow_code)
     from server_app.record import using_models
 
     found = using_models.assign(run.absolute(), using_models.read_model(model))
@@ -93,8 +100,10 @@ def against_local(
     fine_tuned: Annotated[
         bool, typer.Option("--fine-tuned", help="count what fine-tuning made of the run's models")
     ] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Say what a run gave each site over training alone, and put it into the run's report."""
+    allow(allow_code)
     from server_app.record import change_to_local
     from server_app.record.run_folder import RunFolder
     from server_app.report import report
@@ -116,8 +125,10 @@ def energy(
         Path | None,
         typer.Option(help="a .csv with time,g_per_kwh over the time of the run", metavar="FILE"),
     ] = None,
+    allow_code: AllowCode = None,
 ) -> None:
     """Say what a run's joules emitted, by where or when they were drawn; nothing is run again."""
+    allow(allow_code)
     from deploy.emissions import Series, in_country, in_series
     from server_app.record.energy_figures import PHASES, joules_by_phase
     from server_app.record.format import RoundLine

@@ -10,14 +10,14 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from common import config, logs, plugins
 from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError, FlowerError
-from common.foreign.code import is_given
+from common.foreign.code import is_given, only_code_of
 from deploy.comparison import Comparison
 from deploy.played_run import PlayedRun
 from deploy.tracking.tracked import tracking
@@ -94,6 +94,7 @@ def resume(
     *,
     on_round: OnRound | None = None,
     quiet: bool = False,
+    allow_code: Collection[str] = (),
     **words: Value,
 ) -> PlayedRun:
     """Go on with an interrupted simulation, under the settings it had, and return its run.
@@ -102,10 +103,12 @@ def resume(
         run: its folder.
         on_round: as :func:`simulate` has it.
         quiet: print nothing.
+        allow_code: packages whose code the folder's settings may name; read it before.
         words: the callables that it was given; and workers, data_dir and how long to wait.
 
     Raises:
-        ConfigError: a callable that is missing, or has another source than the run's.
+        ConfigError: a callable that is missing, or has another source than the run's; code that
+            the folder names and nobody allowed.
     """
     folder = Path(run).expanduser().absolute()
     given = plugins.with_names(_values(words))
@@ -116,12 +119,12 @@ def resume(
                 f"{key} = {name!r}: the run to resume had {recorded.get(key)!r}, which is another "
                 "callable or had another source; give that one"
             )
-    with _shown(quiet, on_round), _as_it_was():
+    with _shown(quiet, on_round), _as_it_was(), only_code_of(allow_code):
         from deploy.simulation import grid
 
         values = config.recorded_values(folder / "config.toml")
         settings = Settings.parse(values | given | {"resume": str(folder)})
-        return PlayedRun(grid.simulate(settings))
+        return PlayedRun(grid.simulate(settings), allow_code)
 
 
 def compare(

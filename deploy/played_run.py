@@ -1,10 +1,11 @@
 """Played runs: what Python code sees of a run's folder, finished or still running."""
 
 import base64
+import contextlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from common import config
 from common.errors import DataError
+from common.foreign.code import only_code_of
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import ClientLine, ResultsFile, RoundLine, StatusFile
 from server_app.record.run_folder import RunFolder
@@ -28,11 +30,13 @@ __all__ = ["PlayedRun", "load_run"]
 class PlayedRun:
     """A run's folder as tables, numbers and models; every attribute reads it anew.
 
-    It can stand wherever a path can. A notebook shows its state and its curve.
+    It can stand wherever a path can. A notebook shows its state and its curve. Of the code that the
+    folder's settings name it loads what was allowed, or was loaded before by this process.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, allow_code: Collection[str] = ()) -> None:
         self.folder = folder
+        self.allow_code = tuple(allow_code)
 
     def __fspath__(self) -> str:
         """Return the folder's path."""
@@ -91,7 +95,8 @@ class PlayedRun:
         """
         from server_app.record.using_models import load_network
 
-        return load_network(self.folder, k)
+        with self._allowed():
+            return load_network(self.folder, k)
 
     def predict(
         self,
@@ -111,7 +116,8 @@ class PlayedRun:
         """
         from deploy.predictions import ModelInUse
 
-        return ModelInUse(self.folder, k, site_name=site_name).of_rows(rows)
+        with self._allowed():
+            return ModelInUse(self.folder, k, site_name=site_name).of_rows(rows)
 
     def preprocessing(
         self, site: str | os.PathLike[str] | None = None, site_name: str | None = None
@@ -128,7 +134,8 @@ class PlayedRun:
         from deploy.predictions import preprocessing_for
 
         own = None if site is None else Path(site)
-        return preprocessing_for(self.folder, own, site_name).pipeline()
+        with self._allowed():
+            return preprocessing_for(self.folder, own, site_name).pipeline()
 
     def _repr_html_(self) -> str:
         from server_app.report.round_plots import progress
@@ -139,7 +146,8 @@ class PlayedRun:
         columns = ([getattr(line, name) for line in lines] for name in ("score", "loss"))
         score, loss = (np.array([column]) for column in columns)
         rounds = np.array([line.round for line in lines])
-        task = config.recorded(self.folder / "config.toml").learning_task
+        with self._allowed():
+            task = config.recorded(self.folder / "config.toml").learning_task
         trained = np.array([line.train_loss for line in lines])
         figure = progress(rounds, score, loss, trained, task.axis, task.loss_means)
         picture = io.BytesIO()
@@ -148,6 +156,9 @@ class PlayedRun:
         said = task.axis.words(lines[-1].score)
         last = f"{task.score_label} {said} in round {lines[-1].round}"
         return f'<pre>{self!r}</pre><img alt="{last}" src="data:image/png;base64,{data}">'
+
+    def _allowed(self) -> contextlib.AbstractContextManager[None]:
+        return only_code_of(self.allow_code)
 
     @property
     def _status(self) -> StatusFile:
@@ -186,10 +197,15 @@ def _with_columns_of_metrics(line: dict[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def load_run(folder: str | os.PathLike[str]) -> PlayedRun:
-    """Return the run in a folder; :class:`DataError` if it is none."""
+def load_run(folder: str | os.PathLike[str], *, allow_code: Collection[str] = ()) -> PlayedRun:
+    """Return the run in a folder; :class:`DataError` if it is none.
+
+    Args:
+        folder: of the run.
+        allow_code: packages whose code the folder's settings may name; read it before.
+    """
     path = Path(folder).expanduser().absolute()
     if not (path / StatusFile.FILE).exists():
         raise DataError(f"{path} is no run's folder: it has no {StatusFile.FILE}")
     read_status(path)  # refuses a format that this version does not read
-    return PlayedRun(path)
+    return PlayedRun(path, allow_code)

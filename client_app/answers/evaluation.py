@@ -6,6 +6,7 @@ from flwr.app import Message
 
 from client_app.answers import task_figures
 from client_app.handlers import answers
+from client_app.questions import rounded
 from client_app.received import received_model
 from client_app.site import Site
 from client_app.training import personal
@@ -49,10 +50,10 @@ def fine_tune(message: Message, site: Site) -> Message:
         attempt=order.attempt,
         model=order.model,
         num_examples=len(site.rows.test),
-        loss=before.loss,
+        loss=rounded(before.loss, site),
         score=before.score,
         score_sums=list(before.score_sums),
-        tuned_loss=after.loss,
+        tuned_loss=rounded(after.loss, site),
         tuned_score=after.score,
         tuned_score_sums=list(after.score_sums),
         seconds=watch.seconds,
@@ -86,7 +87,7 @@ def evaluate_reply(
         attempt=order.attempt,
         model=order.model,
         num_examples=len(site.rows.test),
-        loss=result.loss,
+        loss=rounded(result.loss, site),
         score=result.score,
         score_sums=list(result.score_sums),
         seconds=seconds,
@@ -94,7 +95,7 @@ def evaluate_reply(
     if shared is not None:
         report = PersonalReport(
             **vars(report),
-            shared_loss=shared.loss,
+            shared_loss=rounded(shared.loss, site),
             shared_score=shared.score,
             shared_score_sums=list(shared.score_sums),
         )

@@ -48,7 +48,7 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
         arrays, numbers = _trained(folds, received)
     else:
         arrays, numbers = {}, _numbers(folds, received, order)
-    vector = scale.encode(arrays, numbers, weight)
+    vector = secagg.summand(scale, arrays, numbers, weight, site.name)
     known = messages.together(received)
     told = PilotSumOrder(**{**vars(order), "weight": weight})
     report = secagg.advertised(told, site, context, known, vector, watch.seconds)

@@ -8,25 +8,26 @@ handed the same message, or messages that contradict each other, only one answer
 """
 
 import json
+import logging
 import os
 import secrets as system_secrets
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from client_app.answers import with_noise
+from client_app.answers.training import fitted_or_as_sent
 from client_app.handlers import answers
 from client_app.peers import identity_of, trusted_by
 from client_app.received import received_model
 from client_app.site import Participant, Site
-from client_app.training import personal
 from common import messages
 from common.config import Settings
 from common.errors import SecaggError, TrustError
 from common.identity import EphemeralKey, Occasion, SignedKeys
 from common.messages import Order, Parameters, ReleaseNote
-from common.objectives import Fitted
 from common.privacy.updates import tells_loss
 from common.secagg.agreement import Survivors
 from common.secagg.cohorts import CohortHistory, digest_of
@@ -50,6 +51,8 @@ from common.secagg.messages import (
 )
 from common.secagg.neighbours import wiring
 from common.secagg.protocol import SEED_BYTES, Circle, Keys, Member, disclose, occasion_of
+
+log = logging.getLogger("coterie")
 
 _SECRETS, _CIRCLE = "secure-sum", "secure-sum-circle"  # in Context.state
 _NOISE = "secure-sum-noise"
@@ -109,12 +112,11 @@ def train(message: Message, site: Site, context: Context) -> Message:
     order = SecaggOrder.decode(message.content)
     scale = begin(order, site, context)
     parameters = received_model(message.content, site, trains=True)
-    learned = personal.train(parameters, site, _fresh(order, site.settings))
-    fitted = Fitted(learned.shared, learned.loss, learned.seconds)
+    fitted = fitted_or_as_sent(parameters, site, _fresh(order, site.settings))
     fitted, noise = with_noise.update_answer(message, site, fitted)
     metrics = [fitted.loss] if tells_loss(site.settings) else []
     weight = order.weight or len(site.rows.train)
-    vector = scale.encode(fitted.parameters, metrics, weight)
+    vector = summand(scale, fitted.parameters, metrics, weight, site.name)
     order = replace(order, weight=weight)
     report = advertised(order, site, context, parameters, vector, fitted.seconds)
     if noise is not None:
@@ -134,6 +136,21 @@ def begin(order: SecaggOrder, site: Participant, context: Context) -> Scale:
     _step(site, context, order, 0)
     _forget(context)
     return scale
+
+
+def summand(
+    scale: Scale, parameters: Parameters, metrics: Sequence[float], weight: int, name: str
+) -> Ring:
+    """Return a site's vector of a sum: of zeros, its weight too, where there is none to be sent.
+
+    Whether a training overflowed can depend on a row, so nothing but the sum may tell it.
+    """
+    scale.check_weight(weight)
+    try:
+        return scale.encode(parameters, metrics, weight)
+    except SecaggError as error:
+        log.warning("site %s: it adds nothing to this sum: %s", name, error)
+        return scale.nothing(parameters, metrics)
 
 
 def advertised(

@@ -3,6 +3,7 @@
 And after the last round, where a run asks, of resamples, a threshold and calibration.
 """
 
+import secrets
 from collections.abc import Iterable
 
 import numpy as np
@@ -89,7 +90,13 @@ def final_evaluation(message: Message, site: Site) -> Message:
     groups = site.dataset.test.group
     if groups is not None:
         groups = groups[site.rows.test]
-    rng = seeds.generator(site.settings.seed, "bootstrap", site.name)
+    # The server knows the seed. Sums over resamples that it can draw, too, are linear equations in
+    # the rows: as many as rows give each of them.
+    rng = (
+        seeds.generator(site.settings.seed, "bootstrap", site.name)
+        if site.simulated
+        else np.random.default_rng(secrets.randbits(128))
+    )
     draws = arithmetic.resamples(len(labels), groups, site.settings.bootstrap_resamples, rng)
     own, widths = _sums(names, said, labels, threshold)
     figures = [own, *(_sums(names, said[rows], labels[rows], threshold)[0] for rows in draws)]

@@ -1,20 +1,25 @@
 """Training of a received model at a site, and the loss of one on the rows it would train on."""
 
+import logging
+import math
 from collections.abc import Iterable
 
 from flwr.app import Message
 
 from client_app.answers import with_noise
 from client_app.handlers import answers
+from client_app.questions import rounded
 from client_app.received import received_model
 from client_app.site import Site
 from client_app.training import personal
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
-from common.messages import LossReport, Order, TellingReport, TrainReport
+from common.messages import LossReport, Order, Parameters, TellingReport, TrainReport
 from common.objectives import Fitted, objective_of, split
 
-__all__ = ["loss", "train", "train_reply", "train_telling", "trained"]
+__all__ = ["fitted_or_as_sent", "loss", "train", "train_reply", "train_telling", "trained"]
+
+log = logging.getLogger("coterie")
 
 
 def _of_model(message: Message, site: Site) -> Iterable[str]:
@@ -53,8 +58,8 @@ def loss(message: Message, site: Site) -> Message:
         attempt=order.attempt,
         model=order.model,
         num_examples=len(site.rows.train),
-        loss=measured.loss,
-        rms_loss=measured.rms_loss,
+        loss=rounded(measured.loss, site),
+        rms_loss=rounded(measured.rms_loss, site),
         seconds=watch.seconds,
     )
     return messages.reply(message, report)
@@ -67,9 +72,24 @@ def trained(message: Message, site: Site, before: Evaluation | None = None) -> M
     """
     order = Order.decode(message.content)
     parameters = received_model(message.content, site, trains=True)
-    learned = personal.train(parameters, site, order)
-    fitted = Fitted(learned.shared, learned.loss, learned.seconds)
-    return train_reply(message, site, order, fitted, before)
+    return train_reply(message, site, order, fitted_or_as_sent(parameters, site, order), before)
+
+
+def fitted_or_as_sent(parameters: Parameters, site: Site, order: Order) -> Fitted:
+    """Return what a training makes of a model.
+
+    Where what leaves is hidden by noise or a mask, a training that fails gives the model as it was
+    sent, with a loss of NaN: whether it failed can depend on a row.
+    """
+    watch = Stopwatch()
+    try:
+        learned = personal.train(parameters, site, order)
+    except Exception:
+        if not (with_noise.is_noisy(site.settings) or site.settings.secagg):
+            raise
+        log.exception("site %s: the training of round %d failed", site.name, order.round)
+        return Fitted(dict(parameters), math.nan, watch.seconds)
+    return Fitted(learned.shared, learned.loss, learned.seconds)
 
 
 def train_reply(
@@ -96,6 +116,8 @@ def train_reply(
     )
     if before is not None:
         report = TellingReport(
-            **vars(report), loss_before=before.loss, rms_loss_before=before.rms_loss
+            **vars(report),
+            loss_before=rounded(before.loss, site),
+            rms_loss_before=rounded(before.rms_loss, site),
         )
     return messages.reply(message, report, fitted.parameters, note)

@@ -6,6 +6,7 @@ node-config; a run can only ask.
 """
 
 import hashlib
+import logging
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,8 @@ from numpy.typing import NDArray
 from client_app.site import Participant, Site
 from client_app.site_state import Keeper
 from common import messages
-from common.errors import BudgetError, MessageError
+from common.config import Settings
+from common.errors import BudgetError, DataError, MessageError
 from common.identity import packed
 from common.messages import LabelHistogram, NoisyHistogram, Order, Parameters, ReleaseNote
 from common.objectives import Fitted, objective_of
@@ -31,17 +33,33 @@ from common.privacy.labels import (
     label_mechanism,
     plausible_counts,
 )
-from common.privacy.updates import MOST_NOISE, UpdateNoise, clipped_update, noisy_model
+from common.privacy.updates import (
+    MOST_NOISE,
+    UpdateNoise,
+    clipped_update,
+    no_update,
+    noisy_model,
+)
 
-__all__ = ["BOOK", "book_of", "charge_update", "label_answer", "noisy_shares"]
-__all__ += ["release_once", "update_answer"]
+__all__ = ["BOOK", "MARK", "book_of", "charge_update", "is_noisy", "label_answer", "labels_told"]
+__all__ += ["noise_of_shares", "noisy_shares", "release_once", "update_answer"]
+
+log = logging.getLogger("coterie")
 
 BOOK = "privacy-book.json"
+MARK = "privacy-book.mark"
+"""How much stands in the book: one that was deleted, emptied or put back has less."""
+_LABELS = "label histogram"
 
 
 def book_of(keeper: Keeper) -> PrivacyBook:
-    """Return what a site has spent so far."""
-    return PrivacyBook.from_bytes(keeper.read(BOOK))
+    """Return what a site has spent so far; :class:`DataError` where that is not known any more."""
+    return PrivacyBook.from_bytes(keeper.read(BOOK), keeper.read(MARK))
+
+
+def _write(keeper: Keeper, book: PrivacyBook) -> None:
+    keeper.write(BOOK, book.to_bytes())
+    keeper.write(MARK, book.mark)  # after it: a crash in between leaves a mark of less
 
 
 def release_once(
@@ -63,7 +81,7 @@ def release_once(
         book = book_of(keeper)
         if request not in book.answers:
             book = book.charged(entry, budget).answered(request, draw())
-            keeper.write(BOOK, book.to_bytes())
+            _write(keeper, book)
         return book.answers[request], book
 
 
@@ -93,7 +111,7 @@ def charge_update(
                 f"{MOST_NOISE:g} times the noise; a larger update-epsilon counts from the first on"
             )
         book = book.charged(Entry(event, SITE, what), budget)
-        keeper.write(BOOK, book.to_bytes())
+        _write(keeper, book)
         return event, book
 
 
@@ -119,15 +137,37 @@ def label_answer(
     return LabelHistogram(site.name, counts), None
 
 
+def noise_of_shares(site: Participant) -> LabelMechanism:
+    """Return the noise on what products are made of."""
+    return DiscreteGaussianCounts(site.settings.epsilon, site.settings.delta)
+
+
+def labels_told(site: Participant, counts: list[int], mechanism: LabelMechanism) -> float:
+    """Return the epsilon that all answers about a site's labels amount to, over all runs.
+
+    With the one that a question would get now, unless it was given before.
+    """
+    with site.keeper.locked():
+        book = book_of(site.keeper)
+    if _question(counts, mechanism) not in book.answers:
+        entry = Entry(mechanism.event, mechanism.unit, _LABELS)
+        book = replace(book, entries=(*book.entries, entry))
+    return book.spent_on(_LABELS, site.settings.delta)
+
+
 def noisy_shares(site: Participant, counts: list[int]) -> tuple[NDArray[np.float64], ReleaseNote]:
     """Return a site's shares of the classes (K,) with noise, for products, and how protected.
 
     The noise and the answer are those of ``label-privacy=gaussian``. Whatever a product of these
     shares tells, it tells of the noisy ones: epsilon holds for it, too.
     """
-    mechanism = DiscreteGaussianCounts(site.settings.epsilon, site.settings.delta)
-    noisy, note = _noisy(site, counts, mechanism)
+    noisy, note = _noisy(site, counts, noise_of_shares(site))
     return plausible_counts(noisy.estimates, sum(counts)) / sum(counts), note
+
+
+def is_noisy(settings: Settings) -> bool:
+    """Return whether what a training leaves gets noise at the site."""
+    return settings.update_privacy == "local-dp" and objective_of(settings).shares_model
 
 
 def update_answer(
@@ -135,17 +175,23 @@ def update_answer(
 ) -> tuple[Fitted, ReleaseNote | None]:
     """Return what a training leaves of a site as ``update-privacy`` has it, and how protected.
 
-    With noise, the training loss stays at the site: nothing bounds what one number tells.
+    With noise, the training loss stays at the site: nothing bounds what one number tells. It is
+    charged whatever the rows made of the training; one that overflowed is an update of zeros, with
+    the noise of any other, so that nobody sees whether it did.
     """
     settings = site.settings
-    if settings.update_privacy != "local-dp" or not objective_of(settings).shares_model:
+    if not is_noisy(settings):
         return fitted, None
     planned = UpdateNoise.of(settings)
     sent = messages.decode_arrays(messages.arrays_of(message.content))
     what = f"update of {settings.dataset}, model {_kind_of(sent)}"
-    change = clipped_update(fitted.parameters, sent, planned.clip)  # or nothing leaves, or counts
     server_round = Order.decode(message.content).round
     event, book = charge_update(site.keeper, site.budget, what, planned, server_round)
+    try:
+        change = clipped_update(fitted.parameters, sent, planned.clip)
+    except DataError as error:
+        log.warning("site %s: an update of zeros in its place: %s", site.name, error)
+        change = no_update(sent)
     sigma = planned.sigma_of(event)
     noisy = noisy_model(sent, change, sigma)
     name = f"Gaussian, clipped to {planned.clip:g}, sigma {sigma:.3g}"
@@ -161,20 +207,29 @@ def _kind_of(model: Parameters) -> str:
     return hashlib.sha256(packed(*fields)).hexdigest()[:16]
 
 
+def _question(counts: list[int], mechanism: LabelMechanism) -> str:
+    # The number of rows is public, so an answer may depend on it: new rows are a new question.
+    return f"label histogram of {sum(counts)} rows, {len(counts)} classes: {mechanism!r}"
+
+
 def _noisy(
     site: Participant, counts: list[int], mechanism: LabelMechanism
 ) -> tuple[NoisyHistogram, ReleaseNote]:
-    # The number of rows is public, so an answer may depend on it: new rows are a new question.
-    request = f"label histogram of {sum(counts)} rows, {len(counts)} classes: {mechanism!r}"
-    entry = Entry(mechanism.event, mechanism.unit, "label histogram")
+    """Return a noisy histogram, and what the labels have cost with it, over all runs.
+
+    A question that differs in a digit is another draw: the note says what all of them tell.
+    """
     answer, book = release_once(
         site.keeper,
         site.budget,
-        request,
-        entry,
+        _question(counts, mechanism),
+        Entry(mechanism.event, mechanism.unit, _LABELS),
         lambda: mechanism.release(np.array(counts, dtype=np.int64)).tolist(),
     )
     epsilon, delta = mechanism.promise
+    if sum(entry.what == _LABELS for entry in book.entries) > 1:
+        delta = site.settings.delta
+        epsilon = book.spent_on(_LABELS, delta)
     spent = book.spent(mechanism.unit, site.budget.delta)
     note = ReleaseNote(mechanism.name, mechanism.unit, epsilon, delta, spent=spent)
     return NoisyHistogram(site.name, answer), note

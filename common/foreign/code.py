@@ -9,8 +9,10 @@ import logging
 import re
 import sys
 import traceback
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from common.errors import ConfigError, CoterieError, quotable
@@ -23,8 +25,11 @@ __all__ = [
     "in_one_line",
     "is_from_elsewhere",
     "is_given",
+    "only_code_of",
+    "packages_in",
     "place_of",
     "raised_in",
+    "refuse_unallowed",
     "top_level",
 ]
 
@@ -35,6 +40,72 @@ PLACE = re.compile(rf"({_WORD}(?:\.{_WORD})*):({_WORD}(?:\.{_WORD})*)")
 """A module, and a name in it."""
 _FROM_PYTHON = "python:"
 """What the name of a piece begins with that a program gave and no module holds."""
+
+
+_allowed: frozenset[str] | None = None
+"""Packages whose code a place may name in this process; None: any. Of all its threads: what serves
+a page loads pieces in threads of its own."""
+
+
+@contextlib.contextmanager
+def only_code_of(packages: Collection[str], beside: Path | None = None) -> Iterator[None]:
+    """Load no piece by its place while the block runs, but those in some packages.
+
+    What was loaded before stays: its code has run.
+
+    Args:
+        packages: the top-level names that whoever started the process allowed.
+        beside: a folder in which these, and nothing else, are looked for as well.
+    """
+    global _allowed
+    before, _allowed = _allowed, frozenset(packages)
+    finder = _Beside(_allowed, beside) if beside is not None else None
+    if finder is not None:
+        sys.meta_path.append(finder)
+    try:
+        yield
+    finally:
+        _allowed = before
+        if finder is not None:
+            sys.meta_path.remove(finder)
+
+
+def refuse_unallowed(where: str, module: str) -> None:
+    """Raise :class:`ConfigError` for a module that nobody allowed to be loaded."""
+    package = top_level(module)
+    if _allowed is not None and package not in _allowed:
+        raise ConfigError(
+            f"{where}: a file names code of {package}, which nobody allowed here; read that code, "
+            f"then add --allow-code {package} (in Python allow_code=[{package!r}])"
+        )
+
+
+def packages_in(words: Sequence[str]) -> frozenset[str]:
+    """Return the packages whose pieces ``key=value`` words name by their place.
+
+    >>> sorted(packages_in(["model=nets.small:cnn", "metrics=macro-f1,math:dist", "seed=1"]))
+    ['math', 'nets']
+    """
+    values = [word.partition("=")[2] for word in words]
+    names = [name.strip() for value in values for name in value.split(",")]
+    places = [place for name in names if (place := PLACE.fullmatch(name))]
+    return frozenset(top_level(place[1]) for place in places)
+
+
+class _Beside:
+    """Finds certain packages in a folder that is not on the path, after all other ways."""
+
+    def __init__(self, packages: Collection[str], folder: Path) -> None:
+        self._packages = packages
+        self._folder = str(folder)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where a package lies; None: it is none of these."""
+        if path is not None or name not in self._packages:
+            return None
+        return PathFinder.find_spec(name, [self._folder])
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from common.privacy import accounting
 from common.privacy.accounting import Event
 from common.privacy.closed_form import check_epsilon_delta
 
-__all__ = ["ADD_OR_REMOVE_ROW", "REPLACE_ROW", "REPLACE_ROW_IN_CLASS", "SITE", "UNITS"]
+__all__ = ["ADD_OR_REMOVE_ROW", "COUNTED", "REPLACE_ROW", "REPLACE_ROW_IN_CLASS", "SITE", "UNITS"]
 __all__ += ["Budget", "Entry", "PrivacyBook"]
 
 REPLACE_ROW = "replace one row, label included"
@@ -23,8 +23,16 @@ ADD_OR_REMOVE_ROW = "add or remove one row"
 SITE = "replace all rows of the site"
 
 UNITS = (REPLACE_ROW, REPLACE_ROW_IN_CLASS, ADD_OR_REMOVE_ROW, SITE)
-"""What two data sets may differ in; epsilons of different units mean different things and are
-never added."""
+"""What two data sets may differ in; epsilons of different units mean different things."""
+
+COUNTED: Mapping[str, tuple[str, ...]] = {
+    REPLACE_ROW: (REPLACE_ROW, SITE),
+    REPLACE_ROW_IN_CLASS: (REPLACE_ROW_IN_CLASS, REPLACE_ROW, SITE),
+    ADD_OR_REMOVE_ROW: (ADD_OR_REMOVE_ROW,),
+    SITE: (SITE,),
+}
+"""Unit -> those whose entries count for it: two data sets that differ in a row differ in no more
+than all rows, so what hides all rows tells at most as much of one, and the two tell it together."""
 
 _VERSION = 1
 _ROUNDING = 1e-9  # what two ways of finding one root may differ by
@@ -47,7 +55,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Budget:
-    """The most that a site's releases may amount to, in each unit by itself."""
+    """The most that a site's releases may amount to, in each unit."""
 
     epsilon: float = math.inf
     """inf: everything is counted, nothing is refused."""
@@ -72,21 +80,28 @@ class PrivacyBook:
     """Request -> answer as JSON holds it."""
 
     def spent(self, unit: str, delta: float) -> float:
-        """Return what all entries of a unit amount to, as an epsilon at ``delta``."""
-        events = [entry.event for entry in self.entries if entry.unit == unit]
-        return accounting.epsilon(events, delta)
+        """Return what all entries that count for a unit amount to, as an epsilon at ``delta``."""
+        counted = COUNTED[unit]
+        return accounting.epsilon([e.event for e in self.entries if e.unit in counted], delta)
+
+    def spent_on(self, what: str, delta: float) -> float:
+        """Return what all entries of a name amount to, as an epsilon at ``delta``."""
+        return accounting.epsilon([e.event for e in self.entries if e.what == what], delta)
 
     def charged(self, entry: Entry, budget: Budget) -> Self:
         """Return the book with one more entry; :class:`BudgetError` if it would overspend."""
         book = replace(self, entries=(*self.entries, entry))
-        total = book.spent(entry.unit, budget.delta)
-        if total > budget.epsilon * (1 + _ROUNDING):
-            before = self.spent(entry.unit, budget.delta)
-            raise BudgetError(
-                f"{entry.what} would bring this site to epsilon {total:.4g} ({entry.unit}) at "
-                f"delta {budget.delta:g}; {before:.4g} is spent and its privacy-epsilon = "
-                f"{budget.epsilon:g}: ask for more noise, or leave the site out"
-            )
+        if not budget.bounded:
+            return book
+        for unit in (unit for unit in UNITS if entry.unit in COUNTED[unit]):
+            total = book.spent(unit, budget.delta)
+            if total > budget.epsilon * (1 + _ROUNDING):
+                before = self.spent(unit, budget.delta)
+                raise BudgetError(
+                    f"{entry.what} would bring this site to epsilon {total:.4g} ({unit}) at "
+                    f"delta {budget.delta:g}; {before:.4g} is spent and its privacy-epsilon = "
+                    f"{budget.epsilon:g}: ask for more noise, or leave the site out"
+                )
         return book
 
     def answered(self, request: str, answer: Any) -> Self:
@@ -102,24 +117,59 @@ class PrivacyBook:
         value = {"version": _VERSION, "entries": entries, "answers": self.answers}
         return (json.dumps(value, indent=1) + "\n").encode()
 
+    @property
+    def mark(self) -> bytes:
+        """What is kept beside the book: how much stands in it, at least."""
+        return json.dumps({"entries": len(self.entries), "answers": len(self.answers)}).encode()
+
     @classmethod
-    def from_bytes(cls, data: bytes | None) -> Self:
+    def from_bytes(cls, data: bytes | None, mark: bytes | None = None) -> Self:
         """Return the book of a text, an empty one of None.
 
-        :class:`DataError` for a text that cannot be read: a site that lost count releases nothing.
+        Args:
+            data: the text.
+            mark: of the book as it was last written; None: it never was.
+
+        Raises:
+            DataError: a text that cannot be read, or that lacks what the mark says: a site that
+                lost count releases nothing.
         """
-        if data is None:
-            return cls()
+        book = cls() if data is None else cls._read(data)
+        if mark is None:
+            return book
+        try:
+            least = json.loads(mark)
+            entries, answers = int(least["entries"]), int(least["answers"])
+        except (ValueError, LookupError, TypeError) as error:
+            raise DataError(_lost(f"the mark beside it cannot be read: {error}")) from None
+        if len(book.entries) < entries or len(book.answers) < answers:
+            raise DataError(
+                _lost(
+                    f"it has {len(book.entries)} entries and {len(book.answers)} answers, where "
+                    f"{entries} and {answers} were written"
+                )
+            )
+        return book
+
+    @classmethod
+    def _read(cls, data: bytes) -> Self:
         try:
             value = json.loads(data)
             if value["version"] != _VERSION:
                 raise ValueError(f"version {value['version']}, expected {_VERSION}")
-            return cls(tuple(map(_entry, value["entries"])), value["answers"])
+            entries, answers = value["entries"], value["answers"]
+            if not (isinstance(entries, list) and isinstance(answers, dict)):
+                raise ValueError("entries must be a list, answers an object")
+            return cls(tuple(map(_entry, entries)), answers)
         except (ValueError, LookupError, TypeError, CoterieError) as error:
-            raise DataError(
-                f"this site's privacy book cannot be read ({error}); restore it from a copy, for "
-                "without it nobody knows what was spent"
-            ) from None
+            raise DataError(_lost(str(error))) from None
+
+
+def _lost(why: str) -> str:
+    return (
+        f"this site's privacy book cannot be read ({why}); restore it from a copy, for without it "
+        "nobody knows what was spent"
+    )
 
 
 def _entry(value: Mapping[str, Any]) -> Entry:

@@ -20,7 +20,8 @@ from common.privacy.accounting import ContinuousGaussian, epsilon
 from common.privacy.closed_form import gaussian_mu
 from common.privacy.noise import Entropy
 
-__all__ = ["MOST_NOISE", "UpdateNoise", "clipped_update", "noisy_model", "tells_loss"]
+__all__ = ["MOST_NOISE", "UpdateNoise", "clipped_update", "no_update", "noisy_model"]
+__all__ += ["tells_loss"]
 
 MOST_NOISE = 2.0
 """How many times the planned noise an update may get before a site refuses to send it."""
@@ -109,26 +110,39 @@ def tells_loss(settings: Settings) -> bool:
 def clipped_update(trained: Parameters, sent: Parameters, norm: float) -> dict[str, np.ndarray]:
     """Return what training added to each floating point array, float64, at most ``norm`` long.
 
-    Integers, such as a counter of batches, are left out: they stay what the server sent.
+    Integers, such as a counter of batches, are left out: they stay what the server sent. The
+    difference is taken before it is clipped: a model that was sent with huge weights would round
+    what is added to them to more than ``norm``.
 
     Raises:
         DataError: NaN or an infinite value, whose length nothing bounds.
     """
     from common.flower_private import compute_clip_model_update  # takes a second
 
-    names = [name for name, value in sent.items() if np.issubdtype(value.dtype, np.floating)]
-    before = [sent[name].astype(np.float64) for name in names]
-    after = [trained[name].astype(np.float64) for name in names]
-    for name, value in zip(names, after, strict=True):
-        if not np.isfinite(value).all():
-            raise DataError(
-                f"array {name!r} of the trained model holds NaN or an infinite value, which no "
-                "clipping bounds: nothing of it leaves; train with a smaller learning-rate, or, "
-                "where updates get noise, with less of it: a larger update-epsilon, more sites"
-            )
-    if any(not np.array_equal(a, b) for a, b in zip(after, before, strict=True)):
-        compute_clip_model_update(after, before, norm)  # divides by the length of the update
-    return {name: a - b for name, a, b in zip(names, after, before, strict=True)}
+    update = {}
+    for name, value in sent.items():
+        if np.issubdtype(value.dtype, np.floating):
+            after = trained[name].astype(np.float64)
+            if not np.isfinite(after).all():
+                raise DataError(
+                    f"array {name!r} of the trained model holds NaN or an infinite value, which no "
+                    "clipping bounds: nothing of it leaves; train with a smaller learning-rate, or, "
+                    "where updates get noise, with less of it: a larger update-epsilon, more sites"
+                )
+            update[name] = after - value.astype(np.float64)
+    added, nothing = list(update.values()), [np.zeros_like(each) for each in update.values()]
+    if any(each.any() for each in added):
+        compute_clip_model_update(added, nothing, norm)  # divides by the length of the update
+    return dict(zip(update, added, strict=True))
+
+
+def no_update(sent: Parameters) -> dict[str, np.ndarray]:
+    """Return an update of zeros, as :func:`clipped_update` lays one out."""
+    return {
+        name: np.zeros(value.shape)
+        for name, value in sent.items()
+        if np.issubdtype(value.dtype, np.floating)
+    }
 
 
 def noisy_model(
@@ -137,12 +151,15 @@ def noisy_model(
     sigma: float,
     entropy: Entropy = os.urandom,
 ) -> dict[str, np.ndarray]:
-    """Return the model sent, plus an update, plus noise of ``sigma`` on every number."""
+    """Return the model sent, plus an update, plus noise of ``sigma`` on every number.
+
+    Update and noise are added first: to add huge weights rounds what there is no noise on yet.
+    """
     result = {}
     for name, value in sent.items():
         if name not in update:
             result[name] = value.copy()
             continue
         drawn = noise.gaussian(sigma, value.size, entropy).reshape(value.shape)
-        result[name] = (value + update[name] + drawn).astype(value.dtype)
+        result[name] = (value + (update[name] + drawn)).astype(value.dtype)
     return result

@@ -1,8 +1,9 @@
 """Cohorts of sums, as a site remembers them: over which sites each model was summed.
 
-Two sums of one model over cohorts that differ in one or two sites differ by little else than what
-these sites trained. So a site takes part in one of them only. A model is known by a digest of its
-values: one that was changed in a digit is another.
+Sums of one model over several cohorts, or with other weights, are equations in what single sites
+trained: three honest runs over seven, three and three sites gave the seventh one's update. So a
+site takes part in one cohort of a model, with one set of weights, over all runs. A model is known
+by a digest of its values: one that was changed in a digit is another.
 """
 
 import hashlib
@@ -16,11 +17,9 @@ import numpy as np
 from common.errors import DataError, SecaggError
 from common.identity import packed
 
-__all__ = ["TOO_CLOSE", "CohortHistory", "digest_of"]
+__all__ = ["CohortHistory", "digest_of"]
 
-TOO_CLOSE = 2
-"""Sites by which two cohorts of a model may not differ: so many or fewer, but not none."""
-
+_NAMED = 2  # sites that an error text names
 Cohort = Mapping[str, int]
 """Site -> its weight; a site of another weight differs."""
 
@@ -51,13 +50,16 @@ class CohortHistory:
     """Digest of a model -> cohorts of its sums."""
 
     def check(self, model: str, cohort: Cohort) -> None:
-        """Raise :class:`SecaggError` for a cohort from which an earlier one could be taken away."""
+        """Raise :class:`SecaggError` for another cohort than a model was summed over before."""
         for known in self.models.get(model, ()):
             other = {site for site in known.keys() | cohort if known.get(site) != cohort.get(site)}
-            if 0 < len(other) <= TOO_CLOSE:
+            if other:
                 names = " and ".join(map(repr, sorted(other)))
+                which = f"{names} alone" if len(other) <= _NAMED else f"{len(other)} sites"
                 raise SecaggError(
-                    f"this model was summed before over a cohort that differs in {names} alone"
+                    f"this model was summed before over a cohort that differs in {which}; a site "
+                    "is in one cohort of a model, with one set of weights, over all runs: run with "
+                    "the same sites as before, or with another seed"
                 )
 
     def joined(self, model: str, cohort: Cohort) -> Self:

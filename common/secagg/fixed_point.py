@@ -83,11 +83,22 @@ class Scale:
         Raises:
             SecaggError: a weight above ``max_weight``, or a value that is NaN or above the bound.
         """
-        if not 1 <= weight <= self.max_weight:
-            raise SecaggError(f"weight = {weight}: must be 1 to {self.max_weight}, as was agreed")
+        self.check_weight(weight)
         arrays = {**parameters, "metrics": np.array(metrics, dtype=np.float64)}
         parts = [self._encoded(name, value, weight) for name, value in arrays.items()]
         return np.concatenate([*parts, np.array([weight], dtype=np.int64)]).view(np.uint64)
+
+    def check_weight(self, weight: int) -> None:
+        """Raise :class:`SecaggError` for a weight that no member may have."""
+        if not 1 <= weight <= self.max_weight:
+            raise SecaggError(f"weight = {weight}: must be 1 to {self.max_weight}, as was agreed")
+
+    def nothing(
+        self, parameters: Mapping[str, NDArray[np.generic]], metrics: Sequence[float]
+    ) -> Ring:
+        """Return the vector of a member that adds nothing, its weight 0, as long as any other."""
+        size = sum(value.size for value in parameters.values()) + len(metrics) + 1
+        return np.zeros(size, np.uint64)
 
     def decode(
         self,

@@ -38,6 +38,7 @@ __all__ = [
     "site_of",
 ]
 
+csv.field_size_limit(2**31 - 1)  # else a cell of 131,073 characters is no cell
 TABLE_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 
 STORED_INDEX = "pandas' index, stored without a name"

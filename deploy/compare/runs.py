@@ -23,6 +23,7 @@ from pathlib import Path
 from common import config, machine, piece_sources
 from common.config import Settings
 from common.errors import ConfigError, CoterieError
+from common.foreign.code import only_code_of
 from deploy.compare.claims import Claim, claimed
 from deploy.compare.figures import RunFigures
 from deploy.compare.grid import Case, identity
@@ -137,7 +138,8 @@ def _is_of(case: Case, folder: Path) -> bool:
     Where the case leaves the engine to the machine, any engine's run is its run.
     """
     try:
-        found = config.recorded(folder / "config.toml")
+        with only_code_of(()):  # but what the case names, which is loaded
+            found = config.recorded(folder / "config.toml")
     except ConfigError:
         return False
     if case.settings.engine == "auto":

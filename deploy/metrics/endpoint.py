@@ -1,10 +1,18 @@
-"""Endpoint of a site: ``/metrics`` for Prometheus and ``/health`` for probes, over plain HTTP."""
+"""Endpoint of a site: ``/metrics`` for Prometheus and ``/health`` for probes, over plain HTTP.
 
+Asked by a name that anybody could have registered, it answers nothing: a page elsewhere whose name
+was pointed here would read it in a browser at the site.
+"""
+
+import functools
+import ipaddress
 import json
+import socket
 import threading
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Self
+from urllib.parse import urlsplit
 
 from prometheus_client import CONTENT_TYPE_LATEST
 
@@ -21,7 +29,7 @@ class Endpoint:
         """Take HOST:PORT, which is opened at once; :class:`ConfigError` if it cannot be."""
         host, _, port = address.rpartition(":")
         try:
-            self._server = ThreadingHTTPServer((host, int(port)), _handler(site, figures))
+            self._server = ThreadingHTTPServer((host, int(port)), _handler(host, site, figures))
         except (OSError, OverflowError) as error:
             raise ConfigError(
                 f"metrics = {address!r}: {error}; name an address of this machine and a free port, "
@@ -45,7 +53,33 @@ class Endpoint:
         self._thread.join()
 
 
-def _handler(site: str, figures: ExposedSite) -> type[BaseHTTPRequestHandler]:
+def is_own_name(said: str, bound: str) -> bool:
+    """Return whether a request's ``Host`` can be none that somebody else registered.
+
+    That is an address, a name without a dot, this machine's own, or the one that the endpoint is
+    bound to.
+
+    >>> [is_own_name(said, "") for said in ("10.0.0.7:9100", "[::1]:9100", "north:9100", "a.de")]
+    [True, True, True, False]
+    """
+    try:
+        name = urlsplit(f"//{said}").hostname or ""
+    except ValueError:
+        return False
+    name = name.removesuffix(".")
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return bool(name) and ("." not in name or name in {bound.lower(), *_names_of_machine()})
+    return True
+
+
+@functools.cache
+def _names_of_machine() -> frozenset[str]:
+    return frozenset({socket.gethostname().lower(), socket.getfqdn().lower()})
+
+
+def _handler(host: str, site: str, figures: ExposedSite) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         timeout = _PATIENCE
 
@@ -56,6 +90,8 @@ def _handler(site: str, figures: ExposedSite) -> type[BaseHTTPRequestHandler]:
                 "/health": lambda: health(site, figures),
             }
             answer = answers.get(self.path, lambda: (404, "text/plain", b"not found\n"))
+            if not is_own_name(self.headers.get("Host", ""), host):
+                answer = _misdirected
             status, kind, body = answer()
             self.send_response(status)
             self.send_header("Content-Type", kind)
@@ -67,6 +103,10 @@ def _handler(site: str, figures: ExposedSite) -> type[BaseHTTPRequestHandler]:
             """Say nothing: a probe comes every few seconds."""
 
     return Handler
+
+
+def _misdirected() -> tuple[int, str, bytes]:
+    return 421, "text/plain", b"not this site's name: ask by address, or by a name without a dot\n"
 
 
 def health(site: str, figures: ExposedSite) -> tuple[int, str, bytes]:

@@ -284,6 +284,8 @@ def _work(
     shared: mmap.mmap | None,
 ) -> None:
     """Answer chunks until the parent closes the pipe or is gone."""
+    if machine.end_with_parent is not None:
+        machine.end_with_parent()  # else who waits for the rest of a message would do so for ever
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides what ctrl-C means
     torch.set_num_threads(1)
     app = load()

@@ -8,6 +8,7 @@ import typer
 
 from common import config
 from common.config.completion import complete
+from deploy.allowed_code import AllowCode, allow
 from deploy.manifests.formats import MANIFESTS, Format
 
 
@@ -128,6 +129,15 @@ def serve(
         list[str] | None,
         typer.Option(help="a network that may read /metrics beside those that may submit runs"),
     ] = None,
+    forwarded_port: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="of --host, for a TCP forwarder to lead sites to: nobody submits runs over it, "
+            "and the other port is this machine's alone; 0: no forwarder",
+        ),
+    ] = 0,
     log_format: LogOption = LogFormat.TEXT,
 ) -> None:
     """Start the SuperLink, with TLS, node keys and a database file."""
@@ -135,7 +145,7 @@ def serve(
     from deploy.sites.serve import Server
 
     server = Server.open(folder)
-    command = server.command(host, tuple(admin or ()), tuple(metrics or ()))
+    command = server.command(host, tuple(admin or ()), tuple(metrics or ()), forwarded_port)
     flower.become(command, server.env(), source="superlink", log=log_format)
 
 
@@ -156,8 +166,10 @@ def submit(
         bool,
         typer.Option("--watch", help="serve a live page here, where the server's runs are written"),
     ] = False,
+    allow_code: AllowCode = None,
 ) -> None:
     """Send a run to the SuperLink and follow it; exit code 0 completed, 1 failed, 3 stopped."""
+    allow(allow_code, words or ())
     from deploy.sites import submit as submitting
     from deploy.sites.serve import Server
     from deploy.watch.command import watched_if

@@ -15,10 +15,10 @@ import asyncio.sslproto
 import base64
 import hashlib
 import ipaddress
+import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,16 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from deploy.metrics.server import ExposedServer
 from deploy.sites import activation, holding
 from deploy.sites.holding import Holding
-from deploy.sites.limits import BACKLOG, Body, Bounds, Connections, LimitError, Limits
+from deploy.sites.limits import (
+    BACKLOG,
+    Body,
+    Bounds,
+    Connections,
+    LimitError,
+    Limits,
+    Lines,
+    shown_path,
+)
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Scope = MutableMapping[str, Any]
@@ -60,6 +69,7 @@ class Gate:
         enrolled: Path | None = None,
         runs: Path | None = None,
         watchers: Sequence[Network] = (),
+        forwarded_port: int = 0,
     ) -> None:
         """Take what is behind the gate and who may pass it.
 
@@ -71,13 +81,16 @@ class Gate:
             enrolled: file with the keys that were enrolled.
             runs: list of the folders of runs.
             watchers: networks that may read the figures beside the administrators.
+            forwarded_port: over which nobody is an administrator, whatever address a request
+                comes from: that of a forwarder on this machine says nothing of who is behind it.
         """
         self._app = app
         self._enrolled = enrolled
         self._figures = ExposedServer(enrolled, runs)
         self._watchers = (*watchers, *admins)
         self._admins = admins
-        self._log = log
+        self._forwarded_port = forwarded_port
+        self._lines = Lines(log)
         self._limits = limits or Limits()
         self._holding = Holding()
 
@@ -87,9 +100,9 @@ class Gate:
             await self._app(scope, receive, send)
         elif _is_for_sites(scope):
             await self._limited(scope, receive, send)
-        elif scope["path"] == _METRICS and _is_of(self._watchers, scope):
+        elif scope["path"] == _METRICS and self._is_of(self._watchers, scope):
             await self._tell(send)
-        elif _is_of(self._admins, scope):
+        elif self._is_of(self._admins, scope):
             await self._app(scope, receive, self._watched(scope, send))
             if scope["path"] in holding.PUSHES:
                 self._holding.something_was_sent()
@@ -157,14 +170,19 @@ class Gate:
             self._figures.transferred("down", len(event.get("body", b"")))
 
     def _refused(self, scope: Scope, status: int, why: str) -> None:
-        client = scope["client"][0] if scope.get("client") else "unknown address"
+        client = scope["client"][0] if scope.get("client") else ""
         key = _key_of(scope)[:_SHOWN]
         whose = f", SuperNode key {key}" if key else ""
-        self._log(WARNING, "refused %s %s: %d %s%s", client, scope["path"], status, why, whose)
+        said = client or "unknown address", shown_path(scope["path"]), status, why, whose
+        self._lines.say(client, "refused %s %s: %d %s%s", *said)
+
+    def _is_of(self, networks: Sequence[Network], scope: Scope) -> bool:
+        """Return whether a request comes from one of some networks, as far as that can be told."""
+        port = (scope.get("server") or ("", 0))[1]
+        return port != self._forwarded_port and _is_of(networks, scope)
 
 
 def _is_of(networks: Sequence[Network], scope: Scope) -> bool:
-    """Return whether a request comes from one of some networks."""
     address = ipaddress.ip_address(scope["client"][0]) if scope.get("client") else None
     # A client over IPv4 on a socket that takes both has an address inside ::ffff:0:0/96.
     address = getattr(address, "ipv4_mapped", None) or address
@@ -206,15 +224,23 @@ async def _answer(send: Send, status: int, why: str) -> None:
 def log_handshakes(log: Log) -> None:
     """Let a connection that fails to speak TLS leave a line; asyncio drops it without a word."""
     protocol: Any = asyncio.sslproto.SSLProtocol
-    original = protocol._fatal_error
+    original, lines = protocol._fatal_error, Lines(log)
 
     def logged(self: Any, error: BaseException, message: str = "") -> None:
         if isinstance(error, ssl.SSLError):
-            peer = (self._get_extra_info("peername") or ("unknown address",))[0]
-            log(WARNING, "refused %s: no TLS connection: %s", peer, error.reason or error)
+            peer = (self._get_extra_info("peername") or ("",))[0]
+            why = error.reason or error
+            lines.say(peer, "refused %s: no TLS connection: %s", peer or "unknown address", why)
         original(self, error, message)
 
     protocol._fatal_error = logged
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    found.setblocking(False)
+    return found
 
 
 def main() -> None:
@@ -228,6 +254,7 @@ def main() -> None:
     parser.add_argument("--metrics", action="append", type=ipaddress.ip_network, default=[])
     parser.add_argument("--enrolled", type=Path)
     parser.add_argument("--runs", type=Path)
+    parser.add_argument("--forwarded", help="HOST:PORT over which nobody is an administrator")
     split = sys.argv.index("--")
     chosen = parser.parse_args(sys.argv[1:split])
     admins = chosen.admin
@@ -241,9 +268,21 @@ def main() -> None:
     def run(*, app: App, **options: Any) -> None:
         # asyncio's own loop: the handshakes of uvloop cannot be watched.
         files = {"enrolled": chosen.enrolled, "runs": chosen.runs}
-        gate = connections.heard(Gate(app, admins, log, **files, watchers=chosen.metrics))
-        own = {"loop": "asyncio", "backlog": BACKLOG, "timeout_graceful_shutdown": _STOP_SECONDS}
-        original(app=gate, **(options | own))
+        host, _, port = (chosen.forwarded or "").rpartition(":")
+        inner = Gate(
+            app, admins, log, **files, watchers=chosen.metrics, forwarded_port=int(port or 0)
+        )
+        # uvicorn's own line of each request would hold whatever path somebody asks for.
+        own: dict[str, Any] = {"loop": "asyncio", "backlog": BACKLOG, "access_log": False}
+        given = options | own | {"timeout_graceful_shutdown": _STOP_SECONDS}
+        if not chosen.forwarded:
+            original(app=connections.heard(inner), **given)
+            return
+        # Behind a forwarder anybody could write the header by which uvicorn takes an address.
+        config = uvicorn.Config(connections.heard(inner), **given, proxy_headers=False)
+        uvicorn.Server(config).run(
+            [_listening(given["host"], given["port"]), _listening(host, int(port))]
+        )
 
     server.run = run
     flower_superlink()

@@ -6,15 +6,19 @@ counted here as they come, and a connection that says nothing is not kept.
 
 import asyncio
 import asyncio.sslproto
+import base64
 import hashlib
 import ipaddress
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from logging import WARNING
 from typing import Any
+from urllib.parse import quote
+
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 Log = Callable[..., None]
 Event = MutableMapping[str, Any]
@@ -25,7 +29,10 @@ MIB = 1 << 20
 BACKLOG = 128
 """Connections that are taken at once, before any of them can be cut."""
 _SIGNATURE = b"flwr-signature"
+_PUBLIC_KEY = b"flwr-public-key"
+_TIME = b"flwr-timestamp"
 _KNOWN_PEERS = 4096  # whose rates are remembered; the longest silent ones are forgotten
+_SHOWN_PATH = 100  # characters of a path in a log line
 
 
 class LimitError(Exception):
@@ -65,7 +72,7 @@ class Bounds:
     connections: int = 1000
     """Of all; an open connection holds 0.1 MiB."""
     silence: float = 60.0
-    """Seconds before the first request of a connection."""
+    """Seconds in which a connection's next request must be there whole, but for its body."""
     replay: float = 310.0
     """Seconds for which Flower takes a signature, with the slack for clocks."""
 
@@ -92,10 +99,13 @@ class Limits:
         """Yield a request's body, which is counted as it comes; give all back at the end.
 
         Raises:
-            LimitError: too many, too often, or a signature that was used before.
+            LimitError: too many, too often, a header twice, or a signature that was used before.
         """
         peer, headers = peer_of(scope), dict(scope["headers"])
         self._check_rate(peer)
+        if len(headers) < len(scope["headers"]):
+            # Of two, the gate might read the one, and Flower the other.
+            raise LimitError(400, "a header that is there twice")
         if self._requests[peer] >= self.bounds.peer_requests:
             raise LimitError(503, "too many requests of this peer at once")
         if self._requests.total() >= self.bounds.requests:
@@ -103,7 +113,7 @@ class Limits:
         declared = headers.get(b"content-length", b"0")
         if not declared.isdigit() or len(declared) > 12 or int(declared) > self.bounds.body:
             raise LimitError(413, f"a body above {self.bounds.body} bytes")
-        self._use(headers.get(_SIGNATURE, b""))
+        self._use(headers)
         body = Body(self, peer, receive)
         self._requests[peer] += 1
         try:
@@ -125,8 +135,7 @@ class Limits:
     def _check_rate(self, peer: str) -> None:
         now = self.clock()
         known = self._rates.pop(peer, None) or _Allowance(self.bounds.burst, now)
-        gained = (now - known.at) * self.bounds.rate
-        known.tokens, known.at = min(self.bounds.burst, known.tokens + gained), now
+        _refill(known, now, self.bounds.rate, self.bounds.burst)
         self._rates[peer] = known
         while len(self._rates) > _KNOWN_PEERS:
             self._rates.popitem(last=False)
@@ -134,17 +143,39 @@ class Limits:
             raise LimitError(503, "too many requests of this peer")
         known.tokens -= 1
 
-    def _use(self, signature: bytes) -> None:
-        """Refuse a signature of the time that came before: a SuperNode makes one per request."""
+    def _use(self, headers: Mapping[bytes, bytes]) -> None:
+        """Refuse a second request that a key signed for one time: a SuperNode signs each anew."""
         now = self.clock()
         while self._signatures and next(iter(self._signatures.values())) < now:
             self._signatures.popitem(last=False)
-        if not signature:
+        if _SIGNATURE not in headers:
             return
-        digest = hashlib.sha256(signature).digest()
+        digest = _signed(headers)
         if digest in self._signatures:
             raise LimitError(403, "a signature that was used before")
         self._signatures[digest] = now + self.bounds.replay
+
+
+def _signed(headers: Mapping[bytes, bytes]) -> bytes:
+    """Return a digest of what was signed, by whom: a signature of it can be written in many ways.
+
+    Of (r, s) also (r, n - s) is one, and base64 leaves bits unused. A request without a key or a
+    time, which Flower refuses, is known by the part of its signature that is the same in all.
+    """
+    key, time_of = headers.get(_PUBLIC_KEY), headers.get(_TIME)
+    if key and time_of:
+        return hashlib.sha256(_decoded(key) + b"\0" + time_of).digest()
+    signature = _decoded(headers[_SIGNATURE])
+    with suppress(ValueError):  # no SuperNode's
+        signature = str(decode_dss_signature(signature)[0]).encode()
+    return hashlib.sha256(signature).digest()
+
+
+def _decoded(text: bytes) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except ValueError:
+        return text
 
 
 @dataclass
@@ -214,10 +245,10 @@ class Connections:
     def __init__(self, bounds: Bounds, admins: Sequence[Network], log: Log) -> None:
         self._bounds = bounds
         self._admins = admins
-        self._log = log
+        self._lines = Lines(log)
         self._of_peer: Counter[str] = Counter()
+        self._open: dict[tuple[str, int], Any] = {}
         self._silent: dict[tuple[str, int], asyncio.TimerHandle] = {}
-        self._said: OrderedDict[str, float] = OrderedDict()
 
     def watch(self) -> None:
         """Let asyncio say when a connection is made and lost; its class for TLS is the only one."""
@@ -248,35 +279,93 @@ class Connections:
         admin = any(ipaddress.ip_address(name[0]) in network for network in self._admins)
         full = self._of_peer.total() >= self._bounds.connections
         if full or (not admin and self._of_peer[peer] >= self._bounds.peer_connections):
-            self._say(name[0])
+            self._lines.say(name[0], "refused %s: too many connections", name[0])
             transport.abort()
             return None
         self._of_peer[peer] += 1
-        loop = asyncio.get_running_loop()
-        self._silent[here] = loop.call_later(self._bounds.silence, transport.abort)
+        self._open[here] = transport
+        self._expect(here)
         return here
+
+    def _expect(self, here: tuple[str, int]) -> None:
+        """Cut a connection over which no request comes in time; nobody else limits headers."""
+        if transport := self._open.get(here):
+            loop = asyncio.get_running_loop()
+            self._silent[here] = loop.call_later(self._bounds.silence, transport.abort)
+
+    def _came(self, here: tuple[str, int]) -> None:
+        if timer := self._silent.pop(here, None):
+            timer.cancel()
 
     def heard(self, app: Any) -> Any:
         """Return an ASGI application that keeps the connections over which requests come."""
 
         async def application(scope: Event, receive: Receive, send: Any) -> None:
-            if scope.get("client") and (timer := self._silent.pop(tuple(scope["client"]), None)):
-                timer.cancel()
-            await app(scope, receive, send)
+            here = tuple(scope.get("client") or ())
+            self._came(here)
+            try:
+                await app(scope, receive, send)
+            finally:
+                self._expect(here)  # the next one, over the same connection
 
         return application
 
     def lost(self, here: tuple[str, int]) -> None:
         """Forget a connection."""
         _less(self._of_peer, _peer(here[0]), 1)
-        if timer := self._silent.pop(here, None):
-            timer.cancel()
+        self._open.pop(here, None)
+        self._came(here)
 
-    def _say(self, host: str) -> None:
-        """Log at most a line a minute for one peer: who is refused must not fill the disk."""
-        now = time.monotonic()
-        if now - self._said.get(host, -60.0) >= 60:
-            self._said[host] = now
-            self._log(WARNING, "refused %s: too many connections", host)
-        while len(self._said) > _KNOWN_PEERS:
-            self._said.popitem(last=False)
+
+class Lines:
+    """Log lines of what was refused: of each peer a few at first, then one a minute.
+
+    Whoever is refused can ask again, as fast as the network goes, and must not fill the disk.
+    """
+
+    FIRST = 10
+    """Lines of one peer before it is cut to one a minute."""
+    EVERY = 60.0
+    OF_ALL = 600
+    """Lines of all peers in a minute: addresses may be many."""
+
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+        self._log = log
+        self._clock = clock
+        self._peers: OrderedDict[str, _Allowance] = OrderedDict()
+        self._all = _Allowance(self.OF_ALL, clock())
+        self._left_out: Counter[str] = Counter()
+
+    def say(self, host: str, text: str, *values: object) -> None:
+        """Log a line about a peer, or count it: the next one says how many were left out."""
+        now, peer = self._clock(), _peer(host) if host else ""
+        of_peer = self._peers.pop(peer, None) or _Allowance(self.FIRST, now)
+        self._peers[peer] = of_peer
+        while len(self._peers) > _KNOWN_PEERS:
+            self._left_out.pop(self._peers.popitem(last=False)[0], None)
+        _refill(of_peer, now, 1 / self.EVERY, self.FIRST)
+        _refill(self._all, now, self.OF_ALL / self.EVERY, self.OF_ALL)
+        if of_peer.tokens < 1 or self._all.tokens < 1:
+            self._left_out[peer] += 1
+            return
+        of_peer.tokens -= 1
+        self._all.tokens -= 1
+        if more := self._left_out.pop(peer, 0):
+            text, values = text + "; %d like it were left out", (*values, more)
+        self._log(WARNING, text, *values)
+
+
+def _refill(allowance: _Allowance, now: float, rate: float, most: float) -> None:
+    gained = (now - allowance.at) * rate
+    allowance.tokens, allowance.at = min(most, allowance.tokens + gained), now
+
+
+def shown_path(path: str) -> str:
+    r"""Return a path as a log line can hold it: whoever asks for it may be anybody.
+
+    >>> shown_path("/v1/fleet/pull-messages"), shown_path("/x\n\x1b[2J")
+    ('/v1/fleet/pull-messages', '/x%0A%1B%5B2J')
+    """
+    quoted = quote(path[:_SHOWN_PATH])
+    rest = f"... ({len(path)} characters)" if len(path) > _SHOWN_PATH else ""
+    return f"{quoted[: 3 * _SHOWN_PATH]}{rest}"

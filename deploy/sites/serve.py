@@ -19,6 +19,7 @@ from server_app.rounds.enrolment import FILE_VARIABLE
 
 STATE = "state"
 _POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds
+_LOOPBACK = "127.0.0.1"
 _RUNS = "runs.jsonl"  # the folders of all runs
 _ENROLLED = "enrolled.json"  # fingerprint of a key -> {"site", "node-id"}
 
@@ -71,7 +72,11 @@ class Server:
         )
 
     def command(
-        self, host: str, admins: tuple[str, ...], watchers: tuple[str, ...] = ()
+        self,
+        host: str,
+        admins: tuple[str, ...],
+        watchers: tuple[str, ...] = (),
+        forwarded_port: int = 0,
     ) -> list[str]:
         """Return the command that starts the SuperLink behind the gate.
 
@@ -79,9 +84,14 @@ class Server:
             host: address to listen on.
             admins: networks that may submit runs beside this machine.
             watchers: networks that may read its figures beside these.
+            forwarded_port: a second one, for a forwarder; the first listens on this machine alone
+                then, and nobody who comes over the second submits runs. 0: none.
         """
         gate = [word for network in (*THIS_MACHINE, *admins) for word in ("--admin", network)]
         gate += [word for network in watchers for word in ("--metrics", network)]
+        if forwarded_port:
+            gate += ["--forwarded", f"{host}:{forwarded_port}"]
+            host = _LOOPBACK
         return [
             *(sys.executable, "-m", f"{__package__}.gate", *gate),
             *("--enrolled", str(self.state / _ENROLLED), "--runs", str(self.state / _RUNS), "--"),

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from common.config import Settings
+from deploy.allowed_code import AllowCode, allow
 
 __all__ = ["watch", "watched_if"]
 
@@ -27,8 +28,10 @@ def watch(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="of the loopback address; 0: one that is free")
     ] = 0,
+    allow_code: AllowCode = None,
 ) -> None:
     """Serve a live page of a run to this machine alone; Ctrl-C ends the page, not the run."""
+    allow(allow_code)
     from deploy.watch.serving import PageServer
     from deploy.watch.views import view_of
 

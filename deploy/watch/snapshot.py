@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from common.tasks import Task
+from deploy.watch.plain_files import not_plain
 from server_app.record.energy_figures import Curve
 from server_app.record.format import AskingFile, ClientLine, RoundLine
 from server_app.record.recorded_run import RecordedRun
@@ -25,6 +26,8 @@ __all__ = ["ENDED", "Followed"]
 ENDED = ("finished", "failed", "interrupted")
 WAITING = "waiting"
 """Of a run that has not begun."""
+UNREADABLE = "unreadable"
+"""Of a folder in which a link or a pipe lies."""
 
 _CURVE_POINTS = 50_000  # of single sites that a browser is sent; of more, clusters alone
 _RECENT = 10  # rounds that tell how long the others will take
@@ -106,6 +109,10 @@ class Followed:
 
     def snapshot(self) -> dict[str, Any]:
         """Return what there is to show, as JSON has it; null is a number that is not known."""
+        if odd := not_plain(self.folder):
+            error = f"{odd.name} is no plain file, and nothing of this folder is shown"
+            named = {"name": self.folder.name, "folder": str(self.folder)}
+            return {"state": UNREADABLE, "error": error, **named}
         try:
             status = read_status(self.folder)
         except OSError:

@@ -9,6 +9,7 @@ from urllib.parse import unquote
 
 from common.config import read_toml
 from common.errors import ConfigError
+from deploy.watch.plain_files import not_plain
 from deploy.watch.snapshot import ENDED, Followed
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_status import read_status
@@ -61,6 +62,8 @@ class RunView:
             with self._reading:
                 found = self._followed.snapshot()
             return ServedPage(found, ends=found["state"] in ENDED)
+        if not_plain(self.folder):
+            return None
         if path == "report.html":
             return self._report()
         kind = {"precheck.html": _HTML, "models/model-card.md": _MARKDOWN}.get(path)
@@ -70,6 +73,8 @@ class RunView:
 
     def has_ended(self) -> bool:
         """Return whether the run has."""
+        if not_plain(self.folder):
+            return False
         try:
             return read_status(self.folder).state in ENDED
         except OSError:
@@ -159,6 +164,8 @@ _NOT_TOLD = frozenset({"name", "output-dir", "data-dir", "workers", "resume"})
 
 
 def _settings(folder: Path) -> dict[str, object]:
+    if not_plain(folder):
+        return {}
     try:
         return {k: v for k, v in read_toml(folder / "config.toml").items() if k not in _NOT_TOLD}
     except ConfigError:  # being written
@@ -179,4 +186,9 @@ def view_of(folder: Path) -> Watchable:
         )
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder} is a file: name the folder of a run")
+    if odd := not_plain(folder):
+        raise ConfigError(
+            f"{odd} is no plain file: a live page shows none of a folder with a link or a pipe in "
+            "it; take it away, or look at a copy"
+        )
     return RunView(folder)

@@ -45,7 +45,7 @@ from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app.protection import secagg_limits
 from server_app.protection.model_sum import ModelSum
 from server_app.rounds.attempt import Attempt
-from server_app.rounds.exchange import Exchange
+from server_app.rounds.exchange import OK, Exchange
 from server_app.rounds.roster import Roster
 from server_app.rounds.routing import Models
 from server_app.selection.rules import Cohort
@@ -262,8 +262,12 @@ class SecaggAverages:
 
         def enough(one: ModelSum) -> None:
             if len(one.agreed) < one.quorum:
+                refusals = [
+                    a.answer.verdict for a in self.attempt.answers if a.answer.verdict != OK
+                ]
+                why = f"; the last that did not: {refusals[-1]}" if refusals else ""
                 raise SecaggError(
-                    f"{len(one.agreed)} sites agreed on who is left, {one.quorum} must"
+                    f"{len(one.agreed)} sites agreed on who is left, {one.quorum} must{why}"
                 )
 
         self._exchange(SECAGG_AGREE, "agree", sums, lambda one: one.masked, content, inspect)
@@ -309,7 +313,15 @@ class SecaggAverages:
             rows = self.roster.sites[self.roster.names.index(site)].num_examples
             least += weight or 1
             most += weight or rows
-        one.mean = one.scale.decode(total, model, self.num_metrics, (least, most))
+        # A member whose training gave nothing that can be added adds nothing, its weight neither.
+        one.mean = one.scale.decode(total, model, self.num_metrics, (1, most))
+        if one.mean.weight < least:
+            log.warning(
+                "model %d: some of %d sites added nothing to the sum: their training overflowed or "
+                "failed, as their own logs say; a smaller learning-rate may help",
+                one.model,
+                len(one.masked),
+            )
         for name, value in one.mean.parameters.items():
             if not np.isfinite(value).all():
                 raise SecaggError(f"the mean of array {name!r} is beyond {value.dtype}")

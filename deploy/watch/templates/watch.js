@@ -179,6 +179,10 @@ class Run {
       byId("step").textContent = "The run has not begun: " + found.folder + " is not there yet.";
       return;
     }
+    if (found.state === "unreadable") {
+      byId("step").textContent = found.error;
+      return;
+    }
     const label = found.score.label;
     byId("score-title").textContent = label[0].toUpperCase() + label.slice(1);
     byId("scored").textContent = label;

@@ -78,6 +78,32 @@ def test_another_question_is_another_release_until_the_budget_is_spent(settings,
     assert len(book.entries) == len(book.answers) == 2
 
 
+def test_a_question_that_differs_in_a_digit_says_what_all_of_them_tell(settings, tmp_path):
+    own = {"state-dir": str(tmp_path / "state")}
+    told = [ReleaseNote.beside(ask(settings.replace(epsilon=e), **own)) for e in (2, 1.999, 1.998)]
+    again = ReleaseNote.beside(ask(settings, **own))
+    assert told[0].epsilon == 2
+    assert 2.5 < told[1].epsilon < told[2].epsilon == pytest.approx(again.epsilon)
+    book = with_noise.book_of(FolderKeeper(tmp_path / "state"))
+    assert again.epsilon == pytest.approx(book.spent(REPLACE_ROW, 1e-5))
+
+
+@pytest.mark.parametrize("damage", ["deleted", "emptied", "put back"])
+def test_a_book_that_lost_entries_stops_every_release(settings, tmp_path, damage):
+    own = {"state-dir": str(tmp_path / "state")}
+    book = tmp_path / "state" / with_noise.BOOK
+    ask(settings, **own)
+    before = book.read_bytes()
+    ask(settings.replace(epsilon=1), **own)
+    if damage == "deleted":
+        book.unlink()
+    else:
+        book.write_bytes(before if damage == "put back" else PrivacyBook().to_bytes())
+    for asked in (settings, settings.replace(epsilon=0.5)):
+        with pytest.raises(DataError, match="restore it from a copy"):
+            ask(asked, **own)
+
+
 def test_budget_comes_from_the_site_and_not_from_the_run(settings):
     with pytest.raises(ConfigError, match="privacy-epsilon"):
         Settings.parse({"privacy-epsilon": 100.0})

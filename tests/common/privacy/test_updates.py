@@ -26,7 +26,8 @@ from common.messages import Order, ReleaseNote, TrainReport
 from common.messages.kinds import kind_named
 from common.privacy.book import SITE
 from common.privacy.closed_form import gaussian_epsilon, gaussian_mu
-from common.privacy.updates import UpdateNoise, clipped_update, noisy_model
+from common.privacy.noise import gaussian
+from common.privacy.updates import UpdateNoise, clipped_update, no_update, noisy_model
 from deploy.simulation.grid import simulate
 from server_app.methods import build
 from server_app.protection.central_dp import CentralDp, clipped_average
@@ -221,13 +222,40 @@ def test_what_clipping_cannot_bound_does_not_leave(value):
 
 
 @pytest.mark.parametrize("engine", ["loop", "batched"])
-def test_a_training_that_diverged_sends_and_costs_nothing(settings, engine):
+def test_a_training_that_diverged_costs_and_looks_like_any_other(settings, engine):
+    """Else overflow tells of each row's value, by models made for it, for nothing."""
     config = {"partition-id": 2, "num-partitions": 5}
-    wild = settings.replace(engine=engine, learning_rate=1e30)
-    context = Context(1, 4, config, RecordDict(), wild.to_dict())
-    with pytest.raises(DataError, match="site site-2: array"), np.errstate(all="ignore"):
-        trained_by_site(wild, context)
-    assert not with_noise.book_of(ContextKeeper(context.state)).entries
+    replies = {}
+    for name, rate in (("usual", 0.01), ("wild", 1e30)):
+        changed = settings.replace(engine=engine, learning_rate=rate)
+        context = Context(1, 4, config, RecordDict(), changed.to_dict())
+        with np.errstate(all="ignore"):
+            replies[name], _, _ = trained_by_site(changed, context)
+        assert len(with_noise.book_of(ContextKeeper(context.state)).entries) == 1
+    usual, wild = (ReleaseNote.beside(reply.content) for reply in replies.values())
+    assert usual == wild
+    sizes = {name: messages.payload_bytes(reply.content) for name, reply in replies.items()}
+    assert sizes["usual"] == sizes["wild"]
+    trained = messages.decode_arrays(messages.arrays_of(replies["wild"].content))
+    first = networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
+    noise = np.concatenate([(trained[name] - first[name]).ravel() for name in first])
+    sigma = UpdateNoise.of(settings).sigma
+    assert np.isfinite(noise).all()
+    assert abs(noise.std() / sigma - 1) < 5 / np.sqrt(2 * noise.size)  # of zeros: noise alone
+
+
+@pytest.mark.parametrize("weight", [2.0**24, 2.0**53, 1e30, 3e38])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_huge_weights_round_no_update_beyond_the_clip(weight, dtype):
+    """Sent so that what is added rounds up to the next number of the model's type, or of ours."""
+    sent = {"w": np.full(64, weight, dtype)}
+    trained = {"w": np.nextafter(sent["w"], dtype(np.inf), dtype=dtype)}
+    change = clipped_update(trained, sent, 1.0)
+    assert 0 < np.linalg.norm(change["w"]) <= 1 + 1e-12
+    noise = gaussian(1.0, 64, repeatable(7))
+    for update in (change, no_update(sent)):
+        found = noisy_model(sent, update, 1.0, repeatable(7))["w"]
+        assert np.array_equal(found, (sent["w"] + (update["w"] + noise)).astype(dtype))
 
 
 def test_a_loss_may_be_missing_only_beside_a_protected_update(settings):

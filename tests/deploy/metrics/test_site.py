@@ -1,5 +1,6 @@
 """Figures of a site, from the lines of a real SuperNode, and its endpoint."""
 
+import http.client
 import math
 import shutil
 import subprocess
@@ -88,3 +89,23 @@ def test_prometheus_finds_nothing_to_mend(tmp_path):
             ["promtool", "check", "metrics"], input=text, capture_output=True, check=False
         )
         assert (done.returncode, done.stderr) == (0, b""), done.stderr.decode()
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("evil.example", 421), ("127.0.0.1.evil.example:9100", 421), ("north.", 200), ("", 421),
+        ("localhost:9100", 200), ("10.1.2.3:9100", 200), ("[fe80::1]:9100", 200), ("a b.c", 421),
+        ("north-site:9100", 200), ("[::1", 421),
+    ],
+)  # fmt: skip
+def test_a_name_that_somebody_else_registered_gets_nothing(tmp_path, host, status):
+    figures = ExposedSite(tmp_path, Budget(epsilon=2.0))
+    with Endpoint("127.0.0.1:0", "north", figures) as endpoint:
+        for path in ("/metrics", "/health"):
+            connection = http.client.HTTPConnection("127.0.0.1", endpoint.port, timeout=10)
+            connection.request("GET", path, headers={"Host": host})
+            answer = connection.getresponse()
+            text = answer.read().decode()
+            assert (answer.status == 421) == (status == 421)
+            assert ("epsilon" in text or "status" in text) == (status != 421)

@@ -3,6 +3,8 @@
 import os
 import resource
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -137,3 +139,44 @@ def test_memory_does_not_grow_with_the_rounds(grid):
         everybody(grid, order(size=50_000))
     # 60 rounds carried 480 MB each way
     assert resident() - before < 30 << 20
+
+
+KILLED = """
+import os, struct, sys, time
+from client_app.simulated_sites import simulated_federation
+from common.config import Settings
+from deploy.simulation.grid import InProcessGrid, load_client_app
+
+words = {"num-clients": 4, "strategy": "fedavg", "model": "mlp", "output-dir": sys.argv[1]}
+settings = Settings.parse(words).with_absolute_paths()
+simulated_federation(settings)
+grid = InProcessGrid(load_client_app, settings.to_dict(), num_nodes=4, workers=2)
+[first, *_] = grid._workers
+time.sleep(1)
+os.write(first.connection.fileno(), struct.pack("!i", 100_000) + b"x" * 500)  # of a message
+print(*[worker.process.pid for worker in grid._workers], flush=True)
+time.sleep(0.5)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_worker_ends_with_a_parent_that_was_killed_as_it_handed_something_over(tmp_path):
+    """It holds a copy of the other end of its own pipe, so no end of the message ever comes."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    words = [sys.executable, "-c", KILLED, str(tmp_path)]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True)
+    pids = [int(word) for word in done.stdout.split()]
+    assert len(pids) == 2, done.stderr
+    for _ in range(100):
+        if not any(is_at_work(pid) for pid in pids):
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"still there: {pids}")
+
+
+def is_at_work(pid):
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+    return "State:\tZ" not in status  # dead, and nobody took note yet

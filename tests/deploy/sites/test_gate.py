@@ -4,6 +4,7 @@ import asyncio
 import base64
 import ipaddress
 import json
+import time
 from datetime import UTC, datetime
 
 import httpx
@@ -87,6 +88,74 @@ def test_rubbish_for_a_key_is_logged_as_such(header):
     headers = {"flwr-public-key": header}
     _, logged = ask("/v1/fleet/pull-messages", "203.0.113.9", status=401, headers=headers)
     assert len(logged) == 1
+
+
+def repeated(gate, path, address="203.0.113.9", times=1, server=("server", 9092)):
+    """The status of the last of some requests, straight into a gate."""
+    sent = []
+
+    async def receive():
+        return {"type": "http.request", "body": b""}
+
+    async def send(event):
+        sent.append(event)
+
+    scope = {"type": "http", "path": path, "headers": [], "client": (address, 1), "server": server}
+
+    async def request():
+        for _ in range(times):
+            await gate(dict(scope), receive, send)
+
+    asyncio.run(request())
+    return [event["status"] for event in sent if event["type"] == "http.response.start"][-1]
+
+
+async def behind(scope, receive, send):
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"list of runs"})
+
+
+def test_what_a_stranger_asks_for_forges_no_line_and_drives_no_terminal():
+    lines = []
+    gate = Gate(behind, INSIDE, lambda level, text, *words: lines.append(text % words))
+    for path in (
+        "/x\n2026-11-26 INFO : site north: enrolled, key deadbeef",
+        "/v1/\x1b[2J\x1b[31mALL YOUR SITES\x07\u202e\x9b2J\r",
+        "/" + "A" * 60_000,
+        "/" + "\u202e" * 60_000,
+    ):
+        assert repeated(gate, path) == 403
+    assert len(lines) == 4
+    assert all(line.isprintable() and line.isascii() and len(line) < 500 for line in lines)
+    assert "(60001 characters)" in lines[2]
+
+
+def test_a_peer_that_is_refused_again_and_again_fills_no_disk():
+    lines, now = [], [time.monotonic()]
+    gate = Gate(behind, INSIDE, lambda level, text, *words: lines.append(text % words))
+    gate._lines._clock = lambda: now[0]
+    for server in range(20):  # by as many addresses of one customer
+        repeated(gate, "/docs", f"2001:db8::{server:x}", times=500)
+    assert len(lines) == gate._lines.FIRST
+    assert repeated(gate, "/docs", "198.51.100.7") == 403
+    assert "198.51.100.7" in lines[-1]  # another peer is heard
+    now[0] += 61
+    repeated(gate, "/docs", "2001:db8::1", times=2)
+    assert len(lines) == gate._lines.FIRST + 2
+    assert lines[-1].endswith(f"{20 * 500 - gate._lines.FIRST} like it were left out")
+    before = len(lines)
+    for host in range(5000):
+        repeated(gate, "/docs", f"10.{8 + host // 65536}.{host // 256 % 256}.{host % 256}")
+    assert len(lines) - before <= gate._lines.OF_ALL
+
+
+def test_behind_a_forwarder_this_machines_address_makes_nobody_an_administrator():
+    gate = Gate(behind, INSIDE, lambda *words: None, forwarded_port=9094)
+    for path in ("/v1/control/list-runs", "/v1/runtime/pull", "/metrics"):
+        for address in ("127.0.0.1", "::1", "10.7.3.4"):
+            assert repeated(gate, path, address, server=("127.0.0.1", 9094)) == 403
+            assert repeated(gate, path, address, server=("127.0.0.1", 9092)) == 200
+    assert repeated(gate, "/v1/fleet/activate-node", "127.0.0.1", server=("::", 9094)) == 200
 
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

@@ -1,6 +1,7 @@
 """What the gate takes from whom: sizes, counts, rates and times, on a real server with TLS."""
 
 import asyncio
+import base64
 import os
 import socket
 import ssl
@@ -9,10 +10,18 @@ import sys
 import textwrap
 import time
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from ipaddress import ip_network
 
 import httpx
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import (
+    decode_dss_signature,
+    encode_dss_signature,
+)
+from flwr.supercore.primitives.asymmetric import sign_message, verify_signature
 
 from deploy.sites.gate import Gate
 from deploy.sites.limits import MIB, Bounds, LimitError, Limits
@@ -141,6 +150,23 @@ def test_slow_bodies_and_silent_connections_are_ended(server):
 
 @pytest.mark.checkout  # its server is a program that imports the checkout
 @pytest.mark.slow
+def test_who_stops_in_the_headers_of_a_second_request_is_cut(server):
+    _, port = server
+    context = ssl._create_unverified_context()
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=20) as plain,
+        context.wrap_socket(plain) as connection,
+    ):
+        body = b"POST /v1/fleet/x HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\nx"
+        connection.sendall(body)
+        assert connection.recv(1000).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /health HTTP/1.1\r\nX: ")
+        began = time.monotonic()
+        assert connection.recv(1000) == b""
+        assert time.monotonic() - began > 1  # and not before
+    assert is_well(port)
+
+
 def test_connections_beyond_the_bound_are_cut_and_sites_unharmed(server):
     pid, port = server
     before, kept = resident(pid), []
@@ -202,6 +228,58 @@ def test_a_signature_is_taken_once():
         assert refused(limits, flwr_signature="abc") == 403
         limits.now += 2  # Flower itself takes it no more
         assert refused(limits, flwr_signature="abc") == 0
+
+
+def twin(signature):
+    """The other signature of the same message: (r, n - s)."""
+    order = (1 << 384) - 0x389CB27E0BC8D220A7E5F24DB74F58851313E695333AD68D  # of P-384
+    r, s = decode_dss_signature(signature)
+    return encode_dss_signature(r, order - s)
+
+
+def spelt_otherwise(text):
+    """The same bytes in base64, with other bits where none are used."""
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+    last = len(text.rstrip("=")) - 1
+    return f"{text[:last]}{alphabet[alphabet.index(text[last]) ^ 1]}{text[last + 1 :]}"
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["with key and time", "alone"])
+def test_what_a_key_signed_for_one_time_is_taken_once_however_it_is_written(whole):
+    key = ec.generate_private_key(ec.SECP384R1())
+    pem = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    stamp = datetime.now(UTC).isoformat()
+    signature = next(
+        made
+        for made in iter(lambda: sign_message(key, stamp.encode()), None)
+        if len(made) % 3  # so that base64 has unused bits
+    )
+    other = twin(signature)
+    assert verify_signature(key.public_key(), stamp.encode(), other)  # Flower takes it
+    named = {"flwr_public_key": base64.b64encode(pem).decode(), "flwr_timestamp": stamp}
+    limits = Limits()
+
+    def taken(text, **changed):
+        return refused(limits, flwr_signature=text, **((named | changed) if whole else {}))
+
+    text = base64.b64encode(signature).decode()
+    assert spelt_otherwise(text) != text
+    assert base64.b64decode(spelt_otherwise(text)) == signature
+    assert taken(text) == 0
+    for again in (text, base64.b64encode(other).decode(), spelt_otherwise(text)):
+        assert taken(again) == 403
+    if whole:
+        assert taken(text, flwr_timestamp=datetime.now(UTC).isoformat()) == 0
+
+
+def test_a_header_that_is_there_twice_is_refused():
+    """The gate reads the last of two, Flower the first."""
+    twice = scope()
+    twice["headers"] = [(b"flwr-signature", b"abc"), (b"flwr-signature", b"def")]
+    with pytest.raises(LimitError, match="twice"), Limits().request(twice, nothing):
+        pass
 
 
 def test_rates_are_of_a_peer_and_come_back():

@@ -2,6 +2,8 @@
 
 import http.client
 import json
+import os
+import shutil
 import socket
 import threading
 
@@ -123,3 +125,27 @@ def test_folders_that_are_none_of_a_run_are_refused(tmp_path):
     assert "neither a run's folder nor a comparison's" in said.stderr
     assert "is a file" in coterie("watch", "other/file", cwd=tmp_path).stderr
     assert isinstance(view_of(tmp_path / "later"), RunView)
+
+
+@pytest.mark.parametrize("name", ["report.html", "models/model-card.md", "status.json"])
+@pytest.mark.parametrize("odd", ["link", "pipe"])
+def test_no_link_is_followed_and_no_pipe_is_waited_for(tmp_path, run, name, odd):
+    folder = tmp_path / "run"
+    shutil.copytree(run.path, folder)
+    view = view_of(folder)
+    secret = tmp_path / "secret"
+    secret.write_text("of this user")
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).unlink(missing_ok=True)
+    if odd == "link":
+        (folder / name).symlink_to(secret)
+    else:
+        os.mkfifo(folder / name)
+    with PageServer(view) as watcher:
+        assert json.loads(asked(watcher, "/snapshot.json")[2])["state"] == "unreadable"
+        for path in ("/report.html", "/models/model-card.md"):
+            assert asked(watcher, path)[0] == 404
+        assert not view.has_ended()
+    said = coterie("watch", "run", cwd=tmp_path)
+    assert said.returncode == 2
+    assert f"{folder / name} is no plain file" in said.stderr

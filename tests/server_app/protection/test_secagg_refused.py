@@ -15,8 +15,8 @@ from masked_sums import (
     trained_directly,
 )
 
-from client_app.answers import secagg as secure_sums
 from client_app.app import app as real
+from client_app.training import personal
 from common import messages
 from common.config import Settings
 from common.errors import ConfigError, RoundError
@@ -125,32 +125,54 @@ def trains_to(value):
     """A site whose training ended in some number: the guard of the plain path moved to the site."""
 
     def train(message, context):
-        learned = secure_sums.personal.train
+        learned = personal.train
 
         def spoilt(parameters, site, order):
             result = learned(parameters, site, order)
             arrays = {name: np.full_like(v, value) for name, v in result.shared.items()}
             return replace(result, shared=arrays)
 
-        secure_sums.personal.train = spoilt
+        personal.train = spoilt
         try:
             return real(message, context)
         finally:
-            secure_sums.personal.train = learned
+            personal.train = learned
 
     return train
 
 
-@pytest.mark.parametrize(("value", "said"), [(np.nan, "holds NaN"), (1e30, "leave room for")])
-def test_a_site_refuses_to_mask_what_is_not_in_range(tmp_path, value, said):
+@pytest.mark.parametrize("value", [np.nan, 1e30])
+def test_a_site_whose_training_overflowed_adds_nothing_and_nobody_sees_which(tmp_path, value):
+    """A model made for it overflows where a row's value is above a bound: an error tells it."""
     settings = settings_in(tmp_path)
     folder, _ = run(settings, {(2, SECAGG_TRAIN): trains_to(value)})
     [line] = lines(folder)
-    [rejected] = line["rejected"]
-    assert (rejected["site"], rejected["phase"]) == ("site-2", "train")
-    assert said in rejected["reason"]
+    assert line["rejected"] == []
+    [summed] = line["secagg"]
     arrays, rows, _ = trained_directly(settings, [0, 1, 3, 4])
+    assert summed["masked"] == 5
+    assert summed["weight"] == sum(rows)
     assert_equal_to_fixed_point(model_of(folder), average(arrays, rows))
+    masked = [entry for entry in lines(folder, "clients") if entry["phase"] == "mask"]
+    assert len({entry["bytes_up"] for entry in masked}) == 1
+
+
+def fails(message, context):
+    """A site whose training raises."""
+    learned = personal.train
+    personal.train = lambda *given: {}[f"row 17 holds {given[1].train[0][17]}"]
+    try:
+        return real(message, context)
+    finally:
+        personal.train = learned
+
+
+def test_a_site_whose_training_fails_adds_the_model_as_it_was_sent(tmp_path):
+    settings = settings_in(tmp_path)
+    folder, _ = run(settings, {(2, SECAGG_TRAIN): fails})
+    [line] = lines(folder)
+    assert line["rejected"] == []
+    assert not any("row 17" in file.read_text() for file in folder.glob("*.json*"))
 
 
 def resends(change):

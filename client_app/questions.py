@@ -1,0 +1,233 @@
+"""Questions: what a run may ask of a site, how often, and how much work that may be.
+
+A site has the run's settings. Whoever lies about a run could still send any kind of message, again
+and again, with models made to read a row out of each answer. So a site with data of its own answers
+what its run's method, protections and last steps call for, each once per round and attempt, and no
+more work than its own file allows. A simulation, whose sites are all of one owner, asks itself.
+"""
+
+import functools
+import json
+import math
+from collections.abc import Callable, Mapping
+from pkgutil import resolve_name
+from typing import Any
+
+from flwr.app import Context, Message
+
+from client_app.handlers import Handler
+from client_app.simulated_sites import is_of_one_owner
+from client_app.site import Site
+from client_app.site_config import SiteConfig, from_node_config
+from client_app.site_state import ContextKeeper
+from common import messages
+from common.config import Settings
+from common.errors import BudgetError, MessageError
+from common.messages import RECORD
+from common.messages.kind import Kind
+from common.messages.kinds import KINDS, words_of
+from common.pilot import messages as pilot
+from common.pilot.settings import PilotSettings
+from common.privacy.disclosures import asked
+from common.secagg import messages as secagg
+
+__all__ = ["admit", "is_called_for", "rounded"]
+
+_ANSWERED = "questions-answered"  # in Context.state: of one run
+_ATTEMPTS = 10  # of a round; an honest server makes two
+_DIGITS = 4
+_HERE = __name__.removesuffix("client_app.questions")
+_TWICE = frozenset({messages.LOSS, messages.TRAIN})
+"""Kinds asked twice in an attempt: losses of a cohort and of all; a rehearsal and the training."""
+_ONCE = frozenset(
+    {
+        messages.LOSS,
+        messages.TRAIN,
+        messages.TRAIN_TELLING,
+        messages.EVALUATE,
+        messages.FINE_TUNE,
+        messages.CHOOSE,
+        messages.TRAIN_CHOICE,
+        messages.SCORE_COUNTS,
+        messages.FINAL_EVALUATION,
+        messages.REPRESENTATIONS,
+        messages.EMBEDDED_ROWS,
+        messages.CLASS_STATISTICS,
+        pilot.PILOT_TRAIN,
+        pilot.PILOT_LOOK,
+    }
+)
+"""Kinds with a model of the server's: those of protocols between sites count their own steps."""
+_WITHHELD = frozenset(
+    {
+        messages.LOSS,
+        messages.TRAIN_TELLING,
+        messages.CHOOSE,
+        messages.TRAIN_CHOICE,
+        messages.SCORE_COUNTS,
+    }
+)
+"""Kinds whose answers are exact figures of training rows, which no noise covers."""
+
+
+def admit(handler: Handler, message: Message, site: Site, context: Context) -> None:
+    """Take note that a site answers a message; a simulated site does without.
+
+    Raises:
+        MessageError: the run does not call for it, or it was answered before; more work than the
+            site's file allows.
+        BudgetError: exact figures, where the site has a privacy budget.
+    """
+    if site.simulated or is_of_one_owner(context.node_config):
+        return
+    kind, own = handler.kind, from_node_config(context.node_config)
+    if not is_called_for(kind, site.settings):
+        raise MessageError(
+            f"{kind.name}: nothing in this run calls for it (strategy={site.settings.strategy}); "
+            "a site answers what its run's settings need"
+        )
+    if site.budget.bounded and kind.name in _WITHHELD:
+        raise BudgetError(
+            f"{kind.name}: this site has a privacy budget (privacy-epsilon = "
+            f"{site.budget.epsilon:g}) and gives out no exact figure of its training rows; choose "
+            "a strategy without it, or leave the site out"
+        )
+    record: Mapping[str, Any] = dict(message.content.config_records.get(RECORD, {}))
+    _check_work(site.settings, record, own)
+    if kind.name in _ONCE:
+        _once(kind, record, context)
+
+
+# What a run calls for -----------------------------------------------------------------------------
+
+
+def is_called_for(kind: Kind, settings: Settings) -> bool:
+    """Return whether an honest server asks this in a run of these settings."""
+    if kind.name not in KINDS:  # from elsewhere: the run names it, and the site's file allows it
+        return True
+    if kind.name in _CALLED:
+        return _CALLED[kind.name](settings)
+    if kind.shows:
+        return bool(kind.shows.keys() & _needs(settings)) or _is_disclosed(kind, settings)
+    return True
+
+
+def _is_disclosed(kind: Kind, settings: Settings) -> bool:
+    return bool({release.name for release in kind.releases} & set(asked(settings)))
+
+
+@functools.lru_cache(maxsize=8)
+def _needs(settings: Settings) -> frozenset[str]:
+    """Return what the run's method must see of single sites, with what that brings along."""
+    compose = resolve_name(f"{_HERE}server_app.methods.catalogue:compose")
+    needs: frozenset[str] = compose(settings).needs
+    known = words_of(KINDS.values())
+    return needs.union(*(known[need].brings for need in needs if need in known))
+
+
+def _in_pilot(settings: Settings, *, summed: bool) -> bool:
+    return settings.of(PilotSettings).pilot and settings.secagg == summed
+
+
+def _is_summed(settings: Settings) -> bool:
+    return settings.secagg
+
+
+def _of_products(settings: Settings) -> bool:
+    return settings.label_privacy == "two-party" or "representation-products" in asked(settings)
+
+
+_CALLED: Mapping[str, Callable[[Settings], bool]] = {
+    messages.TRAIN: lambda settings: not settings.secagg or "models" in _needs(settings),
+    messages.FINE_TUNE: lambda settings: settings.tuning_epochs > 0,
+    messages.SCORE_COUNTS: lambda settings: settings.decision_threshold == "common",
+    messages.FINAL_EVALUATION: lambda settings: (
+        settings.bootstrap_resamples > 0 or settings.decision_threshold != "none"
+    ),
+    messages.PROBE_ROWS: lambda settings: "probe-rows" in asked(settings),
+    secagg.SECAGG_TRAIN: _is_summed,
+    secagg.SECAGG_SHARE: _is_summed,
+    secagg.SECAGG_MASK: _is_summed,
+    secagg.SECAGG_AGREE: _is_summed,
+    secagg.SECAGG_UNMASK: _is_summed,
+    secagg.PILOT_SUM: lambda settings: _in_pilot(settings, summed=True),
+    pilot.PILOT_TELL: lambda settings: _in_pilot(settings, summed=True),
+    pilot.PILOT_TRAIN: lambda settings: _in_pilot(settings, summed=False),
+    pilot.PILOT_LOOK: lambda settings: _in_pilot(settings, summed=False),
+    **{kind: _of_products for kind in KINDS if kind.startswith("query.product_")},
+}
+"""Kinds that settings call for, beside what the method needs to see."""
+
+
+# How often, and how much --------------------------------------------------------------------------
+
+
+def _once(kind: Kind, record: Mapping[str, Any], context: Context) -> None:
+    """Note an answer before it is worked out; refuse one that was given, or of an earlier round."""
+    now = [int(record["round"]), int(record.get("attempt", 1))]
+    if now[1] > _ATTEMPTS:
+        raise MessageError(f"{kind.name}: attempt {now[1]} of a round; {_ATTEMPTS} are the most")
+    most = 2 if kind.name in _TWICE else 1
+    keeper = ContextKeeper(context.state)
+    kept = keeper.read(_ANSWERED)
+    known: dict[str, list[int]] = json.loads(kept) if kept else {}
+    *last, times = known.get(kind.name, [0, 0, 0])
+    if now < last or (now == last and times >= most):
+        raise MessageError(
+            f"{kind.name} of round {now[0]}, attempt {now[1]}: answered before in this run "
+            f"(last: round {last[0]}, attempt {last[1]}); a site answers each once"
+        )
+    known[kind.name] = [*now, times + 1 if now == last else 1]
+    keeper.write(_ANSWERED, json.dumps(known).encode())
+
+
+def _check_work(settings: Settings, record: Mapping[str, Any], own: SiteConfig) -> None:
+    """Refuse more work than the site's own file allows, and than the run's settings say.
+
+    Raises:
+        MessageError: either.
+    """
+    if "folds" in record:
+        planned = settings.of(PilotSettings)
+        full = max(int(Settings.model_fields["num_server_rounds"].default), planned.pilot_rounds)
+        if (record["folds"], record["full"]) != (planned.pilot_folds, full):
+            raise MessageError(
+                f"{record['folds']} folds of {record['full']} rounds: this run's pilot has "
+                f"{planned.pilot_folds} of {full}"
+            )
+    elif record.get("round", 0) > settings.num_server_rounds:
+        raise MessageError(
+            f"round {record['round']}: this run has {settings.num_server_rounds} rounds"
+        )
+    for key, number in _work_of(settings, record).items():
+        bound = getattr(own, key.replace("-", "_"))
+        if number > bound:
+            raise MessageError(
+                f"the run asks for {number} {key.partition('-')[2]}, and this site's file allows "
+                f"{key} = {bound}; ask for fewer, or let its owner raise that"
+            )
+
+
+def _work_of(settings: Settings, record: Mapping[str, Any]) -> dict[str, int]:
+    """Return what a message makes a site do, by the key of the site's file that bounds it."""
+    rounds = max(settings.num_server_rounds, record.get("full", 0))
+    return {
+        "most-rounds": rounds,
+        "most-epochs": max(settings.local_epochs, settings.tuning_epochs),
+        "most-steps": settings.local_steps,
+        "most-folds": record.get("folds", 0),
+        "most-resamples": settings.bootstrap_resamples,
+    }
+
+
+# How exactly --------------------------------------------------------------------------------------
+
+
+def rounded(value: float, site: Site) -> float:
+    """Return a mean over rows as a site tells it: a real one to four digits.
+
+    A made model could write a value of a row into the digits of a mean.
+    """
+    if site.simulated or not math.isfinite(value) or value == 0:
+        return value
+    return float(f"{value:.{_DIGITS}g}")

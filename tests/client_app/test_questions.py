@@ -1,0 +1,202 @@
+"""What a run may ask of a site: no more than it needs, once, and within the site's own bounds."""
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from kinds_of_rows import rows_of
+
+from client_app.questions import is_called_for
+from client_app.site_state import FolderKeeper
+from common import messages, models
+from common.config import Settings
+from common.evaluation import final
+from common.messages import EvaluateReport, FinalReport, LossReport, Order, ThresholdOrder
+from common.messages.kinds import KINDS, kind_named
+from common.pilot.messages import PILOT_LOOK, PilotOrder
+from deploy.simulation.grid import InProcessGrid, load_client_app
+
+RUN = {
+    "dataset": "tables", "num-clients": 3, "strategy": "fedavg", "num-server-rounds": 5,
+    "local-epochs": 1, "workers": 1, "model": "mlp",
+}  # fmt: skip
+LOSSES = {"strategy": "power-of-choice", "clients-per-round": 2}
+
+
+class Asked:
+    """A real site of one table in a process of its own, asked by a server that may lie."""
+
+    def __init__(self, folder, run=None, **own):
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=(40, 4))
+        lines = [f"{a:.3f},{b:.3f},{c:.3f},{d:.3f},{int(a > 0)}" for a, b, c, d in x]
+        (folder / "x.csv").write_text("\n".join(["age,bmi,troponin,dose,label", *lines]) + "\n")
+        words = RUN | {"output-dir": str(folder / "runs")} | (run or {})
+        self.settings = Settings.parse(words).with_absolute_paths()
+        config = {
+            "site": "x", "dataset": "tables", "data-path": str(folder / "x.csv"),
+            "state-dir": str(folder / "state"), "classes": "0,1",
+        } | own  # fmt: skip
+        self.grid = InProcessGrid(
+            load_client_app, self.settings.to_dict(), num_nodes=1, workers=1, own=[config]
+        )
+        [self.node] = self.grid.get_node_ids()
+        self.model = models.initial_parameters(self.settings, rows_of(4), 2)
+
+    def ask(self, kind, order=None, model=None):
+        arrays = messages.encode_arrays(model or self.model)
+        content = messages.content(order or Order(1, 1, 0), arrays)
+        [reply] = self.grid.send_and_receive([Message(content, self.node, kind)])
+        return reply
+
+    def refused(self, kind, order=None):
+        reply = self.ask(kind, order)
+        return reply.error.reason if reply.has_error() else ""
+
+
+ORDERS = {
+    messages.FINAL_EVALUATION: ThresholdOrder(1, 1, 0, 0.5),
+    messages.SCORE_COUNTS: ThresholdOrder(1, 1, 0, 0.5),
+    PILOT_LOOK: PilotOrder(1, 3, ["fedavg"], 20),
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        messages.LOSS, messages.TRAIN_TELLING, messages.FINE_TUNE, messages.SCORE_COUNTS,
+        messages.FINAL_EVALUATION, PILOT_LOOK,
+    ],
+)  # fmt: skip
+def test_what_the_run_has_no_use_for_is_not_answered(tmp_path, kind):
+    """Not even by a site that releases all that it is asked: it is in another run."""
+    said = Asked(tmp_path).refused(kind, ORDERS.get(kind))
+    assert f"{kind}: nothing in this run calls for it" in said
+
+
+def test_a_loss_is_told_twice_an_attempt_to_four_digits_and_never_beside_a_budget(tmp_path):
+    site = Asked(tmp_path, LOSSES)
+    told = [LossReport.decode(site.ask(messages.LOSS).content) for _ in range(2)]
+    for report in told:
+        for value in (report.loss, report.rms_loss):
+            assert value == float(f"{value:.4g}")
+    assert "answered before in this run" in site.refused(messages.LOSS)
+    assert not site.refused(messages.LOSS, Order(2, 1, 0))
+    assert "answered before" in site.refused(messages.LOSS, Order(1, 2, 0))
+    (tmp_path / "bound").mkdir()
+    bound = Asked(tmp_path / "bound", LOSSES, **{"privacy-epsilon": 0.1})
+    assert "gives out no exact figure of its training rows" in bound.refused(messages.LOSS)
+
+
+def test_a_lying_server_reads_fewer_bits_of_held_out_rows_than_the_table_says(tmp_path):
+    """Every model it can make, as often as the run has rounds and attempts: 14 bits each."""
+    site, answers = Asked(tmp_path), []
+    for server_round in range(1, 9):
+        for attempt in range(1, 13):
+            made = {name: value * server_round for name, value in site.model.items()}
+            reply = site.ask(messages.EVALUATE, Order(server_round, attempt, 0), made)
+            if not reply.has_error():
+                answers.append(EvaluateReport.decode(reply.content))
+    assert len(answers) <= site.settings.num_server_rounds * 10
+    assert all(report.loss == float(f"{report.loss:.4g}") for report in answers)
+
+
+@pytest.mark.parametrize(
+    ("run", "said"),
+    [
+        ({"num-server-rounds": 10**9}, "asks for 1000000000 rounds, .* most-rounds = 1000"),
+        ({"local-epochs": 10**9}, "asks for 1000000000 epochs"),
+        ({"local-steps": 10**15}, "steps, and this site's file allows most-steps = 100000"),
+        ({"fine-tune-epochs": 101}, "asks for 101 epochs"),
+    ],
+)
+def test_work_beyond_what_the_sites_own_file_allows_is_refused(tmp_path, run, said):
+    with pytest.raises(AssertionError, match=said):
+        assert not Asked(tmp_path, run).refused(messages.TRAIN)
+
+
+def test_an_owner_may_allow_more_and_a_pilot_is_the_runs_own(tmp_path):
+    more = {"most-epochs": 3, "num-server-rounds": 2}
+    assert "most-epochs = 3" in Asked(tmp_path, {"local-epochs": 4}, **{"most-epochs": 3}).refused(
+        messages.TRAIN
+    )
+    del more
+    (tmp_path / "pilot").mkdir()
+    site = Asked(tmp_path / "pilot", {"pilot": True, "pilot-folds": 2})
+    for order in (PilotOrder(1, 2, ["fedavg"], 10_000), PilotOrder(1, 20, ["fedavg"], 20)):
+        assert "this run's pilot has 2 of 20" in site.refused(PILOT_LOOK, order)
+
+
+def test_resamples_of_a_real_site_are_none_that_the_server_can_draw(tmp_path):
+    """Else its sums over them are linear equations in the rows."""
+    site = Asked(tmp_path, {"bootstrap-resamples": 20})
+    reply = site.ask(messages.FINAL_EVALUATION, ThresholdOrder(5, 1, 0, 0.5))
+    report = FinalReport.decode(reply.content)
+    figures = messages.decode_arrays(messages.arrays_of(reply.content))
+    from common import seeds
+
+    rng = seeds.generator(site.settings.seed, "bootstrap", "x")
+    drawn = list(final.resamples(report.num_examples, None, 20, rng))
+    assert len(drawn) == 20
+    again = Asked(tmp_path, {"bootstrap-resamples": 20})
+    other = messages.decode_arrays(
+        messages.arrays_of(
+            again.ask(messages.FINAL_EVALUATION, ThresholdOrder(5, 1, 0, 0.5)).content
+        )
+    )
+    key = messages.FIGURES_OF_RESAMPLES
+    assert np.array_equal(figures[key][0], other[key][0])  # of the rows themselves
+    assert not np.array_equal(figures[key][1:], other[key][1:])
+
+
+def test_every_kind_is_called_for_by_some_run_and_no_run_calls_for_all():
+    plain = Settings.parse(RUN)
+    summed = Settings.parse(RUN | {"secagg": True})
+    called = {name for name, kind in KINDS.items() if is_called_for(kind, plain)}
+    assert called == {
+        messages.INTRODUCE, messages.TRAIN, messages.EVALUATE,
+    }  # fmt: skip
+    assert not is_called_for(kind_named(messages.TRAIN), summed)
+    grouped = Settings.parse(RUN | {"secagg": True, "strategy": "fedsccs", "num-clusters": 2})
+    assert is_called_for(kind_named(messages.TRAIN), grouped)
+    for word, kind in (
+        ({"strategy": "similarity"}, messages.LABEL_HISTOGRAM),
+        (LOSSES, messages.LOSS),
+        ({"strategy": "ifca", "num-clusters": 2}, messages.TRAIN_CHOICE),
+        ({"strategy": "pacfl"}, messages.CLASS_BASES),
+        ({"strategy": "emd-cfl"}, messages.EMBEDDED_ROWS),
+        ({"strategy": "ot-groups"}, messages.REPRESENTATIONS),
+        ({"fine-tune-epochs": 1}, messages.FINE_TUNE),
+        ({"decision-threshold": "common"}, messages.SCORE_COUNTS),
+        ({"bootstrap-resamples": 9}, messages.FINAL_EVALUATION),
+    ):
+        assert is_called_for(kind_named(kind), Settings.parse(RUN | word)), kind
+
+
+def test_what_an_unexpected_error_says_stays_at_the_site(tmp_path, monkeypatch):
+    from client_app.training import personal
+
+    def fails(received, site, order):
+        raise KeyError(f"row 17 holds {site.train[0][17]}")
+
+    monkeypatch.setattr(personal, "evaluate", fails)
+    said = Asked(tmp_path).refused(messages.EVALUATE)
+    assert "site x: KeyError; its own log says more" in said
+    assert "17" not in said
+
+
+def test_a_state_folder_keeps_the_pieces_of_its_last_runs(tmp_path):
+    keeper = FolderKeeper(FolderKeeper.open(tmp_path / "state").folder, keep=3)
+    lasting = ("privacy-book.json", "privacy-book.mark", "secure-sum-cohorts.json", "identity")
+    for name in lasting:
+        keeper.write(name, b"x")
+    for run in range(8):
+        keeper.write(f"personal-{run:016x}.safetensors", b"m")
+        keeper.write(f"pilot-local-personal-{run:016x}.safetensors", b"m")
+        keeper.write(f"secure-sum-step-{10**12 + run}.json", b"s")
+        keeper.write(f"product-labels-1-step-{10**12 + run}.json", b"s")
+        keeper.write("personal-0000000000000000.safetensors", b"at work")  # in every one of them
+    kept = sorted(path.name for path in (tmp_path / "state").iterdir())
+    assert [name for name in kept if name in lasting] == sorted(lasting)
+    assert len(kept) == len(lasting) + 4 * 3
+    assert keeper.read("personal-0000000000000000.safetensors") == b"at work"
+    assert keeper.read(f"secure-sum-step-{10**12 + 7}.json") == b"s"
