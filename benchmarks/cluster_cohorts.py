@@ -19,8 +19,8 @@ from common.config import Settings
 from common.seeds import generator
 from deploy.compare.grid import read_grid
 from deploy.papers.elements import PRESETS
-from server_app.clustering.by_labels import by_distances
 from server_app.clustering.clusters import Clusters
+from server_app.groupings.by_labels import by_distances
 from server_app.selection.balanced import BalanceSettings, balanced_cohort, imbalance
 from server_app.selection.rules import OnePerCluster, View
 

@@ -73,7 +73,7 @@ WORKLOADS = {
 }
 
 
-def settings_of(work: Workload, engine: str, folder: Path) -> Any:
+def settings_of(work: Workload, engine: str, folder: Path, device: str = "cpu") -> Any:
     """Return settings whose data set is random rows of the workload's shape."""
     from common.config import Settings
 
@@ -93,7 +93,7 @@ def settings_of(work: Workload, engine: str, folder: Path) -> Any:
             "batch-size": work.batch_size,
             "local-epochs": work.epochs,
             "strategy": "random",
-            "device": "cpu",
+            "device": device,
             "engine": engine,
         }
     ).with_absolute_paths()
@@ -143,7 +143,9 @@ def play(grid: Any, work: Workload, settings: Any, rounds: int) -> dict[str, Any
     return {"seconds": seconds, "cpu": cpu_seconds() - processor}
 
 
-def ours(work: Workload, engine: str, workers: int, rounds: int, folder: Path) -> dict[str, Any]:
+def ours(
+    work: Workload, engine: str, workers: int, rounds: int, folder: Path, device: str = "cpu"
+) -> dict[str, Any]:
     """Time this project's grid."""
     import torch
 
@@ -151,7 +153,7 @@ def ours(work: Workload, engine: str, workers: int, rounds: int, folder: Path) -
     from client_app.training.engine import decided
     from deploy.simulation.grid import InProcessGrid, load_client_app
 
-    settings = settings_of(work, engine, folder)
+    settings = settings_of(work, engine, folder, device)
     began = time.perf_counter()
     simulated_federation(settings)
     settings = decided(settings, (work.inputs, work.classes))

@@ -3,10 +3,10 @@
     python -m benchmarks.gpu --prepare --data-dir DATA   # once, where the data sets are
     python -m benchmarks.gpu --minutes 8 --out FOLDER    # on the machine with the GPU
 
-Needs numpy and torch, and for FedSCCS scipy, scikit-learn and pydantic, which is named where it is
-missing. Every step has a share of the minutes and is written to FOLDER/gpu.json when it ends, with
-its traceback if it fails; one that has no time left is named there. ``--device cpu`` takes the same
-way, ``--tiny`` with a few rows of each.
+Needs numpy and torch, for FedSCCS scipy, scikit-learn and pydantic, for whole runs all that this
+project needs; what is missing is named. Every step has a share of the minutes and is written to
+FOLDER/gpu.json when it ends, with its traceback if it fails; one that has no time left is named
+there. ``--device cpu`` takes the same way, ``--tiny`` with a few rows of each.
 """
 
 import argparse
@@ -24,6 +24,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -537,7 +538,7 @@ def _to_compare(cuda: bool, name: str) -> Iterator[tuple[Convolving, str, bool, 
         yield "patches", "float32", True, True
     yield "groups", "float64", cuda, False
     yield "groups", "float32", cuda, False
-    if cuda and name in ("leaf", "pfllib"):  # compiled for every layer, which takes seconds
+    if cuda and name in _BY_KERNELS:
         yield "kernels", "float32", True, False
         yield "kernels", "float32", True, True
 
@@ -569,6 +570,8 @@ def _case(
 
 
 _SGD = StackedSgd(4, 0.5, 0.01)
+# Kernels are compiled for every layer, which takes seconds: padding, strides, norms, residuals.
+_BY_KERNELS = ("leaf", "pfllib", "norms", "residual", "lenet")
 
 
 def _gap(
@@ -612,6 +615,109 @@ def w1(bench: Bench) -> dict[str, Any]:
             key = f"{best}, {n} clients"
             bench.keep(result, key, lambda n=n: measured(bench, work, best, 6, n))
     return result
+
+
+def runs(bench: Bench) -> dict[str, Any]:
+    """Return what sites with a GPU train, beside a CPU, and the speed of whole rounds of a run.
+
+    A site's model after one step, ten and sixty on the GPU, by the loop as a real site takes it, as
+    the largest norm of a difference from the CPU's in float64 by that of the array; and the CPU's
+    own in float32, which parts from it where max-pooling or ReLU meets a near tie.
+    """
+    try:
+        from client_app.training import engine  # noqa: F401 - whether it can be
+    except ImportError as error:
+        return {"left out": f"there is no package {error.name}"}
+    result: dict[str, Any] = {}
+    for name, shape in _OF_SITES.items():
+        for steps in (1,) if bench.tiny else (1, 10, 60):
+            result[f"{name}, {steps} steps"] = _gaps_of_a_site(bench, name, shape, 10 * steps)
+            bench.write(result)
+    for name in ("W1", "W1s"):
+        for kind in ("auto", "loop"):
+            if bench.left > 3 or bench.tiny:
+                words = f"{name}, engine={kind}"
+                bench.keep(result, words, lambda n=name, kind=kind: _whole_rounds(bench, n, kind))
+    return result
+
+
+_OF_SITES = {
+    "fama-cnn-small": (1, 28, 28),
+    "pereira-cnn": (3, 32, 32),
+    "benchmarks.torch_networks:group_norms": (3, 32, 32),
+    "benchmarks.tutorial_networks:Residual": (3, 16, 16),
+}
+"""Without dropout, of which a GPU draws masks of its own."""
+
+
+def _gaps_of_a_site(bench: Bench, name: str, shape: tuple[int, ...], rows: int) -> dict[str, float]:
+    from client_app.training import engine, loop
+    from common import models
+    from common.config import Settings
+
+    first = models.initial_parameters(Settings(model=name), _inputs(shape), 10)
+    lesson, settings = _lesson(shape, rows), Settings(model=name, device="cpu", batch_size=10)
+    network = models.blank(name, _inputs(shape), 10)
+    models.load_parameters(network, first)
+    with loop.repeatable(torch.device("cpu"), 1):
+        data = lesson.inputs.astype(np.float64), lesson.labels
+        tensors = loop.TensorRows.for_network(network.double(), *data)
+        loop.train(network, tensors, settings, lesson.order)
+    exact = {key: value.detach().numpy() for key, value in network.state_dict().items()}
+    ways = {"cpu, float32": ("cpu", False)}
+    if bench.device.type == "cuda":
+        ways |= {"cuda, float32": ("cuda", False), "cuda, TF32": ("cuda", True)}
+    found = {}
+    for words, (where, tf32) in ways.items():
+        settings = Settings(model=name, device=where, engine="loop", batch_size=10)
+        with precision(tf32):
+            fitted = engine.fit(first, _lesson(shape, rows), settings)
+        found[words] = _largest_gap(fitted.parameters, exact)
+    return found
+
+
+def _inputs(shape: tuple[int, ...]) -> Any:
+    from common.tasks.inputs import IMAGES, Inputs
+
+    return Inputs(IMAGES, shape)
+
+
+def _lesson(shape: tuple[int, ...], count: int) -> Any:
+    from client_app.training.engine import Lesson
+    from common.tasks.inputs import IMAGES
+
+    rows, labels = made_up(shape, 10, count, torch.device("cpu"))
+    order = np.random.default_rng(1)
+    data = rows.numpy(), labels.numpy(), np.arange(count)
+    return Lesson(*data, order, 1, 10, kind=IMAGES)
+
+
+def _largest_gap(made: Any, reference: Any) -> float:
+    gaps = [
+        np.linalg.norm(made[name] - value) / max(np.linalg.norm(value), 1e-6)
+        for name, value in reference.items()
+    ]
+    return float(max(gaps))
+
+
+def _whole_rounds(bench: Bench, name: str, kind: str) -> dict[str, Any]:
+    """Return the speed of a run's rounds, messages and averaging and all, of 100 of 100 sites."""
+    from benchmarks.engine import ours
+
+    work = replace(WORKLOADS[name], per_round=100)
+    if bench.tiny:
+        work = replace(work, rows=20, clients=2, per_round=2)
+    rounds = 2 if bench.tiny or kind == "loop" else 6
+    with tempfile.TemporaryDirectory() as folder:
+        found = ours(work, kind, 1, rounds, Path(folder), str(bench.device))
+    rates = [work.samples / spent for spent in found["seconds"][1:]]
+    return {
+        "samples/s": round(statistics.median(rates)),
+        "samples/s, least and most": [round(min(rates)), round(max(rates))],
+        "s to start": round(found["start"], 2),
+        "s of the first round": round(found["seconds"][0], 2),
+        "clients": work.per_round,
+    }
 
 
 ONE_BY_ONE = "one client after the other in PyTorch's own loop, TF32 as by default"
@@ -944,8 +1050,9 @@ def profile(bench: Bench) -> dict[str, Any]:
 
 STEPS: dict[str, tuple[Callable[[Bench], dict[str, Any]], float]] = {
     "machine": (machine, 0.05),
-    "equality": (equality, 0.14),
+    "equality": (equality, 0.2),
     "W1": (w1, 0.2),
+    "runs": (runs, 0.14),
     "W1s to W4": (others, 0.19),
     "BlazeFL's shape": (blazefl, 0.08),
     "PFLlib's board": (board, 0.22),

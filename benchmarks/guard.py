@@ -68,7 +68,7 @@ def measured(sites: int, numbers: int) -> tuple[float, float]:
         grid = MeteredGrid(canned, RunMeter())
         came = grid.send_and_receive(exchange.outgoing())
         answers = exchange.answers(came, lambda r, a: guard.training(r, template, finite=False))
-        judged = judge(answers, [model])
+        judged, _ = judge((), answers, [model])
         assert all(answer.value is not None for answer in judged)
 
     seconds = []

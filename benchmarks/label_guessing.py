@@ -29,7 +29,7 @@ from common.config import Settings
 from common.privacy.labels import DiscreteGaussianCounts, plausible_counts
 from common.two_party import small_sites
 from deploy.simulation.grid import simulate
-from server_app.clustering.by_labels import by_k_means
+from server_app.groupings.by_labels import by_k_means
 from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
 

@@ -27,8 +27,8 @@ from common import seeds
 from common.config import Settings
 from common.privacy.labels import label_mechanism, plausible_counts
 from deploy.simulation.grid import simulate
-from server_app.clustering.by_labels import by_k_means, by_repulsion
 from server_app.clustering.clusters import Clusters
+from server_app.groupings.by_labels import by_k_means, by_repulsion
 from server_app.record.format import RoundLine
 from server_app.record.run_folder import RunFolder
 from server_app.report import drawing

@@ -1,6 +1,6 @@
-"""Networks that the compiled steps do not know: how fast torch trains them, and ``engine=auto``.
+"""Networks as somebody might bring along: how fast torch trains them, and ``engine=auto``.
 
-A ResNet-18, and a network with group norms as somebody might bring along. Each is trained on one
+A ResNet-18, group norms, and networks as tutorials have them. Each is trained on one
 thread as PyTorch's tutorial does, the same with images and filters channels last, and by what
 ``engine=auto`` takes. The ways take turns, so that a machine's slow seconds meet all of them, and
 the processor's seconds are counted; the first training of each is left out.
@@ -25,9 +25,16 @@ from common import models
 from common.config import Settings
 
 OWN = "benchmarks.torch_networks:group_norms"
+TUTORIALS = "benchmarks.tutorial_networks"
 WORKLOADS = {
     "resnet18": Workload("resnet18", (3, 32, 32), 10, 320, 1, 1, 32, 1),
     "group norms": Workload(OWN, (3, 32, 32), 10, 480, 1, 1, 32, 1),
+    "Flower's tutorial, MNIST": Workload(f"{TUTORIALS}:Flower", (1, 28, 28), 10, 960, 1, 1, 32, 1),
+    "Flower's tutorial, CIFAR": Workload(f"{TUTORIALS}:Flower", (3, 32, 32), 10, 960, 1, 1, 32, 1),
+    "LEAF's kind, MNIST": Workload(f"{TUTORIALS}:Leaf", (1, 28, 28), 10, 960, 1, 1, 32, 1),
+    "batch norm, dropout": Workload(f"{TUTORIALS}:fl4health", (3, 32, 32), 10, 960, 1, 1, 32, 1),
+    "residual, batch norm": Workload(f"{TUTORIALS}:Residual", (3, 32, 32), 10, 960, 1, 1, 32, 1),
+    "group norm, GELU, residual": Workload(f"{TUTORIALS}:Norms", (3, 32, 32), 10, 960, 1, 1, 32, 1),
 }
 
 

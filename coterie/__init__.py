@@ -60,8 +60,8 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined, on_updates
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
     from server_app.clustering.clusters import Clusters
-    from server_app.clustering.grouping import Grouping
     from server_app.dissimilarity import LABEL_METRICS
+    from server_app.groupings.grouping import Described, Grouped, Grouping
     from server_app.methods import METHODS, Card, Composition, Method
     from server_app.plan import Plan
     from server_app.record.using_models import assign, load_network
@@ -104,10 +104,12 @@ __all__ = [
     "CoterieError",
     "DataError",
     "Dataset",
+    "Described",
     "Everybody",
     "Exchange",
     "FederatedTraining",
     "FlowerError",
+    "Grouped",
     "Grouping",
     "Kind",
     "Learned",
@@ -187,7 +189,7 @@ _HOMES = {
     "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined on_updates",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",
     "server_app.clustering.clusters": "Clusters",
-    "server_app.clustering.grouping": "Grouping",
+    "server_app.groupings.grouping": "Described Grouped Grouping",
     "server_app.dissimilarity": "LABEL_METRICS",
     "server_app.rounds.exchange": "Exchange",
     "server_app.rounds.routing": "ModelPerCluster",

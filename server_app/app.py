@@ -1,7 +1,6 @@
 """ServerApp: plan -> strategy -> run folder."""
 
 import contextlib
-import copy
 import logging
 import shlex
 from pathlib import Path
@@ -27,8 +26,8 @@ from server_app.rounds.deadlines import Courier
 from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.metered_grid import MeteredGrid
 from server_app.rounds.named_sites import NamedSites
-from server_app.rounds.roster import Roster, introduce, reintroduce
-from server_app.strategies.base import FederatedTraining
+from server_app.rounds.roster import introduce, reintroduce
+from server_app.strategies.clustering import strategy_of
 
 log = logging.getLogger("coterie")
 
@@ -150,7 +149,7 @@ def _run(grid: Courier, plan: Plan, folder: RunFolder, meter: RunMeter) -> None:
         log.info("positive class: %s", made.positive_class)
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
-    strategy = _strategy(plan, roster, folder)
+    strategy = strategy_of(plan.method, plan.settings, roster, folder)
     strategy.meter = meter
     strategy.resume(done, state)
     site = roster.sites[0]
@@ -166,10 +165,3 @@ def _run(grid: Courier, plan: Plan, folder: RunFolder, meter: RunMeter) -> None:
     done = folder.rounds_done()
     folder.set_status("finished", done=done, rounds=settings.num_server_rounds)
     audit.append(folder, "finished", {"round": done})
-
-
-def _strategy(plan: Plan, roster: Roster, folder: RunFolder) -> FederatedTraining:
-    # What a method learns in a run is the run's: its plan can be played again.
-    method = copy.deepcopy(plan.method)
-    kind = FederatedTraining if method.asked is None else method.asked.strategy()
-    return kind(method, plan.settings, roster, folder)

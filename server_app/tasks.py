@@ -2,7 +2,7 @@
 
 from common.config import Settings
 from common.errors import ConfigError
-from server_app.clustering.grouping import Description
+from server_app.groupings.grouping import Description
 
 __all__ = ["check"]
 

@@ -116,7 +116,7 @@ def _seen(parameters: Parameters, site: Site, rows: np.ndarray) -> np.ndarray:
     network = engine.network_with(
         parameters, settings.model, dataset.inputs, dataset.num_outputs, device
     )
-    with loop.one_thread(device):
+    with loop.alike(device):
         return last_inputs(
             network,
             TensorRows.for_network(network, dataset.train.x[rows], dataset.train_strata[rows]),

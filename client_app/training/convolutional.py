@@ -9,19 +9,27 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from client_app.training import compiler, convolutional_c
 from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
 from client_app.training.dense_layers import Frozen
 from client_app.training.optimizers import OPTIMIZERS, SgdSettings
 from client_app.training.orders import row_orders
+from client_app.training.program import (
+    Activation,
+    Conv,
+    Linear,
+    MaxPool,
+    Program,
+    Reshape,
+    Step,
+)
 from common.config import Settings
 from common.errors import ConfigError
 from common.objectives import Pull
-from common.tasks.inputs import IMAGES, Inputs
 
 Floats = NDArray[np.float32]
+_BY_TWO = MaxPool((2, 2), (2, 2), (0, 0), (1, 1), ceil=False)
 
 
 @dataclass(frozen=True)
@@ -66,58 +74,60 @@ class Convolution:
 ConvolutionalShape = tuple[Convolution, ...]
 
 
-def convolutional_shape(network: nn.Module, inputs: Inputs) -> ConvolutionalShape | None:
-    """Return the layers of a network that is convolutions and then dense layers, else None."""
-    if not isinstance(network, nn.Sequential) or inputs.kind != IMAGES:
+def convolutional_shape(program: Program) -> ConvolutionalShape | None:
+    """Return the layers of a program that is convolutions and then dense layers, else None.
+
+    Its arrays must lie in the order in which they are used, as those of a Sequential do.
+    """
+    if len(program.input_shape) != 3 or program.buffers:
         return None
-    channels, height, width = inputs.shape
+    steps = [step for step in program.steps if not isinstance(step.operation, Reshape)]
+    names: list[str] = []
     layers: list[Convolution] = []
-    modules = list(network)
-    while modules:
-        module = modules.pop(0)
-        if isinstance(module, nn.Flatten):
-            continue
-        layer = _layer(module, modules, (channels, height, width))
+    shape = program.input_shape
+    while steps:
+        layer = _layer(steps, shape, names)
         if layer is None:
             return None
         layers.append(layer)
-        channels, height, width = layer.out_channels, layer.out_height, layer.out_width
-    ends = bool(layers) and not layers[-1].pools
-    return tuple(layers) if ends and len(layers) <= MOST_LAYERS else None
+        shape = layer.out_channels, layer.out_height, layer.out_width
+    flat = (shape[1:], len(program.output_shape)) == ((1, 1), 1)
+    plain = _is_a_chain(program) and tuple(names) == program.parameters
+    return tuple(layers) if flat and plain and len(layers) <= MOST_LAYERS else None
 
 
-def _layer(
-    module: nn.Module, after: list[nn.Module], shape: tuple[int, int, int]
-) -> Convolution | None:
-    """Return the layer that begins with a module, and take away what belongs to it."""
+def _is_a_chain(program: Program) -> bool:
+    return all(step.inputs == (at,) for at, step in enumerate(program.steps))
+
+
+def _rectifies(step: Step) -> bool:
+    return step.operation == Activation("relu")
+
+
+def _layer(steps: list[Step], shape: tuple[int, ...], names: list[str]) -> Convolution | None:
+    """Return the layer that begins the steps, and take away what belongs to it."""
     channels, height, width = shape
-    if isinstance(module, nn.Conv2d):
-        kind = (module.stride, module.dilation, module.groups, module.padding_mode)
-        plain, padding = kind == ((1, 1), (1, 1), 1, "zeros"), module.padding
-        if not plain or module.bias is None or isinstance(padding, str) or len(set(padding)) > 1:
+    first = steps.pop(0)
+    match first.operation:
+        case Conv(bias=str() as bias, stride=(1, 1), dilation=(1, 1)) as conv:
+            if len(first.shape) != 3 or len(set(conv.padding)) > 1:
+                return None
+            names += [conv.weight, bias]
+            pools = bool(steps) and steps[0].operation == _BY_TWO
+            if pools:
+                steps.pop(0)
+            sizes = (*conv.kernel, conv.padding[0], pools)
+        case Linear(bias=str() as bias) as linear:
+            if len(first.shape) != 1:
+                return None
+            names += [linear.weight, bias]
+            sizes = (height, width, 0, False)
+        case _:
             return None
-        if not after or not _pools_by_two(after.pop(0)) or not after:
-            return None
-        if not isinstance(after.pop(0), nn.ReLU):
-            return None
-        tall, wide = module.kernel_size
-        return Convolution(
-            *(channels, module.out_channels, height, width, tall, wide, padding[0], True)
-        )
-    if not isinstance(module, nn.Linear) or module.bias is None:
+    is_last, pools = not steps, sizes[3]
+    if (is_last and pools) or not (is_last or (_rectifies(steps.pop(0)) and steps)):
         return None
-    if module.in_features != channels * height * width:
-        return None
-    if after and not (isinstance(after.pop(0), nn.ReLU) and after):
-        return None
-    return Convolution(channels, module.out_features, height, width, height, width, 0, False)
-
-
-def _pools_by_two(module: nn.Module) -> bool:
-    if not isinstance(module, nn.MaxPool2d):
-        return False
-    known = (module.kernel_size, module.stride, module.padding, module.dilation, module.ceil_mode)
-    return known == (2, 2, 0, 1, False)
+    return Convolution(channels, first.shape[0], height, width, *sizes)
 
 
 class ConvolutionalSgd:

@@ -15,7 +15,14 @@ import torch
 from torch import nn
 
 from client_app.site import Site
-from client_app.training import convolutional_c, dense_c, layout, loop, together
+from client_app.training import (
+    convolutional_c,
+    dense_c,
+    layout,
+    loop,
+    program_steps_c,
+    together,
+)
 from client_app.training.batch_norm import rows_needed
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import DenseSgd
@@ -25,14 +32,7 @@ from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import batch_sizes, steps_of
-from client_app.training.program import (
-    Activation,
-    Conv,
-    Linear,
-    MaxPool,
-    Operation,
-    Reshape,
-)
+from client_app.training.program_steps import ProgramSgd, wide_step
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings
@@ -120,15 +120,16 @@ def fit(
         row = torch.from_numpy(lesson.inputs[lesson.rows[:1]]).to(device)
         least = rows_needed(network, row, batch_sizes(len(lesson.rows), settings))
         fitted = _fit_by_loop(network, lesson, settings, pull, phase, beside)
-        # Parameters that stand still do so in the steps; of buffers nothing else takes care.
-        for still in phase.frozen:
-            fitted.parameters[still] = parameters[still].copy()
     else:
+        least = sgd.least if isinstance(sgd, ProgramSgd) else 1
         fitted = _fit_by_hand(sgd, parameters, lesson, pull, phase)
         if beside is not None:  # along the same way, up to rounding
             network = network_with(parameters, *name)
             mixed = _fit_by_loop(network, again, settings, None, USUAL, beside).mixture
             fitted = replace(fitted, mixture=mixed)
+    # Parameters that stand still do so in the steps; of buffers nothing else takes care.
+    for still in phase.frozen:
+        fitted.parameters[still] = parameters[still].copy()
     steps = steps_of(len(lesson.rows), settings, phase.epochs or 0, least)
     return replace(fitted, seconds=watch.seconds, steps=steps, shares=shares)
 
@@ -196,7 +197,7 @@ def _blended(
 
 
 def _fit_by_hand(
-    sgd: DenseSgd | ConvolutionalSgd,
+    sgd: DenseSgd | ConvolutionalSgd | ProgramSgd,
     parameters: Parameters,
     lesson: Lesson,
     pull: Pull | None,
@@ -210,6 +211,9 @@ def _fit_by_hand(
         inputs = inputs.reshape(len(inputs), -1)
         draw = dropout_draw(lesson.dropout_seed)
         loss = sgd.train(inputs, labels, rows, order, draw, pull, epochs, frozen)
+    elif isinstance(sgd, ProgramSgd):
+        seed = lesson.dropout_seed
+        loss = sgd.train(inputs, labels, rows, order, seed, pull, epochs, frozen)
     else:
         loss = sgd.train(inputs, labels, rows, order, pull, epochs, frozen)
     fitted = unflatten(sgd.values.copy(), parameters)
@@ -229,7 +233,7 @@ def unflatten(values: np.ndarray, like: Parameters) -> dict[str, np.ndarray]:
 
 def _by_hand(
     parameters: Parameters, name: _Name, settings: Settings
-) -> DenseSgd | ConvolutionalSgd | None:
+) -> DenseSgd | ConvolutionalSgd | ProgramSgd | None:
     """Return what trains a network of these parameters without autograd, if anything does."""
     if settings.engine == "loop" or name[-1].type != "cpu" or not _takes_usual_steps(settings):
         return None
@@ -261,12 +265,14 @@ def decided(
     if settings.engine != "auto":
         return settings
     device = loop.choose_device(settings.device)
-    by_hand = device.type == "cpu" and _takes_usual_steps(settings)
-    if by_hand and shapes is not None:
-        network = models.blank(settings.model, *shapes)
-        by_hand = convolutional_shape(network, shapes[0]) is not None
-        by_hand = by_hand and dense_shape(network) is None
-    compiled = by_hand and convolutional_c.load_or_say() is not None
+    if device.type == "cuda" and shapes is not None and not weighs and not settings.cluster:
+        # on a cluster a stack would leave all machines but one idle
+        stacks = not together.obstacle(settings, (settings.model, *shapes))
+        return settings.replace(engine="stacked" if stacks else "batched")
+    if device.type != "cpu" or not _takes_usual_steps(settings) or shapes is None:
+        return settings.replace(engine="batched")
+    by_hand = _hand_written(settings.model, *shapes, device, settings)
+    compiled = by_hand is not None and not isinstance(by_hand, DenseSgd)
     return settings.replace(engine="compiled" if compiled else "batched")
 
 
@@ -277,19 +283,21 @@ def trained_by(
     # On the CPU: a process that has started CUDA cannot be forked.
     network = models.blank(settings.model, inputs, num_outputs)
     device = loop.choose_device(settings.device)
-    by_loop = f"the loop with autograd, on {device}"
+    by_loop = f"the loop with autograd, on {device}{loop.precision_in_words(device)}"
     if weighs:
         return f"{by_loop}: no faster engine weighs rows"
     name = settings.model, inputs, num_outputs
     if settings.engine == "stacked":
         why = together.obstacle(settings, name)
-        words = f"stacked sites, on {device}{together.precision_in_words(device)}"
+        words = f"stacked sites, on {device}{loop.precision_in_words(device)}"
         return f"{by_loop}: no stack takes {why}" if why else words
     by_hand = _by_hand(models.parameters_of(network), (*name, device), settings)
     if isinstance(by_hand, DenseSgd):
         return "compiled steps for dense layers"
-    if by_hand:
+    if isinstance(by_hand, ConvolutionalSgd):
         return "compiled steps for convolutions"
+    if by_hand:
+        return "compiled steps, operation by operation"
     if settings.engine == "loop":
         return by_loop
     return f"{by_loop}: compiled steps do not take {_uncompiled(settings, network, name, device)}"
@@ -308,28 +316,13 @@ def _uncompiled(
         return f"optimizer={settings.optimizer} with this loss"
     if dense_shape(network) is not None:
         return "dense layers where there is no C compiler"
-    if settings.engine == "batched" and convolutional_shape(network, name[1]) is not None:
-        return "convolutions without a C compiler, or under engine=batched"
     program = together.program_of(*name)
     if isinstance(program, str):
         return program
-    others = (step.name for step in program.steps if not _is_compiled(step.operation))
-    return next(others, "its layers in this order, or a class with forward")
-
-
-def _is_compiled(operation: Operation) -> bool:
-    """Return whether the compiled steps know an operation, in some order of them."""
-    match operation:
-        case Conv():
-            plain = (operation.stride, operation.dilation) == ((1, 1), (1, 1))
-            return plain and operation.bias is not None and len(set(operation.padding)) == 1
-        case Linear():
-            return operation.bias is not None
-        case MaxPool():
-            return operation == MaxPool((2, 2), (2, 2), (0, 0), (1, 1), ceil=False)
-        case Activation():
-            return operation.kind == "relu"
-    return isinstance(operation, Reshape)
+    wide = wide_step(program, shapes_of(network))
+    if wide is not None:
+        return f"{wide.name}, which torch's library is faster at"
+    return "it without a C compiler, or under engine=batched"
 
 
 @functools.lru_cache(maxsize=2)
@@ -339,19 +332,32 @@ def _hand_written(
     num_outputs: int,
     device: torch.device,
     settings: Settings,
-) -> DenseSgd | ConvolutionalSgd | None:
+) -> DenseSgd | ConvolutionalSgd | ProgramSgd | None:
     """Return what trains a network without autograd; None where nothing does."""
     network = _network(name, inputs, num_outputs, device)
     dense = dense_shape(network)
     if dense is not None:
         compiled = dense_c.load()
         return None if compiled is None else DenseSgd(dense, settings, compiled)
-    shape = convolutional_shape(network, inputs)
-    if shape is None or settings.engine == "batched":
+    program = together.program_of(name, inputs, num_outputs)
+    if settings.engine == "batched" or isinstance(program, str):
         return None
-    asked = settings.engine == "compiled"
-    steps = convolutional_c.load() if asked else convolutional_c.load_or_say()
-    return None if steps is None else ConvolutionalSgd(shape, settings, steps)
+    asked, shape = settings.engine == "compiled", convolutional_shape(program)
+    if shape is not None:
+        steps = convolutional_c.load() if asked else convolutional_c.load_or_say()
+        return None if steps is None else ConvolutionalSgd(shape, settings, steps)
+    if wide_step(program, shapes_of(network)) is not None:
+        return None
+    any_steps = program_steps_c.load() if asked else program_steps_c.load_or_say()
+    if any_steps is None:
+        return None
+    last = layout.is_channels_last(network)
+    return ProgramSgd(program, shapes_of(network), settings, any_steps, channels_last=last)
+
+
+def shapes_of(network: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a network's arrays by name, in the order of its state dict."""
+    return {name: tuple(value.shape) for name, value in network.state_dict().items()}
 
 
 def _fits(parameters: Parameters, network: nn.Module) -> bool:
@@ -414,7 +420,7 @@ def _logits(parameters: Parameters, site: Site, inputs: np.ndarray) -> np.ndarra
     device = loop.choose_device(settings.device)
     name = (settings.model, dataset.inputs, dataset.num_outputs, device)
     network = network_with(parameters, *name)
-    with loop.one_thread(device), loop.hushed(settings):
+    with loop.alike(device), loop.hushed(settings):
         return loop.outputs(network, inputs)
 
 
@@ -440,6 +446,6 @@ def _evaluate(
         logits = torch.from_numpy(sgd.logits(inputs))
         return loop.evaluate_outputs(logits, torch.from_numpy(labels), parts, dataset.task)
     network = network_with(parameters, *name)
-    with loop.one_thread(device), loop.hushed(settings):
+    with loop.alike(device), loop.hushed(settings):
         rows = TensorRows.for_network(network, inputs, labels)
         return loop.evaluate_parts(network, rows, parts, dataset.task)

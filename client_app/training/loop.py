@@ -1,6 +1,7 @@
 """Loop: one training for every network, and the evaluation beside it."""
 
 import math
+import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -85,26 +86,39 @@ def choose_device(name: str) -> torch.device:
 
 
 @contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
-    """Compute on one thread of a CPU, so that a repeat adds in the same order.
+def alike(device: torch.device) -> Iterator[None]:
+    """Compute on one thread of a CPU, and on a GPU in whole float32 as a CPU does.
 
     Sums over threads depend on their number, and small models are slower with two (the simulation
-    runs one process per core instead).
+    runs one process per core instead). cuDNN convolves in TF32 by itself, with three digits;
+    here it does so only where products of matrices are allowed to, which by default they are not.
     """
-    threads = torch.get_num_threads()
+    threads, tf32 = torch.get_num_threads(), torch.backends.cudnn.allow_tf32
     if device.type == "cpu":
         torch.set_num_threads(1)
+    else:
+        torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32
     try:
         yield
     finally:
         torch.set_num_threads(threads)
+        torch.backends.cudnn.allow_tf32 = tf32
+
+
+def precision_in_words(device: torch.device) -> str:
+    """Return whether a GPU multiplies in TF32, as :func:`alike` has it; empty for a CPU."""
+    if device.type == "cpu":
+        return ""
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    is_used = allowed and os.environ.get("NVIDIA_TF32_OVERRIDE") != "0"
+    return ", in TF32" if is_used else ", without TF32"
 
 
 @contextmanager
 def repeatable(device: torch.device, seed: int) -> Iterator[None]:
     """Draw dropout from ``seed`` and add in one order, so that a repeat gives the same numbers."""
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), one_thread(device):
+    with torch.random.fork_rng(devices=devices), alike(device):
         if device.type == "cpu":
             # torch.manual_seed also seeds devices that are not there: half a millisecond a time
             torch.default_generator.manual_seed(seed)

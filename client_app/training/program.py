@@ -118,6 +118,8 @@ class Drop:
     """Sets numbers to 0 in training with a probability, and scales the others by 1/(1 - p)."""
 
     p: float
+    few_bits: bool = False
+    """Whether its draws are those of :mod:`common.dropout`, and not torch's."""
 
 
 @dataclass(frozen=True)
@@ -186,6 +188,15 @@ class Step:
     name: str
     """Where it stands in the network, for people."""
 
+    def flops(self, shapes: Mapping[str, Shape]) -> float:
+        """Return its floating-point operations, as :meth:`Program.flops` counts them."""
+        if not isinstance(self.operation, Conv | Linear):
+            return 0.0
+        is_image = isinstance(self.operation, Conv)
+        places = prod(self.shape[1:] if is_image else self.shape[:-1])
+        products = prod(shapes[self.operation.weight]) * places
+        return 2.0 * products * (2 if self.inputs == (0,) else 3)
+
 
 @dataclass(frozen=True)
 class Program:
@@ -241,16 +252,7 @@ class Program:
         Args:
             shapes: of the arrays by name.
         """
-        total = 0.0
-        for step in self.steps:
-            if isinstance(step.operation, Conv | Linear):
-                products = prod(shapes[step.operation.weight])
-                if isinstance(step.operation, Conv):
-                    products *= prod(step.shape[1:])
-                else:
-                    products *= prod(step.shape[:-1])
-                total += 2 * products * (2 if step.inputs == (0,) else 3)
-        return total
+        return sum(step.flops(shapes) for step in self.steps)
 
 
 def trace(network: nn.Module, input_shape: Shape) -> Program:
@@ -268,6 +270,8 @@ def trace(network: nn.Module, input_shape: Shape) -> Program:
     tied = state.keys() - trained.keys() - dict(network.named_buffers()).keys()
     if tied:
         raise UnknownOperationError(f"the shared array `{min(tied)}`")
+    if not trained:
+        raise UnknownOperationError("a network that has nothing to train")
     frozen = [name for name, value in trained.items() if not value.requires_grad]
     if frozen:
         raise UnknownOperationError(f"the frozen array `{frozen[0]}`")
@@ -549,7 +553,7 @@ _MODULES: Mapping[type[nn.Module], _Read] = {
     nn.Unflatten: lambda *_: Reshape(),
     nn.Identity: lambda *_: Reshape(),
     nn.Dropout: lambda m, *_: Drop(m.p) if m.p < 1 else None,
-    FewBitDropout: lambda m, *_: Drop(m.p),
+    FewBitDropout: lambda m, *_: Drop(m.p, few_bits=True),
     nn.GroupNorm: _group_norm,
     nn.LayerNorm: _layer_norm,
     nn.BatchNorm1d: _batch_norm,

@@ -15,6 +15,7 @@ numpy and torch are all that is imported here.
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import prod
 
 import numpy as np
@@ -49,6 +50,8 @@ log = logging.getLogger("coterie")
 _WARM_UP_STEPS = 3
 _SHARE = 0.7  # of the free memory that a stack may take by estimate
 _NEAR = 1e-3  # of the largest output: far above rounding, far below another computation
+_FOR_TRITON = (7, 0)  # the compute capability of a GPU that Triton compiles for
+_AGREEING = 1e-2  # of the norm: what TF32 and a near tie in max-pooling may change, no more
 NOWHERE = -1
 """The position of a row that is not there."""
 
@@ -79,7 +82,10 @@ def program_of(network: nn.Module, input_shape: tuple[int, ...]) -> Program:
 
 def usual_convolving(device: torch.device) -> Convolving:
     """Return how to convolve on a device: cuDNN is slow in groups, a CPU in patches."""
-    return "groups" if device.type == "cpu" else "patches"
+    if device.type == "cpu":
+        return "groups"
+    compiles = torch.cuda.get_device_capability(device) >= _FOR_TRITON
+    return "kernels" if compiles and find_spec("triton") else "patches"
 
 
 def clients_at_once(
@@ -99,7 +105,9 @@ def clients_at_once(
     for step in program.steps:
         numbers += prod(step.shape)
         operation = step.operation
-        if convolving != "groups" and isinstance(operation, Conv):
+        if isinstance(operation, Conv) and (
+            convolving == "patches" or (convolving == "kernels" and operation.stride != (1, 1))
+        ):
             channels = shapes[step.inputs[0]][0]
             numbers += prod(step.shape[1:]) * prod(operation.kernel) * channels
         shapes.append(step.shape)
@@ -194,14 +202,15 @@ class Stack:
             data: inputs (rows, *input shape) and labels (rows,) int64 of all clients, on the device
                 that trains.
             sgd: batches and SGD's own.
-            convolving: None: the usual way of the device.
+            convolving: None: the usual way of the device, or patches where that way's kernels do
+                not compute the same.
             graph: whether steps are captured, which only a GPU does.
             room: steps that trainings may have before room is made anew, which captures again.
         """
         self.n, self._program, self._sgd = n, program, sgd
         inputs, self._labels = data
         self._device = device = self._labels.device
-        self.convolving = convolving or usual_convolving(device)
+        self.convolving = convolving or _proven(program, like, data, sgd.batch, device)
         # Channels last in memory, where a gathered batch lies so, too.
         self._is_last = self.convolving != "groups" and inputs.dim() > 2
         self._inputs = inputs.movedim(1, -1).contiguous() if self._is_last else inputs
@@ -353,6 +362,65 @@ class Stack:
         if self._sgd.momentum:
             gradient = momentum.mul_(self._sgd.momentum).add_(gradient)
         value.addcmul_(gradient, rates, value=-1)
+
+
+def _proven(
+    program: Program,
+    like: Mapping[str, Tensor],
+    data: tuple[Tensor, Tensor],
+    batch: int,
+    device: torch.device,
+) -> Convolving:
+    """Return a device's usual way of convolving, or patches where that computes something else.
+
+    Kernels are compiled for each machine and each shape, and are believed as a trace is: when one
+    client's outputs and gradients are those of patches.
+    """
+    usual = usual_convolving(device)
+    if usual != "kernels" or not any(isinstance(s.operation, Conv) for s in program.steps):
+        return usual
+    why = "they compute something else"
+    try:
+        found = gradients_by("kernels", program, like, data, batch)
+        expected = gradients_by("patches", program, like, data, batch)
+        gaps = [
+            (one - other).norm() / other.norm().clamp(min=1e-6)
+            for one, other in zip(found, expected, strict=True)
+        ]
+        if max(gaps) <= _AGREEING:
+            return usual
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except Exception as error:  # of Triton's compiler: anything can come
+        why = str(error)
+    log.warning("engine=stacked: convolutions are taken in patches, not by kernels: %s", why)
+    return "patches"
+
+
+def gradients_by(
+    convolving: Convolving,
+    program: Program,
+    like: Mapping[str, Tensor],
+    data: tuple[Tensor, Tensor],
+    batch: int,
+) -> tuple[Tensor, Tensor]:
+    """Return what a way of convolving makes of a batch of rows, and its mean loss's gradient (P,).
+
+    Of one client, whose arrays are those given with some noise added.
+    """
+    inputs, labels = (part[torch.arange(batch) % len(part)] for part in data)
+    draws = torch.Generator().manual_seed(3)
+    models = {}
+    for name, value in like.items():
+        noise = torch.randn(value.shape, generator=draws) / 10 if value.is_floating_point() else 0
+        models[name] = (value.cpu() + noise)[None].to(inputs.device, value.dtype)
+    moving = [models[name].requires_grad_() for name in program.parameters]
+    here = torch.ones((1, batch), dtype=torch.bool, device=inputs.device)
+    training = StepTraining(here, here.sum(1), torch.zeros_like(labels[:1]))
+    made = outputs(program, models, inputs[None], training, convolving)[0]
+    loss = functional.cross_entropy(made, labels)
+    gradients = torch.autograd.grad(loss, moving)
+    return made.detach(), torch.cat([gradient.flatten() for gradient in gradients])
 
 
 def losses_of(

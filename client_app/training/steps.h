@@ -32,7 +32,7 @@ typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
 
 /* What is written once for any size and compiled for each: only then do sums stay in registers. */
 #define INLINE static inline __attribute__((always_inline))
-#define UNROLL _Pragma("GCC unroll 16")
+#define UNROLL _Pragma("GCC unroll 32")
 
 /* Cross-entropy of a row, whose logits lie `apart` from each other, as do the derivatives by them:
    delta becomes (softmax - one-hot) * share. */

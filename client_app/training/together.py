@@ -6,7 +6,6 @@ Which runs can be, what keeps the others from it, and how many sites a stack tak
 import copy
 import functools
 import logging
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -15,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from client_app.training import stacked
-from client_app.training.loop import one_thread
+from client_app.training.loop import alike
 from client_app.training.losses import takes_by_hand
 from client_app.training.optimizers import OPTIMIZERS, Rule, SgdSettings
 from client_app.training.program import Program, UnknownOperationError
@@ -24,9 +23,10 @@ from common import models
 from common.config import Settings
 from common.foreign import code
 from common.messages import Parameters
+from common.objectives import objective_of
 from common.tasks.inputs import TOKENS, Inputs
 
-__all__ = ["MOST", "obstacle", "precision_in_words", "program_of", "train"]
+__all__ = ["MOST", "obstacle", "program_of", "train"]
 
 log = logging.getLogger("coterie")
 
@@ -43,6 +43,8 @@ def obstacle(settings: Settings, network: Network) -> str:
         return f"optimizer={settings.optimizer}"
     if not takes_by_hand(settings):
         return "a loss that is not the cross-entropy of classes"
+    if not objective_of(settings).is_plain:
+        return f"objective={settings.objective}"
     if settings.local_steps:
         return f"local-steps={settings.local_steps}"
     program = program_of(*network)
@@ -66,18 +68,6 @@ def program_of(name: str, inputs: Inputs, outputs: int) -> Program | str:
 def _say_batch_of_one() -> None:
     """Say once why sites are not trained side by side."""
     log.warning("engine=stacked: sites are trained one by one, as batch norm refuses a lone row")
-
-
-def precision_in_words(device: torch.device) -> str:
-    """Return where a GPU takes products of float32 in TF32, as torch has it; empty for a CPU."""
-    if device.type != "cuda" or os.environ.get("NVIDIA_TF32_OVERRIDE") == "0":
-        return "" if device.type != "cuda" else ", without TF32"
-    kinds = {
-        "products": torch.backends.cuda.matmul.allow_tf32,
-        "convolutions": torch.backends.cudnn.allow_tf32,
-    }
-    used = [kind for kind, allowed in kinds.items() if allowed]
-    return f", TF32 in {' and '.join(used)}" if used else ", without TF32"
 
 
 @dataclass(frozen=True)
@@ -191,7 +181,7 @@ def _side_by_side(
     momentum = settings.of(SgdSettings).momentum
     sgd = StackedSgd(batch, momentum, settings.weight_decay)
     stack = _stack(network, n, _Data(*data), device, sgd)
-    with one_thread(device):
+    with alike(device):
         sums = stack.train(start, plan, settings.learning_rate)
     made = stack.models
     values = torch.cat([made[name].reshape(n, -1).float() for name in start], 1)

@@ -34,8 +34,8 @@ class ExecutionSettings(Schema):
     )
     engine: Literal["auto", "loop", "batched", "compiled", "stacked"] = Field(
         "auto",
-        description="auto: compiled where the network and the machine allow it, else batched, and "
-        "the run's config.toml says which; "
+        description="auto: stacked on a GPU and compiled on a CPU where network and machine allow "
+        "it, else batched, and the run's config.toml says which; "
         "batched: steps in C for dense networks where a C compiler is, sites evaluated together; "
         "compiled: for convolutions too, which needs a C compiler and is not bound to torch's "
         "rounding (max-pooling may decide a near tie otherwise); "

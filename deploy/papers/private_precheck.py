@@ -33,7 +33,7 @@ from deploy.simulation.grid import simulate
 from server_app.dissimilarity import FloatArray
 from server_app.methods import build
 from server_app.transport.evidence import ClearRows, SiteView
-from server_app.transport.groups import OtGroups
+from server_app.transport.groups import OtRule
 from server_app.transport.noisy_costs import cost_bounds
 from server_app.transport.pair_costs import OtCost, evidence_costs
 from server_app.transport.representations import Representations
@@ -105,7 +105,7 @@ def federations(data_dir: str) -> Iterator[tuple[str, dict[str, Any]]]:
             }  # fmt: skip
 
 
-def evidence_of(settings: Settings, group: OtGroups) -> ClearRows:
+def evidence_of(settings: Settings, group: OtRule) -> ClearRows:
     """Train the one round, and return what a server in the clear would know."""
     folder = simulate(settings)
     settings = settings.with_absolute_paths()
@@ -206,7 +206,7 @@ def _change(before: Verdict, after: Verdict) -> str:
     return "swapped" if before != Verdict.UNCERTAIN else "other"
 
 
-def _kept(lines: MeasuredLines, of: tuple[str, Settings, OtGroups], draws: int) -> list[NoisyCase]:
+def _kept(lines: MeasuredLines, of: tuple[str, Settings, OtRule], draws: int) -> list[NoisyCase]:
     name, settings, group = of
     keys = ("dataset", "synthetic-rows", "shift", "shift-size", "seed")
     values = settings.to_dict()
@@ -261,7 +261,7 @@ def main(words: Sequence[str] | None = None) -> None:
             own = {"strategy": "ot-groups", "num-server-rounds": 1, "seed": seed, "workers": 1}
             settings = Settings.parse(own | theirs | {"output-dir": str(arguments.output / "runs")})
             group = build(settings).group
-            assert isinstance(group, OtGroups)
+            assert isinstance(group, OtRule)
             judged = group.thresholds
             new = _kept(lines, (name, settings, group), arguments.draws)
             found += new

@@ -3,8 +3,8 @@
 import functools
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -15,12 +15,13 @@ from common.errors import ConfigError
 from common.messages import Parameters
 from common.objectives import objective_of
 from server_app.aggregation import robust
-from server_app.aggregation.memories import Memories
+from server_app.aggregation.memories import Memories, Remembered
 from server_app.aggregation.rules import AGGREGATIONS, changed, flat_updates
 from server_app.aggregation.server_optimizers import (
-    ServerOptimizer,
+    Moments,
     ServerOptimizerSettings,
-    server_optimizer,
+    ServerSteps,
+    server_steps,
 )
 from server_app.protection import catalogue
 from server_app.rounds.attempt import Update
@@ -28,11 +29,31 @@ from server_app.rounds.divergence import weight_divergences
 from server_app.rounds.roster import Roster
 from server_app.selection.rules import Cohort, Selection
 
-__all__ = ["Aggregator", "check", "divergences"]
+__all__ = ["Aggregator", "Carried", "Updated", "check", "divergences"]
 
 log = logging.getLogger("coterie")
 
 Model = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Carried:
+    """What aggregation carries from round to round, of each model by its index."""
+
+    moments: Moments = field(default_factory=dict)
+    """Of the server's optimiser."""
+    remembered: Remembered = field(default_factory=Remembered)
+    """For the objective."""
+
+
+@dataclass(frozen=True)
+class Updated:
+    """What a round's updates made."""
+
+    models: list[Model]
+    carried: Carried
+    treated: Mapping[int, str] = field(default_factory=dict)
+    """Client -> what was done with its update, where it was not just taken."""
 
 
 class Aggregator:
@@ -45,9 +66,9 @@ class Aggregator:
         outputs = settings.learning_task.num_outputs(site.num_classes)
         network = settings.model, site.inputs, outputs
         buffers = functools.partial(models.buffer_names, *network)
-        self._optimizer = _optimizer(settings, buffers)
+        self._steps = _steps(settings, buffers)
         memory = objective_of(settings).memory
-        self._memories = Memories(settings, buffers() if memory else frozenset())
+        self._memories = Memories(memory, buffers() if memory else frozenset())
         self._counts_sites = memory is not None and memory.counts_sites
         if settings.update_privacy == "local-dp" and self._rule.picks:
             log.warning(
@@ -56,21 +77,27 @@ class Aggregator:
                 settings.aggregation,
             )
 
-    def after(
+    def init(self) -> Carried:
+        """Return what is carried into round 1."""
+        return Carried()
+
+    def update(
         self,
+        carried: Carried,
         models: Sequence[Model],
         updates: Sequence[Update],
         routes: np.ndarray,
         cohort_weights: np.ndarray | None,
         beside: Mapping[int, Model] = MappingProxyType({}),
         rows: np.ndarray | None = None,
-    ) -> tuple[list[Model], dict[int, str]]:
-        """Return the models after the updates, and what was done to single ones, by client.
+    ) -> Updated:
+        """Return the models after the updates, what is carried on, and what was done to which.
 
         A model that nobody trained stays as it is, and so does one with fewer updates than the
         rule can tell anything from.
 
         Args:
+            carried: into the round.
             models: before.
             updates: usable ones.
             routes: (n,) model that each client's update goes into.
@@ -79,7 +106,7 @@ class Aggregator:
             rows: (n,) training rows of each client, for objectives with a memory.
         """
         after, treated = list(models), dict[int, str]()
-        sent = self.sent(models)
+        sent = self.sent(carried, models)
         updates = [(a, report, {**own, **beside.get(a.client, {})}) for a, report, own in updates]
         shares = self._shares(routes, rows)
         for index in range(len(models)):
@@ -88,13 +115,15 @@ class Aggregator:
                 combined, said = self._combined(index, sent[index], mine, cohort_weights)
                 if combined is not None:
                     share = float(shares[[update[0].client for update in mine]].sum())
-                    after[index] = self.step(index, models[index], combined, share)
+                    after[index], carried = self.step(
+                        carried, index, models[index], combined, share
+                    )
                 treated |= said
-        return after, treated
+        return Updated(after, carried, treated)
 
-    def sent(self, models: Sequence[Model]) -> list[Model]:
+    def sent(self, carried: Carried, models: Sequence[Model]) -> list[Model]:
         """Return the models as they go to sites that train them, with what goes beside them."""
-        return self._memories.sent(models)
+        return self._memories.sent(carried.remembered, models)
 
     def weighed(self, cohort: Cohort) -> Cohort:
         """Return the cohort, with all sites counting alike if the objective asks for that."""
@@ -102,21 +131,22 @@ class Aggregator:
             Cohort(cohort.clients, np.ones(len(cohort.clients))) if self._counts_sites else cohort
         )
 
-    def after_sums(
+    def update_by_sums(
         self,
+        carried: Carried,
         models: Sequence[Model],
         averages: Mapping[int, Model],
         clients: Iterable[int],
         routes: np.ndarray,
         rows: np.ndarray,
-    ) -> list[Model]:
-        """Return the models after averages over some clients, of which nothing else was seen."""
+    ) -> Updated:
+        """Return what averages over some clients make, of which nothing else was seen."""
         after, shares = list(models), self._shares(routes, rows)
         answered = np.array(sorted(clients), dtype=np.int64)
         for index, average in averages.items():
             share = float(shares[answered[routes[answered] == index]].sum())
-            after[index] = self.step(index, models[index], average, share)
-        return after
+            after[index], carried = self.step(carried, index, models[index], average, share)
+        return Updated(after, carried)
 
     def _shares(self, routes: np.ndarray, rows: np.ndarray | None) -> np.ndarray:
         """Return each client's share (n,) of the weights of all sites of its model; 0: has none."""
@@ -149,35 +179,38 @@ class Aggregator:
         treated = {c: ", ".join(said) for c, said in zip(clients, notes, strict=True) if said}
         return combined.model, treated
 
-    def step(self, index: int, before: Parameters, average: Model, share: float = 1.0) -> Model:
+    def step(
+        self,
+        carried: Carried,
+        index: int,
+        before: Parameters,
+        average: Model,
+        share: float = 1.0,
+    ) -> tuple[Model, Carried]:
         """Return what the server makes of a model and the average of its cohort's.
 
         ``share``: of the weights of all the model's sites, that of those who answered.
         """
-        average = self._memories.step(index, before, average, share)
+        average, remembered = self._memories.update(
+            carried.remembered, index, before, average, share
+        )
         stepped = objective_of(self._settings).step(dict(before), average, self._settings)
-        return self._optimizer.step(index, before, stepped) if self._optimizer else stepped
+        moments = carried.moments
+        if self._steps:
+            stepped, moments = self._steps.update(moments, index, before, stepped)
+        return stepped, Carried(moments, remembered)
 
-    def regroup(self, before: np.ndarray, after: np.ndarray, rows: np.ndarray) -> None:
-        """Take along the optimiser's state of each model, as ``routing.regrouped`` the models.
+    def regrouped(
+        self, carried: Carried, before: np.ndarray, after: np.ndarray, rows: np.ndarray
+    ) -> Carried:
+        """Return the moments of each model as ``routing.regrouped`` the models.
 
         What an objective remembers begins anew.
         """
-        self._memories.forget()
-        if self._optimizer:
-            self._optimizer.regroup(before, after, rows)
-
-    def state(self) -> dict[str, Any]:
-        """Return what is remembered of the models, as a checkpoint keeps it."""
-        optimizer = self._optimizer.state() if self._optimizer else {}
-        remembered = self._memories.state()
-        return {"optimizer": optimizer, "memories": remembered} if remembered else optimizer
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._memories.restore(state.get("memories", {}))
-        if self._optimizer:
-            self._optimizer.restore(state.get("optimizer", state))
+        moments = carried.moments
+        if self._steps:
+            moments = self._steps.regrouped(moments, before, after, rows)
+        return Carried(moments, carried.remembered.anew())
 
     @property
     def _rule_name(self) -> str:
@@ -262,11 +295,11 @@ def _clips(settings: Settings) -> bool:
     return settings.clip_updates == "median" or float(settings.clip_updates) > 0
 
 
-def _optimizer(settings: Settings, buffers: Callable[[], frozenset[str]]) -> ServerOptimizer | None:
+def _steps(settings: Settings, buffers: Callable[[], frozenset[str]]) -> ServerSteps | None:
     if settings.server_optimizer == "none":
         return None
     own = settings.of(ServerOptimizerSettings)
-    return server_optimizer(
+    return server_steps(
         settings.server_optimizer,
         learning_rate=own.server_learning_rate,
         beta1=own.server_beta1,

@@ -2,79 +2,88 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 
 from common.config import Settings
 from common.messages import Parameters
-from common.objectives import objective_of
+from common.objectives import ServerMemory, objective_of
 from common.sharing import first_memory, sent_beside
 
 log = logging.getLogger("coterie")
 
-__all__ = ["Memories"]
+__all__ = ["Memories", "Remembered"]
 
 Model = dict[str, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Remembered:
+    """What is remembered of a run's models."""
+
+    models: Mapping[int, Model] = field(default_factory=dict)
+    """Index of a model -> its memory; one that is not there is of zeros."""
+    era: int = 0
+    """How often it began anew; the sites see it by that."""
+
+    def anew(self) -> "Remembered":
+        """Return nothing, in the next era: the clusters are others."""
+        return Remembered(era=self.era + 1)
+
+
+@dataclass(frozen=True)
 class Memories:
-    """A vector for each model, zeros at first; nothing for most objectives.
+    """How a run's objective remembers; most do not."""
 
-    Args:
-        settings: of the run.
-        buffers: names of arrays that are no parameters.
-    """
+    memory: ServerMemory | None
+    """Of the objective."""
+    buffers: frozenset[str] = frozenset()
+    """Names of arrays that are no parameters."""
 
-    def __init__(self, settings: Settings, buffers: frozenset[str]) -> None:
-        self._memory = objective_of(settings).memory
-        self._buffers = buffers
-        self._known: dict[int, Model] = {}
-        self._era = 0
+    @classmethod
+    def of(cls, settings: Settings, buffers: frozenset[str] = frozenset()) -> Self:
+        """Return those of a run's objective."""
+        return cls(objective_of(settings).memory, buffers)
 
-    def sent(self, models: Sequence[Model]) -> list[Model]:
+    def init(self) -> Remembered:
+        """Return what is remembered before round 1."""
+        return Remembered()
+
+    def sent(self, remembered: Remembered, models: Sequence[Model]) -> list[Model]:
         """Return the models with what goes beside them to the sites that train them."""
-        if self._memory is None:
+        if self.memory is None:
             return list(models)
         return [
-            {**model, **sent_beside(self._memory, self._of(index, model), self._era)}
+            {
+                **model,
+                **sent_beside(self.memory, self._of(remembered, index, model), remembered.era),
+            }
             for index, model in enumerate(models)
         ]
 
-    def step(self, index: int, before: Parameters, average: Model, share: float) -> Model:
-        """Return a model after the average of what its sites sent, and remember.
+    def update(
+        self, remembered: Remembered, index: int, before: Parameters, average: Model, share: float
+    ) -> tuple[Model, Remembered]:
+        """Return a model after the average of what its sites sent, and what is remembered then.
 
         Args:
+            remembered: before.
             index: of the model.
             before: the model.
             average: with what came beside it.
             share: of the weights of all its sites, that of those who answered.
         """
-        if self._memory is None:
-            return average
-        if self._memory.needs_all and share < 1 - 1e-9:
+        if self.memory is None:
+            return average, remembered
+        era = remembered.era
+        if self.memory.needs_all and share < 1 - 1e-9:
             log.warning("not all sites of model %d answered: their corrections begin anew", index)
-            self._era += 1
-        known = self._of(index, before)
-        after, self._known[index] = self._memory.step(dict(before), average, known, share)
-        return after
+            era += 1
+        known = self._of(remembered, index, before)
+        after, now = self.memory.step(dict(before), average, known, share)
+        return after, replace(remembered, models={**remembered.models, index: now}, era=era)
 
-    def forget(self) -> None:
-        """Begin anew, for the clusters did; the sites see it by the era."""
-        self._known, self._era = {}, self._era + 1
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps; nothing where nothing is remembered."""
-        if self._memory is None:
-            return {}
-        known = {str(index): memory for index, memory in self._known.items()}
-        return {"remembered": known, "era": self._era}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        if self._memory is not None and state:
-            self._known = {int(i): dict(memory) for i, memory in state["remembered"].items()}
-            self._era = int(state["era"])
-
-    def _of(self, index: int, model: Parameters) -> Model:
-        return self._known.get(index) or first_memory(model, self._buffers)
+    def _of(self, remembered: Remembered, index: int, model: Parameters) -> Model:
+        return remembered.models.get(index) or first_memory(model, self.buffers)

@@ -11,7 +11,6 @@ Running statistics of batch norm are no parameters: they become the average itse
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pydantic import Field
@@ -21,7 +20,17 @@ from common.messages import Parameters
 from common.plugins import PieceSettings, Table
 from server_app.rounds.routing import regrouped
 
-__all__ = ["SERVER_OPTIMIZERS", "MomentRule", "Rates", "ServerOptimizer", "server_optimizer"]
+__all__ = [
+    "SERVER_OPTIMIZERS",
+    "MomentRule",
+    "Moments",
+    "Rates",
+    "ServerMoments",
+    "ServerOptimizer",
+    "ServerSteps",
+    "server_optimizer",
+    "server_steps",
+]
 
 Model = dict[str, np.ndarray]
 
@@ -32,6 +41,10 @@ class ServerMoments:
 
     first: Model
     second: Model
+
+
+Moments = Mapping[int, ServerMoments]
+"""Of each model, by its index; one that nobody trained yet has none."""
 
 
 @dataclass(frozen=True)
@@ -87,63 +100,63 @@ class ServerOptimizerSettings(PieceSettings):
         self.refuse_unused(settings, SERVER_OPTIMIZERS)
 
 
-class ServerOptimizer:
-    """A rule at work on the models of a run, by their index, and the moments of each."""
+@dataclass(frozen=True)
+class ServerSteps:
+    """A rule for the models of a run, by their index; the moments of each go through it."""
 
-    def __init__(self, rule: MomentRule, rates: Rates, buffers: frozenset[str]) -> None:
-        self._rule = rule
-        self._rates = rates
-        self._buffers = buffers
-        self._moments: Mapping[int, ServerMoments] = {}
+    rule: MomentRule
+    rates: Rates
+    buffers: frozenset[str] = frozenset()
+    """Names of arrays that are no parameters."""
 
-    def step(self, model: int, before: Parameters, average: Parameters) -> Model:
-        """Return a model after a round, and remember the change.
+    def init(self) -> Moments:
+        """Return the moments before round 1."""
+        return {}
+
+    def update(
+        self, moments: Moments, model: int, before: Parameters, average: Parameters
+    ) -> tuple[Model, Moments]:
+        """Return a model after a round, and the moments then.
 
         Args:
+            moments: of all models before.
             model: its index.
             before: what its sites were sent.
             average: of what they trained; buffers and whole numbers are taken from it.
         """
-        known = self._moments.get(model) or self._first(before)
+        known = moments.get(model) or self._first(before)
         after, first, second = dict(average), dict(known.first), dict(known.second)
         for name in first:
             change = average[name].astype(np.float64) - before[name]
-            first[name], second[name] = self._rule.follow(
-                first[name], second[name], change, self._rates
+            first[name], second[name] = self.rule.follow(
+                first[name], second[name], change, self.rates
             )
             # From the average on: where the step is the change, the average is met to the bit.
-            beyond = self._rule.step(first[name], second[name], self._rates) - change
+            beyond = self.rule.step(first[name], second[name], self.rates) - change
             after[name] = np.asarray(average[name] + beyond, before[name].dtype)
-        self._moments = {**self._moments, model: ServerMoments(first, second)}
-        return after
+        return after, {**moments, model: ServerMoments(first, second)}
 
-    def regroup(self, before: np.ndarray, after: np.ndarray, rows: np.ndarray) -> None:
-        """Mix the moments as :func:`~server_app.rounds.routing.regrouped` does the models."""
-        if not self._moments:
-            return
-        unused = self._first(next(iter(self._moments.values())).first)
-        all_of = [self._moments.get(model, unused) for model in range(int(before.max()) + 1)]
-        first = regrouped([moments.first for moments in all_of], before, after, rows)
-        second = regrouped([moments.second for moments in all_of], before, after, rows)
-        self._moments = dict(enumerate(map(ServerMoments, first, second)))
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it; the arrays are never changed afterwards."""
-        return {str(model): dict(vars(moments)) for model, moments in self._moments.items()}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._moments = {int(model): ServerMoments(**moments) for model, moments in state.items()}
+    def regrouped(
+        self, moments: Moments, before: np.ndarray, after: np.ndarray, rows: np.ndarray
+    ) -> Moments:
+        """Return them mixed as :func:`~server_app.rounds.routing.regrouped` mixes the models."""
+        if not moments:
+            return moments
+        unused = self._first(next(iter(moments.values())).first)
+        all_of = [moments.get(model, unused) for model in range(int(before.max()) + 1)]
+        first = regrouped([each.first for each in all_of], before, after, rows)
+        second = regrouped([each.second for each in all_of], before, after, rows)
+        return dict(enumerate(map(ServerMoments, first, second)))
 
     def _first(self, model: Parameters) -> ServerMoments:
         stepped = {
             name: value.shape
             for name, value in model.items()
-            if value.dtype.kind == "f" and name not in self._buffers
+            if value.dtype.kind == "f" and name not in self.buffers
         }
         return ServerMoments(
             {name: np.zeros(shape) for name, shape in stepped.items()},
-            {name: np.full(shape, self._rates.tau**2) for name, shape in stepped.items()},
+            {name: np.full(shape, self.rates.tau**2) for name, shape in stepped.items()},
         )
 
 
@@ -228,7 +241,7 @@ SERVER_OPTIMIZERS: Table[MomentRule] = Table(
 """What ``server-optimizer`` can name beside ``none``."""
 
 
-def server_optimizer(
+def server_steps(
     name: str,
     *,
     learning_rate: float = 0.0,
@@ -236,8 +249,8 @@ def server_optimizer(
     beta2: float = 0.99,
     tau: float = 1e-3,
     buffers: frozenset[str] = frozenset(),
-) -> ServerOptimizer:
-    """Return an optimiser that has seen nothing yet.
+) -> ServerSteps:
+    """Return the steps of an optimiser.
 
     Args:
         name: of :data:`SERVER_OPTIMIZERS`.
@@ -249,4 +262,35 @@ def server_optimizer(
     """
     rule = SERVER_OPTIMIZERS.named(name)
     rates = Rates(learning_rate or rule.learning_rate, beta1, beta2, tau)
-    return ServerOptimizer(rule, rates, buffers)
+    return ServerSteps(rule, rates, buffers)
+
+
+class ServerOptimizer:
+    """Steps with their moments in one object, for scripts that follow a few averages by hand."""
+
+    def __init__(self, steps: ServerSteps) -> None:
+        self._steps = steps
+        self._moments = steps.init()
+
+    def step(self, model: int, before: Parameters, average: Parameters) -> Model:
+        """Return a model after a round, as :meth:`ServerSteps.update`, and keep its moments."""
+        after, self._moments = self._steps.update(self._moments, model, before, average)
+        return after
+
+    def state(self) -> Moments:
+        """Return the moments."""
+        return self._moments
+
+
+def server_optimizer(
+    name: str,
+    *,
+    learning_rate: float = 0.0,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+    buffers: frozenset[str] = frozenset(),
+) -> ServerOptimizer:
+    """Return an optimiser that has seen nothing yet, of :func:`server_steps`'s arguments."""
+    rates = {"learning_rate": learning_rate, "beta1": beta1, "beta2": beta2, "tau": tau}
+    return ServerOptimizer(server_steps(name, buffers=buffers, **rates))

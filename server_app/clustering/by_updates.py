@@ -1,4 +1,4 @@
-"""Groups by updates: how far apart what sites trained is, and the one grouping made of it.
+"""Updates compared: how far apart what sites trained is, and the cuts made of it.
 
 Sources, named in the lines that implement them:
 
@@ -13,29 +13,22 @@ Sources, named in the lines that implement them:
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 from scipy.linalg import orth, svdvals
 from scipy.spatial.distance import pdist, squareform
 
-from common.config import Settings
 from common.errors import ClusteringError, ConfigError
-from common.plugins import PieceSettings
-from server_app.clustering.by_models import ModelGroups, model_groups, number_of_clusters
-from server_app.clustering.clusters import Clusters, ScoredClusters
-from server_app.clustering.hierarchy import Hierarchy, Linkage, merges
+from server_app.clustering.clusters import Clusters
+from server_app.clustering.hierarchy import Hierarchy, Linkage
 from server_app.dissimilarity import Dissimilarity, FloatArray, cosine_dissimilarity
 
 __all__ = [
-    "FedGroupSettings",
-    "FlHcSettings",
+    "UPDATE_METRICS",
+    "UpdateMetric",
     "bipartition",
-    "by_decomposition",
-    "by_hierarchy",
     "cosines",
     "decomposed_cosines",
     "edc",
@@ -47,102 +40,12 @@ __all__ = [
 IntArray = NDArray[np.int64]
 UpdateMetric = Literal["l1", "l2", "cosine"]
 
-_STARTS = 10  # of k-means: Duan asks for more than one
-
 UPDATE_METRICS: Mapping[UpdateMetric, Dissimilarity] = {
     "l1": lambda updates: _pairwise(updates, "cityblock"),
     "l2": lambda updates: _pairwise(updates, "euclidean"),
     "cosine": cosine_dissimilarity,
 }
 """Distances between updates (n, d), by name."""
-
-
-class FlHcSettings(PieceSettings):
-    """How FL+HC merges updates, and where it ends."""
-
-    flhc_metric: UpdateMetric = Field("cosine", description="fl-hc: distance between two updates")
-    flhc_linkage: Linkage = Field(
-        "average", description="fl-hc: distance between two groups; ward: with flhc-metric=l2 only"
-    )
-    flhc_threshold: float = Field(
-        0,
-        ge=0,
-        description="fl-hc: distance up to which groups merge; 0: num-clusters, or the silhouette",
-    )
-
-    def check(self, settings: Settings) -> None:
-        """Refuse a linkage without meaning, and two ways to end."""
-        if self.flhc_linkage == "ward" and self.flhc_metric != "l2":
-            raise ValueError(
-                f"flhc-linkage = ward: it adds squared Euclidean distances, and flhc-metric = "
-                f"{self.flhc_metric}; use flhc-metric=l2, or another linkage"
-            )
-        if self.flhc_threshold and settings.strategy == "fl-hc" and settings.num_clusters:
-            raise ValueError(
-                f"flhc-threshold = {self.flhc_threshold:g} and num-clusters = "
-                f"{settings.num_clusters} both end the merging; leave one of them out"
-            )
-
-
-class FedGroupSettings(PieceSettings):
-    """How FedGroup compares first updates."""
-
-    fedgroup_measure: Literal["edc", "madc"] = Field(
-        "edc",
-        description="fed-group: edc, k-means on cosines with the leading directions of all "
-        "updates; or madc, complete linkage on how two sites' cosines with the others differ",
-    )
-
-
-def by_hierarchy(settings: Settings) -> ModelGroups:
-    """Merge what sites added to one model in a round, once, by a plain distance: FL+HC, Briggs."""
-    own = settings.of(FlHcSettings)
-    hierarchy = Hierarchy(
-        own.flhc_linkage,
-        own.flhc_threshold or None,
-        settings.num_clusters,
-        settings.max_clusters,
-    )
-
-    def cluster(_: FloatArray, distances: FloatArray, __: np.random.Generator) -> ScoredClusters:
-        return hierarchy.cut(distances)
-
-    metric = own.flhc_metric
-    made = model_groups(settings, "update", metric, UPDATE_METRICS[metric], cluster)
-    return replace(made, linkage=hierarchy.merges, chosen_by=hierarchy.chosen_by)
-
-
-def by_decomposition(settings: Settings) -> ModelGroups:
-    """Group first updates by cosines with directions that all have in common: FedGroup, Duan.
-
-    Raises:
-        ConfigError: no number of clusters, or more than one grouping.
-    """
-    k = number_of_clusters(settings)
-    if settings.recluster_every:
-        raise ConfigError(
-            f"recluster-every = {settings.recluster_every}: strategy={settings.strategy} groups by "
-            "first updates, once; set it to 0"
-        )
-    by_edc = settings.of(FedGroupSettings).fedgroup_measure == "edc"
-
-    def by_k_means(updates: FloatArray, _: FloatArray, rng: np.random.Generator) -> ScoredClusters:
-        return ScoredClusters(_k_means(decomposed_cosines(updates, k), k, rng), scores={})
-
-    def by_linkage(_: FloatArray, distances: FloatArray, __: np.random.Generator) -> ScoredClusters:
-        return Hierarchy("complete", num_clusters=k).cut(distances)
-
-    return ModelGroups(
-        describe="update",
-        metric="edc" if by_edc else "madc",
-        compare=(lambda updates: edc(decomposed_cosines(updates, k))) if by_edc else madc,
-        cluster=by_k_means if by_edc else by_linkage,
-        at_round=1,
-        every=0,
-        chosen_by="num-clusters",
-        linkage=None if by_edc else lambda distances: merges(distances, "complete"),
-        place=_nearest_mean_update,
-    )
 
 
 def fl_hc(
@@ -274,20 +177,6 @@ def principal_angles(
             between = np.arccos(np.clip(svdvals(one.T @ other), 0.0, 1.0))
             found[i, j] = found[j, i] = np.degrees(reduce(between))
     return found
-
-
-def _k_means(points: FloatArray, k: int, rng: np.random.Generator) -> Clusters:
-    from sklearn.cluster import KMeans  # takes half a second to load
-
-    seed = int(rng.integers(2**31))
-    return Clusters.from_labels(KMeans(k, n_init=_STARTS, random_state=seed).fit_predict(points))
-
-
-def _nearest_mean_update(updates: FloatArray, clusters: Clusters, newcomer: FloatArray) -> int:
-    """Return the group of the smallest (1 - cosine) / 2 to its mean first update: Duan."""
-    means = [updates[clusters.members(group)].mean(axis=0) for group in range(clusters.k)]
-    between = cosine_dissimilarity(np.vstack([*means, newcomer]))
-    return int(np.argmin(between[-1, :-1] / 2))
 
 
 def _pairwise(vectors: FloatArray, metric: Literal["cityblock", "euclidean"]) -> FloatArray:

@@ -3,47 +3,16 @@
 Source: Xie et al., "Multi-Center Federated Learning" (2021), FeSEM.
 """
 
-from dataclasses import dataclass
-from typing import ClassVar, Self
-
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from common.config import Settings
-from common.errors import ClusteringError, ConfigError
-from server_app.clustering.by_models import number_of_clusters
-from server_app.clustering.grouping import STRATEGIES, Grouping
+from common.errors import ClusteringError
 from server_app.dissimilarity import FloatArray
 
-__all__ = ["ModelCentres", "centred", "first_centres", "nearest_centres"]
+__all__ = ["centred", "first_centres", "nearest_centres"]
 
 IntArray = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class ModelCentres(Grouping):
-    """Sites grouped by the centre that their last model is nearest to, anew in every round."""
-
-    needs: ClassVar[frozenset[str]] = frozenset({"models", "every-model"})
-    played_by: ClassVar[str] = f"{STRATEGIES}.model_centres:NearestCentres"
-    num_models: int
-    """k; some may be nearest to nobody."""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return what the settings describe.
-
-        Raises:
-            ConfigError: no number of models, or a round of fewer sites.
-        """
-        k, size = number_of_clusters(settings), settings.clients_per_round
-        if 0 < size < k:
-            raise ConfigError(
-                f"clients-per-round = {size}: strategy={settings.strategy} takes its num-clusters "
-                f"= {k} first centres from the sites of round 1; raise it"
-            )
-        return cls(k)
 
 
 def first_centres(models: FloatArray, k: int, rng: np.random.Generator) -> IntArray:

@@ -5,37 +5,17 @@ Source: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Fe
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import Settings
 from common.messages import Parameters
 from common.model_choice import choices
 from server_app.averaging import average
-from server_app.clustering.by_models import number_of_clusters
-from server_app.clustering.grouping import STRATEGIES, Grouping
 
-__all__ = ["ModelChoice", "averages", "choices"]
+__all__ = ["averages", "choices"]
 
 IntArray = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class ModelChoice(Grouping):
-    """Sites grouped by the model that each of them chooses, anew in every round."""
-
-    needs: ClassVar[frozenset[str]] = frozenset({"model-choice"})
-    played_by: ClassVar[str] = f"{STRATEGIES}.model_choice:ModelChoices"
-    num_models: int
-    """k; some may be chosen by nobody."""
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return what the settings describe; :class:`ConfigError` without a number of models."""
-        return cls(number_of_clusters(settings))
 
 
 def averages(

@@ -5,20 +5,16 @@ Non-IID Data" (2021), FedAMP, eq. 5 and 6, with A(x) = 1 - exp(-x / sigma).
 """
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar, Self
 
 import numpy as np
 from pydantic import Field
 from scipy.spatial.distance import cdist
 
-from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings
-from server_app.clustering.grouping import STRATEGIES, Description
 from server_app.dissimilarity import FloatArray
 
-__all__ = ["Attention", "FedAmpSettings", "attention"]
+__all__ = ["FedAmpSettings", "attention", "check_step"]
 
 
 class FedAmpSettings(PieceSettings):
@@ -32,30 +28,13 @@ class FedAmpSettings(PieceSettings):
     )
 
 
-@dataclass(frozen=True)
-class Attention(Description):
-    """Models weighed by the attention that each of two sites deserves of the other."""
+def check_step(alpha: float, sigma: float, n: int) -> None:
+    """Raise :class:`ConfigError` where n equal models, as all are at first, would be too many.
 
-    needs: ClassVar[frozenset[str]] = frozenset({"every-model"})
-    played_by: ClassVar[str] = f"{STRATEGIES}.message_passing:MessagePassing"
-    alpha: float
-    sigma: float
-
-    @classmethod
-    def of(cls, settings: Settings) -> Self:
-        """Return what the settings describe; :class:`ConfigError` if it is too much of a step."""
-        own = settings.of(FedAmpSettings)
-        found = cls(own.fedamp_alpha, own.fedamp_sigma)
-        found.check(settings.num_clients)
-        return found
-
-    def check(self, n: int) -> None:
-        """Raise :class:`ConfigError` where n equal models, as all are at first, would be too many.
-
-        Equal models have the most of each other, so that any others of n are fine, too.
-        """
-        if n > 1 and self.alpha * (n - 1) > self.sigma:
-            raise ConfigError(_too_far(self.alpha, n, self.sigma / (n - 1)))
+    Equal models have the most of each other, so that any others of n are fine, too.
+    """
+    if n > 1 and alpha * (n - 1) > sigma:
+        raise ConfigError(_too_far(alpha, n, sigma / (n - 1)))
 
 
 def attention(models: FloatArray, alpha: float, sigma: float) -> FloatArray:

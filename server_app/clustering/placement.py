@@ -18,6 +18,7 @@ __all__ = [
     "matched",
     "most_diverse",
     "nearest_centre",
+    "nearest_columns",
     "nearest_medoid",
     "share_moved",
 ]
@@ -56,6 +57,18 @@ def most_diverse(shares: FloatArray, clusters: Clusters, newcomer: FloatArray) -
     joined = np.vstack([shares, newcomer])
     scores = [diversity(joined, np.append(clusters.labels, k)) for k in range(clusters.k)]
     return int(np.argmax(scores))
+
+
+def nearest_columns(matrix: FloatArray, labels: NDArray[np.int64]) -> int:
+    """Return the cluster whose mean column is nearest to the last client's, ties to the earlier.
+
+    Args:
+        matrix: (n + 1, n + 1) similarities or distances, the newcomer last.
+        labels: (n,) clusters of the others.
+    """
+    columns, newcomer = matrix[:-1, :-1], matrix[-1, :-1]
+    centres = [columns[labels == k].mean(axis=0) for k in range(labels.max() + 1)]
+    return int(np.argmin(np.linalg.norm(np.array(centres) - newcomer, axis=1)))
 
 
 def matched(before: Clusters, after: Clusters) -> Clusters:

@@ -5,22 +5,57 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import nn
 
 from common import models, seeds
 from common.config import Settings, unknown_name
 from common.errors import ConfigError, DataError
 from common.messages import Parameters
+from common.plugins import PieceSettings
 from common.tasks.inputs import TOKENS, Inputs
-from server_app.clustering.by_models import PROBABILITIES, ProbeSettings
 
-__all__ = ["ProbeRows", "Prober", "noise", "read_rows"]
+__all__ = ["PROBABILITIES", "ProbeRows", "ProbeSettings", "Prober", "noise", "read_rows"]
 
 Source = Literal["public", "noise", "client-rows"]
+
+PROBABILITIES = "probabilities"
+"""The layer that is not one of the network's own: the softmax of its logits."""
+
+
+class ProbeSettings(PieceSettings):
+    """On which rows models are compared, and by which of their layers."""
+
+    paths: ClassVar[frozenset[str]] = frozenset({"probe_file"})
+    cka_layer: str = Field(
+        "probabilities",
+        min_length=1,
+        description="fedsccs: layer compared; probabilities, or a child of the network",
+    )
+    cka_probe: Literal["auto", "public", "noise", "client-rows"] = Field(
+        "auto",
+        description="rows on which models are compared; auto: probe-file if given, else noise; "
+        "client-rows discloses rows of every site",
+    )
+    cka_probe_size: int = Field(
+        100, ge=2, le=100_000, description="probe rows; client-rows: of each site"
+    )
+    probe_file: str = Field("", description="cka-probe=public: .npz with X, standardised rows")
+
+    def check(self, settings: Settings) -> None:
+        """Refuse a probe of two sources, or of none."""
+        if self.cka_probe == "public" and not self.probe_file:
+            raise ValueError("cka-probe = public: name the file of rows with probe-file")
+        if self.probe_file and self.cka_probe in ("noise", "client-rows"):
+            raise ValueError(f"probe-file and cka-probe = {self.cka_probe}: leave one of them out")
+
+    def discloses(self, settings: Settings) -> frozenset[str]:
+        """Return rows of the sites where the probe is made of them."""
+        return frozenset({"probe-rows"} if self.cka_probe == "client-rows" else ())
 
 
 @dataclass(frozen=True)

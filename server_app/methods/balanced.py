@@ -5,9 +5,10 @@ from collections.abc import Mapping
 from common.config import Settings, kebab_case
 from common.config.cohorts import CohortSettings
 from common.errors import ConfigError
-from server_app.clustering import by_labels
-from server_app.clustering.by_labels import LabelCounts, LabelInnerProducts
-from server_app.clustering.grouping import Description
+from server_app.groupings import by_label_pairs, by_labels
+from server_app.groupings.by_label_pairs import LabelInnerProducts
+from server_app.groupings.by_labels import LabelCounts
+from server_app.groupings.grouping import Description
 from server_app.methods.method import Card, Composition, Method, cohort_size
 from server_app.selection.balanced import BalancedCohort, BalanceSettings
 from server_app.selection.class_cover import FedCbs, FedEntOpt, FedEntOptSettings
@@ -182,7 +183,7 @@ def fed_lecc(settings: Settings) -> Method:
             + (", and with label-privacy=two-party they read the setting themselves" * pairs)
             + "; set metric=hellinger"
         )
-    grouped = by_labels.by_distances_of_pairs if pairs else by_labels.by_distances
+    grouped = by_label_pairs.by_distances_of_pairs if pairs else by_labels.by_distances
     return Method(
         group=grouped(settings.replace(metric="hellinger")), select=FedLecc(cohort_size(settings))
     )

@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from common.config import Settings
 from common.errors import ConfigError
 from common.pilot.settings import PilotSettings
-from server_app.clustering.pilot_question import PilotQuestion
 from server_app.methods.method import Card, Composition, Method, cohort_size
 from server_app.selection.active import Active
 from server_app.selection.clustered_sampling import ClusteredBySimilarity, ClusteredBySize
@@ -285,8 +284,7 @@ DELTA = Composition(
 
 def fedavg(settings: Settings) -> Method:
     """Everybody, one model: McMahan et al. 2017 with all clients; ``selection`` has no say."""
-    asked = PilotQuestion() if settings.of(PilotSettings).pilot else None
-    return Method(select=Everybody(), describe=asked)
+    return Method(select=Everybody())
 
 
 FEDAVG = Composition(

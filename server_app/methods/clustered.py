@@ -6,12 +6,13 @@ from common.config import Settings, kebab_case
 from common.config.aggregation import AggregationSettings
 from common.errors import ConfigError
 from common.objectives import objective_of
-from server_app.clustering import by_updates
-from server_app.clustering.by_updates import FedGroupSettings, FlHcSettings
-from server_app.clustering.fesem import ModelCentres
-from server_app.clustering.ifca import ModelChoice
-from server_app.clustering.message_passing import Attention, FedAmpSettings
-from server_app.clustering.splits import CflSettings, RecursiveSplits
+from server_app.clustering.message_passing import FedAmpSettings
+from server_app.groupings import by_updates
+from server_app.groupings.attention import Attention
+from server_app.groupings.by_updates import FedGroupSettings, FlHcSettings
+from server_app.groupings.model_centres import ModelCentres
+from server_app.groupings.model_choice import ModelChoice
+from server_app.groupings.splits import CflSettings, RecursiveSplits
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 from server_app.rounds.routing import ModelPerCluster, ModelPerSite
 from server_app.selection.rules import Equally, Everybody, Uniform

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from common.config import Settings
 from common.privacy.disclosures import BasesSettings, EmbeddedRowSettings
-from server_app.clustering import by_rows
-from server_app.clustering.by_rows import PacflSettings
+from server_app.groupings import by_rows
+from server_app.groupings.by_rows import PacflSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 
 _CLUSTERED = ("selection", "clients-per-round")

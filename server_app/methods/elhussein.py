@@ -5,14 +5,14 @@ from collections.abc import Mapping
 from common.config import Settings
 from common.pilot.settings import PilotSettings
 from common.privacy.disclosures import RowSettings
+from server_app.groupings import ot_costs
+from server_app.groupings.ot_costs import OtGroupsSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
-from server_app.transport import groups
-from server_app.transport.groups import OtGroupsSettings
 
 
 def ot_cost_groups(settings: Settings) -> Method:
     """OT costs after round 1, groups of low cost, a model per group: Elhussein and Gürsoy."""
-    return model_per_cluster(groups.by_cost(settings), settings)
+    return model_per_cluster(ot_costs.by_cost(settings), settings)
 
 
 OT_GROUPS = Composition(

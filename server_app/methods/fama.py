@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from common.config import Settings
-from server_app.clustering import by_labels
+from server_app.groupings import by_label_pairs, by_labels
 from server_app.methods.method import Card, Composition, Method, of_clusters, routing
 
 _LATE = "A site that joins late is asked for its histogram too and"
@@ -16,7 +16,7 @@ def similarity(settings: Settings) -> Method:
     With ``clients-per-round`` set, that many clients are spread over the clusters.
     """
     pairs = settings.label_privacy == "two-party"
-    grouped = by_labels.by_distances_of_pairs if pairs else by_labels.by_distances
+    grouped = by_label_pairs.by_distances_of_pairs if pairs else by_labels.by_distances
     return Method(
         group=grouped(settings),
         select=of_clusters(settings),

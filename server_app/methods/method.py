@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings
-from server_app.clustering.grouping import Description, Grouping
+from server_app.groupings.grouping import Description, Grouping
 from server_app.rounds.routing import ROUTINGS, ModelPerCluster, OneModel, Routing
 from server_app.selection import rules
 from server_app.selection.rules import Selection

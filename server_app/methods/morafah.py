@@ -5,8 +5,9 @@ from dataclasses import replace
 
 from common.config import Settings
 from common.errors import ConfigError
-from server_app.clustering import by_models
-from server_app.clustering.by_models import FlisSettings, ProbeSettings
+from server_app.clustering.probe import ProbeSettings
+from server_app.groupings import by_models
+from server_app.groupings.by_models import FlisSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster, of_clusters
 from server_app.selection.rules import OnePerCluster
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 
 from common.config import Settings
-from server_app.clustering import by_labels
-from server_app.clustering.by_labels import NormaliseSettings
+from server_app.groupings import by_labels
+from server_app.groupings.by_labels import NormaliseSettings
 from server_app.methods.method import Card, Composition, Method, of_clusters, routing
 from server_app.selection.rules import WholeGroups
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from common.config import Settings
-from server_app.clustering import by_models
-from server_app.clustering.by_models import ProbeSettings, WeightsSettings
+from server_app.clustering.probe import ProbeSettings
+from server_app.groupings import by_models
+from server_app.groupings.by_models import WeightsSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster
 
 _TALASSO = (

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from common.config import Scalar, Settings, kebab_case
 from common.errors import ConfigError, did_you_mean
 from server_app import methods
-from server_app.clustering.by_labels import LabelGroups
+from server_app.groupings.by_labels import LabelGroups
 from server_app.methods import METHODS, Method
 from server_app.methods.catalogue import CARDS
 from server_app.protection.catalogue import WORDS

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import ArrayRecord, Message
@@ -12,16 +13,17 @@ from common.config import Settings
 from common.errors import RoundError
 from common.messages import Introduction, Parameters
 from server_app import methods
-from server_app.clustering.by_labels import LabelGroups
 from server_app.clustering.clusters import Clusters
+from server_app.groupings.by_labels import LabelGroups
 from server_app.other_apps.app_grid import MarkedGrid
+from server_app.playing.choosing import drawn, view_of
 from server_app.rounds.attendance import Attendance
 from server_app.rounds.intake import IntakeGrid
 from server_app.rounds.label_inquiry import LabelInquiry
-from server_app.rounds.memory import flat
+from server_app.rounds.memory import Memory, flat
 from server_app.rounds.roster import Roster, in_order, introductions, wait_for_nodes
 from server_app.rounds.turns import Turns
-from server_app.selection.rules import Cohort, View
+from server_app.selection.rules import Cohort
 
 __all__ = ["MODS", "KnownSites", "parameters_of"]
 
@@ -42,9 +44,10 @@ class KnownSites:
     """
 
     def __init__(self, settings: Settings) -> None:
-        method = methods.build(settings)  # anew, for some rules remember
+        method = methods.build(settings)
         self._settings = settings
         self._select = method.select
+        self._learnt = method.select.init()
         self._needs = method.needs
         self._group = method.group if isinstance(method.group, LabelGroups) else None
         self._labels = LabelInquiry(settings, asks_by_message=True)
@@ -105,22 +108,20 @@ class KnownSites:
         rng = seeds.generator(self._settings.seed, "selection", server_round, 1)
         available = self.roster.available(grid)
         counts = self._labels.counts if "labels" in self._needs else None
-        view = View(
-            round=server_round,
-            available=available,
-            num_examples=self.roster.num_examples,
-            clusters=self.clusters,
+        self._turns = self._turns.seen(available)
+        memory = Memory(turns=self._turns)
+        view = replace(
+            view_of(server_round, self.roster, available, self.clusters, memory),
             updates=self._all_updates(model),
-            turns=self._turns.seen(available),
             label_counts=counts,
             label_products=None if counts is None else counts @ counts.T,
-            num_classes=self.roster.sites[0].num_classes,
         )
         # A rule is asked all three; those that want to look at somebody first were refused.
         self._select.ask(view, rng)
         self._select.rehearse(view, rng)
-        cohort = self._select.choose(view, rng)
-        self._turns.took(cohort.clients)
+        cohort, self._learnt, self._turns = drawn(
+            self._select, self._learnt, view, self._turns, rng
+        )
         return cohort
 
     def trained(self, replies: Iterable[Message], sent: Parameters) -> None:

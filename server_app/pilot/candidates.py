@@ -9,8 +9,8 @@ from flwr.serverapp import Grid
 from common import seeds
 from common.config import Settings
 from common.pilot.messages import DITTO, FEDAVG, LOCAL
-from server_app.clustering import by_labels
 from server_app.clustering.algorithms import Clusters
+from server_app.groupings import by_labels
 from server_app.rounds.label_inquiry import LabelInquiry
 from server_app.rounds.roster import Roster
 

@@ -3,6 +3,7 @@
 A checkpoint is a folder ``checkpoints/round-0007`` with the state after that round: ``state.json``,
 ``arrays.safetensors``, and ``SHA256SUMS`` over both (``sha256sum -c`` reads it). It is written
 under another name, synced and renamed, so a folder of that name is whole. The two newest are kept.
+One of another format is refused, for what a run would go on from is not what this version plays.
 """
 
 import hashlib
@@ -21,7 +22,7 @@ import safetensors.numpy
 from common import machine
 from common.errors import DataError
 
-__all__ = ["State", "any_in", "latest", "save"]
+__all__ = ["FORMAT", "State", "any_in", "latest", "save"]
 
 log = logging.getLogger("coterie")
 
@@ -30,6 +31,9 @@ State = Mapping[str, Any]
 
 _FOLDER = "checkpoints"
 _STATE, _ARRAYS, _SUMS = "state.json", "arrays.safetensors", "SHA256SUMS"
+FORMAT = 2
+"""Of the state: 1 had what each strategy wrote by hand, 2 has the values that rounds go on from."""
+
 _KEPT = 2  # a damaged newest one leaves the one before it
 _ARRAY = "$array"
 _NAME = re.compile(r"round-(\d{4,9})")
@@ -46,7 +50,7 @@ def save(run: Path, server_round: int, state: State) -> None:
     temporary.mkdir()
     tree, arrays = _taken_apart(state)
     files = {
-        _STATE: json.dumps({"round": server_round, "state": tree}).encode(),
+        _STATE: json.dumps({"format": FORMAT, "round": server_round, "state": tree}).encode(),
         _ARRAYS: safetensors.numpy.save(arrays),
     }
     sums = [f"{hashlib.sha256(data).hexdigest()}  {name}\n" for name, data in files.items()]
@@ -69,12 +73,14 @@ def latest(run: Path) -> tuple[int, State]:
     """Return the newest whole checkpoint's round and state; a damaged one is said and passed over.
 
     Raises:
-        DataError: there is none.
+        DataError: there is none, or it is of another format.
     """
     damaged = False
     for folder in _found(run):
         try:
             found = _read(folder)
+        except _OtherFormatError:
+            raise
         except DataError as error:
             log.warning("%s; the one before it is used, if there is one", error)
             damaged = True
@@ -105,10 +111,26 @@ def _read(folder: Path) -> tuple[int, State]:
             raise DataError(f"{folder / name} is damaged: its SHA-256 is not the one in {_SUMS}")
     try:
         content = json.loads(files[_STATE])
-        arrays = safetensors.numpy.load(files[_ARRAYS])
-        return int(content["round"]), _put_together(content["state"], arrays)
+        server_round, tree = int(content["round"]), content["state"]
+        _check_format(folder, content)
+        return server_round, _put_together(tree, safetensors.numpy.load(files[_ARRAYS]))
+    except _OtherFormatError:
+        raise
     except Exception as error:  # written whole by something else; safetensors has its own errors
         raise DataError(f"{folder} is no checkpoint: {error}") from None
+
+
+class _OtherFormatError(DataError):
+    """A whole checkpoint that another version wrote."""
+
+
+def _check_format(folder: Path, content: Mapping[str, Any]) -> None:
+    written = content.get("format", 1)
+    if written != FORMAT:
+        raise _OtherFormatError(
+            f"{folder} is of format {written}, and this version of Coterie goes on from format "
+            f"{FORMAT}: go on with the version that wrote it, or play its config.toml anew"
+        )
 
 
 def _taken_apart(state: State) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
@@ -122,12 +144,16 @@ def _taken_apart(state: State) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             return {_ARRAY: name}
         if isinstance(value, Mapping):
             return {str(key): take(entry) for key, entry in value.items()}
+        if isinstance(value, list | tuple):
+            return [take(entry) for entry in value]
         return value
 
     return take(state), arrays
 
 
 def _put_together(tree: Any, arrays: Mapping[str, np.ndarray]) -> Any:
+    if isinstance(tree, list):
+        return [_put_together(entry, arrays) for entry in tree]
     if not isinstance(tree, dict):
         return tree
     if tree.keys() == {_ARRAY}:

@@ -22,7 +22,6 @@ from server_app.record.format import (
     ResultsFile,
     RoundLine,
 )
-from server_app.record.overfitting import has_stopped_improving
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Attempt, Recorded
 from server_app.rounds.exchange import NO_REPLY, OK
@@ -87,10 +86,6 @@ class Ledger:
     def target_was_held(self, settings: Settings) -> bool:
         """Whether the rounds so far held the target for the window."""
         return target_was_held(self._folder.each(RoundLine), settings)
-
-    def has_stopped_improving(self, patience: int) -> bool:
-        """Whether so many rounds have passed since the one of the lowest held-out loss."""
-        return has_stopped_improving(self._folder.each(RoundLine), patience)
 
     def results(self, seconds: float, settings: Settings) -> ResultsFile:
         """Return the final figures, from the lines alone."""

@@ -20,7 +20,7 @@ from common.messages import Parameters, Template, check_arrays
 from common.objectives import objective_of
 from common.sharing import newest, parts_of_network
 from common.tasks.inputs import Inputs
-from server_app.clustering.by_models import nearest_columns
+from server_app.clustering.placement import nearest_columns
 from server_app.clustering.probe import Prober, ProbeRows
 from server_app.dissimilarity import FloatArray, linear_cka
 from server_app.record import checkpoint
@@ -143,7 +143,7 @@ def _newest(run: Path) -> dict[int, Parameters]:
     if not checkpoint.any_in(run):
         raise DataError(f"{run} has no model yet: neither a final one nor a checkpoint")
     _, state = checkpoint.latest(run)
-    return {int(index): model for index, model in state["strategy"]["models"].items()}
+    return dict(enumerate(state["rounds"]["models"]))
 
 
 def _one(run: Path, found: Mapping[int, T], model: int) -> T:

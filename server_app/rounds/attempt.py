@@ -98,6 +98,10 @@ class Attempt:
     """The usable accounts of fine-tuning."""
     metrics: Metrics = field(default_factory=Metrics)
     """The run's metrics beside its score, of those who were evaluated."""
+    train_loss: float | None = None
+    """Mean training loss, NaN if sites keep it to themselves; None: nothing usable was trained."""
+    score: float | None = None
+    """Over the held-out rows of all sites; None: there was no usable evaluation."""
     seconds: dict[str, float] = field(default_factory=dict)
     """Wall seconds of the server by phase; ``server`` is its own work."""
     _recorded: list[Recorded] = field(default_factory=list)

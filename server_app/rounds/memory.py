@@ -1,97 +1,72 @@
 """Memory of the sites: what is known of each from the rounds before."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from common.config import Settings
 from common.messages import EvaluateReport, Parameters
 from server_app.rounds.attempt import Update
 from server_app.rounds.turns import Turns
-from server_app.rounds.update_norms import UpdateNorms
+
+__all__ = ["Memory", "flat", "with_latest"]
 
 
+@dataclass(frozen=True)
 class Memory:
-    """Each client's turns and last score; where they are told, its last update and losses.
+    """Each client's turns and last score; where they are told, its last update and losses."""
 
-    Args:
-        settings: of the run.
+    turns: Turns = field(default_factory=Turns)
+    norms: tuple[float, ...] = ()
+    """Of all updates, by which later ones are judged: :class:`UpdateNorms`."""
+    scores: Mapping[int, float] = field(default_factory=dict)
+    """Client -> score of its last evaluation."""
+    losses: np.ndarray = field(default_factory=lambda: np.empty((0, 3)))
+    """(n, 3): mean loss and root of its mean square that a client last told, and in which round.
+
+    NaN and round 0: it was never to train; 0, 0 with a round: it never told anything usable.
     """
+    updates: np.ndarray = field(default_factory=lambda: np.empty((0, 0), dtype=np.float32))
+    """(n, parameters) what each client's last training added; 0: none yet."""
 
-    def __init__(self, settings: Settings) -> None:
-        self.norms = UpdateNorms.of(settings)
-        """Of all updates."""
-        self._updates = np.empty((0, 0), dtype=np.float32)
-        self._scores: dict[int, float] = {}
-        self._losses = np.empty((0, 3))
-        self.turns = Turns()
-
-    def scores(self, num_clients: int) -> np.ndarray:
+    def scores_of(self, num_clients: int) -> np.ndarray:
         """Return the last score of each client, (n,); NaN: none yet."""
-        return np.array([self._scores.get(client, np.nan) for client in range(num_clients)])
+        return np.array([self.scores.get(client, np.nan) for client in range(num_clients)])
 
-    def evaluated(self, client: int, report: EvaluateReport) -> None:
-        """Remember what a client's evaluation said."""
-        self._scores[client] = report.score
+    def evaluated(self, reports: Mapping[int, EvaluateReport]) -> "Memory":
+        """Return it with what some clients' evaluations said."""
+        told = {client: report.score for client, report in reports.items()}
+        return replace(self, scores={**self.scores, **told})
 
-    def losses(self, num_clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return what each client last told of a model that it was to train, (n,) each.
-
-        Its mean loss and the root of its mean square, and in which round; NaN and 0: it was never
-        to train, and 0, 0 with a round: it never told anything usable.
-        """
-        self._make_room(num_clients)
-        losses, rms_losses, rounds = self._losses.T.copy()
+    def losses_of(self, num_clients: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return the columns of :attr:`losses`, (n,) each, the rounds as ints."""
+        losses, rms_losses, rounds = self._with_room(num_clients).T.copy()
         return losses, rms_losses, rounds.astype(np.int64)
 
-    def told(self, client: int, loss: float, rms_loss: float, server_round: int) -> None:
-        """Remember how the model that a client was to train did on its training rows."""
-        self._make_room(client + 1)
-        self._losses[client] = loss, rms_loss, server_round
+    def told(self, client: int, loss: float, rms_loss: float, server_round: int) -> "Memory":
+        """Return it with how the model that a client was to train did on its training rows."""
+        losses = self._with_room(client + 1)
+        losses[client] = loss, rms_loss, server_round
+        return replace(self, losses=losses)
 
-    def told_nothing(self, client: int, server_round: int) -> None:
-        """Remember that a client told nothing usable: what is known of it stays, if only 0.
+    def told_nothing(self, client: int, server_round: int) -> "Memory":
+        """Return it with a client that told nothing usable: what is known of it stays, if only 0.
 
         Or a site that always fails would be drawn again and again as one that is not known yet.
         """
-        self._make_room(client + 1)
-        known = np.nan_to_num(self._losses[client, :2])
-        self._losses[client] = *known, server_round
+        losses = self._with_room(client + 1)
+        losses[client] = *np.nan_to_num(losses[client, :2]), server_round
+        return replace(self, losses=losses)
 
-    def _make_room(self, num_clients: int) -> None:
-        more = max(0, num_clients - len(self._losses))
-        self._losses = np.vstack([self._losses, np.tile([np.nan, np.nan, 0.0], (more, 1))])
+    def _with_room(self, num_clients: int) -> np.ndarray:
+        more = max(0, num_clients - len(self.losses))
+        return np.vstack([self.losses, np.tile([np.nan, np.nan, 0.0], (more, 1))])
 
     def trained(
         self, updates: Sequence[Update], models: Sequence[Parameters], num_clients: int
-    ) -> np.ndarray:
-        """Remember what some clients trained from the models that they were sent.
-
-        Returns what each client's last training added, (n, parameters) float32; 0: none yet.
-        """
-        self._updates = with_latest(self._updates, updates, models, num_clients)
-        return self._updates
-
-    def state(self) -> dict[str, Any]:
-        """Return what a checkpoint keeps of it."""
-        scores = {str(client): value for client, value in self._scores.items()}
-        return {
-            "updates": self._updates,
-            "scores": scores,
-            "losses": self._losses,
-            "turns": self.turns.state(),
-            "update-norms": self.norms.state(),
-        }
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._updates = state["updates"]
-        self._scores = {int(client): value for client, value in state["scores"].items()}
-        self._losses = state.get("losses", self._losses)  # as the turns
-        if "turns" in state:  # a version that counted none had no rule that looks at them
-            self.turns.restore(state["turns"])
-        self.norms.restore(state.get("update-norms", ()))  # runs of old versions have none
+    ) -> "Memory":
+        """Return it with what some clients trained from the models that they were sent."""
+        return replace(self, updates=with_latest(self.updates, updates, models, num_clients))
 
 
 def with_latest(
@@ -107,14 +82,11 @@ def with_latest(
         models: that were sent.
         num_clients: n.
     """
-    shape = num_clients, flat(models[0]).size
-    if known.shape != shape:
-        grown = np.zeros(shape, dtype=np.float32)
-        grown[: len(known), : known.shape[1]] = known
-        known = grown
+    latest = np.zeros((num_clients, flat(models[0]).size), dtype=np.float32)
+    latest[: len(known), : known.shape[1]] = known
     for answer, _, trained in updates:
-        known[answer.client] = flat(trained) - flat(models[answer.model])
-    return known
+        latest[answer.client] = flat(trained) - flat(models[answer.model])
+    return latest
 
 
 def flat(parameters: Parameters) -> np.ndarray:

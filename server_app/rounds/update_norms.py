@@ -8,9 +8,8 @@ what is many times as long as their median is refused before it is averaged.
 import logging
 import math
 import statistics
-from collections import deque
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
@@ -31,16 +30,20 @@ _LONGEST = 1e6
 """L2 norm that no update may have, whatever the others': no network here survives more."""
 
 
+Past = tuple[float, ...]
+"""Norms of a run's updates so far, the oldest first; at most a thousand."""
+
+
+@dataclass(frozen=True)
 class UpdateNorms:
-    """The norms of a run's updates so far, against which new ones are held.
+    """Judge of a run's updates, which are held against those before."""
 
-    Args:
-        factor: times the median that a norm may be; 0: any.
-    """
+    factor: float
+    """Times the median that a norm may be; 0: any."""
 
-    def __init__(self, factor: float) -> None:
-        self._factor = factor
-        self._past: deque[float] = deque(maxlen=_REMEMBERED)
+    def init(self) -> Past:
+        """Return the norms before round 1."""
+        return ()
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -56,11 +59,14 @@ class UpdateNorms:
         return cls(0 if why else asked)
 
     def judged(
-        self, answers: Sequence[Answer[Trained]], models: Sequence[Parameters]
-    ) -> list[Answer[Trained]]:
+        self, past: Past, answers: Sequence[Answer[Trained]], models: Sequence[Parameters]
+    ) -> tuple[list[Answer[Trained]], Past]:
         """Return the answers to one exchange, without updates that are too long or not finite.
 
+        The norms that a later exchange is judged by come with them.
+
         Args:
+            past: those that this one is judged by.
             answers: of the sites.
             models: that they were sent, by index.
         """
@@ -69,37 +75,30 @@ class UpdateNorms:
             _finite(answer, measured.get(answer.client, math.nan), models[answer.model])
             for answer in answers
         ]
-        if not self._factor:
-            return answers
+        if not self.factor:
+            return answers, past
         norms = {a.client: measured[a.client] for a in answers if a.value is not None}
         # Also of those to be refused: who is in the majority cannot be told otherwise.
-        usual = _median([*self._past, *norms.values()])
-        limit = min(self._factor * usual, _LONGEST)
-        self._past.extend(norm for norm in norms.values() if norm <= limit)
-        return [
+        usual = _median([*past, *norms.values()])
+        limit = min(self.factor * usual, _LONGEST)
+        kept = (norm for norm in norms.values() if norm <= limit)
+        judged = [
             _refused(answer, norm, usual)
             if (norm := norms.get(answer.client, 0.0)) > limit
             else answer
             for answer in answers
         ]
+        return judged, (*past, *kept)[-_REMEMBERED:]
 
     def _norms(
         self, answers: Sequence[Answer[Trained]], models: Sequence[Parameters]
     ) -> dict[int, float]:
         """Return the norm of each update by client; without a factor nobody needs them."""
         norms: dict[int, float] = {}
-        for number, model in enumerate(models if self._factor else ()):
+        for number, model in enumerate(models if self.factor else ()):
             came = {a.client: a.value[1] for a in answers if a.value and a.model == number}
             norms |= dict(zip(came, change_norms(list(came.values()), model), strict=True))
         return norms
-
-    def state(self) -> list[float]:
-        """Return what a checkpoint keeps."""
-        return list(self._past)
-
-    def restore(self, state: Iterable[float]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._past.extend(state)
 
 
 def change_norms(trained: Sequence[Parameters], sent: Parameters) -> list[float]:

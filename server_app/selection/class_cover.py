@@ -4,7 +4,7 @@ Sources: Zhang et al., "Fed-CBS: A Heterogeneity-Aware Client Sampling Mechanism
 Learning via Class-Imbalance Reduction", ICML 2023; Lutz et al., arXiv 2411.01240 (FedEntOpt).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -161,38 +161,40 @@ def _free(available: NDArray[np.bool_], chosen: list[int], buffer: list[int]) ->
     return outside if len(outside) else free
 
 
+@dataclass(frozen=True)
+class Picks:
+    """The last picks of FedEntOpt, the oldest first."""
+
+    buffer: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
 class FedEntOpt(Selection):
     """``size`` clients whose pooled labels have a large entropy, none of the last picks again."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes"})
+    size: int
+    buffer_size: int
+    """How many picks are left alone; 0: half of the sites, or all that do not train."""
 
-    def __init__(self, size: int, buffer_size: int) -> None:
-        self._size, self._buffer_size = size, buffer_size
-        self._buffer: list[int] = []
+    def init(self) -> Picks:
+        """Return no picks."""
+        return Picks()
 
-    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+    def update(self, learnt: Picks, view: View, rng: np.random.Generator) -> tuple[Cohort, Picks]:
         """Return the first, drawn from those not in the buffer, with those that follow on it."""
         assert view.label_counts is not None
-        n, m = len(view.available), min(self._size, len(view.candidates))
+        n, m = len(view.available), min(self.size, len(view.candidates))
         if not m:
-            return Cohort(view.candidates)
-        most = max(n - self._size, 0)
-        if self._buffer_size > most:
+            return Cohort(view.candidates), learnt
+        most = max(n - self.size, 0)
+        if self.buffer_size > most:
             raise RoundError(
-                f"entropy-buffer = {self._buffer_size}: of {n} sites, with clients-per-round = "
-                f"{self._size}, at most {most} can be left alone; set it lower, or 0"
+                f"entropy-buffer = {self.buffer_size}: of {n} sites, with clients-per-round = "
+                f"{self.size}, at most {most} can be left alone; set it lower, or 0"
             )
-        size = self._buffer_size or min(round(n / 2), most)
-        first = int(rng.choice(_free(view.available, [], self._buffer)))
-        chosen, self._buffer = _picked(
-            view.label_counts, m, self._buffer, first, size, view.available
-        )
-        return Cohort(np.sort(chosen))
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the buffer."""
-        return {"buffer": np.array(self._buffer, dtype=np.int64)}
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._buffer = state["buffer"].tolist()
+        size = self.buffer_size or min(round(n / 2), most)
+        buffer = list(learnt.buffer)
+        first = int(rng.choice(_free(view.available, [], buffer)))
+        chosen, buffer = _picked(view.label_counts, m, buffer, first, size, view.available)
+        return Cohort(np.sort(chosen)), Picks(tuple(buffer))

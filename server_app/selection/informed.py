@@ -5,8 +5,7 @@ Sources: Cho et al., "Towards Understanding Biased Client Selection in Federated
 Learning", NeurIPS 2023; Tang et al., "FedCor", CVPR 2022; FedLECC, arXiv 2603.08911.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -179,6 +178,67 @@ class FedCorSettings(PieceSettings):
     )
 
 
+@dataclass(frozen=True)
+class LossChanges:
+    """What FedCor has learnt of n sites."""
+
+    embedding: np.ndarray
+    """(width, n): of each site, by which the Gaussian process correlates them."""
+    discounts: np.ndarray
+    """(n,): how much each counts since the last training of the process, 1 or less."""
+    changes: np.ndarray
+    """(rounds, n) nats: by how much each round changed each loss; NaN where not known."""
+    rounds: np.ndarray
+    """(rounds,) ints: which."""
+    losses: np.ndarray
+    """(n,) nats: when they were last told."""
+    losses_round: int = -1
+    """In which round; -1: never."""
+
+    def with_room(self, n: int, rng: np.random.Generator) -> "LossChanges":
+        """Return it with the sites that joined; nothing was observed of them."""
+        more = n - self.embedding.shape[1]
+        if not more:
+            return self
+        unknown = np.full((len(self.changes), more), np.nan)
+        return replace(
+            self,
+            embedding=np.hstack([self.embedding, gaussian_process.initial_embedding(more, rng)]),
+            discounts=np.append(self.discounts, np.ones(more)),
+            changes=np.hstack([self.changes, unknown]),
+            losses=np.append(self.losses, np.full(more, np.nan)),
+        )
+
+    def observed(self, view: View) -> "LossChanges":
+        """Return it with what one training changed: the rehearsal's, or the last round's."""
+        if view.losses is None:
+            return self
+        after = self
+        if view.losses_after is not None:
+            after = self._with(view.round, view.losses_after - view.losses)
+        elif self.losses_round == view.round - 1:
+            after = self._with(view.round - 1, view.losses - self.losses)
+        return replace(after, losses=view.losses, losses_round=view.round)
+
+    def _with(self, number: int, change: FloatArray) -> "LossChanges":
+        others = self.rounds != number  # a round that is tried again is observed again
+        return replace(
+            self,
+            changes=np.vstack([self.changes[others], change]),
+            rounds=np.append(self.rounds[others], number),
+        )
+
+    def fitted(self, steps: int) -> "LossChanges":
+        """Return it with a process trained on all changes; everybody counts in full again."""
+        residuals, weights = gaussian_process.centred(self.changes)
+        return replace(
+            self,
+            embedding=gaussian_process.fit(self.embedding, residuals, weights, steps),
+            discounts=np.ones_like(self.discounts),
+        )
+
+
+@dataclass(frozen=True)
 class FedCor(Selection):
     """``size`` clients chosen by a Gaussian process over the clients' loss changes.
 
@@ -188,24 +248,18 @@ class FedCor(Selection):
     """
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes", "losses"})
-
-    def __init__(self, size: int, warmup: int, interval: int) -> None:
-        self._size, self._warmup, self._interval = size, warmup, interval
-        self._embedding = np.empty((gaussian_process.WIDTH, 0))
-        self._discounts = np.empty(0)
-        self._changes = np.empty((0, 0))
-        self._rounds = np.empty(0, dtype=np.int64)
-        self._losses = np.empty(0)
-        self._losses_round = np.array(-1)  # before any round
+    size: int
+    warmup: int
+    interval: int
 
     def _trains(self, number: int) -> bool:
         """Whether the process is trained before this round."""
-        since = number - self._warmup - 1
-        return since >= 0 and since % self._interval == 0
+        since = number - self.warmup - 1
+        return since >= 0 and since % self.interval == 0
 
     def ask(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return everybody during warm-up and whenever the process is trained."""
-        observed = view.round <= self._warmup or self._trains(view.round)
+        observed = view.round <= self.warmup or self._trains(view.round)
         return view.candidates if observed else NOBODY
 
     @property
@@ -215,76 +269,39 @@ class FedCor(Selection):
 
     def rehearse(self, view: View, rng: np.random.Generator) -> np.ndarray:
         """Return random clients when the process is trained again; the first time needs none."""
-        if view.round <= self._warmup + 1 or not self._trains(view.round):
+        if view.round <= self.warmup + 1 or not self._trains(view.round):
             return NOBODY
-        return Uniform(self._size).choose(view, rng).clients
+        return Uniform(self.size).choose(view, rng).clients
 
-    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+    def init(self) -> LossChanges:
+        """Return nothing, of nobody."""
+        nothing = np.empty(0)
+        return LossChanges(
+            embedding=np.empty((gaussian_process.WIDTH, 0)),
+            discounts=nothing,
+            changes=np.empty((0, 0)),
+            rounds=np.empty(0, dtype=np.int64),
+            losses=nothing,
+        )
+
+    def update(
+        self, learnt: LossChanges, view: View, rng: np.random.Generator
+    ) -> tuple[Cohort, LossChanges]:
         """Return the draw of a warm-up round, or the selection of the process."""
-        self._make_room(len(view.available), rng)
-        self._observe(view)
-        if view.round <= self._warmup:
-            return Uniform(self._size).choose(view, rng)
+        learnt = learnt.with_room(len(view.available), rng).observed(view)
+        if view.round <= self.warmup:
+            return Uniform(self.size).choose(view, rng), learnt
         if self._trains(view.round):
-            self._train(_FIRST_STEPS if view.round == self._warmup + 1 else _LATER_STEPS)
+            learnt = learnt.fitted(_FIRST_STEPS if view.round == self.warmup + 1 else _LATER_STEPS)
         present = view.candidates
-        embedding, rows = self._embedding[:, present], view.num_examples[present]
+        embedding, rows = learnt.embedding[:, present], view.num_examples[present]
         chosen = gaussian_process.select(
             gaussian_process.covariance_of(embedding),
             rows / rows.sum(),
-            min(self._size, len(present)),
-            self._discounts[present],
+            min(self.size, len(present)),
+            learnt.discounts[present],
         )
         clients = np.sort(present[chosen])
-        self._discounts[clients] *= _ANNEALING
-        return Cohort(clients)
-
-    def state(self) -> dict[str, np.ndarray]:
-        """Return embedding, discounts, observed changes and the last losses."""
-        return {
-            "embedding": self._embedding,
-            "discounts": self._discounts,
-            "changes": self._changes,
-            "rounds": self._rounds,
-            "losses": self._losses,
-            "losses-round": self._losses_round,
-        }
-
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what :meth:`state` returned."""
-        self._embedding = state["embedding"].copy()
-        self._discounts = state["discounts"].copy()
-        self._changes, self._rounds = state["changes"], state["rounds"]
-        self._losses, self._losses_round = state["losses"], state["losses-round"]
-
-    def _make_room(self, n: int, rng: np.random.Generator) -> None:
-        """Add the clients that joined; nothing was observed of them."""
-        more = n - self._embedding.shape[1]
-        if more:
-            fresh = gaussian_process.initial_embedding(more, rng)
-            self._embedding = np.hstack([self._embedding, fresh])
-            self._discounts = np.append(self._discounts, np.ones(more))
-            unknown = np.full((len(self._changes), more), np.nan)
-            self._changes = np.hstack([self._changes, unknown])
-            self._losses = np.append(self._losses, np.full(more, np.nan))
-
-    def _observe(self, view: View) -> None:
-        """Keep what one training changed: the rehearsal's, or the last round's during warm-up."""
-        if view.losses is None:
-            return
-        if view.losses_after is not None:
-            self._add(view.round, view.losses_after - view.losses)
-        elif int(self._losses_round) == view.round - 1:
-            self._add(view.round - 1, view.losses - self._losses)
-        self._losses, self._losses_round = view.losses, np.array(view.round)
-
-    def _add(self, number: int, change: FloatArray) -> None:
-        # A round that is retried is observed again.
-        others = self._rounds != number
-        self._changes = np.vstack([self._changes[others], change])
-        self._rounds = np.append(self._rounds[others], number)
-
-    def _train(self, steps: int) -> None:
-        self._discounts[:] = 1.0
-        residuals, weights = gaussian_process.centred(self._changes)
-        self._embedding = gaussian_process.fit(self._embedding, residuals, weights, steps)
+        discounts = learnt.discounts.copy()
+        discounts[clients] *= _ANNEALING
+        return Cohort(clients), replace(learnt, discounts=discounts)

@@ -6,7 +6,7 @@ Source: Lai et al., "Oort: Efficient Federated Learning via Guided Participant S
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import numpy as np
@@ -66,77 +66,79 @@ def utilities(
     return np.asarray(found * np.minimum(wanted / seconds, 1.0) ** _PENALTY)
 
 
-@dataclass
-class _Pacer:
-    """How long a site may take: longer once what is learnt falls off."""
+@dataclass(frozen=True)
+class Pacer:
+    """How long a site may take, and the gains of the rounds by which that grows."""
 
     wanted: float = 0.0
     """Seconds; 0: not known before the first round."""
     step: float = 0.0
+    """Seconds."""
+    gains: Mapping[int, float] = field(default_factory=dict)
+    """Round -> sum of the utilities of those who told something in it."""
 
-    def start(self, seconds: FloatArray) -> None:
-        """Begin with the median of all sites' durations."""
-        if not self.wanted:
-            self.wanted = float(np.median(seconds))
-            self.step = _STEP * self.wanted
+    def started(self, seconds: FloatArray) -> "Pacer":
+        """Return it with the median of all sites' durations, where there is none."""
+        if self.wanted:
+            return self
+        wanted = float(np.median(seconds))
+        return replace(self, wanted=wanted, step=_STEP * wanted)
 
-    def look(self, gains: Mapping[int, float], number: int) -> None:
-        """Grow every 20 rounds whose cohorts' utilities sum up to less than in the 20 before."""
+    def with_gain(self, number: int, gain: float) -> "Pacer":
+        """Return it before a round with the gain of the one before; once, if that is tried again.
+
+        It grows every 20 rounds whose cohorts' utilities sum up to less than in the 20 before.
+        """
+        if number - 1 in self.gains:
+            return self
+        gains = {**self.gains, number - 1: gain}
         if number <= 2 * _WINDOW or (number - 1) % _WINDOW:
-            return
+            return replace(self, gains=gains)
         last, before = (
             sum(gains.get(at, 0.0) for at in range(number - end, number - end + _WINDOW))
             for end in (_WINDOW, 2 * _WINDOW)
         )
-        if last < before:
-            self.wanted += self.step
+        wanted = self.wanted + self.step if last < before else self.wanted
+        return replace(self, gains=gains, wanted=wanted)
 
 
+@dataclass(frozen=True)
 class Oort(Selection):
     """``size`` clients: some never tried, the others by utility."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes", "links"})
     learns_losses: ClassVar[bool] = True
+    size: int
+    seconds_per_row: float
 
-    def __init__(self, size: int, seconds_per_row: float) -> None:
-        self._size, self._seconds_per_row = size, seconds_per_row
-        self._gains: dict[int, float] = {}
-        self._pacer = _Pacer()
+    def init(self) -> Pacer:
+        """Return no wanted duration."""
+        return Pacer()
 
-    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+    def update(self, learnt: Pacer, view: View, rng: np.random.Generator) -> tuple[Cohort, Pacer]:
         """Return the cohort, which tells its losses of the model as it trains it."""
         assert view.told is not None
         seconds = self._seconds(view)
-        self._pacer.start(seconds)
-        if view.round - 1 not in self._gains:  # else the round is retried
-            self._gains[view.round - 1] = self._gain(view, seconds)
-            self._pacer.look(self._gains, view.round)
+        pace = learnt.started(seconds)
+        pace = pace.with_gain(view.round, self._gain(view, seconds, pace))
         present = view.candidates
         known = view.told.rounds[present] > 0
         fresh, tried = present[~known], present[known]
-        m = min(self._size, len(present))
+        m = min(self.size, len(present))
         count = min(round(explored_share(view.round) * m), len(fresh))
         count = max(count, m - len(tried))
         quick = 1 / seconds[fresh]
         explored = fresh[:0]
         if count:
             explored = rng.choice(fresh, count, replace=False, p=quick / quick.sum())
-        exploited = self._exploited(view, tried, m - count, seconds, rng)
-        return Cohort(np.sort(np.append(explored, exploited)))
+        exploited = self._exploited(view, tried, m - count, seconds, pace, rng)
+        return Cohort(np.sort(np.append(explored, exploited))), pace
 
     def _seconds(self, view: View) -> FloatArray:
         """Return what each site takes for its rows and for a model down and up, (n,)."""
         assert view.upload_seconds is not None
-        found: FloatArray = self._seconds_per_row * view.num_examples + 2 * view.upload_seconds
+        found: FloatArray = self.seconds_per_row * view.num_examples + 2 * view.upload_seconds
         return found
-
-    def _utilities(
-        self, view: View, tried: IntArray, number: int, seconds: FloatArray
-    ) -> FloatArray:
-        """Return what is expected of some sites, all tried, in a round."""
-        assert view.told is not None
-        fits = view.num_examples[tried] * view.told.rms_losses[tried]
-        return utilities(fits, view.told.rounds[tried], number, seconds[tried], self._pacer.wanted)
 
     def _exploited(
         self,
@@ -144,34 +146,32 @@ class Oort(Selection):
         tried: IntArray,
         count: int,
         seconds: FloatArray,
+        pace: Pacer,
         rng: np.random.Generator,
     ) -> IntArray:
         if not count:
             return tried[:0]
-        found = self._utilities(view, tried, view.round, seconds)
+        found = _utilities(view, tried, view.round, seconds, pace)
         good = found >= _CUTOFF * np.sort(found)[-count]
         odds = np.maximum(found[good], _LEAST)
         drawn: IntArray = rng.choice(tried[good], count, replace=False, p=odds / odds.sum())
         return drawn
 
-    def _gain(self, view: View, seconds: FloatArray) -> float:
+    def _gain(self, view: View, seconds: FloatArray, pace: Pacer) -> float:
         """Return the sum of the utilities of those who told something in the last round."""
         assert view.told is not None
         number = view.round - 1
         tried = np.flatnonzero(view.told.rounds)
         told = view.told.rounds[tried] == number
-        return float(self._utilities(view, tried, number, seconds)[told].sum()) if told.any() else 0
+        if not told.any():
+            return 0.0
+        return float(_utilities(view, tried, number, seconds, pace)[told].sum())
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return the rounds' gains and how long a site may take."""
-        return {
-            "gain-rounds": np.array(list(self._gains), dtype=np.int64),
-            "gains": np.array(list(self._gains.values())),
-            "pacer": np.array([self._pacer.wanted, self._pacer.step]),
-        }
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what :meth:`state` returned."""
-        rounds, gains = state["gain-rounds"].tolist(), state["gains"].tolist()
-        self._gains = dict(zip(rounds, gains, strict=True))
-        self._pacer = _Pacer(*state["pacer"].tolist())
+def _utilities(
+    view: View, tried: IntArray, number: int, seconds: FloatArray, pace: Pacer
+) -> FloatArray:
+    """Return what is expected of some sites, all tried, in a round."""
+    assert view.told is not None
+    fits = view.num_examples[tried] * view.told.rms_losses[tried]
+    return utilities(fits, view.told.rounds[tried], number, seconds[tried], pace.wanted)

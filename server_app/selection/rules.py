@@ -1,8 +1,8 @@
 """Selection rules: who trains this round, and with which weight their update counts."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -93,8 +93,10 @@ class Cohort:
 class Selection(Protocol):
     """A rule for who trains; the cohort holds available clients only.
 
-    Rules inherit from this class, and most define ``choose`` alone. In a round ``ask``,
-    ``rehearse`` and ``choose`` are called once each, in this order and with one generator.
+    Rules inherit from this class and are frozen. Most define ``choose`` alone; one that learns as
+    rounds go by defines ``init`` and ``update`` in its place, between which what it has learnt goes
+    as a value. In a round ``ask``, ``rehearse`` and ``update`` are called once each, in this order
+    and with one generator.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
@@ -133,16 +135,19 @@ class Selection(Protocol):
         return None
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
-        """Return this round's cohort."""
-        ...
+        """Return this round's cohort, by a rule that has learnt nothing."""
+        return self.update(self.init(), view, rng)[0]
 
-    def state(self) -> dict[str, np.ndarray]:
-        """Return what the rule has learnt, as a checkpoint keeps it; most learn nothing."""
-        return {}
+    def init(self) -> Any:
+        """Return what the rule has learnt before round 1, a frozen data class; most learn nothing.
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Go on from what :meth:`state` returned."""
-        return
+        A checkpoint keeps it: fields are arrays, numbers, texts, and tuples and mappings of these.
+        """
+        return ()
+
+    def update(self, learnt: Any, view: View, rng: np.random.Generator) -> tuple[Cohort, Any]:
+        """Return this round's cohort, and what the rule has learnt then."""
+        return self.choose(view, rng), learnt
 
 
 @dataclass(frozen=True)
@@ -167,10 +172,14 @@ class Equally(Selection):
         """Return True."""
         return True
 
-    def choose(self, view: View, rng: np.random.Generator) -> Cohort:
+    def init(self) -> Any:
+        """Return what the rule begins with."""
+        return self.rule.init()
+
+    def update(self, learnt: Any, view: View, rng: np.random.Generator) -> tuple[Cohort, Any]:
         """Return the rule's cohort."""
-        clients = self.rule.choose(view, rng).clients
-        return Cohort(clients, np.ones(len(clients)))
+        cohort, learnt = self.rule.update(learnt, view, rng)
+        return Cohort(cohort.clients, np.ones(len(cohort.clients))), learnt
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""Strategies: classes of Flower's, one file per message flow."""
+"""Strategies: classes of Flower's that play runs."""

@@ -20,7 +20,7 @@ from server_app.record.precheck_format import (
 from server_app.transport.advice import Suggestion, suggest
 from server_app.transport.doubts import doubt
 from server_app.transport.evidence import Evidence, SiteView
-from server_app.transport.groups import OtGroups
+from server_app.transport.groups import OtRule
 from server_app.transport.noisy_costs import cost_bounds
 from server_app.transport.null_costs import NullCost
 from server_app.transport.pair_costs import OtCost, PairCosts, evidence_costs
@@ -117,7 +117,7 @@ class Precheck:
 
     names: Sequence[str]
     views: Sequence[SiteView]
-    method: OtGroups
+    method: OtRule
     costs: FloatArray
     null_highs: FloatArray
     coverage: FloatArray
@@ -202,7 +202,7 @@ def known(value: float) -> float | None:
     return None if np.isnan(value) else value
 
 
-def prechecked(names: Sequence[str], method: OtGroups, evidence: Evidence) -> Precheck:
+def prechecked(names: Sequence[str], method: OtRule, evidence: Evidence) -> Precheck:
     """Return costs, nulls, verdicts and groups of sites, by name in the evidence's order."""
     priced = evidence_costs(evidence, method.costs)
     costs = symmetric(priced.totals)
@@ -236,9 +236,7 @@ def prechecked(names: Sequence[str], method: OtGroups, evidence: Evidence) -> Pr
     )
 
 
-def _pairs(
-    priced: PairCosts, costs: FloatArray, method: OtGroups, evidence: Evidence
-) -> list[Pair]:
+def _pairs(priced: PairCosts, costs: FloatArray, method: OtRule, evidence: Evidence) -> list[Pair]:
     found = []
     for (i, j), details in priced.pairs.items():
         if i < j:
@@ -249,7 +247,7 @@ def _pairs(
     return sorted(found, key=lambda pair: pair.sites)
 
 
-def _null(evidence: Evidence, i: int, j: int, details: OtCost, method: OtGroups) -> NullCost | None:
+def _null(evidence: Evidence, i: int, j: int, details: OtCost, method: OtRule) -> NullCost | None:
     """Return what chance makes of equal data; of noisy statistics, the most that they may hide.
 
     With the latter a verdict is certain only where all that the noise leaves plausible agrees: None
@@ -266,7 +264,7 @@ def _null(evidence: Evidence, i: int, j: int, details: OtCost, method: OtGroups)
 
 
 def _standing(
-    site: int, costs: FloatArray, highs: FloatArray, clusters: Clusters, method: OtGroups
+    site: int, costs: FloatArray, highs: FloatArray, clusters: Clusters, method: OtRule
 ) -> Standing:
     verdict, cost, high = site_verdict(site, costs, highs, clusters, method.thresholds)
     return Standing(int(clusters.labels[site]), verdict, cost, high, _nearest(site, costs))

@@ -19,11 +19,13 @@ from kinds_of_rows import kind_of, rows_of
 from torch import nn
 from torch.nn import functional
 
+from benchmarks import tutorial_networks as tutorials
 from client_app.site import open_site
-from client_app.training import compiler, convolutional, convolutional_c, engine
+from client_app.training import compiler, convolutional, convolutional_c, engine, stacked
 from client_app.training.compiler import CannotCompileError
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.engine import Lesson
+from client_app.training.program import UnknownOperationError
 from common import models
 from common.config import Settings, read_toml
 from common.dropout import Dropout
@@ -71,12 +73,19 @@ def _network_of(depth, channels, hidden, classes, kernel, padding, size):
     return nn.Sequential(layers)
 
 
+def layers_of(network, shape):
+    try:
+        return convolutional_shape(stacked.program_of(network, shape))
+    except UnknownOperationError:
+        return None
+
+
 def flat(network):
     return torch.cat([p.detach().reshape(-1) for p in network.parameters()]).numpy()
 
 
 def trained(steps, network, shape, settings, x, y, rows, seed=1, pull=None):
-    sgd = ConvolutionalSgd(convolutional_shape(network, rows_of(*shape)), settings, steps)
+    sgd = ConvolutionalSgd(layers_of(network, shape), settings, steps)
     sgd.values[:] = flat(network)
     loss = sgd.train(x, y, rows, np.random.default_rng(seed), pull)
     return sgd.values.copy(), loss, sgd.anchor.copy()
@@ -146,8 +155,8 @@ def test_so_it_does_whatever_tiles_the_images_are_parted_into(steps, **network):
 
 def test_images_are_parted_where_a_batch_would_leave_lanes_empty():
     """Of fama-cnn: 32 and 64 channels of 12 x 12 and 4 x 4 after pooling."""
-    first, second, hidden, output = convolutional_shape(
-        models.blank("fama-cnn", rows_of(1, 28, 28), 10), rows_of(1, 28, 28)
+    first, second, hidden, output = layers_of(
+        drawn.network("fama-cnn", (1, 28, 28), 10), (1, 28, 28)
     )
     for batch in (16, 32, 64, 160):
         for layer in (first, second, hidden, output):
@@ -284,7 +293,7 @@ def test_a_client_leaves_nothing_behind_for_the_next(steps, batch, scale):
     x = rng.normal(size=(50, 1, 9, 9)).astype(np.float32)
     y = rng.integers(0, 3, 50)
     settings = Settings(**{"batch-size": batch, "local-epochs": 2})
-    sgd = ConvolutionalSgd(convolutional_shape(network, rows_of(1, 9, 9)), settings, steps)
+    sgd = ConvolutionalSgd(layers_of(network, (1, 9, 9)), settings, steps)
     anchor = Pull(models.parameters_of(network), 0.1)
     results = []
     for inputs, rows in ((x, np.arange(7)), (scale * x, np.arange(50)), (x, np.arange(7))):
@@ -313,7 +322,7 @@ def test_logits_are_those_of_the_network(steps, rows):
         network = drawn.network(name, shape, 62)
         x = np.random.default_rng(0).normal(size=(rows, *shape)).astype(np.float32)
         settings = Settings(**{"batch-size": 5})
-        sgd = ConvolutionalSgd(convolutional_shape(network, rows_of(*shape)), settings, steps)
+        sgd = ConvolutionalSgd(layers_of(network, shape), settings, steps)
         sgd.values[:] = flat(network)
         expected = network(torch.from_numpy(x)).detach().numpy()
         np.testing.assert_allclose(sgd.logits(x), expected, atol=1e-5)
@@ -343,12 +352,12 @@ def test_evaluation_is_that_of_the_loop_and_refuses_sites_without_rows():
 @drawn.seeded()
 def test_it_knows_which_networks_are_convolutions_and_dense_layers():
     for name, shape in CONVOLUTIONAL.items():
-        layers = convolutional_shape(drawn.network(name, shape, 10), rows_of(*shape))
+        layers = layers_of(drawn.network(name, shape, 10), shape)
         network = drawn.network(name, shape, 10)
         assert sum(np.prod(layer.filters) + layer.out_channels for layer in layers) == sum(
             p.numel() for p in network.parameters()
         )
-    known = functools.partial(convolutional_shape, inputs=rows_of(1, 9, 9))
+    known = functools.partial(layers_of, shape=(1, 9, 9))
     conv, pool, relu, flatten = nn.Conv2d(1, 4, 2), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten()
     assert known(nn.Sequential(conv, pool, relu, flatten, nn.Linear(64, 3))) is not None
     circular = nn.Conv2d(1, 4, 2, padding=1, padding_mode="circular")
@@ -372,10 +381,62 @@ def test_it_knows_which_networks_are_convolutions_and_dense_layers():
         [],
     ):
         assert known(nn.Sequential(*others)) is None
-    assert (
-        convolutional_shape(drawn.network("resnet18", (3, 32, 32), 10), rows_of(3, 32, 32)) is None
+    assert layers_of(drawn.network("resnet18", (3, 32, 32), 10), (3, 32, 32)) is None
+    assert layers_of(drawn.network("mlp", (12,), 6), (12,)) is None
+
+
+class InAnotherOrder(nn.Module):
+    """Names its layers in another order than the rows meet them."""
+
+    def __init__(self):
+        super().__init__()
+        self.output = nn.Linear(4 * 16, 3)
+        self.conv = nn.Conv2d(1, 4, 2)
+
+    def forward(self, x):
+        return self.output(functional.max_pool2d(self.conv(x).relu(), 2).flatten(1))
+
+
+@drawn.seeded()
+def test_it_takes_either_order_of_relu_and_pooling_and_none_of_pooling():
+    conv, relu, flatten = nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Flatten()
+    pool, output = nn.MaxPool2d(2), nn.Linear(64, 3)
+    one, other = (
+        layers_of(nn.Sequential(conv, *two, flatten, output), (1, 9, 9))
+        for two in ((pool, relu), (relu, pool))
     )
-    assert convolutional_shape(drawn.network("mlp", (12,), 6), rows_of(12)) is None
+    assert one == other != None  # noqa: E711 - all three
+    pools = layers_of(nn.Sequential(conv, relu, flatten, nn.Linear(256, 3)), (1, 9, 9))[0].pools
+    assert not pools
+    assert layers_of(InAnotherOrder(), (1, 9, 9)) is None
+
+
+@pytest.mark.parametrize("name", ["Flower", "Leaf", "pfllib", "Unpooled"])
+def test_networks_of_tutorials_move_as_in_the_loop(steps, name, monkeypatch):
+    monkeypatch.setattr(tutorials, "Unpooled", unpooled, raising=False)
+    model, shape = f"{tutorials.__name__}:{name}", (1, 28, 28)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, *shape)).astype(np.float32), rng.integers(0, 10, 20)
+    first = drawn.first_model(model, shape, 10)
+    results = []
+    for kind in ("loop", "compiled"):
+        settings = Settings(**{"model": model, "batch-size": 10, "device": "cpu", "engine": kind})
+        draws = np.random.default_rng(1)
+        lesson = Lesson(x, y, np.arange(20), draws, 1, 10, kind=kind_of(x))
+        results.append(engine.fit(first, lesson, settings))
+        by_hand = engine.trained_by(settings, rows_of(*shape), 10)
+        assert (by_hand == "compiled steps for convolutions") == (kind == "compiled")
+    loop, ours = results
+    for key, value in loop.parameters.items():
+        np.testing.assert_allclose(ours.parameters[key], value, atol=1e-6, err_msg=key)
+    assert ours.loss == pytest.approx(loop.loss, abs=1e-6)
+
+
+def unpooled(shape, classes):
+    """Convolutions without pooling, of all pixels in the end."""
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 4, 5), nn.ReLU(), nn.Conv2d(4, classes, 24), nn.Flatten()
+    )
 
 
 @pytest.mark.usefixtures("steps")

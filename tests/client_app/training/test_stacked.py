@@ -299,3 +299,39 @@ def test_what_is_no_program_is_named(words):
     with pytest.raises(UnknownOperationError) as caught:
         stacked.program_of(make(), shape)
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_ways_of_convolving_agree_on_a_batch(name):
+    network, inputs, labels, _ = case(name, [9], torch.float32)
+    program = stacked.program_of(network, tuple(inputs.shape[1:]))
+    given = program, network.state_dict(), (inputs, labels), 8
+    ways = [stacked.gradients_by(way, *given) for way in WAYS]
+    assert len(ways[0][1]) == sum(value.numel() for value in network.parameters())
+    for one, other in zip(*ways, strict=True):
+        assert (one - other).norm() <= 1e-5 * other.norm()
+
+
+def test_kernels_that_cannot_be_had_here_leave_patches_and_it_is_said(monkeypatch, caplog):
+    monkeypatch.setattr(stacked, "usual_convolving", lambda device: "kernels")
+    network, inputs, labels, _ = case("leaf", [9], torch.float32)
+    program = stacked.program_of(network, (1, 28, 28))
+    sgd = stacked.StackedSgd(4, 0.0, 0.0)
+    made = stacked.Stack(program, network.state_dict(), 2, (inputs, labels), sgd)
+    assert made.convolving == "patches"
+    assert "in patches, not by kernels: " in caplog.text
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, "kernels"), (1.02, "patches")])
+def test_kernels_are_taken_where_they_give_what_patches_give(factor, expected, monkeypatch):
+    monkeypatch.setattr(stacked, "usual_convolving", lambda device: "kernels")
+    monkeypatch.setattr(
+        stacked,
+        "gradients_by",
+        lambda way, *_: [torch.ones(3) * (factor if way == "kernels" else 1)],
+    )
+    network, inputs, labels, _ = case("leaf", [9], torch.float32)
+    program = stacked.program_of(network, (1, 28, 28))
+    sgd = stacked.StackedSgd(4, 0.0, 0.0)
+    made = stacked.Stack(program, network.state_dict(), 2, (inputs, labels), sgd)
+    assert made.convolving == expected

@@ -11,7 +11,7 @@ import torch
 from kinds_of_rows import kind_of, rows_of
 
 from benchmarks import gpu
-from client_app.training import engine, together
+from client_app.training import engine, loop, together
 from client_app.training.engine import Lesson
 from common.config import Settings
 from common.seeds import generator
@@ -113,10 +113,11 @@ PLACE = "benchmarks.tutorial_networks"
     [
         ({"optimizer": "adam"}, "the loop with autograd, on cpu: no stack takes optimizer=adam"),
         ({"local-steps": 3}, "no stack takes local-steps=3"),
+        ({"objective": "fedprox"}, "no stack takes objective=fedprox"),
         ({"class-weights": "site"}, "no stack takes a loss that is not the cross-entropy"),
         ({"model": f"{PLACE}:Recurrent"}, "no stack takes `transpose`"),
         ({"model": f"{PLACE}:Recurrent", "engine": "auto"}, "do not take `transpose`"),
-        ({"model": f"{PLACE}:heart", "engine": "auto"}, "do not take BatchNorm1d `1`"),
+        ({"model": f"{PLACE}:heart", "engine": "auto"}, "compiled steps, operation by operation"),
         ({"model": f"{PLACE}:heart"}, "stacked sites, on cpu"),
         ({"model": "pereira-mlp"}, "stacked sites, on cpu"),
     ],
@@ -134,26 +135,60 @@ def test_token_ids_are_left_to_the_loop():
     assert together.obstacle(Settings(engine="stacked", device="cpu"), network) == "token ids"
 
 
+CUDA = torch.device("cuda")
+
+
 def test_tf32_is_said(monkeypatch):
-    words = together.precision_in_words(torch.device("cuda"))
-    assert words == ", TF32 in convolutions"  # torch's defaults
-    with gpu.precision(False):
-        assert together.precision_in_words(torch.device("cuda")) == ", without TF32"
-    monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
-    assert together.precision_in_words(torch.device("cuda")) == ", without TF32"
-    assert together.precision_in_words(torch.device("cpu")) == ""
+    assert loop.precision_in_words(CUDA) == ", without TF32"
+    with gpu.precision(True):
+        assert loop.precision_in_words(CUDA) == ", in TF32"
+        monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
+        assert loop.precision_in_words(CUDA) == ", without TF32"
+    assert loop.precision_in_words(torch.device("cpu")) == ""
+
+
+@pytest.mark.parametrize("allowed", [False, True])
+def test_convolutions_take_tf32_only_where_products_may(allowed):
+    with gpu.precision(allowed):
+        torch.backends.cudnn.allow_tf32 = True  # torch's own default, whatever products do
+        with loop.alike(CUDA):
+            assert torch.backends.cudnn.allow_tf32 is allowed
+        assert torch.backends.cudnn.allow_tf32
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, "stacked"),
+        ({"model": f"{PLACE}:heart"}, "stacked"),
+        ({"model": f"{PLACE}:Recurrent"}, "batched"),
+        ({"objective": "fedprox"}, "batched"),
+        ({"optimizer": "adam"}, "batched"),
+        ({"cluster": "127.0.0.1:6379"}, "batched"),
+        ({"engine": "loop"}, "loop"),
+    ],
+)
+def test_auto_stacks_sites_on_a_gpu_where_it_can(changes, expected, monkeypatch):
+    monkeypatch.setattr(loop, "choose_device", lambda name: CUDA)
+    settings = Settings(**{"model": "mlp", **changes})
+    shape = (3, 10) if "Recurrent" in settings.model else (12,)
+    made = engine.decided(settings, (rows_of(*shape), 5))
+    assert made.engine == expected
+    said = engine.trained_by(made, rows_of(*shape), 5)
+    assert said.startswith("stacked sites, on cuda, without TF32") == (expected == "stacked")
+    assert engine.decided(settings, (rows_of(*shape), 5), weighs=True).engine != "stacked"
 
 
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("Flower", "its layers in this order, or a class with forward"),
-        ("fl4health", "do not take Conv2d `0`"),
-        ("Norms", "do not take GroupNorm `norm`"),
-        ("Leaf", "its layers in this order"),
+        ("Flower", "compiled steps for convolutions"),
+        ("fl4health", "compiled steps, operation by operation"),
+        ("Norms", "compiled steps, operation by operation"),
+        ("Leaf", "compiled steps for convolutions"),
     ],
 )
-def test_the_operation_that_is_not_compiled_is_named(name, words):
+def test_which_compiled_steps_train_is_said(name, words):
     settings = Settings(model=f"{PLACE}:{name}", device="cpu")
     shape = (1, 28, 28) if name in ("Flower", "Leaf") else (3, 16, 16)
     inputs = rows_of(*shape)

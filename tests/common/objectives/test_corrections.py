@@ -142,10 +142,10 @@ def test_after_a_round_that_a_site_missed_the_models_alone_begin_anew(caplog):
     words = {"scaffold_form": "local", "local_steps": STEPS}
     curvatures, minima, rows = [1.0, 2.0, 0.5], [1.0, -1.0, 4.0], [2, 2, 2]
     sites = Sites("scaffold", curvatures, minima, rows=rows, **words)
-    memories = Memories(sites.settings, frozenset())
+    memories = Memories.of(sites.settings)
 
-    def play(cohort):
-        [sent] = memories.sent([sites.model])
+    def play(remembered, cohort):
+        [sent] = memories.sent(remembered, [sites.model])
         learned = []
         for i in cohort:
             fit = sites.fit(*sites.losses[i])
@@ -158,10 +158,13 @@ def test_after_a_round_that_a_site_missed_the_models_alone_begin_anew(caplog):
             name: np.average([each[name] for each in learned], axis=0, weights=weights)
             for name in names
         }
-        sites.model = memories.step(0, sites.model, average, sum(weights) / sum(rows))
+        share = sum(weights) / sum(rows)
+        sites.model, remembered = memories.update(remembered, 0, sites.model, average, share)
+        return remembered
 
+    remembered = memories.init()
     for cohort in ((0, 1, 2), (0, 1, 2), (0, 1)):
-        play(cohort)
+        remembered = play(remembered, cohort)
     assert "not all sites of model 0 answered: their corrections begin anew" in caplog.text
     # From here on it is SCAFFOLD in full from its beginning, of which the first round is FedAvg's.
     fresh = Sites("scaffold", curvatures, minima, rows=rows)
@@ -169,7 +172,7 @@ def test_after_a_round_that_a_site_missed_the_models_alone_begin_anew(caplog):
     fresh.model = fedavg.model = dict(sites.model)
     fedavg.play()
     for number in range(4):
-        play((0, 1, 2))
+        remembered = play(remembered, (0, 1, 2))
         fresh.play()
         assert sites.w == pytest.approx(fresh.w, abs=1e-5)
         assert (sites.w == pytest.approx(fedavg.w, abs=1e-5)) == (number == 0)

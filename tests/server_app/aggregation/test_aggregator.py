@@ -41,7 +41,8 @@ def after(values, routes=NOBODY, weights=None, models=1, **words):
     settings = Settings.parse({key.replace("_", "-"): value for key, value in words.items()})
     before = [model(0.0) for _ in range(models)]
     aggregator = Aggregator(settings, ROSTER)
-    return aggregator.after(before, updates(values), routes, weights)
+    updated = aggregator.update(aggregator.init(), before, updates(values), routes, weights)
+    return updated.models, updated.treated
 
 
 HONEST = [0.9, 1.0, 1.1, 0.95, 1.05, 1.02, 0.98, 1.01, 0.99]

@@ -3,7 +3,13 @@
 import numpy as np
 import pytest
 
-from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, server_optimizer
+from server_app.aggregation.aggregator import Carried
+from server_app.aggregation.server_optimizers import (
+    SERVER_OPTIMIZERS,
+    server_optimizer,
+    server_steps,
+)
+from server_app.record.values import tree_of, value_of
 
 ADAPTIVE = ("adam", "yogi", "adagrad")
 
@@ -78,14 +84,14 @@ def test_what_nothing_changes_does_not_move(name):
 def test_models_do_not_touch_each_others_memory_and_it_survives_a_restart(name):
     rng = np.random.default_rng(2)
     rounds = [(weight(rng.normal()), weight(rng.normal())) for _ in range(4)]
-    alone, both = server_optimizer(name), server_optimizer(name)
+    steps = server_steps(name)
+    alone, both = steps.init(), steps.init()
     for before, average in rounds:
-        expected = alone.step(1, before, average)
-        both.step(0, weight(5.0), weight(-3.0))
-        again = server_optimizer(name)
-        again.restore(both.state())
-        both = again
-        assert both.step(1, before, average) == expected
+        expected, alone = steps.update(alone, 1, before, average)
+        _, both = steps.update(both, 0, weight(5.0), weight(-3.0))
+        both = value_of(Carried, tree_of(Carried(both))).moments
+        found, both = steps.update(both, 1, before, average)
+        assert found == expected
 
 
 def test_buffers_and_counters_become_the_average_itself():
@@ -98,13 +104,13 @@ def test_buffers_and_counters_become_the_average_itself():
 
 
 def test_children_of_a_split_take_the_parents_memory_and_a_merger_mixes_by_rows():
-    optimizer = server_optimizer("momentum")
-    optimizer.step(0, weight(0.0), weight(1.0))
-    optimizer.step(1, weight(0.0), weight(4.0))
+    steps = server_steps("momentum")
+    _, moments = steps.update(steps.init(), 0, weight(0.0), weight(1.0))
+    _, moments = steps.update(moments, 1, weight(0.0), weight(4.0))
     routes, rows = np.array([0, 0, 1, 1]), np.array([1, 3, 2, 2])
-    optimizer.regroup(routes, np.array([0, 1, 2, 2]), rows)
-    firsts = [optimizer.state()[str(model)]["first"]["w"][0] for model in range(3)]
+    moments = steps.regrouped(moments, routes, np.array([0, 1, 2, 2]), rows)
+    firsts = [moments[model].first["w"][0] for model in range(3)]
     assert firsts == [1.0, 1.0, 4.0]
-    optimizer.regroup(np.array([0, 1, 2, 2]), np.array([0, 0, 0, 1]), rows)
-    firsts = [optimizer.state()[str(model)]["first"]["w"][0] for model in range(2)]
+    moments = steps.regrouped(moments, np.array([0, 1, 2, 2]), np.array([0, 0, 0, 1]), rows)
+    firsts = [moments[model].first["w"][0] for model in range(2)]
     assert firsts == [pytest.approx((1 * 1 + 3 * 1 + 2 * 4) / 6), 4.0]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from common.config import Settings
-from server_app.clustering.by_labels import by_distances, by_k_means, by_repulsion
+from server_app.groupings.by_labels import by_distances, by_k_means, by_repulsion
 
 RULES = {"similarity": by_distances, "simclust": by_k_means, "repclust": by_repulsion}
 BLOCKS = 5

@@ -7,8 +7,9 @@ from sklearn.metrics import adjusted_rand_score
 
 from common.config import Settings
 from server_app import methods
-from server_app.clustering import by_models
-from server_app.clustering.by_models import ModelGroups
+from server_app.clustering import placement
+from server_app.groupings import by_models
+from server_app.groupings.by_models import ModelGroups
 
 STRATEGIES = ("fedsccs", "wc", "wc-updates", "kcenter", "random-clusters", "flis")
 ROWS, WIDTH = 30, 4
@@ -144,5 +145,5 @@ def test_nearest_columns_by_hand():
             [0.3, 0.3, 0.9, 1.0],
         ]
     )
-    assert by_models.nearest_columns(similarity, np.array([0, 0, 1])) == 1
-    assert by_models.nearest_columns(similarity, np.array([1, 1, 0])) == 0
+    assert placement.nearest_columns(similarity, np.array([0, 0, 1])) == 1
+    assert placement.nearest_columns(similarity, np.array([1, 1, 0])) == 0

@@ -8,8 +8,8 @@ from scipy.spatial.distance import cdist
 
 from common.config import Settings
 from common.errors import CoterieError
-from server_app.clustering.by_rows import nearest_group, wasserstein
 from server_app.clustering.clusters import Clusters
+from server_app.groupings.by_rows import nearest_group, wasserstein
 from server_app.methods import build
 
 

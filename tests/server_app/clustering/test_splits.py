@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from common.config import Settings
-from server_app.clustering.splits import RecursiveSplits, Tension, nearer_part
+from server_app.groupings.splits import RecursiveSplits, Tension, nearer_part
 
 APART = Tension(mean_norm=0.1, longest_norm=1.0)
 

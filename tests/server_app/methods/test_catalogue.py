@@ -19,11 +19,11 @@ from common.models import initial_parameters
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app.clustering.algorithms import normalise_counts
-from server_app.clustering.by_labels import LabelGroups
-from server_app.clustering.by_models import ModelGroups
 from server_app.clustering.clusters import Clusters
-from server_app.clustering.fesem import ModelCentres
-from server_app.clustering.ifca import ModelChoice
+from server_app.groupings.by_labels import LabelGroups
+from server_app.groupings.by_models import ModelGroups
+from server_app.groupings.model_centres import ModelCentres
+from server_app.groupings.model_choice import ModelChoice
 from server_app.methods import METHODS, Method, build
 from server_app.rounds.turns import Turns
 from server_app.selection.rules import Cohort, Everybody, ToldLosses, View
@@ -74,7 +74,11 @@ def cohorts(name, availability, seed):
     updates = np.zeros((n, 5), dtype=np.float32)
     rows = np.arange(1, n + 1) ** 2
     counts = np.array([truth.multinomial(r, truth.dirichlet(np.ones(4))) for r in rows])
-    turns, told = Turns(), ToldLosses(*np.full((2, n), np.nan), np.zeros(n, int))
+    learnt, turns, told = (
+        select.init(),
+        Turns(),
+        ToldLosses(*np.full((2, n), np.nan), np.zeros(n, int)),
+    )
     for number, available in enumerate(availability, start=1):
         rng = np.random.default_rng([seed, number])
         view = View(
@@ -83,7 +87,7 @@ def cohorts(name, availability, seed):
             rows,
             clusters_of(name, n),
             updates=updates.copy(),
-            turns=turns.seen(available),
+            turns=turns.seen(available).counts,
             label_counts=counts.astype(float),
             label_products=(counts @ counts.T).astype(float),
             num_classes=4,
@@ -99,8 +103,8 @@ def cohorts(name, availability, seed):
             view = dataclasses.replace(view, losses=losses[0], rms_losses=abs(losses[0]))
         if len(rehearsing):
             view = dataclasses.replace(view, losses_after=losses[1])
-        cohort = select.choose(view, rng)
-        turns.took(cohort.clients)
+        cohort, learnt = select.update(learnt, view, rng)
+        turns = turns.seen(available).took(cohort.clients)
         told.losses[cohort.clients] = truth.normal(size=len(cohort.clients))
         told.rms_losses[cohort.clients] = abs(told.losses[cohort.clients])
         told.rounds[cohort.clients] = number

@@ -16,14 +16,13 @@ from common.plugins import PieceSettings
 from common.privacy import disclosures
 from deploy.simulation.grid import simulate
 from server_app.clustering.clusters import Clusters
-from server_app.clustering.grouping import Grouping
 from server_app.dissimilarity import LABEL_METRICS
+from server_app.groupings.grouping import Grouped, Grouping
 from server_app.methods import METHODS, Card, Composition, Method, build, listing
 from server_app.protection.catalogue import PROTECTIONS, WORDS, Protection, Word
 from server_app.rounds.routing import ModelPerCluster
 from server_app.selection.in_clusters import IN_CLUSTERS
 from server_app.selection.rules import Cohort, Everybody, Selection, available_groups, cohort_of
-from server_app.strategies.base import FederatedTraining
 
 TINY = {"num-clients": 5, "num-server-rounds": 2, "local-epochs": 1, "workers": 1}
 
@@ -54,13 +53,8 @@ class EveryNthOfEach(EveryNth):
 class OddAndEven(Grouping):
     needs: ClassVar = frozenset({"numbers"})
 
-    def strategy(self):
-        return OddAndEvenClustering
-
-
-class OddAndEvenClustering(FederatedTraining):
-    def prepare(self, grid, timeout):
-        self.clusters = Clusters(np.arange(len(self.roster)) % 2)
+    def group(self, known, asking):
+        return Grouped(Clusters(np.arange(len(asking.roster)) % 2), known)
 
 
 def first_class(shares):
@@ -116,7 +110,7 @@ def test_a_method_without_a_card_is_listed_too(outside):
     assert len(listing()) == len(METHODS)
 
 
-def test_a_kind_of_group_is_played_by_its_own_strategy(tmp_path, no_report, outside):
+def test_a_kind_of_group_is_one_class(tmp_path, no_report, outside):
     folder, trained = played(tmp_path, strategy="odd-even")
     assert [len(names) for names in trained] == [5, 5]
     models = sorted(file.stem for file in (folder / "models").glob("*.safetensors"))

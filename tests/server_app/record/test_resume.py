@@ -317,6 +317,22 @@ def test_a_run_whose_every_checkpoint_is_damaged_says_so(tmp_path):
 
 
 @pytest.mark.slow
+def test_a_checkpoint_of_another_format_is_refused_by_name(tmp_path):
+    """It is whole, so the one before it is not taken in its place."""
+    run = interrupted(tmp_path)
+    newest = run / "checkpoints" / _checkpoints(run)[-1]
+    content = json.loads((newest / "state.json").read_text())
+    assert content.pop("format") == 2
+    before = hashlib.sha256((newest / "state.json").read_bytes()).hexdigest()
+    data = json.dumps(content).encode()
+    (newest / "state.json").write_bytes(data)
+    sums = (newest / "SHA256SUMS").read_text()
+    after = sums.replace(before, hashlib.sha256(data).hexdigest())
+    (newest / "SHA256SUMS").write_text(after)
+    with pytest.raises(DataError, match=f"{newest.name} is of format 1, .* goes on from format 2"):
+        simulate(resumed(run))
+
+
 @pytest.mark.parametrize("method", ["fedsccs", "ot-groups"])
 def test_the_number_of_workers_may_change(tmp_path, whole, method):
     run = interrupted(tmp_path, method)

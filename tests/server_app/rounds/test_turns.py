@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from small_runs import lines, settings_in
 
 from deploy.simulation.grid import simulate
+from server_app.record.values import tree_of, value_of
 from server_app.rounds.turns import Turns
 
 ALL = np.ones(3, dtype=bool)
@@ -14,45 +15,48 @@ ALL = np.ones(3, dtype=bool)
 
 def test_turns_are_times_asked_to_train():
     turns = Turns()
-    assert turns.seen(ALL).tolist() == [0, 0, 0]
+    assert turns.seen(ALL).counts.tolist() == [0, 0, 0]
+    turns = turns.seen(ALL)
     for clients in ([0, 1], [1]):
-        turns.took(np.array(clients))
-    assert turns.seen(ALL).tolist() == [1, 2, 0]
+        turns = turns.took(np.array(clients))
+    assert turns.seen(ALL).counts.tolist() == [1, 2, 0]
 
 
 def test_who_was_away_or_comes_late_has_nothing_to_catch_up_on():
     turns = Turns()
-    turns.seen(np.array([True, True, False]))
+    turns = turns.seen(np.array([True, True, False]))
     for _ in range(4):
-        turns.took(np.array([0, 1]))
-    turns.took(np.array([1]))
+        turns = turns.took(np.array([0, 1]))
+    turns = turns.took(np.array([1]))
     # Site 2 comes back and site 3 joins: sites 0 and 1 stayed, with 4 turns at least.
-    assert turns.seen(np.ones(4, dtype=bool)).tolist() == [4, 5, 4, 4]
-    turns.took(np.array([2]))
+    turns = turns.seen(np.ones(4, dtype=bool))
+    assert turns.counts.tolist() == [4, 5, 4, 4]
+    turns = turns.took(np.array([2]))
     # Asked again in the same round, as for a second attempt, nothing is made up twice.
-    assert turns.seen(np.ones(4, dtype=bool)).tolist() == [4, 5, 5, 4]
+    assert turns.seen(np.ones(4, dtype=bool)).counts.tolist() == [4, 5, 5, 4]
 
 
 def test_who_comes_when_all_others_leave_starts_where_they_were():
     """Else those would be shut out by the bound of a cohort's turns, once they return."""
     turns = Turns()
     first = np.array([True, True, False, False])
-    turns.seen(first)
+    turns = turns.seen(first)
     for _ in range(7):
-        turns.took(np.array([0, 1]))
-    turns.took(np.array([1]))
-    assert turns.seen(~first).tolist() == [7, 8, 7, 7]
-    turns.took(np.array([2]))
-    assert turns.seen(np.ones(4, dtype=bool)).tolist() == [7, 8, 8, 7]
+        turns = turns.took(np.array([0, 1]))
+    turns = turns.took(np.array([1]))
+    turns = turns.seen(~first)
+    assert turns.counts.tolist() == [7, 8, 7, 7]
+    turns = turns.took(np.array([2]))
+    assert turns.seen(np.ones(4, dtype=bool)).counts.tolist() == [7, 8, 8, 7]
 
 
 def test_absence_takes_no_turns_away():
     turns = Turns()
-    turns.seen(ALL)
+    turns = turns.seen(ALL)
     for _ in range(3):
-        turns.took(np.array([2]))
-    turns.seen(np.array([True, True, False]))
-    assert turns.seen(ALL).tolist() == [0, 0, 3]
+        turns = turns.took(np.array([2]))
+    turns = turns.seen(np.array([True, True, False]))
+    assert turns.seen(ALL).counts.tolist() == [0, 0, 3]
 
 
 @given(
@@ -62,15 +66,15 @@ def test_absence_takes_no_turns_away():
 def test_resumed_turns_are_uninterrupted_turns(rounds, cut):
     def play(turns, masks):
         for mask in map(np.array, masks):
-            turns.seen(mask)
-            turns.took(np.flatnonzero(mask)[:2])
+            turns = turns.seen(mask)
+            turns = turns.took(np.flatnonzero(mask)[:2])
         return turns
 
     whole = play(Turns(), rounds)
-    first, second = play(Turns(), rounds[:cut]), Turns()
-    second.restore(first.state())
-    play(second, rounds[cut:])
-    assert second.seen(np.ones(4, dtype=bool)).tolist() == whole.seen(np.ones(4, bool)).tolist()
+    first = play(Turns(), rounds[:cut])
+    second = play(value_of(Turns, tree_of(first)), rounds[cut:])
+    everybody = np.ones(4, dtype=bool)
+    assert second.seen(everybody).counts.tolist() == whole.seen(everybody).counts.tolist()
 
 
 @pytest.mark.usefixtures("no_report")

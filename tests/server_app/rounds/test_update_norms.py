@@ -32,13 +32,18 @@ def trained(norm):
 
 
 def refused(norms, *updates):
-    judged = norms.judged(answers(*updates), [SENT])
+    return refused_after(norms, norms.init(), *updates)[0]
+
+
+def refused_after(norms, past, *updates):
+    """Who is refused, and the norms that the next ones are judged by."""
+    judged, past = norms.judged(past, answers(*updates), [SENT])
     assert [answer.client for answer in judged] == list(range(len(updates)))
-    return [answer.client for answer in judged if answer.verdict not in (OK, NO_REPLY)]
+    return [answer.client for answer in judged if answer.verdict not in (OK, NO_REPLY)], past
 
 
 def test_one_that_is_far_too_long_is_refused_with_both_numbers():
-    judged = UpdateNorms(100).judged(answers(1.0, 2.0, 1e10, None), [SENT])
+    judged, _ = UpdateNorms(100).judged((), answers(1.0, 2.0, 1e10, None), [SENT])
     assert [answer.value is not None for answer in judged] == [True, True, False, False]
     assert "norm 1e+10, 5e+09 times the median" in judged[2].verdict
     assert judged[3].verdict == NO_REPLY
@@ -50,21 +55,20 @@ def test_one_that_is_far_too_long_is_refused_with_both_numbers():
 )
 def test_norms_within_the_factor_of_each_other_always_pass(first, second):
     norms = UpdateNorms(100.001)  # as float32 they are not quite 0.01 and 1
-    assert refused(norms, *first) == []
-    assert refused(norms, *second) == []
+    nobody, past = refused_after(norms, (), *first)
+    assert nobody == []
+    assert refused_after(norms, past, *second)[0] == []
 
 
 def test_past_rounds_count_so_that_a_lone_site_is_held_against_itself():
-    norms = UpdateNorms(10)
-    assert refused(norms, 1.0) == []
-    assert refused(norms, 9.0) == []
-    assert refused(norms, 95.0) == [0]
-    assert refused(norms, 9.0) == []
+    norms, past, told = UpdateNorms(10), (), []
+    for norm in (1.0, 9.0, 95.0, 9.0):
+        who, past = refused_after(norms, past, norm)
+        told.append(who)
+    assert told == [[], [], [0], []]
     # what was refused is not remembered
-    again = UpdateNorms(10)
-    again.restore(norms.state())
-    assert norms.state() == [1.0, 9.0, 9.0]
-    assert refused(again, 91.0) == [0]
+    assert past == (1.0, 9.0, 9.0)
+    assert refused_after(norms, past, 91.0)[0] == [0]
 
 
 def test_an_absolute_bound_holds_where_there_is_nobody_to_compare_with():
@@ -106,14 +110,14 @@ def test_what_is_not_finite_is_refused_by_name_and_is_no_measure(factor, name, v
     bad.value[1]["beside"] = np.zeros(2)  # of what a site sends with its model
     bad.value[1][name].flat[1] = value
     norms = UpdateNorms(factor)
-    judged = norms.judged([bad, *others], [SENT])
+    judged, past = norms.judged((), [bad, *others], [SENT])
     assert [answer.verdict for answer in judged] == [said, OK, OK, OK]
     assert judged[0].value is None
-    assert norms.state() == ([1.0, 1.0, 50.0] if factor else [])
+    assert past == ((1.0, 1.0, 50.0) if factor else ())
 
 
 def test_a_finite_update_whose_square_is_not_is_said_to_be_long():
-    [judged] = UpdateNorms(100).judged(answers(1e30), [SENT])
+    [judged], _ = UpdateNorms(100).judged((), answers(1e30), [SENT])
     assert "norm inf: more than max-update-norm lets pass" in judged.verdict
 
 
@@ -121,7 +125,7 @@ def test_each_is_held_against_the_model_that_it_was_sent():
     first, second = answers(1.0, 1.0)
     far = {"w": np.full((2, 2), 1e3, np.float32), "steps": np.array(3)}
     norms = UpdateNorms(100)
-    judged = norms.judged([first, replace(second, model=1)], [SENT, far])
+    judged, _ = norms.judged((), [first, replace(second, model=1)], [SENT, far])
     assert [answer.verdict for answer in judged] == [
         OK,
         "its update has norm 2e+03, 2e+03 times the median: more than max-update-norm lets pass",

@@ -121,12 +121,13 @@ def test_turns_of_those_always_there_differ_by_the_spread_at_most(seed, n, m, sp
     penalty = 0.01 if spread > 4 else 0.0
     for _ in range(500 if seed < 3 else 60):
         available = always | (rng.random(n) < 0.6)
-        seen = turns.seen(available)
+        turns = turns.seen(available)
+        seen = turns.counts
         words = {"penalty": penalty, "spread": spread}
         cohort = balanced_cohort(gram, sizes, seen, available, m, rng, **words)
         assert len(cohort) == min(m, available.sum())
         assert available[cohort].all()
-        turns.took(cohort)
+        turns = turns.took(cohort)
         times[cohort] += 1
         assert np.ptp(times[always]) <= spread
 

@@ -7,10 +7,12 @@ from hypothesis import strategies as st
 
 from common.errors import RoundError
 from server_app.clustering.clusters import Clusters
+from server_app.record.values import tree_of, value_of
 from server_app.selection.balanced import qcid
 from server_app.selection.class_cover import (
     FedCbs,
     FedEntOpt,
+    Picks,
     fed_ent_opt_cohort,
     first_odds,
     next_odds,
@@ -167,12 +169,17 @@ def test_by_hand_the_missing_class_is_picked_and_ties_go_to_the_earlier():
 
 
 def played(rule, counts, rounds, seed=0, available=None):
-    return [
-        rule.choose(
-            view(counts, number, available=available), np.random.default_rng([seed, number])
-        )
-        for number in range(1, rounds + 1)
-    ]
+    return picked(rule, rule.init(), counts, range(1, rounds + 1), seed, available)[0]
+
+
+def picked(rule, picks, counts, rounds, seed=0, available=None):
+    """Cohorts of some rounds, and the picks after them."""
+    cohorts = []
+    for number in rounds:
+        seen, rng = view(counts, number, available=available), np.random.default_rng([seed, number])
+        cohort, picks = rule.update(picks, seen, rng)
+        cohorts.append(cohort)
+    return cohorts, picks
 
 
 def test_nobody_is_picked_twice_within_the_buffer():
@@ -190,12 +197,10 @@ def test_nobody_is_picked_twice_within_the_buffer():
 def test_buffer_of_no_given_size_leaves_enough_to_pick():
     """Half of twelve are six, but with eight a round only four can be left alone."""
     counts = np.eye(12, dtype=int) * 5
-    rule = FedEntOpt(8, 0)
-    played(rule, counts, 3)
-    assert len(rule.state()["buffer"]) == 4
-    rule = FedEntOpt(3, 0)
-    played(rule, counts, 3)
-    assert len(rule.state()["buffer"]) == 6
+    for size, left_alone in ((8, 4), (3, 6)):
+        rule = FedEntOpt(size, 0)
+        _, picks = picked(rule, rule.init(), counts, (1, 2, 3))
+        assert len(picks.buffer) == left_alone
 
 
 def test_buffer_that_leaves_too_few_is_refused_once_the_sites_are_known():
@@ -229,12 +234,7 @@ def test_buffer_that_covers_everybody_there_is_ignored_and_a_checkpoint_keeps_it
     assert [c.clients.tolist() for c in played(rule, counts, 3, available=available)] == [
         [0, 1]
     ] * 3
-    whole, first, second = FedEntOpt(2, 4), FedEntOpt(2, 4), FedEntOpt(2, 4)
-    expected = [c.clients.tolist() for c in played(whole, counts, 6)]
-    played(first, counts, 3)
-    second.restore(first.state())
-    again = [
-        second.choose(view(counts, number), np.random.default_rng([0, number])).clients.tolist()
-        for number in (4, 5, 6)
-    ]
-    assert again == expected[3:]
+    expected = [c.clients.tolist() for c in played(rule, counts, 6)]
+    _, picks = picked(rule, rule.init(), counts, (1, 2, 3))
+    again, _ = picked(rule, value_of(Picks, tree_of(picks)), counts, (4, 5, 6))
+    assert [c.clients.tolist() for c in again] == expected[3:]

@@ -7,7 +7,15 @@ import pytest
 
 from server_app import gaussian_process
 from server_app.clustering.clusters import Clusters
-from server_app.selection.informed import Delta, FedCor, FedLecc, PowerOfChoice, sampling_odds
+from server_app.record.values import tree_of, value_of
+from server_app.selection.informed import (
+    Delta,
+    FedCor,
+    FedLecc,
+    LossChanges,
+    PowerOfChoice,
+    sampling_odds,
+)
 from server_app.selection.rules import View
 
 
@@ -85,7 +93,7 @@ def test_delta_weighs_rare_clients_more_and_rehearses_only_in_full():
 def play(rule, rounds, n=6, seed=0):
     """Cohorts of a rule that is answered as the strategy answers; who was asked and rehearsed."""
     truth = np.random.default_rng(seed)
-    told = []
+    told, learnt = [], rule.init()
     for number in range(1, rounds + 1):
         rng = np.random.default_rng(number)
         seen = view(n, number)
@@ -94,59 +102,54 @@ def play(rule, rounds, n=6, seed=0):
             seen = dataclasses.replace(seen, losses=truth.normal(size=n))
         if len(rehearsing):
             seen = dataclasses.replace(seen, losses_after=truth.normal(size=n))
-        told.append((len(asked), len(rehearsing), rule.choose(seen, rng).clients.tolist()))
-    return told
+        cohort, learnt = rule.update(learnt, seen, rng)
+        told.append((len(asked), len(rehearsing), cohort.clients.tolist()))
+    return told, learnt
 
 
 def test_fedcor_asks_everybody_in_warm_up_and_at_each_training():
-    told = play(FedCor(2, warmup=3, interval=2), 8)
+    told, _ = play(FedCor(2, warmup=3, interval=2), 8)
     assert [asked for asked, _, _ in told] == [6, 6, 6, 6, 0, 6, 0, 6]
     assert [rehearsing for _, rehearsing, _ in told] == [0, 0, 0, 0, 0, 2, 0, 2]
     assert all(len(clients) == 2 for *_, clients in told)
 
 
 def test_fedcor_selects_by_the_process_trained_on_what_it_saw():
-    rule = FedCor(2, warmup=3, interval=5)
-    told = play(rule, 4)
-    state = rule.state()
-    assert state["rounds"].tolist() == [1, 2, 3]
+    told, learnt = play(FedCor(2, warmup=3, interval=5), 4)
+    assert learnt.rounds.tolist() == [1, 2, 3]
     truth = np.random.default_rng(0)
     losses = np.array([truth.normal(size=6) for _ in range(4)])
-    assert state["changes"] == pytest.approx(np.diff(losses, axis=0))
+    assert learnt.changes == pytest.approx(np.diff(losses, axis=0))
     residuals, weights = gaussian_process.centred(np.diff(losses, axis=0))
     # the first draw of round 1 makes the embedding
     start = gaussian_process.initial_embedding(6, np.random.default_rng(1))
     fitted = gaussian_process.fit(start, residuals, weights, 1000)
-    assert state["embedding"] == pytest.approx(fitted)
+    assert learnt.embedding == pytest.approx(fitted)
     shares = np.arange(1, 7) / 21
     chosen = gaussian_process.select(gaussian_process.covariance_of(fitted), shares, 2, np.ones(6))
     assert told[3][2] == sorted(chosen.tolist())
-    assert sorted(state["discounts"].tolist()) == [0.9, 0.9, 1, 1, 1, 1]
+    assert sorted(learnt.discounts.tolist()) == [0.9, 0.9, 1, 1, 1, 1]
 
 
 def test_fedcor_goes_on_from_its_state():
-    through = play(FedCor(2, 2, 9), 5)
     rule = FedCor(2, 2, 9)
-    play(rule, 4)
-    other = FedCor(2, 2, 9)
-    other.restore(rule.state())
-    assert set(other.state()) == set(rule.state())
-    for key, value in rule.state().items():
-        assert np.array_equal(other.state()[key], value, equal_nan=True)
-    seen = view(6, 5)
-    again = other.choose(seen, np.random.default_rng(5)).clients.tolist()
-    assert again == through[4][2]
+    through, _ = play(rule, 5)
+    _, learnt = play(rule, 4)
+    kept = value_of(LossChanges, tree_of(learnt))
+    for key, value in vars(learnt).items():
+        assert np.array_equal(getattr(kept, key), value, equal_nan=True)
+    cohort, _ = rule.update(kept, view(6, 5), np.random.default_rng(5))
+    assert cohort.clients.tolist() == through[4][2]
 
 
 def test_fedcor_observes_a_retried_round_once_and_makes_room_for_newcomers():
     rule = FedCor(2, warmup=2, interval=3)
     rng = np.random.default_rng(0)
-    rule.choose(view(4, 1, losses=np.ones(4)), rng)
+    _, learnt = rule.update(rule.init(), view(4, 1, losses=np.ones(4)), rng)
     for _ in range(2):
-        rule.choose(view(4, 2, losses=np.zeros(4)), rng)
-    assert rule.state()["changes"].tolist() == [[-1.0] * 4]
-    cohort = rule.choose(view(5, 3, losses=np.arange(5.0)), rng)
+        _, learnt = rule.update(learnt, view(4, 2, losses=np.zeros(4)), rng)
+        assert learnt.changes.tolist() == [[-1.0] * 4]
+    cohort, learnt = rule.update(learnt, view(5, 3, losses=np.arange(5.0)), rng)
     assert len(cohort.clients) == 2
-    changes = rule.state()["changes"]
-    assert changes.shape == (2, 5)
-    assert np.isnan(changes[:, 4]).all()
+    assert learnt.changes.shape == (2, 5)
+    assert np.isnan(learnt.changes[:, 4]).all()

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from server_app.clustering.clusters import Clusters
-from server_app.selection.oort import Oort, explored_share, utilities
+from server_app.record.values import tree_of, value_of
+from server_app.selection.oort import Oort, Pacer, explored_share, utilities
 from server_app.selection.rules import ToldLosses, View
 
 
@@ -37,12 +38,10 @@ def nothing(n):
 def test_pacer_adds_up_the_utilities_of_those_who_trained():
     """Rows times the root mean square; the slow count less and the outlier is cut, as drawn."""
     fits, seconds = np.array([1.0, 2.0, 9.0]), np.array([1.0, 1.0, 30.0])
-    rule = Oort(3, 1e-9)
-    play(rule, lambda number: fits, [1, 2, 3], seconds=seconds)
-    expected = utilities(100 * fits, np.full(3, 2), 2, 2 * seconds + 1e-7, wanted(rule))
-    gains = dict(zip(rule.state()["gain-rounds"].tolist(), rule.state()["gains"], strict=True))
-    assert gains[0] == 0
-    assert gains[2] == pytest.approx(expected.sum())
+    _, pace = play(Oort(3, 1e-9), lambda number: fits, [1, 2, 3], seconds=seconds)
+    expected = utilities(100 * fits, np.full(3, 2), 2, 2 * seconds + 1e-7, pace.wanted)
+    assert pace.gains[0] == 0
+    assert pace.gains[2] == pytest.approx(expected.sum())
     assert expected.sum() < 100 * fits.sum() / 2
 
 
@@ -59,24 +58,26 @@ def chosen(rule, shown, seed):
     return rule.choose(shown, np.random.default_rng(seed)).clients.tolist()
 
 
-def play(rule, fits, rounds, told=None, **seen):
+def play(rule, fits, rounds, told=None, pace=None, **seen):
     """Cohorts of some rounds, whose members tell ``fits(round)`` (n,) as root mean squares.
 
-    ``told`` is what was told before, and goes on being filled.
+    ``told`` is what was told before, and goes on being filled. The pace after them comes, too.
     """
-    cohorts = []
+    cohorts, pace = [], pace or rule.init()
     for number in rounds:
         truth = fits(number)
         told = nothing(len(truth)) if told is None else told
-        cohort = chosen(rule, view(len(truth), number, told=told, **seen), number)
+        shown = view(len(truth), number, told=told, **seen)
+        drawn, pace = rule.update(pace, shown, np.random.default_rng(number))
+        cohort = drawn.clients.tolist()
         told.rms_losses[cohort] = truth[cohort]
         told.rounds[cohort] = number
         cohorts.append(cohort)
-    return cohorts
+    return cohorts, pace
 
 
 def test_first_those_never_tried_are_explored_until_all_were():
-    cohorts = play(Oort(5, 1e-3), lambda number: np.ones(20), range(1, 12))
+    cohorts, _ = play(Oort(5, 1e-3), lambda number: np.ones(20), range(1, 12))
     assert len({client for cohort in cohorts[:6] for client in cohort}) == 20
     fresh, seen = [], set()
     for number, cohort in enumerate(cohorts, start=1):
@@ -98,39 +99,33 @@ def test_quick_ones_are_explored_sooner():
 def test_once_all_were_tried_the_badly_fitted_are_preferred_and_the_slow_are_not():
     fits = np.array([1.0] * 6 + [9.0] * 6)
     seconds = np.array([1.0] * 9 + [30.0] * 3)  # three of the badly fitted are far too slow
-    cohorts = play(Oort(3, 1e-9), lambda number: fits, range(1, 60), seconds=seconds)
+    cohorts, _ = play(Oort(3, 1e-9), lambda number: fits, range(1, 60), seconds=seconds)
     late = [client for cohort in cohorts[10:] for client in cohort]
     assert set(late) <= {6, 7, 8}
 
 
-def wanted(rule):
-    return rule.state()["pacer"][0]
-
-
 def test_pacer_grows_where_twenty_rounds_gained_less_than_those_before():
-    falling, rising, told = Oort(2, 1e-3), Oort(2, 1e-3), nothing(4)
-    play(falling, lambda number: np.full(4, 1 / number), range(1, 41), told)
-    assert wanted(falling) == pytest.approx(2.1)  # 100 rows, and a model down and up
-    play(falling, lambda number: np.full(4, 1 / number), range(41, 61), told)
-    assert wanted(falling) == pytest.approx(2.1 + 0.21)
-    play(falling, lambda number: np.full(4, 1 / number), range(61, 82), told)
-    assert wanted(falling) == pytest.approx(2.1 + 3 * 0.21)
-    play(rising, lambda number: np.full(4, float(number)), range(1, 90))
-    assert wanted(rising) == pytest.approx(2.1)
+    rule, told, pace = Oort(2, 1e-3), nothing(4), None
+    for rounds, steps in ((range(1, 41), 0), (range(41, 61), 1), (range(61, 82), 3)):
+        _, pace = play(rule, lambda number: np.full(4, 1 / number), rounds, told, pace)
+        # 100 rows, and a model down and up
+        assert pace.wanted == pytest.approx(2.1 + steps * 0.21)
+    _, pace = play(rule, lambda number: np.full(4, float(number)), range(1, 90))
+    assert pace.wanted == pytest.approx(2.1)
 
 
 def test_retried_round_moves_the_pacer_once():
-    rule = Oort(2, 1e-3)
-    play(rule, lambda number: np.full(4, 1 / number), [*range(1, 42), 41, 41])
-    assert wanted(rule) == pytest.approx(2.1 + 0.21)
+    rounds = [*range(1, 42), 41, 41]
+    _, pace = play(Oort(2, 1e-3), lambda number: np.full(4, 1 / number), rounds)
+    assert pace.wanted == pytest.approx(2.1 + 0.21)
 
 
 def test_everybody_explored_may_be_wanted_and_fewer_may_be_there():
     """Codes elsewhere fail where all that were tried are wanted."""
     there = np.array([True, True, True, False, False])
-    cohorts = play(Oort(4, 1e-3), lambda number: np.ones(5), range(1, 8), available=there)
+    cohorts, _ = play(Oort(4, 1e-3), lambda number: np.ones(5), range(1, 8), available=there)
     assert all(cohort == [0, 1, 2] for cohort in cohorts)
-    cohorts = play(Oort(5, 1e-3), lambda number: np.zeros(5), range(1, 8))
+    cohorts, _ = play(Oort(5, 1e-3), lambda number: np.zeros(5), range(1, 8))
     assert all(cohort == [0, 1, 2, 3, 4] for cohort in cohorts)
 
 
@@ -138,10 +133,10 @@ def test_resumed_is_uninterrupted():
     def fits(number):
         return np.linspace(1, 3, 9) / number
 
-    whole, first, second = Oort(3, 1e-3), Oort(3, 1e-3), Oort(3, 1e-3)
-    expected = play(whole, fits, range(1, 70))
-    told = nothing(9)
-    play(first, fits, range(1, 45), told)
-    second.restore(first.state())
-    assert play(second, fits, range(45, 70), told) == expected[44:]
-    assert wanted(second) == wanted(whole)
+    rule, told = Oort(3, 1e-3), nothing(9)
+    expected, whole = play(rule, fits, range(1, 70))
+    _, first = play(rule, fits, range(1, 45), told)
+    kept = value_of(Pacer, tree_of(first))
+    again, second = play(rule, fits, range(45, 70), told, kept)
+    assert again == expected[44:]
+    assert second == whole

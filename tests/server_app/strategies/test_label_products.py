@@ -26,13 +26,14 @@ from common.two_party.messages import (
 from common.two_party.protocol import largest_error
 from common.two_party.ring import FRACTION_BITS
 from deploy.simulation.grid import simulate
-from server_app import methods
+from server_app.clustering.clusters import Clusters
+from server_app.groupings.by_label_pairs import LabelInnerProducts, check_products
+from server_app.groupings.grouping import Asking
+from server_app.playing.listeners import StatusKeeper
 from server_app.protection.two_party import two_party_products
 from server_app.record import checkpoint
-from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import introduce
 from server_app.selection.balanced import label_weights
-from server_app.strategies.label_products import LabelProducts, check_products
 
 WORDS = (
     *("strategy=balanced-cohort", "clients-per-round=3", "num-clients=8"),
@@ -45,7 +46,12 @@ pytestmark = pytest.mark.usefixtures("no_report")
 
 def learnt(folder):
     _, state = checkpoint.latest(folder)
-    return state["strategy"]
+    return state["rounds"]["known"]
+
+
+def asking(settings, roster, grid):
+    n = len(roster)
+    return Asking(settings, roster, grid, 60, 1, Clusters.single(n), [], np.zeros(n, int))
 
 
 def kinds(folder):
@@ -66,7 +72,7 @@ def test_cohorts_are_those_in_the_clear_and_no_histogram_leaves_a_site(tmp_path)
     assert trained(pairs) == trained(clear)
     counts = learnt(clear)["counts"]
     shares = counts / counts.sum(axis=1, keepdims=True)
-    found = learnt(pairs)["shares-gram"]
+    found = learnt(pairs)["matrix"]
     assert found == pytest.approx(shares @ shares.T, abs=3e-6)
     assert np.diagonal(found) == pytest.approx((shares**2).sum(axis=1), abs=1e-12)
     assert messages.LABEL_HISTOGRAM in kinds(clear)
@@ -76,22 +82,22 @@ def test_cohorts_are_those_in_the_clear_and_no_histogram_leaves_a_site(tmp_path)
 
 @pytest.mark.usefixtures("few_rows_at_any_epsilon")
 def test_resumed_run_goes_on_with_the_products_it_has(tmp_path, monkeypatch):
-    def stopped(self, server_round):
-        if server_round == 2:
+    def stopped(self, contract, state):
+        if state.round == 2:
             raise RoundError("stopped")
 
     words = (*WORDS, "epsilon=100", "label-privacy=two-party")
     with monkeypatch.context() as patch:
-        patch.setattr(LabelProducts, "after_round", stopped)
+        patch.setattr(StatusKeeper, "played", stopped)
         with pytest.raises(RoundError, match="stopped"):
             simulate(settings_in(tmp_path, *words))
     [folder] = tmp_path.iterdir()
-    before = learnt(folder)["shares-gram"]
+    before = learnt(folder)["matrix"]
     whole = simulate(settings_in(tmp_path, *words))
     # As a run of an older version, which asked sites that were not careful yet.
     monkeypatch.setattr(small_sites, "FEW_ROWS", 500)
     simulate(config.load(folder / "config.toml", [f"resume={folder}"]))
-    assert np.array_equal(learnt(folder)["shares-gram"], before)
+    assert np.array_equal(learnt(folder)["matrix"], before)
     assert trained(folder) == trained(whole)
 
 
@@ -167,9 +173,8 @@ def test_server_says_so_before_it_asks(wire, tmp_path):
     """As of sites with data of their own, whose rows nobody knows before they come."""
     settings = wire.settings.replace(epsilon=0.3)
     roster = introduce(wire, expected=SITES, timeout=60)
-    strategy = LabelProducts(methods.build(settings), settings, roster, RunFolder.create(settings))
     with pytest.raises(ConfigError, match=r"site-0 \(366 rows\) and 1 more of 500 rows"):
-        strategy.prepare(wire, 60)
+        LabelInnerProducts().ask((), asking(settings, roster, wire))
     assert TWO_PARTY_KEYS not in wire.sent
 
 
@@ -201,10 +206,9 @@ def test_site_whose_products_contradict_each_other_is_refused_by_name(wire, tmp_
         return content
 
     settings, roster = wire.settings, introduce(wire, expected=SITES, timeout=60)
-    strategy = LabelProducts(methods.build(settings), settings, roster, RunFolder.create(settings))
     wire.change = on(TWO_PARTY_SHARE, "up", lie)
     with pytest.raises(RoundError, match="are of no labels: those of site-1 are wrong"):
-        strategy.prepare(wire, 60)
+        LabelInnerProducts().ask((), asking(settings, roster, wire))
 
 
 @given(sites=st.integers(2, 12), seed=st.integers(0, 2**32 - 1), share=st.floats(0.5, 0.9))

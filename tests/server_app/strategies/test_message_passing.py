@@ -10,8 +10,8 @@ from safetensors.numpy import load_file
 from common import config, models
 from common.config import Settings
 from deploy.simulation.grid import simulate
+from server_app.groupings.attention import Attention
 from server_app.record.ledger import Ledger
-from server_app.strategies.message_passing import MessagePassing
 
 pytestmark = pytest.mark.usefixtures("no_report")
 SMALL = {"num-clients": 4, "num-server-rounds": 2, "local-epochs": 1, "model": "mlp", "workers": 1}
@@ -36,13 +36,13 @@ def same(one, other):
 
 
 def test_each_site_is_sent_all_models_by_their_likeness(tmp_path, monkeypatch):
-    sent, train = [], MessagePassing._drawn
+    sent, train = [], Attention.sent
 
-    def watched(strategy, known):
-        sent.append((known, train(strategy, known)))
+    def watched(description, known):
+        sent.append((known, train(description, known)))
         return sent[-1][1]
 
-    monkeypatch.setattr(MessagePassing, "_drawn", watched)
+    monkeypatch.setattr(Attention, "sent", watched)
     run = play(tmp_path, fedamp_alpha=2.0, fedamp_sigma=8.0)
     first = models.initial_parameters(Settings.parse(SMALL), rows_of(1, 8, 8), 10)
     assert all(same(each, first) for each in sent[0][1])  # equal models give the same again

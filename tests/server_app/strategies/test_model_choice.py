@@ -21,12 +21,15 @@ from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app import methods
 from server_app.clustering import ifca
+from server_app.groupings.grouping import NO_MODEL
+from server_app.groupings.numbered import renumbered
+from server_app.metering.run_meter import RunMeter
+from server_app.playing.contract import Contract
+from server_app.playing.forming import asking_of, joined, taken, write
+from server_app.playing.state import RoundState
 from server_app.protection import secagg_limits
 from server_app.record.run_folder import RunFolder
-from server_app.rounds.attempt import Attempt, Federation
 from server_app.rounds.roster import Roster
-from server_app.strategies.model_choice import ModelChoices
-from server_app.strategies.numbered_models import NO_MODEL
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -143,20 +146,20 @@ def test_who_joins_late_has_no_model_until_it_has_chosen_one(tmp_path):
         )
         for sites in ((1, 2, 3), (4,))
     )
-    strategy = ModelChoices(
-        methods.build(settings), settings, known, RunFolder.create(settings.with_absolute_paths())
-    )
-    strategy.models = [{}, {}]
-    attempt = Attempt(1, 1, Federation(known, None, None, 1.0))
-    strategy.renumber(attempt, {0: 1, 2: 1})
-    assert attempt.drift is None  # nobody had one before
-    assert strategy.admit(late, 2, None, 1.0) == late
-    assert strategy.routes.tolist() == [1, NO_MODEL, 1, NO_MODEL]
-    assert chosen(strategy.folder.path) == {"site-1": 1, "site-3": 1}
-    strategy.roster = known.joined(late)
-    strategy.renumber(attempt, {0: 0, 1: 0, 3: 0})
-    assert strategy.routes.tolist() == [0, 0, 1, 0]
-    assert attempt.drift == 0.5  # of the two that had one
+    folder = RunFolder.create(settings.with_absolute_paths())
+    method = methods.build(settings)
+    contract = Contract.of(method, settings, known, folder, None, 1.0, RunMeter())
+    state = RoundState.first(contract, known, [{}, {}])
+    grouped = renumbered(asking_of(contract, state, 1), {0: 1, 2: 1})
+    assert grouped.drift is None  # nobody had one before
+    write(folder, grouped.written)
+    assert chosen(folder.path) == {"site-1": 1, "site-3": 1}
+    state, admitted = joined(contract, taken(contract, state, grouped), late, 2)
+    assert admitted == late
+    assert state.numbers.tolist() == [1, NO_MODEL, 1, NO_MODEL]
+    grouped = renumbered(asking_of(contract, state, 2), {0: 0, 1: 0, 3: 0})
+    assert grouped.routes.tolist() == [0, 0, 1, 0]
+    assert grouped.drift == 0.5  # of the two that had one
 
 
 def test_equal_first_models_are_refused(tmp_path, request):

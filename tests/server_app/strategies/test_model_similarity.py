@@ -1,5 +1,6 @@
 import itertools
 import json
+from dataclasses import replace
 
 import federations
 import numpy as np
@@ -22,9 +23,13 @@ from server_app import app as server
 from server_app import methods
 from server_app.averaging import average
 from server_app.clustering.algorithms import Clusters
+from server_app.groupings.grouping import Grouped
+from server_app.metering.run_meter import RunMeter
+from server_app.playing.contract import Contract
+from server_app.playing.forming import taken
+from server_app.playing.state import RoundState
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.roster import Roster
-from server_app.strategies.model_similarity import ModelSimilarityClustering
 
 
 def run(settings, load=load_client_app, **keywords):
@@ -183,14 +188,14 @@ def site(name, rows):
 def test_a_new_cluster_starts_from_the_models_that_its_sites_had_by_rows(tmp_path):
     settings = settings_in(tmp_path)
     roster = Roster((site("a", 1), site("b", 3), site("c", 5)), nodes=(1, 2, 3))
-    folder = RunFolder.create(settings)
-    strategy = ModelSimilarityClustering(methods.build(settings), settings, roster, folder)
-    strategy.clusters = Clusters(np.array([0, 1, 1]))
-    strategy.models = [{"w": np.array([0.0])}, {"w": np.array([8.0])}]
-    strategy.regroup(Clusters(np.array([0, 0, 1])))
-    assert [value["w"].tolist() for value in strategy.models] == [[6.0], [8.0]]
-    strategy.regroup(Clusters(np.array([0, 1, 2])))
-    assert [value["w"].tolist() for value in strategy.models] == [[6.0], [6.0], [8.0]]
+    folder, method = RunFolder.create(settings), methods.build(settings)
+    contract = Contract.of(method, settings, roster, folder, None, 1.0, RunMeter())
+    models = [{"w": np.array([0.0])}, {"w": np.array([8.0])}]
+    state = RoundState.first(contract, roster, models)
+    state = replace(state, clusters=Clusters(np.array([0, 1, 1])))
+    for labels, expected in (([0, 0, 1], [6.0, 8.0]), ([0, 1, 2], [6.0, 6.0, 8.0])):
+        state = taken(contract, state, Grouped(Clusters(np.array(labels)), ()))
+        assert [model["w"].item() for model in state.models] == expected
 
 
 def test_more_clusters_than_sites_are_refused_before_the_first_round(tmp_path, no_report):

@@ -21,7 +21,7 @@ from common.errors import RoundError
 from common.messages import BasesReport, EmbeddedReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
-from server_app.clustering.by_rows import wasserstein
+from server_app.groupings.by_rows import wasserstein
 
 OPEN = {"releases": "label-histogram,model,loss,representations,class-bases"}
 KINDS = {"pacfl": messages.CLASS_BASES, "emd-cfl": messages.EMBEDDED_ROWS}

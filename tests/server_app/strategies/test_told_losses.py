@@ -15,17 +15,14 @@ from torch.nn.functional import cross_entropy
 from client_app.simulated_sites import simulated_federation
 from common import messages, models, radio, seeds
 from common.errors import RoundError
-from common.messages import Introduction, TellingReport
+from common.messages import TellingReport
 from deploy.simulation.grid import InProcessGrid, load_client_app, simulate
 from server_app import app as server
 from server_app import methods
 from server_app.clustering.clusters import Clusters
 from server_app.metering.run_meter import RunMeter
 from server_app.record import checkpoint
-from server_app.record.run_folder import RunFolder
-from server_app.rounds.roster import Roster
 from server_app.selection.rules import ToldLosses, View
-from server_app.strategies.base import FederatedTraining
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
@@ -73,6 +70,7 @@ def test_each_round_is_drawn_by_what_was_told_in_those_before(tmp_path, strategy
     sites = json.loads((folder / "sites.json").read_text())
     names = [site["site"] for site in sites]
     rule, told = methods.build(settings).select, ToldLosses(*np.full((2, 5), np.nan), np.zeros(5))
+    learnt = rule.init()
     meter = RunMeter(profile=radio.profile_of(settings.radio_profile))
     view = View(
         1,
@@ -89,7 +87,8 @@ def test_each_round_is_drawn_by_what_was_told_in_those_before(tmp_path, strategy
     assert ("loss" in {line["phase"] for line in everything}) is secagg
     for number in range(1, 7):
         rng = seeds.generator(settings.seed, "selection", number, 1)
-        cohort = rule.choose(replace(view, round=number), rng).clients
+        chosen, learnt = rule.update(learnt, replace(view, round=number), rng)
+        cohort = chosen.clients
         now = [line for line in everything if line["round"] == number]
         trained = [line["site"] for line in now if line["phase"] == "train"]
         assert [names[client] for client in cohort] == trained
@@ -130,7 +129,7 @@ def test_a_loss_that_is_no_number_is_refused_with_the_site_and_does_not_count(tm
     assert verdicts.pop("site-3").startswith("loss_before = nan")
     assert set(verdicts.values()) == {"ok"}
     _, state = checkpoint.latest(folder)
-    told = state["strategy"]["losses"]
+    told = state["rounds"]["memory"]["losses"]
     assert told[3].tolist() == [0, 0, 2]  # tried in vain: drawn neither as a new site nor as a bad
     assert (np.delete(told, 3, axis=0) > 0).all()
 
@@ -157,7 +156,7 @@ def test_noise_on_updates_is_not_said_to_cover_losses(tmp_path):
     assert "Gaussian" in by_kind[messages.TRAIN]
     assert messages.TRAIN_TELLING not in by_kind
     _, state = checkpoint.latest(folder)
-    assert (state["strategy"]["losses"][:, 2] > 0).sum() >= 3
+    assert (state["rounds"]["memory"]["losses"][:, 2] > 0).sum() >= 3
 
 
 def test_a_site_that_keeps_its_losses_is_named_before_round_1(tmp_path):
@@ -170,18 +169,3 @@ def test_a_site_that_keeps_its_losses_is_named_before_round_1(tmp_path):
     context = Context(1, 1, {}, RecordDict(), settings.to_dict())
     with grid, pytest.raises(RoundError, match="strategy=afl needs 'loss', which site-0"):
         server.app(grid, context)
-
-
-def test_a_checkpoint_that_lacks_the_losses_is_refused(tmp_path):
-    settings = settings_of(tmp_path, "afl").with_absolute_paths()
-    roster = Roster(
-        (Introduction("site-0", 9, 2, 10, [*SHAPE], ["model", "loss"], input_kind="images"),), (1,)
-    )
-    strategy = FederatedTraining(
-        methods.build(settings), settings, roster, RunFolder.create(settings)
-    )
-    state = strategy.state()
-    strategy.restore(state, None, 1.0)
-    del state["losses"]
-    with pytest.raises(RoundError, match="strategy=afl asked for losses apart"):
-        strategy.restore(state, None, 1.0)

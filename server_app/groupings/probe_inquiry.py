@@ -15,6 +15,16 @@ from server_app.rounds.roster import Roster
 log = logging.getLogger("coterie")
 
 
+def refuse_unreleased(roster: Roster) -> None:
+    """Raise :class:`RoundError` for sites that do not release their rows."""
+    refusing = [site.site for site in roster.sites if "probe-rows" not in site.releases]
+    if refusing:
+        raise RoundError(
+            f"cka-probe=client-rows needs 'probe-rows', which {', '.join(refusing)} "
+            "did not opt in to release; use cka-probe=noise or a probe-file"
+        )
+
+
 def rows_of_sites(roster: Roster, most: int, grid: Grid, timeout: float) -> ProbeRows:
     """Return rows of every site, which is what the paper does and what discloses them.
 
@@ -27,12 +37,7 @@ def rows_of_sites(roster: Roster, most: int, grid: Grid, timeout: float) -> Prob
     Raises:
         RoundError: a site that does not release its rows, or sent no usable ones.
     """
-    refusing = [site.site for site in roster.sites if "probe-rows" not in site.releases]
-    if refusing:
-        raise RoundError(
-            f"cka-probe=client-rows needs 'probe-rows', which {', '.join(refusing)} "
-            "did not opt in to release; use cka-probe=noise or a probe-file"
-        )
+    refuse_unreleased(roster)
     everybody = range(len(roster))
     exchange = Exchange.about_rows(roster, messages.PROBE_ROWS, everybody, ProbeRequest(most))
     replies = grid.send_and_receive(exchange.outgoing(), timeout=timeout)

@@ -1,0 +1,1 @@
+"""Groupings: who is described how and when, and who belongs together; one in each file."""

@@ -1,0 +1,53 @@
+"""First training of sites that join late: outside any round, on a model that the others had."""
+
+import logging
+from collections.abc import Callable
+
+import numpy as np
+
+from common import messages
+from common.messages import Parameters, Template
+from server_app.clustering.clusters import Clusters
+from server_app.groupings.grouping import Asking
+from server_app.rounds.exchange import Exchange
+from server_app.rounds.guard import training
+
+log = logging.getLogger("coterie")
+
+__all__ = ["first_placed"]
+
+
+def first_placed(
+    asking: Asking, model: Parameters, place: Callable[[Parameters, Clusters], int]
+) -> dict[int, int]:
+    """Return the clusters of newcomers by what they make of a model; who does not answer is out.
+
+    Args:
+        asking: of the newcomers.
+        model: that all of them train.
+        place: (what a site trained, clusters of all before it) -> its cluster; called for those
+            that have no place from before, in order.
+    """
+    assert asking.before is not None
+    newcomers, template = asking.roster, Template.of(model)
+    exchange = Exchange.with_models(
+        newcomers,
+        messages.TRAIN,
+        [model],
+        dict.fromkeys(range(len(newcomers)), 0),
+        round_number=asking.round,
+        attempt=1,
+    )
+    replies = asking.grid.send_and_receive(exchange.outgoing(), timeout=asking.timeout)
+    answers = exchange.answers(replies, lambda reply, asked: training(reply, template))
+    clusters, placed = asking.clusters, dict[int, int]()
+    for answer in asking.judged(answers, [dict(model)]):
+        name = newcomers.names[answer.client]
+        if answer.value is None:
+            log.warning("%s joined but is left out: %s", name, answer.verdict)
+            continue
+        placed[answer.client] = 0
+        if name not in asking.before.names:
+            placed[answer.client] = cluster = place(answer.value[1], clusters)
+            clusters = Clusters(np.append(clusters.labels, cluster))
+    return placed

@@ -1,0 +1,88 @@
+"""Model choice: sites grouped by the model that each of them chooses, anew in every round.
+
+Source: Ghosh, Chung, Yin, Ramchandran, "An Efficient Framework for Clustered Federated Learning"
+(2020), Algorithm 1, with the averaging of models.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from common.config import Settings
+from common.errors import RoundError
+from common.sharing import first_shared
+from server_app.groupings.by_models import number_of_clusters
+from server_app.groupings.grouping import (
+    NO_MODEL,
+    Asking,
+    Grouped,
+    Grouping,
+    Models,
+    Placed,
+    When,
+)
+from server_app.groupings.numbered import renumbered
+
+__all__ = ["ModelChoice"]
+
+
+@dataclass(frozen=True)
+class ModelChoice(Grouping):
+    """k models go down, one comes back with its number."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"model-choice"})
+    sites_choose: ClassVar[bool] = True
+    num_models: int
+    """k; some may be chosen by nobody."""
+
+    @classmethod
+    def of(cls, settings: Settings) -> Self:
+        """Return what the settings describe; :class:`ConfigError` without a number of models."""
+        return cls(number_of_clusters(settings))
+
+    def check(self, asking: Asking) -> None:
+        """Refuse sites that do not tell which model fits them."""
+        asking.roster.require("model-choice", why=f"strategy={asking.settings.strategy}")
+
+    def first_models(self, first: Models, asking: Asking) -> Models:
+        """Return models that start from values of their own: of equal ones all would share one."""
+        site, settings = asking.roster.sites[0], asking.settings
+        outputs = settings.learning_task.num_outputs(site.num_classes)
+        models = [
+            *first,
+            *(
+                first_shared(settings.replace(seed=settings.seed + j), site.inputs, outputs)
+                for j in range(1, self.num_models)
+            ),
+        ]
+        for one, other in combinations(range(self.num_models), 2):
+            pairs = zip(models[one].values(), models[other].values(), strict=True)
+            if all(np.array_equal(a, b) for a, b in pairs):
+                raise RoundError(
+                    f"models {one} and {other} start equal, and every site would choose the first "
+                    f"for ever: strategy={settings.strategy} needs a network whose first "
+                    "values depend on the seed"
+                )
+        return models
+
+    def due(self, number: int, when: When) -> bool:
+        """Return whether updates are there, each of the model that its site chose."""
+        return when == "updates"
+
+    def needs_updates(self, number: int) -> bool:
+        """Return False: where there are sums alone, they do."""
+        return False
+
+    def group(self, known: Any, asking: Asking) -> Grouped:
+        """Put each update to the model that its site chose."""
+        return renumbered(asking, {answer.client: answer.model for answer, _, _ in asking.updates})
+
+    def first_routes(self, n: int) -> np.ndarray:
+        """Return that nobody has a model."""
+        return np.full(n, NO_MODEL, dtype=np.int64)
+
+    def place(self, known: Any, asking: Asking) -> Placed:
+        """Give newcomers no model: they have not chosen yet."""
+        return Placed(known, dict.fromkeys(range(len(asking.roster)), NO_MODEL))

@@ -1,0 +1,278 @@
+"""OT-cost groups: a FedAvg round whose model probes every site, then a model per cheap group.
+
+Everybody trains one model in round 1; what it makes of their rows decides the groups. With one
+round this is the precheck: costs, verdicts and groups, and no further training.
+
+Source: Elhussein & Gürsoy.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from pydantic import Field
+
+from common import seeds
+from common.config import Settings
+from common.errors import ConfigError, RoundError
+from common.messages import MOST_ROWS_SEEN, Parameters
+from common.pilot.settings import PilotSettings
+from common.plugins import PieceSettings
+from common.privacy.disclosures import FOR_COSTS, RowSettings
+from server_app.clustering import probe
+from server_app.clustering.clusters import Clusters
+from server_app.clustering.probe import Prober, ProbeSettings
+from server_app.groupings.by_models import by_activations
+from server_app.groupings.grouping import (
+    Asking,
+    Described,
+    Grouped,
+    Grouping,
+    Placed,
+    When,
+    Written,
+)
+from server_app.record.clusters_format import ClustersFile
+from server_app.rounds.roster import Roster
+from server_app.transport.gathering import GATHER, gathered
+from server_app.transport.groups import OtRule
+from server_app.transport.inquiry import Inquiry
+from server_app.transport.pair_costs import evidence_costs
+from server_app.transport.precheck import Precheck, nearest_group, prechecked
+from server_app.transport.variants import VARIANTS, OtSettings
+from server_app.transport.verdicts import Thresholds, symmetric
+
+__all__ = ["OtGroups", "OtGroupsSettings", "by_cost"]
+
+log = logging.getLogger("coterie")
+
+_FEWEST = 3  # sites that a silhouette can group
+
+
+class OtGroupsSettings(PieceSettings):
+    """How costs are computed, and from which on two sites fit or do not."""
+
+    ot_variant: str = Field(
+        "paper", description="ot-groups: reading of the OT cost: paper, full-covariance or authors"
+    )
+    ot_feature_weight: float = Field(
+        -1, ge=-1, description="ot-groups: weight of the feature cost; -1: the variant's own"
+    )
+    ot_label_weight: float = Field(
+        -1, ge=-1, description="ot-groups: weight of the label cost; -1: the variant's own"
+    )
+    ot_beneficial: float = Field(
+        0, ge=0, le=1, description="ot-groups: cost up to which data fit; 0: the variant's own"
+    )
+    ot_detrimental: float = Field(
+        0, ge=0, le=1, description="ot-groups: cost from which they do not; 0: the variant's own"
+    )
+
+    def discloses(self, settings: Settings) -> frozenset[str]:
+        """Return what costs are computed from."""
+        return frozenset(FOR_COSTS["two-party" if settings.two_party else "clear"])
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What is known of the sites' costs."""
+
+    probe: Parameters | None = None
+    """The model that the sites' rows were seen through; None: nobody was asked."""
+    comparison: Precheck | None = None
+    """Of the sites that can be compared, until they are grouped."""
+    compared: tuple[int, ...] = ()
+    """Which clients those are."""
+    groups_of_models: np.ndarray | None = None
+    """(n,) cluster of each site's model of round 1, where the server saw them all."""
+
+
+@dataclass(frozen=True)
+class OtGroups(OtRule, Grouping):
+    """Sites grouped after round 1, by the OT cost of every pair."""
+
+    needs: frozenset[str] = frozenset({"representations"})
+
+    @property
+    def all_train_first(self) -> bool:
+        """Return True: of one model, which then probes their rows."""
+        return True
+
+    def init(self) -> Costs:
+        """Return that nobody was asked."""
+        return Costs()
+
+    def check(self, asking: Asking) -> None:
+        """Refuse sites that do not release what costs are computed from."""
+        for release in self.releases:
+            asking.roster.require(release, why=f"strategy={asking.settings.strategy}")
+
+    def due(self, number: int, when: When) -> bool:
+        """Return whether round 1 is over; or its models are there, which a pilot may go by."""
+        return number == (2 if when == "before" else 1)
+
+    def needs_updates(self, number: int) -> bool:
+        """Return False: where there are sums alone, they do."""
+        return False
+
+    def ask(self, known: Costs, asking: Asking) -> Described:
+        """Ask everybody what the costs are computed from, about the model of round 1."""
+        if asking.updates:
+            return Described(replace(known, groups_of_models=_alike(asking)))
+        # A copy: the authors' code keeps references, and so probes the last model of the training.
+        model = {name: value.copy(order="C") for name, value in asking.models[0].items()}
+        everybody = self._inquiry(model, asking.roster, range(len(asking.roster)), asking)
+        compared, evidence = gathered(everybody, self.evidence, asking.settings)
+        names = [asking.roster.names[client] for client in compared]
+        comparison = prechecked(names, self, evidence)
+        return Described(
+            replace(known, probe=model, comparison=comparison, compared=tuple(compared))
+        )
+
+    def group(self, known: Costs, asking: Asking) -> Grouped | None:
+        """Return the groups; who cannot be compared with anybody stays alone."""
+        comparison = known.comparison
+        if comparison is None or known.probe is None:
+            return None
+        labels = np.full(len(asking.roster), -1)
+        labels[list(known.compared)] = comparison.clusters.labels
+        alone = labels < 0
+        labels[alone] = comparison.clusters.k + np.arange(alone.sum())
+        clusters = Clusters(labels)
+        arrays = {
+            "kind": np.array("OT costs"),
+            "sites": np.array(comparison.names),
+            "descriptors": np.nan_to_num(comparison.costs, nan=1.0),
+            "distances": comparison.costs,
+            "labels": comparison.clusters.labels,
+            "linkage": comparison.merges,
+        }
+        sizes = sorted(clusters.sizes.tolist(), reverse=True)
+        log.info("%s; groups of %s", comparison.verdict, ", ".join(map(str, sizes)))
+        record = self._record(asking.settings, asking.roster.names, clusters)
+        written = Written(
+            (comparison.record(), record),
+            {"dissimilarity.npz": arrays},
+            {"models/shared.safetensors": known.probe},
+        )
+        return Grouped(clusters, replace(known, comparison=None), written=written)
+
+    def place(self, known: Costs, asking: Asking) -> Placed:
+        """Put each newcomer into the group of least cost to it; leave out who cannot be compared.
+
+        All sites that are connected are asked again, about the probe of the others.
+        """
+        if known.probe is None:
+            return super().place(known, asking)
+        assert asking.before is not None
+        newcomers, settings = asking.roster, asking.settings
+        joined = asking.before.joined(newcomers)
+        present = np.flatnonzero(joined.available(asking.grid)).tolist()
+        try:
+            for release in self.releases:
+                newcomers.require(release, why=f"strategy={settings.strategy}")
+            inquiry = self._inquiry(known.probe, joined, present, asking)
+            evidence = GATHER[self.evidence](inquiry, settings)
+        except RoundError as error:
+            log.warning("%s left out: %s", ", ".join(newcomers.names), error)
+            return Placed(known, {})
+        costs = symmetric(evidence_costs(evidence, self.costs).totals)
+        there = {row: c for row, c in enumerate(present) if c < len(asking.before)}
+        placed, clusters = dict[int, int](), asking.clusters
+        for site, name in enumerate(newcomers.names):
+            if name in asking.before.names:
+                placed[site] = 0
+                continue
+            row = present.index(joined.names.index(name))
+            groups = {each: int(clusters.labels[client]) for each, client in there.items()}
+            group = nearest_group(costs[row].tolist(), groups)
+            if group is None:
+                log.warning("%s joined but is left out: nothing to compare with anybody", name)
+                continue
+            placed[site] = group
+            clusters = Clusters(np.append(clusters.labels, group))
+        if not placed:
+            return Placed(known, placed)
+        names = asking.before.joined(newcomers.subset(sorted(placed))).names
+        return Placed(known, placed, Written((self._record(settings, names, clusters),)))
+
+    def kept(self, known: Costs) -> Costs:
+        """Return it without the comparison, of which the groups are made by then."""
+        return replace(known, comparison=None)
+
+    def alike(self, known: Costs) -> Clusters | None:
+        """Return the groups of round 1's models."""
+        return None if known.groups_of_models is None else Clusters(known.groups_of_models)
+
+    def _inquiry(
+        self, model: Parameters, roster: Roster, clients: Sequence[int], asking: Asking
+    ) -> Inquiry:
+        seed = asking.settings.seed
+        return Inquiry(roster, clients, model, self.costs, seed, asking.grid, asking.timeout)
+
+    def _record(self, settings: Settings, names: Sequence[str], clusters: Clusters) -> ClustersFile:
+        return ClustersFile(
+            round=1,
+            strategy=settings.strategy,
+            metric=f"OT cost, variant {self.costs.variant}",
+            num_clusters=clusters.k,
+            chosen_by="num-clusters" if self.num_clusters else "ot-detrimental",
+            sites=dict(zip(names, clusters.labels.tolist(), strict=True)),
+        )
+
+
+def by_cost(settings: Settings) -> OtGroups:
+    """Return the grouping that the settings describe.
+
+    Raises:
+        ConfigError: an unknown variant, weights or thresholds that cannot be used, or another
+            variant than ``paper`` without seeing rows.
+    """
+    asked = settings.of(OtGroupsSettings)
+    if settings.two_party and asked.ot_variant != "paper":
+        raise ConfigError(
+            f"ot-variant = {asked.ot_variant!r}: with two-party=true only class statistics in a "
+            "public projection are known, as ot-variant=paper takes them; use that"
+        )
+    costs = OtSettings(
+        variant=asked.ot_variant,
+        feature_weight=_own_unless(asked.ot_feature_weight),
+        label_weight=_own_unless(asked.ot_label_weight),
+        min_rows=settings.of(RowSettings).min_rows,
+        max_rows=MOST_ROWS_SEEN,
+    )
+    own = VARIANTS[costs.variant].thresholds
+    thresholds = Thresholds(
+        asked.ot_beneficial or own.beneficial, asked.ot_detrimental or own.detrimental
+    )
+    groups = OtGroups(costs, thresholds, settings.num_clusters)
+    if not settings.two_party:
+        return groups
+    seen = "row-products" if settings.reveal == "products" else "row-costs"
+    return replace(groups, evidence="two-party", needs=frozenset({"class-statistics", seen}))
+
+
+def _own_unless(weight: float) -> float | None:
+    return None if weight == -1 else weight
+
+
+def _alike(asking: Asking) -> np.ndarray | None:
+    """Return the clusters (n,) of what the sites' models make of the same rows; None: not of all.
+
+    It is FedSCCS's grouping (Talasso et al.) after one round: linear CKA of activations, and Ward's
+    linkage. The models reach the server in the clear anyway, so it asks nothing more of the sites.
+    """
+    roster, settings = asking.roster, asking.settings
+    plays = settings.of(PilotSettings).pilot and not settings.secagg
+    models = {answer.client: model for answer, _, model in asking.updates}
+    if not plays or len(roster) < _FEWEST or len(models) < len(roster):
+        return None
+    site, asked = roster.sites[0], settings.of(ProbeSettings)
+    rows = (probe.read_rows if asked.probe_file else probe.noise)(settings, site.inputs)
+    outputs = settings.learning_task.num_outputs(site.num_classes)
+    prober = Prober.of_model(settings, site.inputs, outputs, asked.cka_layer, rows)
+    seen = np.stack([prober.activations(models[client]) for client in range(len(roster))])
+    grouping = by_activations(settings)
+    rng = seeds.generator(settings.seed, "pilot", "models alike")
+    return grouping.cluster(seen, grouping.compare(seen), rng).clusters.labels

@@ -1,0 +1,83 @@
+"""Contract of a run's rounds: what stays as it is from the first to the last."""
+
+from dataclasses import dataclass
+from typing import Self
+
+from flwr.serverapp import Grid
+
+from common.config import Settings
+from server_app.aggregation.aggregator import Aggregator
+from server_app.groupings.grouping import Description, Grouping
+from server_app.metering.run_meter import RunMeter
+from server_app.methods import Method
+from server_app.protection.central_dp import CentralDp
+from server_app.record.run_folder import RunFolder
+from server_app.rounds.attempt import Federation
+from server_app.rounds.roster import Roster
+from server_app.rounds.update_norms import UpdateNorms
+
+__all__ = ["Contract", "Nothing"]
+
+
+@dataclass(frozen=True)
+class Nothing(Description):
+    """Sites that a method asks nothing of, to describe them by."""
+
+    needs: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Contract:
+    """What every round of a run is played by."""
+
+    method: Method
+    settings: Settings
+    folder: RunFolder
+    grid: Grid
+    timeout: float
+    """Seconds to wait in each exchange."""
+    meter: RunMeter
+    """That the grid enters its messages into."""
+    aggregator: Aggregator
+    norms: UpdateNorms
+    """Judge of updates that are far longer than others."""
+    central: CentralDp | None
+    """Where models get noise before they leave the server."""
+
+    @classmethod
+    def of(
+        cls,
+        method: Method,
+        settings: Settings,
+        roster: Roster,
+        folder: RunFolder,
+        grid: Grid,
+        timeout: float,
+        meter: RunMeter,
+    ) -> Self:
+        """Return that of a run with these sites."""
+        return cls(
+            method=method,
+            settings=settings,
+            folder=folder,
+            grid=grid,
+            timeout=timeout,
+            meter=meter,
+            aggregator=Aggregator(settings, roster),
+            norms=UpdateNorms.of(settings),
+            central=CentralDp.chosen(settings, folder),
+        )
+
+    @property
+    def description(self) -> Description:
+        """What is asked of the sites."""
+        return self.method.asked or Nothing()
+
+    @property
+    def grouping(self) -> Grouping | None:
+        """What groups them."""
+        return self.method.group
+
+    def federation(self, roster: Roster) -> Federation:
+        """Return the sites, and how they are reached."""
+        return Federation(roster, self.grid, self.meter, self.timeout, self.folder.say_asking)
