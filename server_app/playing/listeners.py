@@ -196,7 +196,6 @@ class StopAtTarget(Listener):
         return held
 
 
-<<<<<<< HEAD
 class StopByPatience(Listener):
     """The end of a run whose held-out loss no longer falls, where it asks for that."""
 
@@ -216,7 +215,8 @@ class NoiseWarning(Listener):
         """Say them of the first model and the sites that are there."""
         if not state.round:
             say_noise(contract.settings, state.models[0], len(state.roster))
-=======
+
+
 class FittedModels(Listener):
     """Models that are fitted from sums: their end, and what they say of the columns."""
 
@@ -232,7 +232,6 @@ class FittedModels(Listener):
 
 def _are_finished(fits: Sequence[ModelFit]) -> bool:
     return bool(fits) and all(fit.finished for fit in fits)
->>>>>>> exact
 
 
 class PilotAfterwards(Listener):
@@ -261,12 +260,9 @@ def usual_listeners(attempts: int) -> Sequence[Listener]:
         BestModels(record),
         Checkpoints(),
         StopAtTarget(),
-<<<<<<< HEAD
         StopByPatience(),
         NoiseWarning(),
-=======
         FittedModels(),
->>>>>>> exact
         PilotAfterwards(),
     )
 
