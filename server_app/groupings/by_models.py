@@ -23,7 +23,7 @@ from common.errors import ConfigError
 from common.messages import Parameters
 from common.objectives import BATCH_NORM, BODY, HEAD
 from common.plugins import PieceSettings
-from server_app.clustering import algorithms, placement, probe
+from server_app.clustering import algorithms, placement, probe_rows
 from server_app.clustering.clusters import (
     Clusterer,
     Clusters,
@@ -32,7 +32,7 @@ from server_app.clustering.clusters import (
 )
 from server_app.clustering.hierarchy import Hierarchy
 from server_app.clustering.placement import Placement, nearest_columns
-from server_app.clustering.probe import PROBABILITIES, Prober, ProbeRows, ProbeSettings
+from server_app.clustering.probe_rows import PROBABILITIES, ProbeRows, ProbeSettings
 from server_app.dissimilarity import (
     Dissimilarity,
     FloatArray,
@@ -280,7 +280,7 @@ class ModelGroups(Grouping):
         settings = asking.settings
         asked = settings.of(ProbeSettings)
         if asked.cka_probe != "client-rows":
-            make = probe.read_rows if asked.probe_file else probe.noise
+            make = probe_rows.read_rows if asked.probe_file else probe_rows.noise
             return make(settings, asking.roster.sites[0].inputs)
         if known.probe is not None:
             return known.probe
@@ -302,6 +302,8 @@ class ModelGroups(Grouping):
             return (lambda trained, _: flat(trained)), known
         if self.describe == "update":
             return _change, known
+        from server_app.clustering.probe import Prober  # loads torch
+
         rows, settings = self._probe(known, asking), asking.settings
         site = asking.roster.sites[0]
         outputs = settings.learning_task.num_outputs(site.num_classes)

@@ -20,9 +20,9 @@ from common.messages import MOST_ROWS_SEEN, Parameters
 from common.pilot.settings import PilotSettings
 from common.plugins import PieceSettings
 from common.privacy.disclosures import FOR_COSTS, RowSettings
-from server_app.clustering import probe
+from server_app.clustering import probe_rows
 from server_app.clustering.clusters import Clusters
-from server_app.clustering.probe import Prober, ProbeSettings
+from server_app.clustering.probe_rows import ProbeSettings
 from server_app.groupings.by_models import by_activations
 from server_app.groupings.grouping import (
     Asking,
@@ -269,8 +269,10 @@ def _alike(asking: Asking) -> np.ndarray | None:
     if not plays or len(roster) < _FEWEST or len(models) < len(roster):
         return None
     site, asked = roster.sites[0], settings.of(ProbeSettings)
-    rows = (probe.read_rows if asked.probe_file else probe.noise)(settings, site.inputs)
+    rows = (probe_rows.read_rows if asked.probe_file else probe_rows.noise)(settings, site.inputs)
     outputs = settings.learning_task.num_outputs(site.num_classes)
+    from server_app.clustering.probe import Prober  # loads torch
+
     prober = Prober.of_model(settings, site.inputs, outputs, asked.cka_layer, rows)
     seen = np.stack([prober.activations(models[client]) for client in range(len(roster))])
     grouping = by_activations(settings)

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid
 from common import messages
 from common.errors import MessageError, RoundError
 from common.messages import Asked, ProbeRequest, Reply
-from server_app.clustering.probe import ProbeRows
+from server_app.clustering.probe_rows import ProbeRows
 from server_app.rounds.exchange import OK, Exchange
 from server_app.rounds.roster import Roster
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from common.config import Settings
 from common.errors import ConfigError
-from server_app.clustering.probe import ProbeSettings
+from server_app.clustering.probe_rows import ProbeSettings
 from server_app.groupings import by_models
 from server_app.groupings.by_models import FlisSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster, of_clusters

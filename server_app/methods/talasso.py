@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from common.config import Settings
-from server_app.clustering.probe import ProbeSettings
+from server_app.clustering.probe_rows import ProbeSettings
 from server_app.groupings import by_models
 from server_app.groupings.by_models import WeightsSettings
 from server_app.methods.method import Card, Composition, Method, model_per_cluster

@@ -21,7 +21,8 @@ from common.objectives import objective_of
 from common.sharing import newest, parts_of_network
 from common.tasks.inputs import Inputs
 from server_app.clustering.placement import nearest_columns
-from server_app.clustering.probe import Prober, ProbeRows
+from server_app.clustering.probe import Prober
+from server_app.clustering.probe_rows import ProbeRows
 from server_app.dissimilarity import FloatArray, linear_cka
 from server_app.record import checkpoint
 from server_app.record.format import SiteEntry

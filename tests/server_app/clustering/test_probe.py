@@ -7,8 +7,9 @@ from kinds_of_rows import rows_of
 from common import models
 from common.config import Settings
 from common.errors import ConfigError, DataError
-from server_app.clustering import probe
-from server_app.clustering.probe import Prober, ProbeRows
+from server_app.clustering import probe_rows as probe
+from server_app.clustering.probe import Prober
+from server_app.clustering.probe_rows import ProbeRows
 
 SHAPE = (6,)
 
