@@ -6,6 +6,9 @@ from flwr.app import RecordDict
 
 from client_app.site import Site
 from common import messages, models
+from common.errors import MessageError
+from common.exact.learners import TREES
+from common.exact.networks import tree_problem
 from common.messages import Parameters, Template
 from common.objectives import ServerMemory, objective_of
 from common.sharing import first_memory, parts_of_network, sent_beside
@@ -39,6 +42,10 @@ def received_models(content: RecordDict, site: Site, number: int) -> list[Parame
 
 def _check(parameters: Parameters, site: Site, *, trains: bool) -> None:
     settings, dataset = site.settings, site.dataset
+    if settings.model == TREES:  # there are more of them after every round
+        if problem := tree_problem(parameters, dataset.inputs.shape[0]):
+            raise MessageError(f"the trees received are none: {problem}")
+        return
     network = settings.model, dataset.inputs, dataset.num_outputs
     memory = objective_of(settings).memory if trains else None
     messages.check_arrays(parameters, _template(settings.objective, *network, memory))

@@ -10,6 +10,7 @@ import numpy as np
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.exact.networks import resized
 from common.foreign.code import contained
 from common.messages import Parameters
 from common.networks import NETWORKS
@@ -144,6 +145,7 @@ def load_parameters(network: "nn.Module", parameters: Parameters) -> None:
     """Copy parameters and buffers into a network; names and shapes must match."""
     import torch
 
+    resized(network, parameters)
     state = network.state_dict()
     if state.keys() != parameters.keys():
         raise ConfigError(

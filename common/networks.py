@@ -10,7 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from common.plugins import Table
+from common.exact.learners import GLM, TREES, GlmSettings, TreeSettings
+from common.exact.networks import glm_network, trees_network
+from common.plugins import PieceSettings, Table
 from common.small_networks import (
     fama_cnn,
     fama_cnn_small,
@@ -41,6 +43,8 @@ class Network:
     every voxel and class, which is what their masks ask for."""
     auto_for: frozenset[str] = frozenset()
     """The kinds of rows for which ``model=auto`` is this one."""
+    settings: tuple[type[PieceSettings], ...] = ()
+    """What it declares."""
 
 
 def resnet18(shape: Shape, classes: int) -> "nn.Module":
@@ -96,6 +100,8 @@ NETWORKS: Table[Network] = Table(
         "pereira-cnn": Network(pereira_cnn, frozenset({IMAGES})),
         "resnet18": Network(resnet18, frozenset({IMAGES})),
         "resnet50": Network(resnet50, frozenset({IMAGES})),
+        GLM: Network(glm_network, frozenset({FEATURES}), settings=(GlmSettings,)),
+        TREES: Network(trees_network, frozenset({FEATURES}), settings=(TreeSettings,)),
         "unet3d": Network(unet3d, frozenset({VOLUMES}), auto_for=frozenset({VOLUMES})),
     },
     of=Network,

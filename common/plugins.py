@@ -43,6 +43,7 @@ T = TypeVar("T")
 _HERE = __name__.removesuffix("common.plugins")  # empty, or the package that holds all of ours
 
 TABLES = (
+    f"{_HERE}common.networks:NETWORKS",
     f"{_HERE}common.objectives:OBJECTIVES",
     f"{_HERE}client_app.training.losses:LOSSES",
     f"{_HERE}client_app.training.optimizers:OPTIMIZERS",
@@ -56,7 +57,6 @@ TABLES = (
 _OTHER_TABLES = (
     f"{_HERE}common.data.datasets:DATASETS",
     f"{_HERE}common.splits:SPLITS",
-    f"{_HERE}common.networks:NETWORKS",
     f"{_HERE}common.tasks:TASKS",
     f"{_HERE}client_app.training.schedules:SCHEDULES",
     f"{_HERE}common.tasks.metrics:TASK_METRICS",

@@ -21,6 +21,7 @@ ORDER = (
     "common/tables",
     "common/tasks",
     "common/objectives",
+    "common/exact",
     "common/messages",
     "common/data",
     "common/pilot",

@@ -52,6 +52,7 @@ ARITHMETIC = (
     "common/privacy/statistics.py",
     "common/secagg/agreement.py",
     "common/secagg/cohorts.py",
+    "common/exact/*.py",
     "common/secagg/fixed_point.py",
     "common/secagg/neighbours.py",
     "common/secagg/protocol.py",

@@ -20,6 +20,7 @@ from common.config.execution import ExecutionSettings
 from common.config.privacy import PrivacySettings
 from common.config.rounds import RoundSettings
 from common.config.training import TrainingSettings
+from common.exact.learners import with_defaults
 from common.objectives import objective_of
 from common.plugins import PieceSettings
 from common.schema import Scalar, at_most, kebab_case
@@ -53,7 +54,7 @@ class Settings(
         cls, values: dict[str, object], handler: ModelWrapValidatorHandler[Self]
     ) -> Self:
         """Return the settings of every run first, then those of the pieces that they choose."""
-        named = plugins.with_names(values)
+        named = with_defaults(plugins.with_names(values))
         own = {key: value for key, value in named.items() if _is_own(key)}
         given = {kebab_case(key): value for key, value in named.items() if key not in own}
         settings = handler(own)

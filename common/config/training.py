@@ -13,7 +13,8 @@ class TrainingSettings(Schema):
     model: Annotated[str, KeyOf("common.networks:NETWORKS", besides=("auto",))] = Field(
         "auto",
         description="network; auto: lenet for images, unet3d for volumes, mlp for rows of features "
-        "and windows; or package.module:name",
+        "and windows; glm, trees: of tables, fitted from sums over rows and so equal to a fit on "
+        "all of them; or package.module:name",
     )
     batch_size: int = Field(16, ge=1, description="rows per SGD step; task=survival: all of a site")
     local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from common.errors import ConfigError
 from common.foreign.code import top_level
-from common.messages import choices, declared, final_evaluation, row_descriptions
+from common.messages import choices, declared, final_evaluation, row_descriptions, row_sums
 from common.messages.kind import Kind, Word
 from common.pilot import messages as pilot
 from common.plugins import Table
@@ -24,6 +24,7 @@ _ROWS = (
     *choices.KINDS,
     *row_descriptions.KINDS,
     *final_evaluation.KINDS,
+    *row_sums.KINDS,
     *secagg.KINDS,
     *two_party.KINDS,
     *pilot.KINDS,

@@ -57,6 +57,7 @@ _NAMED: Mapping[str, str] = {
     "representations": "what a model makes of each of its rows, and the row's class",
     "class-statistics": "mean and second moment of that in every class, or these with noise",
     "representation-products": "that, sealed and masked, for its products with other sites'",
+    "row-sums": "sums over its training rows, of which a common model is fitted, as they are",
     "class-bases": "the leading directions of its rows of every class",
     "pilot-change": "how much it would gain, by a pilot whose server reads sums only",
 }

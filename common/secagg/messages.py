@@ -25,6 +25,8 @@ from common.messages import (
 SECAGG_TRAIN = f"{MessageType.TRAIN}.for_sum"
 PILOT_SUM = f"{MessageType.TRAIN}.pilot_for_sum"
 """Begins a pilot's sum, whose further steps are those of every sum."""
+HIDDEN_SUMS = f"{MessageType.TRAIN}.row_sums_hidden"
+"""Begins the sum of a fit's step (:mod:`common.messages.row_sums`)."""
 SECAGG_SHARE = f"{MessageType.QUERY}.share"
 SECAGG_MASK = f"{MessageType.QUERY}.mask"
 SECAGG_AGREE = f"{MessageType.QUERY}.agree"
@@ -76,6 +78,18 @@ class PilotSumOrder(SecaggOrder):
             check_range(name, getattr(self, name), 1, 10_000)
         for spread in self.spreads:
             check_range("spreads", spread, 0, 1e6)
+
+
+@dataclass(frozen=True)
+class HiddenSumsOrder(SecaggOrder):
+    """What ``train.row_sums_hidden`` asks beside a step of a fit: sums over rows, to be summed."""
+
+    entries: int
+    """Of the vector, beside the one that counts the sites; what a step does not need is 0."""
+
+    def __post_init__(self) -> None:
+        """Refuse a vector that no step needs."""
+        check_range("entries", self.entries, 1, 2**31)
 
 
 PILOT_STEPS = ("train", "changes", "weights")
@@ -228,6 +242,15 @@ KINDS = (
         releases=_RELEASES,
         words="pilot: fresh public keys, once the folds' models are trained or judged",
         inspect=_keys,
+    ),
+    Kind(
+        HIDDEN_SUMS,
+        asks=(HiddenSumsOrder,),
+        answers=(SecaggKeys,),
+        releases=_RELEASES,
+        words="fresh public keys, once sums over its training rows are there",
+        inspect=_keys,
+        phase="train",
     ),
     Kind(
         SECAGG_SHARE,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from common import plugins
 from common.config import Settings
 from common.errors import ConfigError
+from common.exact.learners import is_summed
 from common.foreign.code import contained
 from common.objectives import objective_of
 from common.plugins import Table
@@ -73,7 +74,26 @@ def compose(settings: Settings) -> Method:
             "use strategy=fedavg or random"
         )
     _check_parts(method, settings)
-    return _selecting(method, settings)
+    method = _selecting(method, settings)
+    _check_sums(method, settings)
+    return method
+
+
+def _check_sums(method: Method, settings: Settings) -> None:
+    """Refuse to fit from sums what is not of everybody, or groups that come of trained models."""
+    if not is_summed(settings.model):
+        return
+    named = f"model={settings.model}: it is fitted from sums over the rows of all sites"
+    if not method.select.takes_all:
+        raise ConfigError(
+            f"{named}, and strategy={settings.strategy} lets some rest; leave the strategy out"
+            f"{', or set selection=all' if method.group else ''}"
+        )
+    if not catalogue.known_without_model(method.needs, settings):
+        raise ConfigError(
+            f"{named}, and strategy={settings.strategy} looks at what each of them trains; leave "
+            "it out, or group by labels: strategy=similarity selection=all routing=per-cluster"
+        )
 
 
 def _check_routing(method: Method, settings: Settings) -> None:

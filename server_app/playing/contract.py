@@ -10,6 +10,7 @@ from server_app.aggregation.aggregator import Aggregator
 from server_app.groupings.grouping import Description, Grouping
 from server_app.metering.run_meter import RunMeter
 from server_app.methods import Method
+from server_app.playing.fits import SummedFits
 from server_app.protection.central_dp import CentralDp
 from server_app.record.run_folder import RunFolder
 from server_app.rounds.attempt import Federation
@@ -43,6 +44,8 @@ class Contract:
     """Judge of updates that are far longer than others."""
     central: CentralDp | None
     """Where models get noise before they leave the server."""
+    fits: SummedFits | None = None
+    """What fits the models, where that is from sums over rows."""
 
     @classmethod
     def of(
@@ -66,6 +69,7 @@ class Contract:
             aggregator=Aggregator(settings, roster),
             norms=UpdateNorms.of(settings),
             central=CentralDp.chosen(settings, folder),
+            fits=SummedFits.chosen(settings, roster, folder),
         )
 
     @property

@@ -13,6 +13,7 @@ from common.pilot.settings import PilotSettings
 from server_app.final_evaluation.asking import FinalEvaluation
 from server_app.pilot.after_costs import play_after_costs, play_alone
 from server_app.playing.contract import Contract
+from server_app.playing.fits import ModelFit
 from server_app.playing.state import RoundState
 from server_app.playing.steps import RoundSteps
 from server_app.record import audit, checkpoint
@@ -27,6 +28,7 @@ from server_app.rounds.roster import Roster
 __all__ = [
     "BestModels",
     "Checkpoints",
+    "FittedModels",
     "Listener",
     "PilotAfterwards",
     "RecordKeeper",
@@ -71,7 +73,9 @@ class LastQuestions(Listener):
         """Ask the sites."""
         steps.fine_tune()
         settings = contract.settings
-        if steps.attempt.round < settings.num_server_rounds or not settings.ends_with_evaluation:
+        fits = steps.state.fits
+        is_last = steps.attempt.round == settings.num_server_rounds or _are_finished(fits)
+        if not (is_last and settings.ends_with_evaluation):
             return
         roster = steps.roster
         there = np.flatnonzero(roster.available(contract.grid))
@@ -188,6 +192,23 @@ class StopAtTarget(Listener):
         return held
 
 
+class FittedModels(Listener):
+    """Models that are fitted from sums: their end, and what they say of the columns."""
+
+    def wants_end(self, contract: Contract, state: RoundState) -> bool:
+        """Return whether every model is there."""
+        return _are_finished(state.fits)
+
+    def ended(self, contract: Contract, state: RoundState) -> None:
+        """Write what they say."""
+        if contract.fits is not None:
+            contract.fits.store(state.fits, state.roster)
+
+
+def _are_finished(fits: Sequence[ModelFit]) -> bool:
+    return bool(fits) and all(fit.finished for fit in fits)
+
+
 class PilotAfterwards(Listener):
     """The pilot, after the last round of a run that asks for it: who gains, found by playing on."""
 
@@ -214,6 +235,7 @@ def usual_listeners(attempts: int) -> Sequence[Listener]:
         BestModels(record),
         Checkpoints(),
         StopAtTarget(),
+        FittedModels(),
         PilotAfterwards(),
     )
 

@@ -41,6 +41,8 @@ def begun(
         listeners: of the run.
     """
     _require(contract, state.roster)
+    if contract.fits is not None:
+        contract.fits.require_releases(state.roster)
     description = contract.description
     description.check(asking_of(contract, state, state.round + 1))
     if state.round == 0:

@@ -1,6 +1,6 @@
 """State of a run after a round: all that the rounds to come rest on, beside the settings."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,6 +10,7 @@ from server_app.aggregation.aggregator import Carried
 from server_app.clustering.clusters import Clusters
 from server_app.metering.bill import Link
 from server_app.playing.contract import Contract
+from server_app.playing.fits import ModelFit
 from server_app.record.values import tree_of, value_of
 from server_app.rounds.memory import Memory
 from server_app.rounds.roster import Roster
@@ -25,6 +26,7 @@ _KINDS: Mapping[str, Any] = {
     "carried": Carried,
     "memory": Memory,
     "seconds": float,
+    "fits": list[ModelFit],
 }
 """Fields whose class is the same in every run."""
 
@@ -51,6 +53,8 @@ class RoundState:
     """Of the sites, by what describes or groups them."""
     memory: Memory
     """Of each site, from the rounds before."""
+    fits: Sequence[ModelFit] = ()
+    """Of the models, where these are fitted from sums over rows; none before round 1."""
     seconds: float = 0.0
     """Wall time of the rounds so far."""
     left_out: tuple[Link, ...] = ()
@@ -95,7 +99,8 @@ class RoundState:
         return {
             "learnt": tree_of(self.learnt),
             "known": tree_of(contract.description.kept(self.known)),
-            **{name: tree_of(getattr(self, name)) for name in _KINDS},
+            **{name: tree_of(getattr(self, name)) for name in _KINDS if name != "fits"},
+            "fits": [tree_of(fit) for fit in self.fits],
         }
 
     def routes(self, contract: Contract) -> np.ndarray:

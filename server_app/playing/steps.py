@@ -14,6 +14,7 @@ from server_app import task_figures
 from server_app.aggregation.aggregator import Updated, divergences
 from server_app.playing.choosing import drawn, view_of
 from server_app.playing.contract import Contract
+from server_app.playing.fits import SummedFits
 from server_app.playing.forming import formed
 from server_app.playing.state import RoundState
 from server_app.protection.secagg import SecaggAverages
@@ -68,6 +69,8 @@ class RoundSteps:
 
         Returns the mean training loss, NaN if sites keep it to themselves; None: nothing usable.
         """
+        if self.contract.fits is not None:
+            return self._fitted(self.contract.fits)
         if not self.contract.description.own_models:
             return self._trained()
         known = self.state.models
@@ -81,6 +84,16 @@ class RoundSteps:
         self.state = replace(self.state, models=models)
         self.attempt.divergence.clear()  # each update is all of its model
         return loss
+
+    def _fitted(self, fits: SummedFits) -> float | None:
+        """Make models of sums over rows; return NaN for their loss, None where a site lacks."""
+        with self.contract.meter.phase("train"):
+            found = fits.play(self.state.fits, self.attempt, self.routes)
+        if found is None:
+            return None
+        self.state = replace(self.state, fits=found[0], models=found[1])
+        self.attempt.fitted = tuple(sorted(name for one in found[0] for name in one.members))
+        return math.nan
 
     def _trained(self) -> float | None:
         attempt, contract, select = self.attempt, self.contract, self.select

@@ -22,6 +22,7 @@ from common.data.datasets import learnt
 from common.tasks import Task
 from server_app.final_evaluation.format import FinalEvaluationFile
 from server_app.record.clusters_format import ClustersFile
+from server_app.record.fitted_format import FittedFile
 from server_app.record.format import (
     ChangeToLocalFile,
     ClientLine,
@@ -162,6 +163,8 @@ class RecordedRun:
     precheck: PrecheckFile | None
     """Costs between sites and what they advise."""
     final_evaluation: FinalEvaluationFile | None
+    fitted: FittedFile | None
+    """What models that were fitted from sums say."""
     """What the sites told of their held-out rows after the last round, if they were asked."""
     class_names: tuple[str, ...]
     """In the order of the network's outputs; none where only the sites know them."""
@@ -193,6 +196,7 @@ class RecordedRun:
             emissions=files.record(EmissionsFile, None),
             precheck=files.record(PrecheckFile, None),
             final_evaluation=files.record(FinalEvaluationFile, None),
+            fitted=files.record(FittedFile, None),
             class_names=tuple(map(str, files.mapping(PREPROCESSING).get("classes", ()))),
             sites=files.read(SiteEntry.FILE, _introductions, []),
             rounds=files.rounds(),

@@ -7,7 +7,14 @@ import numpy as np
 
 from server_app.record.format import ModelScore, RoundLine
 from server_app.record.recorded_run import FloatArray, RecordedClusters, RecordedRun, number
-from server_app.report import energy, final_section, objective, round_plots, site_plots
+from server_app.report import (
+    energy,
+    final_section,
+    fitted_section,
+    objective,
+    round_plots,
+    site_plots,
+)
 from server_app.report import words as say
 from server_app.report.first_screen import LABELS, no_clusters
 from server_app.report.page import Absence, Picture
@@ -278,6 +285,7 @@ DRAWINGS: Sequence[Callable[[RecordedRun], Picture | Absence | None]] = (
     _draw_participation,
     _draw_score_spread,
     final_section.draw_calibration,
+    fitted_section.draw_fitted,
     objective.draw,
     _draw_traffic,
     _draw_energy,

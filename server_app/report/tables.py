@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from common.tasks import Task
 from server_app.record.format import RoundLine, SiteEntry
 from server_app.record.recorded_run import Json, RecordedRun
-from server_app.report import energy, final_section, objective, releases
+from server_app.report import energy, final_section, fitted_section, objective, releases
 from server_app.report import words as say
 from server_app.report.drawing import cluster_color
 from server_app.report.first_screen import no_clusters
@@ -22,6 +22,7 @@ def tables_of_run(run: RecordedRun) -> list[PageTable]:
     """Return all tables, from top to bottom."""
     return [
         *final_section.tables(run),
+        *fitted_section.tables(run),
         _cluster_table(run),
         *objective.tables(run),
         *energy.tables(run),

@@ -84,6 +84,8 @@ class Attempt:
     """Client -> what it sent beside the model that it trained."""
     sums: list[SecaggRecord] = field(default_factory=list)
     """Where the server saw sums of updates only."""
+    fitted: tuple[str, ...] = ()
+    """Sites whose rows the models are fitted to, where these are fitted from sums."""
     divergence: dict[int, float] = field(default_factory=dict)
     """Client -> weight divergence of its update, where that can be seen."""
     treated: dict[int, str] = field(default_factory=dict)
@@ -148,6 +150,13 @@ class Attempt:
         ]
         return answers
 
+    def took(self, other: "Attempt") -> None:
+        """Put on record what a part of this attempt asked under a number of its own."""
+        self._recorded += other._recorded
+        self.sums += other.sums
+        for phase, spent in other.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + spent
+
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
         """Add the seconds that the block takes to a phase."""
@@ -171,7 +180,7 @@ class Attempt:
         names = self.federation.roster.names
         return (
             *(names[answer.client] for answer, _, _ in self.trained),
-            *sorted(site for one in self.sums for site in one.sites),
+            *sorted({site for one in self.sums for site in one.sites}.union(self.fitted)),
         )
 
     def first_reason(self) -> str:

@@ -15,6 +15,7 @@ from server_app.final_evaluation import format as final_format
 from server_app.metering.bill import Bill
 from server_app.record import (
     clusters_format,
+    fitted_format,
     pilot_format,
     precheck_format,
     release_format,
@@ -39,7 +40,7 @@ RECORDS = {
     record
     for module in (
         *(run_format, clusters_format, release_format, pilot_format, precheck_format),
-        final_format,
+        *(final_format, fitted_format),
     )
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, JsonRecord) and record is not JsonRecord
@@ -186,6 +187,8 @@ SECTIONS = {
     "`advice`": "PrecheckAdvice",
     "an entry of `pairs`": "PrecheckPair",
     "an entry of `classes` of a pair": "PrecheckClass",
+    "an entry of `models` in `fitted.json`": "FittedModel",
+    "an entry of `coefficients`": "CoefficientLine",
     "`overall` in `final-evaluation.json`": "EvaluatedRows",
     "an entry of `figures`": "FigureInterval",
     "an entry of `calibration`": "CalibrationBin",

@@ -1,0 +1,88 @@
+"""Row sums: what a site's training rows add to a step of a model that is fitted from sums."""
+
+import numpy as np
+from flwr.app import Context, Message
+
+from client_app.answers import secagg
+from client_app.handlers import answers
+from client_app.site import Site
+from client_app.training.loop import Stopwatch
+from common import messages
+from common.errors import MessageError, SecaggError
+from common.exact.contract import LARGEST, Arrays, SummedModel, TableRows
+from common.exact.learners import learner
+from common.messages import Order
+from common.messages.row_sums import ROW_SUMS, SUMS, SumsReport
+from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
+
+__all__ = ["clear_sums", "hidden_sums", "rows_of"]
+
+_MOST_MEMBERS = 2**9
+"""Of a sum whose entries are below 2^53, in 63 bits."""
+
+
+@answers(ROW_SUMS)
+def clear_sums(message: Message, site: Site) -> Message:
+    """Answer a step with this site's sums, as they are."""
+    watch = Stopwatch()
+    order = Order.decode(message.content)
+    sums = _learner(site).statistics(_step(message), rows_of(site))
+    report = SumsReport(site.name, order.round, order.attempt, order.model, watch.seconds)
+    return messages.reply(message, report, {SUMS: sums})
+
+
+@answers(HIDDEN_SUMS, of_node=True)
+def hidden_sums(message: Message, site: Site, context: Context) -> Message:
+    """Work out this site's sums for a step, and keep them to be masked.
+
+    Raises:
+        SecaggError: a sum without room for what its members may add.
+    """
+    watch = Stopwatch()
+    order = HiddenSumsOrder.decode(message.content)
+    if order.members > _MOST_MEMBERS:
+        raise SecaggError(f"{order.members} sites: whole sums have room for {_MOST_MEMBERS}")
+    secagg.begin(order, site, context)
+    step = _step(message)
+    sums = _learner(site).statistics(step, rows_of(site))
+    if len(sums) > order.entries:
+        raise MessageError(f"{order.entries} entries for {len(sums)} sums")
+    assert np.abs(sums).max(initial=0) < LARGEST
+    vector = np.zeros(order.entries + 1, np.int64)
+    vector[: len(sums)] = sums
+    vector[-1] = 1  # how many sites are in it
+    report = secagg.advertised(order, site, context, step, vector.view(np.uint64), watch.seconds)
+    return messages.reply(message, report)
+
+
+def _step(message: Message) -> Arrays:
+    return messages.decode_arrays(messages.arrays_of(message.content))
+
+
+def _learner(site: Site) -> SummedModel:
+    found = learner(site.settings, site.dataset.num_classes)
+    if found is None:
+        raise MessageError(f"model={site.settings.model} is not fitted from sums")
+    return found
+
+
+_ROWS: dict[tuple[int, str], tuple[np.ndarray, TableRows]] = {}
+_MOST_SITES = 64
+
+
+def rows_of(site: Site) -> TableRows:
+    """Return a site's training rows, the same object for every step while it is at hand.
+
+    Raises:
+        MessageError: rows that do not count alike.
+    """
+    if site.dataset.train.weight is not None:
+        raise MessageError("this site's rows have weights, which sums over rows do not take")
+    key = id(site.dataset.train.x), site.name
+    known = _ROWS.get(key)
+    if known is None or known[0] is not site.dataset.train.x:
+        _ROWS.pop(key, None)
+        _ROWS[key] = known = site.dataset.train.x, TableRows(*site.train)
+        while len(_ROWS) > _MOST_SITES:
+            del _ROWS[next(iter(_ROWS))]
+    return known[1]

@@ -1,0 +1,225 @@
+"""Learners: what of a run's settings is fitted from sums, and what such a run cannot be asked.
+
+``model=glm`` and ``model=trees`` stand beside the networks; all else of a run is the same.
+"""
+
+from collections.abc import Mapping
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any, Literal
+
+from pydantic import Field
+
+from common.errors import ConfigError
+from common.exact.contract import SummedModel
+from common.exact.glm import Glm
+from common.exact.trees import Trees
+from common.plugins import PieceSettings
+
+if TYPE_CHECKING:
+    from common.config import Settings
+
+__all__ = [
+    "GLM",
+    "GLM_ROUNDS",
+    "TREES",
+    "GlmSettings",
+    "TreeSettings",
+    "is_summed",
+    "learner",
+    "with_defaults",
+]
+
+_NETWORKS = __name__.removesuffix("common.exact.learners") + "common.networks:NETWORKS"
+"""The table of models, which lies above this file."""
+
+GLM, TREES = "glm", "trees"
+GLM_ROUNDS = 30
+"""Newton's steps at most; a fit ends by itself far sooner."""
+_UNUSED = (
+    "objective",
+    "local-epochs",
+    "local-steps",
+    "optimizer",
+    "learning-rate",
+    "schedule",
+    "weight-decay",
+    "momentum",
+    "batch-size",
+    "loss",
+    "class-weights",
+    "aggregation",
+    "clip-updates",
+    "server-optimizer",
+    "clients-per-round",
+    "recluster-every",
+    "deadline-factor",
+)
+"""Settings of steps of SGD, of averages, and of who trains in a round."""
+_REASONS = {
+    "clients-per-round": "every site adds to every sum",
+    "recluster-every": "a fit's groups stay what they are",
+    "deadline-factor": "every site adds to every sum",
+}
+
+
+class _Summed(PieceSettings):
+    """What both learners refuse."""
+
+    def check(self, settings: "Settings") -> None:
+        """Refuse what has no sense where a model is fitted from sums."""
+        if not self.refuse_unused(settings, resolve_name(_NETWORKS)):
+            return
+        named = f"model={settings.model}"
+        values, usual = settings.to_dict(), settings.defaults()
+        for key in _UNUSED:
+            if key in values and values[key] != usual[key]:
+                why = _REASONS.get(key, "it is fitted from sums over rows, not by SGD and averages")
+                raise ValueError(f"{key} = {values[key]}: {named}: {why}; leave it out")
+        if settings.update_privacy != "none":
+            raise ValueError(
+                f"update-privacy = {settings.update_privacy}: {named} sends sums over rows and no "
+                "update that noise could be added to; use secagg=true, by which the server sees "
+                "sums over all sites alone, or another model"
+            )
+        if settings.fine_tune_epochs > 0:
+            raise ValueError(
+                f"fine-tune-epochs = {settings.fine_tune_epochs}: {named} has no epochs"
+            )
+        rounds = self.rounds
+        if settings.num_server_rounds != rounds:
+            how = f"set tree-count={settings.num_server_rounds}" if settings.model == TREES else ""
+            raise ValueError(
+                f"num-server-rounds = {settings.num_server_rounds}: {named} has {rounds} at most; "
+                f"leave it out{' and ' if how else ''}{how}"
+            )
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds there are at most."""
+        raise NotImplementedError
+
+    def discloses(self, settings: "Settings") -> frozenset[str]:
+        """Return the sums, where they are not hidden."""
+        return frozenset() if settings.secagg else frozenset({"row-sums"})
+
+
+class GlmSettings(_Summed):
+    """Of generalised linear models."""
+
+    glm_family: Literal["auto", "gaussian", "binomial", "multinomial", "cox"] = Field(
+        "auto",
+        description="model=glm: distribution of what is learnt; auto: binomial of two classes, "
+        "multinomial of more, gaussian of quantities, cox of survival with a stratum for each site",
+    )
+    glm_l2: float = Field(
+        0.0,
+        ge=0,
+        description="model=glm: ridge on the coefficients of standardised columns, beside the sum "
+        "over all rows; errors and intervals need 0",
+    )
+
+    @property
+    def rounds(self) -> int:
+        """Newton's steps at most."""
+        return GLM_ROUNDS
+
+
+class TreeSettings(_Summed):
+    """Of boosted trees."""
+
+    tree_count: int = Field(60, ge=1, le=10_000, description="model=trees: trees, a round each")
+    tree_depth: int = Field(4, ge=1, le=10, description="model=trees: splits from root to leaf")
+    tree_rate: float = Field(
+        0.08, gt=0, le=1, description="model=trees: what of a leaf's value is taken"
+    )
+    tree_bins: int = Field(64, ge=2, le=255, description="model=trees: bins of a column at most")
+    tree_min_rows: int = Field(10, ge=1, description="model=trees: rows of all sites in a leaf")
+    tree_l2: float = Field(
+        1.0, ge=0, description="model=trees: ridge beside a leaf's sum of second derivatives"
+    )
+
+    @property
+    def rounds(self) -> int:
+        """One for each tree."""
+        return self.tree_count
+
+
+def is_summed(model: str) -> bool:
+    """Return whether a value of the setting ``model`` is fitted from sums."""
+    return model in (GLM, TREES)
+
+
+def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings' values with those that a summed model has in place of a network's.
+
+    Everybody adds to every sum, so no cohort is drawn where none was asked for; and the rounds are
+    the learner's.
+
+    >>> with_defaults({"model": "glm", "strategy": "balanced-cohort"})["strategy"]
+    'fedavg'
+    """
+    model = values.get("model")
+    if not isinstance(model, str) or not is_summed(model):
+        return dict(values)
+    found = dict(values)
+    rounds = GLM_ROUNDS
+    if model == TREES:
+        default = TreeSettings.model_fields["tree_count"].default
+        rounds = found.get("tree-count", found.get("tree_count", default))
+    for name, usual, own in (
+        ("strategy", "balanced-cohort", "fedavg"),
+        ("num-server-rounds", 20, rounds),
+    ):
+        spelt = name.replace("-", "_") if name.replace("-", "_") in found else name
+        if str(found.get(spelt, usual)) == str(usual):
+            found[spelt] = own
+    return found
+
+
+def learner(settings: "Settings", num_classes: int) -> SummedModel | None:
+    """Return what a run's model is fitted by; None: it is a network, which SGD trains.
+
+    Args:
+        settings: of the run.
+        num_classes: of the data, or of the strata where no classes are learnt.
+
+    Raises:
+        ConfigError: a task that the learner has no model of.
+    """
+    if not is_summed(settings.model):
+        return None
+    task = settings.learning_task
+    if settings.model == TREES:
+        own = settings.of(TreeSettings)
+        losses = {"regression": "squared", "classification": "logistic"}
+        if task.name not in losses:
+            raise ConfigError(
+                f"model = 'trees': there is no loss of task={task.name}; use model=glm"
+            )
+        several = task.has_classes and num_classes > 2
+        return Trees(
+            "softmax" if several else losses[task.name],
+            classes=num_classes if several else 1,
+            count=own.tree_count,
+            depth=own.tree_depth,
+            rate=own.tree_rate,
+            bins=own.tree_bins,
+            min_rows=own.tree_min_rows,
+            l2=own.tree_l2,
+        )
+    own_glm = settings.of(GlmSettings)
+    families = {
+        "regression": ("gaussian",),
+        "classification": ("binomial" if num_classes == 2 else "multinomial",),
+        "survival": ("cox",),
+    }.get(task.name)
+    if families is None:
+        raise ConfigError(f"model = 'glm': there is no family of task={task.name}")
+    family = families[0] if own_glm.glm_family == "auto" else own_glm.glm_family
+    if family not in families:
+        raise ConfigError(
+            f"glm-family = {family!r}: task={task.name} of {num_classes} classes needs "
+            f"{' or '.join(families)}; leave it out"
+        )
+    outputs = num_classes - 1 if task.has_classes else 1
+    return Glm(family, outputs, own_glm.glm_l2)

@@ -1,0 +1,571 @@
+"""Boosted trees from sums: histograms of whole numbers, so that every split of the rows agrees.
+
+A round is a tree, or one for each of several classes. A level of it is one exchange: for open
+nodes, columns and bins the sums of gradients, of second derivatives and rows, each rounded once a
+row to units of 2^-20. Of two children the one with fewer rows is asked for; the other is what is
+left of their parent. Bins come of one exchange before: rows by cell of one fine grid.
+
+Sources: Friedman, "Greedy Function Approximation: A Gradient Boosting Machine", Annals of
+Statistics 29, 2001 (algorithm 1); Chen, Guestrin, "XGBoost: A Scalable Tree Boosting System", KDD
+2016, Eq. (6), (7) (gain and value of a leaf) and section 3.4 (missing values go where it gains).
+"""
+
+import functools
+import hashlib
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax
+
+from common.errors import ConfigError, DataError, MessageError, RoundError
+from common.exact.contract import (
+    LARGEST,
+    Arrays,
+    SummedFit,
+    SummedModel,
+    TableRows,
+    Whole,
+    apart,
+    whole,
+)
+
+__all__ = ["LOSSES", "Trees", "grid"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+LOSSES = ("logistic", "softmax", "squared")
+UNIT_BITS = 20
+"""Gradients and second derivatives count in 2^-20."""
+_TARGET_BITS = 30
+_CELLS = 4096
+_FINEST, _WIDEST = 8.0, 1e6
+"""The grid is even in asinh(8 x), up to 10^6 deviations."""
+_MOST_BINS = 255
+_MOST_DEPTH = 10
+_LEAST_CURVATURE = 1e-3
+
+
+@functools.cache
+def grid() -> Floats:
+    """Return the borders between the cells (4095,), ascending: 0.001 apart at 0, 1 % far off.
+
+    All are numbers that float32 holds, as features are: no comparison depends on the type.
+    """
+    steps = np.linspace(-1, 1, _CELLS + 1)[1:-1]
+    borders = np.sinh(steps * np.arcsinh(_FINEST * _WIDEST)) / _FINEST
+    return np.asarray(borders.astype(np.float32), np.float64)
+
+
+class Split(NamedTuple):
+    """The best split of a node."""
+
+    gain: float
+    column: int
+    bin: int
+    """TableRows of this bin and those below go left."""
+    missing_left: bool
+    left: Ints
+    """(3,) gradients, curvature and rows of the left child."""
+
+
+@dataclass(frozen=True)
+class Trees(SummedModel):
+    """Boosted trees.
+
+    Attributes:
+        loss: of :data:`LOSSES`: of two classes, of several, of a quantity.
+        classes: whose trees grow side by side with ``softmax``; else 1.
+        count: trees of each class.
+        depth: splits from the root to a leaf, 1 to 10.
+        rate: what of a leaf's value is taken.
+        bins: of a column, at most, 2 to 255; missing has one of its own.
+        min_rows: in a leaf.
+        l2: beside the sum of second derivatives.
+    """
+
+    loss: str
+    classes: int = 1
+    count: int = 60
+    depth: int = 4
+    rate: float = 0.08
+    bins: int = 64
+    min_rows: int = 10
+    l2: float = 1.0
+
+    def __post_init__(self) -> None:
+        """Refuse what are no trees."""
+        if self.loss not in LOSSES or (self.loss == "softmax") != (self.classes > 1):
+            raise ConfigError(f"loss = {self.loss!r} of {self.classes} classes: no such trees")
+        for name, least, most in (
+            ("count", 1, 10_000),
+            ("depth", 1, _MOST_DEPTH),
+            ("bins", 2, _MOST_BINS),
+            ("min_rows", 1, 2**31),
+        ):
+            if not least <= getattr(self, name) <= most:
+                raise ConfigError(f"{name} = {getattr(self, name)}: must be {least} to {most}")
+        if not (0 < self.rate <= 1 and 0 <= self.l2 < np.inf):
+            raise ConfigError(
+                f"rate = {self.rate}, l2 = {self.l2}: must be in (0, 1], and 0 or more"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of a tree that may split; children of i are 2 i + 1 and 2 i + 2."""
+        return int(2**self.depth) - 1
+
+    # The server's side ---------------------------------------------------------------------------
+
+    def start(self, columns: int, rows: int) -> SummedFit:
+        """Return the fit before the columns are binned."""
+        if rows.bit_length() + UNIT_BITS > 50:
+            raise ConfigError(f"{rows} rows leave no room for exact sums")
+        return SummedFit(
+            {"step": np.array(0, np.int64), "grid": grid(), "columns": np.array(columns)}
+        )
+
+    def size(self, sent: Arrays) -> int:
+        """Return how many numbers a step asks for."""
+        return sum(int(np.prod(shape)) for shape in self._shapes(sent))
+
+    def _shapes(self, sent: Arrays) -> list[tuple[int, ...]]:
+        if not int(sent["step"]):
+            counted = max(self.classes, 2) if self.loss != "squared" else 3
+            return [(counted,), (int(sent["columns"]), _CELLS)]
+        return [(len(sent["asked"]), len(sent["edges"]), self.bins + 1, 3)]
+
+    def update(self, fit: SummedFit, sums: Whole) -> SummedFit:
+        """Return the fit after a step."""
+        parts = apart(sums, self._shapes(fit.sent))
+        return self._level(fit, parts[0]) if int(fit.sent["step"]) else self._binned(fit, *parts)
+
+    def _binned(self, fit: SummedFit, targets: Ints, counts: Ints) -> SummedFit:
+        """Return the fit before its first tree."""
+        columns = int(fit.sent["columns"])
+        first, spread = self._first(targets)
+        edges = np.stack([self._edges(own) for own in counts])
+        empty = (0, self.classes, self.nodes)
+        sent = {
+            "edges": edges,
+            "first": first,
+            "spread": np.array(spread),
+            "column": np.zeros(empty, np.int32),
+            "bin": np.zeros(empty, np.uint8),
+            "missing-left": np.zeros(empty, np.uint8),
+            "value": np.zeros((0, self.classes, self.nodes + 1)),
+            "step": np.array(1, np.int64),
+        }
+        return self._next_tree(sent, {"gains": np.zeros(columns)})
+
+    def _first(self, targets: Ints) -> tuple[Floats, float]:
+        """Return the scores (classes,) before all trees, and the deviation of a quantity."""
+        if self.loss == "squared":
+            rows, total, squares = (int(value) for value in targets)
+            if not rows:
+                raise RoundError("no training rows: there is nothing to fit")
+            mean = total / 2**_TARGET_BITS / rows
+            spread = max(squares / 2**_TARGET_BITS / rows - mean**2, 0.0) ** 0.5
+            if not spread:
+                raise RoundError("all labels are equal: there is nothing to learn")
+            return np.array([mean]), spread
+        shares = targets / max(int(targets.sum()), 1)
+        if not (shares > 0).all():
+            raise RoundError(
+                f"class {int(shares.argmin())} has no training row at any site: leave it out of "
+                "the schema, or bring rows of it"
+            )
+        logs = np.log(shares)
+        return (logs[1:] - logs[:1] if self.loss == "logistic" else logs - logs.mean()), 1.0
+
+    def _edges(self, counts: Ints) -> Floats:
+        """Return the upper borders (bins - 1,) of a column's bins; those that are none are inf.
+
+        Bins are of cells with rows: each its own if they are few, else as equal in rows as they can
+        be.
+        """
+        occupied = np.flatnonzero(counts)
+        edges = np.full(self.bins - 1, np.inf)
+        if len(occupied) < 2:
+            return edges
+        if len(occupied) <= self.bins:
+            ends = np.arange(len(occupied) - 1)
+        else:
+            below = np.cumsum(counts[occupied])
+            wanted = np.arange(1, self.bins) * int(below[-1]) // self.bins
+            ends = np.unique(np.searchsorted(below, wanted))
+            ends = ends[ends < len(occupied) - 1]
+        borders = (occupied[ends] + occupied[ends + 1]) // 2
+        edges[: len(ends)] = grid()[borders]
+        return edges
+
+    def _next_tree(self, sent: dict[str, Any], kept: dict[str, Any]) -> SummedFit:
+        """Return the fit with an empty tree of each class, whose roots are asked for."""
+        sent = dict(sent)
+        nodes = (1, self.classes, self.nodes)
+        sent["column"] = np.concatenate([sent["column"], np.full(nodes, -1, np.int32)])
+        for name in ("bin", "missing-left"):
+            sent[name] = np.concatenate([sent[name], np.zeros(nodes, np.uint8)])
+        leaves = np.zeros((1, self.classes, self.nodes + 1))
+        sent["value"] = np.concatenate([sent["value"], leaves])
+        sent["asked"] = np.array([[own, 0] for own in range(self.classes)], np.int32)
+        sent["level"] = np.array(0, np.int64)
+        return SummedFit(sent, {**kept, "parents": np.zeros((0, 2), np.int32)})
+
+    def _level(self, fit: SummedFit, asked: Ints) -> SummedFit:
+        """Return the fit after a level: nodes split, or become leaves."""
+        sent, kept = dict(fit.sent), dict(fit.kept)
+        for name in ("column", "bin", "missing-left", "value"):
+            sent[name] = np.array(sent[name])
+        level = int(sent["level"])
+        tree = len(sent["column"]) - 1
+        gains = np.array(kept["gains"])
+        opened: list[tuple[int, int, Ints]] = []
+        smaller: list[tuple[int, int]] = []
+        for own, node, histogram in self._open(fit, asked):
+            totals = histogram[0].sum(axis=0)
+            split = self._best(histogram, totals)
+            if split is None:
+                self._leaf(sent, own, node, level, totals)
+                continue
+            gains[split.column] += split.gain
+            sent["column"][tree, own, node] = split.column
+            sent["bin"][tree, own, node] = split.bin
+            sent["missing-left"][tree, own, node] = split.missing_left
+            right = totals - split.left
+            if level + 1 == self.depth:
+                self._leaf(sent, own, 2 * node + 1, self.depth, split.left)
+                self._leaf(sent, own, 2 * node + 2, self.depth, right)
+                continue
+            opened.append((own, node, histogram))
+            smaller.append((own, 2 * node + (1 if split.left[2] <= right[2] else 2)))
+        kept["gains"] = gains
+        sent["step"] = np.array(int(sent["step"]) + 1, np.int64)
+        if opened:
+            sent["asked"] = np.array(smaller, np.int32)
+            sent["level"] = np.array(level + 1, np.int64)
+            kept["parents"] = np.array([(own, node) for own, node, _ in opened], np.int32)
+            kept["histograms"] = np.stack([histogram for _, _, histogram in opened])
+            return SummedFit(sent, kept)
+        kept.pop("histograms", None)
+        if tree + 1 == self.count:
+            return SummedFit(sent, kept, ended=True, finished=True)
+        after = self._next_tree(sent, kept)
+        return SummedFit(after.sent, after.kept, ended=True)
+
+    def _open(self, fit: SummedFit, asked: Ints) -> list[tuple[int, int, Ints]]:
+        """Return class, node and histogram of all open nodes, siblings of those asked included."""
+        parents = {
+            (int(own), int(node)): h
+            for (own, node), h in zip(
+                fit.kept["parents"], fit.kept.get("histograms", ()), strict=True
+            )
+        }
+        found = []
+        for (own, node), histogram in zip(fit.sent["asked"], asked, strict=True):
+            one = int(own), int(node)
+            found.append((*one, histogram))
+            if node:
+                parent = parents[one[0], (one[1] - 1) // 2]
+                other = one[1] + 1 if one[1] % 2 else one[1] - 1
+                found.append((one[0], other, parent - histogram))
+        return sorted(found, key=lambda each: each[:2])
+
+    def _best(self, histogram: Ints, totals: Ints) -> Split | None:
+        """Return the split of the largest gain, the first of equal ones; None where none gains."""
+        missing = histogram[:, -1]
+        below = np.cumsum(histogram[:, :-1], axis=1)  # (columns, bins, 3)
+        # Missing goes right or left; where there is none it goes right. Beyond the last bin there
+        # is nothing but what is missing.
+        sides = np.stack([below, below + missing[:, None]], axis=2)
+        gains = self._gains(sides, totals)
+        gains[missing[:, 2] == 0, :, 1] = -np.inf
+        place = int(gains.argmax())
+        gain = float(gains.reshape(-1)[place])
+        if not gain > 0:
+            return None
+        column, bin_, left = (int(each) for each in np.unravel_index(place, gains.shape))
+        return Split(gain, column, bin_, bool(left), sides[column, bin_, left])
+
+    def _gains(self, left: Ints, totals: Ints) -> Floats:
+        """Return what each split gains; -inf where a child would be too small."""
+        right = totals - left
+        unit = 2.0**-UNIT_BITS
+        gain = np.full(left.shape[:-1], -self._worth(totals * unit))
+        for side in (left, right):
+            gain = gain + self._worth(side * unit)
+        allowed = np.ones(gain.shape, bool)
+        for side in (left, right):
+            allowed &= (side[..., 2] >= self.min_rows) & (side[..., 1] * unit >= _LEAST_CURVATURE)
+        return np.where(allowed, gain, -np.inf)
+
+    def _worth(self, sums: NDArray[Any]) -> Floats:
+        curvature = sums[..., 1] + self.l2
+        squared = sums[..., 0] ** 2
+        found: Floats = np.divide(
+            squared, curvature, out=np.zeros_like(squared), where=curvature > 0
+        )
+        return found
+
+    def _leaf(self, sent: dict[str, Any], own: int, node: int, level: int, totals: Ints) -> None:
+        """Give a node's value to the leaf that its rows come to by going left ever after."""
+        place = node - (2**level - 1)
+        leaf = place * 2 ** (self.depth - level)
+        curvature = totals[1] * 2.0**-UNIT_BITS + self.l2
+        if curvature > 0:
+            value = -self.rate * float(totals[0]) * 2.0**-UNIT_BITS / curvature
+            sent["value"][-1, own, leaf] = value
+
+    def model(self, fit: SummedFit) -> dict[str, NDArray[Any]]:
+        """Return the trees that are whole: columns, borders, where missing goes, values, start."""
+        sent = fit.sent
+        if "edges" not in sent:
+            raise RoundError("there is no tree yet")
+        whole_trees = len(sent["column"]) - (not fit.finished)
+        column = np.asarray(sent["column"][:whole_trees], np.int64)
+        edges = np.pad(sent["edges"], ((0, 0), (0, 1)), constant_values=np.inf)
+        border = edges[np.maximum(column, 0), sent["bin"][:whole_trees]]
+        spread = float(sent["spread"])
+        return {
+            "column": column,
+            "border": np.where(column < 0, np.inf, border).astype(np.float32),
+            "missing_left": np.where(column < 0, 1, sent["missing-left"][:whole_trees]).astype(
+                np.uint8
+            ),
+            "value": np.asarray(sent["value"][:whole_trees]) * spread,
+            "first": np.asarray(sent["first"], np.float64),
+        }
+
+    def importance(self, fit: SummedFit) -> Floats:
+        """Return the share (columns,) of all gain that splits by each column brought."""
+        gains = np.asarray(fit.kept["gains"], np.float64)
+        return gains / gains.sum() if gains.sum() > 0 else gains
+
+    # A site's side -------------------------------------------------------------------------------
+
+    def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
+        """Return what a site's rows add in a step."""
+        if not int(sent["step"]):
+            return self._counted(sent, rows)
+        _check(sent, rows.x.shape[1], self)
+        binned = _binned_rows(rows, np.asarray(sent["edges"], np.float64))
+        gradients, curvatures = self._derivatives(self._scores(sent, rows, binned), sent, rows.y)
+        tree = len(sent["column"]) - 1
+        asked, level = np.asarray(sent["asked"]), int(sent["level"])
+        columns, width = rows.x.shape[1], self.bins + 1
+        out = np.zeros((len(asked), columns, width, 3), np.int64)
+        for own in range(self.classes):
+            mine = np.flatnonzero(asked[:, 0] == own)
+            if not len(mine):
+                continue
+            at = _walked(binned, sent, tree, own, level)
+            place = np.full(2 ** (level + 1), -1, np.int64)
+            place[asked[mine, 1]] = np.arange(len(mine))
+            group = place[at]
+            chosen = np.flatnonzero(group >= 0)
+            whole_rows = len(chosen) == len(group)
+            group = group[chosen] * width
+            values = gradients[chosen, own], curvatures[chosen, own]
+            for column in range(columns):
+                bins = binned[column] if whole_rows else binned[column][chosen]
+                index = group + bins
+                for which, weights in enumerate((*values, None)):
+                    # of whole numbers below 2^53: floats add them exactly
+                    sums = np.bincount(index, weights, minlength=len(mine) * width)
+                    out[mine, column, :, which] = sums.reshape(len(mine), width)
+        return out.reshape(-1)
+
+    def _counted(self, sent: Arrays, rows: TableRows) -> Whole:
+        """Return rows by class, or moments of a quantity, and rows of each column by cell."""
+        if not np.array_equal(sent["grid"], grid()) or int(sent["columns"]) != rows.x.shape[1]:
+            raise MessageError("a first step with another grid, or of other columns")
+        if self.loss == "squared":
+            y = rows.y.astype(np.float64)
+            # each row is rounded, not a site's sum: any split of the rows gives the same
+            each = [whole(values, _TARGET_BITS, "labels").sum() for values in (y, y**2)]
+            targets = np.array([len(y), *each])
+        else:
+            targets = np.bincount(rows.y.astype(np.int64), minlength=max(self.classes, 2))
+        counts = np.zeros((rows.x.shape[1], _CELLS), np.int64)
+        for place, column in enumerate(rows.x.T):
+            known = column[~np.isnan(column)]
+            counts[place] = np.bincount(
+                np.searchsorted(grid(), known, side="left"), minlength=_CELLS
+            )
+        return np.concatenate([targets.astype(np.int64), counts.reshape(-1)])
+
+    def _derivatives(self, scores: Floats, sent: Arrays, y: NDArray[Any]) -> tuple[Floats, Floats]:
+        """Return gradients and second derivatives (n, classes), in whole units of 2^-20."""
+        if self.loss == "squared":
+            gradients = scores - (y[:, None].astype(np.float64) - sent["first"]) / sent["spread"]
+            curvatures = np.ones_like(gradients)
+        elif self.loss == "logistic":
+            said = expit(scores + sent["first"])
+            gradients, curvatures = said - y[:, None], said * (1 - said)
+        else:
+            said = np.asarray(softmax(scores + sent["first"], axis=1))
+            gradients = said - (y[:, None] == np.arange(self.classes))
+            curvatures = said * (1 - said)
+        unit = 2.0**UNIT_BITS
+        if not np.abs(gradients).max(initial=0.0) * unit * max(len(y), 1) < LARGEST:
+            raise DataError("labels far outside of the others leave no room for exact sums")
+        return np.rint(gradients * unit), np.rint(curvatures * unit)
+
+    def _scores(self, sent: Arrays, rows: TableRows, binned: NDArray[np.uint8]) -> Floats:
+        """Return what all whole trees add to each row's score (n, classes)."""
+        done = len(sent["column"]) - 1
+        known = _SCORES.latest(rows, sent, done)
+        scores = np.zeros((len(rows), self.classes)) if known is None else known[1]
+        for tree in range(0 if known is None else known[0], done):
+            scores = scores + np.stack(
+                [
+                    np.asarray(sent["value"])[tree, own][
+                        _walked(binned, sent, tree, own, self.depth) - self.nodes
+                    ]
+                    for own in range(self.classes)
+                ],
+                axis=1,
+            )
+        _SCORES.keep(rows, sent, done, scores)
+        return scores
+
+
+def _walked(
+    binned: NDArray[np.uint8], sent: Arrays, tree: int, own: int, level: int
+) -> NDArray[np.int64]:
+    """Return the node (n,) that each row comes to at a level of a tree."""
+    at = np.zeros(binned.shape[1], np.int64)
+    column, bins, missing_left = (
+        np.asarray(sent[name])[tree, own] for name in ("column", "bin", "missing-left")
+    )
+    missing = len(sent["edges"][0]) + 1
+    for depth in range(level):
+        after = np.empty_like(at)
+        for node in range(2**depth - 1, 2 ** (depth + 1) - 1):
+            here = np.flatnonzero(at == node) if depth else slice(None)
+            if column[node] < 0:
+                after[here] = 2 * node + 1
+                continue
+            own_bins = binned[column[node]][here]
+            left = own_bins <= bins[node]
+            if missing_left[node]:
+                left |= own_bins == missing
+            after[here] = 2 * node + 2 - left
+        at = after
+    return at
+
+
+def _binned_rows(rows: TableRows, edges: Floats) -> NDArray[np.uint8]:
+    """Return the bin (columns, n) of each value; the last is of missing ones."""
+    known = _BINNED.get(rows, edges)
+    if known is not None:
+        return known
+    found = np.empty(rows.x.shape[::-1], np.uint8)
+    for place, (column, own) in enumerate(zip(rows.x.T, edges, strict=True)):
+        found[place] = np.searchsorted(own, column, side="left")
+        found[place][np.isnan(column)] = len(own) + 1
+    _BINNED.keep(rows, edges, found)
+    return found
+
+
+class _Remembered:
+    """What was worked out of rows at the last steps, by what decides it; of a few sites."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._known: dict[bytes, tuple[int, NDArray[Any]]] = {}
+
+    def find(self, key: bytes) -> tuple[int, NDArray[Any]] | None:
+        return self._known.get(key)
+
+    def put(self, key: bytes, number: int, value: NDArray[Any]) -> None:
+        self._known.pop(key, None)
+        self._known[key] = number, value
+        while len(self._known) > self._most:
+            self._known.pop(next(iter(self._known)))
+
+
+class _Binned(_Remembered):
+    def get(self, rows: TableRows, edges: Floats) -> NDArray[np.uint8] | None:
+        found = self.find(_digest(rows.digest, edges))
+        return None if found is None else found[1]
+
+    def keep(self, rows: TableRows, edges: Floats, binned: NDArray[np.uint8]) -> None:
+        self.put(_digest(rows.digest, edges), 0, binned)
+
+
+class _Scores(_Remembered):
+    """Scores after so many trees; of longer fits of the same beginning they go on from there."""
+
+    def latest(self, rows: TableRows, sent: Arrays, done: int) -> tuple[int, Floats] | None:
+        for number in (done, done - 1):
+            found = self.find(_of_trees(rows, sent, number)) if number > 0 else None
+            if found is not None:
+                return found
+        return None
+
+    def keep(self, rows: TableRows, sent: Arrays, done: int, scores: Floats) -> None:
+        self.put(_of_trees(rows, sent, done), done, scores)
+
+
+def _of_trees(rows: TableRows, sent: Arrays, number: int) -> bytes:
+    names = ("column", "bin", "missing-left", "value")
+    return _digest(
+        rows.digest, sent["edges"], sent["first"], *(np.asarray(sent[n])[:number] for n in names)
+    )
+
+
+def _digest(seed: bytes, *arrays: NDArray[Any]) -> bytes:
+    found = hashlib.blake2b(seed, digest_size=16)
+    for array in arrays:
+        found.update(np.ascontiguousarray(array).data)
+    return found.digest()
+
+
+_BINNED, _SCORES = _Binned(64), _Scores(128)
+
+
+def _check(sent: Arrays, columns: int, model: Trees) -> None:
+    """Raise :class:`MessageError` for a step that no fit takes."""
+    trees = len(sent.get("column", ()))
+    nodes = (trees, model.classes, model.nodes)
+    shapes = {
+        "edges": (columns, model.bins - 1),
+        "first": (model.classes,),
+        "spread": (),
+        "column": nodes,
+        "bin": nodes,
+        "missing-left": nodes,
+        "value": (trees, model.classes, model.nodes + 1),
+        "level": (),
+    }
+    for name, shape in shapes.items():
+        if name not in sent or np.asarray(sent[name]).shape != shape:
+            raise MessageError(f"a step whose {name!r} is not {shape}")
+    level, asked = int(sent["level"]), np.asarray(sent.get("asked"))
+    if not 0 <= level < model.depth or not 1 <= trees <= model.count:
+        raise MessageError(f"level {level} of tree {trees}: no fit has it")
+    numbers = ("first", "spread", "value")
+    if not all(np.isfinite(sent[name]).all() for name in numbers) or np.isnan(sent["edges"]).any():
+        raise MessageError("a step that holds NaN or infinity")
+    if not float(sent["spread"]) > 0 or (sent["edges"][:, 1:] < sent["edges"][:, :-1]).any():
+        raise MessageError("a step whose bins are not in order, or whose spread is not above 0")
+    column, bins = np.asarray(sent["column"]), np.asarray(sent["bin"])
+    if column.min(initial=-1) < -1 or column.max(initial=-1) >= columns:
+        raise MessageError(f"a tree that splits by a column that is none of {columns}")
+    if bins.max(initial=0) >= model.bins or np.asarray(sent["missing-left"]).max(initial=0) > 1:
+        raise MessageError("a tree that splits between bins that there are not")
+    if (
+        asked.ndim != 2
+        or asked.shape[1:] != (2,)
+        or not 1 <= len(asked) <= 2**level * model.classes
+    ):
+        raise MessageError("a step that asks for no nodes, or for more than a level has")
+    own, node = asked.T
+    first = 2**level - 1
+    if own.min() < 0 or own.max() >= model.classes or node.min() < first or node.max() > 2 * first:
+        raise MessageError("a step that asks for a node of another level")
+    if len(np.unique(asked, axis=0)) != len(asked):
+        raise MessageError("a step that asks for a node twice")

@@ -1,0 +1,148 @@
+"""Runs of models that are fitted from sums: equal to pooled ones, in the clear and hidden."""
+
+import shutil
+
+import numpy as np
+import pandas as pd
+import pytest
+import safetensors.numpy
+
+from common import config
+from common.config import Settings
+from common.errors import ConfigError, RoundError
+from deploy.simulation.grid import simulate
+from server_app.methods import build
+from server_app.record.recorded_run import RecordedRun
+
+sm = pytest.importorskip("statsmodels.api")
+
+COLUMNS = ["age", "pressure", "dose"]
+
+
+def _table(path, rows=240):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(rows, 3)) * [10, 20, 1] + [60, 130, 3]
+    x = np.round(x, 2)
+    eta = (x - [60, 130, 3]) @ [0.05, -0.02, 0.8]
+    frame = pd.DataFrame(x, columns=COLUMNS)
+    frame["hospital"] = rng.choice(list("abcd"), rows)
+    frame["sick"] = np.where(rng.random(rows) < 1 / (1 + np.exp(-eta)), "yes", "no")
+    frame["part"] = np.where(np.arange(rows) % 5 == 0, "test", "train")
+    frame.to_csv(path, index=False)
+    return frame
+
+
+def _settings(folder, **words):
+    values = {
+        "dataset": str(folder / "patients.csv"),
+        "label-column": "sick",
+        "client-column": "hospital",
+        "split-column": "part",
+        "split": "by-user",
+        "num-clients": 0,
+        "output-dir": str(folder),
+        "workers": 1,
+        "report": False,
+        "model": "glm",
+    }
+    return Settings.parse(values | {key.replace("_", "-"): value for key, value in words.items()})
+
+
+def _arrays(folder, name="model-0"):
+    return safetensors.numpy.load_file(folder / f"models/{name}.safetensors")
+
+
+def test_a_run_is_the_pooled_fit_in_the_columns_own_units(tmp_path):
+    frame = _table(tmp_path / "patients.csv")
+    folder = simulate(_settings(tmp_path, report=True))
+    train = frame[frame["part"] == "train"]
+    pooled = sm.Logit((train["sick"] == "yes").astype(float), sm.add_constant(train[COLUMNS]))
+    expected = pooled.fit(disp=0, method="newton", tol=1e-12)
+    table = pd.read_csv(folder / "models/coefficients-0.csv").set_index("term")
+    assert list(table.index) == [*COLUMNS, "(intercept)"]
+    # rows are standardised and kept as float32 before anything is fitted
+    order = ["(intercept)", *COLUMNS]
+    assert np.allclose(table.loc[order, "estimate"], expected.params, rtol=2e-6)
+    assert np.allclose(table.loc[order, "error"], expected.bse, rtol=2e-6)
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Coefficients for one deviation" in page
+    run = RecordedRun.read(folder)
+    assert run.fitted.models[0].sites == ("a", "b", "c", "d")
+
+
+@pytest.mark.parametrize("words", [{}, {"model": "trees", "tree_count": 3, "tree_min_rows": 5}])
+def test_secure_sums_change_no_bit(tmp_path, words):
+    _table(tmp_path / "patients.csv")
+    one, other = (
+        _arrays(simulate(_settings(tmp_path, name=name, secagg=secagg, **words)))
+        for name, secagg in (("clear", False), ("hidden", True))
+    )
+    assert one.keys() == other.keys()
+    for name in one:
+        assert np.array_equal(one[name], other[name]), name
+
+
+def test_a_run_that_goes_on_gives_the_same_trees(tmp_path):
+    _table(tmp_path / "patients.csv")
+    folder = simulate(_settings(tmp_path, model="trees", tree_count=3))
+    before = _arrays(folder)
+    assert before["column"].shape == (3, 1, 15)
+    shutil.rmtree(folder / "checkpoints/round-0003")
+    (folder / "status.json").write_text(
+        (folder / "status.json").read_text().replace('"finished"', '"interrupted"')
+    )
+    again = simulate(_settings(tmp_path, model="trees", tree_count=3, resume=str(folder)))
+    assert again == folder
+    after = _arrays(folder)
+    assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+def test_groups_have_a_fit_each(tmp_path):
+    _table(tmp_path / "patients.csv")
+    words = {"strategy": "similarity", "routing": "per-cluster", "num_clusters": 2}
+    folder = simulate(_settings(tmp_path, selection="all", **words))
+    run = RecordedRun.read(folder)
+    sites = [model.sites for model in run.fitted.models]
+    assert len(sites) == 2
+    assert sorted(sum(sites, ())) == ["a", "b", "c", "d"]
+    first, second = (_arrays(folder, f"cluster-{k}")["output.weight"] for k in (0, 1))
+    assert not np.allclose(first, second)
+
+
+def test_a_column_that_separates_is_named(tmp_path):
+    frame = _table(tmp_path / "patients.csv")
+    frame["dose"] = np.where(frame["sick"] == "yes", 2.0, 1.0) + np.arange(len(frame)) / 1e4
+    frame.to_csv(tmp_path / "patients.csv", index=False)
+    with pytest.raises(RoundError, match="column dose tells the classes"):
+        simulate(_settings(tmp_path))
+
+
+def test_a_summed_model_takes_everybody_where_nobody_says_who():
+    settings = config.load(None, ["model=trees", "tree-count=12"])
+    assert (settings.strategy, settings.num_server_rounds) == ("fedavg", 12)
+    assert config.load(None, ["model=mlp"]).strategy == "balanced-cohort"
+    assert config.load(None, ["model=glm", "strategy=random"]).strategy == "random"
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        ({"local-epochs": 3}, "fitted from sums"),
+        ({"objective": "ditto"}, "fitted from sums"),
+        ({"aggregation": "median"}, "fitted from sums"),
+        ({"clients-per-round": 2}, "every site adds"),
+        ({"num-server-rounds": 7}, "has 30 at most"),
+        ({"update-privacy": "local-dp"}, "use secagg=true"),
+        ({"tree-depth": 3}, "model = glm does not use it"),
+        ({"fine-tune-epochs": 2}, "no epochs"),
+    ],
+)
+def test_what_has_no_sense_is_refused_with_its_reason(words, why):
+    with pytest.raises(ConfigError, match=why):
+        Settings.parse({"model": "glm", "strategy": "fedavg"} | words)
+
+
+@pytest.mark.parametrize("strategy", ["ifca", "similarity", "wc-updates"])
+def test_a_strategy_without_everybody_or_with_updates_is_refused(strategy):
+    with pytest.raises(ConfigError, match="model=glm"):
+        build(Settings.parse({"model": "glm", "strategy": strategy, "num-clusters": 2}))
