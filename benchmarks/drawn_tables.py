@@ -246,9 +246,12 @@ def _weight(rng: np.random.Generator, site: Site) -> Cells:
 def _date(rng: np.random.Generator, site: Site) -> Cells:
     start = datetime.datetime(int(rng.integers(1970, 2040)), 1, 1)
     days = rng.integers(0, 700, site.rows)
-    first_days = rng.random() < 0.3  # of each month, as in tables without names
+    alike = rng.random()
+    first_days = alike < 0.3  # of each month, as in tables without names
     moments = [start + datetime.timedelta(minutes=int(d) * 1440 + 90 * int(d % 9)) for d in days]
     moments = [m.replace(day=1) if first_days else m for m in moments]
+    if alike > 0.8:  # days of one month
+        moments = [m.replace(month=start.month, year=start.year) for m in moments]
     texts = [site.in_script(moment.strftime(site.day)) for moment in moments]
     read = [datetime.datetime.strptime(m.strftime(site.day), site.day) for m in moments]
     truth: list[Any] = [(r - datetime.datetime(1970, 1, 1)).total_seconds() / 86400 for r in read]

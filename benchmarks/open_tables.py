@@ -9,9 +9,9 @@ of FedAvg over the files as sites.
 """
 
 import argparse
-import contextlib
 import importlib.util
-import io
+import os
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,16 +22,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from common.config import Settings
 from common.tables.checking import Checked, check_files
 from common.tables.table_schema import TableProposal
 from deploy.played_run import load_run
-from deploy.simulation.grid import simulate
 
 _HEART = (
     *("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"),
     *("slope", "ca", "thal", "num"),
 )
+_ROOT = Path(__file__).parent.parent
 _SITES = ("north", "south", "west")
 
 
@@ -181,12 +180,6 @@ TABLES = (
         "survival",
         settings=_SURVIVAL,
     ),
-    OpenTable(
-        "doctor visits",
-        "RAND health insurance experiment",
-        _shipped("statsmodels", "randhie/randhie.csv"),
-        "mdvis",
-    ),
 )
 
 
@@ -213,21 +206,31 @@ def _trained(
     """Return the score of a model that was trained on the files as sites, and what the run says."""
     path = folder / "schema.toml"
     path.write_text(schema.complete().to_toml(), encoding="utf-8")
-    settings = {
-        "dataset": ",".join(map(str, files)),
-        "table-schema": str(path),
+    words = {
+        "table-schema": path.name,
         "strategy": "fedavg",
         "num-server-rounds": 20,
-        "num-clients": 0,
         "workers": 1,
-        "report": False,
-        "output-dir": str(folder / "run"),
-    }
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
-        run = load_run(simulate(Settings.parse(settings | dict(table.settings))))
-    lines = printed.getvalue().replace(f"{folder}/", "").splitlines()
+        "report": "false",
+        "output-dir": ".",
+    } | dict(table.settings)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "deploy.cli", "simulate", *(file.name for file in files)),
+            *(f"{key}={value}" for key, value in words.items()),
+        ],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), *sys.path[1:]])},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{table.name}: {done.stderr}")
+    lines = done.stdout.replace(f"{folder}/", "").splitlines()
     said = [line for line in lines if not line.startswith(("writing to", "round ", "run: "))]
-    return float(run.rounds["score"].iloc[-1]), said
+    [run] = folder.glob("run-*")
+    return float(load_run(run).rounds["score"].iloc[-1]), said
 
 
 def _section(table: OpenTable, data: Path) -> list[str]:

@@ -95,6 +95,7 @@ def admit(handler: Handler, message: Message, site: Site, context: Context) -> N
     record: Mapping[str, Any] = dict(message.content.config_records.get(RECORD, {}))
     _check_work(site.settings, record, own)
     if kind.name in _ONCE:
+        _check_round(site.settings, record)
         _once(kind, record, context)
 
 
@@ -181,6 +182,13 @@ def _once(kind: Kind, record: Mapping[str, Any], context: Context) -> None:
     keeper.write(_ANSWERED, json.dumps(known).encode())
 
 
+def _check_round(settings: Settings, record: Mapping[str, Any]) -> None:
+    """Refuse a round beyond the run's, or the pilot's."""
+    last = record.get("full", settings.num_server_rounds)
+    if record["round"] > last:
+        raise MessageError(f"round {record['round']}: this run has {last} rounds")
+
+
 def _check_work(settings: Settings, record: Mapping[str, Any], own: SiteConfig) -> None:
     """Refuse more work than the site's own file allows, and than the run's settings say.
 
@@ -195,10 +203,6 @@ def _check_work(settings: Settings, record: Mapping[str, Any], own: SiteConfig) 
                 f"{record['folds']} folds of {record['full']} rounds: this run's pilot has "
                 f"{planned.pilot_folds} of {full}"
             )
-    elif record.get("round", 0) > settings.num_server_rounds:
-        raise MessageError(
-            f"round {record['round']}: this run has {settings.num_server_rounds} rounds"
-        )
     for key, number in _work_of(settings, record).items():
         bound = getattr(own, key.replace("-", "_"))
         if number > bound:

@@ -6,6 +6,7 @@ has one reading; who of those that worked on it caused which part is decided els
 """
 
 import functools
+import importlib
 import logging
 import math
 import platform
@@ -24,6 +25,7 @@ __all__ = [
     "PowerSource",
     "Reading",
     "kg_co2e_per_kwh",
+    "load_late_modules",
     "open_source",
     "own_share",
     "processor",
@@ -39,6 +41,13 @@ ATTRIBUTED = "attributed"
 """A share, by the time worked, of a figure that was measured or estimated for several."""
 
 JOULES_PER_KWH = 3.6e6
+
+_LATE = (
+    *("scipy.optimize", "scipy.special", "scipy.stats"),
+    *("sklearn.cluster", "sklearn.metrics", "sklearn.mixture"),
+    *("torch.nn", "torch.optim"),
+)
+"""What some methods and metrics import when they need it: it can cost more than a small round."""
 
 _ALONE = 0.9  # of the CPU time that the machine was busy: who used as much was alone on it
 # How CodeCarbon describes hardware whose energy it reads from counters.
@@ -107,6 +116,16 @@ def own_share(seconds: float, busy_seconds: float) -> float:
     return seconds / busy_seconds
 
 
+def load_late_modules(settings: Settings) -> None:
+    """Load what is imported late, where a run is metered: no method pays for its loading then.
+
+    A process that forks workers calls it before it does, for their sake.
+    """
+    if settings.energy != "off":
+        for name in _LATE:
+            importlib.import_module(name)
+
+
 def open_source(settings: Settings) -> PowerSource | None:
     """Return what the settings want this machine metered with; None for nothing.
 
@@ -114,6 +133,7 @@ def open_source(settings: Settings) -> PowerSource | None:
     """
     if settings.energy == "off":
         return None
+    load_late_modules(settings)
     try:
         source = CodeCarbonSource()
     # Drivers, counters and their permissions fail in ways that nobody can list.

@@ -54,9 +54,10 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.tasks.metrics import TASK_METRICS, OfCounts, PerSite, RowMean
     from coterie import flower
     from deploy.cli import main
+    from deploy.comparison import Comparison
     from deploy.interface import compare, plan, precheck, resume, simulate, submit
     from deploy.played_run import PlayedRun, load_run
-    from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined
+    from server_app.aggregation.rules import AGGREGATIONS, Aggregation, Combined, on_updates
     from server_app.aggregation.server_optimizers import SERVER_OPTIMIZERS, MomentRule
     from server_app.clustering.clusters import Clusters
     from server_app.dissimilarity import LABEL_METRICS
@@ -96,6 +97,7 @@ __all__ = [
     "Clusters",
     "Cohort",
     "Combined",
+    "Comparison",
     "ComparisonError",
     "Composition",
     "ConfigError",
@@ -151,6 +153,7 @@ __all__ = [
     "load_network",
     "load_run",
     "main",
+    "on_updates",
     "partition",
     "plan",
     "precheck",
@@ -180,9 +183,10 @@ _HOMES = {
     "common.tasks": "TASKS Classification Regression Task",
     "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
     "deploy.cli": "main",
+    "deploy.comparison": "Comparison",
     "deploy.interface": "compare plan precheck resume simulate submit",
     "deploy.played_run": "PlayedRun load_run",
-    "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined",
+    "server_app.aggregation.rules": "AGGREGATIONS Aggregation Combined on_updates",
     "server_app.aggregation.server_optimizers": "SERVER_OPTIMIZERS MomentRule",
     "server_app.clustering.clusters": "Clusters",
     "server_app.groupings.grouping": "Described Grouped Grouping",

@@ -126,6 +126,7 @@ def options(
         "coterie simulate dataset=mnist download=true data-dir=data num-clients=100",
         "coterie simulate dataset=beds.csv label-column=sick client-column=ward "
         "split=by-user num-clients=0 strategy=random",
+        "coterie simulate north.csv south.csv label-column=sick",
         "coterie simulate north.csv south.csv table-schema=schema.toml",
         "coterie simulate --config runs/<a run>/config.toml seed=1",
     ),
@@ -135,7 +136,7 @@ def simulate(
         list[str] | None,
         typer.Argument(
             metavar="[FILE]... [KEY=VALUE]...",
-            help="one table per site, to be read by table-schema=...; settings, which coterie "
+            help="one file (table, .npz or folder of images) per site; settings, which coterie "
             "settings lists",
             autocompletion=completed,
         ),
@@ -192,8 +193,8 @@ def compare(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[FILE.toml] [TABLE]... [KEY=VALUE,VALUE...]...",
-            help="a comparison's file, tables that are a site each, and settings that go over it: "
+            metavar="[FILE.toml] [FILE]... [KEY=VALUE,VALUE...]...",
+            help="a comparison's file, files that are a site each, and settings that go over it: "
             "strategy=random,simclust seed=0..4",
             autocompletion=completed,
         ),
@@ -248,11 +249,9 @@ def compare(
 
 
 def _files_first(words: list[str]) -> tuple[Path | None, list[str], list[str]]:
-    """Return the TOML file that the words begin with, if they do, tables, and the settings."""
-    from common.tables.reading import is_table
-
+    """Return the TOML file that the words may begin with, the files of sites, and the settings."""
     file = None
-    if words and not config.is_setting(words[0]) and not is_table(Path(words[0])):
+    if words and Path(words[0]).suffix == ".toml" and not config.is_setting(words[0]):
         file, words = Path(words[0]), words[1:]
     tables = [word for word in words if not config.is_setting(word)]
     return file, tables, [word for word in words if config.is_setting(word)]

@@ -22,6 +22,12 @@ SiteOption = Annotated[
 ]
 
 
+SiteNameOption = Annotated[
+    str | None,
+    typer.Option(help="of a simulated site: its scaling, which the run keeps; its cluster's model"),
+]
+
+
 def predict(
     run: RunArgument,
     files: Annotated[
@@ -35,13 +41,14 @@ def predict(
     output: Annotated[Path, typer.Option(help="the .csv to be written")],
     model: ModelOption = None,
     site: SiteOption = None,
+    site_name: SiteNameOption = None,
     allow_code: AllowCode = None,
 ) -> None:
     """Say what a run's model makes of new rows, scaled as the training rows were."""
     allow(allow_code)
     from deploy.predictions import ModelInUse
 
-    using = ModelInUse(run.absolute(), model, site)
+    using = ModelInUse(run.absolute(), model, site, site_name)
     table, others = using.of_files(files)
     with writing(output):
         table.to_csv(output, index=False)
@@ -55,6 +62,7 @@ def export(
     output: Annotated[Path | None, typer.Option(help="a folder; else export/ in the run's")] = None,
     model: ModelOption = None,
     site: SiteOption = None,
+    site_name: SiteNameOption = None,
     allow_code: AllowCode = None,
 ) -> None:
     """Write a run's model as ONNX, and how to prepare rows for it; needs the extra export."""
@@ -62,7 +70,7 @@ def export(
     from deploy.onnx_export import export_model
     from deploy.predictions import ModelInUse
 
-    using = ModelInUse(run.absolute(), model, site)
+    using = ModelInUse(run.absolute(), model, site, site_name)
     typer.echo(export_model(run, using, (output or run / "export").absolute()))
 
 

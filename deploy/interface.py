@@ -18,6 +18,7 @@ from common import config, logs, plugins
 from common.config import Scalar, Settings, kebab_case, read_toml
 from common.errors import ConfigError, FlowerError
 from common.foreign.code import is_given, only_code_of
+from deploy.comparison import Comparison
 from deploy.played_run import PlayedRun
 from deploy.tracking.tracked import tracking
 from server_app.record.format import RoundLine
@@ -134,10 +135,11 @@ def compare(
     jobs: int = 0,
     quiet: bool = False,
     **words: Value | Sequence[Value],
-) -> Path:
-    """Run many federations, skip those that are done, and return the comparison's folder.
+) -> Comparison:
+    """Run many federations, skip those that are done, and return what came out.
 
-    It holds ``table.csv``, ``runs.csv`` and ``comparison.html``. A script calls this under
+    ``table``, ``differences`` and ``runs`` are DataFrames, ``plot()`` draws the scores over the
+    rounds, ``page`` is the page with everything. A script calls this under
     ``if __name__ == "__main__":``, as runs are played in processes that import it.
 
     Args:
@@ -161,7 +163,8 @@ def compare(
     given = [f"{kebab_case(name)}={_listed(value)}" for name, value in named.items()]
     path = None if file is None else Path(file)
     with contextlib.redirect_stdout(io.StringIO()) if quiet else contextlib.nullcontext():
-        return compared(read_grid(path, given, quick=quick, reference=reference), jobs)
+        grid = read_grid(path, given, quick=quick, reference=reference)
+        return Comparison(compared(grid, jobs))
 
 
 def submit(server: str | os.PathLike[str], **words: Value | Sequence[Value]) -> None:

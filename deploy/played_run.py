@@ -98,7 +98,12 @@ class PlayedRun:
         with self._allowed():
             return load_network(self.folder, k)
 
-    def predict(self, rows: "DataFrame | np.ndarray", k: int | None = None) -> "DataFrame":
+    def predict(
+        self,
+        rows: "DataFrame | np.ndarray",
+        k: int | None = None,
+        site_name: str | None = None,
+    ) -> "DataFrame":
         """Return what a model makes of raw rows: ``prediction`` and a probability per class.
 
         A row for each one given, in order; those of a table keep its index.
@@ -106,14 +111,17 @@ class PlayedRun:
         Args:
             rows: (n, *input shape), or a table with the columns of the training. They are scaled
                 here, as the training rows were.
-            k: the cluster whose model it is; None where there is one for all.
+            k: the cluster whose model it is; None where there is one for all, or by ``site_name``.
+            site_name: of a simulated site whose rows these are, where each scaled by its own.
         """
         from deploy.predictions import ModelInUse
 
         with self._allowed():
-            return ModelInUse(self.folder, k).of_rows(rows)
+            return ModelInUse(self.folder, k, site_name=site_name).of_rows(rows)
 
-    def preprocessing(self, site: str | os.PathLike[str] | None = None) -> "Pipeline":
+    def preprocessing(
+        self, site: str | os.PathLike[str] | None = None, site_name: str | None = None
+    ) -> "Pipeline":
         """Return what prepares raw rows of a table, a fitted pipeline of scikit-learn.
 
         It takes a DataFrame of texts as they stand in the file (``pandas.read_csv(file, dtype=str,
@@ -121,11 +129,13 @@ class PlayedRun:
 
         Args:
             site: a real site's ``site.toml``, where sites prepared their rows by own figures.
+            site_name: of a simulated site, likewise.
         """
         from deploy.predictions import preprocessing_for
 
+        own = None if site is None else Path(site)
         with self._allowed():
-            return preprocessing_for(self.folder, None if site is None else Path(site)).pipeline()
+            return preprocessing_for(self.folder, own, site_name).pipeline()
 
     def _repr_html_(self) -> str:
         from server_app.report.round_plots import progress

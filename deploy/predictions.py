@@ -24,7 +24,13 @@ from deploy.sites.site import SiteFile
 from server_app.final_evaluation.format import FinalEvaluationFile
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
-from server_app.record.using_models import load_network, model_numbers, preprocessing_of
+from server_app.record.using_models import (
+    load_network,
+    model_numbers,
+    preprocessing_of,
+    site_preprocessing_of,
+    sites_kept,
+)
 
 __all__ = ["ModelInUse", "preprocessing_for"]
 
@@ -38,18 +44,28 @@ class ModelInUse:
         run: the run's folder.
         model: the number of the model; None: the only one, or that of the site's cluster.
         site: the site's own ``site.toml``, where it was a real one that scaled by its own rows.
+        site_name: of a site of a simulation, whose preparing the run keeps.
 
     Raises:
         ConfigError: there are several models, and nothing says which.
         DataError: a folder without what is needed.
     """
 
-    def __init__(self, run: Path, model: int | None = None, site: Path | None = None) -> None:
+    def __init__(
+        self,
+        run: Path,
+        model: int | None = None,
+        site: Path | None = None,
+        site_name: str | None = None,
+    ) -> None:
+        if site is not None and site_name is not None:
+            raise ConfigError("--site and --site-name both say whose rows these are; leave one out")
         own = None if site is None else SiteFile.read(site)
-        self.number = _chosen(run, None if own is None else own.site) if model is None else model
+        name = site_name if own is None else own.site
+        self.number = _chosen(run, name) if model is None else model
         self.network: nn.Module = load_network(run, self.number)
-        self.preprocessing = preprocessing_of(run) if own is None else _of_site(own, run)
-        self.threshold = _threshold(run, self.number, None if own is None else own.site)
+        self.preprocessing = _preprocessing(run, own, site_name)
+        self.threshold = _threshold(run, self.number, name)
 
     def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
         """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
@@ -59,9 +75,14 @@ class ModelInUse:
             rows, others = read_new_rows(path, made.columns, made.decimal or "")
             return self.of_rows(rows), others
         raw = read_raw(path)
-        used = {column.name for column in table.table_schema.features}
-        others = tuple(name for name in raw.names if name not in used)
-        return self.of_rows(table.new_features(raw)), others
+        schema = table.table_schema
+        ids = [c.name for c in schema.columns if c.kind == "id" and c.name in raw.names]
+        used = {column.name for column in schema.features}
+        others = tuple(name for name in raw.names if name not in used and name not in ids)
+        found = self.of_rows(table.new_features(raw))
+        for name in reversed(ids):  # first, that each prediction says whose it is
+            found.insert(0, name, raw.columns[raw.names.index(name)].to_pylist())
+        return found, others
 
     def of_files(self, paths: Sequence[Path]) -> tuple[DataFrame, tuple[str, ...]]:
         """Return the same of several files, one after the other, by their names in ``file``.
@@ -104,9 +125,23 @@ class ModelInUse:
                 yield logits.double().numpy()
 
 
-def preprocessing_for(run: Path, site: Path | None) -> Preprocessing:
-    """Return how a run's rows were prepared, by a site's own file where each did it itself."""
-    return preprocessing_of(run) if site is None else _of_site(SiteFile.read(site), run)
+def preprocessing_for(run: Path, site: Path | None, site_name: str | None = None) -> Preprocessing:
+    """Return how a run's rows were prepared; a site says which, where each did it by its own."""
+    return _preprocessing(run, None if site is None else SiteFile.read(site), site_name)
+
+
+def _preprocessing(run: Path, own: SiteFile | None, site_name: str | None) -> Preprocessing:
+    if own is not None:
+        return _of_site(own, run)
+    if site_name is not None and (kept := sites_kept(run)):
+        return site_preprocessing_of(run, site_name)
+    made = preprocessing_of(run)
+    if made.scaling == "site" and (kept := sites_kept(run)):
+        raise ConfigError(
+            f"{run}: each site scaled by its own rows; say by --site-name (in Python: site_name) "
+            f"whose these are: {_listed([*kept])}"
+        )
+    return made
 
 
 def _chosen(run: Path, site: str | None) -> int:

@@ -49,7 +49,8 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
     else:
         arrays, numbers = {}, _numbers(folds, received, order)
     vector = secagg.summand(scale, arrays, numbers, weight, site.name)
-    known = messages.together(received)
+    # A step sums something else of the models, with weights of its own: it has its own cohort.
+    known = {**messages.together(received), f"step {order.step}": np.empty(0)}
     told = PilotSumOrder(**{**vars(order), "weight": weight})
     report = secagg.advertised(told, site, context, known, vector, watch.seconds)
     return messages.reply(message, report)

@@ -49,6 +49,9 @@ class RoundSettings(Schema):
         3, ge=1, description="consecutive rounds that hold the target accuracy"
     )
     stop_at_target: bool = Field(False, description="end the run once the target was held")
+    patience: int = Field(
+        0, ge=0, description="rounds without a lower held-out loss that end the run; 0: none do"
+    )
     round_timeout: float = Field(3600, gt=0, description="seconds to wait for a round's replies")
     deadline_factor: float = Field(
         0,
@@ -75,6 +78,16 @@ class RoundSettings(Schema):
     )
 
     @property
+    def may_end_early(self) -> str:
+        """The setting by which a run may end before its last round, as ``patience = 3``; or none.
+
+        What comes after the last round must then be left out: it is not known beforehand.
+        """
+        if self.stop_at_target:
+            return "stop-at-target = True"
+        return f"patience = {self.patience}" if self.patience else ""
+
+    @property
     def ends_with_evaluation(self) -> bool:
         """Whether sites tell more of their held-out rows after the last round."""
         return self.bootstrap_resamples > 0 or self.decision_threshold != "none"
@@ -83,9 +96,9 @@ class RoundSettings(Schema):
     def _check_target(self) -> Self:
         if self.stop_at_target and not self.target_accuracy:
             raise ValueError("stop-at-target = True: set target-accuracy, which is 0 (none)")
-        if self.stop_at_target and self.ends_with_evaluation:
+        if self.may_end_early and self.ends_with_evaluation:
             raise ValueError(
-                "stop-at-target = True with bootstrap-resamples or decision-threshold: what they "
+                f"{self.may_end_early} with bootstrap-resamples or decision-threshold: what they "
                 "ask for comes after the last round, which must be known; leave one of them out"
             )
         return self

@@ -124,14 +124,14 @@ class Settings(
                 f"local-steps = {self.local_steps} and local-epochs = {self.local_epochs} both say "
                 "how long a site trains; leave one of them out"
             )
-        if self.stop_at_target and self.tuning_epochs:
+        if self.may_end_early and self.tuning_epochs:
             raise ValueError(
-                f"stop-at-target = True and fine-tune-epochs = {self.tuning_epochs}: sites "
+                f"{self.may_end_early} and fine-tune-epochs = {self.tuning_epochs}: sites "
                 "fine-tune after the last round, which must be known; leave one of them out"
             )
-        if self.stop_at_target and self.update_privacy == "central-dp":
+        if self.may_end_early and self.update_privacy == "central-dp":
             raise ValueError(
-                "stop-at-target = True and update-privacy = central-dp: when a run stops would "
+                f"{self.may_end_early} and update-privacy = central-dp: when a run stops would "
                 "tell of the sites' rows; leave one of them out"
             )
         return self

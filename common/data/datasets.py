@@ -1,7 +1,7 @@
 """Data sets: one `Dataset` in memory, ready to train on, from a name or from a user's files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -25,7 +25,7 @@ from common.plugins import Table
 from common.tables import guesses
 from common.tables.classes import in_order
 from common.tables.guesses import Guess
-from common.tables.reading import TABLE_SUFFIXES, is_table, site_of
+from common.tables.reading import TABLE_SUFFIXES, is_table, refuse_one_name_twice, site_of
 from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
 from common.tasks import TASKS, Task
 from common.tasks.part import Part
@@ -35,6 +35,7 @@ __all__ = [
     "SYNTHETIC",
     "Dataset",
     "class_names",
+    "is_known",
     "is_named_part",
     "known",
     "learnt",
@@ -60,6 +61,11 @@ SYNTHETIC: Final = "synthetic"
 def known() -> tuple[str, ...]:
     """Return the names of all data sets."""
     return (*DATASETS, SYNTHETIC)
+
+
+def is_known(name: str) -> bool:
+    """Return whether a data set goes by this name; else it is read from the user's own files."""
+    return name in DATASETS or name == SYNTHETIC
 
 
 def is_named_part(name: str) -> bool:
@@ -310,10 +316,10 @@ def _in_order(rows: Rows, path: Path, label_column: str) -> Rows:
 
 
 def parts_of(located: str) -> list[str]:
-    """Return the paths that a data set names, which may be several tables with commas between.
+    """Return the paths that a data set names, which may be several with commas between.
 
-    A table's own name may hold commas: a path ends where it is that of a table that is there. What
-    leads to no table ends at its first comma.
+    A name may hold commas: a path ends where it is that of a table, an .npz or a folder that is
+    there. What leads to nothing ends at its first comma.
     """
     if os.path.exists(os.path.expanduser(located)):  # of paths too long for the system, too
         return [located]
@@ -327,46 +333,48 @@ def parts_of(located: str) -> list[str]:
 
 
 def together(paths: Sequence[str]) -> str:
-    """Return what names several tables, of which :func:`parts_of` finds the paths again.
+    """Return what names several files, of which :func:`parts_of` finds the paths again.
 
     Raises:
-        ConfigError: names with commas, parts of which are names of other tables.
+        ConfigError: names with commas, parts of which are names of other files.
         DataError: a name with a comma of nothing that is there.
     """
     for path in paths:
         if "," in path and len(paths) > 1 and not all(map(_is_there, parts_of(path))):
-            raise DataError(f"there is no table {os.path.abspath(os.path.expanduser(path))}")
+            raise DataError(f"there is no file {os.path.abspath(os.path.expanduser(path))}")
     text = ",".join(paths)
     if (parts := parts_of(text)) != [*paths] and all(map(_is_there, paths)):
         raise ConfigError(
-            f"{text} can be read as {' and '.join(parts)}, too; rename the table whose name holds "
+            f"{text} can be read as {' and '.join(parts)}, too; rename the file whose name holds "
             "a comma"
         )
     return text
 
 
 def _is_there(path: str) -> bool:
-    table = os.path.expanduser(path.strip())
-    return is_table(Path(table)) and os.path.isfile(table)
+    """Whether a path is that of a table, an .npz or a folder; none is too long to ask."""
+    here = Path(os.path.expanduser(path.strip()))
+    is_file = is_table(here) or here.suffix.lower() == ".npz"
+    return os.path.isdir(here) if not is_file else os.path.isfile(here)
 
 
 def locate(name_or_path: str) -> str:
     """Return a known name as it is, a path as an absolute one; nothing is read.
 
-    Several tables have commas between their paths, before and after.
+    Several files have commas between their paths, before and after.
 
     Raises:
         ConfigError: neither a known name nor anything that is there.
         DataError: a path to nothing, or to a file of another kind.
     """
-    if name_or_path in DATASETS or name_or_path == SYNTHETIC:
+    if is_known(name_or_path):
         return name_or_path
     path = Path(name_or_path).expanduser().absolute()
     is_file = path.suffix.lower() == ".npz" or is_table(path)
     if os.path.isdir(path) or (is_file and os.path.isfile(path)):
         return str(path)
     if "," in name_or_path:
-        return together(of_each(parts_of(name_or_path), _located_table))
+        return together(of_each(parts_of(name_or_path), _located_file))
     if is_file:
         raise DataError(f"dataset={name_or_path}: there is no file {path}")
     if os.path.exists(path):
@@ -375,10 +383,10 @@ def locate(name_or_path: str) -> str:
     raise ConfigError(f"dataset={name_or_path} is unknown{did_you_mean(name_or_path, known())}")
 
 
-def _located_table(text: str) -> str:
+def _located_file(text: str) -> str:
     path = Path(text.strip()).expanduser().absolute()
     if not _is_there(str(path)):
-        raise DataError(f"dataset={text}: there is no table {path}")
+        raise DataError(f"dataset={text}: there is no table, .npz or folder {path}")
     return str(path)
 
 
@@ -387,9 +395,7 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
     names = [site_of(path) for path in paths]
     if len(paths) == 1:
         return _of_table(paths[0], table_schema, names[0], names[0], fraction)
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise ConfigError(f"two tables are called {twice!r}: a site goes by its file's name")
+    refuse_one_name_twice(paths)
     sites = of_each(
         zip(paths, names, strict=True),
         lambda own: _of_table(own[0], table_schema, own[1], own[1], fraction),
@@ -403,7 +409,14 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         test=_joined(test),
         owner_names=tuple(names),
         preprocessing=made or _by_site(sites[0]),
+        site_preprocessing=() if made else tuple(_named(names, sites)),
     )
+
+
+def _named(names: Sequence[str], sites: Sequence[Dataset]) -> Iterator[tuple[str, Preprocessing]]:
+    for name, site in zip(names, sites, strict=True):
+        if site.preprocessing is not None:
+            yield name, site.preprocessing
 
 
 def _prepared_alike(sites: Sequence[Dataset], table_schema: TableSchema) -> Preprocessing | None:

@@ -47,6 +47,8 @@ class Dataset:
     """Names of the features, where they are known."""
     preprocessing: Preprocessing | None = None
     """How the features were made of raw rows; None where there is no one way."""
+    site_preprocessing: tuple[tuple[str, Preprocessing], ...] = ()
+    """(owner, how its rows were made) where several sites' files are here and each has its own."""
     guesses: tuple[Guess, ...] = ()
     """What nobody said of the files, and what was taken for true."""
 

@@ -17,6 +17,7 @@ from common.tables.problems import (
     in_file,
     of_classes,
     of_duplicates,
+    of_marks,
     of_totals,
     other_units,
 )
@@ -134,6 +135,7 @@ def check_files(
         problems += in_file(own.form, own.profiles, kinds, label)
         problems += of_duplicates(file, own.duplicates, alike_by_chance(own.profiles))
         problems += of_totals(file, own.totals)
+        problems += of_marks(file, own.profiles, proposal.columns)
         problems += [problem for problem in apart if problem.file == file]
         guessed += guesses.of_file(own.form, own.profiles, kinds)
         guessed += guesses.of_spellings(file, own.profiles, proposal.columns)

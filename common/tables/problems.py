@@ -32,6 +32,7 @@ __all__ = [
     "in_file",
     "of_classes",
     "of_duplicates",
+    "of_marks",
     "of_questions",
     "of_totals",
     "other_units",
@@ -332,6 +333,20 @@ def of_duplicates(file: str, rows: int, by_chance: float) -> list[Problem]:
     what = "row is as another" if rows == 1 else "rows are as another"
     says = f"{rows} {what} in all columns; kept, and one may be in training, its copy in testing"
     return [Problem(file, None, "duplicate-row", says)]
+
+
+def of_marks(
+    file: str, profiles: Sequence[ColumnProfile], columns: Sequence[TableColumn]
+) -> list[Problem]:
+    """Return which usual marks of a missing value are values in a file, as in others."""
+    values = {column.name: {*column.categories, *column.same} for column in columns}
+    found = []
+    for profile in profiles:
+        marks = {m: n for m, n in profile.missing.items() if m in values.get(profile.name, ())}
+        if marks:
+            says = f"{_counted(marks, profile.rows)}: a value, as in other files; if none: empty it"
+            found.append(Problem(file, profile.name, "category", says))
+    return found
 
 
 def of_totals(file: str, columns: Sequence[str]) -> list[Problem]:

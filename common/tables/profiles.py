@@ -291,6 +291,8 @@ def _unit(known: Any) -> str:
     unit = max(sorted(units), key=lambda each: units[each])
     bare = cells.tidied(cells.without_unit(known, unit))
     are_numbers = pc.or_(*(cells.number_cells(bare, mark) for mark in ".,"))
+    if written_dates(known) is not None:  # of one month: after the day all cells are alike
+        return ""
     is_usual = pc.mean(pc.cast(are_numbers, pa.int8())).as_py() >= _NUMERIC_SHARE
     return unit if is_usual and pc.count_distinct(bare).as_py() >= _LEAST_NUMBERS else ""
 

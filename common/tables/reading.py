@@ -12,7 +12,7 @@ import itertools
 import re
 import zlib
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
-from common.errors import DataError, quotable
+from common.errors import ConfigError, DataError, quotable
 from common.tables import cells
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "line_of",
     "of_frame",
     "read_raw",
+    "refuse_one_name_twice",
     "site_of",
 ]
 
@@ -111,8 +112,16 @@ def is_table(path: Path) -> bool:
 
 
 def site_of(path: Path) -> str:
-    """Return the site that a table is called after: its name up to the first point."""
+    """Return the site that a file is called after: its name up to the first point."""
     return path.name.partition(".")[0]
+
+
+def refuse_one_name_twice(paths: Iterable[str | Path]) -> None:
+    """Raise :class:`ConfigError` for files of two sites that would go by one name."""
+    names = Counter(site_of(Path(path)) for path in paths)
+    twice = next((name for name, count in names.items() if count > 1), None)
+    if twice is not None:
+        raise ConfigError(f"two files are called {twice!r}: a site goes by its file's name")
 
 
 def read_raw(path: Path) -> RawTable:

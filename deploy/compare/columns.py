@@ -29,6 +29,19 @@ class Column:
     at_least: Callable[[RunFigures], float] | None = None
     """Of a figure until the target: what a run has taken that ended without it."""
 
+    def places(self, value: float) -> int:
+        """Return the digits behind the point of a value: of joules, as many as make three.
+
+        >>> joules = COLUMNS[2]
+        >>> [joules.places(value) for value in (1234.5, 12.345, 0.012345, 0.0)]
+        [0, 1, 4, 0]
+        """
+        if not (self.in_joules or self.key.endswith("_joules")) or not value:
+            return self.digits
+        if not math.isfinite(value):
+            return self.digits
+        return max(self.digits, 2 - math.floor(math.log10(abs(value))))
+
 
 def _rounds(run: RunFigures) -> float:
     return run.target_window[0] if run.target_window else math.nan
@@ -162,14 +175,14 @@ COLUMNS = (
         "mean number of sites whose update counted",
     ),
     Column(
-        "held_accuracy",
+        "held_score",
         "held (%)",
         lambda row: row.over_seeds(lambda run: 100 * run.held()),
         2,
         "best accuracy that all rounds of some window reach",
     ),
     Column(
-        "accuracy",
+        "score",
         "last (%)",
         lambda row: row.over_seeds(lambda run: 100 * float(run.curve.values[-1])),
         2,

@@ -1,6 +1,7 @@
 """Comparison: many runs, one table; what has finished is never run again."""
 
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from deploy.simulation.planning import resolved
 from server_app.record.run_folder import RunFolder
 
 _RECORDED_AT_ONCE = 64
+_NAMED = 8  # runs whose rounds the line says
 
 
 def compared(
@@ -87,7 +89,7 @@ def compared(
             _record(outcomes, records, grid.name)
         rows = _write(grid, outcomes, folder)
     if rows:
-        print(in_words(rows, grid))
+        print(tables.short(rows, grid))
     print(f"\npage: {(folder / 'comparison.html').as_uri()}\ncomparison: {folder}")
     _refuse_failures(outcomes)
     return folder
@@ -210,21 +212,27 @@ def _whose(alike: Sequence[Outcome]) -> str:
     return f"{alike[0].case.label}{more}"
 
 
+_SAID_EVERY = 30.0  # seconds, where no terminal shows a line that changes
+
+
 class _Line:
-    """The line that says where a comparison stands: rewritten on a terminal, else one per run."""
+    """The line that says where a comparison stands: rewritten on a terminal, else now and then."""
 
     def __init__(self) -> None:
         self._terminal = sys.stdout.isatty()
         self._seen = -1
+        self._said = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
         """Show the progress, if there is something new."""
         text = _words(progress)
         if self._terminal:
             print(f"\r\033[K{text}", end="", flush=True)
-        elif progress.done + len(progress.ended) != self._seen:
+            return
+        seen, now = progress.done + len(progress.ended), time.monotonic()
+        if seen != self._seen or (progress.running and now - self._said > _SAID_EVERY):
             print(text, flush=True)
-            self._seen = progress.done + len(progress.ended)
+            self._seen, self._said = seen, now
 
     def end(self) -> None:
         """Leave the line."""
@@ -240,15 +248,27 @@ def _words(progress: Progress) -> str:
     if failed:
         parts.append(f"{failed} failed")
     if progress.running:
-        parts.append(f"{progress.running} running")
+        parts.append(f"{progress.running} running{_at_rounds(progress)}")
     if progress.elsewhere:
         parts.append(f"{progress.elsewhere} played by others")
     if progress.seconds_left and progress.running:
         parts.append(f"about {_duration(progress.seconds_left)} left")
     if progress.ended:
         last = progress.ended[-1]
-        parts.append(f"last: {last.case.label}{' FAILED' if last.error else ''}")
+        parts.append(f"last: {last.case.label}")
+        if last.error:
+            parts[-1] += f" FAILED: {last.error.splitlines()[0]}"
     return ", ".join(parts)
+
+
+def _at_rounds(progress: Progress) -> str:
+    """Return how far the running runs are, as `` (rounds 3 and 5 of 20)``; empty: nowhere yet."""
+    done = [str(done) for done, _ in progress.at[:_NAMED]]
+    planned = {planned for _, planned in progress.at}
+    if not any(one for one, _ in progress.at):
+        return ""
+    more = " ..." if len(progress.at) > _NAMED else ""
+    return f" (round {', '.join(done)}{more} of {', '.join(map(str, sorted(planned)))})"
 
 
 def _duration(seconds: float) -> str:

@@ -30,8 +30,8 @@ __all__ = ["ClaimFinding", "Upshot", "best_rows", "best_values", "findings_of", 
 _PRINTED_AS = {
     "rounds_to_target": "rounds",
     "clients_per_round": "clients",
-    "accuracy": "accuracy",
-    "held_accuracy": "accuracy",
+    "score": "accuracy",
+    "held_score": "accuracy",
     "held_at_60_percent_of_reference": "held-at-60",
     "held_at_80_percent_of_reference": "held-at-80",
     "held_at_100_percent_of_reference": "held-at-100",
@@ -136,7 +136,7 @@ def _finding(claim: PaperClaim, rows: dict[str, Row], grid: Grid) -> ClaimFindin
     other = best[claim.other]
     differences = [claimed_difference(best[name], column, other.runs) for name in claim.methods]
     words = "; ".join(
-        f"{_said(best[name], families[name])} {found.text(column.digits)}"
+        f"{_said(best[name], families[name])} {found.text(column)}"
         f"{_papers(claim, name, other, grid)}"
         for name, found in zip(claim.methods, differences, strict=True)
     )

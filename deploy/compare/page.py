@@ -116,7 +116,7 @@ def _table(head: Sequence[str], cells: Sequence[Sequence[str]], title: str = "")
 
 
 _LINES = 12  # more could not be told apart
-[_HELD] = [column for column in COLUMNS if column.key == "held_accuracy"]
+[_HELD] = [column for column in COLUMNS if column.key == "held_score"]
 
 
 _Drawn = tuple[str, str, str, Figure, bool, str]
@@ -176,7 +176,7 @@ def _curves(rows: Sequence[Row], grid: Grid, *, metered: bool) -> _Drawn:
         caption,
         compare_plots.accuracy_curves(rows, grid.target, window, shown),
         True,
-        _in_words(rows, "accuracy"),
+        _in_words(rows, "score"),
     )
 
 
@@ -215,7 +215,7 @@ def _in_words(rows: Sequence[Row], *keys: str) -> str:
     columns = [column for column in COLUMNS if column.key in keys]
     return "; ".join(
         f"{row.method}: "
-        + ", ".join(f"{each.title} {cell(each.of(row), each.digits)}" for each in columns)
+        + ", ".join(f"{each.title} {cell(each.of(row), each)}" for each in columns)
         for row in rows
     )
 
@@ -229,7 +229,7 @@ def _sizes(row: Row) -> str:
     return ", ".join(f"{size:.1f}".removesuffix(".0") for size in sizes_by_rank(row.runs))
 
 
-_SWEEP = ("rounds_to_target", "held_accuracy", "joules_to_target", "joules")
+_SWEEP = ("rounds_to_target", "held_score", "joules_to_target", "joules")
 
 
 def _sweep_columns(rows: Sequence[Row], grid: Grid) -> list[Column]:
@@ -241,7 +241,7 @@ def _sweep_columns(rows: Sequence[Row], grid: Grid) -> list[Column]:
     chosen = [known[key] for key in _SWEEP if key in known]
     accuracies = [column for column in chosen if "joules" not in column.key]
     energies = [column for column in chosen if "joules" in column.key]
-    last = [column for column in COLUMNS if column.key == "accuracy"]
+    last = [column for column in COLUMNS if column.key == "score"]
     rows_trained = [known["rows"]] if grid.cases[0].settings.stop_at_target else []
     return (accuracies or last)[:1] + rows_trained + energies[:1]
 

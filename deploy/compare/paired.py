@@ -17,7 +17,7 @@ from deploy.compare.figures import Row, RunFigures
 
 __all__ = ["COMPARED", "Difference", "claimed_difference", "difference"]
 
-COMPARED = ("rounds_to_target", "joules_to_target", "held_accuracy", "accuracy", "worst_decile")
+COMPARED = ("rounds_to_target", "joules_to_target", "held_score", "score", "worst_decile")
 """Columns that are compared, by key."""
 
 _LEVEL = 0.95
@@ -57,10 +57,11 @@ class Difference:
         mean = float(known.mean()) if len(known) else math.nan
         return cls(mean, float(low), float(high), p, len(known))
 
-    def text(self, digits: int) -> str:
+    def text(self, column: Column) -> str:
         """Return it as a table's cell."""
         if not self.pairs:
             return "-"
+        digits = column.places(self.mean)
         words = f"{self.mean:+.{digits}f}"
         if self.pairs > 1:
             words += f" [{self.low:+.{digits}f}, {self.high:+.{digits}f}]"

@@ -71,6 +71,8 @@ class Progress:
     running: int = 0
     elsewhere: int = 0
     """Runs that other calls are at."""
+    at: tuple[tuple[int, int], ...] = ()
+    """(rounds that have ended, rounds planned) of each run that goes on here."""
 
     @property
     def done(self) -> int:
@@ -79,11 +81,12 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """By the runs that ended in this call; None before the first."""
-        if not self.ended:
+        """By the runs that ended in this call and the rounds of others; None before the first."""
+        done = len(self.ended) + sum(ended / planned for ended, planned in self.at if planned)
+        if not done:
             return None
-        left = self.total - self.found - len(self.ended)
-        return left * (time.monotonic() - self.began) / len(self.ended)
+        left = self.total - self.found - done
+        return left * (time.monotonic() - self.began) / done
 
 
 @contextlib.contextmanager
@@ -204,6 +207,7 @@ class _Crew:
                     theirs[outcome.case] = outcome
                     progress.found += 1
                 progress.running = len(self._busy)
+                progress.at = tuple(self._rounds(run) for run in self._busy)
                 # Where there is room for another one, what waits is others'.
                 progress.elsewhere = len(waiting) if len(self._busy) < self._jobs else 0
                 self._report(progress)
@@ -211,6 +215,7 @@ class _Crew:
                     self._busy.remove(run)
                     progress.ended.append(self._outcome(run))
             progress.running = progress.elsewhere = 0
+            progress.at = ()
             self._report(progress)
         finally:
             for run in self._busy:
@@ -232,6 +237,14 @@ class _Crew:
             else:
                 self._busy.append(self._start(case, claim))
         return done
+
+    def _rounds(self, run: _Run) -> tuple[int, int]:
+        """Return how many rounds of a run have ended, and how many it has."""
+        for folder in self._runs.glob(f"{run.case.digest}-*"):
+            with contextlib.suppress(OSError):  # it has just been made
+                status = read_status(folder)
+                return status.round or 0, status.rounds or run.case.settings.num_server_rounds
+        return 0, run.case.settings.num_server_rounds
 
     def _stop(self, run: _Run) -> None:
         run.process.kill()

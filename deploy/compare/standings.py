@@ -18,7 +18,7 @@ from server_app.protection.catalogue import WORDS
 
 __all__ = ["Ranks", "critical_difference", "over_federations", "ranks_of"]
 
-_RANKED = ("accuracy", "worst_decile")
+_RANKED = ("score", "worst_decile")
 _ROUNDS = "rounds_to_target"
 _SHOWN = (*_RANKED, "num_clusters", "agreement", "megabytes", "joules")
 _LEVEL = 0.05
@@ -161,9 +161,10 @@ def _cell(row: Row | None, column: Column, expected: int) -> str:
     """Return ``mean ± deviation``, and of how many runs where some are missing."""
     if row is None or not (spread := column.of(row)).known:
         return NONE
-    text = f"{spread.mean:.{column.digits}f}"
+    places = column.places(spread.mean)
+    text = f"{spread.mean:.{places}f}"
     if spread.deviation > 0:
-        text += f" ± {spread.deviation:.{column.digits}f}"
+        text += f" ± {spread.deviation:.{places}f}"
     return text if spread.known == expected else f"{text} ({spread.known} of {expected})"
 
 

@@ -27,7 +27,7 @@ _PAPER_TITLES = {
 _BESIDE = {
     "rounds_to_target": "rounds",
     "clients_per_round": "clients",
-    "held_accuracy": "accuracy",
+    "held_score": "accuracy",
     "joules_to_target_of_reference": "energy",
     "training_joules_to_target_of_reference": "training-energy",
     "deviation_at_target": "deviation",
@@ -68,10 +68,11 @@ def columns_of(rows: Sequence[Row], grid: Grid) -> list[Column]:
     ]
 
 
-def cell(spread: Spread, digits: int) -> str:
+def cell(spread: Spread, column: Column) -> str:
     """Return ``mean ± deviation``, or the mean where all agree, and of how many if not of all."""
     if not spread.known:
         return "-"
+    digits = column.places(spread.mean)
     text = f"{spread.mean:.{digits}f}"
     if spread.deviation > 0:
         text += f" ± {spread.deviation:.{digits}f}"
@@ -97,7 +98,7 @@ def head_and_cells(
     for column, name in zip(columns, beside, strict=True):
         head.append(column.title)
         for line, row in zip(cells, rows, strict=True):
-            line.append(cell(column.of(row), column.digits))
+            line.append(cell(column.of(row), column))
         if name in shown:
             head.append(_PAPER_TITLES[name])
             for line, paper in zip(cells, papers, strict=True):
@@ -114,7 +115,7 @@ def differences(rows: Sequence[Row], grid: Grid) -> tuple[list[str], list[list[s
     for row in others:
         found = [difference(row, column) for column in columns]
         most = max((each.pairs for each in found), default=0)
-        texts = [each.text(column.digits) for each, column in zip(found, columns, strict=True)]
+        texts = [each.text(column) for each, column in zip(found, columns, strict=True)]
         cells.append([row.method, str(most), *texts])
     return head, cells if columns else []
 
@@ -160,6 +161,34 @@ def markdown(rows: Sequence[Row], grid: Grid, only: Collection[str] = ()) -> str
         parts.append(_aligned(*head_and_cells(group, grid, only)))
         parts += [_aligned(head, cells)] if cells and not only else []
     return "\n\n".join(parts)
+
+
+_SHORT = (
+    *("rounds_to_target", "joules_to_target", "score", "worst_decile", "joules"),
+    *("megabytes", "seconds"),
+)
+"""Columns of the terminal's table, the first four of them that are known."""
+
+
+def short(rows: Sequence[Row], grid: Grid) -> str:
+    """Return a table of six columns per scenario, and what they are: a terminal takes no more."""
+    metrics = dict.fromkeys(run.curve.metric for row in rows for run in row.runs)
+    metric = ", ".join(metrics)
+    titles = {"score": f"{metric} (%)", "worst_decile": f"{metric}, worst tenth (%)"}
+    parts = []
+    for scenario, group in scenarios(rows):
+        known = {column.key: column for column in columns_of(group, grid)}
+        shown = [known[key] for key in _SHORT if key in known][:4]
+        head = ["method", "seeds", *(titles.get(each.key, each.title) for each in shown)]
+        cells = [
+            [row.method, str(len(row.runs)), *(cell(each.of(row), each) for each in shown)]
+            for row in group
+        ]
+        parts += [scenario] if scenario else []
+        parts.append(_aligned(head, cells))
+    words = "Mean ± standard deviation over seeds; scores are of the last round."
+    target = f" Target: {metric} {grid.target:g}." if grid.target else ""
+    return "\n\n".join([*parts, f"{words}{target} The page has all columns and differences."])
 
 
 def overall(rows: Sequence[Row], grid: Grid) -> tuple[list[Table], list[str]]:

@@ -97,7 +97,7 @@ _FAMA = Paper(
             words=(f"dirichlet-alpha={alpha}",),
             columns=(
                 *("rounds_to_target", "rounds_to_target_of_reference", "clients_per_round"),
-                *("training_joules_to_target_of_reference", "deviation_at_target", "accuracy"),
+                *("training_joules_to_target_of_reference", "deviation_at_target", "score"),
             ),
             data="mnist",
             hours=hours,
@@ -110,7 +110,7 @@ _FAMA = Paper(
 _OF_PEREIRA = (
     *("rounds_to_target", "joules_to_target", "joules_to_target_of_reference"),
     *(f"held_at_{share}_percent_of_reference" for share in (60, 80, 100)),
-    *("held_accuracy", "accuracy"),
+    *("held_score", "score"),
 )
 _AT_100 = "held_at_100_percent_of_reference"
 _TABLE_1 = Element(
@@ -307,7 +307,7 @@ _TALASSO = Paper(
                 name,
                 shows,
                 preset=preset,
-                columns=("accuracy", "worst_decile", "uplink_share"),
+                columns=("score", "worst_decile", "uplink_share"),
                 data="motionsense",
                 hours=hours,
                 minutes=minutes,

@@ -21,16 +21,20 @@ from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from client_app.simulated_sites import owners_config
+from client_app import prepared_data
+from client_app.simulated_sites import owners_config, simulated_federation
+from client_app.site_config import from_node_config
+from common import power
 from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
 from common.flower_private import Run
 from common.machine import cores
-from deploy.simulation import answering
+from deploy.simulation import answering, site_files
 from deploy.simulation.planning import planned, resolved
 from deploy.simulation.pool import Job, Pool, Worker
 from server_app import app as server
 from server_app.plan import Plan
+from server_app.record.using_models import keep_site_preprocessing
 from server_app.rounds.waiting import Waiting
 
 if TYPE_CHECKING:
@@ -53,16 +57,23 @@ def simulate(run: Plan | Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> 
     Everything that can be refused is refused before a worker starts.
 
     Args:
-        run: its plan, or its settings, of which one is made here.
-        own: node-configs of sites with data of their own; none: the data set is split.
+        run: its plan, or its settings, of which one is made here. Several files without a schema
+            are a site each.
+        own: node-configs of sites with data of their own; none: the settings say which there are.
     """
-    own_data = bool(own)
-    plan = resolved(run, own_data=own_data) if isinstance(run, Settings) else run
-    plan = planned(plan, own_data=own_data)
+    plan = resolved(run, own_data=bool(own)) if isinstance(run, Settings) else run
+    with site_files.opened(plan.settings) as files:
+        return _played(plan, own or files)
+
+
+def _played(plan: Plan, own: Sequence[Mapping[str, Scalar]]) -> Path:
+    """Run a federation of sites with data of their own, or of those that share a data set."""
+    plan = planned(plan, own_data=bool(own))
     settings, data = plan.settings, plan.data
     # One thread here and in each worker: workers are the parallelism, and a process that has
     # started OpenMP threads cannot be forked safely again when a worker must be replaced.
     torch.set_num_threads(1)
+    power.load_late_modules(settings)
     run_config = settings.to_dict()
     with InProcessGrid(
         load_client_app,
@@ -77,7 +88,19 @@ def simulate(run: Plan | Settings, own: Sequence[Mapping[str, Scalar]] = ()) -> 
     ) as grid:
         context = Context(_RUN_ID, _SERVER_NODE, {}, RecordDict(), dict(run_config))
         server.play(plan, grid, context)
-    return server.run_folder_of(context)
+    folder = server.run_folder_of(context)
+    _keep_preparing(folder, settings, own)
+    return folder
+
+
+def _keep_preparing(folder: Path, settings: Settings, own: Sequence[Mapping[str, Scalar]]) -> None:
+    """Keep how each site's rows were prepared, where it was by its own: all are of one owner."""
+    made = {} if own else dict(simulated_federation(settings)[0].site_preprocessing)
+    for config in map(from_node_config, own):
+        if (prepared := prepared_data.open_dataset(config).preprocessing) is not None:
+            made[config.site] = prepared
+    for site, each in made.items():
+        keep_site_preprocessing(folder, site, each)
 
 
 def _on_cluster(

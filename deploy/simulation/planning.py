@@ -9,6 +9,7 @@ from common import logs
 from common.config import Settings
 from common.data.datasets import locate
 from common.data.in_memory import Dataset
+from deploy.simulation.site_files import files_of
 from server_app.plan import Plan, PlannedData
 from server_app.protection.two_party import check_sizes
 
@@ -57,7 +58,7 @@ def planned(plan: Plan, *, own_data: bool = False) -> Plan:
     os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
     choose_device(settings.device)
     require_compiler(settings)
-    if own_data:
+    if own_data or files_of(settings):
         return replace(plan, settings=decided(settings, None))
     data = _dealt(settings)
     if not settings.resume:  # a run that goes on has taken its products

@@ -17,8 +17,6 @@ __all__ = ["NextStep", "next_step"]
 _FEWEST = 2
 """Sites that something is to be trained together for."""
 _SERVER = "provision/server"
-_OWN_FILES = "own-files"
-"""The data set of a precheck of files, which are not settings of its run."""
 
 
 @dataclass(frozen=True)
@@ -44,14 +42,13 @@ class _Commands:
     simulated: bool
 
     def train(self, words: Sequence[str]) -> str:
-        here = self.simulated and self.settings.dataset != _OWN_FILES
         rounds = Settings.model_fields["num_server_rounds"].default
         more = (*words, "pilot=false", f"num-server-rounds={rounds}", "name=trained")
-        return self._of("coterie simulate" if here else f"coterie submit {_SERVER}", more)
+        begin = "coterie simulate" if self.simulated else f"coterie submit {_SERVER}"
+        return self._of(begin, more)
 
     def look_again(self, words: Sequence[str]) -> str:
-        files = " FILES..." if self.settings.dataset == _OWN_FILES else ""
-        begin = f"coterie precheck{files}" if self.simulated else f"coterie submit {_SERVER}"
+        begin = "coterie precheck" if self.simulated else f"coterie submit {_SERVER}"
         return self._of(begin, words)
 
     def _of(self, begin: str, words: Sequence[str]) -> str:

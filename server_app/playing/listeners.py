@@ -16,10 +16,12 @@ from server_app.playing.contract import Contract
 from server_app.playing.fits import ModelFit
 from server_app.playing.state import RoundState
 from server_app.playing.steps import RoundSteps
+from server_app.protection.noise_forecast import say_noise
 from server_app.record import audit, checkpoint
 from server_app.record.final_figures import target_was_held
 from server_app.record.format import RoundLine
 from server_app.record.ledger import Ledger, Pace
+from server_app.record.overfitting import has_stopped_improving
 from server_app.record.precheck_format import PrecheckFile
 from server_app.rounds.attempt import Attempt
 from server_app.rounds.delegating_grid import HoldsClients
@@ -30,10 +32,12 @@ __all__ = [
     "Checkpoints",
     "FittedModels",
     "Listener",
+    "NoiseWarning",
     "PilotAfterwards",
     "RecordKeeper",
     "StatusKeeper",
     "StopAtTarget",
+    "StopByPatience",
     "usual_listeners",
 ]
 
@@ -192,6 +196,27 @@ class StopAtTarget(Listener):
         return held
 
 
+class StopByPatience(Listener):
+    """The end of a run whose held-out loss no longer falls, where it asks for that."""
+
+    def wants_end(self, contract: Contract, state: RoundState) -> bool:
+        """Return whether so many rounds have passed since the one of the lowest loss."""
+        patience = contract.settings.patience
+        if not patience or not has_stopped_improving(contract.folder.each(RoundLine), patience):
+            return False
+        log.info("no lower held-out loss in %d rounds: the run ends here", patience)
+        return True
+
+
+class NoiseWarning(Listener):
+    """Words on noise beneath which nothing can be learnt, before round 1."""
+
+    def began(self, contract: Contract, state: RoundState) -> None:
+        """Say them of the first model and the sites that are there."""
+        if not state.round:
+            say_noise(contract.settings, state.models[0], len(state.roster))
+
+
 class FittedModels(Listener):
     """Models that are fitted from sums: their end, and what they say of the columns."""
 
@@ -235,6 +260,8 @@ def usual_listeners(attempts: int) -> Sequence[Listener]:
         BestModels(record),
         Checkpoints(),
         StopAtTarget(),
+        StopByPatience(),
+        NoiseWarning(),
         FittedModels(),
         PilotAfterwards(),
     )

@@ -13,7 +13,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from common import config, models
-from common.config import Settings
+from common.config import Settings, unknown_name
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, MessageError
 from common.messages import Parameters, Template, check_arrays
@@ -33,12 +33,18 @@ log = logging.getLogger("coterie")
 __all__ = [
     "Assignment",
     "assign",
+    "keep_site_preprocessing",
     "load_network",
     "model_files",
     "model_numbers",
     "preprocessing_of",
     "read_model",
+    "site_preprocessing_of",
+    "sites_kept",
 ]
+
+_OF_SITES = "preprocessing"
+"""Folder of a simulated run: how each site prepared its rows, where it was by its own figures."""
 
 T = TypeVar("T")
 
@@ -107,6 +113,30 @@ def preprocessing_of(run: Path) -> Preprocessing:
             f"{run} has no {PREPROCESSING}: an older version wrote it; use coterie.load_network "
             "on rows that you prepare yourself"
         ) from None
+
+
+def keep_site_preprocessing(run: Path, site: str, made: Preprocessing) -> None:
+    """Write how a simulated site prepared its rows, for new rows of it."""
+    RunFolder(run).write(f"{_OF_SITES}/{site}.json", made.to_json())
+
+
+def sites_kept(run: Path) -> tuple[str, ...]:
+    """Return the sites whose preparing a run keeps; none where all prepare alike, or real ones."""
+    return tuple(
+        sorted(path.name.removesuffix(".json") for path in (run / _OF_SITES).glob("*.json"))
+    )
+
+
+def site_preprocessing_of(run: Path, site: str) -> Preprocessing:
+    """Return how a simulated site's rows were prepared.
+
+    Raises:
+        ConfigError: the run keeps nothing of such a site.
+    """
+    if site not in (known := sites_kept(run)):
+        raise ConfigError(f"{run}: " + unknown_name("site-name", site, known))
+    path = run / _OF_SITES / f"{site}.json"
+    return Preprocessing.parse(path.read_bytes(), source=str(path))
 
 
 def _newest(run: Path) -> dict[int, Parameters]:

@@ -2,16 +2,19 @@
 
 import math
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 
+from common.data.datasets import is_known
 from server_app.record.fairness import spread, worst_tenth
+from server_app.record.overfitting import Overfitting
 from server_app.record.recorded_run import RecordedRun
 from server_app.report import energy, final_section, objective
 from server_app.report import words as say
 from server_app.report.page import Fact
 
-__all__ = ["LABELS", "facts", "lead", "no_clusters"]
+__all__ = ["LABELS", "facts", "lead", "no_clusters", "score_label"]
 
 LABELS = "label-histogram"
 """Kind of the descriptors that are shares of the classes."""
@@ -22,21 +25,48 @@ def lead(run: RecordedRun) -> list[str]:
     get = {"model": "", "dataset": "", "split": "", "strategy": ""} | dict(run.settings)
     if not run.settings:
         return [f"The settings of this run are not known. {_ending(run)}"]
-    split = f"split {get['split']}"
-    if str(get["split"]).startswith("dirichlet"):
-        split += f", dirichlet-alpha {get.get('dirichlet-alpha', 'not known')}"
     model = "a model" if get["model"] == "auto" else f"the model {get['model']}"
     what = (
         f"{say.plural(len(run.ordered_sites.names), 'site')} "
         f"{objective.doing(run.settings, model)} on "
-        f"the data set {say.data_set(get['dataset'])} ({split}); "
+        f"the data set {say.data_set(get['dataset'])} ({_split(run)}); "
         f"the method {get['strategy']} decided who trained in each round."
     )
     disclosure = run.clusters.disclosure
     told = [] if disclosure is None else [f"Disclosed: {disclosure}."]
     if run.precheck is not None:
         told.append("What the costs between the sites advise: precheck.html beside this page.")
-    return [what, f"{_grouped(run)} {_ending(run)}", *told]
+    return [what, f"{_grouped(run)} {_ending(run)}", *_overfitted(run), *told]
+
+
+def _overfitted(run: RecordedRun) -> list[str]:
+    """Return in a sentence since when held-out loss has risen, and which model was the best."""
+    found = Overfitting.of(run.rounds)
+    if found is None:
+        return []
+    best_round, best = run.results.best_round, run.results.best_score
+    known = [line for line in run.rounds if math.isfinite(line.score)]
+    if best_round is None and known:
+        first = max(known, key=lambda line: (line.score, -line.round))
+        best_round, best = first.round, first.score
+    return [
+        f"The models overfit: since round {found.since} the loss on held-out rows has risen from "
+        f"{say.loss(found.lowest)} to {say.loss(found.last)} while that on training rows fell. The "
+        f"best model is that of round {best_round}, {run.task.score_label} "
+        f"{say.score(best, run.task)}, in best-models/. Fewer local-epochs and a weight-decay of "
+        "0.01 overfit less; patience=3 ends a run soon after its best round."
+    ]
+
+
+def _split(run: RecordedRun) -> str:
+    """Return how the rows came to the sites."""
+    split, name = str(run.settings.get("split", "")), str(run.settings.get("dataset", ""))
+    if not is_known(name) and not Path(name).is_absolute():
+        return "each site's own rows"
+    if split.startswith("dirichlet"):
+        alpha = run.settings.get("dirichlet-alpha", "not known")
+        return f"split {split}, dirichlet-alpha {alpha}"
+    return "a file per site" if split == "by-user" and "," in name else f"split {split}"
 
 
 def _grouped(run: RecordedRun) -> str:
@@ -114,6 +144,21 @@ def facts(run: RecordedRun) -> list[Fact]:
     ]
 
 
+def score_label(run: RecordedRun) -> str:
+    """Return what the score of the last round is called."""
+    when = " at the end" if run.state == "finished" else ", last round"
+    return f"{run.task.heading}{when}"
+
+
+def _of_whom(run: RecordedRun) -> str:
+    """Return what the score is of, and of how many sites where not all were judged."""
+    judged, sites = len(run.evaluated), len(run.ordered_sites.names)
+    if not 0 < judged < sites:
+        return run.task.score_means
+    seen = f"of {judged} of {say.plural(sites, 'site')}: others were not judged"
+    return f"{run.task.score_means}, {seen}"
+
+
 def _positive_class(run: RecordedRun) -> list[Fact]:
     if len(run.class_names) != 2:
         return []
@@ -133,12 +178,9 @@ def _score_facts(run: RecordedRun) -> list[Fact]:
     scores = np.array(list(run.evaluated.values()))
     worst, deviation = (f(scores) if len(scores) else math.nan for f in (worst_tenth, spread))
     task = run.task
-    last = (
-        f"{task.heading} at the end" if run.state == "finished" else f"{task.heading}, last round"
-    )
     in_round = "" if math.isnan(best) else f"in round {best_round}"
     return [
-        Fact(last, say.score(final, task), task.score_means),
+        Fact(score_label(run), say.score(final, task), _of_whom(run)),
         Fact(f"Best {task.score_label}", say.score(best, task), in_round),
         Fact(
             "Worst tenth of the sites",

@@ -17,21 +17,20 @@ from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.record.using_models import model_files, preprocessing_of
 from server_app.report import words as say
-from server_app.report.first_screen import facts, lead
+from server_app.report.first_screen import facts, lead, score_label
 
 __all__ = ["CARD", "write_model_card"]
 
 CARD = "models/model-card.md"
 
 _FIGURES = (
-    "Accuracy at the end",
     "Worst tenth of the sites",
     "Spread over the sites",
     "Rounds",
     "Sites",
     "Sites that trained per round",
 )
-"""Labels of the facts that the card repeats."""
+"""Labels of the facts that the card repeats, beside the score at the end."""
 
 _SCALING = {
     "common": "New rows are scaled by the mean and deviation in `preprocessing.json`, those of all "
@@ -121,7 +120,7 @@ def _changed(run: RecordedRun) -> dict[str, object]:
 
 def _figures(run: RecordedRun) -> Iterator[Sequence[str]]:
     for fact in facts(run):
-        if fact.label in _FIGURES:
+        if fact.label in (*_FIGURES, score_label(run)):
             yield fact.label, fact.value, fact.note
     for name, value in (run.results.metrics or {}).items():
         yield name, say.number_or_unknown(value, "{:.4f}".format), "in the last round"

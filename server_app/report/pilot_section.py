@@ -41,8 +41,21 @@ def lead(pilot: PilotRecord) -> str:
     return (
         f"{plural(len(pilot.sites), 'site')} trained for {plural(pilot.rounds, 'round')} in every "
         f"way listed below, each on a part of its rows, and judged the result on {rows:,} rows in "
-        "all that were held back. A change is in points against training alone: with +2 points, "
-        "two more of 100 rows are classified right."
+        f"all that were held back. {_unit(pilot)}"
+    )
+
+
+def _unit(pilot: PilotRecord) -> str:
+    """Return what a point is, in the sites' own score."""
+    metrics = sorted({site.metric for site in pilot.sites if site.held_out}) or ["accuracy"]
+    if metrics == ["accuracy"]:
+        return (
+            "A change is in points against training alone: with +2 points, two more of 100 rows "
+            "are classified right."
+        )
+    return (
+        f"A change is in points of {' or '.join(metrics)} against training alone: a point is a "
+        "hundredth of it."
     )
 
 

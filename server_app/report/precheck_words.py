@@ -5,14 +5,14 @@ from collections.abc import Mapping
 
 from common.objectives import OBJECTIVES
 from common.pilot.messages import LOCAL
-from server_app.record.pilot_format import PilotRecord, PilotSite
+from server_app.record.pilot_format import PilotCandidate, PilotRecord, PilotSite
 from server_app.record.precheck_format import (
     PrecheckFile,
     PrecheckGroup,
     PrecheckSite,
     PrecheckThresholds,
 )
-from server_app.report.words import plural
+from server_app.report.words import listed, plural
 from server_app.transport.verdicts import Verdict
 
 __all__ = [
@@ -61,8 +61,21 @@ _KEPT: Mapping[Verdict, str] = {
 """What a site says that keeps its figures."""
 
 
+_NAMED = 8  # sites in a headline
+
+_SURE: Mapping[Verdict, str] = {
+    Verdict.BENEFICIAL: "sure to gain",
+    Verdict.DETRIMENTAL: "sure to lose",
+}
+
+
 def headline(record: PrecheckFile) -> str:
-    """Return the answer to "is it worth federating?" in one line."""
+    """Return the answer to "is it worth federating?" in one line.
+
+    After a pilot it says what is sure of each way of training, and of which sites by name.
+    """
+    if record.pilot is not None and record.pilot.candidates:
+        return _by_pilot(record.verdict, record.pilot)
     sites = record.sites
     found = Counter(site.verdict for site in sites)
     answer = _ANSWERS[record.verdict]
@@ -70,6 +83,31 @@ def headline(record: PrecheckFile) -> str:
         return f"{answer}: {_everybody(len(sites), next(iter(found)))}."
     counts = [f"{found[verdict]} {words}" for verdict, words in _COUNTED.items() if found[verdict]]
     return f"{answer}: of {len(sites)} sites {', '.join(counts)}."
+
+
+def _by_pilot(verdict: str, pilot: PilotRecord) -> str:
+    metrics = sorted({site.metric for site in pilot.sites if site.held_out})
+    unit = f"points of {metrics[0]}" if len(metrics) == 1 else "points"
+    ways = "; ".join(f"{each.words}: {_sure_of(each, unit)}" for each in pilot.candidates)
+    by_verdict: dict[Verdict, list[str]] = {}
+    for site in pilot.sites:
+        by_verdict.setdefault(Verdict(site.verdict), []).append(site.site)
+    said = [
+        f"{words}: {listed(by_verdict[told], _NAMED)}"
+        for told, words in _SURE.items()
+        if told in by_verdict
+    ]
+    sites = "; ".join(said) or "of no site is a gain or a loss sure"
+    return f"{_ANSWERS[verdict]}: {ways}. {sites[0].upper()}{sites[1:]}."
+
+
+def _sure_of(way: PilotCandidate, unit: str) -> str:
+    """Return what is sure of a way of training, on average over the sites."""
+    if way.low > 0:
+        return f"{abs(way.change):.1f} {unit} better"
+    if way.high < 0:
+        return f"{abs(way.change):.1f} {unit} worse"
+    return f"no sure difference ({points(way.low)} to {points(way.high)})"
 
 
 def _everybody(count: int, verdict: str) -> str:

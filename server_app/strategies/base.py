@@ -18,6 +18,7 @@ from server_app.playing.loop import ATTEMPTS, begun, play
 from server_app.playing.state import RoundState
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder
+from server_app.report.words import data_set
 from server_app.rounds.attempt import Attempt
 from server_app.rounds.attendance import Attendance
 from server_app.rounds.delegating_grid import HoldsClients
@@ -106,7 +107,7 @@ class FederatedTraining(OwnRounds):
         log.info(
             "%s on %s: %d sites, %d training rows, %d rounds",
             settings.strategy,
-            settings.dataset,
+            data_set(settings.dataset),
             len(self.roster),
             int(self.roster.num_examples.sum()),
             settings.num_server_rounds,

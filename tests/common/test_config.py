@@ -37,6 +37,7 @@ BAD = {
     "seed=1.5": "an integer at least 0",
     "max-clusters=1": "use 2 or more",
     "stop-at-target=true": "set target-accuracy",
+    "patience=3 bootstrap-resamples=100": "patience = 3 with bootstrap-resamples",
     "test-fraction=1": "below 1",
     "test-fraction=0": "above 0",
     "test-split=rows": "dataset=digits has one split; leave it out, or set test-fraction",

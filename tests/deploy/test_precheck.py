@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from made_clients import client
 
 from common.errors import ConfigError, DataError
 from deploy import precheck
+from deploy.simulation.site_files import files_of, opened
+from server_app.record.pilot_format import PilotCandidate, PilotRecord, PilotSite
 from server_app.record.precheck_format import (
     PrecheckAdvice,
     PrecheckFile,
@@ -25,7 +28,7 @@ from server_app.record.precheck_format import (
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.report import precheck_page
-from server_app.report.precheck_words import approach, counted, headline, told
+from server_app.report.precheck_words import MINUS, approach, counted, headline, told
 from server_app.transport.evidence import ClearRows
 from server_app.transport.groups import OtRule
 from server_app.transport.precheck import nearest_group, prechecked
@@ -190,6 +193,29 @@ def test_the_headline_answers_and_counts_every_site(record, line):
     assert headline(record) == line
 
 
+def test_after_a_pilot_the_headline_says_what_is_sure_of_each_way_and_of_which_sites():
+    def site(name, verdict, metric="accuracy"):
+        figures = {"held_out": 50, "units": 50, "needs": ""}
+        return PilotSite(
+            site=name, verdict=verdict, about="ditto", recommended="ditto", metric=metric, **figures
+        )
+
+    def said(*sites, **changes):
+        ways = tuple(PilotCandidate(way, way, sum(c) / 2, *c) for way, c in changes.items())
+        pilot = PilotRecord(3, 4, 20, (4,), 1.0, "ditto", (), ways, sites)
+        return headline(replace(told_of("uncertain", *["uncertain"] * 3), pilot=pilot))
+
+    assert said(
+        site("north", "detrimental"), site("south", "uncertain"), fedavg=(-14, -10), ditto=(-1, 2)
+    ) == (
+        "Not clear: fedavg: 12.0 points of accuracy worse; ditto: no sure difference "
+        f"({MINUS}1.0 to +2.0). Sure to lose: north."
+    )
+    assert said(site("north", "uncertain", "R2"), fedavg=(1, 3)) == (
+        "Not clear: fedavg: 2.0 points of R2 better. Of no site is a gain or a loss sure."
+    )
+
+
 def test_groups_are_counted_apart_from_sites_alone():
     def of(*sizes):
         return counted(told_of("beneficial", groups=sizes))
@@ -327,11 +353,10 @@ def files(tmp_path):
 def test_a_plan_is_one_round_of_ot_groups_over_everything_but_words(files, tmp_path):
     config = tmp_path / "config.toml"
     config.write_text('strategy = "random"\nnum-server-rounds = 50\nlocal-epochs = 3\n')
-    planned = precheck.precheck_plan([*files, "label-column=sick", "seed=4"], config)
-    settings = planned.settings
+    settings = precheck.precheck_plan([*files, "label-column=sick", "seed=4"], config).settings
     assert (settings.strategy, settings.num_server_rounds) == ("ot-groups", 1)
     assert (settings.local_epochs, settings.seed, settings.num_clients) == (3, 4, 3)
-    assert [file.stem for file in planned.files] == ["north", "south", "other"]
+    assert [file.stem for file in files_of(settings)] == ["north", "south", "other"]
     assert precheck.precheck_plan(["num-server-rounds=5"], None).settings.num_server_rounds == 5
 
 
@@ -340,7 +365,8 @@ def test_files_may_name_their_groups_in_words(tmp_path):
     (tmp_path / "b.csv").write_text("age,patient,sick\n1,z,no\n2,z,no\n")
     files = [str(tmp_path / name) for name in ("a.csv", "b.csv")]
     words = [*files, "label-column=sick", "group-column=patient"]
-    [first, second] = precheck._node_configs(precheck.precheck_plan(words, None), tmp_path)
+    with opened(precheck.precheck_plan(words, None).settings) as [first, second]:
+        pass
     assert first["classes"] == second["classes"] == "no,yes"
     assert first["group-column"] == "patient"
 

@@ -171,7 +171,7 @@ def test_a_real_sites_rows_are_scaled_by_its_own_figures(wards, folder):
         "mean": [],
         "scale": [],
     }
-    with pytest.raises(DataError, match="prepared their rows by figures of their own"):
+    with pytest.raises(ConfigError, match="each site scaled by its own rows; say by --site-name"):
         run.predict(np.zeros((1, 2)))
 
 
@@ -270,3 +270,63 @@ def test_the_command_writes_a_row_for_each_of_the_file_in_its_order(by_schema, f
         assert coterie(*words, cwd=folder).returncode == 0
         written = pd.read_csv(folder / "rows.csv")
         pd.testing.assert_frame_equal(written, run.predict(shuffled).reset_index(drop=True))
+
+
+@pytest.fixture(scope="module")
+def of_files(tmp_path_factory):
+    """A run of two tables whose ages are of other levels, and its folder."""
+    folder = tmp_path_factory.mktemp("files")
+    for seed, name in enumerate(("north", "south")):
+        rng = np.random.default_rng(seed)
+        sick = np.arange(40) % 2
+        ages = rng.normal(40 + 30 * seed, 5, 40) + 15 * sick
+        lines = [
+            f"{name}-{k},{age:.1f},{('no', 'yes')[s]}"
+            for k, (age, s) in enumerate(zip(ages, sick, strict=True))
+        ]
+        (folder / f"{name}.csv").write_text("\n".join(["patient,age,sick", *lines]) + "\n")
+    coterie("data", "check", "north.csv", "south.csv", "--label-column", "sick", cwd=folder)
+    words = {
+        "dataset": "north.csv,south.csv",
+        "table-schema": "schema.toml",
+        "num-server-rounds": 4,
+    }
+    with without_report(), pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        own = {"workers": 1, "strategy": "random", "output-dir": str(folder)}
+        return package.load_run(simulate(Settings.parse(words | own))), folder
+
+
+def test_new_rows_of_a_simulated_site_are_prepared_as_its_own_were(of_files):
+    run, folder = of_files
+    done = coterie(
+        "predict",
+        run.folder,
+        "south.csv",
+        "--output",
+        "out.csv",
+        "--site-name",
+        "south",
+        cwd=folder,
+    )
+    assert done.returncode == 0, done.stderr
+    rows = pd.read_csv(folder / "out.csv")
+    assert rows.columns[0] == "patient"
+    assert rows["patient"].tolist() == [f"south-{k}" for k in range(40)]
+    truth = pd.read_csv(folder / "south.csv")["sick"]
+    assert (rows["prediction"] == truth).mean() > 0.8
+    other = run.predict(pd.read_csv(folder / "south.csv"), site_name="north")
+    assert (other["prediction"] == truth).mean() < 0.7  # by the other site's figures all are old
+    assert run.preprocessing(site_name="south").transform(
+        pd.read_csv(folder / "south.csv", dtype=str)
+    ).shape == (40, 1)
+
+
+def test_a_site_must_be_named_where_each_scaled_by_its_own_rows(of_files):
+    run, folder = of_files
+    done = coterie("predict", run.folder, "south.csv", "--output", "o.csv", cwd=folder)
+    assert "whose these are: north, south" in done.stderr
+    done = coterie(
+        "predict", run.folder, "south.csv", "--output", "o.csv", "--site-name", "sout", cwd=folder
+    )
+    assert "did you mean 'south'" in done.stderr

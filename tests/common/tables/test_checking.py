@@ -386,3 +386,27 @@ def test_joined_cases_of_a_label_do_not_say_which_is_positive(tmp_path):
     assert checked.is_asked
     alone = check_files([tmp_path / "other.csv"])
     assert ("label", "same") in {(guess.column, guess.kind) for guess in alone.guesses}
+
+
+@pytest.mark.parametrize("written", ["%d/%m/%Y", "%d Jan %Y", "%d.%m.%Y"])
+def test_days_of_one_month_are_dates_and_no_numbers_with_a_unit(tmp_path, written):
+    days = pd.date_range("2021-01-01", periods=28).strftime(written)
+    path = tmp_path / "own.csv"
+    pd.DataFrame({"day": days, "label": ["yes", "no"] * 14}).to_csv(path, index=False)
+    [column, _] = check_files([path]).proposal.columns
+    assert (column.kind, column.unit) == ("date", "")
+
+
+def test_a_mark_of_missing_that_is_a_value_elsewhere_is_said(tmp_path):
+    for name, values in (("one.csv", "+-"), ("other.csv", "ab-")):
+        rhesus = [values[row % len(values)] for row in range(60)]
+        label = ["yes", "no"] * 30
+        frame = pd.DataFrame({"rhesus": rhesus, "age": np.arange(60) + 0.5, "label": label})
+        frame.to_csv(tmp_path / name, index=False)
+    problems = check_files([tmp_path / "one.csv", tmp_path / "other.csv"]).problems
+    [told] = [p for p in problems if "a value, as in other files" in p.says]
+    assert (told.file[-9:], told.column, told.says[:18]) == (
+        "other.csv",
+        "rhesus",
+        "'-' in 20 of 60 ro",
+    )

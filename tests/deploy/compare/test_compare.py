@@ -19,6 +19,8 @@ import pytest
 
 from deploy.compare.grid import read_grid
 from deploy.compare.runs import Outcome, finished, play
+from deploy.comparison import Comparison
+from deploy.played_run import load_run
 
 ROOT = Path(__file__).parents[3]
 TINY = ["num-clients=4", "num-server-rounds=2", "local-epochs=1", "clients-per-round=2"]
@@ -91,7 +93,7 @@ def test_tables_are_what_the_run_folders_say(compared):
     ]
     for run in runs:
         results = json.loads((folder / "runs" / run["folder"] / "results.json").read_text())
-        assert float(run["accuracy"]) == pytest.approx(100 * results["score"])
+        assert float(run["score"]) == pytest.approx(100 * results["score"])
         assert float(run["clients_per_round"]) == results["mean_clients_per_round"] == 2
         assert float(run["rounds_to_target"]) == results["target_round"]
         sent = results["bytes_up"] + results["bytes_down"]
@@ -99,9 +101,25 @@ def test_tables_are_what_the_run_folders_say(compared):
         assert run["error"] == ""
     with (folder / "table.csv").open() as file:
         [first, _] = csv.DictReader(file)
-    mine = [float(run["accuracy"]) for run in runs if run["method"] == "random"]
-    assert float(first["accuracy_mean"]) == pytest.approx(np.mean(mine))
-    assert float(first["accuracy_sd"]) == pytest.approx(np.std(mine, ddof=1))
+    mine = [float(run["score"]) for run in runs if run["method"] == "random"]
+    assert float(first["score_mean"]) == pytest.approx(np.mean(mine))
+    assert float(first["score_sd"]) == pytest.approx(np.std(mine, ddof=1))
+
+
+def test_python_gets_tables_and_a_picture(compared):
+    comparison = Comparison(compared[0] / "comparison")
+    assert comparison.table["method"].tolist() == ["random", "simclust"]
+    assert comparison.differences["method"].unique().tolist() == ["simclust"]
+    assert len(comparison.runs) == 4
+    run = load_run(comparison.runs["folder"][0])
+    assert 100 * run.results["score"] == pytest.approx(comparison.runs["score"][0])
+    [axes] = comparison.plot().axes
+    [random, _] = axes.lines
+    alike = comparison.runs["method"] == "random"
+    last = comparison.runs["score"][alike].mean() / 100
+    assert random.get_ydata()[-1] == pytest.approx(last)
+    assert axes.get_ylabel() == "accuracy"
+    assert repr(comparison).endswith("2 rows, 4 runs>")
 
 
 @pytest.mark.slow

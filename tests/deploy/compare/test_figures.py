@@ -73,7 +73,7 @@ def test_figures_by_hand(tmp_path):
     assert BY_KEY["rounds_to_target"].of(slow).mean == 5
     assert value["rounds_to_target_of_reference"] == pytest.approx(60)
     assert value["joules_to_target_of_reference"] == pytest.approx(100 * 38 / 60)
-    assert value["held_accuracy"] == 90
+    assert value["held_score"] == 90
     # SLOW's run takes 93 J: 55.8 J are 4 rounds, 74.4 J are 6
     assert value["held_at_60_percent_of_reference"] == pytest.approx(60)
     assert value["held_at_80_percent_of_reference"] == pytest.approx(90)
@@ -145,9 +145,17 @@ def test_the_page_leads_to_the_runs_that_have_a_report(tmp_path):
 def test_spread_counts_only_what_is_known():
     spread = Spread.of([1.0, 3.0, math.nan])
     assert (spread.mean, spread.deviation, spread.known) == (2.0, pytest.approx(2**0.5), 2)
-    assert cell(spread, 1) == "2.0 ± 1.4 (2 of 3)"
-    assert cell(Spread.of([2.0]), 0) == cell(Spread.of([2.0, 2.0]), 0) == "2"
-    assert cell(Spread.of([math.nan]), 0) == "-"
+    rounds, share = BY_KEY["rounds_to_target"], BY_KEY["rounds_to_target_of_reference"]
+    assert cell(spread, rounds) == "2.0 ± 1.4 (2 of 3)"
+    assert cell(Spread.of([2.0]), share) == cell(Spread.of([2.0, 2.0]), share) == "2"
+    assert cell(Spread.of([math.nan]), share) == "-"
+
+
+def test_joules_have_three_digits():
+    joules = BY_KEY["joules"]
+    assert cell(Spread.of([3.456, 3.466]), joules) == "3.46 ± 0.01"
+    assert cell(Spread.of([0.06789]), joules) == "0.0679"
+    assert cell(Spread.of([12345.6]), joules) == "12346"
 
 
 def test_ratios_are_between_runs_of_one_seed(tmp_path):
@@ -161,7 +169,7 @@ def test_target_that_was_not_reached_is_not_a_number(tmp_path):
     never = [0.1] * 8
     grid, runs = compared(tmp_path, curves={"random": (SLOW, never), "simclust": (never, never)})
     half, none = rows_of(runs, "random")
-    assert cell(BY_KEY["rounds_to_target"].of(half), 1) == "5.0 (1 of 2)"
+    assert cell(BY_KEY["rounds_to_target"].of(half), BY_KEY["rounds_to_target"]) == "5.0 (1 of 2)"
     assert not BY_KEY["rounds_to_target"].of(none).known
     assert "| simclust |     2 |" in markdown([half, none], grid)
     assert BY_KEY["rounds_to_target"] in columns_of([none], grid)
@@ -199,7 +207,7 @@ def test_rounds_beyond_the_target_do_not_count_where_runs_stop_there(tmp_path):
     assert [run.curve.rounds.tolist() for run in fast.runs] == [[1, 2, 3]] * len(fast.runs)
     for whole, until in (("joules", "joules_to_target"), ("rows", "rows_to_target")):
         assert BY_KEY[whole].of(fast).mean == BY_KEY[until].of(fast).mean
-    assert BY_KEY["accuracy"].of(fast).mean == 100 * FAST[2]
+    assert BY_KEY["score"].of(fast).mean == 100 * FAST[2]
 
 
 def test_curves_go_as_far_as_all_seeds_do(tmp_path):
@@ -269,7 +277,7 @@ def test_of_many_rows_a_method_is_drawn_at_its_best_with_its_usual_look(tmp_path
     [section] = page.sections(few, grid)
     assert "held most" not in section.pictures[0].caption
     assert "with a band" not in section.pictures[0].caption
-    best = [row for row, _ in best_rows(rows, BY_KEY["held_accuracy"])]
+    best = [row for row, _ in best_rows(rows, BY_KEY["held_score"])]
     assert [row.method for row in best] == ["random", names[4]]
     with drawing.style():
         every = compare_plots.accuracy_curves(rows, 0, 1, rows).axes[0].get_lines()
@@ -371,7 +379,7 @@ def test_sweep_is_drawn_for_a_setting_with_three_numbers(tmp_path):
     assert compare_plots.swept(rows) == ["num-clusters"]
     assert compare_plots.swept(rows[:2]) == []
     with drawing.style():
-        figure = compare_plots.sweep(rows, "num-clusters", [BY_KEY["accuracy"], BY_KEY["joules"]])
+        figure = compare_plots.sweep(rows, "num-clusters", [BY_KEY["score"], BY_KEY["joules"]])
     left, _ = figure.axes
     [line] = [line for line in left.lines if len(line.get_xdata()) == 3]
     assert (list(line.get_xdata()), list(line.get_ydata())) == ([2, 4, 8], [90, 90, 90])
@@ -391,7 +399,7 @@ def test_sweep_joins_no_joules_of_two_processors(tmp_path):
     ]
     rows = rows_of(runs, "")
     with drawing.style():
-        figure = compare_plots.sweep(rows, "num-clusters", [BY_KEY["accuracy"], BY_KEY["joules"]])
+        figure = compare_plots.sweep(rows, "num-clusters", [BY_KEY["score"], BY_KEY["joules"]])
     accuracy, joules = (
         [(line.get_marker(), list(line.get_xdata())) for line in axes.lines if line.get_marker()]
         for axes in figure.axes
@@ -411,7 +419,7 @@ def test_sweep_over_a_power_of_ten_is_drawn_by_powers(tmp_path):
         for case, strength in zip(grid.cases, strengths, strict=True)
     ]
     with drawing.style():
-        [axes] = compare_plots.sweep(rows_of(runs, ""), "proximal-mu", [BY_KEY["accuracy"]]).axes
+        [axes] = compare_plots.sweep(rows_of(runs, ""), "proximal-mu", [BY_KEY["score"]]).axes
     assert axes.get_xscale() == "log"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["0.001", "0.1", "1"]
 

@@ -24,14 +24,14 @@ figures = [
     { method = "simclust", accuracy = 50.0 },
 ]
 claims = [
-    { element = "table-9", says = "it is better", figure = "accuracy", methods = ["simclust"], %s },
+    { element = "table-9", says = "it is better", figure = "score", methods = ["simclust"], %s },
 ]
 """
 
 
-def grid_of(tmp_path, measure, figure="accuracy"):
+def grid_of(tmp_path, measure, figure="score"):
     file = tmp_path / "paper.toml"
-    file.write_text((FILE % measure).replace('figure = "accuracy"', f'figure = "{figure}"'))
+    file.write_text((FILE % measure).replace('figure = "score"', f'figure = "{figure}"'))
     return read_grid(file)
 
 
@@ -97,8 +97,8 @@ def test_a_claim_has_one_measure(tmp_path):
 
 
 def test_a_claim_of_an_unknown_figure_is_named(tmp_path):
-    grid = grid_of(tmp_path, 'more-than = "random"', figure="acuracy")
-    with pytest.raises(ConfigError, match=r"it is better.*unknown figure 'acuracy'.*accuracy"):
+    grid = grid_of(tmp_path, 'more-than = "random"', figure="scoer")
+    with pytest.raises(ConfigError, match=r"it is better.*unknown figure 'scoer'.*score"):
         findings_of([], grid)
 
 
@@ -189,6 +189,6 @@ def test_best_values_of_what_is_swept_are_named_by_scenario(tmp_path):
         row(grid, "simclust, num-clusters=5", (55, 55, 56, 56, 57)),
         row(grid, "simclust, num-clusters=10", (90,)),  # one lucky seed
     ]
-    words = best_values(rows, "accuracy")
+    words = best_values(rows, "score")
     assert words == "- all, by last (%): simclust, num-clusters=5 (best of 2)"
-    assert best_values(rows, "") == best_values(rows[:2], "accuracy") == ""
+    assert best_values(rows, "") == best_values(rows[:2], "score") == ""

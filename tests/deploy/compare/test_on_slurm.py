@@ -38,7 +38,7 @@ def compared(slurm, folder, *more):
 
 def accuracies(folder):
     with (folder / "comparison" / "runs.csv").open() as file:
-        return [(row["method"], row["seed"], row["accuracy"]) for row in csv.DictReader(file)]
+        return [(row["method"], row["seed"], row["score"]) for row in csv.DictReader(file)]
 
 
 def test_two_jobs_one_of_them_cancelled_make_the_table_of_one_machine(tmp_path, slurm):

@@ -13,7 +13,7 @@ from deploy.compare.figures import Row
 from deploy.compare.grid import Case
 from deploy.compare.standings import critical_difference, over_federations, ranks_of
 
-ACCURACY = next(column for column in COLUMNS if column.key == "accuracy")
+ACCURACY = next(column for column in COLUMNS if column.key == "score")
 
 
 @dataclass

@@ -71,11 +71,9 @@ def test_where_all_lose_each_trains_alone():
     assert "objective=local" in step(*[("detrimental", "local")] * 3).command
 
 
-def test_real_sites_and_files_are_trained_on_through_the_server():
+def test_real_sites_are_trained_on_through_the_server():
     gains = [("beneficial", "fedavg")] * 3
     real = step(*gains, best="fedavg", simulated=False)
-    files = step(*gains, best="fedavg", dataset="own-files")
-    assert real.command == files.command
     assert real.command.startswith("coterie submit provision/server --config ")
-    unclear = step(*[("uncertain", "local")] * 3, dataset="own-files")
-    assert unclear.command.startswith("coterie precheck FILES... --config ")
+    files = step(*gains, best="fedavg", dataset="/data/north.csv,/data/south.csv")
+    assert files.command.startswith("coterie simulate --config ")

@@ -1,0 +1,90 @@
+"""Forecast of noise on updates: whether a model can learn beneath it, said before round 1."""
+
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from common.config import Settings
+from common.privacy.updates import UpdateNoise
+
+__all__ = ["NoiseForecast", "say_noise"]
+
+log = logging.getLogger("coterie")
+
+
+@dataclass(frozen=True)
+class NoiseForecast:
+    """The noise on a round's average against all that clipping leaves of the updates in it.
+
+    Attributes:
+        clip: largest length of an update, and so of their average.
+        noise: expected length of the noise on that average.
+        rounds: of the run.
+        sites: of which a round's average is.
+        central: whether the server adds the noise, once, and not each site.
+    """
+
+    clip: float
+    noise: float
+    rounds: int
+    sites: int
+    central: bool
+
+    @classmethod
+    def of(cls, settings: Settings, model: Mapping[str, np.ndarray], sites: int) -> Self | None:
+        """Return it for a model that is sent; None where a run puts no noise on updates.
+
+        Args:
+            settings: of the run.
+            model: of whose floating point numbers each gets noise.
+            sites: in the federation.
+        """
+        if settings.update_privacy not in ("local-dp", "central-dp"):
+            return None
+        asked = min(settings.clients_per_round or sites, sites)
+        numbers = sum(v.size for v in model.values() if np.issubdtype(v.dtype, np.floating))
+        planned = UpdateNoise.of(settings)
+        central = settings.update_privacy == "central-dp"
+        single = planned.sigma * math.sqrt(numbers)
+        noise = single / (asked if central else math.sqrt(asked))
+        return cls(planned.clip, noise, settings.num_server_rounds, asked, central)
+
+    @property
+    def over_rounds(self) -> float:
+        """Noise against the farthest a model can get, over all rounds; above 1 it learns nothing.
+
+        Updates that all point one way move it by ``rounds * clip``; noise grows by the root.
+        """
+        return self.noise / (math.sqrt(self.rounds) * self.clip)
+
+    @property
+    def sites_needed(self) -> int:
+        """How many sites a round's average needs for noise no longer than that way."""
+        share = self.over_rounds if self.central else self.over_rounds**2
+        return math.ceil(self.sites * share)
+
+
+def say_noise(settings: Settings, model: Mapping[str, np.ndarray], sites: int) -> None:
+    """Warn of noise beneath which nothing can be learnt, and say what would be needed."""
+    found = NoiseForecast.of(settings, model, sites)
+    if found is None or found.over_rounds <= 1:
+        return
+    task = settings.learning_task
+    guessing = "no lower than that of guessing" if task.has_classes else "that does not fall"
+    log.warning(
+        "noise: %.3g times as long as the longest update that clipping leaves (clip-norm = %g) on "
+        "the average of %d sites a round, %.3g times the whole way over %d rounds: expect a loss "
+        "%s, or nan. It takes %d sites a round, a larger update-epsilon, or a model of fewer "
+        "numbers",
+        found.noise / found.clip,
+        found.clip,
+        found.sites,
+        found.over_rounds,
+        found.rounds,
+        guessing,
+        found.sites_needed,
+    )
