@@ -23,7 +23,8 @@ from client_app.site_state import ContextKeeper
 from common import messages
 from common.config import Settings
 from common.errors import BudgetError, MessageError
-from common.messages import RECORD
+from common.exact.learners import is_summed
+from common.messages import RECORD, row_sums
 from common.messages.kind import Kind
 from common.messages.kinds import KINDS, words_of
 from common.pilot import messages as pilot
@@ -130,8 +131,13 @@ def _in_pilot(settings: Settings, *, summed: bool) -> bool:
     return settings.of(PilotSettings).pilot and settings.secagg == summed
 
 
-def _is_summed(settings: Settings) -> bool:
+def _is_masked(settings: Settings) -> bool:
     return settings.secagg
+
+
+def _is_fitted(settings: Settings, *, masked: bool) -> bool:
+    """Return whether models come from sums over rows: nothing is trained, then."""
+    return is_summed(settings.model) and settings.secagg == masked
 
 
 def _of_products(settings: Settings) -> bool:
@@ -139,18 +145,22 @@ def _of_products(settings: Settings) -> bool:
 
 
 _CALLED: Mapping[str, Callable[[Settings], bool]] = {
-    messages.TRAIN: lambda settings: not settings.secagg or "models" in _needs(settings),
+    messages.TRAIN: lambda settings: (
+        not is_summed(settings.model) and (not settings.secagg or "models" in _needs(settings))
+    ),
+    row_sums.ROW_SUMS: lambda settings: _is_fitted(settings, masked=False),
+    secagg.HIDDEN_SUMS: lambda settings: _is_fitted(settings, masked=True),
     messages.FINE_TUNE: lambda settings: settings.tuning_epochs > 0,
     messages.SCORE_COUNTS: lambda settings: settings.decision_threshold == "common",
     messages.FINAL_EVALUATION: lambda settings: (
         settings.bootstrap_resamples > 0 or settings.decision_threshold != "none"
     ),
     messages.PROBE_ROWS: lambda settings: "probe-rows" in asked(settings),
-    secagg.SECAGG_TRAIN: _is_summed,
-    secagg.SECAGG_SHARE: _is_summed,
-    secagg.SECAGG_MASK: _is_summed,
-    secagg.SECAGG_AGREE: _is_summed,
-    secagg.SECAGG_UNMASK: _is_summed,
+    secagg.SECAGG_TRAIN: lambda settings: settings.secagg and not is_summed(settings.model),
+    secagg.SECAGG_SHARE: _is_masked,
+    secagg.SECAGG_MASK: _is_masked,
+    secagg.SECAGG_AGREE: _is_masked,
+    secagg.SECAGG_UNMASK: _is_masked,
     secagg.PILOT_SUM: lambda settings: _in_pilot(settings, summed=True),
     pilot.PILOT_TELL: lambda settings: _in_pilot(settings, summed=True),
     pilot.PILOT_TRAIN: lambda settings: _in_pilot(settings, summed=False),

@@ -95,8 +95,9 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
     """Return the replies of Coterie's ClientApp; None where the handlers must answer themselves.
 
     Those are other kinds than train and evaluate, local objectives with more to a training than
-    SGD, a machine that cannot hold many at once, and what a site or its message is refused for: a
-    handler's error names its site. Any other error is raised as it is.
+    SGD, sites with data of their own, a machine that cannot hold many at once, and what a site or
+    its message is refused for: a handler's error names its site. Any other error is raised as it
+    is.
     """
     kinds = {message.metadata.message_type for message in asked}
     kind = kinds.pop()
@@ -108,6 +109,8 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
         ]
         if not _knows(kind, arrivals[0][1].settings):
             return None
+        if not all(site.simulated for _, site in arrivals):
+            return None  # what may be asked of a site with data of its own, its ClientApp knows
         handler = handlers.handler_for(kind, "")
         for message, site in arrivals:
             handlers.require_releases(handler, message, site)

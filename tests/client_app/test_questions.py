@@ -12,7 +12,9 @@ from common.config import Settings
 from common.evaluation import final
 from common.messages import EvaluateReport, FinalReport, LossReport, Order, ThresholdOrder
 from common.messages.kinds import KINDS, kind_named
+from common.messages.row_sums import ROW_SUMS
 from common.pilot.messages import PILOT_LOOK, PilotOrder
+from common.secagg.messages import HIDDEN_SUMS
 from deploy.simulation.grid import InProcessGrid, load_client_app
 
 RUN = {
@@ -105,7 +107,10 @@ def test_a_lying_server_reads_fewer_bits_of_held_out_rows_than_the_table_says(tm
     [
         ({"num-server-rounds": 10**9}, "asks for 1000000000 rounds, .* most-rounds = 1000"),
         ({"local-epochs": 10**9}, "asks for 1000000000 epochs"),
-        ({"local-steps": 10**15}, "steps, and this site's file allows most-steps = 100000"),
+        (
+            {"local-steps": 10**15, "local-epochs": 5},
+            "steps, and this site's file allows most-steps = 100000",
+        ),
         ({"fine-tune-epochs": 101}, "asks for 101 epochs"),
     ],
 )
@@ -156,6 +161,10 @@ def test_every_kind_is_called_for_by_some_run_and_no_run_calls_for_all():
         messages.INTRODUCE, messages.TRAIN, messages.EVALUATE,
     }  # fmt: skip
     assert not is_called_for(kind_named(messages.TRAIN), summed)
+    for masked, kind in ((False, ROW_SUMS), (True, HIDDEN_SUMS)):
+        fitted = Settings.parse({"dataset": "tables", "model": "glm", "secagg": masked})
+        assert is_called_for(kind_named(kind), fitted)
+        assert not is_called_for(kind_named(messages.TRAIN), fitted)
     grouped = Settings.parse(RUN | {"secagg": True, "strategy": "fedsccs", "num-clusters": 2})
     assert is_called_for(kind_named(messages.TRAIN), grouped)
     for word, kind in (
