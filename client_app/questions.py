@@ -66,6 +66,7 @@ _WITHHELD = frozenset(
         messages.CHOOSE,
         messages.TRAIN_CHOICE,
         messages.SCORE_COUNTS,
+        row_sums.ROW_SUMS,
     }
 )
 """Kinds whose answers are exact figures of training rows, which no noise covers."""

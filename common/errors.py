@@ -61,6 +61,10 @@ class ConfigError(CoterieError):
     exit_code = 2
 
 
+class CodeError(ConfigError):
+    """Code from elsewhere that a file names and nobody allowed."""
+
+
 class DataError(CoterieError):
     """Files or arrays that are missing, unreadable or unfit for the run."""
 

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import html
 import io
 import json
 import os
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common import config
-from common.errors import DataError
+from common.errors import ConfigError, DataError
 from common.foreign.code import only_code_of
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.format import ClientLine, ResultsFile, RoundLine, StatusFile
@@ -146,8 +147,11 @@ class PlayedRun:
         columns = ([getattr(line, name) for line in lines] for name in ("score", "loss"))
         score, loss = (np.array([column]) for column in columns)
         rounds = np.array([line.round for line in lines])
-        with self._allowed():
-            task = config.recorded(self.folder / "config.toml").learning_task
+        try:
+            with self._allowed():
+                task = config.recorded(self.folder / "config.toml").learning_task
+        except ConfigError as error:  # code of a package that was not allowed, or is gone
+            return f"<pre>{html.escape(f'{self!r}{os.linesep}{error}')}</pre>"
         trained = np.array([line.train_loss for line in lines])
         figure = progress(rounds, score, loss, trained, task.axis, task.loss_means)
         picture = io.BytesIO()

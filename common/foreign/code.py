@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from common.errors import ConfigError, CoterieError, quotable
+from common.errors import CodeError, ConfigError, CoterieError, quotable
 
 __all__ = [
     "PLACE",
@@ -71,10 +71,10 @@ def only_code_of(packages: Collection[str], beside: Path | None = None) -> Itera
 
 
 def refuse_unallowed(where: str, module: str) -> None:
-    """Raise :class:`ConfigError` for a module that nobody allowed to be loaded."""
+    """Raise :class:`CodeError` for a module that nobody allowed to be loaded."""
     package = top_level(module)
     if _allowed is not None and package not in _allowed:
-        raise ConfigError(
+        raise CodeError(
             f"{where}: a file names code of {package}, which nobody allowed here; read that code, "
             f"then add --allow-code {package} (in Python allow_code=[{package!r}])"
         )

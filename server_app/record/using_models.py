@@ -15,7 +15,7 @@ from torch import nn
 from common import config, models
 from common.config import Settings, unknown_name
 from common.data.preprocessing import Preprocessing
-from common.errors import ConfigError, DataError, MessageError
+from common.errors import CodeError, ConfigError, DataError, MessageError
 from common.messages import Parameters, Template, check_arrays
 from common.objectives import objective_of
 from common.sharing import newest, parts_of_network
@@ -206,6 +206,8 @@ def _made_by(run: Path) -> tuple[Settings, Inputs, int]:
         site = RunFolder(run).sites()[0]
         if site.num_classes is None:
             raise ValueError(f"{SiteEntry.FILE} says no num_classes")
+    except CodeError:
+        raise
     except (ConfigError, OSError, ValueError, LookupError) as error:
         raise DataError(f"{run} is no run's folder: {error}") from None
     inputs = Inputs(site.input_kind, site.input_shape)

@@ -143,7 +143,7 @@ def test_python_loads_a_folders_code_only_where_it_is_allowed(stranger, monkeypa
     place = stranger("model", "results.unasked:net")
     monkeypatch.syspath_prepend(str(place))
     run = api.load_run(place / "results")
-    run._repr_html_()
+    assert "a file names code of results, which nobody allowed here" in run._repr_html_()
     for look in (run.network, lambda: run.predict(np.zeros((1, 30)))):
         with pytest.raises(api.ConfigError, match="nobody allowed here"):
             look()

@@ -128,7 +128,8 @@ class TiltSettings(PieceSettings):
 
 def test_a_setting_of_an_added_objective_tells_runs_apart():
     def name(values):
-        return PersonalModels.of(open_site(context(SETTINGS.replace(**values)))).name
+        settings = SETTINGS.replace(objective="tilted", **values)
+        return PersonalModels.of(open_site(context(settings))).name
 
     OBJECTIVES.add("tilted", Objective(objectives.ditto, "own models", settings=(TiltSettings,)))
     try:

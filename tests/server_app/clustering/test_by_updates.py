@@ -180,7 +180,7 @@ def test_fed_group_finds_planted_groups_and_places_a_newcomer(measure, seed):
     assert (group.at_round, group.every, group.needs) == (1, 0, {"models"})
     # Its length does not count.
     for centre, update in enumerate(100 * centres):
-        assert group.place(updates, found, update) == found.labels[planted == centre][0]
+        assert group.place_one(updates, found, update) == found.labels[planted == centre][0]
 
 
 def test_fed_group_groups_as_k_means_on_the_decomposed_cosines():
@@ -208,7 +208,7 @@ def test_fed_group_groups_once_and_by_a_given_number():
 
 def test_equal_means_place_a_newcomer_in_the_earlier_group():
     updates = np.array([[1.0, 0], [1, 0], [0, 1]])
-    place = group_of("fed-group", num_clusters=2).place
+    place = group_of("fed-group", num_clusters=2).place_one
     assert place(updates, Clusters(np.array([0, 1, 1])), np.array([0.0, 3])) == 1
     assert place(updates[:2], Clusters(np.array([0, 1])), np.array([2.0, 0])) == 0
 
