@@ -17,7 +17,7 @@ import torch
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
-from client_app import handlers
+from client_app import handlers, questions
 from client_app.answers.evaluation import evaluate_reply
 from client_app.answers.training import train_reply
 from client_app.energy import Meter, parted
@@ -109,10 +109,16 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
         if not _knows(kind, arrivals[0][1].settings):
             return None
         handler = handlers.handler_for(kind, "")
-        for message, site in arrivals:
+        for (message, site), context in zip(arrivals, contexts, strict=True):
             handlers.require_releases(handler, message, site)
             handler.kind.check_question(message.content)
-        return [reply for same in _by_model(arrivals) for reply in _metered(TOGETHER[kind], same)]
+            questions.check(handler, message, site, context)
+        replies = [
+            reply for same in _by_model(arrivals) for reply in _metered(TOGETHER[kind], same)
+        ]
+        for (message, site), context in zip(arrivals, contexts, strict=True):
+            questions.note(handler, message, site, context)
+        return replies
     except CoterieError:
         return None
     except (_OneByOne, torch.OutOfMemoryError) as error:

@@ -148,7 +148,7 @@ def test_a_site_whose_training_overflowed_adds_nothing_and_nobody_sees_which(tmp
     folder, _ = run(settings, {(2, SECAGG_TRAIN): trains_to(value)})
     [line] = lines(folder)
     assert line["rejected"] == []
-    [summed] = line["secagg"]
+    [summed] = line["secure_sums"]
     arrays, rows, _ = trained_directly(settings, [0, 1, 3, 4])
     assert summed["masked"] == 5
     assert summed["weight"] == sum(rows)
