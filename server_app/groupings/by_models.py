@@ -11,7 +11,7 @@ Sources, named in the lines that implement them:
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,6 +72,9 @@ __all__ = [
 Describe = Literal["activations", "predictions", "weights", "all-weights", "update"]
 """What stands for a model: its activations or its predictions (class numbers) on the probe rows,
 the weights of its last layer or of all, or what training added to all its parameters."""
+
+if TYPE_CHECKING:
+    from server_app.clustering.probe import Prober
 
 log = logging.getLogger("coterie")
 
@@ -193,10 +196,16 @@ class ModelGroups(Grouping):
         return KnownModels()
 
     def check(self, asking: Asking) -> None:
-        """Refuse more clusters than sites, and sites that do not release the probe's rows."""
+        """Refuse more clusters than sites, and a probe that cannot be had or seen through."""
         check_num_clusters(asking.settings.num_clusters or 1, len(asking.roster))
+        if not self.probes:
+            return
+        inputs = asking.roster.sites[0].inputs
         if self._probes_sites(asking):
             refuse_unreleased(asking.roster)
+            self._prober(asking, probe_rows.noise(asking.settings, inputs))
+        else:
+            self._prober(asking, self._probe(self.init(), asking))
 
     def due(self, number: int, when: When) -> bool:
         """Return whether it is a round of a grouping, whose updates are there; or the first."""
@@ -288,6 +297,14 @@ class ModelGroups(Grouping):
         first = everybody.first(known.sites_at_start or len(everybody))
         return rows_of_sites(first, asked.cka_probe_size, asking.grid, asking.timeout)
 
+    def _prober(self, asking: Asking, rows: ProbeRows) -> "Prober":
+        """Return what runs models on rows; :class:`ConfigError` without such a layer."""
+        from server_app.clustering.probe import Prober  # loads torch
+
+        site, settings = asking.roster.sites[0], asking.settings
+        outputs = settings.learning_task.num_outputs(site.num_classes)
+        return Prober.of_model(settings, site.inputs, outputs, self._layer(settings), rows)
+
     def _layer(self, settings: Settings) -> str:
         layer = settings.of(ProbeSettings).cka_layer
         return layer if self.describe == "activations" else PROBABILITIES
@@ -302,12 +319,8 @@ class ModelGroups(Grouping):
             return (lambda trained, _: flat(trained)), known
         if self.describe == "update":
             return _change, known
-        from server_app.clustering.probe import Prober  # loads torch
-
-        rows, settings = self._probe(known, asking), asking.settings
-        site = asking.roster.sites[0]
-        outputs = settings.learning_task.num_outputs(site.num_classes)
-        prober = Prober.of_model(settings, site.inputs, outputs, self._layer(settings), rows)
+        rows = self._probe(known, asking)
+        prober = self._prober(asking, rows)
         of_one = prober.predictions if self.describe == "predictions" else prober.activations
         return (lambda trained, _: of_one(trained)), replace(known, probe=rows)
 

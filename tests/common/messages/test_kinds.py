@@ -100,7 +100,9 @@ def test_what_a_reply_shows_is_a_word_of_protections_for_all_who_look():
         "train.telling_loss",
         "train.fine_tune",
         "train.of_choice",
+        "train.row_sums",
         "train.for_sum",
         "train.pilot_for_sum",
+        "train.row_sums_hidden",
         "train.pilot_round",
     ]

@@ -12,6 +12,7 @@ from server_app.clustering.probe import Prober
 from server_app.clustering.probe_rows import ProbeRows
 
 SHAPE = (6,)
+PROBES = {"strategy": "fedsccs"}
 
 
 @pytest.fixture
@@ -20,12 +21,14 @@ def network():
 
 
 def test_noise_has_the_scale_of_standardised_rows_and_depends_on_the_seed():
-    rows = probe.noise(Settings.parse({"cka-probe-size": 5000}), rows_of(*SHAPE)).rows
+    rows = probe.noise(Settings.parse({**PROBES, "cka-probe-size": 5000}), rows_of(*SHAPE)).rows
     assert rows.shape == (5000, 6)
     assert rows.dtype == np.float32
     assert abs(rows.mean()) < 0.05
     assert abs(rows.std() - 1) < 0.05
-    other = probe.noise(Settings.parse({"cka-probe-size": 5000, "seed": 1}), rows_of(*SHAPE)).rows
+    other = probe.noise(
+        Settings.parse({**PROBES, "cka-probe-size": 5000, "seed": 1}), rows_of(*SHAPE)
+    ).rows
     assert not np.array_equal(rows, other)
 
 
@@ -56,14 +59,14 @@ def test_a_layer_is_a_child_of_the_network(network):
 
 def test_feature_maps_become_one_row_per_probe_row():
     lenet = drawn.network("lenet", (1, 8, 8), 10)
-    rows = probe.noise(Settings.parse({"cka-probe-size": 5}), rows_of(1, 8, 8))
+    rows = probe.noise(Settings.parse({**PROBES, "cka-probe-size": 5}), rows_of(1, 8, 8))
     maps = Prober(lenet, "conv1", rows).activations(models.parameters_of(lenet))
     assert maps.shape == (5, 16 * 8 * 8)
 
 
 def write(path, **arrays):
     np.savez(path, **arrays)
-    return Settings.parse({"probe-file": str(path), "cka-probe-size": 4})
+    return Settings.parse({**PROBES, "probe-file": str(path), "cka-probe-size": 4})
 
 
 def test_rows_of_a_file_are_drawn_without_repeats_or_all_taken(tmp_path):
@@ -87,7 +90,7 @@ def test_unusable_files_are_named(tmp_path):
         with pytest.raises(DataError, match=said):
             probe.read_rows(write(tmp_path / f"{name}.npz", **arrays), rows_of(*SHAPE))
     with pytest.raises(DataError, match=r"nowhere\.npz"):
-        probe.read_rows(Settings.parse({"probe-file": "nowhere.npz"}), rows_of(*SHAPE))
+        probe.read_rows(Settings.parse({**PROBES, "probe-file": "nowhere.npz"}), rows_of(*SHAPE))
 
 
 def test_two_rows_at_least():
