@@ -24,15 +24,16 @@ from common import messages
 from common.config import Settings
 from common.errors import BudgetError, MessageError
 from common.exact.learners import is_summed
-from common.messages import RECORD, row_sums
+from common.messages import RECORD
 from common.messages.kind import Kind
 from common.messages.kinds import KINDS, words_of
+from common.messages.row_sums import ROW_SUMS
 from common.pilot import messages as pilot
 from common.pilot.settings import PilotSettings
 from common.privacy.disclosures import asked
 from common.secagg import messages as secagg
 
-__all__ = ["admit", "is_called_for", "rounded"]
+__all__ = ["admit", "check", "is_called_for", "note", "rounded"]
 
 _ANSWERED = "questions-answered"  # in Context.state: of one run
 _ATTEMPTS = 10  # of a round; an honest server makes two
@@ -66,21 +67,32 @@ _WITHHELD = frozenset(
         messages.CHOOSE,
         messages.TRAIN_CHOICE,
         messages.SCORE_COUNTS,
-        row_sums.ROW_SUMS,
+        ROW_SUMS,
     }
 )
 """Kinds whose answers are exact figures of training rows, which no noise covers."""
 
 
 def admit(handler: Handler, message: Message, site: Site, context: Context) -> None:
-    """Take note that a site answers a message; a simulated site does without.
+    """Take note that a site answers a message, as :func:`note`, if :func:`check` lets it."""
+    check(handler, message, site, context)
+    note(handler, message, site, context)
+
+
+def _is_asked(site: Site, context: Context) -> bool:
+    """Return whether a site's messages are looked at: a simulated one does without."""
+    return not (site.simulated or is_of_one_owner(context.node_config))
+
+
+def check(handler: Handler, message: Message, site: Site, context: Context) -> None:
+    """Refuse a message that a site does not answer.
 
     Raises:
         MessageError: the run does not call for it, or it was answered before; more work than the
             site's file allows.
         BudgetError: exact figures, where the site has a privacy budget.
     """
-    if site.simulated or is_of_one_owner(context.node_config):
+    if not _is_asked(site, context):
         return
     kind, own = handler.kind, from_node_config(context.node_config)
     if not is_called_for(kind, site.settings):
@@ -98,7 +110,18 @@ def admit(handler: Handler, message: Message, site: Site, context: Context) -> N
     _check_work(site.settings, record, own)
     if kind.name in _ONCE:
         _check_round(site.settings, record)
-        _once(kind, record, context)
+        _times(kind, record, context)
+
+
+def note(handler: Handler, message: Message, site: Site, context: Context) -> None:
+    """Count the answer to a message that :func:`check` let through."""
+    if handler.kind.name in _ONCE and _is_asked(site, context):
+        record = dict(message.content.config_records[RECORD])
+        keeper = ContextKeeper(context.state)
+        known = _answered(keeper) | {
+            handler.kind.name: [*_number(record), _times(handler.kind, record, context) + 1]
+        }
+        keeper.write(_ANSWERED, json.dumps(known).encode())
 
 
 # What a run calls for -----------------------------------------------------------------------------
@@ -149,7 +172,7 @@ _CALLED: Mapping[str, Callable[[Settings], bool]] = {
     messages.TRAIN: lambda settings: (
         not is_summed(settings.model) and (not settings.secagg or "models" in _needs(settings))
     ),
-    row_sums.ROW_SUMS: lambda settings: _is_fitted(settings, masked=False),
+    ROW_SUMS: lambda settings: _is_fitted(settings, masked=False),
     secagg.HIDDEN_SUMS: lambda settings: _is_fitted(settings, masked=True),
     messages.FINE_TUNE: lambda settings: settings.tuning_epochs > 0,
     messages.SCORE_COUNTS: lambda settings: settings.decision_threshold == "common",
@@ -174,23 +197,28 @@ _CALLED: Mapping[str, Callable[[Settings], bool]] = {
 # How often, and how much --------------------------------------------------------------------------
 
 
-def _once(kind: Kind, record: Mapping[str, Any], context: Context) -> None:
-    """Note an answer before it is worked out; refuse one that was given, or of an earlier round."""
-    now = [int(record["round"]), int(record.get("attempt", 1))]
+def _times(kind: Kind, record: Mapping[str, Any], context: Context) -> int:
+    """Return how often a question was answered; refuse once too often, and an earlier round."""
+    now = _number(record)
     if now[1] > _ATTEMPTS:
         raise MessageError(f"{kind.name}: attempt {now[1]} of a round; {_ATTEMPTS} are the most")
-    most = 2 if kind.name in _TWICE else 1
-    keeper = ContextKeeper(context.state)
-    kept = keeper.read(_ANSWERED)
-    known: dict[str, list[int]] = json.loads(kept) if kept else {}
-    *last, times = known.get(kind.name, [0, 0, 0])
-    if now < last or (now == last and times >= most):
+    *last, times = _answered(ContextKeeper(context.state)).get(kind.name, [0, 0, 0])
+    if now < last or (now == last and times >= (2 if kind.name in _TWICE else 1)):
         raise MessageError(
             f"{kind.name} of round {now[0]}, attempt {now[1]}: answered before in this run "
             f"(last: round {last[0]}, attempt {last[1]}); a site answers each once"
         )
-    known[kind.name] = [*now, times + 1 if now == last else 1]
-    keeper.write(_ANSWERED, json.dumps(known).encode())
+    return times if now == last else 0
+
+
+def _number(record: Mapping[str, Any]) -> list[int]:
+    return [int(record["round"]), int(record.get("attempt", 1))]
+
+
+def _answered(keeper: ContextKeeper) -> dict[str, list[int]]:
+    """Return of each kind the round and attempt answered last, and how often."""
+    kept = keeper.read(_ANSWERED)
+    return json.loads(kept) if kept else {}
 
 
 def _check_round(settings: Settings, record: Mapping[str, Any]) -> None:

@@ -17,7 +17,7 @@ import torch
 from flwr.app import Context, Message
 from numpy.typing import NDArray
 
-from client_app import handlers
+from client_app import handlers, questions
 from client_app.answers.evaluation import evaluate_reply
 from client_app.answers.training import train_reply
 from client_app.energy import Meter, parted
@@ -95,9 +95,8 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
     """Return the replies of Coterie's ClientApp; None where the handlers must answer themselves.
 
     Those are other kinds than train and evaluate, local objectives with more to a training than
-    SGD, sites with data of their own, a machine that cannot hold many at once, and what a site or
-    its message is refused for: a handler's error names its site. Any other error is raised as it
-    is.
+    SGD, a machine that cannot hold many at once, and what a site or its message is refused for: a
+    handler's error names its site. Any other error is raised as it is.
     """
     kinds = {message.metadata.message_type for message in asked}
     kind = kinds.pop()
@@ -109,13 +108,17 @@ def answer(asked: Sequence[Message], contexts: Sequence[Context]) -> list[Messag
         ]
         if not _knows(kind, arrivals[0][1].settings):
             return None
-        if not all(site.simulated for _, site in arrivals):
-            return None  # what may be asked of a site with data of its own, its ClientApp knows
         handler = handlers.handler_for(kind, "")
-        for message, site in arrivals:
+        for (message, site), context in zip(arrivals, contexts, strict=True):
             handlers.require_releases(handler, message, site)
             handler.kind.check_question(message.content)
-        return [reply for same in _by_model(arrivals) for reply in _metered(TOGETHER[kind], same)]
+            questions.check(handler, message, site, context)
+        replies = [
+            reply for same in _by_model(arrivals) for reply in _metered(TOGETHER[kind], same)
+        ]
+        for (message, site), context in zip(arrivals, contexts, strict=True):
+            questions.note(handler, message, site, context)
+        return replies
     except CoterieError:
         return None
     except (_OneByOne, torch.OutOfMemoryError) as error:

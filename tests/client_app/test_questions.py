@@ -5,9 +5,10 @@ import pytest
 from flwr.app import Message
 from kinds_of_rows import rows_of
 
+from client_app.answers import introduction
 from client_app.questions import is_called_for
 from client_app.site_state import FolderKeeper
-from common import messages, models
+from common import messages, models, seeds
 from common.config import Settings
 from common.evaluation import final
 from common.messages import EvaluateReport, FinalReport, LossReport, Order, ThresholdOrder
@@ -33,6 +34,8 @@ class Asked:
         lines = [f"{a:.3f},{b:.3f},{c:.3f},{d:.3f},{int(a > 0)}" for a, b, c, d in x]
         (folder / "x.csv").write_text("\n".join(["age,bmi,troponin,dose,label", *lines]) + "\n")
         words = RUN | {"output-dir": str(folder / "runs")} | (run or {})
+        if "local-steps" in words:
+            del words["local-epochs"]
         self.settings = Settings.parse(words).with_absolute_paths()
         config = {
             "site": "x", "dataset": "tables", "data-path": str(folder / "x.csv"),
@@ -47,6 +50,8 @@ class Asked:
     def ask(self, kind, order=None, model=None):
         arrays = messages.encode_arrays(model or self.model)
         content = messages.content(order or Order(1, 1, 0), arrays)
+        if kind == messages.INTRODUCE:
+            content = messages.content()
         [reply] = self.grid.send_and_receive([Message(content, self.node, kind)])
         return reply
 
@@ -120,11 +125,9 @@ def test_work_beyond_what_the_sites_own_file_allows_is_refused(tmp_path, run, sa
 
 
 def test_an_owner_may_allow_more_and_a_pilot_is_the_runs_own(tmp_path):
-    more = {"most-epochs": 3, "num-server-rounds": 2}
     assert "most-epochs = 3" in Asked(tmp_path, {"local-epochs": 4}, **{"most-epochs": 3}).refused(
         messages.TRAIN
     )
-    del more
     (tmp_path / "pilot").mkdir()
     site = Asked(tmp_path / "pilot", {"pilot": True, "pilot-folds": 2})
     for order in (PilotOrder(1, 2, ["fedavg"], 10_000), PilotOrder(1, 20, ["fedavg"], 20)):
@@ -137,8 +140,6 @@ def test_resamples_of_a_real_site_are_none_that_the_server_can_draw(tmp_path):
     reply = site.ask(messages.FINAL_EVALUATION, ThresholdOrder(5, 1, 0, 0.5))
     report = FinalReport.decode(reply.content)
     figures = messages.decode_arrays(messages.arrays_of(reply.content))
-    from common import seeds
-
     rng = seeds.generator(site.settings.seed, "bootstrap", "x")
     drawn = list(final.resamples(report.num_examples, None, 20, rng))
     assert len(drawn) == 20
@@ -179,16 +180,18 @@ def test_every_kind_is_called_for_by_some_run_and_no_run_calls_for_all():
         ({"bootstrap-resamples": 9}, messages.FINAL_EVALUATION),
     ):
         assert is_called_for(kind_named(kind), Settings.parse(RUN | word)), kind
+    fitted = {"model": "glm", "dataset": "tables", "num-clients": 3}
+    for more, kind in (({}, ROW_SUMS), ({"secagg": True}, HIDDEN_SUMS)):
+        assert is_called_for(kind_named(kind), Settings.parse(fitted | more))
 
 
 def test_what_an_unexpected_error_says_stays_at_the_site(tmp_path, monkeypatch):
-    from client_app.training import personal
 
-    def fails(received, site, order):
+    def fails(site):
         raise KeyError(f"row 17 holds {site.train[0][17]}")
 
-    monkeypatch.setattr(personal, "evaluate", fails)
-    said = Asked(tmp_path).refused(messages.EVALUATE)
+    monkeypatch.setattr(introduction, "refuse_lone_rows", fails)
+    said = Asked(tmp_path).refused(messages.INTRODUCE)
     assert "site x: KeyError; its own log says more" in said
     assert "17" not in said
 

@@ -147,7 +147,7 @@ def test_python_loads_a_folders_code_only_where_it_is_allowed(stranger, monkeypa
     for look in (run.network, lambda: run.predict(np.zeros((1, 30)))):
         with pytest.raises(api.ConfigError, match="nobody allowed here"):
             look()
-    with pytest.raises(api.ConfigError, match="nobody allowed here"):
+    with pytest.raises(api.CoterieError, match="nobody allowed here"):
         api.resume(place / "results")
     assert not (place / "results/RAN").exists()
 
