@@ -18,13 +18,13 @@ from server_app.methods.baselines import fedavg
 ROOT = Path(__file__).parents[2]
 
 
-class PatienceSettings(PieceSettings):
-    patience: int = Field(3, ge=1, description="made up: rounds to wait")
-    patience_share: float = Field(0.5, gt=0, description="made up: a share")
+class PauseSettings(PieceSettings):
+    pause: int = Field(3, ge=1, description="made up: rounds to pause")
+    pause_share: float = Field(0.5, gt=0, description="made up: a share")
 
     def check(self, settings):
-        if self.patience > settings.num_server_rounds:
-            raise ValueError(f"patience = {self.patience}: lower it to num-server-rounds")
+        if self.pause > settings.num_server_rounds:
+            raise ValueError(f"pause = {self.pause}: lower it to num-server-rounds")
 
 
 def table():
@@ -44,7 +44,7 @@ def installed(monkeypatch, *entries):
 
 @pytest.fixture
 def patient():
-    METHODS.add("patient", Composition(fedavg, settings=(PatienceSettings,)))
+    METHODS.add("patient", Composition(fedavg, settings=(PauseSettings,)))
     yield
     METHODS.remove("patient")
 
@@ -117,24 +117,24 @@ def test_an_installed_package_is_found(tmp_path):
 
 
 def test_settings_of_a_piece_are_settings_like_all_others(patient):
-    assert "patience" in Settings.fields()
-    settings = Settings.parse({"strategy": "patient", "patience": "4"})
-    assert settings.of(PatienceSettings) == PatienceSettings(patience=4)
-    assert settings.to_dict()["patience-share"] == 0.5
-    assert settings == Settings(strategy="patient", patience=4) != Settings(strategy="patient")
+    assert "pause" in Settings.fields()
+    settings = Settings.parse({"strategy": "patient", "pause": "4"})
+    assert settings.of(PauseSettings) == PauseSettings(pause=4)
+    assert settings.to_dict()["pause-share"] == 0.5
+    assert settings == Settings(strategy="patient", pause=4) != Settings(strategy="patient")
     assert pickle.loads(pickle.dumps(settings)) == settings
-    assert repr(settings) == "Settings(strategy='patient', patience=4)"
-    assert settings.replace(patience_share=0.1).of(PatienceSettings).patience == 4
+    assert repr(settings) == "Settings(strategy='patient', pause=4)"
+    assert settings.replace(pause_share=0.1).of(PauseSettings).pause == 4
     assert Settings.parse(config.from_run_config(settings.to_dict()).to_dict()) == settings
-    assert plugins.settings_of(METHODS["patient"]) == (PatienceSettings,)
+    assert plugins.settings_of(METHODS["patient"]) == (PauseSettings,)
 
 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("patiense=3", "did you mean 'patience'"),
-        ("patience=0", "patience = '0': must be an integer at least 1"),
-        ("patience=30", "patience = 30: lower it to num-server-rounds"),
+        ("pauze=3", "did you mean 'pause'"),
+        ("pause=0", "pause = '0': must be an integer at least 1"),
+        ("pause=30", "pause = 30: lower it to num-server-rounds"),
     ],
 )
 def test_a_bad_one_is_refused_in_one_line(patient, words, says):
@@ -146,48 +146,48 @@ def test_a_bad_one_is_refused_in_one_line(patient, words, says):
 def test_a_piece_counts_from_when_it_was_added_to_when_it_is_removed():
     before = Settings(strategy="patient").to_dict()
     first = config.from_run_config(before)
-    METHODS.add("patient", Composition(fedavg, settings=(PatienceSettings,)))
+    METHODS.add("patient", Composition(fedavg, settings=(PauseSettings,)))
     assert config.from_run_config(before).to_dict() == {
         **before,
-        "patience": 3,
-        "patience-share": 0.5,
+        "pause": 3,
+        "pause-share": 0.5,
     }
     METHODS.remove("patient")
     assert config.from_run_config(before) == first
-    with pytest.raises(ConfigError, match="unknown setting 'patience'"):
-        Settings.parse({"patience": 4})
+    with pytest.raises(ConfigError, match="unknown setting 'pause'"):
+        Settings.parse({"pause": 4})
 
 
 def test_a_run_has_the_settings_of_the_pieces_that_it_uses_and_no_others(patient, caplog):
     plain = Settings(strategy="random", clients_per_round=2)
-    assert "patience" not in plain.to_dict()
-    assert Settings.parse({**plain.to_dict(), "patience": 4}) == plain
-    assert plain.of(PatienceSettings) == PatienceSettings()  # of a run that has none: the defaults
+    assert "pause" not in plain.to_dict()
+    assert Settings.parse({**plain.to_dict(), "pause": 4}) == plain
+    assert plain.of(PauseSettings) == PauseSettings()  # of a run that has none: the defaults
     assert {type(piece).__name__ for piece in plain.pieces} == {
         "SgdSettings",
         "ClassWeightSettings",
     }
-    words = ["strategy=random", "clients-per-round=2", "patience=4", "patience-share=0.5"]
+    words = ["strategy=random", "clients-per-round=2", "pause=4", "pause-share=0.5"]
     assert config.load(None, words) == plain
-    assert caplog.messages == ["patience = 4: no piece of this run uses it; left out"]
+    assert caplog.messages == ["pause = 4: no piece of this run uses it; left out"]
 
 
 def test_a_record_is_read_once_its_package_is_gone(patient, tmp_path, caplog):
     file = tmp_path / "config.toml"
-    file.write_text(Settings(strategy="fedavg").to_toml() + "patience = 4\n")  # as one once was
+    file.write_text(Settings(strategy="fedavg").to_toml() + "pause = 4\n")  # as one once was
     METHODS.remove("patient")
     try:
         assert config.recorded(file) == Settings(strategy="fedavg")
-        assert [*caplog.messages] == [f"{file}: ignored, as no piece of that run uses it: patience"]
-        with pytest.raises(ConfigError, match="unknown setting 'patience'"):
+        assert [*caplog.messages] == [f"{file}: ignored, as no piece of that run uses it: pause"]
+        with pytest.raises(ConfigError, match="unknown setting 'pause'"):
             config.load(file)  # anybody's file, where a typing error must not pass
         (tmp_path / "status.json").write_text("{}")  # now it is a run's
         assert config.load(file, ["seed=3"]) == Settings(strategy="fedavg", seed=3)
     finally:
-        METHODS.add("patient", Composition(fedavg, settings=(PatienceSettings,)))
+        METHODS.add("patient", Composition(fedavg, settings=(PauseSettings,)))
 
 
-@pytest.mark.parametrize("name", ["patience", "seed"])
+@pytest.mark.parametrize("name", ["pause", "seed"])
 def test_two_settings_of_one_name_are_refused(patient, request, name):
     other = type(
         "Other",

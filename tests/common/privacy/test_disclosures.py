@@ -7,7 +7,7 @@ from client_app.site import open_site
 from common.config import Settings
 from common.messages import DISCLOSURES, RELEASES
 from common.privacy.disclosures import asked
-from server_app.transport import groups
+from server_app.groupings import ot_costs
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_run_asks_for_what_its_method_needs(settings, expected):
 @pytest.mark.parametrize("two_party", [False, True])
 def test_groups_by_cost_need_what_is_asked_for(two_party):
     settings = Settings.parse({"strategy": "ot-groups", "two-party": two_party})
-    assert groups.by_cost(settings).releases == asked(settings)
+    assert ot_costs.by_cost(settings).releases == asked(settings)
 
 
 @pytest.mark.parametrize("own", [{}, {"releases": "model"}])
