@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from client_app.training.optimizers import OPTIMIZERS
+from client_app.training.optimizers import OPTIMIZERS, SgdSettings
 from client_app.training.steps import Anchored
 from common.config import Settings
 from common.errors import ConfigError
@@ -82,4 +82,4 @@ def test_an_optimiser_that_is_none_is_named(factory, says):
 def test_a_momentum_that_no_step_would_have_is_refused():
     with pytest.raises(ConfigError, match=r"momentum = 0.9: optimizer = adam does not use it"):
         Settings.parse({"optimizer": "adam", "momentum": 0.9})
-    assert Settings.parse({"momentum": 0.9}).momentum == 0.9
+    assert Settings.parse({"momentum": 0.9}).of(SgdSettings).momentum == 0.9

@@ -58,7 +58,7 @@ def test_several_tables_need_a_schema_and_names_of_their_own(federation, tmp_pat
     twin.write_bytes(files[0].read_bytes())
     with pytest.raises(ConfigError, match="two files are called 'north'"):
         load_dataset(f"{files[0]},{twin}", table_schema=path, seed=0)
-    with pytest.raises(DataError, match=r"there is no table .*gone\.csv"):
+    with pytest.raises(DataError, match=r"there is no table, \.npz or folder .*gone\.csv"):
         locate(f"{files[0]},gone.csv")
 
 
