@@ -82,7 +82,8 @@ class Gate:
             runs: list of the folders of runs.
             watchers: networks that may read the figures beside the administrators.
             forwarded_port: over which nobody is an administrator, whatever address a request
-                comes from: that of a forwarder on this machine says nothing of who is behind it.
+                comes from: that of a forwarder on this machine says nothing of who is behind it;
+                0: there is none.
         """
         self._app = app
         self._enrolled = enrolled
@@ -178,8 +179,11 @@ class Gate:
 
     def _is_of(self, networks: Sequence[Network], scope: Scope) -> bool:
         """Return whether a request comes from one of some networks, as far as that can be told."""
-        port = (scope.get("server") or ("", 0))[1]
-        return port != self._forwarded_port and _is_of(networks, scope)
+        if self._forwarded_port:
+            port = (scope.get("server") or ("", None))[1]
+            if port in (None, self._forwarded_port):
+                return False
+        return _is_of(networks, scope)
 
 
 def _is_of(networks: Sequence[Network], scope: Scope) -> bool:

@@ -155,6 +155,7 @@ def test_behind_a_forwarder_this_machines_address_makes_nobody_an_administrator(
         for address in ("127.0.0.1", "::1", "10.7.3.4"):
             assert repeated(gate, path, address, server=("127.0.0.1", 9094)) == 403
             assert repeated(gate, path, address, server=("127.0.0.1", 9092)) == 200
+            assert repeated(gate, path, address, server=None) == 403  # over which of the two?
     assert repeated(gate, "/v1/fleet/activate-node", "127.0.0.1", server=("::", 9094)) == 200
 
 
