@@ -18,8 +18,8 @@ from common.tables.table_schema import TableSchema
 from common.tasks import Survival
 from common.tasks.metrics import TASK_METRICS, concordance
 from common.tasks.survival import cox_losses
-from deploy.predictions import ModelInUse
 from deploy.simulation.grid import simulate
+from server_app.record.using_models import load_network
 
 
 def followed(seed=5, n=120):
@@ -197,7 +197,7 @@ def played(tmp_path_factory):
 def test_a_run_says_the_concordance_of_its_models_risks(played):
     run, settings, _ = played
     dataset, sites = simulated_federation(settings.with_absolute_paths())
-    network = ModelInUse(run).network
+    network = load_network(run, 0)
     sums = []
     for site in sites:
         with torch.inference_mode():
