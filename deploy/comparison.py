@@ -89,9 +89,14 @@ class Comparison:
     def _read(self, name: str) -> "DataFrame":
         from pandas import read_csv
 
-        return read_csv(self.folder / name, keep_default_na=False, na_values=[""]).fillna(
-            {"scenario": "", "folder": "", "error": ""}
-        )
+        # A column of text that is empty throughout would else be read as numbers.
+        texts = ("scenario", "folder", "error")
+        return read_csv(
+            self.folder / name,
+            keep_default_na=False,
+            na_values=[""],
+            dtype=dict.fromkeys(texts, str),
+        ).fillna(dict.fromkeys(texts, ""))
 
 
 def _curve(rounds: "DataFrame") -> np.ndarray:

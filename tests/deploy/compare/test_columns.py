@@ -14,8 +14,8 @@ def test_joules_of_two_processors_are_not_held_against_each_other(tmp_path):
     _, there = compared(tmp_path / "there", cpu="Another")
     mixed = [*runs[:3], there[3]]  # SimClust's second seed
     rows = rows_of(mixed, "random")
-    cells = {key: cell(BY_KEY[key].of(rows[1]), 0) for key in BY_KEY}
-    assert cells["joules_to_target"] == "38"
+    cells = {key: cell(BY_KEY[key].of(rows[1]), BY_KEY[key]) for key in BY_KEY}
+    assert cells["joules_to_target"] == "38.0"
     assert cells["joules_to_target_of_reference"] == "63 (1 of 2)"
     assert cells["training_joules_to_target_of_reference"] == "60 (1 of 2)"
     assert cells["held_at_80_percent_of_reference"] == "90 (1 of 2)"

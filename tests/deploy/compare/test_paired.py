@@ -1,9 +1,11 @@
 """Paired differences against SciPy's paired tests, and by hand."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from compared_runs import BY_KEY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
@@ -29,12 +31,16 @@ def test_interval_and_p_are_scipys_of_the_pairs(pairs):
         assert found.p == 1
 
 
+def column(digits):
+    return replace(BY_KEY["rounds_to_target"], digits=digits)
+
+
 def test_fewer_pairs_say_less():
-    assert Difference.of([]).text(1) == "-"
-    assert Difference.of([3.0]).text(1) == "+3.0"
+    assert Difference.of([]).text(column(1)) == "-"
+    assert Difference.of([3.0]).text(column(1)) == "+3.0"
     # Student's 97.5 % quantile of two degrees of freedom is 4.303; the standard error 1/sqrt(3).
     three = Difference.of([1.0, 2.0, 3.0])
-    assert three.text(2) == "+2.00 [-0.48, +4.48]"
+    assert three.text(column(2)) == "+2.00 [-0.48, +4.48]"
     assert math.isnan(three.p)
     # All five of one sign: 2 of the 32 ways in which signs can fall.
-    assert Difference.of([-1.0, -2.0, -3.0, -4.0, -5.0]).text(0) == "-3 [-5, -1] p 0.062"
+    assert Difference.of([-1.0, -2.0, -3.0, -4.0, -5.0]).text(column(0)) == "-3 [-5, -1] p 0.062"
