@@ -18,7 +18,7 @@ def test_joules_of_two_processors_are_not_held_against_each_other(tmp_path):
     assert cells["joules_to_target"] == "38.0"
     assert cells["joules_to_target_of_reference"] == "63 (1 of 2)"
     assert cells["training_joules_to_target_of_reference"] == "60 (1 of 2)"
-    assert cells["held_at_80_percent_of_reference"] == "90 (1 of 2)"
+    assert cells["held_at_80_percent_of_reference"] == "90.00 (1 of 2)"
     assert cells["rounds_to_target_of_reference"] == "60"
     assert difference(rows[1], BY_KEY["joules_to_target"]).pairs == 1
     assert difference(rows[1], BY_KEY["rounds_to_target"]).pairs == 2
