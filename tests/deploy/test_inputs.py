@@ -292,7 +292,7 @@ def test_names_that_can_be_read_in_two_ways_are_refused_and_missing_ones_named(n
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "rename the file whose name holds a comma" in done.stderr
     done = simulated(named, "Köln, Süd.csv", "ward 3.csv")
-    assert done.stderr == f"coterie: there is no table {named}/Köln, Süd.csv\n"
+    assert done.stderr == f"coterie: there is no file {named}/Köln, Süd.csv\n"
     done = simulated(named, "ward 3.csv", "seed=1.csv")  # a setting's name goes before a file's
     assert "seed = '1.csv'" in done.stderr
 
