@@ -188,7 +188,9 @@ def short(rows: Sequence[Row], grid: Grid) -> str:
         parts.append(_aligned(head, cells))
     words = "Mean ± standard deviation over seeds; scores are of the last round."
     target = f" Target: {metric} {grid.target:g}." if grid.target else ""
-    return "\n\n".join([*parts, f"{words}{target} The page has all columns and differences."])
+    held_against = f" to {grid.reference}" if grid.reference else ""
+    page = f" The page has all columns, and differences{held_against}."
+    return "\n\n".join([*parts, words + target + page])
 
 
 def overall(rows: Sequence[Row], grid: Grid) -> tuple[list[Table], list[str]]:

@@ -143,7 +143,7 @@ def test_more_seeds_and_another_target_run_only_what_is_new(compared):
     after = snapshot(folder)
     assert {name: after[name] for name in before} == before
     assert len(after) == 6
-    assert "Reference (ref.): simclust" in more.stdout
+    assert "differences to simclust" in more.stdout
 
 
 class Resources(HTMLParser):
