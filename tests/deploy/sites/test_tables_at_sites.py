@@ -75,7 +75,10 @@ def test_regression_at_real_sites_is_that_of_a_simulation_and_of_predictions(tmp
         json.loads((run / "final-evaluation.json").read_text()) for run in (deployed, simulated)
     )
     for name, figure in kept["overall"]["figures"].items():
-        assert figure == pytest.approx(again["overall"]["figures"][name], abs=1e-6)
+        other = again["overall"]["figures"][name]
+        assert figure["value"] == pytest.approx(other["value"], abs=1e-6)
+        # of resamples that a real site draws by itself: alike, and not the same
+        assert max(figure["low"], other["low"]) < min(figure["high"], other["high"])
 
     evaluated = [line for line in lines(deployed, "clients.jsonl") if "metrics" in line]
     told = {line["site"]: line["metrics"] for line in evaluated}
