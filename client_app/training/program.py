@@ -311,7 +311,6 @@ class _Reading(fx.Interpreter):
 
     def __init__(self, module: fx.GraphModule, dtype: torch.dtype) -> None:
         super().__init__(module, garbage_collect_values=False)
-        self.extra_traceback = False  # in the texts of errors
         self._dtype = dtype
         self._numbers: dict[fx.Node, int] = {}
         self._steps: list[Step] = []
@@ -320,7 +319,10 @@ class _Reading(fx.Interpreter):
         generator = torch.Generator().manual_seed(0)
         rows = torch.randn((_ROWS, *input_shape), generator=generator, dtype=self._dtype)
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            self.run(rows)
+            self.args_iter = iter([rows])
+            # Not run(): its bar of progress makes a lock of the system's, left when a worker ends.
+            for node in self.graph.nodes:
+                self.env[node] = self.run_node(node)
         return self._steps
 
     def run_node(self, n: fx.Node) -> Any:
