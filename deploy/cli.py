@@ -233,7 +233,7 @@ def compare(
     allow_code: AllowCode = None,
 ) -> None:
     """Run many federations, skip those that are done, and write one table."""
-    allow(allow_code, words or ())
+    allow(allow_code, [*(words or ()), *(f"strategy={name}" for name in add or ())])
     from deploy.compare.compare import compared as play
     from deploy.compare.grid import read_grid
     from deploy.compare.shard import Shard
