@@ -92,9 +92,21 @@ def computed(folder: Path):
     ]
     results = figures(json.loads((folder / "results.json").read_text()))
     del results["sites"]  # what each site cost
-    models = {path.name: path.read_bytes() for path in (folder / "models").glob("*")}
+    models = {path.name: said_of_models(path) for path in (folder / "models").glob("*")}
     clusters = folder / "clusters.json"
     return lines, results, models, clusters.read_text() if clusters.exists() else ""
+
+
+def said_of_models(file: Path) -> bytes:
+    """What a file of the models' folder holds.
+
+    Of the card without the list of what left: a simulation has that on disk before sites train, and
+    what it was told between that and a crash it is told again or never, as by sites that IFCA only
+    evaluates.
+    """
+    lines = file.read_bytes().splitlines(keepends=True)
+    is_card = file.suffix == ".md"
+    return b"".join(line for line in lines if not (is_card and b"| in the clear |" in line))
 
 
 def _die_at(operation, settings):
