@@ -31,7 +31,11 @@ print("late:", *sorted(set(sys.modules) - set(before)))
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
-    [("strategy=balanced-cohort",), ("strategy=fesem",), ("metrics=auc", "dataset=synthetic")],
+    [
+        ("strategy=balanced-cohort",),
+        ("strategy=fesem", "num-clusters=2"),
+        ("metrics=auroc", "dataset=synthetic"),
+    ],
 )
 def test_no_library_is_loaded_while_a_run_is_metered(words, tmp_path):
     given = [
