@@ -210,15 +210,15 @@ def _checkpoints(run: Path):
     return sorted(path.name for path in (run / "checkpoints").glob("round-*"))
 
 
-def interrupted(tmp_path, method="random") -> Path:
+def interrupted(tmp_path, method="random", point=42) -> Path:
     """A run that was killed in the middle."""
     settings = settings_of(method, tmp_path)
-    assert in_a_process(_die_at, 42, settings) == -signal.SIGKILL
+    assert in_a_process(_die_at, point, settings) == -signal.SIGKILL
     return the_run_in(tmp_path)
 
 
 def test_two_newest_checkpoints_are_kept_and_a_damaged_one_is_said(tmp_path, caplog, whole):
-    run = interrupted(tmp_path)
+    run = interrupted(tmp_path, point=75)
     older, newest = _checkpoints(run)
     arrays = run / "checkpoints" / newest / "arrays.safetensors"
     data = bytearray(arrays.read_bytes())
