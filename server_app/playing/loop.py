@@ -27,7 +27,12 @@ ATTEMPTS = 2
 
 
 def begun(
-    contract: Contract, state: RoundState, attendance: Attendance, listeners: Sequence[Listener]
+    contract: Contract,
+    state: RoundState,
+    attendance: Attendance,
+    listeners: Sequence[Listener],
+    *,
+    resumed: bool,
 ) -> RoundState:
     """Return the state from which the next round can be played.
 
@@ -39,13 +44,14 @@ def begun(
         state: of a run that begins, or goes on.
         attendance: of its sites.
         listeners: of the run.
+        resumed: whether the state is a checkpoint's, before round 1 perhaps: it has its models.
     """
     _require(contract, state.roster)
     if contract.fits is not None:
         contract.fits.require_releases(state.roster)
     description = contract.description
     description.check(asking_of(contract, state, state.round + 1))
-    if state.round == 0:
+    if not resumed:
         nodes = set(state.roster.nodes)
         state, _ = formed(contract, state, 1, "before")
         attendance.leave_out(nodes - set(state.roster.nodes))

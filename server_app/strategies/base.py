@@ -96,7 +96,7 @@ class FederatedTraining(OwnRounds):
         else:
             first = messages.decode_arrays(initial_arrays)
             state = RoundState.first(contract, self.roster, [dict(first)])
-        state = begun(contract, state, attendance, listeners)
+        state = begun(contract, state, attendance, listeners, resumed=bool(kept))
         state = play(contract, state, attendance, listeners, num_rounds)
         figures.result.arrays = messages.encode_arrays(state.models[0])
         return figures.result

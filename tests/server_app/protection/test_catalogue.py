@@ -105,8 +105,8 @@ def flow_of(name, setting):
     except ConfigError:
         return None
     [each] = [each for each in PROTECTIONS if each.setting == setting]
-    strategy = method.asked.strategy() if method.asked else None
-    return (strategy, method.needs) if each.works_on(method.needs) else None
+    grouping = type(method.asked) if method.asked else None
+    return (grouping, method.needs) if each.works_on(method.needs) else None
 
 
 def is_another_flow(name, setting):
