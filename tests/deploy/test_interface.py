@@ -132,7 +132,7 @@ def test_a_comparison_and_a_precheck_from_python(tmp_path, capsys):
         quiet=True,
         **WORDS | {"strategy": ["random", "simclust"], "clients_per_round": 2},
     )
-    assert (folder / "table.csv").read_text().count("\n") == 3
+    assert (folder.folder / "table.csv").read_text().count("\n") == 3
     words = {"num_clients": 3, "workers": 1, "output_dir": tmp_path, "quiet": True}
     pilot = {"pilot_folds": 2, "pilot_rounds": 1, "pilot_minutes": 0.05}
     found = coterie.precheck(dataset="digits", **words, **pilot)
