@@ -93,6 +93,19 @@ PLAYS: Mapping[str, Mapping[str, Any]] = {
         "seed": 2,
     },
     "fine-tuning": {"strategy": "fedavg", "fine-tune-epochs": 1},
+    "sums of a fit": {
+        "model": "glm",
+        "dataset": "synthetic",
+        "local-epochs": 5,
+        "num-server-rounds": 30,
+    },
+    "hidden sums of a fit": {
+        "model": "glm",
+        "dataset": "synthetic",
+        "local-epochs": 5,
+        "num-server-rounds": 30,
+        "secagg": True,
+    },
     "final evaluation": {
         "strategy": "fedavg",
         "bootstrap-resamples": 2,
