@@ -43,8 +43,11 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     if order.members > _MOST_MEMBERS:
         raise SecaggError(f"{order.members} sites: whole sums have room for {_MOST_MEMBERS}")
     secagg.begin(order, site, context)
-    step = _step(message)
-    sums = _learner(site).statistics(step, rows_of(site))
+    step, fitted, rows = _step(message), _learner(site), rows_of(site)
+    most = fitted.largest_size(rows.x.shape[1])  # those of a wider step of another group are 0
+    if order.entries > most:
+        raise MessageError(f"{order.entries} entries, and no step of this fit has over {most}")
+    sums = fitted.statistics(step, rows)
     if len(sums) > order.entries:
         raise MessageError(f"{order.entries} entries for {len(sums)} sums")
     assert np.abs(sums).max(initial=0) < LARGEST

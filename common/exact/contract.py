@@ -91,6 +91,10 @@ class SummedModel(ABC):
         """Return how many whole numbers a step asks for."""
 
     @abstractmethod
+    def largest_size(self, columns: int) -> int:
+        """Return how many whole numbers a step of rows of so many features asks for at most."""
+
+    @abstractmethod
     def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return what a site's rows add in a step, (size,), each below :data:`LARGEST`.
 

@@ -95,6 +95,11 @@ class Glm(SummedModel):
         """Return how many numbers a step asks for."""
         return sum(int(np.prod(shape)) for shape in self._shapes(sent))
 
+    def largest_size(self, columns: int) -> int:
+        """Return how many numbers a step asks for at most: the first one, or Newton's."""
+        size = self.outputs * self.terms(columns)
+        return max(2 + 2 * columns, 3 + size + size * (size + 1) // 2)
+
     def _shapes(self, sent: Arrays) -> list[tuple[int, ...]]:
         columns = len(sent["mean"])
         if not int(sent["step"]):
@@ -267,8 +272,9 @@ class Glm(SummedModel):
 
     def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return what a site's rows add in a step."""
-        bits, x = int(sent["bits"]), np.asarray(rows.x, np.float64)
+        x = np.asarray(rows.x, np.float64)
         _check(sent, x.shape[1], self)
+        bits = int(sent["bits"])
         if not int(sent["step"]):
             number = np.array([len(rows)], np.int64)
             counted = [rows.y.sum() if self.family == "poisson" else 0.0]
@@ -301,6 +307,7 @@ class Glm(SummedModel):
 
     def site_intercept(self, sent: Arrays, rows: TableRows) -> Floats | None:
         """Return the intercepts (q,) of a site's own rows for columns as it has them, if finite."""
+        _check(sent, rows.x.shape[1], self)
         weights, _ = self.on_features(SummedFit(sent))
         return self.of.intercepts(np.asarray(rows.x, np.float64) @ weights.T, rows.y)
 
@@ -330,6 +337,8 @@ def _check(sent: Arrays, columns: int, model: Glm) -> None:
         "scale": (columns,),
         "parameters": (model.outputs, model.terms(columns)),
     }
+    if others := sorted(sent.keys() - shapes.keys()):
+        raise MessageError(f"a step with {', '.join(map(repr, others))}: no fit has them")
     for name, shape in shapes.items():
         value = sent.get(name)
         if value is None or value.shape != shape or not np.isfinite(value).all():

@@ -131,6 +131,12 @@ class Trees(SummedModel):
         """Return how many numbers a step asks for."""
         return sum(int(np.prod(shape)) for shape in self._shapes(sent))
 
+    def largest_size(self, columns: int) -> int:
+        """Return how many numbers a step asks for at most: the first one, or the last level's."""
+        asked = 2 ** (self.depth - 1) * self.classes
+        level = asked * columns * (self.bins + 1) * 3
+        return max(max(self.classes, 3) + columns * _CELLS, level)
+
     def _shapes(self, sent: Arrays) -> list[tuple[int, ...]]:
         if not int(sent["step"]):
             counted = max(self.classes, 2) if self.loss != "squared" else 3
@@ -347,7 +353,10 @@ class Trees(SummedModel):
 
     def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return what a site's rows add in a step."""
-        if not int(sent["step"]):
+        step = sent.get("step")
+        if step is None or step.shape != ():
+            raise MessageError("a step without its number")
+        if not int(step):
             return self._counted(sent, rows)
         _check(sent, rows.x.shape[1], self)
         binned = _binned_rows(rows, np.asarray(sent["edges"], np.float64))
@@ -379,7 +388,10 @@ class Trees(SummedModel):
 
     def _counted(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return rows by class, or moments of a quantity, and rows of each column by cell."""
-        if not np.array_equal(sent["grid"], grid()) or int(sent["columns"]) != rows.x.shape[1]:
+        columns = np.asarray(sent.get("columns"))
+        known = np.array_equal(sent.get("grid", ()), grid()) and columns.shape == ()
+        known = known and sent.keys() == {"step", "grid", "columns"}
+        if not known or columns != rows.x.shape[1]:
             raise MessageError("a first step with another grid, or of other columns")
         if self.loss == "squared":
             y = rows.y.astype(np.float64)
@@ -541,6 +553,8 @@ def _check(sent: Arrays, columns: int, model: Trees) -> None:
         "value": (trees, model.classes, model.nodes + 1),
         "level": (),
     }
+    if others := sorted(sent.keys() - {*shapes, "step", "asked"}):
+        raise MessageError(f"a step with {', '.join(map(repr, others))}: no fit has them")
     for name, shape in shapes.items():
         if name not in sent or np.asarray(sent[name]).shape != shape:
             raise MessageError(f"a step whose {name!r} is not {shape}")

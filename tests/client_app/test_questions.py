@@ -11,11 +11,12 @@ from client_app.site_state import FolderKeeper
 from common import messages, models, seeds
 from common.config import Settings
 from common.evaluation import final
+from common.exact.glm import Glm
 from common.messages import EvaluateReport, FinalReport, LossReport, Order, ThresholdOrder
 from common.messages.kinds import KINDS, kind_named
 from common.messages.row_sums import ROW_SUMS
 from common.pilot.messages import PILOT_LOOK, PilotOrder
-from common.secagg.messages import HIDDEN_SUMS
+from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
 from deploy.simulation.grid import InProcessGrid, load_client_app
 
 RUN = {
@@ -183,6 +184,19 @@ def test_every_kind_is_called_for_by_some_run_and_no_run_calls_for_all():
     fitted = {"model": "glm", "dataset": "tables", "num-clients": 3}
     for more, kind in (({}, ROW_SUMS), ({"secagg": True}, HIDDEN_SUMS)):
         assert is_called_for(kind_named(kind), Settings.parse(fitted | more))
+
+
+def test_a_hidden_sum_has_no_more_entries_than_a_step_of_the_fit(tmp_path):
+    fitted = {"model": "glm", "secagg": True, "local-epochs": 5, "num-server-rounds": 20}
+    asked = Asked(tmp_path, fitted)
+    columns = 4
+    step = dict(Glm("binomial").start(columns, 100).sent)
+    largest = 3 + (columns + 1) + (columns + 1) * (columns + 2) // 2
+    for attempt, (entries, said) in enumerate(((largest, ""), (largest + 1, "entries"))):
+        order = HiddenSumsOrder(1, attempt + 1, 0, 3, 1, 1, entries)
+        reply = asked.ask(HIDDEN_SUMS, order, step)
+        assert said in (reply.error.reason if reply.has_error() else ""), entries
+        assert reply.has_error() == bool(said)
 
 
 def test_what_an_unexpected_error_says_stays_at_the_site(tmp_path, monkeypatch):

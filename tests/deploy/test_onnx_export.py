@@ -1,6 +1,8 @@
 """ONNX export: another runtime finds what the run's own network does."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,29 @@ def test_the_exported_network_finds_what_the_run_predicts(tmp_path):
     table = run.predict(rows)
     np.testing.assert_allclose(found, table.iloc[:, 1:].to_numpy(), atol=1e-6)
     assert str(Path(torch.__file__).parent).encode() not in path.read_bytes()  # no stack traces
+
+
+@pytest.mark.slow
+def test_runs_in_forked_workers_follow_an_export_of_the_same_process(tmp_path):
+    words = "num_clients=4, num_server_rounds=1, local_epochs=1, output_dir=folder"
+    play = "import sys, coterie\nfolder = sys.argv[1]\n"
+    words += ", engine='loop', quiet=True"
+    play += f"def played(workers): return coterie.simulate({words}, workers=workers)\n"
+    once = [sys.executable, "-c", play + "print(played(1).folder)", tmp_path]
+    made = subprocess.run(once, capture_output=True, text=True, check=True)
+    run = made.stdout.splitlines()[-1]
+    follow = """
+from deploy import cli
+sys.argv = ["coterie", "export", sys.argv[2]]
+try:
+    cli.main()
+except SystemExit as ended:
+    assert not ended.code
+assert played(1).rounds.score.tolist() == played(2).rounds.score.tolist()
+"""
+    command = [sys.executable, "-c", play + follow, tmp_path, run]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_missing_package_is_named_with_the_remedy(tmp_path, monkeypatch, no_report):

@@ -183,6 +183,8 @@ def _open() -> tuple[Trees, SummedFit, TableRows]:
         {"level": np.array(4)},
         {"spread": np.array(0.0)},
         {"first": np.zeros(2)},
+        {"more": np.zeros(1)},
+        {"step": np.zeros(1, np.int64)},
     ],
 )
 def test_a_site_refuses_a_step_that_no_fit_takes(change):
@@ -190,3 +192,13 @@ def test_a_site_refuses_a_step_that_no_fit_takes(change):
     assert model.statistics(fit.sent, rows).shape == (model.size(fit.sent),)
     with pytest.raises(MessageError):
         model.statistics({**fit.sent, **change}, rows)
+
+
+@pytest.mark.parametrize("name", ["step", "grid", "columns"])
+def test_a_site_refuses_a_first_step_without_one_of_its_arrays(name):
+    model, rows = _model("logistic"), _open()[2]
+    sent = model.start(5, 200).sent
+    with pytest.raises(MessageError):
+        model.statistics({key: value for key, value in sent.items() if key != name}, rows)
+    with pytest.raises(MessageError):
+        model.statistics({**sent, "more": np.zeros(1)}, rows)
