@@ -134,7 +134,8 @@ class Deployment:
         return server_app.run_folder_of(context)
 
     def newest_run(self):
-        return max((self.folder / "runs").iterdir(), key=lambda path: path.stat().st_mtime)
+        """By its name, which holds when it began: a run of before may still write."""
+        return max((self.folder / "runs").iterdir(), key=lambda path: path.name)
 
     def warnings(self):
         """What the server warned of."""
