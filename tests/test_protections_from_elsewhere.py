@@ -76,7 +76,11 @@ def test_a_method_that_needs_what_it_hides_is_refused():
     with pytest.raises(
         ConfigError, match=rf"update-privacy={PLACE} keeps .*; leave update-privacy"
     ):
-        build(settings_of(update_privacy=PLACE, strategy="clustered-sampling-similarity"))
+        build(
+            settings_of(
+                update_privacy=PLACE, strategy="clustered-sampling-similarity", clients_per_round=2
+            )
+        )
 
 
 @pytest.mark.parametrize(
