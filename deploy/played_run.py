@@ -6,7 +6,7 @@ import html
 import io
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,7 @@ class PlayedRun:
         rows: "DataFrame | np.ndarray",
         k: int | None = None,
         site_name: str | None = None,
+        at: Sequence[float] = (),
     ) -> "DataFrame":
         """Return what a model makes of raw rows: ``prediction`` and a probability per class.
 
@@ -114,11 +115,13 @@ class PlayedRun:
                 here, as the training rows were.
             k: the cluster whose model it is; None where there is one for all, or by ``site_name``.
             site_name: of a simulated site whose rows these are, where each scaled by its own.
+            at: of survival, times in the unit of the rows' own; adds ``event-by-<time>``, the
+                probability that the event has come by then.
         """
         from deploy.predictions import ModelInUse
 
         with self._allowed():
-            return ModelInUse(self.folder, k, site_name=site_name).of_rows(rows)
+            return ModelInUse(self.folder, k, site_name=site_name, at=at).of_rows(rows)
 
     def preprocessing(
         self, site: str | os.PathLike[str] | None = None, site_name: str | None = None

@@ -12,6 +12,7 @@ from pandas import DataFrame, concat
 from torch import nn
 
 from client_app import prepared_data
+from client_app.training import loop
 from common.data.own_data import read_new_rows
 from common.data.own_tables import read_frame_columns
 from common.data.preprocessing import Preprocessing
@@ -19,9 +20,12 @@ from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
 from common.tables.cells import in_one_form
 from common.tables.reading import of_frame, read_raw
+from common.tasks import Survival
+from common.tasks.baseline_hazard import BaselineHazard
 from common.tasks.inputs import Inputs
 from deploy.sites.site import SiteFile
 from server_app.final_evaluation.format import FinalEvaluationFile
+from server_app.record.baseline_format import BaselinesFile
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.record.using_models import (
@@ -45,10 +49,13 @@ class ModelInUse:
         model: the number of the model; None: the only one, or that of the site's cluster.
         site: the site's own ``site.toml``, where it was a real one that scaled by its own rows.
         site_name: of a site of a simulation, whose preparing the run keeps.
+        at: of survival, times, in the unit of the rows' own, by which an event's probability is
+            asked.
 
     Raises:
-        ConfigError: there are several models, and nothing says which.
-        DataError: a folder without what is needed.
+        ConfigError: there are several models, and nothing says which; or times of a run that is
+            about something else, or keeps no baseline hazard.
+        DataError: a folder without what is needed, or a time later than rows were followed.
     """
 
     def __init__(
@@ -57,6 +64,7 @@ class ModelInUse:
         model: int | None = None,
         site: Path | None = None,
         site_name: str | None = None,
+        at: Sequence[float] = (),
     ) -> None:
         if site is not None and site_name is not None:
             raise ConfigError("--site and --site-name both say whose rows these are; leave one out")
@@ -66,6 +74,8 @@ class ModelInUse:
         self.network: nn.Module = load_network(run, self.number)
         self.preprocessing = _preprocessing(run, own, site_name)
         self.threshold = _threshold(run, self.number, name)
+        self._times = tuple(at)
+        self._baseline = self._baseline_of(run, own, site_name) if self._times else None
 
     def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
         """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
@@ -101,8 +111,9 @@ class ModelInUse:
         """Return a row for each one given, in order, under the index of the table given.
 
         Its columns are ``prediction`` and a ``probability-<class>`` for each class.
-        Of a quantity the prediction is all there is, of survival the ``risk``: the larger, the
-        sooner the event. Where the run chose a decision threshold, the
+        Of a quantity the prediction is all there is, of survival the ``risk``, a log hazard: the
+        larger, the sooner the event; and for each time asked ``event-by-<time>``, the probability
+        that the event has come by then. Where the run chose a decision threshold, the
         prediction goes by it.
 
         Args:
@@ -116,7 +127,33 @@ class ModelInUse:
         if learnt.has_classes:
             said = decided(learnt.said(outputs), self.threshold).argmax(axis=1)
             table.insert(0, "prediction", made.labels[said])
+        if self._baseline is not None:
+            for time in self._times:
+                said = self._baseline.probabilities(time, learnt.said(outputs))
+                table[f"event-by-{time:.10g}"] = said
         return table
+
+    def _baseline_of(
+        self, run: Path, own: SiteFile | None, site_name: str | None
+    ) -> BaselineHazard:
+        """Return the baseline hazard of the rows that the model is used for, at times it knows.
+
+        A real site's own rows make it, which nobody else sees.
+        """
+        task = self.preprocessing.learnt
+        if task.name != Survival.name:
+            raise ConfigError(f"at: is for task=survival; {run} is of task={task.name}")
+        found: BaselineHazard | None
+        if own is not None:
+            part = prepared_data.open_dataset(own).train
+            found = BaselineHazard.of(task.said(loop.outputs(self.network, part.x)), part.y)
+        else:
+            found = _kept_baseline(run, self.number, site_name)
+        if found is None:
+            raise ConfigError(f"{run}: no event in the rows of {own.site if own else site_name}")
+        for time in self._times:
+            found.at(time)
+        return found
 
     def _outputs(self, inputs: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
         with torch.inference_mode():
@@ -142,6 +179,17 @@ def _preprocessing(run: Path, own: SiteFile | None, site_name: str | None) -> Pr
             f"whose these are: {_listed([*kept])}"
         )
     return made
+
+
+def _kept_baseline(run: Path, model: int, site_name: str | None) -> BaselineHazard | None:
+    if not (run / BaselinesFile.FILE).exists():
+        raise ConfigError(
+            f"{run} has no {BaselinesFile.FILE}: only a simulation by coterie simulate keeps one; "
+            "of real sites each says --site site.toml and uses its own rows"
+        )
+    kept = RunFolder(run).load(BaselinesFile)
+    entry = kept.models.get(str(model)) if site_name is None else kept.sites.get(site_name)
+    return None if entry is None else entry.baseline
 
 
 def _chosen(run: Path, site: str | None) -> int:
