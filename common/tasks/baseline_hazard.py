@@ -57,11 +57,7 @@ class BaselineHazard:
         first = np.searchsorted(times, times, side="left")
         left = np.logaddexp.accumulate(risks[::-1])[::-1][first]
         cumulative = np.cumsum(events * np.exp(-left))
-        happened = times[events > 0]
-        step = max(_EVENTS, int(np.ceil(len(happened) / _MOST_TIMES)))
-        number = max(len(happened) // step, 1)  # what is left over joins the last
-        ends = [step * (k + 1) - 1 for k in range(number - 1)] + [len(happened) - 1]
-        kept = np.unique(happened[ends])
+        kept = _apart(times[events > 0])
         last = np.searchsorted(times, kept, side="right") - 1
         return cls(tuple(kept.tolist()), tuple(cumulative[last].tolist()), float(times[-1]))
 
@@ -89,3 +85,19 @@ class BaselineHazard:
             return np.zeros(len(log_hazards))
         with np.errstate(over="ignore"):
             return np.asarray(-np.expm1(-np.exp(np.log(hazard) + log_hazards)))
+
+
+def _apart(times: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return those of the events' times, ascending, that have enough events after the one before.
+
+    The last event's is among them: what is left over joins the one before it.
+    """
+    values, counts = np.unique(times, return_counts=True)
+    least = max(_EVENTS, int(np.ceil(len(times) / _MOST_TIMES)))
+    kept, since = list[float](), 0
+    for value, count in zip(values.tolist(), counts.tolist(), strict=True):
+        since += count
+        if since >= least:
+            kept.append(value)
+            since = 0
+    return np.array([*kept[: -1 if since else None], values[-1]]) if since else np.array(kept)

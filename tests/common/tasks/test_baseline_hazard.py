@@ -1,5 +1,7 @@
 """Baseline hazard: Breslow's, as statsmodels has it, and what it refuses."""
 
+import itertools
+
 import numpy as np
 import pytest
 from statsmodels.duration.hazard_regression import PHReg
@@ -23,22 +25,37 @@ def test_it_is_breslows_at_the_times_that_it_keeps():
     fitted = PHReg(known[:, 0], x, status=known[:, 1], ties="breslow").fit(disp=False)
     [(times, hazards, _)] = fitted.baseline_cumulative_hazard
     found = BaselineHazard.of(x @ fitted.params, known)
-    oracle = dict(zip(times.tolist(), hazards.tolist(), strict=True))
-    assert found.hazards == pytest.approx([oracle[time] for time in found.times], rel=1e-9)
+    # statsmodels says what came before each time, so at a time it is what stands at the next one
+    oracle = dict(zip(times[:-1].tolist(), hazards[1:].tolist(), strict=True))
+    expected = [oracle[time] for time in found.times[:-1]]
+    assert found.hazards[:-1] == pytest.approx(expected, rel=1e-9)
     assert found.followed == known[:, 0].max()
     assert len(found.times) > 10
+    assert found.times[-1] == known[known[:, 1] == 1, 0].max()
     shares = 1 - np.exp(-oracle[found.times[3]] * np.exp(x @ fitted.params))
     np.testing.assert_allclose(
         found.probabilities(found.times[3], x @ fitted.params), shares, rtol=1e-9
     )
 
 
+def test_of_equal_times_all_rows_are_at_risk_at_each():
+    x, known = followed()
+    found, risks = BaselineHazard.of(x @ WEIGHTS, known), np.exp(x @ WEIGHTS)
+    for time, hazard in zip(found.times, found.hazards, strict=True):
+        brute = sum(
+            1 / risks[known[:, 0] >= own].sum() for own, event in known if event and own <= time
+        )
+        assert hazard == pytest.approx(brute, rel=1e-9)
+
+
 def test_five_events_and_more_lie_between_two_times_that_are_kept():
     x, known = followed()
     found = BaselineHazard.of(x @ WEIGHTS, known)
-    edges = np.array([0.0, *found.times])
     events = known[known[:, 1] == 1, 0]
-    assert np.histogram(events, np.nextafter(edges, np.inf))[0].min() >= 5 or events.min() == 0
+    edges = np.array([0.0, *found.times])
+    counts = [((events > a) & (events <= b)).sum() for a, b in itertools.pairwise(edges)]
+    assert min(counts) >= 5
+    assert sum(counts) == len(events)
     few = BaselineHazard.of(np.zeros(3), np.array([[1.0, 1], [2, 1], [3, 0]]))
     assert (few.times, few.followed) == ((2.0,), 3.0)
     assert few.hazards == pytest.approx((1 / 3 + 1 / 2,))
