@@ -109,7 +109,7 @@ def _sure_of(way: PilotCandidate, unit: str) -> str:
         return f"{abs(way.change):.1f} {unit} better"
     if way.high < 0:
         return f"{abs(way.change):.1f} {unit} worse"
-    return f"no sure difference ({points(way.low)} to {points(way.high)})"
+    return f"no sure difference ({points(way.low)} to {points(way.high)} {unit})"
 
 
 def _everybody(count: int, verdict: str) -> str:
