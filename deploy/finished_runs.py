@@ -51,13 +51,19 @@ def predict(
             metavar="TIME",
         ),
     ] = None,
+    calibrated: Annotated[
+        bool,
+        typer.Option(
+            "--calibrated", help="probabilities at the site's temperature; the class said stays"
+        ),
+    ] = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Say what a run's model makes of new rows, scaled as the training rows were."""
     allow(allow_code)
     from deploy.predictions import ModelInUse
 
-    using = ModelInUse(run.absolute(), model, site, site_name, at or ())
+    using = ModelInUse(run.absolute(), model, site, site_name, at or (), calibrated)
     table, others = using.of_files(files)
     with writing(output):
         table.to_csv(output, index=False)

@@ -105,6 +105,7 @@ class PlayedRun:
         k: int | None = None,
         site_name: str | None = None,
         at: Sequence[float] = (),
+        calibrated: bool = False,
     ) -> "DataFrame":
         """Return what a model makes of raw rows: ``prediction`` and a probability per class.
 
@@ -117,11 +118,14 @@ class PlayedRun:
             site_name: of a simulated site whose rows these are, where each scaled by its own.
             at: of survival, times in the unit of the rows' own; adds ``event-by-<time>``, the
                 probability that the event has come by then.
+            calibrated: whether probabilities are at the temperature of ``site_name``.
         """
         from deploy.predictions import ModelInUse
 
         with self._allowed():
-            return ModelInUse(self.folder, k, site_name=site_name, at=at).of_rows(rows)
+            return ModelInUse(
+                self.folder, k, site_name=site_name, at=at, calibrated=calibrated
+            ).of_rows(rows)
 
     def preprocessing(
         self, site: str | os.PathLike[str] | None = None, site_name: str | None = None

@@ -18,6 +18,7 @@ from common.data.own_tables import read_frame_columns
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
+from common.evaluation.recalibration import LEAST_ROWS, recalibrated
 from common.tables.cells import in_one_form
 from common.tables.reading import of_frame, read_raw
 from common.tasks import Survival
@@ -51,6 +52,8 @@ class ModelInUse:
         site_name: of a site of a simulation, whose preparing the run keeps.
         at: of survival, times, in the unit of the rows' own, by which an event's probability is
             asked.
+        calibrated: whether probabilities are those at the site's temperature, which the final
+            evaluation told; the class said stays.
 
     Raises:
         ConfigError: there are several models, and nothing says which; or times of a run that is
@@ -65,6 +68,7 @@ class ModelInUse:
         site: Path | None = None,
         site_name: str | None = None,
         at: Sequence[float] = (),
+        calibrated: bool = False,
     ) -> None:
         if site is not None and site_name is not None:
             raise ConfigError("--site and --site-name both say whose rows these are; leave one out")
@@ -74,6 +78,7 @@ class ModelInUse:
         self.network: nn.Module = load_network(run, self.number)
         self.preprocessing = _preprocessing(run, own, site_name)
         self.threshold = _threshold(run, self.number, name)
+        self._temperature = _temperature(run, name) if calibrated else None
         self._times = tuple(at)
         self._baseline = self._baseline_of(run, own, site_name) if self._times else None
 
@@ -127,6 +132,10 @@ class ModelInUse:
         if learnt.has_classes:
             said = decided(learnt.said(outputs), self.threshold).argmax(axis=1)
             table.insert(0, "prediction", made.labels[said])
+            if self._temperature is not None:
+                again = recalibrated(learnt.said(outputs), self._temperature)
+                for place, label in enumerate(made.labels):
+                    table[f"probability-{label}"] = again[:, place]
         if self._baseline is not None:
             for time in self._times:
                 said = self._baseline.probabilities(time, learnt.said(outputs))
@@ -179,6 +188,27 @@ def _preprocessing(run: Path, own: SiteFile | None, site_name: str | None) -> Pr
             f"whose these are: {_listed([*kept])}"
         )
     return made
+
+
+def _temperature(run: Path, site: str | None) -> float:
+    """Return the temperature of a site; :class:`ConfigError` where nothing says it."""
+    if site is None:
+        raise ConfigError(
+            "calibrated: each site has a temperature of its own; say whose rows these are by "
+            "--site-name, or --site with its site.toml"
+        )
+    if not (run / FinalEvaluationFile.FILE).exists():
+        raise ConfigError(
+            f"{run} has no {FinalEvaluationFile.FILE}, which says temperatures; run it with "
+            "bootstrap-resamples=1000"
+        )
+    found = RunFolder(run).load(FinalEvaluationFile).sites.get(site)
+    if found is None or found.temperature is None or math.isnan(found.temperature):
+        raise ConfigError(
+            f"{run} says no temperature of site {site!r}: it has fewer than {LEAST_ROWS} held-out "
+            "rows, or of one class, or took no part"
+        )
+    return found.temperature
 
 
 def _kept_baseline(run: Path, model: int, site_name: str | None) -> BaselineHazard | None:
