@@ -115,7 +115,7 @@ class Trees(SummedModel):
     @property
     def nodes(self) -> int:
         """Nodes of a tree that may split; children of i are 2 i + 1 and 2 i + 2."""
-        return int(2**self.depth) - 1
+        return int(2**self.depth - 1)
 
     # The server's side ---------------------------------------------------------------------------
 
