@@ -134,7 +134,7 @@ class Trees(SummedModel):
     def largest_size(self, columns: int) -> int:
         """Return how many numbers a step asks for at most: the first one, or the last level's."""
         asked = 2 ** (self.depth - 1) * self.classes
-        level = asked * columns * (self.bins + 1) * 3
+        level = int(asked * columns * (self.bins + 1) * 3)
         return max(max(self.classes, 3) + columns * _CELLS, level)
 
     def _shapes(self, sent: Arrays) -> list[tuple[int, ...]]:
