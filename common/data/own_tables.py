@@ -62,6 +62,9 @@ def read_table(
     if not features:
         raise DataError(f"{path.name}: no feature columns besides {', '.join(raw.names)}")
     owner_names, owner = _values(raw, client_column) if client_column else ((), None)
+    if in_cases := guesses.in_cases(owner_names):
+        says = f"{in_cases} are sites of their own, though they differ in case alone"
+        guessed.append(Guess(str(path), special[1], "same", says))
     _, group = _values(raw, group_column, lower=True) if group_column else ((), None)
     label = profile(special[0], raw.column(special[0]), file=FileMarks(raw.columns, raw.separator))
     said = (

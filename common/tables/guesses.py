@@ -19,6 +19,7 @@ __all__ = [
     "CLASSES_OF_NUMBERS",
     "GUESS_KINDS",
     "Guess",
+    "in_cases",
     "in_cells",
     "in_column",
     "in_form",
@@ -216,10 +217,7 @@ def of_label(file: str, name: str, headers: Sequence[Sequence[str]]) -> Guess:
 
 def of_classes(file: str, label: TableColumn) -> list[Guess]:
     """Return which of two classes is taken for the positive one, or that some differ by case."""
-    alike = Counter(value.casefold() for value in label.categories)
-    in_cases = [value for value in label.categories if alike[value.casefold()] > 1]
-    if in_cases:
-        listed = ", ".join(repr(quotable(value)) for value in in_cases)
+    if listed := in_cases(label.categories):
         says = f"{listed} are classes of their own, though some differ in case alone"
         return [Guess(file, label.name, "same", f"{says}; else join them by same, in a schema")]
     if len(label.categories) != 2 or label.drop:
@@ -227,6 +225,12 @@ def of_classes(file: str, label: TableColumn) -> list[Guess]:
     negative, positive = map(quotable, label.categories)
     says = f"{positive!r} is positive and {negative!r} is not: it stands second under categories"
     return [Guess(file, label.name, "positive-class", says)]
+
+
+def in_cases(values: Sequence[str]) -> str:
+    """Return the values that differ from another in case alone, as a line lists them."""
+    alike = Counter(value.casefold() for value in values)
+    return ", ".join(repr(quotable(value)) for value in values if alike[value.casefold()] > 1)
 
 
 def of_spellings(

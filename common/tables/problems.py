@@ -429,20 +429,25 @@ def other_codings(
                 coding = sorted_values({meant.get(value, value) for value in values})
                 by_name.setdefault(profile.name, {})[file] = coding
     for name, at in by_name.items():
-        is_category = kinds[name].kind == "category"
-        if kinds[name].kind == "number":
-            usual = usual_coding([*at.values()])
-        else:
-            usual = max(at.values(), key=[*at.values()].count) if is_category else None
+        codings = Counter(at.values())
+        usual = max(codings, key=lambda coding: (codings[coding], coding == ("0", "1")))
+        differ = _is_in_no_other if kinds[name].kind == "category" else _begins_elsewhere
         for file, coding in at.items():
-            if usual in (None, coding) or (is_category and {*coding} & {*usual}):
+            if coding == usual or not differ(coding, usual):
                 continue
-            what = "codes" if not is_category else "values"
             says = (
-                f"its {what} are {_listed(coding)}, those of other files {_listed(usual)}: where "
+                f"its values are {_listed(coding)}, those of other files {_listed(usual)}: where "
                 "they mean the same, write them alike at all sites"
             )
             yield Problem(file, name, "coding", says)
+
+
+def _is_in_no_other(coding: tuple[str, ...], usual: tuple[str, ...]) -> bool:
+    return not {*coding} & {*usual}
+
+
+def _begins_elsewhere(coding: tuple[str, ...], usual: tuple[str, ...]) -> bool:
+    return usual_coding([coding, usual]) is not None
 
 
 def _codes(profile: ColumnProfile) -> list[str]:

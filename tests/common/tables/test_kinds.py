@@ -234,6 +234,14 @@ def test_weights_and_times_below_0_are_said_and_no_features(written, name, time)
     assert name not in checked.used
 
 
+def test_sites_whose_names_differ_in_case_alone_are_said(written):
+    path = written("own", frame(ward=np.array(["North", "north", "South"])[np.arange(ROWS) % 3]))
+    rows = read_table(path, "label", client_column="ward")
+    assert rows.owner_names == ("North", "South", "north")
+    [said] = [guess for guess in rows.guesses if guess.column == "ward"]
+    assert "'North', 'north' are sites of their own" in said.says
+
+
 # Ids ----------------------------------------------------------------------------------------------
 
 
