@@ -228,7 +228,8 @@ def _groups(raw: RawTable, wanted: TableColumn, found: list[Problem]) -> NDArray
     if known is None:
         return None
     # What differs in case alone is one: to keep two together is no harm, to part one is.
-    return pc.utf8_lower(known).dictionary_encode().indices.to_numpy().astype(np.int64)
+    indices = pc.utf8_lower(known).dictionary_encode().indices
+    return np.asarray(indices.to_numpy(), np.int64)
 
 
 def _test_marks(
