@@ -12,12 +12,21 @@ from pandas import DataFrame, concat
 from torch import nn
 
 from client_app import prepared_data
+from client_app.simulated_sites import simulated_federation
+from client_app.summed_rows import training_rows
+from common import config, models
+from common.config import Settings, unknown_name
 from common.data.own_data import read_new_rows
 from common.data.own_tables import read_frame_columns
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
+from common.exact.contract import TableRows
+from common.exact.glm import Glm
+from common.exact.learners import GLM, learner
+from common.messages import Parameters
 from common.tables.cells import in_one_form
+from common.tables.measure import Measure
 from common.tables.reading import of_frame, read_raw
 from common.tasks.inputs import Inputs
 from deploy.sites.site import SiteFile
@@ -65,6 +74,7 @@ class ModelInUse:
         self.number = _chosen(run, name) if model is None else model
         self.network: nn.Module = load_network(run, self.number)
         self.preprocessing = _preprocessing(run, own, site_name)
+        _complete(self.network, run, own, site_name, self.preprocessing)
         self.threshold = _threshold(run, self.number, name)
 
     def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
@@ -157,6 +167,48 @@ def _chosen(run: Path, site: str | None) -> int:
     members = {number: [name for name, k in clusters.items() if k == number] for number in numbers}
     listed = "; ".join(f"{number} (sites {_listed(names)})" for number, names in members.items())
     raise ConfigError(f"{run} has {len(numbers)} models; set --model (in Python: k) to {listed}")
+
+
+def _complete(
+    network: nn.Module, run: Path, own: SiteFile | None, site: str | None, made: Preprocessing
+) -> None:
+    """Put what the server does not know into a network that was fitted from sums over rows.
+
+    That is a site's own intercept, which its training rows tell, and the unit of a label's counts.
+
+    Raises:
+        ConfigError: every site has an intercept of its own, and nothing says whose is meant.
+    """
+    settings = config.recorded(run / "config.toml")
+    if settings.model != GLM:
+        return
+    classes = RunFolder(run).sites()[0].num_classes
+    model = learner(settings, len(made.classes) if classes is None else classes)
+    assert isinstance(model, Glm)
+    parameters: Parameters = models.parameters_of(network)
+    if model.site_intercepts:
+        parameters = model.with_own_intercept(parameters, _rows(model, settings, own, site))
+    if model.family == "poisson" and made.limits:
+        measure = Measure(made.limits)
+        parameters = model.in_unit(parameters, measure.middle, measure.unit)
+    models.load_parameters(network, parameters)
+
+
+def _rows(model: Glm, settings: Settings, own: SiteFile | None, site: str | None) -> TableRows:
+    """Return the training rows of the site that is named."""
+    if own is not None:
+        dataset = prepared_data.open_dataset(own)
+        return training_rows(model, dataset, np.arange(len(dataset.train)))
+    if site is None:
+        raise ConfigError(
+            "glm-intercepts = site: every site has an intercept of its own; name the site's file "
+            "by --site, or a site of a simulation by --site-name (in Python: site_name)"
+        )
+    dataset, parts = simulated_federation(settings)
+    found = {part.name: part for part in parts}
+    if site not in found:
+        raise ConfigError(unknown_name("site-name", site, list(found)))
+    return training_rows(model, dataset, found[site].train)
 
 
 def _threshold(run: Path, number: int, site: str | None) -> float:

@@ -18,6 +18,7 @@ from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation
 from common import models
 from common.config import MAY_CHANGE, Settings
+from common.exact.learners import is_summed
 from common.messages import Order, Parameters
 from common.objectives import (
     USUAL,
@@ -133,7 +134,7 @@ def evaluate(
     A site that has not trained yet has no other model than the one received.
     """
     objective = objective_of(site.settings)
-    if objective.uses_received:
+    if objective.uses_received or is_summed(site.settings.model):  # whose own is put in already
         return received, engine.evaluate(received, [site])[0], None
     first = _first(received, site)
     known = PersonalModels.of(site).up_to(order.round, first)
