@@ -17,7 +17,7 @@ from server_app.playing.contract import Contract
 from server_app.playing.fits import SummedFits
 from server_app.playing.forming import formed
 from server_app.playing.state import RoundState
-from server_app.protection.given_up import changed
+from server_app.protection.failed_sums import changed
 from server_app.protection.secagg import SecaggAverages
 from server_app.rounds import guard
 from server_app.rounds.attempt import Attempt, Trained, Update

@@ -43,7 +43,7 @@ from common.secagg.messages import (
 from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app.protection import secagg_limits
-from server_app.protection.given_up import given_up
+from server_app.protection.failed_sums import given_up
 from server_app.protection.model_sum import ModelSum
 from server_app.rounds.attempt import Attempt
 from server_app.rounds.exchange import OK, Exchange
