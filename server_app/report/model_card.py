@@ -81,7 +81,9 @@ def _rows_in_words(run: RecordedRun, made: Preprocessing | None) -> Iterator[str
     if made is None:
         return
     shape = " x ".join(map(str, made.input_shape))
-    yield f"A row: {shape} numbers. {_SCALING[made.scaling]}"
+    as_they_are = made.scaling == "common" and not any(made.mean) and set(made.scale) <= {1.0}
+    scaled = "New rows are taken as they are." if as_they_are else _SCALING[made.scaling]
+    yield f"A row: {shape} numbers. {scaled}"
     if made.columns:
         yield f"Columns: {_names(made.columns)}."
     if made.classes:
