@@ -140,7 +140,7 @@ class Settings(
     def tuning_epochs(self) -> int:
         """For how many epochs the sites train on after the last round; 0: for none."""
         asked = self.fine_tune_epochs
-        return objective_of(self).fine_tune_epochs if asked < 0 else asked
+        return objective_of(self).fine_tune_epochs if asked is None else asked
 
     @property
     def more_metrics(self) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """Settings of the pilot, as server and sites read them."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from common.plugins import PieceSettings
+from common.schema import NotSet
 
 if TYPE_CHECKING:
     from common.config import Settings
@@ -29,10 +30,10 @@ class PilotSettings(PieceSettings):
     pilot_rounds: int = Field(
         5, ge=1, le=100, description="pilot: rounds to the first look; as many again while unclear"
     )
-    pilot_minutes: float = Field(
-        0,
-        ge=0,
-        description="pilot: begin no round that would end later; 0: take as long as needed",
+    pilot_minutes: Annotated[float | None, NotSet(0)] = Field(
+        None,
+        gt=0,
+        description="pilot: begin no round that would end later; left out: take as long as needed",
     )
 
     def discloses(self, settings: "Settings") -> frozenset[str]:
@@ -64,9 +65,10 @@ class PilotSettings(PieceSettings):
                 f"update-privacy = {settings.update_privacy}: the pilot adds no noise to the "
                 "models that it sends; set pilot=false, or secagg=true in place of the noise"
             )
-        if not settings.learning_task.has_classes:
+        task = settings.learning_task
+        if not task.has_classes and not task.score.has_influences:
             what = f"dataset = {settings.dataset!r}, task = {settings.task}"
             raise ValueError(
-                f"{what}: there are no classes, and the pilot counts rows classified right; set "
-                "pilot=false"
+                f"{what}: the pilot knows how sure accuracy, R2 and concordance are, and not "
+                f"{task.score_label}; set pilot=false"
             )
