@@ -206,7 +206,10 @@ class PlayedRun:
         path = self.folder / name
         if not path.exists():
             raise DataError(f"{self.folder} has no {name}: it is of finished runs with {of}")
-        return read_csv(path, keep_default_na=False, na_values=[""])
+        words = {"output": "", "term": "", "note": "", "column": ""}
+        kinds = dict.fromkeys(words, str)
+        found = read_csv(path, keep_default_na=False, na_values=[""], dtype=kinds)
+        return found.fillna({name: word for name, word in words.items() if name in found})
 
     def _lines(self, name: str) -> "DataFrame":
         from pandas import DataFrame

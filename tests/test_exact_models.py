@@ -200,6 +200,7 @@ def test_what_models_say_of_the_columns_is_a_frame(tmp_path):
     played = load_run(simulate(_settings(tmp_path)))
     table = played.coefficients()
     assert [*table["term"]] == [*COLUMNS, "(intercept)"]
+    assert {*table["output"]} == {*table["note"]} == {""}
     assert np.allclose(table["low"], table["estimate"] - 1.959964 * table["error"], rtol=1e-5)
     with pytest.raises(DataError, match="model=trees"):
         played.importance()
