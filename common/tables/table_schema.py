@@ -200,8 +200,9 @@ class TableProposal(Schema):
     ragged_rows: Literal["refuse", "drop"] = Field(
         default="refuse", description="rows with more or fewer cells than the header"
     )
-    scaling: Literal["site", "common"] = Field(
-        default="site", description="by whose training rows features get mean 0 and deviation 1"
+    scaling: Literal["site", "common", "none"] = Field(
+        default="site",
+        description="by whose training rows features get mean 0 and deviation 1; none: they stay",
     )
     sites: Mapping[str, Writing] = Field(
         default={}, description="[sites.north]: how the site north writes what is in doubt"
@@ -321,7 +322,7 @@ class TableSchema(TableProposal):
     def _check_scaling(self) -> None:
         for column in self.features:
             given = len(column.means), len(column.deviations)
-            if self.scaling == "site" and given != (0, 0):
+            if self.scaling != "common" and given != (0, 0):
                 raise ValueError(
                     f"column {column.name!r}: means and deviations are for scaling = 'common'"
                 )
