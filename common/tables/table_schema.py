@@ -246,14 +246,14 @@ class TableProposal(Schema):
         if not isinstance(sites, dict) or not all(isinstance(s, dict) for s in sites.values()):
             raise ConfigError(f"{source}: sites: needs a table for each, as [sites.north]")
         own["sites"] = {
-            name: Writing.parse(said, source=f"{source}: site {name!r}")
+            in_one_form(str(name)): Writing.parse(said, source=f"{source}: site {name!r}")
             for name, said in sites.items()
         }
         return cls.parse(own, source=source)
 
     def writing_of(self, site: str, own: Writing = AS_SHOWN) -> Writing:
         """Return how a site writes, by what it says itself and what stands here of it."""
-        return self.sites.get(site, AS_SHOWN).overruled_by(own)
+        return self.sites.get(in_one_form(site), AS_SHOWN).overruled_by(own)
 
     def complete(self) -> "TableSchema":
         """Return the schema that this is; :class:`ConfigError` with a line per thing it lacks."""
