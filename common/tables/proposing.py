@@ -408,7 +408,7 @@ def _common_values(
         new = [value for value in coding if value not in usual]
         short = {} if is_label or len(new) < len(coding) else initials(new, usual)
         for value in new:
-            meant = short.get(value) or _meant(value, usual)
+            meant = short.get(value) or _meant(value, usual) or _in_other_case(value, categories)
             if meant is not None:
                 same[value] = meant
             elif value not in categories:
@@ -424,6 +424,14 @@ def _meant(value: str, usual: Sequence[str]) -> str | None:
     if not alike and len(usual) == 2:
         alike = _same_answer(small, usual)
     return alike[0] if len(alike) == 1 else None
+
+
+def _in_other_case(value: str, known: Sequence[str]) -> str | None:
+    """Return the word that is written so elsewhere, in other case, though not by most files."""
+    if len(value) < 2:  # letters, as those of antigens, are values of their own
+        return None
+    alike = (other for other in known if other != value and other.casefold() == value.casefold())
+    return next(alike, None)
 
 
 def _same_answer(small: str, usual: Sequence[str]) -> list[str]:

@@ -98,6 +98,22 @@ def test_words_of_two_languages_have_a_line_and_those_of_booleans_are_one(writte
         np.testing.assert_array_equal(feature(checked, file, "smoker"), smoker)
 
 
+def test_words_in_two_cases_are_one_also_where_most_files_write_others(written):
+    event = np.arange(ROWS) % 2
+    files = [
+        written(name, frame(label=np.array(words)[event]))
+        for name, words in (
+            ("a", ["false", "true"]),
+            ("b", ["no event", "event"]),
+            ("c", ["no event", "EVENT"]),
+        )
+    ]
+    checked = check_files(files)
+    [label] = [column for column in checked.proposal.columns if column.name == "label"]
+    assert label.same == {"EVENT": "event"}
+    assert in_file(checked, "label-coding") == {("a", "label")}
+
+
 def test_only_the_file_of_another_unit_is_blamed(written):
     rng = np.random.default_rng(1)
     glucose = rng.normal(100, 20, ROWS).round()
