@@ -91,7 +91,8 @@ def read_only(tmp_path):
 def test_a_check_in_a_read_only_folder_tells_what_it_found_and_where_to_write(north, read_only):
     done = coterie("data", "check", north, cwd=read_only)
     assert done.returncode == 2
-    guesses, used = done.stdout.splitlines()[:-1], done.stdout.splitlines()[-1]
+    *guesses, learner, used = done.stdout.splitlines()
+    assert learner.startswith("learner: model=glm, then model=trees;")
     assert all(": guessed: " in line for line in guesses)  # nothing is wrong with the file
     assert used == "used: age, crp"
     [line] = done.stderr.splitlines()

@@ -98,7 +98,7 @@ def test_words_of_two_languages_have_a_line_and_those_of_booleans_are_one(writte
         np.testing.assert_array_equal(feature(checked, file, "smoker"), smoker)
 
 
-def test_words_in_two_cases_are_one_also_where_most_files_write_others(written):
+def test_words_in_two_cases_are_one_also_where_a_third_file_writes_others(written):
     event = np.arange(ROWS) % 2
     files = [
         written(name, frame(label=np.array(words)[event]))
