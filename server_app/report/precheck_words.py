@@ -90,7 +90,9 @@ def headline(record: PrecheckFile) -> str:
 def _by_pilot(verdict: str, pilot: PilotRecord) -> str:
     metrics = sorted({site.metric for site in pilot.sites if site.held_out})
     unit = f"points of {metric_words(metrics[0])}" if len(metrics) == 1 else "points"
-    ways = "; ".join(f"{each.words}: {_sure_of(each, unit)}" for each in pilot.candidates)
+    units = [unit, *["points"] * len(pilot.candidates)]  # of what is said once
+    each = zip(pilot.candidates, units, strict=False)
+    ways = "; ".join(f"{way.words}: {_sure_of(way, words)}" for way, words in each)
     by_verdict: dict[Verdict, list[str]] = {}
     for site in pilot.sites:
         by_verdict.setdefault(Verdict(site.verdict), []).append(site.site)
