@@ -52,7 +52,8 @@ def assert_equal(folder, ours):
 
 
 def scores(folder):
-    return [json.loads(line)["score"] for line in (folder / "rounds.jsonl").open()]
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line)["score"] for line in lines]
 
 
 def test_a_glm_with_intercepts_of_the_sites_is_that_of_one_process(hospitals, tmp_path):
