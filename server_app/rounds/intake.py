@@ -15,6 +15,8 @@ __all__ = ["REFUSED", "IntakeGrid"]
 REFUSED = 1001
 """Error code of what stands in the place of a malformed reply; Flower's own are below 1000."""
 
+_PUSHES = 4
+
 
 class IntakeGrid(DelegatingGrid):
     """A grid that gives an error in the place of a reply that is not as any message may be.
@@ -41,9 +43,24 @@ class IntakeGrid(DelegatingGrid):
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Send messages, to be pulled later."""
         sent = list(messages)
-        ids = list(self.inner.push_messages(sent))
+        ids = self._ids_of(sent)
         self._pushed.update(zip(ids, sent, strict=True))
         return ids
+
+    def _ids_of(self, sent: list[Message]) -> list[str]:
+        """Push messages; once more where Flower lost count of what it had pushed.
+
+        Flower repeats a request whose connection broke. If the SuperLink had already stored the
+        object in it, it refuses the repeated one, and the push fails (1.42). Messages keep their
+        ids, and pushed once more, only what the SuperLink lacks is sent.
+        """
+        for _ in range(_PUSHES - 1):
+            try:
+                return list(self.inner.push_messages(sent))
+            except Exception as error:
+                if type(error).__name__ != "ObjectPushError":  # of a module of Flower's own
+                    raise
+        return list(self.inner.push_messages(sent))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         """Return the replies that are there.

@@ -173,3 +173,26 @@ def test_an_endless_error_is_cut(task_identity):
     with pytest.raises(MessageError) as refused:
         refuse_error(Message(Error(2, "x" * 5_000_000), reply_to=asked))
     assert len(str(refused.value)) < 500
+
+
+@pytest.mark.parametrize(("lost", "arrives"), [(0, True), (3, True), (4, False)])
+def test_a_push_that_flower_lost_count_of_is_made_again(task_identity, lost, arrives):
+    class ObjectPushError(Exception):
+        pass
+
+    class Inner:
+        pushed = 0
+
+        def push_messages(self, sent):
+            self.pushed += 1
+            if self.pushed <= lost:
+                raise ObjectPushError
+            return [f"id-{place}" for place, _ in enumerate(sent)]
+
+    grid = IntakeGrid(Inner())
+    sent = [Message(RecordDict(), node, messages.LOSS) for node in (1, 2)]
+    if arrives:
+        assert grid.push_messages(sent) == ["id-0", "id-1"]
+    else:
+        with pytest.raises(ObjectPushError):
+            grid.push_messages(sent)
