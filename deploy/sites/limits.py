@@ -249,6 +249,7 @@ class Connections:
         self._of_peer: Counter[str] = Counter()
         self._open: dict[tuple[str, int], Any] = {}
         self._silent: dict[tuple[str, int], asyncio.TimerHandle] = {}
+        self._asking: Counter[tuple[str, int]] = Counter()
 
     def watch(self) -> None:
         """Let asyncio say when a connection is made and lost; its class for TLS is the only one."""
@@ -289,6 +290,7 @@ class Connections:
 
     def _expect(self, here: tuple[str, int]) -> None:
         """Cut a connection over which no request comes in time; nobody else limits headers."""
+        self._came(here)  # there is one timer of a connection
         if transport := self._open.get(here):
             loop = asyncio.get_running_loop()
             self._silent[here] = loop.call_later(self._bounds.silence, transport.abort)
@@ -303,10 +305,15 @@ class Connections:
         async def application(scope: Event, receive: Receive, send: Any) -> None:
             here = tuple(scope.get("client") or ())
             self._came(here)
+            self._asking[here] += 1
             try:
                 await app(scope, receive, send)
             finally:
-                self._expect(here)  # the next one, over the same connection
+                # A peer that has its answer may ask again before this one has ended here.
+                self._asking[here] -= 1
+                if not self._asking[here]:
+                    del self._asking[here]
+                    self._expect(here)
 
         return application
 

@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from flwr.supercore.primitives.asymmetric import sign_message, verify_signature
 
 from deploy.sites.gate import Gate
-from deploy.sites.limits import MIB, Bounds, LimitError, Limits
+from deploy.sites.limits import MIB, Bounds, Connections, LimitError, Limits
 
 SITES = "/v1/fleet/pull-messages"
 
@@ -325,6 +325,48 @@ def test_bytes_of_a_peer_and_of_all_are_bounded_and_given_back():
             assert one.refusal.status == 413
         with limits.request(scope(), part) as one:
             assert (await one.receive())["body"] == b"12345678"
+
+    asyncio.run(play())
+
+
+class Transport:
+    """A connection that says whether it was cut."""
+
+    cut = False
+
+    def get_extra_info(self, name):
+        return ("203.0.113.9", 7) if name == "peername" else None
+
+    def abort(self):
+        self.cut = True
+
+
+@pytest.mark.parametrize("first_ends_before", [True, False])
+def test_a_request_that_follows_at_once_is_not_cut_by_the_time_of_the_one_before(first_ends_before):
+    """A peer that has its answer may ask again before the server's side of it has ended."""
+
+    async def play():
+        connections = Connections(Bounds(silence=0.05), [], lambda *words: None)
+        transport, ends = Transport(), [asyncio.Event(), asyncio.Event()]
+        connections.made(transport)
+        asked = iter(ends)
+
+        async def app(scope, receive, send):
+            await next(asked).wait()
+
+        heard = connections.heard(app)
+        one = {"client": ("203.0.113.9", 7)}
+        running = [asyncio.create_task(heard(one, None, None)) for _ in ends]
+        await asyncio.sleep(0)
+        first, second = (0, 1) if first_ends_before else (1, 0)
+        ends[first].set()
+        await asyncio.sleep(0.2)
+        assert not transport.cut  # the other is still being answered
+        ends[second].set()
+        await asyncio.gather(*running)
+        assert not transport.cut
+        while not transport.cut:  # and then the connection is silent
+            await asyncio.sleep(0.01)
 
     asyncio.run(play())
 
