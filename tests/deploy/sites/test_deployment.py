@@ -324,6 +324,7 @@ def test_a_site_killed_between_masking_and_unmasking_is_missed_and_the_sum_is_ex
     hospitals, tmp_path
 ):
     settings = RUN | {"num-server-rounds": 2, "num-clients": 4, "log-format": "json"}
+    settings |= {"seed": 7}  # sites are in one cohort of a model, over all runs
     with every_task_started_once(hospitals):
         hospitals.start_site(FOURTH)
         folder = killed_between_masking_and_unmasking(hospitals, settings)

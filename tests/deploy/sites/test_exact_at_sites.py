@@ -51,6 +51,22 @@ def assert_equal(folder, ours):
         assert np.array_equal(first[name], second[name]), name
 
 
+def scores(folder):
+    lines = (folder / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line)["score"] for line in lines]
+
+
+def test_a_glm_with_intercepts_of_the_sites_is_that_of_one_process(hospitals, tmp_path):
+    settings = RUN | {"model": "glm", "glm-l2": 1.0, "glm-intercepts": "site"}
+    settings |= {"num-server-rounds": 30}
+    folder = hospitals.run(*words(settings))
+    ours = hospitals.in_one_process(settings, tmp_path, HOSPITALS)
+    assert_equal(folder, ours)
+    assert scores(folder) == scores(ours)
+    for name in ("models/coefficients-0.csv", "fitted.json"):
+        assert (folder / name).read_text() == (ours / name).read_text()
+
+
 def test_trees_under_secure_sums_are_those_of_one_process_in_the_clear(hospitals, tmp_path):
     folder = hospitals.run(*words(TREES | {"secagg": True}))
     ours = hospitals.in_one_process(TREES, tmp_path, HOSPITALS)
