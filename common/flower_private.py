@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from flwr.supercore import log
     from flwr.supercore.differential_privacy import compute_clip_model_update
     from flwr.supercore.fab import Fab
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supercore.utils import get_flwr_home
@@ -30,6 +31,7 @@ __all__ = [
     "ErrorCode",
     "Fab",
     "Metadata",
+    "ObjectPushError",
     "ProtoRecordDict",
     "Run",
     "TaskIdentity",
@@ -61,6 +63,8 @@ _HOMES = {
     "recorddict_to_proto": "flwr.common.serde",
     # Error replies carry numbers that have public meaning and no public name.
     "ErrorCode": "flwr.common.constant",
+    # What a push fails with that lost count of what it had pushed, so that it is tried again.
+    "ObjectPushError": "flwr.supercore.inflatable.inflatable_utils",
     # The bundle's bytes are known before it is sent; a site reads what it is sent unpacked.
     "build_fab_from_disk": "flwr.cli.build",
     "get_fab_metadata": "flwr.cli.config_utils",
