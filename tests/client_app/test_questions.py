@@ -113,7 +113,8 @@ def test_an_owner_may_allow_more_and_a_pilot_is_the_runs_own(tmp_path):
     )
     (tmp_path / "pilot").mkdir()
     trees = {"model": "trees", "tree-count": 5, "tree-depth": 4}
-    assert "asks for 21 steps" in Asked(tmp_path, trees, **{"most-steps": 20}).refused(ROW_SUMS)
+    own = {"most-steps": 20, "releases": "row-sums"}
+    assert "asks for 21 steps" in Asked(tmp_path / "trees", trees, **own).refused(ROW_SUMS)
     site = Asked(tmp_path / "pilot", {"pilot": True, "pilot-folds": 2})
     for order in (PilotOrder(1, 2, ["fedavg"], 10_000), PilotOrder(1, 20, ["fedavg"], 20)):
         assert "this run's pilot has 2 of 20" in site.refused(PILOT_LOOK, order)
