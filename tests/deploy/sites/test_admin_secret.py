@@ -1,0 +1,34 @@
+"""A secret for administrators, shown by Flower's own command line tool to a real SuperLink."""
+
+import shutil
+
+import pytest
+from deployments import deployment, free_port
+
+from common.errors import FlowerError
+from deploy.sites.serve import SECRET, Server
+
+pytestmark = pytest.mark.slow
+
+
+def test_behind_a_forwarder_only_who_shows_the_secret_is_an_administrator(tmp_path):
+    """The second port is where a forwarder leads; another machine has three files of the server."""
+    with deployment(tmp_path) as running:
+        running.provision({"north": {}}, {"dataset": "beds", "classes": "well,sick"})
+        port = free_port()
+        running.serve("--forwarded-port", port)
+        folder, away = tmp_path / "provision" / "server", tmp_path / "away"
+        away.mkdir()
+        assert (folder / SECRET).stat().st_mode & 0o777 == 0o600
+        for name in ("server.toml", "ca.crt", SECRET):
+            shutil.copy(folder / name, away)
+        connection = Server.open(away).connection(f"localhost:{port}")
+        assert connection.call("ls")["runs"] == []
+        kept = (connection.home / "credentials.yaml").stat()
+        assert kept.st_mode & 0o777 == 0o600
+        assert Server.open(folder).connection().call("ls")["runs"] == []  # from this machine
+        (away / SECRET).write_text("a guess\n")
+        with pytest.raises(FlowerError):
+            Server.open(away).connection(f"localhost:{port}").call("ls")
+        secret = (folder / SECRET).read_text().strip()
+        assert secret not in running.log("server")
