@@ -29,9 +29,6 @@ from common.tasks import Task
 P = TypeVar("P", bound=PieceSettings)
 
 
-_LONGEST = 2**63
-
-
 class Settings(
     AggregationSettings,  # pydantic puts the last one's keys first
     ExecutionSettings,
@@ -115,15 +112,6 @@ class Settings(
         yield from super().__repr_args__()
         for piece in self._pieces:
             yield from piece.__repr_args__()
-
-    @model_validator(mode="after")
-    def _fits_a_message(self) -> Self:
-        """Refuse whole numbers that no message holds: those of 64 bits are the longest."""
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, int) and abs(value) >= _LONGEST:
-                raise ValueError(f"{kebab_case(name)}: a number of {len(str(value))} digits")
-        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

@@ -88,7 +88,7 @@ class CohortHistory:
             value = json.loads(data)
             cohorts = value["cohorts"]
             return cls({m: tuple(cohorts[i] for i in at) for m, at in value["models"].items()})
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"this site's history of secure sums cannot be read ({error}); restore it from a "
                 "copy, for without it two sums of a model may give a single update away"
