@@ -36,7 +36,7 @@ than all rows, so what hides all rows tells at most as much of one, and the two 
 
 _VERSION = 1
 _UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
-"""What a text that is no book can fail with: numbers of 400 digits and brackets without end, too."""
+"""What a text that is no book can fail with, of numbers of 400 digits and endless brackets, too."""
 _ROUNDING = 1e-9  # what two ways of finding one root may differ by
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from deploy.sites.serve import port_of_sites
+from deploy.manifests.ports import port_of_sites
 
 METRICS = "127.0.0.1:9464"
 """Where a site's probe asks, inside its container."""

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from common.errors import ConfigError
-from deploy.sites.serve import port_of_sites
+from deploy.manifests.ports import port_of_sites
 
 METRICS = "0.0.0.0:9464"
 """Where probes ask a site; its pod's own network."""

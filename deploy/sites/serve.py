@@ -27,15 +27,6 @@ _RUNS = "runs.jsonl"  # the folders of all runs
 _ENROLLED = "enrolled.json"  # fingerprint of a key -> {"site", "node-id"}
 
 
-def port_of_sites(port: int) -> int:
-    """Return the port of a container that sites are led to; ``port`` is its administrators' own.
-
-    >>> port_of_sites(9092), port_of_sites(65535)
-    (9093, 65534)
-    """
-    return port + 1 if port < 65535 else port - 1
-
-
 @dataclass(frozen=True)
 class Server:
     """The folder that provisioning wrote for the server.

@@ -209,8 +209,17 @@ def test_a_book_that_lost_what_its_mark_counts_releases_nothing(left):
         PrivacyBook.from_bytes(text, book.mark)
 
 
-@pytest.mark.parametrize("mark", [b"", b"[]", b"{}", b'{"entries": "x", "answers": 0}',
-                                   b'{"entries": 1e999, "answers": 0}', b"[" * 100_000])  # fmt: skip
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"entries": "x", "answers": 0}',
+        b'{"entries": 1e999, "answers": 0}',
+        b"[" * 100_000,
+    ],
+)
 def test_a_mark_that_cannot_be_read_releases_nothing(mark):
     with pytest.raises(DataError, match="privacy book cannot be read"):
         PrivacyBook.from_bytes(PrivacyBook().to_bytes(), mark)
