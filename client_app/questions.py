@@ -34,6 +34,7 @@ from common.pilot import messages as pilot
 from common.pilot.settings import PilotSettings
 from common.privacy.disclosures import asked
 from common.secagg import messages as secagg
+from common.secagg.cohorts import digest_of
 from common.tasks.metrics import DIGITS, in_digits
 
 __all__ = ["OfRun", "admit", "check", "is_asked", "is_called_for", "note", "rounded"]
@@ -57,9 +58,6 @@ _ONCE = frozenset(
         messages.TRAIN_CHOICE,
         messages.SCORE_COUNTS,
         messages.FINAL_EVALUATION,
-        messages.REPRESENTATIONS,
-        messages.EMBEDDED_ROWS,
-        messages.CLASS_STATISTICS,
         secagg.SECAGG_TRAIN,
         secagg.PILOT_SUM,
         pilot.PILOT_TRAIN,
@@ -71,17 +69,13 @@ _ONCE = frozenset(
 
 Steps of a fit, of products and of a sum that began are counted where they are answered.
 """
-_IN_ONE_ROUND = frozenset(
-    {
-        messages.FINE_TUNE,
-        messages.SCORE_COUNTS,
-        messages.FINAL_EVALUATION,
-        messages.REPRESENTATIONS,
-        messages.EMBEDDED_ROWS,
-        messages.CLASS_STATISTICS,
-    }
+_OF_ONE_MODEL = frozenset(
+    {messages.REPRESENTATIONS, messages.EMBEDDED_ROWS, messages.CLASS_STATISTICS}
 )
-"""Kinds of which a run has one, before its first round or after its last, whichever that is."""
+"""Kinds about one model of a run. Who joins late is compared by it, too: asked again about the same
+one, a site says the same."""
+_IN_ONE_ROUND = frozenset({messages.FINE_TUNE, messages.SCORE_COUNTS, messages.FINAL_EVALUATION})
+"""Kinds of which a run has one, after its last round, whichever that is."""
 _LOOKS = frozenset({pilot.PILOT_LOOK, pilot.PILOT_TELL})
 _WITHHELD = frozenset(
     {
@@ -139,6 +133,9 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
     if kind.name in _ONCE:
         _check_round(site.settings, record)
         _next(kind, record, _answered(site, context), site.settings, own)
+    if kind.name in _OF_ONE_MODEL:
+        _check_round(site.settings, record)
+        _same(kind, message, _answered(site, context))
 
 
 def note(handler: Handler, message: Message, site: Site, context: Context) -> None:
@@ -150,6 +147,11 @@ def note(handler: Handler, message: Message, site: Site, context: Context) -> No
         with site.keeper.locked():  # two processes may have been handed messages at once
             known = _answered(site, context)
             known.value[kind.name] = _next(kind, record, known, site.settings, own)
+            known.keep()
+    if kind.name in _OF_ONE_MODEL and is_asked(site, context):
+        with site.keeper.locked():
+            known = _answered(site, context)
+            known.value[kind.name] = _same(kind, message, known)
             known.keep()
 
 
@@ -285,6 +287,17 @@ def _next(
             f"most-looks = {own.most_looks}; look less often, or let its owner raise that"
         )
     return [*now, times + 1 if now == last else 1, total + 1]
+
+
+def _same(kind: Kind, message: Message, known: OfRun) -> str:
+    """Return the digest of the model that a question is about; refuse another than before."""
+    digest = digest_of(messages.decode_arrays(messages.arrays_of(message.content)))
+    if known.value.get(kind.name, digest) != digest:
+        raise MessageError(
+            f"{kind.name}: another model was asked about before in this run, and a site answers "
+            "about one"
+        )
+    return digest
 
 
 def _number(record: Mapping[str, Any]) -> list[int]:

@@ -65,11 +65,12 @@ OF_THE_SITE = {messages.INTRODUCE, messages.LABEL_HISTOGRAM, messages.CLASS_BASE
 PER_ATTEMPT = {
     messages.LOSS: 2, messages.TRAIN: 2, pilot.PILOT_TRAIN: 2, pilot.PILOT_LOOK: 2,
 }  # fmt: skip
-IN_ONE_ROUND = {
-    *(messages.FINE_TUNE, messages.FINAL_EVALUATION, messages.SCORE_COUNTS),
-    *(messages.REPRESENTATIONS, messages.EMBEDDED_ROWS, messages.CLASS_STATISTICS),
+IN_ONE_ROUND = {messages.FINE_TUNE, messages.FINAL_EVALUATION, messages.SCORE_COUNTS}
+ONCE_A_RUN = {
+    *(kind for kind in KINDS if kind.startswith("query.product_")),
+    *(messages.PROBE_ROWS, messages.REPRESENTATIONS),
+    *(messages.EMBEDDED_ROWS, messages.CLASS_STATISTICS),
 }
-ONCE_A_RUN = {*(kind for kind in KINDS if kind.startswith("query.product_")), messages.PROBE_ROWS}
 LATER = {  # steps that no answer comes to out of their turn, or to what others did not sign
     *(secagg.SECAGG_SHARE, secagg.SECAGG_MASK, secagg.SECAGG_AGREE, secagg.SECAGG_UNMASK),
     *(two_party.TWO_PARTY_OPEN, two_party.TWO_PARTY_SHARE, two_party.TWO_PARTY_COST),
