@@ -38,7 +38,7 @@ Address = Annotated[
     typer.Option(
         metavar="HOST:PORT",
         help="of the server, from another machine, whose folder holds server.toml, ca.crt and "
-        "admin-secret; else this machine's",
+        "state/admin-secret; else this machine's",
     ),
 ]
 

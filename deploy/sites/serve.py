@@ -78,12 +78,12 @@ class Server:
     @property
     def secret(self) -> str:
         """What its administrators show where their address tells nothing; empty: none was made."""
-        path = self.folder / SECRET
+        path = self.state / SECRET
         return path.read_text(encoding="ascii").strip() if path.exists() else ""
 
     def make_secret(self) -> Path:
         """Return the file of the secret, readable by its owner alone, made if need be."""
-        path = self.folder / SECRET
+        path = self.state / SECRET
         if not self.secret:
             write_secret(path, f"{secrets.token_urlsafe(_SECRET_BYTES)}\n".encode())
         return path

@@ -18,17 +18,17 @@ def test_behind_a_forwarder_only_who_shows_the_secret_is_an_administrator(tmp_pa
         port = free_port()
         running.serve("--forwarded-port", port)
         folder, away = tmp_path / "provision" / "server", tmp_path / "away"
-        away.mkdir()
-        assert (folder / SECRET).stat().st_mode & 0o777 == 0o600
-        for name in ("server.toml", "ca.crt", SECRET):
-            shutil.copy(folder / name, away)
+        (away / "state").mkdir(parents=True)
+        assert (folder / "state" / SECRET).stat().st_mode & 0o777 == 0o600
+        for name in ("server.toml", "ca.crt", f"state/{SECRET}"):
+            shutil.copy(folder / name, away / name)
         connection = Server.open(away).connection(f"localhost:{port}")
         assert connection.call("ls")["runs"] == []
         kept = (connection.home / "credentials.yaml").stat()
         assert kept.st_mode & 0o777 == 0o600
         assert Server.open(folder).connection().call("ls")["runs"] == []  # from this machine
-        (away / SECRET).write_text("a guess\n")
+        (away / "state" / SECRET).write_text("a guess\n")
         with pytest.raises(FlowerError):
             Server.open(away).connection(f"localhost:{port}").call("ls")
-        secret = (folder / SECRET).read_text().strip()
+        secret = (folder / "state" / SECRET).read_text().strip()
         assert secret not in running.log("server")
