@@ -72,7 +72,7 @@ def class_moments(
     note = ReleaseNote(
         f"discrete Gaussian on the moments, {rho:g}-zCDP",
         REPLACE_ROW_IN_CLASS,
-        book.spent_on(_WHAT, delta) if several else zcdp_epsilon(rho, delta),
+        max(zcdp_epsilon(rho, delta), book.spent_on(_WHAT, delta) if several else 0.0),
         delta,
         rho,
         book.spent(REPLACE_ROW_IN_CLASS, site.budget.delta),

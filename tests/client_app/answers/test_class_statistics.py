@@ -15,7 +15,7 @@ from common import models as networks
 from common.errors import BudgetError, DataError, MessageError, RoundError
 from common.messages import DISCLOSURES, RELEASES, Order, ReleaseNote
 from common.privacy.book import REPLACE_ROW_IN_CLASS, Budget, Entry
-from common.privacy.closed_form import zcdp_epsilon
+from common.privacy.closed_form import gaussian_epsilon, zcdp_epsilon
 from common.privacy.statistics import class_event, noise_sigma
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app.rounds.roster import introduce
@@ -94,17 +94,19 @@ def test_a_question_that_differs_in_rho_says_what_all_of_them_tell(settings, tmp
         for rho in (0.5, 0.5001, 0.5002)
     ]
     assert epsilons[0] == pytest.approx(zcdp_epsilon(0.5, 1e-5))
-    assert epsilons[2] == pytest.approx(zcdp_epsilon(1.5003, 1e-5), rel=1e-6)
+    together = gaussian_epsilon((2 * 1.5003) ** 0.5, 1e-5)
+    assert epsilons[2] == pytest.approx(together, rel=1e-6)
+    assert epsilons[0] < epsilons[1] < epsilons[2]
 
 
-def test_a_site_without_a_class_to_compare_says_so_and_is_not_charged(settings, tmp_path):
-    own = {"state-dir": str(tmp_path / "state")}
-    for privacy in ("zcdp", "none"):
-        run = settings.replace(statistics_privacy=privacy, min_rows=10_000)
-        with pytest.raises(
-            DataError, match=r"min-rows = 10000: no class has as many training rows"
-        ):
-            ask_site(run, **own)
+@pytest.mark.parametrize("privacy", ["zcdp", "none"])
+def test_a_site_without_a_class_to_compare_says_so_and_is_not_charged(
+    task_identity, tmp_path, privacy
+):
+    words = f"statistics-privacy={privacy}", "strategy=ot-groups", "min-rows=10000", "split=iid"
+    run = settings_in(tmp_path, *words, "num-clients=5").with_absolute_paths()
+    with pytest.raises(DataError, match="min-rows = 10000: no class has as many training rows"):
+        ask_site(run, **{"state-dir": str(tmp_path / "state")})
     assert not with_noise.book_of(FolderKeeper(tmp_path / "state")).entries
 
 
