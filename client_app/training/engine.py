@@ -35,7 +35,7 @@ from client_app.training.orders import batch_sizes, steps_of
 from client_app.training.program_steps import ProgramSgd, wide_step
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
-from common.config import Settings
+from common.config import Settings, Training
 from common.foreign import code
 from common.messages import Order, Parameters
 from common.networks import NETWORKS
@@ -95,7 +95,7 @@ class Lesson:
 def fit(
     parameters: Parameters,
     lesson: Lesson,
-    settings: Settings,
+    settings: Training,
     pull: Pull | None = None,
     phase: Phase = USUAL,
     *,
@@ -135,7 +135,7 @@ def fit(
 
 
 def fit_together(
-    parameters: Parameters, lessons: Sequence[Lesson], settings: Settings
+    parameters: Parameters, lessons: Sequence[Lesson], settings: Training
 ) -> list[Fitted] | None:
     """Return the models of clients trained side by side; None where their network cannot be.
 
@@ -165,7 +165,7 @@ def fit_together(
 def _fit_by_loop(
     network: nn.Module,
     lesson: Lesson,
-    settings: Settings,
+    settings: Training,
     pull: Pull | None,
     phase: Phase,
     beside: Mixture | None,
@@ -184,7 +184,7 @@ def _fit_by_loop(
 
 
 def _blended(
-    network: nn.Module, lesson: Lesson, settings: Settings, blend: Blend
+    network: nn.Module, lesson: Lesson, settings: Training, blend: Blend
 ) -> tuple[Model, Model]:
     """Return what a blend makes of a network's parameters, and its shares."""
     device = next(network.parameters()).device
@@ -232,7 +232,7 @@ def unflatten(values: np.ndarray, like: Parameters) -> dict[str, np.ndarray]:
 
 
 def _by_hand(
-    parameters: Parameters, name: _Name, settings: Settings
+    parameters: Parameters, name: _Name, settings: Training
 ) -> DenseSgd | ConvolutionalSgd | ProgramSgd | None:
     """Return what trains a network of these parameters without autograd, if anything does."""
     if settings.engine == "loop" or name[-1].type != "cpu" or not _takes_usual_steps(settings):
@@ -240,7 +240,7 @@ def _by_hand(
     return _hand_written(*name, settings) if _fits(parameters, _network(*name)) else None
 
 
-def _takes_usual_steps(settings: Settings) -> bool:
+def _takes_usual_steps(settings: Training) -> bool:
     """Return whether a run has an optimiser and the loss that the engines know: of classes."""
     known = OPTIMIZERS.named(settings.optimizer).by_hand is not None
     return known and takes_by_hand(settings)
@@ -277,7 +277,7 @@ def decided(
 
 
 def trained_by(
-    settings: Settings, inputs: Inputs, num_outputs: int, *, weighs: bool = False
+    settings: Training, inputs: Inputs, num_outputs: int, *, weighs: bool = False
 ) -> str:
     """Return in words which code trains a run's network on this machine; rows can have weights."""
     # On the CPU: a process that has started CUDA cannot be forked.
@@ -304,7 +304,7 @@ def trained_by(
 
 
 def _uncompiled(
-    settings: Settings,
+    settings: Training,
     network: nn.Module,
     name: together.Network,
     device: torch.device,
@@ -331,7 +331,7 @@ def _hand_written(
     inputs: Inputs,
     num_outputs: int,
     device: torch.device,
-    settings: Settings,
+    settings: Training,
 ) -> DenseSgd | ConvolutionalSgd | ProgramSgd | None:
     """Return what trains a network without autograd; None where nothing does."""
     network = _network(name, inputs, num_outputs, device)

@@ -18,7 +18,7 @@ from client_app.training.mixing import Companion
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import batch_sizes, row_orders
 from client_app.training.steps import Anchored
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError, DataError
 from common.foreign import code
 from common.networks import NETWORKS
@@ -127,7 +127,7 @@ def repeatable(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-def hushed(settings: Settings) -> AbstractContextManager[None]:
+def hushed(settings: Training) -> AbstractContextManager[None]:
     """Keep what a run's foreign code prints in every batch from the run's own lines."""
     pieces = (NETWORKS, settings.model), (LOSSES, settings.loss), (OPTIMIZERS, settings.optimizer)
     foreign = [f"{table.kind} = {name!r}" for table, name in pieces if table.module_of(name)]
@@ -137,7 +137,7 @@ def hushed(settings: Settings) -> AbstractContextManager[None]:
 def train(
     network: nn.Module,
     rows: TensorRows,
-    settings: Settings,
+    settings: Training,
     rng: np.random.Generator,
     towards: Anchored | None = None,
     phase: Phase = USUAL,

@@ -16,7 +16,7 @@ from common.exact.trees import Trees
 from common.plugins import PieceSettings
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Settings, Training
 
 __all__ = [
     "GLM",
@@ -65,7 +65,7 @@ _REASONS = {
 class _Summed(PieceSettings):
     """What both learners refuse."""
 
-    def check(self, settings: "Settings") -> None:
+    def check(self, settings: "Training") -> None:
         """Refuse what has no sense where a model is fitted from sums."""
         if not self.refuse_unused(settings, resolve_name(_NETWORKS)):
             return
@@ -176,7 +176,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def learner(settings: "Settings", num_classes: int) -> SummedModel | None:
+def learner(settings: "Training", num_classes: int) -> SummedModel | None:
     """Return what a run's model is fitted by; None: it is a network, which SGD trains.
 
     Args:

@@ -1,23 +1,31 @@
 """What a run may ask of a site: no more than it needs, once, and within the site's own bounds."""
 
+import json
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from flwr.app import Message
 from kinds_of_rows import rows_of
+from plan import ROOT
 
+from client_app import questions
 from client_app.answers import introduction
-from client_app.questions import is_called_for
 from client_app.site_state import FolderKeeper
 from common import messages, models, seeds
-from common.config import Settings
+from common.config import Settings, Training
+from common.errors import MessageError
 from common.evaluation import final
 from common.exact.glm import Glm
 from common.messages import EvaluateReport, FinalReport, LossReport, Order, ThresholdOrder
+from common.messages.briefs import Brief
 from common.messages.kinds import KINDS, kind_named
 from common.messages.row_sums import ROW_SUMS
 from common.pilot.messages import PILOT_LOOK, PilotOrder
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
 from deploy.simulation.grid import InProcessGrid, load_client_app
+from server_app.methods.catalogue import compose
 
 RUN = {
     "dataset": "tables", "num-clients": 3, "strategy": "fedavg", "num-server-rounds": 5,
@@ -26,10 +34,20 @@ RUN = {
 LOSSES = {"strategy": "power-of-choice", "clients-per-round": 2}
 
 
+def brief_of(settings):
+    return compose(settings).brief(settings, "1" * 16)
+
+
+def is_called_for(kind, settings):
+    """Whether a site answers a kind in an honest run: it knows of the settings what it must."""
+    training = Training.told(settings.to_dict())
+    return questions.is_called_for(kind, training, brief_of(settings))
+
+
 class Asked:
     """A real site of one table in a process of its own, asked by a server that may lie."""
 
-    def __init__(self, folder, run=None, **own):
+    def __init__(self, folder, run=None, told=True, **own):
         rng = np.random.default_rng(3)
         x = rng.normal(size=(40, 4))
         lines = [f"{a:.3f},{b:.3f},{c:.3f},{d:.3f},{int(a > 0)}" for a, b, c, d in x]
@@ -47,12 +65,15 @@ class Asked:
         )
         [self.node] = self.grid.get_node_ids()
         self.model = models.initial_parameters(self.settings, rows_of(4), 2)
+        self.brief = brief_of(self.settings) if told else None
+        reply = self.ask(messages.INTRODUCE)
+        self.refusal = reply.error.reason if reply.has_error() else ""
 
     def ask(self, kind, order=None, model=None):
         arrays = messages.encode_arrays(model or self.model)
         content = messages.content(order or Order(1, 1, 0), arrays)
         if kind == messages.INTRODUCE:
-            content = messages.content()
+            content = messages.content(order or self.brief)
         [reply] = self.grid.send_and_receive([Message(content, self.node, kind)])
         return reply
 
@@ -184,6 +205,59 @@ def test_every_kind_is_called_for_by_some_run_and_no_run_calls_for_all():
     fitted = {"model": "glm", "dataset": "tables", "num-clients": 3}
     for more, kind in (({}, ROW_SUMS), ({"secagg": True}, HIDDEN_SUMS)):
         assert is_called_for(kind_named(kind), Settings.parse(fitted | more))
+
+
+def test_what_no_brief_calls_for_is_not_answered_and_a_run_has_one_brief(tmp_path):
+    site = Asked(tmp_path, LOSSES)
+    assert not site.refused(messages.LOSS)
+    assert not site.refused(messages.INTRODUCE)  # the same again, as after a restart of the server
+    other = Brief("1" * 16, ["losses", "models", "labels"])
+    assert "this run's brief was another when it began" in site.refused(messages.INTRODUCE, other)
+    assert f"{messages.LABEL_HISTOGRAM}: nothing in this run calls" in site.refused(
+        messages.LABEL_HISTOGRAM
+    )
+    (tmp_path / "untold").mkdir()
+    untold = Asked(tmp_path / "untold", LOSSES | {"seed": 5}, told=False)
+    assert "the server has not said what its method sees" in untold.refused(messages.LOSS)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"run": "../../etc/passwd"}, "must be 16 digits from 0 to f"),
+        ({"run": "1" * 17}, "must be 16 digits"),
+        ({"needs": ["x"] * 65}, "number of needs = 65: must be 0 to 64"),
+        ({"disclosures": ["a\nb"]}, "must be 1 to 64 printable characters"),
+    ],
+)
+def test_a_brief_that_none_can_be_is_refused(values, said):
+    with pytest.raises(MessageError, match=said):
+        Brief(**{"run": "1" * 16} | values)
+
+
+def test_a_site_knows_its_run_without_any_code_of_a_server():
+    """Of a run whose strategy only the server has, from the config that Flower sends."""
+    run = Settings.parse(RUN | {"pilot": True}).to_dict() | {"strategy": "nobody.has:THIS"}
+    code = (
+        "import json, sys\n"
+        "from flwr.app import Context, Message, RecordDict\n"
+        "from client_app import questions\n"
+        "from client_app.app import app\n"
+        "from client_app.site import SimulatedRun\n"
+        "from common.config import Training\n"
+        "from common.messages.briefs import Brief\n"
+        "from common.messages.kinds import KINDS\n"
+        "run = json.loads(sys.argv[1])\n"
+        "brief = Brief('1' * 16, ['losses'])\n"
+        "for known in (Training.told(run), SimulatedRun.told(run)):\n"
+        "    called = [questions.is_called_for(kind, known, brief) for kind in KINDS.values()]\n"
+        "    assert any(called) and not all(called)\n"
+        "sys.exit(', '.join(name for name in sys.modules if name.startswith('server_app')))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(run)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_hidden_sum_has_no_more_entries_than_a_step_of_the_fit(tmp_path):
