@@ -67,14 +67,6 @@ _OTHERS_AT_SITES = (
 )
 _OTHER_TABLES = (*_OTHERS_AT_SITES, f"{_HERE}server_app.dissimilarity:LABEL_METRICS")
 
-_OF_METHODS_AT_SITES = (
-    f"{_HERE}common.privacy.disclosures:RowSettings",
-    f"{_HERE}common.privacy.disclosures:BasesSettings",
-    f"{_HERE}common.privacy.disclosures:EmbeddedRowSettings",
-    f"{_HERE}common.pilot.settings:PilotSettings",
-)
-"""Settings that methods declare and sites read, which have no method's code."""
-
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NOTHING: Mapping[str, object] = MappingProxyType({})
 
@@ -315,14 +307,11 @@ def used_piece_settings(
 
     Args:
         name_of: returns the name of a run's piece in a table.
-        at_site: whether only what a site runs or reads: no method, and nothing else of a server.
+        at_site: whether only what a site runs: no method, and nothing else of a server.
     """
     tables = (_at(name) for name in (_AT_SITES if at_site else TABLES))
     used = (table.get(name_of(table)) for table in tables)
-    declared = [schema for piece in used for schema in settings_of(piece)]
-    if at_site:
-        declared += map(resolve_name, _OF_METHODS_AT_SITES)
-    return tuple(dict.fromkeys(declared))
+    return tuple(dict.fromkeys(schema for piece in used for schema in settings_of(piece)))
 
 
 def with_names(values: Mapping[str, object], *, at_site: bool = False) -> dict[str, object]:

@@ -31,7 +31,7 @@ def declared_of(
     Args:
         values: of a run, by their keys; what is left out has its default.
         fields: of every run.
-        at_site: whether only what a site runs or reads.
+        at_site: whether only what a site runs.
     """
 
     def name_of(table: Table[Any]) -> str:

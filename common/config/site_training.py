@@ -19,6 +19,7 @@ from common.config.execution import ExecutionSettings
 from common.config.privacy import PrivacySettings
 from common.config.rounds import JudgingSettings, RoundSettings
 from common.config.training import TrainingSettings
+from common.errors import ConfigError
 from common.exact.learners import with_defaults
 from common.objectives import objective_of
 from common.plugins import PieceSettings
@@ -39,7 +40,8 @@ class Training(EnergySettings, PrivacySettings, JudgingSettings, TrainingSetting
     """What a site trains, evaluates and protects in a run, and whose pieces it runs for that.
 
     Every run's values are attributes; what the run's network, objective, loss and optimiser declare
-    for themselves is read by :meth:`of`, and so are the few settings of methods that sites read.
+    for themselves is parsed with them, and what another piece declares, as a method, when a site
+    asks for it by :meth:`of`.
     """
 
     at_site: ClassVar[bool] = True
@@ -57,6 +59,8 @@ class Training(EnergySettings, PrivacySettings, JudgingSettings, TrainingSetting
     )
 
     _pieces: tuple[PieceSettings, ...] = PrivateAttr(())
+    _others: Mapping[str, Scalar] = PrivateAttr(default_factory=dict)
+    """What else the run's config says, not checked."""
 
     @classmethod
     def told(cls, run_config: Mapping[str, Scalar]) -> Self:
@@ -98,9 +102,32 @@ class Training(EnergySettings, PrivacySettings, JudgingSettings, TrainingSetting
         return self._pieces
 
     def of(self, declared: type[P]) -> P:
-        """Return the settings that a piece declares; the defaults where the run does not use it."""
+        """Return the settings that a piece declares; the defaults where the run does not use it.
+
+        Raises:
+            ConfigError: those of a piece that no site runs, where they are wrong.
+        """
         found = (piece for piece in self._pieces if isinstance(piece, declared))
-        return next(found, None) or _defaults(declared)
+        piece = next(found, None)
+        if piece is not None:
+            return piece
+        keys = map(kebab_case, declared.model_fields)
+        told = {key: self._others[key] for key in keys if key in self._others}
+        return self._checked(declared, told) if told else _defaults(declared)
+
+    def _checked(self, declared: type[P], values: Mapping[str, Scalar]) -> P:
+        piece = declared.parse(values, source="run-config")
+        try:
+            piece.check(self)
+        except ValueError as error:
+            raise ConfigError(f"run-config: {error}") from None
+        return piece
+
+    def replace(self, **changes: object) -> Self:
+        """Return a checked copy with some fields (snake_case) changed."""
+        changed = super().replace(**changes)
+        changed._others = self._others
+        return changed
 
     def to_dict(self) -> dict[str, Scalar]:
         """Return all values with kebab-case keys: every run's, then its pieces'."""
@@ -174,7 +201,9 @@ def _from_items(kind: type[Training], items: tuple[tuple[str, Scalar], ...], cha
     values = dict(items)
     keys = {*map(kebab_case, kind.model_fields), *kind.more_keys(values)}
     own = {key: value for key, value in values.items() if key in keys}
-    return kind.parse(own, source="run-config")
+    training = kind.parse(own, source="run-config")
+    training._others = {key: value for key, value in values.items() if key not in keys}
+    return training
 
 
 @functools.cache

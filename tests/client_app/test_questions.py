@@ -217,8 +217,18 @@ def test_what_no_brief_calls_for_is_not_answered_and_a_run_has_one_brief(tmp_pat
         messages.LABEL_HISTOGRAM
     )
     (tmp_path / "untold").mkdir()
-    untold = Asked(tmp_path / "untold", LOSSES | {"seed": 5}, told=False)
+    untold = Asked(tmp_path / "untold", LOSSES, told=False)
     assert "the server has not said what its method sees" in untold.refused(messages.LOSS)
+
+
+def test_a_site_that_is_restarted_in_mid_run_finds_its_brief(tmp_path):
+    assert not Asked(tmp_path, LOSSES).refusal
+    restarted = Asked(tmp_path, LOSSES, told=False)  # Flower's context is gone, the folder is there
+    assert not restarted.refused(messages.LOSS)
+    [kept] = (tmp_path / "state").glob("brief-*.json")
+    kept.write_bytes(kept.read_bytes()[:-9])
+    damaged = Asked(tmp_path, LOSSES, told=False)
+    assert "the server has not said what its method sees" in damaged.refused(messages.LOSS)
 
 
 @pytest.mark.parametrize(
