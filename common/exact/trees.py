@@ -133,7 +133,7 @@ class Trees(SummedModel):
 
     def largest_size(self, columns: int) -> int:
         """Return how many numbers a step asks for at most: the first one, or the last level's."""
-        asked = 2 ** (self.depth - 1) * self.classes
+        asked = int(2 ** (self.depth - 1)) * self.classes
         level = asked * columns * (self.bins + 1) * 3
         return max(max(self.classes, 3) + columns * _CELLS, level)
 
