@@ -23,13 +23,15 @@ def hear(message: Message, context: Context) -> None:
     Raises:
         MessageError: it is none, or another than the one that this run began with.
     """
-    if message.metadata.message_type != INTRODUCE or not _is_kept(context):
+    if message.metadata.message_type != INTRODUCE:
         return
     check_form(message.content)
     record = message.content.get(RECORD)
     if record is None or "run" not in record:
         return
     told, here = Brief.decode(message.content), ContextKeeper(context.state)
+    if not _is_kept(context):
+        return
     known = here.read(_BRIEF)
     if known == told.to_bytes():
         return
