@@ -213,9 +213,7 @@ def test_what_no_brief_calls_for_is_not_answered_and_a_run_has_one_brief(tmp_pat
     assert not site.refused(messages.INTRODUCE)  # the same again, as after a restart of the server
     other = Brief("1" * 16, ["losses", "models", "labels"])
     assert "this run's brief was another when it began" in site.refused(messages.INTRODUCE, other)
-    assert f"{messages.LABEL_HISTOGRAM}: nothing in this run calls" in site.refused(
-        messages.LABEL_HISTOGRAM
-    )
+    assert f"{messages.FINE_TUNE}: nothing in this run calls" in site.refused(messages.FINE_TUNE)
     (tmp_path / "untold").mkdir()
     untold = Asked(tmp_path / "untold", LOSSES, told=False)
     assert "the server has not said what its method sees" in untold.refused(messages.LOSS)
@@ -247,7 +245,7 @@ def test_a_brief_that_none_can_be_is_refused(values, said):
 
 def test_a_site_knows_its_run_without_any_code_of_a_server():
     """Of a run whose strategy only the server has, from the config that Flower sends."""
-    run = Settings.parse(RUN | {"pilot": True}).to_dict() | {"strategy": "nobody.has:THIS"}
+    run = Settings.parse(RUN).to_dict() | {"strategy": "nobody.has:THIS"}
     code = (
         "import json, sys\n"
         "from flwr.app import Context, Message, RecordDict\n"
