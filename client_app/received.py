@@ -5,9 +5,10 @@ import functools
 from flwr.app import RecordDict
 
 from client_app.site import Site
+from client_app.summed_rows import as_used
 from common import messages, models
 from common.errors import MessageError
-from common.exact.learners import TREES
+from common.exact.learners import ALONE, TREES
 from common.exact.networks import tree_problem
 from common.messages import Parameters, Template
 from common.objectives import ServerMemory, objective_of
@@ -20,7 +21,8 @@ __all__ = ["received_model", "received_models"]
 def received_model(content: RecordDict, site: Site, *, trains: bool = False) -> Parameters:
     """Return the model in a message, to be trained or evaluated at a site: its shared arrays.
 
-    Where it is to be trained, with what the run's objective sends beside it.
+    Where it is to be trained, with what the run's objective sends beside it. One that was fitted
+    from sums comes with what the site alone knows of it.
 
     Raises:
         MessageError: it lacks an array or has another, of other shape or type, or one that holds
@@ -28,7 +30,7 @@ def received_model(content: RecordDict, site: Site, *, trains: bool = False) -> 
     """
     parameters = messages.decode_arrays(messages.arrays_of(content))
     _check(parameters, site, trains=trains)
-    return parameters
+    return as_used(parameters, site)
 
 
 def received_models(content: RecordDict, site: Site, number: int) -> list[Parameters]:
@@ -37,12 +39,14 @@ def received_models(content: RecordDict, site: Site, number: int) -> list[Parame
     received: list[Parameters] = [*messages.apart(arrays, number)]
     for parameters in received:
         _check(parameters, site, trains=False)
-    return received
+    return [as_used(parameters, site) for parameters in received]
 
 
 def _check(parameters: Parameters, site: Site, *, trains: bool) -> None:
     settings, dataset = site.settings, site.dataset
-    if settings.model == TREES:  # there are more of them after every round
+    if (
+        settings.model == TREES and settings.objective != ALONE
+    ):  # there are more of them after every round
         if problem := tree_problem(parameters, dataset.inputs.shape[0]):
             raise MessageError(f"the trees received are none: {problem}")
         return

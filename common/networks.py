@@ -17,6 +17,7 @@ from common.small_networks import (
     fama_cnn,
     fama_cnn_small,
     lenet,
+    linear,
     mlp,
     pereira_cnn,
     pereira_mlp,
@@ -93,6 +94,7 @@ NETWORKS: Table[Network] = Table(
     "coterie.models",
     {
         "lenet": Network(lenet, frozenset({IMAGES}), auto_for=frozenset({IMAGES})),
+        "linear": Network(linear, _ANY_ROWS),
         "mlp": Network(mlp, _ANY_ROWS, auto_for=frozenset({FEATURES, WINDOWS})),
         "fama-cnn": Network(fama_cnn, frozenset({IMAGES})),
         "fama-cnn-small": Network(fama_cnn_small, frozenset({IMAGES})),

@@ -32,6 +32,11 @@ def dense(input_width: int, widths: tuple[int, ...], classes: int, dropout: floa
     return nn.Sequential(layers)
 
 
+def linear(shape: Shape, classes: int) -> "nn.Module":
+    """Return one linear layer: logistic or linear regression, and of survival Cox's model."""
+    return dense(prod(shape), (), classes, 0.0)
+
+
 def convolutional(
     shape: Shape, channels: tuple[int, ...], kernel: int, dense: int, classes: int, padding: int = 0
 ) -> "nn.Module":

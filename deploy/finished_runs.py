@@ -42,13 +42,28 @@ def predict(
     model: ModelOption = None,
     site: SiteOption = None,
     site_name: SiteNameOption = None,
+    at: Annotated[
+        list[float] | None,
+        typer.Option(
+            min=0,
+            help="of survival: a time in the unit of the rows' own; adds the probability that the "
+            "event has come by then. May be given several times",
+            metavar="TIME",
+        ),
+    ] = None,
+    calibrated: Annotated[
+        bool,
+        typer.Option(
+            "--calibrated", help="probabilities at the site's temperature; the class said stays"
+        ),
+    ] = False,
     allow_code: AllowCode = None,
 ) -> None:
     """Say what a run's model makes of new rows, scaled as the training rows were."""
     allow(allow_code)
     from deploy.predictions import ModelInUse
 
-    using = ModelInUse(run.absolute(), model, site, site_name)
+    using = ModelInUse(run.absolute(), model, site, site_name, at or (), calibrated)
     table, others = using.of_files(files)
     with writing(output):
         table.to_csv(output, index=False)

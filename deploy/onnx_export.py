@@ -32,7 +32,7 @@ def export_model(run: Path, using: ModelInUse, target: Path) -> Path:
             raise ConfigError(f"an export needs {package}: pip install 'coterie[export]'")
     # Where the first gradient of a process comes after an export, it starts threads, and no worker
     # that is forked then can train; where it comes before, it starts none.
-    torch.ones(1, requires_grad=True).sum().backward()  # type: ignore[no-untyped-call]
+    torch.autograd.backward(torch.ones(1, requires_grad=True).sum())
     inputs = using.preprocessing.inputs
     kind = torch.int64 if inputs.kind == TOKENS else torch.float32
     example = torch.zeros(2, *inputs.shape, dtype=kind)

@@ -6,7 +6,7 @@ import html
 import io
 import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,8 @@ class PlayedRun:
         rows: "DataFrame | np.ndarray",
         k: int | None = None,
         site_name: str | None = None,
+        at: Sequence[float] = (),
+        calibrated: bool = False,
     ) -> "DataFrame":
         """Return what a model makes of raw rows: ``prediction`` and a probability per class.
 
@@ -114,11 +116,16 @@ class PlayedRun:
                 here, as the training rows were.
             k: the cluster whose model it is; None where there is one for all, or by ``site_name``.
             site_name: of a simulated site whose rows these are, where each scaled by its own.
+            at: of survival, times in the unit of the rows' own; adds ``event-by-<time>``, the
+                probability that the event has come by then.
+            calibrated: whether probabilities are at the temperature of ``site_name``.
         """
         from deploy.predictions import ModelInUse
 
         with self._allowed():
-            return ModelInUse(self.folder, k, site_name=site_name).of_rows(rows)
+            return ModelInUse(
+                self.folder, k, site_name=site_name, at=at, calibrated=calibrated
+            ).of_rows(rows)
 
     def preprocessing(
         self, site: str | os.PathLike[str] | None = None, site_name: str | None = None

@@ -12,16 +12,30 @@ from pandas import DataFrame, concat
 from torch import nn
 
 from client_app import prepared_data
+from client_app.simulated_sites import simulated_federation
+from client_app.summed_rows import training_rows
+from client_app.training import loop
+from common import config, models
+from common.config import Settings, unknown_name
 from common.data.own_data import read_new_rows
 from common.data.own_tables import read_frame_columns
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.evaluation.final import decided
+from common.evaluation.recalibration import LEAST_ROWS, recalibrated
+from common.exact.contract import TableRows
+from common.exact.glm import Glm
+from common.exact.learners import GLM, learner
+from common.messages import Parameters
 from common.tables.cells import in_one_form
+from common.tables.measure import Measure
 from common.tables.reading import of_frame, read_raw
+from common.tasks import Survival
+from common.tasks.baseline_hazard import BaselineHazard
 from common.tasks.inputs import Inputs
 from deploy.sites.site import SiteFile
 from server_app.final_evaluation.format import FinalEvaluationFile
+from server_app.record.baseline_format import BaselinesFile
 from server_app.record.clusters_format import ClustersFile
 from server_app.record.run_folder import RunFolder
 from server_app.record.using_models import (
@@ -45,10 +59,15 @@ class ModelInUse:
         model: the number of the model; None: the only one, or that of the site's cluster.
         site: the site's own ``site.toml``, where it was a real one that scaled by its own rows.
         site_name: of a site of a simulation, whose preparing the run keeps.
+        at: of survival, times, in the unit of the rows' own, by which an event's probability is
+            asked.
+        calibrated: whether probabilities are those at the site's temperature, which the final
+            evaluation told; the class said stays.
 
     Raises:
-        ConfigError: there are several models, and nothing says which.
-        DataError: a folder without what is needed.
+        ConfigError: there are several models, and nothing says which; or times of a run that is
+            about something else, or keeps no baseline hazard.
+        DataError: a folder without what is needed, or a time later than rows were followed.
     """
 
     def __init__(
@@ -57,6 +76,8 @@ class ModelInUse:
         model: int | None = None,
         site: Path | None = None,
         site_name: str | None = None,
+        at: Sequence[float] = (),
+        calibrated: bool = False,
     ) -> None:
         if site is not None and site_name is not None:
             raise ConfigError("--site and --site-name both say whose rows these are; leave one out")
@@ -65,7 +86,11 @@ class ModelInUse:
         self.number = _chosen(run, name) if model is None else model
         self.network: nn.Module = load_network(run, self.number)
         self.preprocessing = _preprocessing(run, own, site_name)
+        _complete(self.network, run, own, site_name, self.preprocessing)
         self.threshold = _threshold(run, self.number, name)
+        self._temperature = _temperature(run, name) if calibrated else None
+        self._times = tuple(at)
+        self._baseline = self._baseline_of(run, own, site_name) if self._times else None
 
     def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
         """Return what :meth:`of_rows` does for a file's rows, and which columns had no part."""
@@ -101,8 +126,9 @@ class ModelInUse:
         """Return a row for each one given, in order, under the index of the table given.
 
         Its columns are ``prediction`` and a ``probability-<class>`` for each class.
-        Of a quantity the prediction is all there is, of survival the ``risk``: the larger, the
-        sooner the event. Where the run chose a decision threshold, the
+        Of a quantity the prediction is all there is, of survival the ``risk``, a log hazard: the
+        larger, the sooner the event; and for each time asked ``event-by-<time>``, the probability
+        that the event has come by then. Where the run chose a decision threshold, the
         prediction goes by it.
 
         Args:
@@ -116,7 +142,37 @@ class ModelInUse:
         if learnt.has_classes:
             said = decided(learnt.said(outputs), self.threshold).argmax(axis=1)
             table.insert(0, "prediction", made.labels[said])
+            if self._temperature is not None:
+                again = recalibrated(learnt.said(outputs), self._temperature)
+                for place, label in enumerate(made.labels):
+                    table[f"probability-{label}"] = again[:, place]
+        if self._baseline is not None:
+            for time in self._times:
+                said = self._baseline.probabilities(time, learnt.said(outputs))
+                table[f"event-by-{time:.10g}"] = said
         return table
+
+    def _baseline_of(
+        self, run: Path, own: SiteFile | None, site_name: str | None
+    ) -> BaselineHazard:
+        """Return the baseline hazard of the rows that the model is used for, at times it knows.
+
+        A real site's own rows make it, which nobody else sees.
+        """
+        task = self.preprocessing.learnt
+        if task.name != Survival.name:
+            raise ConfigError(f"at: is for task=survival; {run} is of task={task.name}")
+        found: BaselineHazard | None
+        if own is not None:
+            part = prepared_data.open_dataset(own).train
+            found = BaselineHazard.of(task.said(loop.outputs(self.network, part.x)), part.y)
+        else:
+            found = _kept_baseline(run, self.number, site_name)
+        if found is None:
+            raise ConfigError(f"{run}: no event in the rows of {own.site if own else site_name}")
+        for time in self._times:
+            found.at(time)
+        return found
 
     def _outputs(self, inputs: NDArray[Any]) -> Iterator[NDArray[np.float64]]:
         with torch.inference_mode():
@@ -144,6 +200,38 @@ def _preprocessing(run: Path, own: SiteFile | None, site_name: str | None) -> Pr
     return made
 
 
+def _temperature(run: Path, site: str | None) -> float:
+    """Return the temperature of a site; :class:`ConfigError` where nothing says it."""
+    if site is None:
+        raise ConfigError(
+            "calibrated: each site has a temperature of its own; say whose rows these are by "
+            "--site-name, or --site with its site.toml"
+        )
+    if not (run / FinalEvaluationFile.FILE).exists():
+        raise ConfigError(
+            f"{run} has no {FinalEvaluationFile.FILE}, which says temperatures; run it with "
+            "bootstrap-resamples=1000"
+        )
+    found = RunFolder(run).load(FinalEvaluationFile).sites.get(site)
+    if found is None or found.temperature is None or math.isnan(found.temperature):
+        raise ConfigError(
+            f"{run} says no temperature of site {site!r}: it has fewer than {LEAST_ROWS} held-out "
+            "rows, or of one class, or took no part"
+        )
+    return found.temperature
+
+
+def _kept_baseline(run: Path, model: int, site_name: str | None) -> BaselineHazard | None:
+    if not (run / BaselinesFile.FILE).exists():
+        raise ConfigError(
+            f"{run} has no {BaselinesFile.FILE}: only a simulation by coterie simulate keeps one; "
+            "of real sites each says --site site.toml and uses its own rows"
+        )
+    kept = RunFolder(run).load(BaselinesFile)
+    entry = kept.models.get(str(model)) if site_name is None else kept.sites.get(site_name)
+    return None if entry is None else entry.baseline
+
+
 def _chosen(run: Path, site: str | None) -> int:
     """Return the number of the only model, or of that which a site has got."""
     numbers = model_numbers(run)
@@ -157,6 +245,48 @@ def _chosen(run: Path, site: str | None) -> int:
     members = {number: [name for name, k in clusters.items() if k == number] for number in numbers}
     listed = "; ".join(f"{number} (sites {_listed(names)})" for number, names in members.items())
     raise ConfigError(f"{run} has {len(numbers)} models; set --model (in Python: k) to {listed}")
+
+
+def _complete(
+    network: nn.Module, run: Path, own: SiteFile | None, site: str | None, made: Preprocessing
+) -> None:
+    """Put what the server does not know into a network that was fitted from sums over rows.
+
+    That is a site's own intercept, which its training rows tell, and the unit of a label's counts.
+
+    Raises:
+        ConfigError: every site has an intercept of its own, and nothing says whose is meant.
+    """
+    settings = config.recorded(run / "config.toml")
+    if settings.model != GLM:
+        return
+    classes = RunFolder(run).sites()[0].num_classes
+    model = learner(settings, len(made.classes) if classes is None else classes)
+    assert isinstance(model, Glm)
+    parameters: Parameters = models.parameters_of(network)
+    if model.site_intercepts:
+        parameters = model.with_own_intercept(parameters, _rows(model, settings, own, site))
+    if model.family == "poisson" and made.limits:
+        measure = Measure(made.limits)
+        parameters = model.in_unit(parameters, measure.middle, measure.unit)
+    models.load_parameters(network, parameters)
+
+
+def _rows(model: Glm, settings: Settings, own: SiteFile | None, site: str | None) -> TableRows:
+    """Return the training rows of the site that is named."""
+    if own is not None:
+        dataset = prepared_data.open_dataset(own)
+        return training_rows(model, dataset, np.arange(len(dataset.train)))
+    if site is None:
+        raise ConfigError(
+            "glm-intercepts = site: every site has an intercept of its own; name the site's file "
+            "by --site, or a site of a simulation by --site-name (in Python: site_name)"
+        )
+    dataset, parts = simulated_federation(settings)
+    found = {part.name: part for part in parts}
+    if site not in found:
+        raise ConfigError(unknown_name("site-name", site, list(found)))
+    return training_rows(model, dataset, found[site].train)
 
 
 def _threshold(run: Path, number: int, site: str | None) -> float:

@@ -200,19 +200,41 @@ def sums(
 @data_app.command()
 def common(
     schema: Annotated[Path, typer.Argument(help="the federation's schema")],
-    sites: Annotated[list[Path], typer.Argument(help="what coterie data sums wrote at each site")],
+    sites: Annotated[
+        list[Path],
+        typer.Argument(
+            help="what coterie data sums wrote at each site; or, where all lie here, the tables"
+        ),
+    ],
+    test_fraction: Annotated[
+        float, typer.Option(help="of tables: as the run will have it", min=0.001, max=0.999)
+    ] = 0.2,
     output: Output = Path("federation-common.toml"),
 ) -> None:
     """Join the sites' sums into a schema by which all of them scale and fill alike."""
+    from common.data.site_tables import site_sums, tables_of_sites
     from common.tables.common_sums import (
         CommonSums,
         common_class_weights,
         with_common_figures,
     )
+    from common.tables.reading import is_table
     from common.tables.table_schema import TableSchema
 
-    found = of_each(sites, lambda path: CommonSums.parse(_text(path), source=str(path)))
     federation = TableSchema.read(schema)
+    tables = [path for path in sites if is_table(path)]
+    if tables and len(tables) < len(sites):
+        raise ConfigError(
+            f"{next(path for path in sites if path not in tables)}: name the sites' sums, or their "
+            "tables, and not some of both"
+        )
+    if tables:
+        found = of_each(
+            tables_of_sites(tables, federation),
+            lambda own: site_sums(own[1], federation, site=own[0], test_fraction=test_fraction),
+        )
+    else:
+        found = of_each(sites, lambda path: CommonSums.parse(_text(path), source=str(path)))
     joined = with_common_figures(federation, found)
     if federation.task == "classification" and federation.weight is None:
         weights = ",".join(f"{each:.6g}" for each in common_class_weights(federation, found))

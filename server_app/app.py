@@ -22,6 +22,7 @@ from server_app.record import audit, checkpoint
 from server_app.record.checkpoint import State
 from server_app.record.run_folder import RunFolder, environment
 from server_app.report import report
+from server_app.report.words import listed
 from server_app.rounds.deadlines import Courier
 from server_app.rounds.delegating_grid import HoldsClients
 from server_app.rounds.metered_grid import MeteredGrid
@@ -32,6 +33,7 @@ from server_app.strategies.clustering import strategy_of
 log = logging.getLogger("coterie")
 
 _STATE = "coterie"
+_NAMED = 10
 
 app = ServerApp()
 
@@ -149,6 +151,13 @@ def _run(grid: Courier, plan: Plan, folder: RunFolder, meter: RunMeter) -> None:
     folder.write_preprocessing(made, roster.sites[0], plan.task.name)
     if made is not None and made.positive_class:
         log.info("positive class: %s", made.positive_class)
+    if unjudged := [site.site for site in roster.sites if not site.num_test_examples]:
+        log.warning(
+            "no held-out rows that a model can be judged by: %s; they train, and no figure is of "
+            "them%s",
+            listed(unjudged, _NAMED),
+            f" ({plan.task.judged_by_means})" if plan.task.judged_by_means else "",
+        )
     there = zip(roster.names, roster.available(grid), strict=True)
     audit.append(folder, "joined", *roster.facts(name for name, is_there in there if is_there))
     strategy = strategy_of(plan.method, plan.settings, roster, folder)

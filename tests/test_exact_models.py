@@ -1,5 +1,6 @@
 """Runs of models that are fitted from sums: equal to pooled ones, in the clear and hidden."""
 
+import json
 import shutil
 
 import numpy as np
@@ -10,8 +11,10 @@ import safetensors.numpy
 from common import config
 from common.config import Settings
 from common.errors import ConfigError, RoundError
+from deploy.predictions import ModelInUse
 from deploy.simulation.grid import simulate
 from server_app.methods import build
+from server_app.record.change_to_local import changes_to_local
 from server_app.record.recorded_run import RecordedRun
 
 sm = pytest.importorskip("statsmodels.api")
@@ -30,6 +33,21 @@ def _table(path, rows=240):
     frame["part"] = np.where(np.arange(rows) % 5 == 0, "test", "train")
     frame.to_csv(path, index=False)
     return frame
+
+
+def _counted(path, rows=240):
+    """Write the same with visits, of which each hospital has another level."""
+    frame = _table(path, rows)
+    x, level = frame[COLUMNS].to_numpy(), frame["hospital"].map({"a": 0, "b": 1, "c": 2, "d": 3})
+    eta = (x - [60, 130, 3]) @ [0.03, -0.01, 0.3] + level / 2
+    frame["visits"] = np.random.default_rng(1).poisson(np.exp(eta))
+    frame.drop(columns="sick").to_csv(path, index=False)
+    return frame
+
+
+def _effects(frame):
+    """Return columns and an effect for each hospital."""
+    return np.column_stack([frame[COLUMNS], frame["hospital"].to_numpy()[:, None] == [*"abcd"]])
 
 
 def _settings(folder, **words):
@@ -70,6 +88,55 @@ def test_a_run_is_the_pooled_fit_in_the_columns_own_units(tmp_path):
     assert run.fitted.models[0].sites == ("a", "b", "c", "d")
 
 
+def test_counts_are_the_pooled_fit_and_are_told_as_counts(tmp_path):
+    frame = _counted(tmp_path / "patients.csv")
+    words = {"task": "regression", "label_column": "visits", "glm_family": "poisson"}
+    folder = simulate(_settings(tmp_path, **words))
+    train, test = (frame[frame["part"] == part] for part in ("train", "test"))
+    pooled = sm.GLM(train["visits"], sm.add_constant(train[COLUMNS]), family=sm.families.Poisson())
+    expected = pooled.fit(tol=1e-13)
+    table = pd.read_csv(folder / "models/coefficients-0.csv").set_index("term")
+    order = ["(intercept)", *COLUMNS]
+    assert np.allclose(table.loc[order, "estimate"], expected.params, rtol=5e-6)
+    assert np.allclose(table.loc[order, "error"], expected.bse, rtol=5e-6)
+    said = ModelInUse(folder).of_rows(test[COLUMNS])["prediction"]
+    meant = expected.predict(sm.add_constant(test[COLUMNS]))
+    assert np.allclose(said, meant, rtol=1e-5)
+    missed = ((test["visits"] - meant) ** 2).sum() / test["visits"].var(ddof=0) / len(test)
+    assert RecordedRun.read(folder).results.score == pytest.approx(1 - missed, abs=1e-5)
+
+
+def test_labels_that_are_no_counts_are_refused(tmp_path):
+    frame = _counted(tmp_path / "patients.csv")
+    frame["visits"] -= 0.5
+    frame.drop(columns="sick").to_csv(tmp_path / "patients.csv", index=False)
+    words = {"task": "regression", "label_column": "visits", "glm_family": "poisson"}
+    with pytest.raises(RoundError, match="use glm-family=gaussian"):
+        simulate(_settings(tmp_path, **words))
+
+
+@pytest.mark.parametrize("secagg", [False, True])
+def test_intercepts_of_the_sites_are_an_effect_of_each_and_are_used_there(tmp_path, secagg):
+    frame = _counted(tmp_path / "patients.csv")
+    words = {"task": "regression", "label_column": "visits", "glm_family": "poisson"}
+    folder = simulate(_settings(tmp_path, glm_intercepts="site", secagg=secagg, **words))
+    train, test = (frame[frame["part"] == part] for part in ("train", "test"))
+    pooled = sm.GLM(train["visits"], _effects(train).astype(float), family=sm.families.Poisson())
+    expected = pooled.fit(tol=1e-13)
+    table = pd.read_csv(folder / "models/coefficients-0.csv").set_index("term")
+    assert [*table.index] == COLUMNS
+    assert np.allclose(table["estimate"], expected.params[:3], rtol=1e-5)
+    assert np.allclose(table["error"], expected.bse[:3], rtol=1e-5)
+    meant = expected.predict(_effects(test).astype(float))
+    missed = ((test["visits"] - meant) ** 2).sum() / test["visits"].var(ddof=0) / len(test)
+    assert RecordedRun.read(folder).results.score == pytest.approx(1 - missed, abs=1e-5)
+    mine = (test["hospital"] == "b").to_numpy()
+    said = ModelInUse(folder, site_name="b").of_rows(test[COLUMNS])["prediction"]
+    assert np.allclose(said[mine], np.asarray(meant)[mine], rtol=1e-5)
+    with pytest.raises(ConfigError, match="--site-name"):
+        ModelInUse(folder)
+
+
 @pytest.mark.parametrize("words", [{}, {"model": "trees", "tree_count": 3, "tree_min_rows": 5}])
 def test_secure_sums_change_no_bit(tmp_path, words):
     _table(tmp_path / "patients.csv")
@@ -95,6 +162,24 @@ def test_a_run_that_goes_on_gives_the_same_trees(tmp_path):
     assert again == folder
     after = _arrays(folder)
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("words", [{"glm_l2": 1.0}, {"model": "trees", "tree_min_rows": 2}])
+def test_each_site_alone_sends_nothing_and_is_what_others_are_compared_with(tmp_path, words):
+    frame = _table(tmp_path / "patients.csv")
+    shared = simulate(_settings(tmp_path, name="shared", **words))
+    folder = simulate(_settings(tmp_path, name="alone", objective="local", **words))
+    run = RecordedRun.read(folder)
+    assert len(run.rounds) == 1
+    told = json.loads((folder / "privacy.json").read_text())["releases"]
+    assert not [entry for entry in told if "row_sums" in entry["kind"]]
+    changes = changes_to_local(shared, folder)
+    assert sorted(changes.sites) == [*"abcd"]
+    for name, change in changes.sites.items():
+        (tmp_path / name).mkdir()
+        frame[frame["hospital"] == name].to_csv(tmp_path / name / "patients.csv", index=False)
+        one = simulate(_settings(tmp_path / name, **words))
+        assert RecordedRun.read(one).results.score == pytest.approx(change.local)
 
 
 def test_groups_have_a_fit_each(tmp_path):

@@ -1,5 +1,6 @@
 """Introduction of a site: its id, its rows' number and shape, and what it releases."""
 
+import torch
 from flwr.app import Message
 
 from client_app.handlers import answers
@@ -7,6 +8,7 @@ from client_app.site import Site
 from client_app.training.batch_norm import refuse_lone_rows
 from common import messages
 from common.code_identity import code_of_run
+from common.exact.learners import is_summed
 from common.messages import Introduction
 
 __all__ = ["introduce"]
@@ -14,12 +16,18 @@ __all__ = ["introduce"]
 
 @answers(messages.INTRODUCE)
 def introduce(message: Message, site: Site) -> Message:
-    """Say who this site is and what it releases; one that could never train does not come in."""
+    """Say who this site is and what it releases; one that could never train does not come in.
+
+    Held-out rows that no model can be judged by count as none, so that nobody asks for a figure.
+    """
     refuse_lone_rows(site)
+    task = site.dataset.task
+    if len(site.rows.train) and not is_summed(site.settings.model):
+        task.check_training(torch.from_numpy(site.train[1]))
     introduction = Introduction(
         site=site.name,
         num_examples=len(site.rows.train),
-        num_test_examples=len(site.rows.test),
+        num_test_examples=len(site.rows.test) if task.can_judge(site.test_labels) else 0,
         num_classes=site.dataset.num_classes,
         input_kind=site.dataset.kind,
         input_shape=list(site.dataset.inputs.shape),

@@ -6,7 +6,7 @@ few rounds old, local ones of as few would look worse than they are.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -33,7 +33,7 @@ from common.pilot.messages import (
     PilotOrder,
     PilotTrained,
 )
-from common.pilot.outcomes import Outcomes, measured
+from common.pilot.outcomes import Outcomes, estimated, measured
 from common.tasks.inputs import Inputs
 
 __all__ = ["DITTO_STRENGTH", "RARE", "Folds", "Judged", "judged", "look", "train", "train_own"]
@@ -108,9 +108,30 @@ class Folds:
         """Rows that are held out of one fold."""
         return int((self.fold != NEVER).sum())
 
-    def share_right(self, model: Sequence[Parameters]) -> float:
-        """Return the share of them that the models of the folds get right; 0: there are none."""
-        return float(self.hits(model).mean()) if self.held_out else 0.0
+    def score(self, model: Sequence[Parameters]) -> float:
+        """Return the share of them that the models of the folds get right; 0: there are none.
+
+        Where no classes are learnt, it is the task's score, at least -1; 0 where it is not defined.
+        """
+        if not self.held_out:
+            return 0.0
+        if self.site.dataset.task.has_classes:
+            return float(self.hits(model).mean())
+        value, _ = self.influences(model)
+        return max(value, -1.0) if np.isfinite(value) else 0.0
+
+    def influences(self, model: Sequence[Parameters]) -> tuple[float, np.ndarray]:
+        """Return the task's score on the rows held out, and what each of them does to it."""
+        site, held = self.site, self.fold != NEVER
+        said = np.zeros(len(self.fold))
+        for k in range(self.order.folds):
+            mine = site.rows.train[self.fold == k]
+            if len(mine):
+                said[self.fold == k] = engine.predictions(
+                    model[k], site, site.dataset.train.x[mine]
+                )
+        known = site.dataset.train.y[site.rows.train]
+        return site.dataset.task.score.influences(said[held], known[held], self.fold[held])
 
 
 @answers(PILOT_TRAIN)
@@ -129,7 +150,7 @@ def train(message: Message, site: Site) -> Message:
     report = PilotTrained(
         site=site.name,
         round=order.round,
-        values=[folds.share_right(one) for one in shared],
+        values=[folds.score(one) for one in shared],
         held_out=folds.held_out,
         seconds=watch.seconds,
     )
@@ -153,7 +174,6 @@ class Judged:
     units: int
     outcomes: Outcomes | None
     """None: no row is held out."""
-    accuracies: list[float]
 
 
 @answers(PILOT_LOOK)
@@ -174,7 +194,6 @@ def look(message: Message, site: Site) -> Message:
         values=[] if of is None else of.values.tolist(),
         covariance=[] if of is None else of.covariance.ravel().tolist(),
         floor=0.0 if of is None else of.floor,
-        accuracies=found.accuracies,
         seconds=watch.seconds,
     )
     return messages.reply(message, report)
@@ -189,15 +208,39 @@ def judged(folds: Folds, received: Sequence[Parameters]) -> Judged:
     held = folds.fold != NEVER
     labels, groups = site.dataset.train_strata[site.rows.train][held], _groups(site)
     groups = None if groups is None else groups[held]
+    if not site.dataset.task.has_classes:
+        return _judged_by_score(folds, candidates, labels, units_of(labels, groups))
     metric = "balanced-accuracy" if _is_balanced(site) else "accuracy"
-    outcomes, accuracies = None, list[float]()
+    outcomes = None
     if len(labels):
         hits = np.stack([folds.hits(model) for model in candidates.values()], axis=1)
         rng = seeds.generator(site.settings.seed, "pilot bootstrap", site.name)
         outcomes = measured(hits, labels, rng, balanced=metric != "accuracy", groups=groups)
-        accuracies = hits.mean(axis=0).tolist()
     units = len(np.unique(units_of(labels, groups)))
-    return Judged(list(candidates), metric, len(labels), units, outcomes, accuracies)
+    return Judged(list(candidates), metric, len(labels), units, outcomes)
+
+
+def _judged_by_score(
+    folds: Folds,
+    candidates: Mapping[str, Sequence[Parameters]],
+    strata: np.ndarray,
+    units: np.ndarray,
+) -> Judged:
+    """Return how candidates did by the score of a task without classes.
+
+    Of survival events are what tells, so that they are counted in the place of rows.
+    """
+    task, names = folds.site.dataset.task, list(candidates)
+    nothing = Judged(names, task.score_name, 0, 0, None)
+    if not len(strata):
+        return nothing
+    each = [folds.influences(model) for model in candidates.values()]
+    values = np.array([value for value, _ in each])
+    if not np.isfinite(values).all():  # no pair to put in order, or one quantity in all rows
+        return nothing
+    outcomes = estimated(values, np.stack([rows for _, rows in each], axis=1), units)
+    number = int(strata.sum()) if task.whole_site else len(np.unique(units))
+    return Judged(names, task.score_name, len(strata), number, outcomes)
 
 
 def _groups(site: Site) -> np.ndarray | None:
@@ -222,7 +265,7 @@ def _is_balanced(site: Site) -> bool:
 
 def _train_local(folds: Folds) -> None:
     site = folds.site
-    first = _initial(site.settings, site.dataset.inputs, site.dataset.num_classes)
+    first = _initial(site.settings, site.dataset.inputs, site.dataset.num_outputs)
     rounds = range(1, folds.order.full + 1)
     fitted = [folds.fit_in_turn(first, k, rounds) for k in range(folds.order.folds)]
     with site.keeper.locked():
@@ -274,14 +317,14 @@ def _apart(folds: Folds, arrays: Parameters | None) -> list[Parameters] | None:
     if arrays is None:
         return None
     site = folds.site
-    like = _initial(site.settings, site.dataset.inputs, site.dataset.num_classes)
+    like = _initial(site.settings, site.dataset.inputs, site.dataset.num_outputs)
     found = messages.apart(arrays, folds.order.folds)
     return [{name: model[name] for name in like} for model in found]
 
 
 @functools.lru_cache(maxsize=2)
-def _initial(settings: Training, inputs: Inputs, num_classes: int) -> dict[str, np.ndarray]:
-    return models.initial_parameters(settings, inputs, num_classes)
+def _initial(settings: Training, inputs: Inputs, outputs: int) -> dict[str, np.ndarray]:
+    return models.initial_parameters(settings, inputs, outputs)
 
 
 @functools.lru_cache(maxsize=2)

@@ -86,7 +86,7 @@ def _trained(folds: Folds, received: Sequence[Parameters]) -> tuple[Parameters, 
     fitted = [folds.fit(model, k, number, draw=draw) for k, model in enumerate(received)]
     train_own(folds, received)
     held_out = folds.held_out / len(folds.fold)
-    return messages.together(fitted), [folds.share_right(received) * held_out, held_out]
+    return messages.together(fitted), [folds.score(received) * held_out, held_out]
 
 
 def _numbers(folds: Folds, received: Sequence[Parameters], order: PilotSumOrder) -> list[float]:

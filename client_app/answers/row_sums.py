@@ -6,16 +6,16 @@ from flwr.app import Context, Message
 from client_app.answers import secagg
 from client_app.handlers import answers
 from client_app.site import Site
+from client_app.summed_rows import learner_of, rows_of
 from client_app.training.loop import Stopwatch
 from common import messages
 from common.errors import MessageError, SecaggError
-from common.exact.contract import LARGEST, Arrays, SummedModel, TableRows
-from common.exact.learners import learner
+from common.exact.contract import LARGEST, Arrays
 from common.messages import Order
 from common.messages.row_sums import ROW_SUMS, SUMS, SumsReport
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
 
-__all__ = ["clear_sums", "hidden_sums", "rows_of"]
+__all__ = ["clear_sums", "hidden_sums"]
 
 _MOST_MEMBERS = 2**9
 """Of a sum whose entries are below 2^53, in 63 bits."""
@@ -26,7 +26,7 @@ def clear_sums(message: Message, site: Site) -> Message:
     """Answer a step with this site's sums, as they are."""
     watch = Stopwatch()
     order = Order.decode(message.content)
-    sums = _learner(site).statistics(_step(message), rows_of(site))
+    sums = learner_of(site).statistics(_step(message), rows_of(site))
     report = SumsReport(site.name, order.round, order.attempt, order.model, watch.seconds)
     return messages.reply(message, report, {SUMS: sums})
 
@@ -43,7 +43,7 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     if order.members > _MOST_MEMBERS:
         raise SecaggError(f"{order.members} sites: whole sums have room for {_MOST_MEMBERS}")
     secagg.begin(order, site, context)
-    step, fitted, rows = _step(message), _learner(site), rows_of(site)
+    step, fitted, rows = _step(message), learner_of(site), rows_of(site)
     most = fitted.largest_size(rows.x.shape[1])  # those of a wider step of another group are 0
     if order.entries > most:
         raise MessageError(f"{order.entries} entries, and no step of this fit has over {most}")
@@ -60,32 +60,3 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
 
 def _step(message: Message) -> Arrays:
     return messages.decode_arrays(messages.arrays_of(message.content))
-
-
-def _learner(site: Site) -> SummedModel:
-    found = learner(site.settings, site.dataset.num_classes)
-    if found is None:
-        raise MessageError(f"model={site.settings.model} is not fitted from sums")
-    return found
-
-
-_ROWS: dict[tuple[int, str], tuple[np.ndarray, TableRows]] = {}
-_MOST_SITES = 64
-
-
-def rows_of(site: Site) -> TableRows:
-    """Return a site's training rows, the same object for every step while it is at hand.
-
-    Raises:
-        MessageError: rows that do not count alike.
-    """
-    if site.dataset.train.weight is not None:
-        raise MessageError("this site's rows have weights, which sums over rows do not take")
-    key = id(site.dataset.train.x), site.name
-    known = _ROWS.get(key)
-    if known is None or known[0] is not site.dataset.train.x:
-        _ROWS.pop(key, None)
-        _ROWS[key] = known = site.dataset.train.x, TableRows(*site.train)
-        while len(_ROWS) > _MOST_SITES:
-            del _ROWS[next(iter(_ROWS))]
-    return known[1]

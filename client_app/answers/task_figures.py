@@ -16,6 +16,7 @@ from client_app.training import engine, personal
 from common import messages, seeds
 from common.errors import ConfigError
 from common.evaluation import final as arithmetic
+from common.evaluation.recalibration import Recalibration
 from common.foreign.code import contained
 from common.messages import (
     FinalReport,
@@ -78,7 +79,7 @@ def _reported(site: Site) -> tuple[str, ...]:
 def final_evaluation(message: Message, site: Site) -> Message:
     """Tell the metrics of the model used on held-out rows and on resamples of them.
 
-    Of classes also the confusion at the threshold, and the calibration.
+    Of classes also the confusion at the threshold, the calibration and what a temperature does.
     """
     order = ThresholdOrder.decode(message.content)
     names = _reported(site)
@@ -101,7 +102,9 @@ def final_evaluation(message: Message, site: Site) -> Message:
     own, widths = _sums(names, said, labels, threshold)
     figures = [own, *(_sums(names, said[rows], labels[rows], threshold)[0] for rows in draws)]
     arrays = {messages.FIGURES_OF_RESAMPLES: np.array(figures)}
+    again = Recalibration()
     if site.dataset.task.has_classes:
+        again = Recalibration.of(said, labels, groups, rng)
         arrays[messages.COUNTS] = arithmetic.confusion(said, labels, threshold)
         arrays[messages.CALIBRATION] = arithmetic.calibration(said, labels)
     report = FinalReport(
@@ -114,6 +117,8 @@ def final_evaluation(message: Message, site: Site) -> Message:
         threshold=threshold,
         metrics=list(names),
         widths=widths,
+        temperature=again.temperature,
+        recalibrated_error=again.error,
     )
     return messages.reply(message, report, arrays)
 

@@ -17,6 +17,7 @@ from client_app.training.loop import Evaluation
 from common import models
 from common.config import Training
 from common.errors import DataError, MessageError
+from common.exact.learners import is_summed
 from common.messages import Order, Parameters
 from common.objectives import (
     USUAL,
@@ -148,7 +149,7 @@ def evaluate(
     A site that has not trained yet has no other model than the one received.
     """
     objective = objective_of(site.settings)
-    if objective.uses_received:
+    if objective.uses_received or is_summed(site.settings.model):  # whose own is put in already
         return received, engine.evaluate(received, [site])[0], None
     first = _first(received, site)
     known = PersonalModels.of(site).up_to(order.round, first)

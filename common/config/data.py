@@ -1,10 +1,12 @@
 """Settings of the data: which rows there are, and how simulated sites come to theirs."""
 
+from pathlib import Path
 from typing import Annotated, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from common.data.shifts import IMAGE_SHIFTS, SYNTHETIC_SHIFTS
+from common.errors import CoterieError
 from common.schema import KeyOf, Listed, Schema, at_most, unknown_name
 
 
@@ -81,7 +83,8 @@ class DataSettings(Schema):
         from common.data.datasets import DATASETS
 
         name = str(values.get("dataset"))
-        several = "," in name  # tables, of which each is a site's
+        # tables, of which each is a site's; or one that says whose each row is
+        several = "," in name or _says_whose(str(values.get("table-schema", "")))
         if "split" in values or not (several or (name in DATASETS and DATASETS[name].by_centre)):
             return values
         return {"split": "by-user", "num-clients": 0} | values
@@ -138,3 +141,13 @@ class DataSettings(Schema):
                 "shifted so; set both, or shift=none"
             )
         return self
+
+
+def _says_whose(table_schema: str) -> bool:
+    """Return whether a schema says whose each row is; what is none is told where it is needed."""
+    from common.tables.table_schema import TableSchema
+
+    try:
+        return bool(table_schema) and TableSchema.read(Path(table_schema)).site is not None
+    except CoterieError:
+        return False

@@ -17,7 +17,7 @@ from common.data.named import NamedData
 from common.data.own_files import own_task, read_own
 from common.data.preprocessing import Preprocessing
 from common.data.rows import IntArray, Rows
-from common.data.site_tables import site_table
+from common.data.site_tables import site_table, tables_of_sites
 from common.data.synthetic import SyntheticSites, synthetic_rows
 from common.errors import ConfigError, DataError, did_you_mean, of_each
 from common.foreign.code import contained
@@ -25,7 +25,7 @@ from common.plugins import Table
 from common.tables import guesses
 from common.tables.classes import in_order
 from common.tables.guesses import Guess
-from common.tables.reading import TABLE_SUFFIXES, is_table, refuse_one_name_twice, site_of
+from common.tables.reading import TABLE_SUFFIXES, RawTable, is_table
 from common.tables.table_schema import AS_SHOWN, TableColumn, TableSchema, Writing
 from common.tasks import TASKS, Task
 from common.tasks.part import Part
@@ -132,6 +132,11 @@ def load_dataset(
     else:
         paths = [Path(part) for part in parts_of(located)]
         if table_schema is not None:
+            if client_column:
+                raise ConfigError(
+                    f"client-column = {client_column!r}: a schema says whose each row is: give "
+                    "that column kind = 'site' in it, and leave client-column out"
+                )
             read = TableSchema.read(table_schema)
             return _of_task(_of_tables(paths, read, test_fraction), task, read.task)
         if len(paths) > 1:
@@ -392,13 +397,13 @@ def _located_file(text: str) -> str:
 
 def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float) -> Dataset:
     """Return the rows of several sites' tables, each prepared as by its site."""
-    names = [site_of(path) for path in paths]
-    if len(paths) == 1:
-        return _of_table(paths[0], table_schema, names[0], names[0], fraction)
-    refuse_one_name_twice(paths)
+    own_tables = tables_of_sites(paths, table_schema)
+    names = [name for name, _ in own_tables]
+    if len(names) == 1:
+        [(name, table)] = own_tables
+        return _of_table(table, table_schema, name, name, fraction)
     sites = of_each(
-        zip(paths, names, strict=True),
-        lambda own: _of_table(own[0], table_schema, own[1], own[1], fraction),
+        own_tables, lambda own: _of_table(own[1], table_schema, own[0], own[0], fraction)
     )
     made = _prepared_alike(sites, table_schema)
     train, test = ([getattr(site, part) for site in sites] for part in ("train", "test"))
@@ -469,7 +474,7 @@ def _joined_groups(groups: Sequence[IntArray | None]) -> IntArray | None:
 
 
 def _of_table(
-    path: Path,
+    path: Path | RawTable,
     table_schema: TableSchema,
     name: str,
     site: str,

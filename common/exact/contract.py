@@ -115,6 +115,17 @@ class SummedModel(ABC):
     def model(self, fit: SummedFit) -> dict[str, NDArray[Any]]:
         """Return the arrays of the network that predicts, by name."""
 
+    def fitted(self, rows: TableRows) -> SummedFit:
+        """Return the finished fit of rows that lie at one place.
+
+        Raises:
+            RoundError: rows from which there is no such model, with what to do.
+        """
+        fit = self.start(rows.x.shape[1], len(rows))
+        while not fit.finished:
+            fit = self.update(fit, self.statistics(fit.sent, rows))
+        return fit
+
 
 def whole(values: NDArray[np.floating], bits: int, what: str) -> Whole:
     """Return values, flat, as whole numbers in units of 2^-bits, each rounded once.

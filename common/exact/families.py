@@ -18,6 +18,7 @@ from scipy.special import expit, logsumexp, xlogy
 
 __all__ = [
     "FAMILIES",
+    "STEEPEST",
     "Binomial",
     "Cox",
     "Family",
@@ -28,7 +29,7 @@ __all__ = [
 ]
 
 Floats = NDArray[np.float64]
-_STEEPEST = 700.0
+STEEPEST = 700.0
 """The largest log mean: beyond, floats have no exponential."""
 
 
@@ -79,6 +80,28 @@ class Family(ABC):
         columns.
         """
 
+    def likely_intercepts(self, offsets: Floats, y: NDArray[Any]) -> Floats:
+        """Return the same, finite for any rows: with a row more of each class, or of one event.
+
+        Those are at the mean offset (q,); Laplace's rule.
+        """
+        found = self.intercepts(offsets, y)
+        if found is not None:
+            return found
+        mean = offsets.mean(axis=0, keepdims=True) if len(y) else np.zeros((1, self.outputs))
+        more = self.one_of_each
+        more_offsets = np.repeat(mean, len(more), axis=0)
+        added = self.intercepts(
+            np.concatenate([offsets, more_offsets]), np.concatenate([y.astype(np.float64), more])
+        )
+        assert added is not None
+        return added
+
+    @property
+    def one_of_each(self) -> Floats:
+        """Targets of the rows that make every intercept finite."""
+        return np.arange(self.outputs + 1, dtype=np.float64)
+
 
 def _summed(design: Floats, residuals: Floats, weights: Floats, deviance: float) -> NewtonParts:
     terms, outputs = design.shape[1], residuals.shape[1]
@@ -107,6 +130,11 @@ class GaussianFamily(Family):
     def intercepts(self, offsets: Floats, y: NDArray[Any]) -> Floats | None:
         """Return the mean residual."""
         return (y.astype(np.float64)[:, None] - offsets).mean(axis=0) if len(y) else None
+
+    @property
+    def one_of_each(self) -> Floats:
+        """One row of 0."""
+        return np.zeros(1)
 
 
 class Binomial(Family):
@@ -151,7 +179,7 @@ class Poisson(Family):
     def parts(self, eta: Floats, y: NDArray[Any]) -> tuple[Floats, Floats, float]:
         """Return them."""
         y = y.astype(np.float64)[:, None]
-        mean = np.exp(np.minimum(eta, _STEEPEST))
+        mean = np.exp(np.minimum(eta, STEEPEST))
         deviance = 2 * (xlogy(y, y) - y * eta - y + mean).sum()
         return y - mean, mean[:, :, None], float(deviance)
 
@@ -160,6 +188,11 @@ class Poisson(Family):
         if not y.sum() > 0:
             return None
         return np.asarray(np.log(y.sum()) - logsumexp(offsets, axis=0))
+
+    @property
+    def one_of_each(self) -> Floats:
+        """One row of one event."""
+        return np.ones(1)
 
 
 class Cox(Family):

@@ -7,6 +7,7 @@ complement of its information), so that the common part is the pooled fit with a
 site; what was solved for stays there.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -254,7 +255,32 @@ class Glm(SummedModel):
         if self.family in ("binomial", "multinomial"):
             weights = np.concatenate([np.zeros((1, weights.shape[1])), weights])
             bias = np.append(0.0, bias)
-        return {"output.weight": weights, "output.bias": bias}
+        made = {"output.weight": weights, "output.bias": bias}
+        if len(weights) == 1:
+            made["counts"] = np.zeros(3)
+        return self.in_unit(made, 0.0, 1.0) if self.family == "poisson" else made
+
+    @staticmethod
+    def in_unit(
+        model: Mapping[str, NDArray[Any]], middle: float, unit: float
+    ) -> dict[str, NDArray[Any]]:
+        """Return a model of counts that says them as (count - middle) / unit."""
+        return {**model, "counts": np.array([1.0, middle, unit])}
+
+    def with_own_intercept(
+        self, model: Mapping[str, NDArray[Any]], rows: TableRows
+    ) -> dict[str, NDArray[Any]]:
+        """Return a model with the intercepts of a site, of whose training rows they are.
+
+        A site of one class, or without a count, has none that is finite: there one row more of
+        each class, or of one count, makes them so.
+        """
+        weights = np.asarray(model["output.weight"], np.float64)[-self.outputs :]
+        offsets = np.asarray(rows.x, np.float64) @ weights.T
+        own = self.of.likely_intercepts(offsets, rows.y)
+        if len(model["output.bias"]) > self.outputs:
+            own = np.append(0.0, own)
+        return {**model, "output.bias": own}
 
     def on_features(self, fit: SummedFit) -> tuple[Floats, Floats]:
         """Return coefficients (q, columns) and intercepts (q,) for columns as sites have them.
@@ -304,12 +330,6 @@ class Glm(SummedModel):
         whole_design = np.column_stack([z, np.ones(len(z))])
         parts = family.sums(whole_design, np.column_stack([parameters, own]), y)
         return _without_intercept(parts, self.outputs)
-
-    def site_intercept(self, sent: Arrays, rows: TableRows) -> Floats | None:
-        """Return the intercepts (q,) of a site's own rows for columns as it has them, if finite."""
-        _check(sent, rows.x.shape[1], self)
-        weights, _ = self.on_features(SummedFit(sent))
-        return self.of.intercepts(np.asarray(rows.x, np.float64) @ weights.T, rows.y)
 
 
 class SteepError(RoundError):

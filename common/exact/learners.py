@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from common.config import Settings, Training
 
 __all__ = [
+    "ALONE",
     "GLM",
     "GLM_ROUNDS",
     "TREES",
@@ -33,6 +34,8 @@ _NETWORKS = __name__.removesuffix("common.exact.learners") + "common.networks:NE
 """The table of models, which lies above this file."""
 
 GLM, TREES = "glm", "trees"
+ALONE = "local"
+"""The objective of sites that fit a model each, of their own rows, and send nothing."""
 GLM_ROUNDS = 30
 """Newton's steps at most; a fit ends by itself far sooner."""
 _UNUSED = (
@@ -72,6 +75,8 @@ class _Summed(PieceSettings):
         named = f"model={settings.model}"
         values, usual = settings.to_dict(), settings.defaults()
         for key in _UNUSED:
+            if key == "objective" and values[key] == ALONE:
+                continue
             if key in values and values[key] != usual[key]:
                 why = _REASONS.get(key, "it is fitted from sums over rows, not by SGD and averages")
                 raise ValueError(f"{key} = {values[key]}: {named}: {why}; leave it out")
@@ -100,16 +105,22 @@ class _Summed(PieceSettings):
 
     def discloses(self, settings: "Settings") -> frozenset[str]:
         """Return the sums, where they are not hidden."""
-        return frozenset() if settings.secagg else frozenset({"row-sums"})
+        hidden = settings.secagg or settings.objective == ALONE
+        return frozenset() if hidden else frozenset({"row-sums"})
 
 
 class GlmSettings(_Summed):
     """Of generalised linear models."""
 
-    glm_family: Literal["auto", "gaussian", "binomial", "multinomial", "cox"] = Field(
+    glm_family: Literal["auto", "gaussian", "binomial", "multinomial", "poisson", "cox"] = Field(
         "auto",
         description="model=glm: distribution of what is learnt; auto: binomial of two classes, "
-        "multinomial of more, gaussian of quantities, cox of survival with a stratum for each site",
+        "multinomial of more, gaussian of quantities, cox of survival with a stratum for each "
+        "site; poisson: of quantities that are counts",
+    )
+    glm_intercepts: Literal["common", "site"] = Field(
+        "common",
+        description="model=glm: site: every site has an intercept of its own, which stays there",
     )
     glm_l2: float = Field(
         0.0,
@@ -117,6 +128,15 @@ class GlmSettings(_Summed):
         description="model=glm: ridge on the coefficients of standardised columns, beside the sum "
         "over all rows; errors and intervals need 0",
     )
+
+    def check(self, settings: "Training") -> None:
+        """Refuse intercepts where a family has none, beside what both learners refuse."""
+        super().check(settings)
+        if self.glm_intercepts == "site" and settings.learning_task.name == "survival":
+            raise ValueError(
+                "glm-intercepts = site: cox has no intercept, and every site's baseline is its own "
+                "already; leave it out"
+            )
 
     @property
     def rounds(self) -> int:
@@ -209,7 +229,7 @@ def learner(settings: "Training", num_classes: int) -> SummedModel | None:
         )
     own_glm = settings.of(GlmSettings)
     families = {
-        "regression": ("gaussian",),
+        "regression": ("gaussian", "poisson"),
         "classification": ("binomial" if num_classes == 2 else "multinomial",),
         "survival": ("cox",),
     }.get(task.name)
@@ -222,4 +242,4 @@ def learner(settings: "Training", num_classes: int) -> SummedModel | None:
             f"{' or '.join(families)}; leave it out"
         )
     outputs = num_classes - 1 if task.has_classes else 1
-    return Glm(family, outputs, own_glm.glm_l2)
+    return Glm(family, outputs, own_glm.glm_l2, own_glm.glm_intercepts == "site")

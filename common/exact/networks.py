@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from common.errors import ConfigError
+from common.exact.families import STEEPEST
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -20,7 +21,11 @@ _TREES = ("column", "border", "missing_left", "value", "first")
 
 
 def glm_network(shape: tuple[int, ...], outputs: int) -> "nn.Module":
-    """Return a linear layer that says 0 of every row."""
+    """Return a linear layer that says 0 of every row.
+
+    Its one output is the exponential of that for counts: in the unit ``counts`` (3,) says, which
+    is 1, what a network says as 0, and the difference that it says as 1; 0 first: as it is.
+    """
     import torch
     from torch import nn
 
@@ -30,10 +35,16 @@ def glm_network(shape: tuple[int, ...], outputs: int) -> "nn.Module":
             self.output = nn.Linear(shape[0], outputs, dtype=torch.float64)
             nn.init.zeros_(self.output.weight)
             nn.init.zeros_(self.output.bias)
+            if outputs == 1:
+                self.register_buffer("counts", torch.zeros(3, dtype=torch.float64))
 
         def forward(self, rows: "Tensor") -> "Tensor":
             found: Tensor = self.output(rows.double())
-            return found
+            if outputs > 1:
+                return found
+            is_count, middle, unit = self.get_buffer("counts").unbind()
+            counted = (found.clamp(max=STEEPEST).exp() - middle) / unit
+            return torch.where(is_count > 0, counted, found)
 
     return Glm()
 

@@ -115,7 +115,7 @@ class Trees(SummedModel):
     @property
     def nodes(self) -> int:
         """Nodes of a tree that may split; children of i are 2 i + 1 and 2 i + 2."""
-        return int(2**self.depth) - 1
+        return int(2**self.depth - 1)
 
     # The server's side ---------------------------------------------------------------------------
 
@@ -133,8 +133,8 @@ class Trees(SummedModel):
 
     def largest_size(self, columns: int) -> int:
         """Return how many numbers a step asks for at most: the first one, or the last level's."""
-        asked = int(2 ** (self.depth - 1)) * self.classes
-        level = asked * columns * (self.bins + 1) * 3
+        asked = 2 ** (self.depth - 1) * self.classes
+        level = int(asked * columns * (self.bins + 1) * 3)
         return max(max(self.classes, 3) + columns * _CELLS, level)
 
     def _shapes(self, sent: Arrays) -> list[tuple[int, ...]]:

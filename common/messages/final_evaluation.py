@@ -71,6 +71,10 @@ class FinalReport(Record):
     """Names, in the order of the figures."""
     widths: list[int]
     """How many columns of the figures belong to each."""
+    temperature: float
+    """By which the site's own probabilities are divided to mean what they say; NaN: not known."""
+    recalibrated_error: float
+    """Calibration error where that was done, in [0, 1]; NaN likewise."""
 
 
 COUNTS = "counts"
@@ -94,6 +98,9 @@ def _final(reply: Reply, asked: Asked) -> None:
         raise MessageError(f"of {report.num_examples} rows and {report.units} units, has {rows}")
     if not (math.isnan(report.threshold) or 0 <= report.threshold <= 1):
         raise MessageError(f"threshold = {report.threshold}: must be 0 to 1")
+    for name, low, high in (("temperature", 0.049, 20.1), ("recalibrated_error", 0, 1)):
+        if not math.isnan(value := getattr(report, name)):
+            check_range(name, value, low, high)
 
 
 KINDS = (
@@ -111,8 +118,8 @@ KINDS = (
         asks=(ThresholdOrder,),
         answers=(FinalReport,),
         releases=(EVALUATION, *released("label-histogram")),
-        words="metrics, confusion and calibration on the held-out rows, and the metrics on "
-        "resamples of them",
+        words="metrics, confusion, calibration and a temperature on the held-out rows, and the "
+        "metrics on resamples of them",
         inspect=_final,
         arrays=True,
     ),

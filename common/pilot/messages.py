@@ -23,6 +23,7 @@ from common.pilot.verdicts import Verdict
 
 __all__ = [
     "DITTO",
+    "EVENTS",
     "FEDAVG",
     "KINDS",
     "LOCAL",
@@ -44,11 +45,19 @@ PILOT_TELL = f"{MessageType.QUERY}.pilot_tell"
 LOCAL, DITTO, FEDAVG = "local", "ditto", "fedavg"
 """Names of candidates; the others are groupings."""
 
-METRICS = ("accuracy", "balanced-accuracy")
-"""That judge a site."""
+METRICS = ("accuracy", "balanced-accuracy", "c-index", "r2")
+"""That judge a site: of classes one of the first two, else the score of the task."""
+
+EVENTS = "c-index"
+"""The one of them for which events count, and not rows."""
 
 _MOST_ROUNDS = 10_000
 _MOST_POINTS = 200
+_MOST_VARIANCE = 1e12  # of an R2 far below 0
+
+
+def _least(metric: str) -> float:
+    return -1.0 if metric == "r2" else 0.0
 
 
 @dataclass(frozen=True)
@@ -84,8 +93,8 @@ class PilotTrained(Record):
     site: str
     round: int
     values: list[float]
-    """Share of the rows held out that each shared candidate's models, as received, got right; 0
-    where none is held out."""
+    """Share of the rows held out that each shared candidate's models, as received, got right, or
+    of another task its score, at least -1; 0 where none is held out."""
     held_out: int
     """Rows of all folds that were held out."""
     seconds: float
@@ -94,7 +103,7 @@ class PilotTrained(Record):
         """Refuse what no site can have found."""
         check_range("seconds", self.seconds, 0, MOST_SECONDS)
         for value in self.values:
-            check_range("values", value, 0, 1)
+            check_range("values", value, -1, 1)
 
 
 @dataclass(frozen=True)
@@ -105,32 +114,31 @@ class PilotLook(Record):
     round: int
     candidates: list[str]
     metric: str
-    """``accuracy`` or ``balanced-accuracy``."""
+    """One of :data:`METRICS`."""
     held_out: int
     """Rows; 0: the lists below are empty."""
     units: int
-    """Of rows that belong together."""
+    """Of rows that belong together; with ``c-index`` events."""
     values: list[float]
     """Of the metric, by candidate."""
     covariance: list[float]
     """Of their errors, row after row."""
     floor: float
     """See :class:`common.pilot.outcomes.Outcomes`."""
-    accuracies: list[float]
-    """By candidate, whatever the metric is."""
     seconds: float
 
     def __post_init__(self) -> None:
         """Refuse what no site can have found."""
         check_range("seconds", self.seconds, 0, MOST_SECONDS)
         number = len(self.candidates) if self.held_out else 0
-        lengths = [len(self.values), len(self.accuracies)]
-        if lengths != [number] * 2 or len(self.covariance) != number**2:
-            raise MessageError(f"{lengths} figures of {number} candidates")
-        for value in (*self.values, *self.accuracies):
-            check_range("values", value, 0, 1)
+        if len(self.values) != number or len(self.covariance) != number**2:
+            raise MessageError(f"{len(self.values)} figures of {number} candidates")
+        if self.metric not in METRICS:
+            raise MessageError(f"metric = {self.metric!r}: none of {', '.join(METRICS)}")
+        for value in self.values:
+            check_range("values", value, _least(self.metric), 1)
         for value in self.covariance:
-            check_range("covariance", value, -1, 1)
+            check_range("covariance", value, -_MOST_VARIANCE, _MOST_VARIANCE)
         if self.held_out:
             check_range("floor", self.floor, 1e-24, 1)
 
@@ -205,7 +213,6 @@ class PilotTold(Record):
     def __post_init__(self) -> None:
         """Refuse what no site can have found."""
         check_range("seconds", self.seconds, 0, MOST_SECONDS)
-        check_range("alone", self.alone, 0, 1)
         if self.verdict not in tuple(Verdict):
             raise MessageError(f"verdict = {self.verdict!r}: none that a pilot has")
         if self.metric not in METRICS:
@@ -214,8 +221,8 @@ class PilotTold(Record):
         columns = (self.values, self.changes, self.errors, self.measured)
         if any(len(column) != len(self.candidates) for column in columns):
             raise MessageError("candidates with lists of unequal lengths")
-        for value in self.values:
-            check_range("values", value, 0, 1)
+        for value in (self.alone, *self.values):
+            check_range("values", value, _least(self.metric), 1)
         for value in (*self.changes, *self.measured):
             check_range("changes", value, -_MOST_POINTS, _MOST_POINTS)
         for value in self.errors:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from common.data.rows import IntArray
 from common.pilot.folds import units_of
 
-__all__ = ["DRAWS", "Change", "Outcomes", "measured"]
+__all__ = ["DRAWS", "Change", "Outcomes", "estimated", "measured"]
 
 FloatArray = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ class Outcomes:
     """A metric of several candidates on one site's held-out rows.
 
     Attributes:
-        values: (c,) the metric of each candidate, in [0, 1].
+        values: (c,) the metric of each candidate, in [0, 1]; R2 in [-1, 1].
         covariance: (c, c) of their errors, from the bootstrap.
         floor: variance that the error of any difference has beside that.
     """
@@ -95,3 +95,21 @@ def measured(
         floor += 1 / (len(np.unique(unit[mine])) + 1) ** 2
     covariance = np.atleast_2d(np.cov(drawn / len(there), rowvar=False))
     return Outcomes(values / len(there), covariance, floor / len(there) ** 2)
+
+
+def estimated(values: FloatArray, influences: FloatArray, units: IntArray) -> Outcomes:
+    """Return how candidates did by a metric that is no mean over rows.
+
+    Errors are those that the Bayesian bootstrap has as rows grow many: the infinitesimal jackknife
+    (Jaeckel 1972). Where two candidates agree on every row, the same pseudo-units stand in as in
+    :func:`measured`.
+
+    Args:
+        values: (c,) the metric of each candidate; R2 below -1 counts as -1.
+        influences: (n, c) what it changes by as a row's weight grows.
+        units: (n,) the number of each row's unit from 0.
+    """
+    number = int(units.max()) + 1
+    of_units = np.zeros((number, len(values)))
+    np.add.at(of_units, units, influences)
+    return Outcomes(np.maximum(values, -1.0), of_units.T @ of_units, 1 / (number + 1) ** 2)

@@ -64,9 +64,10 @@ class PilotSettings(PieceSettings):
                 f"update-privacy = {settings.update_privacy}: the pilot adds no noise to the "
                 "models that it sends; set pilot=false, or secagg=true in place of the noise"
             )
-        if not settings.learning_task.has_classes:
+        task = settings.learning_task
+        if not task.has_classes and not task.score.has_influences:
             what = f"dataset = {settings.dataset!r}, task = {settings.task}"
             raise ValueError(
-                f"{what}: there are no classes, and the pilot counts rows classified right; set "
-                "pilot=false"
+                f"{what}: the pilot knows how sure accuracy, R2 and concordance are, and not "
+                f"{task.score_label}; set pilot=false"
             )

@@ -30,6 +30,7 @@ __all__ = ["Checked", "check_against", "check_files"]
 
 _NO_FEATURES = {
     "group": "rows of one value belong together, in training or in testing",
+    "site": "says whose each row is",
     "split": "says which rows are for testing",
     "id": "it tells single rows apart",
     "text": "free text",

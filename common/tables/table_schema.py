@@ -92,6 +92,7 @@ class TableColumn(Schema):
         "time",
         "weight",
         "group",
+        "site",
         "split",
     ]
     drop: str = Field(default="", description="why the column is not used; empty: it is")
@@ -292,7 +293,7 @@ class TableSchema(TableProposal):
         times = int(self.task == "survival")
         for kind, least, most in (
             *(("label", 1, 1), ("time", times, times)),
-            *(("weight", 0, 1 - times), ("group", 0, 1), ("split", 0, 1)),
+            *(("weight", 0, 1 - times), ("group", 0, 1), ("site", 0, 1), ("split", 0, 1)),
         ):
             found = [c.name for c in self.columns if c.kind == kind and not c.drop]
             if not least <= len(found) <= most:
@@ -378,6 +379,11 @@ class TableSchema(TableProposal):
     def group(self) -> TableColumn | None:
         """What says which rows belong together."""
         return next((c for c in self.columns if c.kind == "group" and not c.drop), None)
+
+    @property
+    def site(self) -> TableColumn | None:
+        """What says whose each row is, where one table holds those of several sites."""
+        return next((c for c in self.columns if c.kind == "site" and not c.drop), None)
 
     @property
     def marking(self) -> tuple[TableColumn, ...]:

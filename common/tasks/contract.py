@@ -72,6 +72,8 @@ class Task(ABC):
     """Whether people read the score as per cent."""
     loss_means: ClassVar[str]
     """What losses are in, as ``nats``."""
+    judged_by_means: ClassVar[str] = ""
+    """What held-out rows need beyond being there, as a clause; empty: nothing."""
     note: ClassVar[str] = ""
     """What a run's log says first; empty: nothing need be said."""
     usual_metrics: ClassVar[tuple[str, ...]] = ()
@@ -121,6 +123,10 @@ class Task(ABC):
 
     def check_training(self, targets: "Tensor") -> None:  # noqa: B027 - most have nothing to refuse
         """Raise :class:`DataError` where nothing can be learnt from a site's rows."""
+
+    def can_judge(self, y: Array) -> bool:
+        """Return whether the score is defined on rows; of no rows it never is."""
+        return len(y) > 0
 
     def mean_loss(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return the mean of the rows' losses, a tensor without axes."""

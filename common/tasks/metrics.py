@@ -27,6 +27,7 @@ __all__ = [
     "RowMean",
     "TaskMetric",
     "concordance",
+    "pairs_of_rows",
 ]
 
 
@@ -45,6 +46,20 @@ class TaskMetric(ABC):
     risks."""
     decides: bool = False
     """Whether it looks at the class said alone, which a decision threshold can change."""
+    has_influences: bool = False
+    """Whether it is known what each row does to it, by which a pilot says how sure it is."""
+
+    def influences(
+        self, said: np.ndarray, known: np.ndarray, parts: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Return the metric, and what it changes by as a row's weight grows from 1, (n,) float64.
+
+        Args:
+            said: (n,) by models.
+            known: (n, ...) labels.
+            parts: (n,) which model said it: a metric that ranks rows ranks those of one model.
+        """
+        raise NotImplementedError
 
     @abstractmethod
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -153,6 +168,18 @@ class OfErrors(TaskMetric):
     greater_is_better: bool = True
     tells_classes: bool = True  # the labels' mean and deviation, which is no less
     task: str = "regression"
+    has_influences: bool = True
+
+    def influences(
+        self, said: np.ndarray, known: np.ndarray, parts: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Return R2, and its derivative by the rows' weights; NaN where all labels are one."""
+        errors, deviations = (known - said) ** 2, (known - known.mean()) ** 2
+        total = deviations.sum()
+        if not total > 0:
+            return float("nan"), np.zeros(len(known))
+        share = errors.sum() / total
+        return float(1 - share), np.asarray((share * deviations - errors) / total)
 
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return squared errors, rows, the labels' mean and their squared deviations from it."""
@@ -186,6 +213,24 @@ class OfPairs(TaskMetric):
     greater_is_better: bool = True
     tells_classes: bool = True  # how many pairs there are, which is no less
     task: str = "survival"
+    has_influences: bool = True
+
+    def influences(
+        self, said: np.ndarray, known: np.ndarray, parts: np.ndarray
+    ) -> tuple[float, np.ndarray]:
+        """Return the share of pairs in order, and its derivative; NaN where there are none.
+
+        A pair weighs what its two rows weigh, multiplied.
+        """
+        mine = np.zeros((len(known), 2))
+        for part in np.unique(parts):
+            rows = parts == part
+            mine[rows] = pairs_of_rows(said[rows], known[rows])
+        in_order, pairs = mine.sum(axis=0) / 2
+        if not pairs:
+            return float("nan"), np.zeros(len(known))
+        share = in_order / pairs
+        return float(share), np.asarray((mine[:, 0] - share * mine[:, 1]) / pairs)
 
     def sums(self, probabilities: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return pairs in order, half of those with equal risks among them, and all pairs.
@@ -224,16 +269,32 @@ def concordance(risks: np.ndarray, known: np.ndarray) -> tuple[float, int]:
         risks: (n,).
         known: (n, 2) times, and 1 where the event ended it.
     """
+    in_order, pairs = pairs_of_rows(risks, known).sum(axis=0) / 2
+    return float(in_order), int(pairs)
+
+
+def pairs_of_rows(risks: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Return how many of the pairs that a row is in are in order, and how many there are, (n, 2).
+
+    >>> pairs_of_rows(np.array([3.0, 2.0, 1.0]), np.array([[1, 1], [2, 0], [3, 1]])).tolist()
+    [[2.0, 2.0], [1.0, 1.0], [1.0, 1.0]]
+
+    Args:
+        risks: (n,).
+        known: (n, 2) as :func:`concordance` takes them.
+    """
     times, events = known[:, 0], known[:, 1] > 0
     first = np.flatnonzero(events)
-    in_order, pairs = 0.0, 0
+    found = np.zeros((len(known), 2))
     for start in range(0, len(first), _EVENTS_AT_ONCE):
         own = first[start : start + _EVENTS_AT_ONCE, None]
         later = (times > times[own]) | ((times == times[own]) & ~events)
-        pairs += int(np.count_nonzero(later))
-        in_order += float(np.count_nonzero(later & (risks < risks[own])))
-        in_order += float(np.count_nonzero(later & (risks == risks[own]))) / 2
-    return in_order, pairs
+        both = later & (risks < risks[own]), later & (risks == risks[own])
+        for axis, rows in ((1, own[:, 0]), (0, slice(None))):
+            smaller, equal = (np.count_nonzero(each, axis=axis) for each in both)
+            found[rows, 0] += smaller + equal / 2
+            found[rows, 1] += np.count_nonzero(later, axis=axis)
+    return found
 
 
 def _square_error(said: np.ndarray, labels: np.ndarray) -> np.ndarray:

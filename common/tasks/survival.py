@@ -43,6 +43,7 @@ class Survival(Task):
         "a step is on all rows of a site, whatever batch-size says; what compares labels compares "
         "shares of events"
     )
+    judged_by_means = "it takes an event, and a row that was followed for longer"
     reported_metrics = ("c-index",)
     first_figure = ("c-index", "who has the event first; by chance it is 0.5")
     whole_site = True
@@ -77,6 +78,14 @@ class Survival(Task):
         """Refuse rows without one event."""
         if not bool(targets[:, 1].any()):
             raise DataError(f"{len(targets)} training rows without one event: nothing to learn")
+
+    def can_judge(self, y: Array) -> bool:
+        """Return whether of two rows one is known to have gone first."""
+        times, events = y[:, 0], y[:, 1] > 0
+        if not events.any():
+            return False
+        first = times[events].min()
+        return bool(((times > first) | ((times == first) & ~events)).any())
 
     def losses(self, outputs: "Tensor", targets: "Tensor") -> "Tensor":
         """Return each row's part of Cox's loss, of which the mean is that over the events."""

@@ -29,7 +29,8 @@ from common.config import Scalar, Settings
 from common.data.preprocessing import Preprocessing
 from common.flower_private import Run
 from common.machine import cores
-from deploy.simulation import answering, site_files
+from common.tasks import Survival
+from deploy.simulation import answering, baselines, site_files
 from deploy.simulation.planning import planned, resolved
 from deploy.simulation.pool import Job, Pool, Worker
 from server_app import app as server
@@ -90,6 +91,8 @@ def _played(plan: Plan, own: Sequence[Mapping[str, Scalar]]) -> Path:
         server.play(plan, grid, context)
     folder = server.run_folder_of(context)
     _keep_preparing(folder, settings, own)
+    if plan.task.name == Survival.name:
+        baselines.keep(folder, settings, own)
     return folder
 
 

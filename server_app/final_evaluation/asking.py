@@ -251,6 +251,8 @@ def _rows(told: Sequence[Told]) -> EvaluatedRows:
         confusion=tuple(map(tuple, np.sum(confusions, axis=0).tolist())) if confusions else None,
         calibration=None if table is None else tuple(_bins(table)),
         calibration_error=None if table is None else arithmetic.calibration_error(table),
+        temperature=one.temperature if one and table is not None else None,
+        recalibrated_error=one.recalibrated_error if one and table is not None else None,
     )
 
 

@@ -50,6 +50,10 @@ class EvaluatedRows(JsonRecord):
     """Bins of equal width of what was said, those without rows left out."""
     calibration_error: float | None = None
     """Mean over rows of how far what was said is from what was so in their bin; in [0, 1]."""
+    temperature: float | None = None
+    """By which one site's probabilities mean what they say; NaN: too few rows, or of one class."""
+    recalibrated_error: float | None = None
+    """Calibration error of each half of the site's rows by the temperature of the other."""
 
 
 @dataclass(frozen=True, kw_only=True)

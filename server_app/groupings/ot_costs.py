@@ -268,6 +268,8 @@ def _alike(asking: Asking) -> np.ndarray | None:
     models = {answer.client: model for answer, _, model in asking.updates}
     if not plays or len(roster) < _FEWEST or len(models) < len(roster):
         return None
+    if not settings.learning_task.has_classes:  # what is compared are probabilities
+        return None
     site, asked = roster.sites[0], settings.of(ProbeSettings)
     rows = (probe_rows.read_rows if asked.probe_file else probe_rows.noise)(settings, site.inputs)
     outputs = settings.learning_task.num_outputs(site.num_classes)

@@ -83,7 +83,8 @@ def _play(
     folder: RunFolder,
 ) -> None:
     site = federation.roster.sites[0]
-    first = first_shared(settings, site.inputs, site.num_classes)
+    outputs = settings.learning_task.num_outputs(site.num_classes)
+    first = first_shared(settings, site.inputs, outputs)
     pilot = Pilot(settings, federation, candidates, first, folder)
     folder.store(with_pilot(costs, pilot.play()))
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from common.pilot.forecast import Played
-from common.pilot.messages import FEDAVG, LOCAL, PilotLook, PilotTold
+from common.pilot.messages import EVENTS, FEDAVG, LOCAL, PilotLook, PilotTold
 from common.pilot.outcomes import Change, Outcomes
 from common.pilot.shrinkage import interval, over_sites
 from common.pilot.telling import (
@@ -142,7 +142,7 @@ def site_told(site: str, metric: str, held_out: int, units: int, told: SiteTold)
         held_out=held_out,
         units=units,
         alone=told.alone,
-        needs=_needs(told, held_out, units),
+        needs=_needs(told, metric, held_out, units),
         changes=tuple(
             PilotChange(
                 each.candidate,
@@ -156,11 +156,12 @@ def site_told(site: str, metric: str, held_out: int, units: int, told: SiteTold)
     )
 
 
-def _needs(told: SiteTold, held_out: int, units: int) -> str:
+def _needs(told: SiteTold, metric: str, held_out: int, units: int) -> str:
     """Return what it would take to tell; empty: it can be told, or the site keeps that."""
     if told.needed:
         rows = "rows" if units == held_out else "groups of rows"
-        return f"about {float(f'{told.needed:.2g}'):,.0f} {rows} to judge by, {units:,} now"
+        what = "events" if metric == EVENTS else rows
+        return f"about {float(f'{told.needed:.2g}'):,.0f} {what} to judge by, {units:,} now"
     if told.verdict is Verdict.UNCERTAIN and told.changes:
         return "a larger difference: no number of rows tells one so small"
     return ""
@@ -181,9 +182,17 @@ def site_of(told: PilotTold) -> PilotSite:
     return site_told(told.site, told.metric, told.held_out, told.units, found)
 
 
+_UNJUDGED: Mapping[str, str] = {
+    "": "it did not answer",
+    EVENTS: "two events and more that could be held out are needed, with rows followed for longer",
+    "r2": "its rows are too few, or have one and the same label",
+}
+"""Why a site has nothing to judge by, by the metric; empty: it did not say."""
+
+
 def site_untold(site: str, metric: str | None) -> PilotSite:
     """Return what a site is told that has nothing to judge by, or (None) did not answer."""
-    why = "no class has two rows that could be held out" if metric else "it did not answer"
+    why = _UNJUDGED.get(metric or "", "no class has two rows that could be held out")
     return PilotSite(
         site=site,
         verdict=str(Verdict.NOTHING if metric else Verdict.UNCERTAIN),

@@ -18,7 +18,7 @@ from common.errors import MessageError
 from common.exact.coefficients import INTERCEPT, Coefficient, coefficient_table, to_csv
 from common.exact.contract import LARGEST, SummedFit, SummedModel, Whole
 from common.exact.glm import Glm, SteepError
-from common.exact.learners import learner
+from common.exact.learners import ALONE, learner
 from common.exact.trees import Trees
 from common.messages import Asked, Order, Reply
 from common.messages.row_sums import ROW_SUMS, SUMS, SumsReport
@@ -72,9 +72,14 @@ class SummedFits:
         model = learner(settings, roster.sites[0].num_classes)
         return None if model is None else cls(model, settings, folder)
 
+    @property
+    def _alone(self) -> bool:
+        """Whether every site fits a model of its own."""
+        return self._settings.objective == ALONE
+
     def require_releases(self, roster: Roster) -> None:
         """Refuse sites that do not release their sums, before the first step."""
-        if not self._settings.secagg:
+        if not self._settings.secagg and not self._alone:
             why = f"model={self._settings.model} in the clear; use secagg=true, or have it released"
             roster.require("row-sums", why=why)
 
@@ -92,6 +97,8 @@ class SummedFits:
         """
         roster = attempt.federation.roster
         started = known or self._started(attempt, routes)
+        if self._alone:  # sites fit where they use a model, and there is none to send
+            return [replace(one, finished=True) for one in started], [{} for _ in started]
         fits = {number: one.fit for number, one in enumerate(started)}
         clients = {
             number: [roster.names.index(name) for name in one.members]
@@ -197,7 +204,9 @@ class SummedFits:
     # What the models say -------------------------------------------------------------------------
 
     def store(self, fits: Sequence[ModelFit], roster: Roster) -> None:
-        """Write what the models say of the columns into the run's folder."""
+        """Write what the models say of the columns into the run's folder, if any is known."""
+        if self._alone:
+            return
         made, rows = self._made(), []
         columns = _names(made, int(np.prod(roster.sites[0].input_shape)))
         for number, one in enumerate(fits):
@@ -214,6 +223,7 @@ class SummedFits:
                 self._folder.write(f"models/coefficients-{number}.csv", to_csv(table))
                 lines = tuple(CoefficientLine(**vars(each)) for each in table)
                 line = replace(line, coefficients=lines)
+                line = replace(line, silent_sites=len(one.members) - int(fit.kept["used"]))
             if isinstance(self.model, Trees):
                 shares = self.model.importance(fit)
                 order = np.argsort(-shares, kind="stable")

@@ -35,6 +35,8 @@ class FittedModel(JsonRecord):
     """Of these."""
     exchanges: int = 0
     """Sums that it took."""
+    silent_sites: int | None = None
+    """Of these sites, how many have one class or no event, and so no part in the coefficients."""
     deviance: float | None = None
     coefficients: tuple[CoefficientLine, ...] = ()
     importance: Mapping[str, float] = field(default_factory=dict)

@@ -31,7 +31,7 @@ class PilotChange(JsonRecord):
 
     candidate: str
     value: float
-    """The metric itself, in [0, 1], as measured."""
+    """The metric itself, in [0, 1], as measured; of R2 in [-1, 1]."""
     change: float
     """Nearer to the other sites' than what was measured, where there are four or more."""
     low: float
@@ -55,9 +55,9 @@ class PilotSite(JsonRecord):
     held_out: int
     """Rows that were held out once each."""
     units: int
-    """How many of them do not belong together with others."""
+    """How many of them do not belong together with others; by concordance, how many events."""
     alone: float | None = or_null()
-    """The metric of training alone, in [0, 1]."""
+    """The metric of training alone, in the same range."""
     needs: str
     """What it would take to tell; empty where it can be told."""
     changes: tuple[PilotChange, ...] = ()

@@ -16,6 +16,7 @@ from common import config, models
 from common.config import Settings, unknown_name
 from common.data.preprocessing import Preprocessing
 from common.errors import CodeError, ConfigError, DataError, MessageError
+from common.exact.learners import GLM, GlmSettings
 from common.messages import Parameters, Template, check_arrays
 from common.objectives import objective_of
 from common.sharing import newest, parts_of_network
@@ -83,6 +84,8 @@ def load_network(run: Path, model: int, own: Path | None = None) -> nn.Module:
             settings.objective,
             ", ".join(sorted(parts.kept)),
         )
+    if settings.model == GLM and settings.of(GlmSettings).glm_intercepts == "site":
+        log.warning("glm-intercepts=site: the intercepts stayed at the sites, and are 0 here")
     network = models.blank(settings.model, inputs, classes)
     models.load_parameters(network, trained)
     return network.eval()

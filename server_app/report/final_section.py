@@ -37,6 +37,7 @@ def tables(run: RecordedRun) -> list[PageTable]:
         made.append(_decision_table(found, _class_names(run, len(found.overall.confusion))))
     if found.overall.calibration is not None:
         made.append(_calibration_table(found))
+        made.append(_temperatures(found))
         if len(found.sites) > 1:
             made.append(_calibration_of_sites(found))
     return made
@@ -134,6 +135,25 @@ def _calibration_table(found: FinalEvaluationFile) -> PageTable:
     )
     title = "Calibration"
     return PageTable(title, ("probability said", "share found", "rows"), rows, frozenset(), note)
+
+
+def _temperatures(found: FinalEvaluationFile) -> PageTable:
+    rows = [
+        (
+            where,
+            _number(math.nan if own.calibration_error is None else own.calibration_error),
+            _number(math.nan if own.temperature is None else own.temperature),
+            _number(math.nan if own.recalibrated_error is None else own.recalibrated_error),
+        )
+        for where, own in found.sites.items()
+    ]
+    head = ("site", "calibration error", "temperature", "error after it")
+    note = (
+        "A temperature above 1 says that the model is surer at the site than it should be. After "
+        "it: each half of the site's held-out rows by the temperature of the other half. coterie "
+        "predict --calibrated uses it."
+    )
+    return PageTable("Recalibration", head, rows, frozenset({0}), note)
 
 
 def _calibration_of_sites(found: FinalEvaluationFile) -> PageTable:

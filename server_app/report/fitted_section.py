@@ -28,6 +28,8 @@ def _of_model(found: FittedFile, model: FittedModel) -> PageTable:
     by = "the columns' own units" if found.units == "own" else "units that the sites scaled to"
     sums = f"Fitted from {model.exchanges} sums over {len(model.sites)} sites"
     if model.coefficients:
+        if model.silent_sites:
+            sums += f", of which {model.silent_sites} of one class or no event say nothing"
         return PageTable(
             f"Coefficients{where}",
             ("class", "column", "estimate", "95 % interval", "standard error", "p", "note"),

@@ -7,10 +7,18 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from common.pilot.forecast import Played
+from common.pilot.messages import EVENTS
 from server_app.record.pilot_format import PilotChange, PilotRecord, PilotSite
 from server_app.report import drawing
 from server_app.report.page import PageTable, Picture
-from server_app.report.precheck_words import SIGNS, candidate_words, points, told_by_pilot
+from server_app.report.precheck_words import (
+    SIGNS,
+    candidate_words,
+    metric_words,
+    points,
+    to_judge_by,
+    told_by_pilot,
+)
 from server_app.report.words import percent, plural
 from server_app.transport.verdicts import Verdict
 
@@ -38,10 +46,12 @@ class PilotLine:
 def lead(pilot: PilotRecord) -> str:
     """Return what was done, for whoever decides."""
     rows = sum(site.held_out for site in pilot.sites)
+    events = sum(site.units for site in pilot.sites if site.metric == EVENTS)
+    had = f", {events:,} of which had their event," if events else ""
     return (
         f"{plural(len(pilot.sites), 'site')} trained for {plural(pilot.rounds, 'round')} in every "
         f"way listed below, each on a part of its rows, and judged the result on {rows:,} rows in "
-        f"all that were held back. {_unit(pilot)}"
+        f"all{had} that were held back. {_unit(pilot)}"
     )
 
 
@@ -53,9 +63,14 @@ def _unit(pilot: PilotRecord) -> str:
             "A change is in points against training alone: with +2 points, two more of 100 rows "
             "are classified right."
         )
+    if metrics == [EVENTS]:
+        return (
+            "A change is in points of concordance against training alone: with +2 points, of 100 "
+            "pairs of rows two more are put in the order in which their events came."
+        )
     return (
-        f"A change is in points of {' or '.join(metrics)} against training alone: a point is a "
-        "hundredth of it."
+        f"A change is in points of {' or '.join(map(metric_words, metrics))} against training "
+        "alone: a point is a hundredth of it."
     )
 
 
@@ -73,7 +88,7 @@ def _line(pilot: PilotRecord, site: PilotSite, words: dict[str, str]) -> PilotLi
     if about is None:
         return PilotLine(site.site, site.verdict, "", told_by_pilot(site, words), way)
     brackets = f"({points(about.low)} to {points(about.high)})"
-    doubt = f". {site.held_out:,} rows do not tell" if site.verdict == Verdict.UNCERTAIN else ""
+    doubt = f". {to_judge_by(site)} do not tell" if site.verdict == Verdict.UNCERTAIN else ""
     figure = f"{points(about.change)} points"
     if site.about == site.recommended:
         return PilotLine(site.site, site.verdict, figure, f"{brackets} by {way}{doubt}", "")
@@ -128,17 +143,28 @@ def how_sure(pilot: PilotRecord) -> Iterator[str]:
         f"What a site trains by itself had {pilot.full_rounds} rounds, what is shared "
         f"{pilot.rounds}. Test rows were not touched."
     )
-    few = [site.site for site in pilot.sites if 0 < site.held_out < 30]
+    judged = {site.metric for site in pilot.sites if site.held_out}
+    if others := sorted(judged - {"accuracy", "balanced-accuracy"}):
+        yield (
+            "Those federations were judged by accuracy; how far brackets of "
+            f"{' and '.join(map(metric_words, others))} hold was not tried."
+        )
+    what = "events" if EVENTS in judged else "rows"
+    few = [
+        site.site
+        for site in pilot.sites
+        if 0 < (site.units if site.metric == EVENTS else site.held_out) < 30
+    ]
     if few:
-        yield f"Fewer than 30 rows to judge by: {_some(few)}. Little can be told there."
-    rare = [site.site for site in pilot.sites if site.metric != "accuracy"]
+        yield f"Fewer than 30 {what} to judge by: {_some(few)}. Little can be told there."
+    rare = [site.site for site in pilot.sites if site.metric == "balanced-accuracy"]
     if rare:
         yield (
             f"Judged by balanced accuracy, each class counting alike: {_some(rare)}. Points of "
             "accuracy would hardly see the rare class."
         )
-    for what in pilot.skipped:
-        yield f"Left out, for want of time: {what}."
+    for skipped in pilot.skipped:
+        yield f"Left out, for want of time: {skipped}."
 
 
 def _some(names: Sequence[str]) -> str:
@@ -244,6 +270,10 @@ def _of(site: PilotSite, name: str) -> PilotChange | None:
     return next((each for each in site.changes if each.candidate == name), None)
 
 
+def _value(value: float, metric: str) -> str:
+    return percent(value) if metric.endswith("accuracy") else f"{value:.3f}"
+
+
 def table(pilot: PilotRecord) -> PageTable:
     """Return every figure behind the answer."""
     words = candidate_words(pilot)
@@ -252,10 +282,10 @@ def table(pilot: PilotRecord) -> PageTable:
             site.site,
             f"{SIGNS[site.verdict]} {site.verdict}",
             words[each.candidate],
-            percent(each.value),
+            _value(each.value, site.metric),
             points(each.measured),
             f"{points(each.change)} ({points(each.low)} to {points(each.high)})",
-            f"{site.held_out:,}",
+            to_judge_by(site).removesuffix(" rows"),
             site.metric,
         )
         for site in pilot.sites

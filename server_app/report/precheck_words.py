@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from common.objectives import OBJECTIVES
-from common.pilot.messages import LOCAL
+from common.pilot.messages import EVENTS, LOCAL
 from server_app.record.pilot_format import PilotCandidate, PilotRecord, PilotSite
 from server_app.record.precheck_format import (
     PrecheckFile,
@@ -23,7 +23,9 @@ __all__ = [
     "cost",
     "counted",
     "headline",
+    "metric_words",
     "points",
+    "to_judge_by",
     "told",
     "told_by_pilot",
 ]
@@ -87,7 +89,7 @@ def headline(record: PrecheckFile) -> str:
 
 def _by_pilot(verdict: str, pilot: PilotRecord) -> str:
     metrics = sorted({site.metric for site in pilot.sites if site.held_out})
-    unit = f"points of {metrics[0]}" if len(metrics) == 1 else "points"
+    unit = f"points of {metric_words(metrics[0])}" if len(metrics) == 1 else "points"
     ways = "; ".join(f"{each.words}: {_sure_of(each, unit)}" for each in pilot.candidates)
     by_verdict: dict[Verdict, list[str]] = {}
     for site in pilot.sites:
@@ -107,7 +109,7 @@ def _sure_of(way: PilotCandidate, unit: str) -> str:
         return f"{abs(way.change):.1f} {unit} better"
     if way.high < 0:
         return f"{abs(way.change):.1f} {unit} worse"
-    return f"no sure difference ({points(way.low)} to {points(way.high)})"
+    return f"no sure difference ({points(way.low)} to {points(way.high)} {unit})"
 
 
 def _everybody(count: int, verdict: str) -> str:
@@ -161,7 +163,25 @@ def told_by_pilot(site: PilotSite, words: Mapping[str, str]) -> str:
         return f"gains {figures}"
     if site.verdict == Verdict.DETRIMENTAL:
         return f"loses: {figures}"
-    return f"gain or loss, {figures}: {site.held_out:,} rows do not tell"
+    return f"gain or loss, {figures}: {to_judge_by(site)} do not tell"
+
+
+def to_judge_by(site: PilotSite) -> str:
+    """Return how much a site judges by: its rows, or of survival the events among them."""
+    if site.metric == EVENTS:
+        return f"{site.units:,} events in {site.held_out:,} rows"
+    return f"{site.held_out:,} rows"
+
+
+def metric_words(metric: str) -> str:
+    """Return what people call a metric of the pilot.
+
+    >>> metric_words("c-index"), metric_words("accuracy")
+    ('concordance', 'accuracy')
+    """
+    return {EVENTS: "concordance", "r2": "R2", "balanced-accuracy": "balanced accuracy"}.get(
+        metric, metric
+    )
 
 
 def points(value: float) -> str:

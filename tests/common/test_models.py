@@ -13,6 +13,7 @@ from common.errors import ConfigError
 
 SHAPES = {
     "lenet": ((1, 8, 8), 10),
+    "linear": ((12,), 1),
     "mlp": ((12,), 6),
     "fama-cnn": ((1, 28, 28), 10),
     "fama-cnn-small": ((1, 28, 28), 10),

@@ -209,11 +209,12 @@ def test_after_a_pilot_the_headline_says_what_is_sure_of_each_way_and_of_which_s
         site("north", "detrimental"), site("south", "uncertain"), fedavg=(-14, -10), ditto=(-1, 2)
     ) == (
         "Not clear: fedavg: 12.0 points of accuracy worse; ditto: no sure difference "
-        f"({MINUS}1.0 to +2.0). Sure to lose: north."
+        f"({MINUS}1.0 to +2.0 points of accuracy). Sure to lose: north."
     )
-    assert said(site("north", "uncertain", "R2"), fedavg=(1, 3)) == (
+    assert said(site("north", "uncertain", "r2"), fedavg=(1, 3)) == (
         "Not clear: fedavg: 2.0 points of R2 better. Of no site is a gain or a loss sure."
     )
+    assert "points of concordance" in said(site("north", "uncertain", "c-index"), fedavg=(1, 3))
 
 
 def test_groups_are_counted_apart_from_sites_alone():

@@ -5,6 +5,7 @@ from summed_fits import dealt, fitted
 from common.errors import MessageError, RoundError
 from common.exact import SummedFit, TableRows
 from common.exact.coefficients import INTERCEPT, coefficient_table, to_csv
+from common.exact.families import FAMILIES
 from common.exact.glm import Glm, SteepError
 
 sm = pytest.importorskip("statsmodels.api")
@@ -71,7 +72,8 @@ def test_site_intercepts_are_an_effect_for_each_site(family):
     table = coefficient_table(model, fit, list("abcd"))
     assert np.allclose([line.estimate for line in table], pooled.params[:4], atol=2e-9)
     assert np.allclose([line.error for line in table], pooled.bse[:4], rtol=1e-6)
-    own = [model.site_intercept(fit.sent, rows)[0] for rows in dealt(x, y, site)]
+    made = model.model(fit)
+    own = [model.with_own_intercept(made, rows)["output.bias"][-1] for rows in dealt(x, y, site)]
     assert np.allclose(own, pooled.params[4:], atol=1e-8)
 
 
@@ -168,12 +170,27 @@ def test_a_site_of_one_class_adds_nothing_to_a_fit_with_intercepts_of_the_sites(
     sites = dealt(x, y, site)
     fit, _ = fitted(model, sites)
     assert int(fit.kept["used"]) == 3
-    assert model.site_intercept(fit.sent, sites[3]) is None
+    assert model.of.intercepts(np.zeros((len(sites[3]), 1)), sites[3].y) is None
     # the columns are standardised over all rows, which changes no coefficient
     without, _ = fitted(model, sites[:3])
     assert np.allclose(model.on_features(fit)[0], model.on_features(without)[0], atol=2e-9)
     with pytest.raises(RoundError, match="glm-intercepts=common"):
         fitted(model, [sites[3]])
+
+
+@pytest.mark.parametrize(
+    ("family", "outputs", "y", "expected"),
+    [
+        ("binomial", 1, [1, 1, 1], [np.log(4)]),  # 4 of 5, by Laplace's rule
+        ("multinomial", 2, [0, 2, 2], [np.log(1 / 2), np.log(3 / 2)]),  # 2, 1 and 3 of 6
+        ("poisson", 1, [0, 0, 0], [np.log(1 / 4)]),
+    ],
+)
+def test_a_site_without_a_finite_intercept_has_one_row_more_of_each_class(
+    family, outputs, y, expected
+):
+    found = FAMILIES[family](outputs).likely_intercepts(np.zeros((3, outputs)), np.array(y))
+    assert np.allclose(found, expected, atol=1e-12)
 
 
 def test_a_step_too_far_is_halved():

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score
 
-from common.pilot.outcomes import Outcomes, measured
+from common.pilot.outcomes import Outcomes, estimated, measured
 from common.pilot.shrinkage import Z
+from common.tasks.metrics import TASK_METRICS
 
 
 def made(n=400, seed=0, shares=(0.8, 0.7), share_of_1=0.3):
@@ -90,3 +91,95 @@ def test_more_candidates_do_not_change_a_pair():
 def test_outcomes_without_a_floor_are_refused():
     with pytest.raises(AssertionError):
         Outcomes(np.zeros(2), np.zeros((2, 2)), 0.0)
+
+
+def followed(n=150, seed=1):
+    """Times and events of rows, and the risks that two models say, in three folds."""
+    rng = np.random.default_rng(seed)
+    risk = rng.normal(size=n)
+    life, seen = rng.exponential(np.exp(-risk)), rng.exponential(1.5, n)
+    known = np.stack([np.ceil(np.minimum(life, seen) * 8), life <= seen], axis=1)
+    said = [np.round(risk + rng.normal(size=n) * noise, 1) for noise in (0.5, 1.5)]
+    return said, known.astype(np.float64), np.arange(n) % 3
+
+
+def weighed_concordance(said, known, parts, weights):
+    """Return it pair by pair, a pair weighing what its rows weigh, multiplied."""
+    times, events = known.T
+    earlier = (events[:, None] > 0) & (
+        (times[:, None] < times) | ((times[:, None] == times) & (events == 0))
+    )
+    pairs = earlier & (parts[:, None] == parts)
+    right = (said[:, None] > said) + 0.5 * (said[:, None] == said)
+    each = pairs * np.outer(weights, weights)
+    return (each * right).sum() / each.sum()
+
+
+def weighed_r2(said, known, parts, weights):
+    mean = np.average(known, weights=weights)
+    return 1 - weights @ (known - said) ** 2 / (weights @ (known - mean) ** 2)
+
+
+def quantities(n=150, seed=1):
+    rng = np.random.default_rng(seed)
+    known = 3 * rng.normal(size=n) + 7
+    said = [known + rng.normal(size=n) * noise for noise in (1.0, 2.5)]
+    return said, known, np.arange(n) % 3
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "weighed"),
+    [("c-index", followed, weighed_concordance), ("r2", quantities, weighed_r2)],
+)
+def test_influences_are_derivatives_by_a_rows_weight(name, rows, weighed):
+    [said, _], known, parts = rows(40)
+    value, influences = TASK_METRICS[name].influences(said, known, parts)
+    assert value == pytest.approx(weighed(said, known, parts, np.ones(40)), abs=1e-12)
+    for row, more in enumerate(1e-6 * np.eye(40)):
+        up, down = (weighed(said, known, parts, 1 + sign * more) for sign in (1, -1))
+        assert influences[row] == pytest.approx((up - down) / 2e-6, abs=1e-7)
+    assert influences.sum() == pytest.approx(0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "weighed"),
+    [("c-index", followed, weighed_concordance), ("r2", quantities, weighed_r2)],
+)
+def test_errors_of_a_score_are_those_of_the_bayesian_bootstrap(name, rows, weighed):
+    both, known, parts = rows()
+    told = [TASK_METRICS[name].influences(said, known, parts) for said in both]
+    outcomes = estimated(
+        np.array([value for value, _ in told]),
+        np.stack([influences for _, influences in told], axis=1),
+        np.arange(len(known)),
+    )
+    rng, n = np.random.default_rng(0), len(known)
+    drawn = np.array(
+        [
+            [weighed(said, known, parts, w) for said in both]
+            for w in n * rng.dirichlet(np.ones(n), size=600)
+        ]
+    )
+    expected = np.std(drawn[:, 0] - drawn[:, 1])
+    found = np.sqrt((outcomes.difference(0, 1).error / 100) ** 2 - outcomes.floor)
+    assert found == pytest.approx(expected, rel=0.12)
+    assert outcomes.floor == 1 / (n + 1) ** 2
+
+
+def test_rows_of_one_unit_are_one_and_a_score_below_minus_one_counts_as_that():
+    influences = np.array([[0.01], [0.01], [-0.02], [0.0]])
+    apart = estimated(np.array([0.5]), influences, np.arange(4)).covariance
+    joined = estimated(np.array([-7.0]), influences, np.array([0, 0, 1, 1]))
+    assert apart == pytest.approx(np.array([[6e-4]]))
+    assert joined.covariance == pytest.approx(np.array([[8e-4]]))
+    assert joined.values.tolist() == [-1.0]
+
+
+def test_a_score_that_is_not_defined_is_no_number():
+    value, influences = TASK_METRICS["c-index"].influences(
+        np.zeros(4), np.array([[1.0, 0], [2, 0], [3, 0], [4, 1]]), np.zeros(4)
+    )
+    assert np.isnan(value)
+    assert not influences.any()
+    value, _ = TASK_METRICS["r2"].influences(np.zeros(2), np.ones(2), np.zeros(2))
+    assert np.isnan(value)

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common.errors import DataError
 from common.tasks import TASKS
 from common.tasks.inputs import FEATURES, Inputs
+from common.tasks.metrics import concordance
 
 SURVIVAL, INPUTS = TASKS["survival"], Inputs(FEATURES, (2,))
 GOOD = np.array([[0.0, 1.0], [3.5, 0.0], [2.0, 1.0]])
@@ -29,6 +32,13 @@ def test_times_and_events_pass_and_strata_are_the_events():
 def test_what_is_no_time_or_no_event_is_refused(row, says):
     with pytest.raises(DataError, match=says):
         SURVIVAL.check("y", np.vstack([GOOD, row]), INPUTS, 2)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=6))
+def test_rows_can_be_judged_where_there_is_a_pair(rows):
+    known = np.array(rows, np.float64).reshape(-1, 2)
+    _, pairs = concordance(np.zeros(len(known)), known)
+    assert SURVIVAL.can_judge(known) == (pairs > 0)
 
 
 def test_another_shape_type_or_number_of_classes_is_refused():

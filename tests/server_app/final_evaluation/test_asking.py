@@ -174,6 +174,8 @@ def reply(figures=(ROW, ROW, ROW), confusion=((1, 1), (0, 2)), calibration=None,
         "threshold": float("nan"),
         "metrics": [*reported(TASKS["classification"], ())],
         "widths": WIDTHS,
+        "temperature": float("nan"),
+        "recalibrated_error": float("nan"),
     } | changes
     arrays = {
         "figures": np.array(figures),
@@ -192,6 +194,13 @@ def read(message):
 
 def test_a_good_reply_is_taken():
     assert read(reply()).confusion.tolist() == [[1, 1], [0, 2]]
+
+
+def test_a_temperature_that_no_site_can_have_found_is_refused():
+    assert read(reply(temperature=1.5, recalibrated_error=0.1)).report.temperature == 1.5
+    for changes in ({"temperature": 0.0}, {"temperature": 1e9}, {"recalibrated_error": 1.5}):
+        with pytest.raises(MessageError, match=next(iter(changes))):
+            read(reply(**changes))
 
 
 def changed(place, value):

@@ -32,7 +32,6 @@ def look(site, values, *, error=0.02, held_out=200, metric="accuracy", names=Non
         values=list(values) if held_out else [],
         covariance=(np.eye(len(values)) * error**2 / 2).ravel().tolist() if held_out else [],
         floor=1e-6,
-        accuracies=list(values) if held_out else [],
         seconds=0.0,
     )
 

@@ -14,6 +14,7 @@ from deploy.simulation.grid import simulate
 from server_app.final_evaluation import format as final_format
 from server_app.metering.bill import Bill
 from server_app.record import (
+    baseline_format,
     clusters_format,
     fitted_format,
     pilot_format,
@@ -40,7 +41,7 @@ RECORDS = {
     record
     for module in (
         *(run_format, clusters_format, release_format, pilot_format, precheck_format),
-        *(final_format, fitted_format),
+        *(final_format, fitted_format, baseline_format),
     )
     for record in vars(module).values()
     if isinstance(record, type) and issubclass(record, JsonRecord) and record is not JsonRecord
@@ -189,6 +190,7 @@ SECTIONS = {
     "an entry of `classes` of a pair": "PrecheckClass",
     "an entry of `models` in `fitted.json`": "FittedModel",
     "an entry of `coefficients`": "CoefficientLine",
+    "an entry of `models` or `sites` in `baseline-hazards.json`": "BaselineEntry",
     "`overall` in `final-evaluation.json`": "EvaluatedRows",
     "an entry of `figures`": "FigureInterval",
     "an entry of `calibration`": "CalibrationBin",
