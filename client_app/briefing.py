@@ -2,10 +2,10 @@
 
 import logging
 
-from flwr.app import Context, Message
+from flwr.app import ConfigRecord, Context, Message
 
 from client_app.simulated_sites import is_of_one_owner
-from client_app.site_state import STATE_DIR, ContextKeeper, keeper_of
+from client_app.site_state import STATE_DIR, keeper_of
 from common.errors import MessageError
 from common.messages import INTRODUCE, RECORD, check_form
 from common.messages.briefs import Brief
@@ -14,7 +14,7 @@ __all__ = ["brief_of", "hear"]
 
 log = logging.getLogger("coterie")
 
-_BRIEF = "brief"  # in Context.state: of one run
+_BRIEF, _TOLD = "brief", "told"  # in Context.state: of one run
 
 
 def hear(message: Message, context: Context) -> None:
@@ -29,17 +29,17 @@ def hear(message: Message, context: Context) -> None:
     record = message.content.get(RECORD)
     if record is None or "run" not in record:
         return
-    told, here = Brief.decode(message.content), ContextKeeper(context.state)
+    told = Brief.decode(message.content)
     if not _is_kept(context):
         return
-    known = here.read(_BRIEF)
+    known = _in_memory(context)
     if known == told.to_bytes():
         return
     if known is not None:
         raise MessageError(
             "this run's brief was another when it began; a site holds to the first one"
         )
-    here.write(_BRIEF, told.to_bytes())
+    context.state[_BRIEF] = ConfigRecord({_TOLD: told.to_bytes()})
     if context.node_config.get(STATE_DIR):
         keeper_of(context).write(_file(context), told.to_bytes())
     if "data-path" in context.node_config:
@@ -53,10 +53,15 @@ def brief_of(context: Context) -> Brief | None:
     """
     if not _is_kept(context):
         return None
-    kept = ContextKeeper(context.state).read(_BRIEF)
+    kept = _in_memory(context)
     if kept is None and context.node_config.get(STATE_DIR):
         kept = keeper_of(context).read(_file(context))
     return None if kept is None else Brief.from_bytes(kept)
+
+
+def _in_memory(context: Context) -> bytes | None:
+    told = context.state.config_records.get(_BRIEF, {}).get(_TOLD)
+    return told if isinstance(told, bytes) else None
 
 
 def _is_kept(context: Context) -> bool:
