@@ -1,6 +1,7 @@
 """Mutations of the code: which changes of one expression no test of their folder notices.
 
     python -m benchmarks.code_mutations --number 300 --seed 1
+    python -m benchmarks.code_mutations --number 100 --seed 2 --under server_app/rounds
 
 Changes are drawn from all that could be made to the four packages: a comparison, an operator, a
 number or a branch is replaced by its neighbour. Each is made in a copy of the checkout and judged
@@ -214,31 +215,37 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--number", type=int, default=300)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--package", choices=PACKAGES, action="append", help="only this one")
+    parser.add_argument("--under", type=Path, action="append", help="only this folder or file")
     options = parser.parse_args(words)
     root = Path(__file__).parent.parent
     every = [
         mutation
         for package in options.package or PACKAGES
         for path in sorted((root / package).rglob("*.py"))
+        if _is_under(path.relative_to(root), options.under)
         for mutation in mutations_of(path.relative_to(root), path.read_text(encoding="utf-8"))
     ]
     rng = random.Random(options.seed)  # noqa: S311 - a sample, no secret
-    sample = sorted(rng.sample(every, options.number), key=str)
+    sample = rng.sample(every, options.number)  # in this order: what is cut off is a sample, too
     drawn, killed = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as copy:
         judge = Judge(root, Path(copy))
-        for mutation in sample:
+        for index, mutation in enumerate(sample, start=1):
             package = mutation.path.parts[0]
             drawn[package] += 1
             if judge.is_killed(mutation):
                 killed[package] += 1
             else:
-                print(f"survives: {mutation}", flush=True)
+                print(f"{index}: survives: {mutation}", flush=True)
     print(f"\n{len(every)} changes possible, seed {options.seed}")
     print("\n| package | drawn | killed |\n|---|---:|---:|")
     for package, number in sorted(drawn.items()):
         print(f"| {package} | {number} | {killed[package]} |")
     print(f"| all | {drawn.total()} | {killed.total()} |")
+
+
+def _is_under(path: Path, places: Sequence[Path] | None) -> bool:
+    return places is None or any(path.is_relative_to(place) for place in places)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ from common.pilot import messages as pilot
 from common.pilot.settings import PilotSettings
 from common.secagg import messages as secagg
 
-__all__ = ["admit", "check", "is_called_for", "note", "rounded"]
+__all__ = ["admit", "check", "is_asked", "is_called_for", "note", "rounded"]
 
 _ANSWERED = "questions-answered"  # in Context.state: of one run
 _ATTEMPTS = 10  # of a round; an honest server makes two
@@ -54,11 +54,17 @@ _ONCE = frozenset(
         messages.REPRESENTATIONS,
         messages.EMBEDDED_ROWS,
         messages.CLASS_STATISTICS,
+        secagg.SECAGG_TRAIN,
+        secagg.PILOT_SUM,
         pilot.PILOT_TRAIN,
         pilot.PILOT_LOOK,
+        pilot.PILOT_TELL,
     }
 )
-"""Kinds with a model of the server's: those of protocols between sites count their own steps."""
+"""Kinds with a model of the server's, of which rounds and attempts are counted here.
+
+Steps of a fit, of products and of a sum that began are counted where they are answered.
+"""
 _WITHHELD = frozenset(
     {
         messages.LOSS,
@@ -78,7 +84,7 @@ def admit(handler: Handler, message: Message, site: Site, context: Context) -> N
     note(handler, message, site, context)
 
 
-def _is_asked(site: Site, context: Context) -> bool:
+def is_asked(site: Site, context: Context) -> bool:
     """Return whether a site's messages are looked at: a simulated one does without."""
     return not (site.simulated or is_of_one_owner(context.node_config))
 
@@ -91,7 +97,7 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
             site's file allows.
         BudgetError: exact figures, where the site has a privacy budget.
     """
-    if not _is_asked(site, context):
+    if not is_asked(site, context):
         return
     kind, own = handler.kind, from_node_config(context.node_config)
     if not is_called_for(kind, site.settings, site.brief):
@@ -108,6 +114,10 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
         )
     record: Mapping[str, Any] = dict(message.content.config_records.get(RECORD, {}))
     _check_work(site.settings, record, own)
+    if kind.name == messages.PROBE_ROWS:
+        planned = site.settings.others.get("cka-probe-size")
+        if record["rows"] != planned:  # by another number other rows are drawn
+            raise MessageError(f"{record['rows']} probe rows: this run compares {planned}")
     if kind.name in _ONCE:
         _check_round(site.settings, record)
         _times(kind, record, context)
@@ -115,7 +125,7 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
 
 def note(handler: Handler, message: Message, site: Site, context: Context) -> None:
     """Count the answer to a message that :func:`check` let through."""
-    if handler.kind.name in _ONCE and _is_asked(site, context):
+    if handler.kind.name in _ONCE and is_asked(site, context):
         record = dict(message.content.config_records[RECORD])
         keeper = ContextKeeper(context.state)
         known = _answered(keeper) | {
@@ -227,8 +237,10 @@ def _answered(keeper: ContextKeeper) -> dict[str, list[int]]:
 
 
 def _check_round(settings: Training, record: Mapping[str, Any]) -> None:
-    """Refuse a round beyond the run's, or the pilot's."""
+    """Refuse a round beyond the run's, or the pilot's, whose sums are numbered after the run's."""
     last = record.get("full", settings.num_server_rounds)
+    if "played" in record:
+        last += settings.num_server_rounds
     if record["round"] > last:
         raise MessageError(f"round {record['round']}: this run has {last} rounds")
 
@@ -247,6 +259,10 @@ def _check_work(settings: Training, record: Mapping[str, Any], own: SiteConfig) 
                 f"{record['folds']} folds of {record['full']} rounds: this run's pilot has "
                 f"{planned.pilot_folds} of {full}"
             )
+    if (number := record.get("models", 0)) > max(settings.num_clusters, 1):
+        raise MessageError(
+            f"a choice among {number} models: this run has num-clusters = {settings.num_clusters}"
+        )
     for key, number in _work_of(settings, record).items():
         bound = getattr(own, key.replace("-", "_"))
         if number > bound:

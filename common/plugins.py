@@ -45,6 +45,8 @@ _HERE = __name__.removesuffix("common.plugins")  # empty, or the package that ho
 _AT_SITES = (
     f"{_HERE}common.networks:NETWORKS",
     f"{_HERE}common.objectives:OBJECTIVES",
+    f"{_HERE}client_app.training.engines:ENGINES",
+    f"{_HERE}common.privacy.update_privacy:UPDATE_PRIVACY",
     f"{_HERE}client_app.training.losses:LOSSES",
     f"{_HERE}client_app.training.optimizers:OPTIMIZERS",
 )
@@ -208,6 +210,11 @@ class Table(Mapping[str, T], Generic[T]):
         self._placed[name] = self._as_piece(f"{self.kind} = {name!r}", piece)
         Table.changes += 1
         return name
+
+    @property
+    def built_in(self) -> tuple[str, ...]:
+        """The names of our own pieces, in their order."""
+        return tuple(self._built_in)
 
     def is_foreign(self, name: str) -> bool:
         """Return whether a piece is none of ours."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from types import UnionType
+from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
@@ -16,6 +16,7 @@ from common.errors import ConfigError, did_you_mean
 __all__ = [
     "KeyOf",
     "Listed",
+    "NotSet",
     "Scalar",
     "Schema",
     "allowed_values",
@@ -77,13 +78,49 @@ class Schema(BaseModel):
         return [(name, value) for name, value, default in values if value != default]
 
     def to_dict(self) -> dict[str, Scalar]:
-        """Return all values with kebab-case keys, in the schema's order."""
-        return self.model_dump(by_alias=True)
+        """Return all values that are set, with kebab-case keys, in the schema's order."""
+        return self.model_dump(by_alias=True, exclude_none=True)
 
     def replace(self, **changes: object) -> Self:
         """Return a checked copy with some fields (snake_case) changed."""
         values = self.to_dict() | {kebab_case(name): value for name, value in changes.items()}
         return self.parse(values)
+
+
+@dataclass(frozen=True)
+class NotSet:
+    """Marks a value that can be left out, and is ``None`` then: nothing is set.
+
+    Where every key must be written, as in Flower's table of a run's settings, the empty text says
+    the same.
+    """
+
+    former: float
+    """The number that said so one version ago; it is refused now, but where a run recorded it."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.no_info_before_validator_function(_none_if_empty, handler(source))
+
+    @classmethod
+    def is_former(cls, field: FieldInfo, value: object) -> bool:
+        """Return whether a value once said that a setting is not set.
+
+        >>> from typing import Annotated
+        >>> field = FieldInfo.from_annotation(Annotated[int | None, NotSet(former=-1)])
+        >>> NotSet.is_former(field, "-1"), NotSet.is_former(field, -1.0), NotSet.is_former(field, 2)
+        (True, True, False)
+        """
+        try:
+            number = float(str(value))
+        except ValueError:
+            return False
+        return any(isinstance(each, cls) and each.former == number for each in field.metadata)
+
+
+def _none_if_empty(value: object) -> object:
+    return None if value == "" else value
 
 
 @dataclass(frozen=True)
@@ -153,6 +190,8 @@ def _one_line(problem: Any, schema: type[Schema]) -> str:
     field = schema.model_fields[key.replace("-", "_")]
     if problem["type"] == "missing":
         return f"{key} is missing: {field.description}"
+    if NotSet.is_former(field, problem["input"]):
+        return f"{key} = {problem['input']!r}: what is not set is left out; leave it out"
     return f"{key} = {problem['input']!r}: must be {allowed_values(field)}"
 
 
@@ -167,8 +206,9 @@ def allowed_values(field: FieldInfo) -> str:
         return f"some of {names}, with commas between" if tables[0].several else f"one of {names}"
     if get_origin(annotation) in (tuple, Mapping):
         return f"{'a list' if get_origin(annotation) is tuple else 'a table'} of texts"
+    if isinstance(annotation, UnionType):
+        [annotation] = (kind for kind in get_args(annotation) if kind is not NoneType)
     assert isinstance(annotation, type)
-    assert not isinstance(annotation, UnionType)
     kinds = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
     limits = {name: _limit(field, name) for name in ("gt", "ge", "lt", "le")}
     words = {"gt": "above", "ge": "at least", "lt": "below", "le": "at most"}

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from client_app.handlers import answers
+    from client_app.training.engines import ENGINES, Engine
     from client_app.training.losses import LOSSES
     from client_app.training.optimizers import OPTIMIZERS
     from client_app.training.schedules import SCHEDULES
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.networks import NETWORKS, Network
     from common.objectives import OBJECTIVES, Learned, Objective, ObjectiveSettings, Pull
     from common.plugins import PieceSettings
+    from common.privacy.update_privacy import UPDATE_PRIVACY, UpdatePrivacy
     from common.splits import SPLITS, by_partitioner, partition
     from common.tasks import TASKS, Classification, Regression, Task
     from common.tasks.metrics import TASK_METRICS, OfCounts, PerSite, RowMean
@@ -64,7 +66,10 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from server_app.groupings.grouping import Described, Grouped, Grouping
     from server_app.methods import METHODS, Card, Composition, Method
     from server_app.plan import Plan
+    from server_app.record.recorded_run import RecordedRun
     from server_app.record.using_models import assign, load_network
+    from server_app.report.page import Absence, PageTable, Picture
+    from server_app.report.sections import SECTIONS
     from server_app.rounds.exchange import Exchange
     from server_app.rounds.routing import ModelPerCluster
     from server_app.selection.in_clusters import IN_CLUSTERS
@@ -76,6 +81,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
 __all__ = [
     "AGGREGATIONS",
     "DATASETS",
+    "ENGINES",
     "IN_CLUSTERS",
     "LABEL_METRICS",
     "LOSSES",
@@ -84,10 +90,13 @@ __all__ = [
     "OBJECTIVES",
     "OPTIMIZERS",
     "SCHEDULES",
+    "SECTIONS",
     "SERVER_OPTIMIZERS",
     "SPLITS",
     "TASKS",
     "TASK_METRICS",
+    "UPDATE_PRIVACY",
+    "Absence",
     "Aggregation",
     "Asked",
     "BudgetError",
@@ -105,6 +114,7 @@ __all__ = [
     "DataError",
     "Dataset",
     "Described",
+    "Engine",
     "Everybody",
     "Exchange",
     "FederatedTraining",
@@ -122,12 +132,15 @@ __all__ = [
     "Objective",
     "ObjectiveSettings",
     "OfCounts",
+    "PageTable",
     "PerSite",
+    "Picture",
     "PieceSettings",
     "Plan",
     "PlayedRun",
     "Pull",
     "Record",
+    "RecordedRun",
     "Regression",
     "Release",
     "Reply",
@@ -140,6 +153,7 @@ __all__ = [
     "StorageError",
     "Task",
     "TrustError",
+    "UpdatePrivacy",
     "Word",
     "WorkerError",
     "__version__",
@@ -164,6 +178,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "client_app.training.engines": "ENGINES Engine",
     "client_app.training.losses": "LOSSES",
     "client_app.training.optimizers": "OPTIMIZERS",
     "client_app.training.schedules": "SCHEDULES",
@@ -179,6 +194,7 @@ _HOMES = {
     "common.networks": "NETWORKS Network",
     "common.objectives": "OBJECTIVES Learned Objective ObjectiveSettings Pull",
     "common.plugins": "PieceSettings",
+    "common.privacy.update_privacy": "UPDATE_PRIVACY UpdatePrivacy",
     "common.splits": "SPLITS by_partitioner partition",
     "common.tasks": "TASKS Classification Regression Task",
     "common.tasks.metrics": "TASK_METRICS OfCounts PerSite RowMean",
@@ -196,7 +212,10 @@ _HOMES = {
     "server_app.strategies.base": "FederatedTraining",
     "server_app.methods": "METHODS Card Composition Method",
     "server_app.plan": "Plan",
+    "server_app.record.recorded_run": "RecordedRun",
     "server_app.record.using_models": "assign load_network",
+    "server_app.report.page": "Absence PageTable Picture",
+    "server_app.report.sections": "SECTIONS",
     "server_app.selection.in_clusters": "IN_CLUSTERS",
     "server_app.selection.rules": "Cohort Everybody Selection",
 }

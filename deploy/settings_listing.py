@@ -9,6 +9,7 @@ from pydantic.fields import FieldInfo
 
 from common import plugins
 from common.config import Schema, Settings, allowed_values, kebab_case
+from common.schema import NotSet
 
 __all__ = ["axes_listing", "listing"]
 
@@ -27,7 +28,7 @@ def _section(schema: type[Schema], heading: str) -> Iterator[str]:
     yield from textwrap.wrap(heading, _WIDTH)
     for name, field in schema.model_fields.items():
         yield f"  {kebab_case(name)} = {_default(field)}"
-        text = f"{field.description} [{allowed_values(field)}]"
+        text = f"{field.description} [{allowed_values(field)}]{_former(field)}"
         yield from textwrap.wrap(text, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)
     yield ""
 
@@ -37,9 +38,17 @@ def _heading(schema: type[Schema]) -> str:
 
 
 def _default(field: FieldInfo) -> str:
+    if field.default is None:
+        return "(not set)"
     if isinstance(field.default, bool):
         return str(field.default).lower()
     return '""' if field.default == "" else str(field.default)
+
+
+def _former(field: FieldInfo) -> str:
+    """Return what said that a setting is not set before it could be left out."""
+    formers = [entry.former for entry in field.metadata if isinstance(entry, NotSet)]
+    return f" (not set was {formers[0]:g} before)" if formers else ""
 
 
 def _users(declared: type[plugins.PieceSettings]) -> Iterator[str]:

@@ -108,7 +108,8 @@ def _settings(piece: Piece) -> list[str]:
     if not fields:
         return []
     rows = [
-        f"| `{name}` | `{field.default}` | {_cell(field.description)} ({allowed_values(field)}) |"
+        f"| `{name}` | {'not set' if field.default is None else f'`{field.default}`'} | "
+        f"{_cell(field.description)} ({allowed_values(field)}) |"
         for name, field in fields.items()
     ]
     return ["", "| setting | default | meaning |", "|---|---|---|", *rows]

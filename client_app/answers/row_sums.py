@@ -1,8 +1,16 @@
-"""Row sums: what a site's training rows add to a step of a model that is fitted from sums."""
+"""Row sums: what a site's training rows add to a step of a model that is fitted from sums.
+
+An honest fit takes each step once, and steps that are played again are the same to the last bit.
+So a site answers one step of each number in a run: whoever made steps up would read as many sums of
+weights of its own choice as it cared to ask for.
+"""
+
+import json
 
 import numpy as np
 from flwr.app import Context, Message
 
+from client_app import questions
 from client_app.answers import secagg
 from client_app.handlers import answers
 from client_app.site import Site
@@ -10,9 +18,10 @@ from client_app.summed_rows import learner_of, rows_of
 from client_app.training.loop import Stopwatch
 from common import messages
 from common.errors import MessageError, SecaggError
-from common.exact.contract import LARGEST, Arrays
+from common.exact.contract import LARGEST, Arrays, SummedModel
 from common.messages import Order
 from common.messages.row_sums import ROW_SUMS, SUMS, SumsReport
+from common.secagg.cohorts import digest_of
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
 
 __all__ = ["clear_sums", "hidden_sums"]
@@ -21,12 +30,22 @@ _MOST_MEMBERS = 2**9
 """Of a sum whose entries are below 2^53, in 63 bits."""
 
 
-@answers(ROW_SUMS)
-def clear_sums(message: Message, site: Site) -> Message:
-    """Answer a step with this site's sums, as they are."""
+_STEPS = "fit-step-{run}.json"  # kept
+_SHOWN = 16  # digits of a step's digest
+
+
+@answers(ROW_SUMS, of_node=True)
+def clear_sums(message: Message, site: Site, context: Context) -> Message:
+    """Answer a step with this site's sums, as they are.
+
+    Raises:
+        MessageError: a step that no fit takes, or another one of this number than before.
+    """
     watch = Stopwatch()
     order = Order.decode(message.content)
-    sums = learner_of(site).statistics(_step(message), rows_of(site))
+    step, fitted = _step(message), learner_of(site)
+    sums = fitted.statistics(step, rows_of(site))
+    _once(step, fitted, site, context)
     report = SumsReport(site.name, order.round, order.attempt, order.model, watch.seconds)
     return messages.reply(message, report, {SUMS: sums})
 
@@ -50,12 +69,41 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     sums = fitted.statistics(step, rows)
     if len(sums) > order.entries:
         raise MessageError(f"{order.entries} entries for {len(sums)} sums")
+    _once(step, fitted, site, context)
     assert np.abs(sums).max(initial=0) < LARGEST
     vector = np.zeros(order.entries + 1, np.int64)
     vector[: len(sums)] = sums
     vector[-1] = 1  # how many sites are in it
-    report = secagg.advertised(order, site, context, step, vector.view(np.uint64), watch.seconds)
+    asked = fitted.question(step)
+    report = secagg.advertised(order, site, context, asked, vector.view(np.uint64), watch.seconds)
     return messages.reply(message, report)
+
+
+def _once(step: Arrays, fitted: SummedModel, site: Site, context: Context) -> None:
+    """Note the step that a site answers in a run, once it is known to be one that a fit takes.
+
+    Raises:
+        MessageError: beyond the fit's last, another of the same number than before, or one of
+            another fit.
+    """
+    if not questions.is_asked(site, context):
+        return
+    number, piece = int(step["step"]), _STEPS.format(run=context.run_id)
+    if number >= fitted.most_steps:
+        raise MessageError(f"step {number}: this fit has {fitted.most_steps} at most")
+    now = {str(number): digest_of(fitted.question(step))[:_SHOWN]}
+    if number:
+        now["fixed"] = digest_of(fitted.fixed(step))[:_SHOWN]
+    with site.keeper.locked():
+        kept = site.keeper.read(piece)
+        known: dict[str, str] = json.loads(kept) if kept else {}
+        if any(known.get(name, value) != value for name, value in now.items()):
+            raise MessageError(
+                f"step {number}: another one of this number, or of another fit, was answered in "
+                "this run; a site answers each step of a fit once, and the same again"
+            )
+        if now.keys() - known.keys():  # on disk before it leaves
+            site.keeper.write(piece, json.dumps(known | now).encode())
 
 
 def _step(message: Message) -> Arrays:

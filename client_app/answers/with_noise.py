@@ -33,6 +33,7 @@ from common.privacy.labels import (
     label_mechanism,
     plausible_counts,
 )
+from common.privacy.update_privacy import changed_at_site, protected_model
 from common.privacy.updates import (
     MOST_NOISE,
     UpdateNoise,
@@ -180,10 +181,14 @@ def update_answer(
     the noise of any other, so that nobody sees whether it did.
     """
     settings = site.settings
-    if not is_noisy(settings):
+    elsewhere = changed_at_site(settings) if objective_of(settings).shares_model else None
+    if not (is_noisy(settings) or elsewhere):
         return fitted, None
-    planned = UpdateNoise.of(settings)
     sent = messages.decode_arrays(messages.arrays_of(message.content))
+    if elsewhere is not None:
+        protected = protected_model(fitted.parameters, sent, settings)
+        return replace(fitted, parameters=protected), ReleaseNote(elsewhere.mechanism)
+    planned = UpdateNoise.of(settings)
     what = f"update of {settings.dataset}, model {_kind_of(sent)}"
     server_round = Order.decode(message.content).round
     event, book = charge_update(site.keeper, site.budget, what, planned, server_round)

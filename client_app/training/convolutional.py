@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from client_app.training import compiler, convolutional_c
 from client_app.training.convolutional_c import MOST_LAYERS, ConvolutionalSteps
 from client_app.training.dense_layers import Frozen
+from client_app.training.engines import ENGINES
 from client_app.training.optimizers import OPTIMIZERS, SgdSettings
 from client_app.training.orders import row_orders
 from client_app.training.program import (
@@ -322,7 +323,7 @@ def _tiles(layer: Convolution, batch: int, lanes: int) -> tuple[int, int]:
 
 def require_compiler(settings: Training) -> None:
     """Raise :class:`ConfigError` if the engine needs a C compiler and there is none."""
-    if settings.engine != "compiled":
+    if not ENGINES.named(settings.engine).must_compile:
         return
     try:
         convolutional_c.load()

@@ -1,7 +1,8 @@
 """Engine: the code that trains and evaluates a network, steps by hand where known, else the loop.
 
-All draw rows and dropout alike, so ``engine`` changes the time a run takes and its numbers by no
-more than 1e-5 per training, unless rounding decides a sign (:mod:`.dense`, :mod:`.convolutional`).
+:data:`.engines.ENGINES` says which of it each value of ``engine`` is. All
+draw rows and dropout alike, so ``engine`` changes the time a run takes and its numbers by no more
+than 1e-5 per training, unless rounding decides a sign (:mod:`.dense`, :mod:`.convolutional`).
 """
 
 import copy
@@ -27,6 +28,7 @@ from client_app.training.batch_norm import rows_needed
 from client_app.training.convolutional import ConvolutionalSgd, convolutional_shape
 from client_app.training.dense import DenseSgd
 from client_app.training.dense_layers import dense_shape, dropout_draw
+from client_app.training.engines import ENGINES, ByHand
 from client_app.training.loop import Evaluation, Stopwatch, TensorRows
 from client_app.training.losses import refuse_unweighable, takes_by_hand
 from client_app.training.mixing import Companion, blended
@@ -36,10 +38,11 @@ from client_app.training.program_steps import ProgramSgd, wide_step
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
 from common.config import Settings, Training
+from common.errors import ConfigError
 from common.foreign import code
 from common.messages import Order, Parameters
 from common.networks import NETWORKS
-from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull
+from common.objectives import USUAL, Blend, Fitted, Mixture, Model, Phase, Pull, objective_of
 from common.tasks.inputs import FEATURES, Inputs
 
 _Name = tuple[str, Inputs, int, torch.device]
@@ -175,12 +178,44 @@ def _fit_by_loop(
     companion = None if beside is None else Companion(network, settings, beside)
     with loop.repeatable(device, lesson.dropout_seed), loop.hushed(settings):
         rows = lesson.tensors_for(network)
-        loss = loop.train(network, rows, settings, lesson.order, towards, phase, companion)
+        is_plain = pull is None and beside is None and rows.weights is None
+        if is_plain and ENGINES.named(settings.engine).train and not _obstacle(settings, network):
+            loss = _train_elsewhere(network, rows, settings, lesson.order, phase)
+        else:
+            loss = loop.train(network, rows, settings, lesson.order, towards, phase, companion)
     fitted = models.parameters_of(network)
     if towards is None:
         return Fitted(fitted, loss, mixture=companion.mixture if companion else None)
     towards.write_to(network)
     return Fitted(fitted, loss, anchor=models.parameters_of(network))
+
+
+def _obstacle(settings: Training, network: nn.Module) -> str:
+    """Return what keeps a network from a run's engine from elsewhere, in a word; empty: nothing."""
+    with code.contained(f"engine = {settings.engine!r}"):
+        return str(ENGINES.named(settings.engine).obstacle(settings, network))
+
+
+def _train_elsewhere(
+    network: nn.Module,
+    rows: TensorRows,
+    settings: Training,
+    rng: np.random.Generator,
+    phase: Phase,
+) -> float:
+    """Train a network in place by a run's engine from elsewhere; return its loss."""
+    train = ENGINES.named(settings.engine).train
+    assert train is not None  # it has no obstacle
+    network.train()
+    drawn = loop.passes(network, rows, settings, rng, phase)
+    where = f"engine = {settings.engine!r}"
+    with code.contained(where):
+        loss = train(network, rows, drawn, settings, phase.frozen)
+    if next(drawn, None) is not None:
+        raise ConfigError(f"{where}: does not take all passes over the rows; take every one")
+    if not isinstance(loss, float):
+        raise ConfigError(f"{where}: gives a {type(loss).__name__}; it must give the loss, a float")
+    return loss
 
 
 def _blended(
@@ -235,7 +270,8 @@ def _by_hand(
     parameters: Parameters, name: _Name, settings: Training
 ) -> DenseSgd | ConvolutionalSgd | ProgramSgd | None:
     """Return what trains a network of these parameters without autograd, if anything does."""
-    if settings.engine == "loop" or name[-1].type != "cpu" or not _takes_usual_steps(settings):
+    by_hand = ENGINES.named(settings.engine).by_hand
+    if not by_hand or name[-1].type != "cpu" or not _takes_usual_steps(settings):
         return None
     return _hand_written(*name, settings) if _fits(parameters, _network(*name)) else None
 
@@ -287,7 +323,10 @@ def trained_by(
     if weighs:
         return f"{by_loop}: no faster engine weighs rows"
     name = settings.model, inputs, num_outputs
-    if settings.engine == "stacked":
+    engine = ENGINES.named(settings.engine)
+    if engine.train is not None:
+        return _in_words(settings, network, by_loop)
+    if engine.stacks:
         why = together.obstacle(settings, name)
         words = f"stacked sites, on {device}{loop.precision_in_words(device)}"
         return f"{by_loop}: no stack takes {why}" if why else words
@@ -298,9 +337,21 @@ def trained_by(
         return "compiled steps for convolutions"
     if by_hand:
         return "compiled steps, operation by operation"
-    if settings.engine == "loop":
+    if not engine.by_hand:
         return by_loop
     return f"{by_loop}: compiled steps do not take {_uncompiled(settings, network, name, device)}"
+
+
+def _in_words(settings: Training, network: nn.Module, by_loop: str) -> str:
+    """Return which code trains a network under an engine from elsewhere."""
+    named = f"engine={settings.engine}"
+    if why := _obstacle(settings, network):
+        return f"{by_loop}: {named} does not take {why}"
+    if objective_of(settings).is_plain:
+        return named
+    return (
+        f"{named}; {by_loop} where objective={settings.objective} pulls or teaches a second model"
+    )
 
 
 def _uncompiled(
@@ -340,9 +391,10 @@ def _hand_written(
         compiled = dense_c.load()
         return None if compiled is None else DenseSgd(dense, settings, compiled)
     program = together.program_of(name, inputs, num_outputs)
-    if settings.engine == "batched" or isinstance(program, str):
+    engine = ENGINES.named(settings.engine)
+    if engine.by_hand < ByHand.ANY or isinstance(program, str):
         return None
-    asked, shape = settings.engine == "compiled", convolutional_shape(program)
+    asked, shape = engine.must_compile, convolutional_shape(program)
     if shape is not None:
         steps = convolutional_c.load() if asked else convolutional_c.load_or_say()
         return None if steps is None else ConvolutionalSgd(shape, settings, steps)

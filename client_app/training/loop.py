@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from client_app.training import layout, losses
 from client_app.training.batch_norm import rows_needed
+from client_app.training.engines import ENGINES
 from client_app.training.losses import LOSSES
 from client_app.training.mixing import Companion
 from client_app.training.optimizers import OPTIMIZERS
@@ -129,7 +130,8 @@ def repeatable(device: torch.device, seed: int) -> Iterator[None]:
 
 def hushed(settings: Training) -> AbstractContextManager[None]:
     """Keep what a run's foreign code prints in every batch from the run's own lines."""
-    pieces = (NETWORKS, settings.model), (LOSSES, settings.loss), (OPTIMIZERS, settings.optimizer)
+    tables = NETWORKS, LOSSES, OPTIMIZERS, ENGINES
+    pieces = [(table, getattr(settings, table.attribute)) for table in tables]
     foreign = [f"{table.kind} = {name!r}" for table, name in pieces if table.module_of(name)]
     return code.hushed(" or ".join(foreign)) if foreign else nullcontext()
 
@@ -164,11 +166,10 @@ def train(
     network.train()
     total = torch.zeros((), device=rows.labels.device)
     last = len(rows)
-    least = rows_needed(network, rows.inputs, batch_sizes(last, settings))
-    for pass_ in row_orders(len(rows), settings, rng, phase.epochs or 0, least):
-        order, last = torch.from_numpy(pass_).to(rows.labels.device), len(pass_)
+    for batches in passes(network, rows, settings, rng, phase):
+        last = sum(map(len, batches))
         total.zero_()
-        for batch in torch.split(order, batch_sizes(len(order), settings, least)):
+        for batch in batches:
             inputs, labels, mean_loss = rows.inputs[batch], rows.labels[batch], loss_of(batch)
             if companion is not None:
                 companion.step(inputs, labels, mean_loss)
@@ -182,6 +183,16 @@ def train(
             if towards is not None:
                 towards.follow(optimizer.values)
     return total.item() / last
+
+
+def passes(
+    network: nn.Module, rows: TensorRows, settings: Training, rng: np.random.Generator, phase: Phase
+) -> Iterator[Sequence[Tensor]]:
+    """Yield the batches of each pass of a phase over rows, as the places (b,) of their rows."""
+    least = rows_needed(network, rows.inputs, batch_sizes(len(rows), settings))
+    for drawn in row_orders(len(rows), settings, rng, phase.epochs or 0, least):
+        order = torch.from_numpy(drawn).to(rows.labels.device)
+        yield torch.split(order, batch_sizes(len(order), settings, least))
 
 
 @dataclass(frozen=True)

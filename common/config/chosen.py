@@ -103,7 +103,7 @@ def unused(settings: "Training", values: Mapping[str, object]) -> dict[str, Scal
         found |= {
             key: value
             for key, value in piece.to_dict().items()
-            if key in given and value != defaults[key]
+            if key in given and value != defaults.get(key)
         }
     return found
 

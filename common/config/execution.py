@@ -1,10 +1,10 @@
 """Settings of the execution: where a run is written, and which code computes it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.schema import Schema
+from common.schema import KeyOf, Schema
 
 
 class ExecutionSettings(Schema):
@@ -32,7 +32,7 @@ class ExecutionSettings(Schema):
         description="Ray cluster whose nodes play the workers of a simulation, host:port or auto; "
         "empty: this machine alone",
     )
-    engine: Literal["auto", "loop", "batched", "compiled", "stacked"] = Field(
+    engine: Annotated[str, KeyOf("client_app.training.engines:ENGINES")] = Field(
         "auto",
         description="auto: stacked on a GPU and compiled on a CPU where network and machine allow "
         "it, else batched, and the run's config.toml says which; "

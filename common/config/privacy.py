@@ -43,7 +43,7 @@ class PrivacySettings(Schema):
         description="two-party: what the server reads of two sites: cosines between their rows, or "
         "the cost alone, which a third site works out",
     )
-    update_privacy: Literal["none", "central-dp", "local-dp"] = Field(
+    update_privacy: Annotated[str, KeyOf("common.privacy.update_privacy:UPDATE_PRIVACY")] = Field(
         "none",
         description="updates: averaged as they are, averaged with noise by the server, or made "
         "noisy by each site",

@@ -12,7 +12,7 @@ from common.config import chosen
 from common.config.settings import Settings
 from common.errors import ConfigError
 from common.plugins import Table
-from common.schema import Scalar, kebab_case
+from common.schema import NotSet, Scalar, kebab_case
 from common.text_files import read_text
 
 V = TypeVar("V")
@@ -67,11 +67,19 @@ def recorded_values(file: Path) -> dict[str, Any]:
 
 
 def of_its_pieces(values: Mapping[str, V]) -> dict[str, V]:
-    """Return those of recorded values that belong to every run, or to a piece that they name."""
+    """Return those of recorded values that belong to every run, or to a piece that they name.
+
+    Numbers that once said that a setting is not set are left out, too.
+    """
     fields = Settings.model_fields
     declared = chosen.declared_of(values, fields)
-    known = {kebab_case(name) for name in (*fields, *chosen.declared_fields(declared, fields))}
-    return {key: value for key, value in values.items() if key in known}
+    found = {**fields, **chosen.declared_fields(declared, fields)}
+    known = {kebab_case(name): field for name, field in found.items()}
+    return {
+        key: value
+        for key, value in values.items()
+        if key in known and not NotSet.is_former(known[key], value)
+    }
 
 
 @functools.cache  # a comparison reads a run's file more than once

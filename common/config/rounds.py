@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from common.schema import KeyOf, Listed, Schema
+from common.schema import KeyOf, Listed, NotSet, Schema
 
 
 class JudgingSettings(Schema):
@@ -59,8 +59,10 @@ class RoundSettings(JudgingSettings):
         3, ge=1, description="consecutive rounds that hold the target accuracy"
     )
     stop_at_target: bool = Field(False, description="end the run once the target was held")
-    patience: int = Field(
-        0, ge=0, description="rounds without a lower held-out loss that end the run; 0: none do"
+    patience: Annotated[int | None, NotSet(0)] = Field(
+        None,
+        ge=1,
+        description="rounds without a lower held-out loss that end the run; left out: none do",
     )
     round_timeout: float = Field(3600, gt=0, description="seconds to wait for a round's replies")
     deadline_factor: float = Field(

@@ -6,7 +6,7 @@ checks that, and looks at nothing else: what only a server runs need not be inst
 
 import functools
 from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 from pydantic import ModelWrapValidatorHandler, PrivateAttr, model_validator
 
@@ -54,9 +54,8 @@ class Training(EnergySettings, PrivacySettings, JudgingSettings, TrainingSetting
     metric: str = _of(CohortSettings, "metric")
     resume: str = _of(RoundSettings, "resume")
     messages: str = _of(ExecutionSettings, "messages")
-    engine: Literal["auto", "loop", "batched", "compiled", "stacked"] = _of(
-        ExecutionSettings, "engine"
-    )
+    num_clusters: int = _of(CohortSettings, "num_clusters")
+    engine: str = _of(ExecutionSettings, "engine")
 
     _pieces: tuple[PieceSettings, ...] = PrivateAttr(())
     _others: Mapping[str, Scalar] = PrivateAttr(default_factory=dict)
@@ -100,6 +99,11 @@ class Training(EnergySettings, PrivacySettings, JudgingSettings, TrainingSetting
     def pieces(self) -> tuple[PieceSettings, ...]:
         """What the run's pieces declare, with the run's values."""
         return self._pieces
+
+    @property
+    def others(self) -> Mapping[str, Scalar]:
+        """What else a run's config says, by its keys and as it came: of pieces of the server's."""
+        return self._others
 
     def of(self, declared: type[P]) -> P:
         """Return the settings that a piece declares; the defaults where the run does not use it.
@@ -153,7 +157,7 @@ class Training(EnergySettings, PrivacySettings, JudgingSettings, TrainingSetting
     def tuning_epochs(self) -> int:
         """For how many epochs the sites train on after the last round; 0: for none."""
         asked = self.fine_tune_epochs
-        return objective_of(self).fine_tune_epochs if asked < 0 else asked
+        return objective_of(self).fine_tune_epochs if asked is None else asked
 
     @property
     def more_metrics(self) -> tuple[str, ...]:

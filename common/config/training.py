@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from common.schema import KeyOf, Schema
+from common.schema import KeyOf, NotSet, Schema
 
 
 class TrainingSettings(Schema):
@@ -51,9 +51,9 @@ class TrainingSettings(Schema):
         "local: nothing is shared; fedper, lg-fedavg, fedrep, fedbabu, fedbn: part of a model is; "
         "scaffold, feddyn: a common model without drift",
     )
-    fine_tune_epochs: int = Field(
-        -1,
-        ge=-1,
-        description="passes over a site's rows after the last round, from the model it uses; -1: "
-        "what the objective asks for, 10 with fedbabu, else none",
+    fine_tune_epochs: Annotated[int | None, NotSet(-1)] = Field(
+        None,
+        ge=0,
+        description="passes over a site's rows after the last round, from the model it uses; left "
+        "out: what the objective asks for, 10 with fedbabu, else none",
     )

@@ -77,6 +77,19 @@ class SummedFit:
 class SummedModel(ABC):
     """A learner whose steps need sums; what it is fitted with are its fields."""
 
+    @property
+    @abstractmethod
+    def most_steps(self) -> int:
+        """Return how many steps a fit takes at most, its first one included."""
+
+    @abstractmethod
+    def fixed(self, sent: Arrays) -> Arrays:
+        """Return what all steps of a fit after the first share."""
+
+    def question(self, sent: Arrays) -> Arrays:
+        """Return what of a step its sums depend on, but for their rounding."""
+        return sent
+
     @abstractmethod
     def start(self, columns: int, rows: int) -> SummedFit:
         """Return the fit before its first step.

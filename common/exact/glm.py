@@ -35,6 +35,7 @@ _STEEP = 40.0
 _DEPENDENT = 1e-9
 """Share of a column's information that the others leave of it: below, it follows from them."""
 _HALVINGS = 30
+_LAST_STEP = _MOST_STEPS + _HALVINGS
 _LONGEST = 2.0
 """That a step changes a parameter: farther off, the information here says nothing."""
 
@@ -74,6 +75,21 @@ class Glm(SummedModel):
     def terms(self, columns: int) -> int:
         """Return how many common parameters a predictor has."""
         return columns + (self.of.intercept and not self.site_intercepts)
+
+    @property
+    def most_steps(self) -> int:
+        """Return Newton's steps and one more step's halvings, and the one that scales."""
+        return _LAST_STEP + 1
+
+    def fixed(self, sent: Arrays) -> Arrays:
+        """Return what standardises the columns, and the sums' unit."""
+        return {name: sent[name] for name in ("bits", "mean", "scale")}
+
+    def question(self, sent: Arrays) -> Arrays:
+        """Return a step without its unit: of the first one nothing but the columns counts."""
+        if not int(sent["step"]):
+            return {"step": sent["step"], "columns": np.array(len(sent["mean"]))}
+        return {name: value for name, value in sent.items() if name not in ("step", "bits")}
 
     # The server's side ---------------------------------------------------------------------------
 
@@ -363,10 +379,7 @@ def _check(sent: Arrays, columns: int, model: Glm) -> None:
         value = sent.get(name)
         if value is None or value.shape != shape or not np.isfinite(value).all():
             raise MessageError(f"a step whose {name!r} is not finite {shape}")
-    if (
-        not 0 <= int(sent["bits"]) <= _UNIT_BITS
-        or not 0 <= int(sent["step"]) <= _MOST_STEPS * _HALVINGS
-    ):
+    if not 0 <= int(sent["bits"]) <= _UNIT_BITS or not 0 <= int(sent["step"]) <= _LAST_STEP:
         raise MessageError(f"step {sent['step']} with {sent['bits']} bits: no fit takes it")
     largest = float(np.abs(sent["parameters"]).max(initial=0.0))
     if model.family != "gaussian" and largest > 2 * _STEEP:

@@ -86,7 +86,7 @@ class _Summed(PieceSettings):
                 "update that noise could be added to; use secagg=true, by which the server sees "
                 "sums over all sites alone, or another model"
             )
-        if settings.fine_tune_epochs > 0:
+        if settings.fine_tune_epochs:
             raise ValueError(
                 f"fine-tune-epochs = {settings.fine_tune_epochs}: {named} has no epochs"
             )

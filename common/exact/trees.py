@@ -117,6 +117,15 @@ class Trees(SummedModel):
         """Nodes of a tree that may split; children of i are 2 i + 1 and 2 i + 2."""
         return int(2**self.depth - 1)
 
+    @property
+    def most_steps(self) -> int:
+        """Return one for each level of each tree, and the one that bins."""
+        return 1 + self.count * self.depth
+
+    def fixed(self, sent: Arrays) -> Arrays:
+        """Return the bins, and what the scores begin with."""
+        return {name: sent[name] for name in ("edges", "first", "spread")}
+
     # The server's side ---------------------------------------------------------------------------
 
     def start(self, columns: int, rows: int) -> SummedFit:

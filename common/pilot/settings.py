@@ -1,10 +1,11 @@
 """Settings of the pilot, as server and sites read them."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from common.plugins import PieceSettings
+from common.schema import NotSet
 
 if TYPE_CHECKING:
     from common.config import Settings, Training
@@ -29,10 +30,10 @@ class PilotSettings(PieceSettings):
     pilot_rounds: int = Field(
         5, ge=1, le=100, description="pilot: rounds to the first look; as many again while unclear"
     )
-    pilot_minutes: float = Field(
-        0,
-        ge=0,
-        description="pilot: begin no round that would end later; 0: take as long as needed",
+    pilot_minutes: Annotated[float | None, NotSet(0)] = Field(
+        None,
+        gt=0,
+        description="pilot: begin no round that would end later; left out: take as long as needed",
     )
 
     def discloses(self, settings: "Settings") -> frozenset[str]:

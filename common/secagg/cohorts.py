@@ -59,7 +59,7 @@ class CohortHistory:
                 raise SecaggError(
                     f"this model was summed before over a cohort that differs in {which}; a site "
                     "is in one cohort of a model, with one set of weights, over all runs: run with "
-                    "the same sites as before, or with another seed"
+                    "the same sites as before, or with another seed (a fit from sums has none)"
                 )
 
     def joined(self, model: str, cohort: Cohort) -> Self:

@@ -25,6 +25,7 @@ from client_app.received import received_model
 from client_app.site import Site, open_site
 from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
+from client_app.training.engines import ENGINES
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
 from common.config import Training
@@ -73,7 +74,7 @@ def _fitted(
 ) -> Iterator[tuple[Fitted, float]]:
     """Yield each client's model, and the seconds of processor time that it took."""
     began = time.process_time()
-    if settings.engine == "stacked":
+    if ENGINES.named(settings.engine).stacks:
         try:
             together = engine.fit_together(parameters, lessons, settings)
         except RuntimeError as error:  # torch's own, a full GPU's among them

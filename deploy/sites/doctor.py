@@ -40,6 +40,10 @@ PROGRAMS = (
     *("flower-superlink", "flower-supernode", "flower-superexec"),
     *("flwr", "flwr-serverapp", "flwr-clientapp"),
 )
+_ALONE = (
+    "whoever can start one takes this site's tasks from its SuperNode, masks' keys among them; "
+    "no check can tell who may log in: keep the machine, or its container, for this site alone"
+)
 _FREE_GB = 2.0
 _AHEAD_SECONDS = 5.0  # Flower refuses a site's signature from further ahead in time,
 _BEHIND_SECONDS = 300.0  # or from further behind
@@ -233,6 +237,7 @@ def _port(server: Server) -> Findings:
 
 def of_site(site: SiteFile) -> Findings:
     """Check a site's keys, data, device, disk and way to the server."""
+    yield _ok("processes here", _ALONE)
     yield from secret(Path(site.supernode_key))
     yield from _named("SuperNode key", lambda: _key(site))
     yield from disk(Path(site.state_dir))

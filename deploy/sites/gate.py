@@ -19,6 +19,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from logging import WARNING
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,10 @@ _HEALTH = "/health"
 _METRICS = "/metrics"
 _PUBLIC_KEY = b"flwr-public-key"
 _STOP_SECONDS = 3  # for answers that are under way; those kept back are not waited for
+_FORWARDED = (
+    "a site comes from this machine's own address: if a forwarder leads sites here, whoever comes "
+    "through it may submit runs; then start this with --forwarded-port"
+)
 _SHOWN = 16  # digits of a fingerprint in a log line
 
 
@@ -92,6 +97,8 @@ class Gate:
         self._admins = admins
         self._forwarded_port = forwarded_port
         self._lines = Lines(log)
+        self._log = log
+        self._said_forwarded = bool(forwarded_port)
         self._limits = limits or Limits()
         self._holding = Holding()
 
@@ -100,6 +107,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
         elif _is_for_sites(scope):
+            self._say_if_forwarded(scope)
             await self._limited(scope, receive, send)
         elif scope["path"] == _METRICS and self._is_of(self._watchers, scope):
             await self._tell(send)
@@ -150,6 +158,14 @@ class Gate:
         headers = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": text})
+
+    def _say_if_forwarded(self, scope: Scope) -> None:
+        """Say once that a site comes from this machine: a forwarder's sites do, and strangers."""
+        if self._said_forwarded or not scope["path"].startswith(_FOR_SITES):
+            return
+        if _is_of([ipaddress.ip_network(network) for network in THIS_MACHINE], scope):
+            self._said_forwarded = True
+            self._log(WARNING, _FORWARDED)
 
     def _watched(self, scope: Scope, send: Send) -> Send:
         async def watched(event: MutableMapping[str, Any]) -> None:

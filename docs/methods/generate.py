@@ -89,7 +89,8 @@ def page(name: str, card: Card) -> str:
 def _settings(card: Card) -> str:
     fields = {name: Settings.fields()[name.replace("-", "_")] for name in card.settings}
     rows = [
-        f"| `{name}` | `{field.default}` | {_cell(field.description)} ({allowed_values(field)}) |"
+        f"| `{name}` | {'not set' if field.default is None else f'`{field.default}`'} | "
+        f"{_cell(field.description)} ({allowed_values(field)}) |"
         for name, field in fields.items()
     ]
     return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])

@@ -11,6 +11,7 @@ Running statistics of batch norm are no parameters: they become the average itse
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -18,6 +19,7 @@ from pydantic import Field
 from common.config import Settings
 from common.messages import Parameters
 from common.plugins import PieceSettings, Table
+from common.schema import NotSet
 from server_app.rounds.routing import regrouped
 
 __all__ = [
@@ -66,7 +68,7 @@ class MomentRule:
     is_scaled: bool
     """Whether each coordinate's step is divided by sqrt(v) + tau."""
     learning_rate: float
-    """Where ``server-learning-rate`` is 0."""
+    """Where ``server-learning-rate`` is not set."""
     settings: tuple[type[PieceSettings], ...] = ()
     words: str = ""
     """Its step, m and v being its moments and u the change that the average makes."""
@@ -82,8 +84,10 @@ class MomentRule:
 class ServerOptimizerSettings(PieceSettings):
     """Numbers of the server's optimiser."""
 
-    server_learning_rate: float = Field(
-        0.0, ge=0, description="of the server's optimiser; 0: 1 for momentum, 0.01 for the others"
+    server_learning_rate: Annotated[float | None, NotSet(0)] = Field(
+        None,
+        gt=0,
+        description="of the server's optimiser; left out: 1 for momentum, 0.01 for the others",
     )
     server_beta1: float = Field(
         0.9, ge=0, lt=1, description="momentum, adam, yogi: share of the first moment that is kept"
@@ -244,7 +248,7 @@ SERVER_OPTIMIZERS: Table[MomentRule] = Table(
 def server_steps(
     name: str,
     *,
-    learning_rate: float = 0.0,
+    learning_rate: float | None = None,
     beta1: float = 0.9,
     beta2: float = 0.99,
     tau: float = 1e-3,
@@ -254,7 +258,7 @@ def server_steps(
 
     Args:
         name: of :data:`SERVER_OPTIMIZERS`.
-        learning_rate: eta; 0: the rule's own.
+        learning_rate: eta > 0; None: the rule's own.
         beta1: b1, in [0, 1).
         beta2: b2, in [0, 1).
         tau: > 0.

@@ -10,7 +10,7 @@ Sources, named in the lines that implement them:
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -21,6 +21,7 @@ from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.messages import Parameters
 from common.plugins import PieceSettings
+from common.schema import NotSet
 from common.transport_plan import transport_cost
 from server_app.clustering.by_updates import principal_angles
 from server_app.clustering.clusters import Clusters, check_num_clusters
@@ -63,10 +64,11 @@ class PacflSettings(PieceSettings):
         description="pacfl: distance of two sites, the smallest angle between their subspaces or "
         "the sum of all",
     )
-    pacfl_threshold: float = Field(
-        0,
-        ge=0,
-        description="pacfl: degrees up to which groups merge; 0: num-clusters, or the silhouette",
+    pacfl_threshold: Annotated[float | None, NotSet(0)] = Field(
+        None,
+        gt=0,
+        description="pacfl: degrees up to which groups merge; left out: num-clusters, "
+        "or the silhouette",
     )
 
     def check(self, settings: Settings) -> None:
@@ -255,7 +257,7 @@ def by_principal_angles(settings: Settings) -> RowGroups:
         question=messages.CLASS_BASES,
         release="class-bases",
         compare=compare,
-        hierarchy=_average(settings, own.pacfl_threshold or None),
+        hierarchy=_average(settings, own.pacfl_threshold),
         metric=f"{own.pacfl_angles} principal angle, degrees",
         needs=frozenset({"class-bases"}),
         needs_classes="directions of the rows of each class",

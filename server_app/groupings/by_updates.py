@@ -9,7 +9,7 @@ Sources, named in the lines that implement them:
 """
 
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -17,6 +17,7 @@ from pydantic import Field
 from common.config import Settings
 from common.errors import ConfigError
 from common.plugins import PieceSettings
+from common.schema import NotSet
 from server_app.clustering.by_updates import (
     UPDATE_METRICS,
     UpdateMetric,
@@ -41,10 +42,11 @@ class FlHcSettings(PieceSettings):
     flhc_linkage: Linkage = Field(
         "average", description="fl-hc: distance between two groups; ward: with flhc-metric=l2 only"
     )
-    flhc_threshold: float = Field(
-        0,
-        ge=0,
-        description="fl-hc: distance up to which groups merge; 0: num-clusters, or the silhouette",
+    flhc_threshold: Annotated[float | None, NotSet(0)] = Field(
+        None,
+        gt=0,
+        description="fl-hc: distance up to which groups merge; left out: num-clusters, "
+        "or the silhouette",
     )
 
     def check(self, settings: Settings) -> None:
@@ -76,7 +78,7 @@ def by_hierarchy(settings: Settings) -> ModelGroups:
     own = settings.of(FlHcSettings)
     hierarchy = Hierarchy(
         own.flhc_linkage,
-        own.flhc_threshold or None,
+        own.flhc_threshold,
         settings.num_clusters,
         settings.max_clusters,
     )

@@ -9,6 +9,7 @@ Source: Elhussein & Gürsoy.
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -20,6 +21,7 @@ from common.messages import MOST_ROWS_SEEN, Parameters
 from common.pilot.settings import PilotSettings
 from common.plugins import PieceSettings
 from common.privacy.disclosures import FOR_COSTS, RowSettings
+from common.schema import NotSet
 from server_app.clustering import probe_rows
 from server_app.clustering.clusters import Clusters
 from server_app.clustering.probe_rows import ProbeSettings
@@ -56,17 +58,23 @@ class OtGroupsSettings(PieceSettings):
     ot_variant: str = Field(
         "paper", description="ot-groups: reading of the OT cost: paper, full-covariance or authors"
     )
-    ot_feature_weight: float = Field(
-        -1, ge=-1, description="ot-groups: weight of the feature cost; -1: the variant's own"
+    ot_feature_weight: Annotated[float | None, NotSet(-1)] = Field(
+        None, ge=0, description="ot-groups: weight of the feature cost; left out: the variant's own"
     )
-    ot_label_weight: float = Field(
-        -1, ge=-1, description="ot-groups: weight of the label cost; -1: the variant's own"
+    ot_label_weight: Annotated[float | None, NotSet(-1)] = Field(
+        None, ge=0, description="ot-groups: weight of the label cost; left out: the variant's own"
     )
-    ot_beneficial: float = Field(
-        0, ge=0, le=1, description="ot-groups: cost up to which data fit; 0: the variant's own"
+    ot_beneficial: Annotated[float | None, NotSet(0)] = Field(
+        None,
+        gt=0,
+        le=1,
+        description="ot-groups: cost up to which data fit; left out: the variant's own",
     )
-    ot_detrimental: float = Field(
-        0, ge=0, le=1, description="ot-groups: cost from which they do not; 0: the variant's own"
+    ot_detrimental: Annotated[float | None, NotSet(0)] = Field(
+        None,
+        gt=0,
+        le=1,
+        description="ot-groups: cost from which they do not; left out: the variant's own",
     )
 
     def discloses(self, settings: Settings) -> frozenset[str]:
@@ -237,8 +245,8 @@ def by_cost(settings: Settings) -> OtGroups:
         )
     costs = OtSettings(
         variant=asked.ot_variant,
-        feature_weight=_own_unless(asked.ot_feature_weight),
-        label_weight=_own_unless(asked.ot_label_weight),
+        feature_weight=asked.ot_feature_weight,
+        label_weight=asked.ot_label_weight,
         min_rows=settings.of(RowSettings).min_rows,
         max_rows=MOST_ROWS_SEEN,
     )
@@ -251,10 +259,6 @@ def by_cost(settings: Settings) -> OtGroups:
         return groups
     seen = "row-products" if settings.reveal == "products" else "row-costs"
     return replace(groups, evidence="two-party", needs=frozenset({"class-statistics", seen}))
-
-
-def _own_unless(weight: float) -> float | None:
-    return None if weight == -1 else weight
 
 
 def _alike(asking: Asking) -> np.ndarray | None:

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from pydantic import Field
 from common.config import Settings
 from common.messages import Parameters
 from common.plugins import PieceSettings
+from common.schema import NotSet
 from server_app.clustering import placement
 from server_app.clustering.by_updates import bipartition, cosines
 from server_app.clustering.clusters import Clusters
@@ -49,11 +50,11 @@ class CflSettings(PieceSettings):
     """When CFL splits a cluster."""
 
     cfl_first_round: int = Field(20, ge=0, description="cfl: no split up to this round")
-    cfl_mean_norm: float = Field(
-        -1,
-        ge=-1,
-        description="cfl: split where the mean update is shorter (the paper's eps1); -1: than a "
-        "quarter of the longest",
+    cfl_mean_norm: Annotated[float | None, NotSet(-1)] = Field(
+        None,
+        ge=0,
+        description="cfl: split where the mean update is shorter (the paper's eps1); left out: "
+        "than a quarter of the longest",
     )
     cfl_longest_norm: float = Field(
         0, ge=0, description="cfl: and the longest update is longer (the paper's eps2)"
@@ -111,8 +112,8 @@ class RecursiveSplits(Grouping):
     needs: ClassVar[frozenset[str]] = frozenset({"updates"})
     first_round: int
     """No split up to this round."""
-    mean_norm: float
-    """The mean update must be shorter; -1: than a quarter of the longest."""
+    mean_norm: float | None
+    """The mean update must be shorter; None: than a quarter of the longest."""
     longest_norm: float
     """The longest update must be longer."""
     separation: float
@@ -126,7 +127,7 @@ class RecursiveSplits(Grouping):
 
     def is_due(self, server_round: int, members: int, tension: Tension) -> bool:
         """Return whether a cluster of so many members is to be split: Sattler, Algorithm 2."""
-        bound = _RELATIVE * tension.longest_norm if self.mean_norm == -1 else self.mean_norm
+        bound = _RELATIVE * tension.longest_norm if self.mean_norm is None else self.mean_norm
         return (
             server_round > self.first_round
             and members >= _FEWEST

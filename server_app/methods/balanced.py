@@ -137,11 +137,11 @@ FED_CBS = Composition(
 def fed_ent_opt(settings: Settings) -> Method:
     """M clients whose pooled labels have a large entropy: Lutz et al. 2024."""
     size, buffer = cohort_size(settings), settings.of(FedEntOptSettings).entropy_buffer
-    if settings.num_clients and buffer > settings.num_clients - size:
+    if buffer and settings.num_clients and buffer > settings.num_clients - size:
         raise ConfigError(
             f"entropy-buffer = {buffer}: with num-clients = {settings.num_clients} and "
             f"clients-per-round = {size} at most {settings.num_clients - size} can be left alone; "
-            "set it lower, or 0"
+            "set it lower, or leave it out"
         )
     return Method(select=FedEntOpt(size, buffer), describe=LabelCounts())
 

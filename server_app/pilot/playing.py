@@ -151,10 +151,10 @@ class Pilot:
 
     def _is_late(self, began: float) -> bool:
         """Return whether the next round would end after the time that there is."""
-        limit, done = 60 * self._own.pilot_minutes, self._played.done
-        if not limit or not done:
+        if self._own.pilot_minutes is None or not self._played.done:
             return False
-        return time.monotonic() - began + self._seconds_a_round() > limit
+        took = time.monotonic() - began + self._seconds_a_round()
+        return took > 60 * self._own.pilot_minutes
 
     def _seconds_a_round(self) -> float:
         """Return what a round takes: the first one has the training of each site alone, too."""

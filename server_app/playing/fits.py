@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
+from flwr.serverapp import Grid
 
 from common import messages
 from common.config import Settings
@@ -83,20 +84,29 @@ class SummedFits:
             why = f"model={self._settings.model} in the clear; use secagg=true, or have it released"
             roster.require("row-sums", why=why)
 
+    @property
+    def remedy(self) -> str:
+        """Return what to do where a step lacks a site, for no step can be left out."""
+        others = (
+            "without them there is no hidden fit, for who took part in a step takes part in it "
+            "over no other sites: choose a network, or a fit in the clear"
+            if self._settings.secagg
+            else "or begin another run without them"
+        )
+        return f"a fit needs all of its sites in every step: resume it once they answer; {others}"
+
     # A round -------------------------------------------------------------------------------------
 
     def play(
-        self, known: Sequence[ModelFit], attempt: Attempt, routes: np.ndarray
+        self, started: Sequence[ModelFit], attempt: Attempt
     ) -> tuple[list[ModelFit], list[dict[str, np.ndarray]]] | None:
         """Return fits and models after a round; None where a sum lacks a site.
 
         Args:
-            known: the fits after the round before; none before round 1.
+            started: the fits after the round before; before round 1 those of :meth:`started`.
             attempt: that asks, and has on record what came.
-            routes: (n,) model of each client.
         """
         roster = attempt.federation.roster
-        started = known or self._started(attempt, routes)
         if self._alone:  # sites fit where they use a model, and there is none to send
             return [replace(one, finished=True) for one in started], [{} for _ in started]
         fits = {number: one.fit for number, one in enumerate(started)}
@@ -129,10 +139,18 @@ class SummedFits:
             names = [*_names(self._made(), columns), INTERCEPT]
             raise SteepError(error.column, names[error.column]) from None
 
-    def _started(self, attempt: Attempt, routes: np.ndarray) -> list[ModelFit]:
-        """Return a fit of each model before its first step, with who is there as its sites."""
-        roster = attempt.federation.roster
-        available = roster.available(attempt.federation.grid)
+    def started(self, roster: Roster, grid: Grid, routes: np.ndarray) -> list[ModelFit]:
+        """Return a fit of each model before its first step, with who is there as its sites.
+
+        They are those of all attempts: a step that was taken over some sites is taken over no
+        others.
+
+        Args:
+            roster: the run's sites.
+            grid: that says who is there.
+            routes: (n,) model of each client.
+        """
+        available = roster.available(grid)
         found = []
         for number in range(int(routes.max()) + 1):
             clients = np.flatnonzero((routes == number) & available & (roster.num_examples > 0))

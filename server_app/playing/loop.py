@@ -111,9 +111,16 @@ def played(
     drift = None
     if number > 1:
         state, drift = formed(contract, state, number, "before")
+    if contract.fits is not None and not state.fits:
+        started = contract.fits.started(state.roster, contract.grid, state.routes(contract))
+        state = replace(state, fits=started)
     kind = ModelChoosing if contract.grouping and contract.grouping.sites_choose else RoundSteps
-    for count in range(1, ATTEMPTS + 1):
-        attempt = Attempt(number, count, contract.federation(state.roster), drift)
+    most, count, signed = ATTEMPTS, 0, frozenset[int]()
+    while count < most:
+        count += 1
+        attempt = Attempt(
+            number, count, contract.federation(state.roster), drift, signed_before=signed
+        )
         steps = kind(contract, state, attempt)
         attempt.train_loss = steps.train()
         with contract.meter.phase("evaluate"):
@@ -127,11 +134,20 @@ def played(
             return replace(steps.state, round=number)
         # Not taken, but for what it showed of the sites: who failed had its turn.
         state = replace(state, memory=steps.state.memory, learnt=steps.state.learnt)
+        # From other models, one that was signed for in vain can be trained over whoever is there.
+        models = list(state.models)
+        for model in attempt.given_up:
+            models[model] = steps.state.models[model]
+        state = replace(state, models=models)
+        if count == ATTEMPTS and signed.intersection(attempt.given_up):
+            most = ATTEMPTS + 1
+        signed |= attempt.signed
     missing = "update"
     if attempt.train_loss is not None:
         missing = f"evaluation of what {', '.join(attempt.cohort)} trained"
+    remedy = f"; {contract.fits.remedy}" if contract.fits is not None else ""
     raise RoundError(
-        f"round {number}: no usable {missing} in {ATTEMPTS} attempts; {attempt.first_reason()}"
+        f"round {number}: no usable {missing} in {most} attempts; {attempt.first_reason()}{remedy}"
     )
 
 

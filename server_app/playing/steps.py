@@ -17,6 +17,7 @@ from server_app.playing.contract import Contract
 from server_app.playing.fits import SummedFits
 from server_app.playing.forming import formed
 from server_app.playing.state import RoundState
+from server_app.protection.failed_sums import changed
 from server_app.protection.secagg import SecaggAverages
 from server_app.rounds import guard
 from server_app.rounds.attempt import Attempt, Trained, Update
@@ -88,7 +89,7 @@ class RoundSteps:
     def _fitted(self, fits: SummedFits) -> float | None:
         """Make models of sums over rows; return NaN for their loss, None where a site lacks."""
         with self.contract.meter.phase("train"):
-            found = fits.play(self.state.fits, self.attempt, self.routes)
+            found = fits.play(self.state.fits, self.attempt)
         if found is None:
             return None
         self.state = replace(self.state, fits=found[0], models=found[1])
@@ -137,7 +138,12 @@ class RoundSteps:
         updated = aggregator.update_by_sums(
             state.carried, state.models, averages, told, self.routes, rows
         )
-        self.state = replace(state, models=updated.models, carried=updated.carried)
+        models = list(updated.models)
+        for number in self.attempt.given_up:
+            models[number] = changed(
+                models[number], number, self.attempt.round, self.settings, self.roster
+            )
+        self.state = replace(state, models=models, carried=updated.carried)
         return float(np.mean(losses)) if losses else None
 
     def _aggregated(self, cohort_weights: np.ndarray | None, asked: Sequence[int]) -> float | None:

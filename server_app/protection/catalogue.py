@@ -6,7 +6,9 @@ either break the protection's promise or compute on something that is not there.
 ``docs/protections.md`` is made from this file and the catalogue.
 
 Both tables can be added to: a kind of message that shows the server something new declares a word
-with the protections that hide it, and a new protection names the words that it hides.
+with the protections that hide it, and a new protection names the words that it hides. One of
+updates that a package brings is a value of ``update-privacy``; see
+:mod:`common.privacy.update_privacy`.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,6 +19,7 @@ from common.config import Settings
 from common.errors import ConfigError
 from common.messages import Word
 from common.messages.kinds import KINDS, kinds_named_in, words_of
+from common.privacy.update_privacy import changed_at_site
 
 __all__ = ["PROTECTIONS", "WORDS", "Protection", "Word", "check", "known_without_model"]
 
@@ -247,6 +250,24 @@ def _words(settings: Settings) -> dict[str, Word]:
     return WORDS | words_of(kinds_named_in(settings.messages))
 
 
+def _from_elsewhere(settings: Settings) -> list[Protection]:
+    """Return what a run's update privacy promises, if a package brings it."""
+    chosen, name = changed_at_site(settings), settings.update_privacy
+    if chosen is None:
+        return []
+    return [
+        Protection(
+            setting=f"update-privacy={name}",
+            hides=chosen.hides,
+            whom=chosen.whom,
+            still=chosen.still,
+            instead=chosen.instead,
+            chosen=_updates(name),
+            covers=frozenset(),
+        )
+    ]
+
+
 def known_without_model(needs: frozenset[str], settings: Settings) -> bool:
     """Return whether a method's needs can be met where sites share no model."""
     words = _words(settings)
@@ -272,7 +293,7 @@ def check(needs: frozenset[str], settings: Settings, *, of: str = "") -> None:
             "know; the kind of message that shows it declares it, with those that hide it, and "
             "the run's messages names that kind"
         )
-    for protection in PROTECTIONS:
+    for protection in (*PROTECTIONS, *_from_elsewhere(settings)):
         if not protection.chosen(settings):
             continue
         if not protection.available:

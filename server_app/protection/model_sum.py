@@ -51,6 +51,16 @@ class ModelSum:
         return quorum(len(self.weights))
 
     @property
+    def came_to_signing(self) -> bool:
+        """Whether members were asked to sign who is left."""
+        return len(self.masked) >= self.fewest
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether so many signed who is left that they may have told shares."""
+        return len(self.agreed) >= self.quorum
+
+    @property
     def survivors(self) -> Survivors:
         """U3, with weights."""
         return Survivors({site: self.weights[site] for site in sorted(self.masked)})

@@ -43,6 +43,7 @@ from common.secagg.messages import (
 from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Disclosure, Relay, occasion_of
 from server_app.protection import secagg_limits
+from server_app.protection.failed_sums import given_up
 from server_app.protection.model_sum import ModelSum
 from server_app.rounds.attempt import Attempt
 from server_app.rounds.exchange import OK, Exchange
@@ -136,6 +137,8 @@ class SecaggAverages:
         with self.attempt.timed("server"):
             self._each(sums, lambda one: self._finish(one, self._summed(models[one.model])))
         self.attempt.sums = [one.record for one in sums]
+        self.attempt.signed = frozenset(one.model for one in sums if one.is_signed)
+        self.attempt.given_up = given_up(sums, self.attempt.signed_before, self.settings)
         for one in sums:
             if one.reason:
                 log.warning("model %d stays as it is: %s", one.model, one.reason)

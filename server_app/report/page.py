@@ -1,6 +1,7 @@
 """Pages: what all that are HTML share, one frame, one style, tables and pictures."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,6 +14,7 @@ from server_app.report import drawing
 __all__ = ["Absence", "Fact", "PageTable", "Picture", "render"]
 
 _UNFOLDED_ROWS = 25
+_NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclass(frozen=True)
@@ -20,7 +22,7 @@ class Picture:
     """A drawn picture."""
 
     name: str
-    """Of its file in ``plots/``, without ``.svg``."""
+    """Of its file in ``plots/``, without ``.svg``: a-z, 0-9 and single dashes."""
     title: str
     caption: str
     """One sentence: what to look for."""
@@ -31,6 +33,13 @@ class Picture:
     wide: bool
     values: str
     """What it shows in words and figures, for who does not see it."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name that is no file's, and what is no text."""
+        if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
+            raise ValueError(f"picture {self.name!r}: name it with a-z, 0-9 and single dashes")
+        texts = self.title, self.caption, self.document, self.element, self.values
+        _refuse_other_than_text(f"picture {self.name!r}", texts)
 
     @classmethod
     def of(
@@ -65,6 +74,20 @@ class PageTable:
     links: tuple[str, ...] = ()
     """Where each row's first cell leads, empty for nowhere; or none."""
 
+    def __post_init__(self) -> None:
+        """Refuse rows that do not fit the head, and what is no text."""
+        where = f"table {self.title!r}"
+        _refuse_other_than_text(where, (self.title, self.note, *self.head))
+        for row in self.rows:
+            _refuse_other_than_text(where, row)
+            if len(row) != len(self.head):
+                raise ValueError(f"{where}: a row of {len(row)} cells under {len(self.head)} heads")
+        for entries in (self.colors, self.links):
+            if entries and len(entries) != len(self.rows):
+                raise ValueError(
+                    f"{where}: {len(entries)} colours or links of {len(self.rows)} rows"
+                )
+
     @property
     def folded(self) -> bool:
         """Whether the rows show only when asked for."""
@@ -86,6 +109,16 @@ class Absence:
 
     title: str
     reason: str
+
+    def __post_init__(self) -> None:
+        """Refuse what is no text."""
+        _refuse_other_than_text("what is not shown", (self.title, self.reason))
+
+
+def _refuse_other_than_text(where: str, entries: Iterable[object]) -> None:
+    for entry in entries:
+        if not isinstance(entry, str):
+            raise ValueError(f"{where}: {entry!r} is a {type(entry).__name__}; write it as a text")
 
 
 def render(template: Path, **values: Any) -> str:

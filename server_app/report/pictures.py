@@ -19,7 +19,7 @@ from server_app.report import words as say
 from server_app.report.first_screen import LABELS, no_clusters
 from server_app.report.page import Absence, Picture
 
-__all__ = ["DRAWINGS", "dissimilarities_in_words"]
+__all__ = ["dissimilarities_in_words", "pictures_of_run"]
 
 _SPOKEN_SITES = 40  # a longer list is no help to who hears it
 
@@ -275,7 +275,7 @@ def _draw_energy(run: RecordedRun) -> Picture | Absence:
     return Picture.of(energy.NAME, energy.PICTURE, energy.CAPTION, drawn, energy.in_words(run))
 
 
-DRAWINGS: Sequence[Callable[[RecordedRun], Picture | Absence | None]] = (
+_DRAWINGS: Sequence[Callable[[RecordedRun], Picture | Absence | None]] = (
     _draw_progress,
     _draw_components,
     _draw_silhouettes,
@@ -290,3 +290,9 @@ DRAWINGS: Sequence[Callable[[RecordedRun], Picture | Absence | None]] = (
     _draw_traffic,
     _draw_energy,
 )
+
+
+def pictures_of_run(run: RecordedRun) -> list[Picture | Absence]:
+    """Return all pictures in their order, inside :func:`drawing.style`."""
+    drawn = (draw(run) for draw in _DRAWINGS)
+    return [entry for entry in drawn if entry is not None]

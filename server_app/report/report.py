@@ -1,7 +1,8 @@
 """Report: one HTML page on a run that opens offline, and its pictures as SVG files.
 
 It works on whatever a run's folder holds: a run that has just begun, one that was cut off, one that
-failed. What is missing is said on the page. The same folder gives the same bytes.
+failed. What is missing is said on the page. The same folder gives the same bytes, with the same
+packages installed: one can add sections (:mod:`server_app.report.sections`).
 """
 
 from dataclasses import dataclass
@@ -13,8 +14,7 @@ from server_app.report import drawing, precheck_page
 from server_app.report.first_screen import facts, lead
 from server_app.report.model_card import CARD, write_model_card
 from server_app.report.page import Absence, Fact, PageTable, Picture, render
-from server_app.report.pictures import DRAWINGS
-from server_app.report.tables import tables_of_run
+from server_app.report.sections import parts_of
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,7 @@ def write_report(folder: RunFolder) -> Path:
 def page_of(folder: Path, run: RecordedRun) -> Page:
     """Return what the report says of a run as it is now; nothing is written."""
     with drawing.style():
-        drawn = [draw(run) for draw in DRAWINGS]
-    pictures = [entry for entry in drawn if isinstance(entry, Picture)]
-    absences = [entry for entry in drawn if isinstance(entry, Absence)]
+        parts = parts_of(run)
     return Page(
         name=run.name,
         state=run.state,
@@ -67,9 +65,9 @@ def page_of(folder: Path, run: RecordedRun) -> Page:
         error=run.status.error,
         notes=run.notes,
         facts=facts(run),
-        pictures=pictures,
-        absences=absences,
-        tables=tables_of_run(run),
+        pictures=[part for part in parts if isinstance(part, Picture)],
+        absences=[part for part in parts if isinstance(part, Absence)],
+        tables=[part for part in parts if isinstance(part, PageTable)],
         links=_other_pages(folder, precheck=run.precheck is not None),
     )
 

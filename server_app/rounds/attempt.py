@@ -84,6 +84,12 @@ class Attempt:
     """Client -> what it sent beside the model that it trained."""
     sums: list[SecaggRecord] = field(default_factory=list)
     """Where the server saw sums of updates only."""
+    signed_before: frozenset[int] = frozenset()
+    """Models whose sums were signed for in the round's attempts before."""
+    signed: frozenset[int] = frozenset()
+    """Models whose sums a quorum signed for."""
+    given_up: tuple[int, ...] = ()
+    """Models whose step is given up: the run goes on from others."""
     fitted: tuple[str, ...] = ()
     """Sites whose rows the models are fitted to, where these are fitted from sums."""
     divergence: dict[int, float] = field(default_factory=dict)

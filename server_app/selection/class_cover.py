@@ -6,7 +6,7 @@ Learning via Class-Imbalance Reduction", ICML 2023; Lutz et al., arXiv 2411.0124
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, TypeAlias
+from typing import Annotated, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from scipy.special import entr
 
 from common.errors import RoundError
 from common.plugins import PieceSettings
+from common.schema import NotSet
 from server_app.selection.rules import Cohort, Selection, View
 
 __all__ = [
@@ -93,11 +94,11 @@ class FedCbs(Selection):
 class FedEntOptSettings(PieceSettings):
     """How long a client that trained is left alone."""
 
-    entropy_buffer: int = Field(
-        0,
-        ge=0,
-        description="fed-ent-opt: last picks that are not picked again; 0: half of the sites, or "
-        "all but clients-per-round if they are fewer",
+    entropy_buffer: Annotated[int | None, NotSet(0)] = Field(
+        None,
+        ge=1,
+        description="fed-ent-opt: last picks that are not picked again; left out: half of the "
+        "sites, or all but clients-per-round if they are fewer",
     )
 
 
@@ -174,8 +175,8 @@ class FedEntOpt(Selection):
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes"})
     size: int
-    buffer_size: int
-    """How many picks are left alone; 0: half of the sites, or all that do not train."""
+    buffer_size: int | None
+    """How many picks are left alone; None: half of the sites, or all that do not train."""
 
     def init(self) -> Picks:
         """Return no picks."""
@@ -188,10 +189,10 @@ class FedEntOpt(Selection):
         if not m:
             return Cohort(view.candidates), learnt
         most = max(n - self.size, 0)
-        if self.buffer_size > most:
+        if self.buffer_size is not None and self.buffer_size > most:
             raise RoundError(
                 f"entropy-buffer = {self.buffer_size}: of {n} sites, with clients-per-round = "
-                f"{self.size}, at most {most} can be left alone; set it lower, or 0"
+                f"{self.size}, at most {most} can be left alone; set it lower, or leave it out"
             )
         size = self.buffer_size or min(round(n / 2), most)
         buffer = list(learnt.buffer)

@@ -1,19 +1,19 @@
 """What a run may ask of a site: no more than it needs, once, and within the site's own bounds."""
 
+import itertools
 import json
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from flwr.app import Message
-from kinds_of_rows import rows_of
+from asked_site import LOSSES, RUN, Asked, brief_of
 from plan import ROOT
 
 from client_app import questions
 from client_app.answers import introduction
 from client_app.site_state import FolderKeeper
-from common import messages, models, seeds
+from common import messages, seeds
 from common.config import Settings, Training
 from common.errors import MessageError
 from common.evaluation import final
@@ -24,62 +24,12 @@ from common.messages.kinds import KINDS, kind_named
 from common.messages.row_sums import ROW_SUMS
 from common.pilot.messages import PILOT_LOOK, PilotOrder
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
-from deploy.simulation.grid import InProcessGrid, load_client_app
-from server_app.methods.catalogue import compose
-
-RUN = {
-    "dataset": "tables", "num-clients": 3, "strategy": "fedavg", "num-server-rounds": 5,
-    "local-epochs": 1, "workers": 1, "model": "mlp",
-}  # fmt: skip
-LOSSES = {"strategy": "power-of-choice", "clients-per-round": 2}
-
-
-def brief_of(settings):
-    return compose(settings).brief(settings, "1" * 16)
 
 
 def is_called_for(kind, settings):
     """Whether a site answers a kind in an honest run: it knows of the settings what it must."""
     training = Training.told(settings.to_dict())
     return questions.is_called_for(kind, training, brief_of(settings))
-
-
-class Asked:
-    """A real site of one table in a process of its own, asked by a server that may lie."""
-
-    def __init__(self, folder, run=None, told=True, **own):
-        rng = np.random.default_rng(3)
-        x = rng.normal(size=(40, 4))
-        lines = [f"{a:.3f},{b:.3f},{c:.3f},{d:.3f},{int(a > 0)}" for a, b, c, d in x]
-        (folder / "x.csv").write_text("\n".join(["age,bmi,troponin,dose,label", *lines]) + "\n")
-        words = RUN | {"output-dir": str(folder / "runs")} | (run or {})
-        if "local-steps" in words:
-            del words["local-epochs"]
-        self.settings = Settings.parse(words).with_absolute_paths()
-        config = {
-            "site": "x", "dataset": "tables", "data-path": str(folder / "x.csv"),
-            "state-dir": str(folder / "state"), "classes": "0,1",
-        } | own  # fmt: skip
-        self.grid = InProcessGrid(
-            load_client_app, self.settings.to_dict(), num_nodes=1, workers=1, own=[config]
-        )
-        [self.node] = self.grid.get_node_ids()
-        self.model = models.initial_parameters(self.settings, rows_of(4), 2)
-        self.brief = brief_of(self.settings) if told else None
-        reply = self.ask(messages.INTRODUCE)
-        self.refusal = reply.error.reason if reply.has_error() else ""
-
-    def ask(self, kind, order=None, model=None):
-        arrays = messages.encode_arrays(model or self.model)
-        content = messages.content(order or Order(1, 1, 0), arrays)
-        if kind == messages.INTRODUCE:
-            content = messages.content(order or self.brief)
-        [reply] = self.grid.send_and_receive([Message(content, self.node, kind)])
-        return reply
-
-    def refused(self, kind, order=None):
-        reply = self.ask(kind, order)
-        return reply.error.reason if reply.has_error() else ""
 
 
 ORDERS = {
@@ -279,6 +229,39 @@ def test_a_hidden_sum_has_no_more_entries_than_a_step_of_the_fit(tmp_path):
         reply = asked.ask(HIDDEN_SUMS, order, step)
         assert said in (reply.error.reason if reply.has_error() else ""), entries
         assert reply.has_error() == bool(said)
+
+
+def test_a_fits_step_is_answered_once_a_run_and_the_same_again(tmp_path):
+    """Made coefficients weigh rows of the server's choice: it gets one set of them a step."""
+    glm = Glm("binomial")
+    site = Asked(
+        tmp_path,
+        {"model": "glm", "local-epochs": 5, "num-server-rounds": 30},
+        releases="row-sums",
+    )
+    first = dict(glm.start(4, 100).sent)
+    step = {**first, "step": np.array(1), "mean": np.full(4, 0.25), "scale": np.ones(4)}
+    made = [{**step, "parameters": np.full((1, 5), value)} for value in (0.0, 0.5, -79.0)]
+    attempts = itertools.count(1)
+
+    def ask(sent):
+        reply = site.ask(ROW_SUMS, Order(1, next(attempts), 0), sent)
+        if reply.has_error():
+            return reply.error.reason
+        return messages.decode_arrays(messages.arrays_of(reply.content))["sums"]
+
+    assert isinstance(ask(first), np.ndarray)
+    told = ask(made[0])
+    assert np.array_equal(ask(made[0]), told)  # played again, after a failed attempt
+    for other in (*made[1:], {**made[0], "scale": np.full(4, 2.0)}):
+        assert "a site answers each step of a fit once" in ask(other)
+    answered = 2
+    for number in range(2, 100):
+        for value in (0.1, 0.2):
+            sent = {**step, "step": np.array(number), "parameters": np.full((1, 5), value)}
+            answered += isinstance(ask(sent), np.ndarray)
+    assert answered == glm.most_steps == 56
+    assert "another fit" in ask({**made[0], "step": np.array(2), "mean": np.zeros(4)})
 
 
 def test_what_an_unexpected_error_says_stays_at_the_site(tmp_path, monkeypatch):

@@ -2,14 +2,17 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from pkgutil import resolve_name
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common import config
+from common import config, plugins
 from common.config import Settings, from_run_config, kebab_case, load
 from common.errors import ConfigError
+from common.schema import NotSet
+from deploy.settings_listing import listing
 from server_app import methods
 
 ROOT = Path(__file__).parents[2]
@@ -164,7 +167,10 @@ def test_run_config_gives_the_same_settings_and_one_object():
 
 def test_pyproject_offers_every_setting_with_its_default_to_flwr_run():
     pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    declared = {kebab_case(name): field.default for name, field in Settings.fields().items()}
+    declared = {
+        kebab_case(name): "" if field.default is None else field.default
+        for name, field in Settings.fields().items()
+    }
     assert pyproject["tool"]["flwr"]["app"]["config"] == declared
 
 
@@ -208,3 +214,35 @@ def test_data_sets_of_centres_are_split_by_centre_unless_told_otherwise():
         ("dirichlet", 6),
     ]
     assert load(None, ["dataset=isic2019"]).replace(seed=1).split == "by-user"
+
+
+NOT_SET = {
+    kebab_case(name): (field, entry.former)
+    for name, field in Settings.fields().items()
+    for entry in field.metadata
+    if isinstance(entry, NotSet)
+}
+
+
+@pytest.mark.parametrize("key", NOT_SET)
+def test_what_is_not_set_is_left_out_and_no_number_says_so(key):
+    field, former = NOT_SET[key]
+    assert field.default is None
+    declares = {
+        name: table.kind
+        for table in map(resolve_name, plugins.TABLES)
+        for name, piece in table.items()
+        if any(key.replace("-", "_") in each.model_fields for each in plugins.settings_of(piece))
+    }
+    uses = dict([(kind, name) for name, kind in declares.items()][:1])
+    settings = Settings.parse(uses)
+    assert key not in settings.to_dict()
+    assert key not in tomllib.loads(settings.to_toml())
+    assert Settings.parse({**uses, key: ""}) == from_run_config({**uses, key: ""}) == settings
+    for spelling in (former, f"{former:g}", float(former)):
+        with pytest.raises(ConfigError, match=f"^{key} = .*: what is not set is left out"):
+            Settings.parse({**uses, key: spelling})
+    # A run that recorded it is read as before.
+    values = settings.to_dict() | {key: former}
+    assert Settings.parse(config.of_its_pieces(values)) == settings
+    assert f"  {key} = (not set)" in list(listing())

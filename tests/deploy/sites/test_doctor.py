@@ -253,6 +253,7 @@ def test_the_page_lists_every_release_as_the_doctor_says_it(federation, superlin
     assert page == {name: (words, name in RELEASES) for name, words in GIVEN_OUT.items()}
     edit(federation, 'site = "north"', 'site = "north"\nreleases = "model,representations"')
     said = {finding.what: finding.found for finding in of_site(site(federation))}
+    assert "takes this site's tasks from its SuperNode" in said["processes here"]
     for name in ("model", "representations"):
         assert said[f"releases {name}"] == page[name][0]
     assert set(said["does not release"].split(", ")) == page.keys() - {"model", "representations"}

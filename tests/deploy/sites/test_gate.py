@@ -40,7 +40,10 @@ def ask(path, address, *, status=200, headers=None):
 @pytest.mark.parametrize("path", ["/v1/fleet/pull-messages", "/v1/fleet/activate-node", "/health"])
 @pytest.mark.parametrize("address", ["203.0.113.9", "127.0.0.1", "2001:db8::1"])
 def test_what_sites_need_is_open(path, address):
-    assert ask(path, address) == (200, [])
+    status, lines = ask(path, address)
+    assert status == 200
+    here = address == "127.0.0.1" and path != "/health"
+    assert len(lines) == here
 
 
 CLOSED = ["/v1/control/start-run", "/v1/control/register-node", "/v1/runtime/pull", "/docs", "/",
@@ -157,6 +160,16 @@ def test_behind_a_forwarder_this_machines_address_makes_nobody_an_administrator(
             assert repeated(gate, path, address, server=("127.0.0.1", 9092)) == 200
             assert repeated(gate, path, address, server=None) == 403  # over which of the two?
     assert repeated(gate, "/v1/fleet/activate-node", "127.0.0.1", server=("::", 9094)) == 200
+
+
+def test_a_site_from_this_machine_is_said_once_where_no_forwarder_was_named():
+    lines = []
+    gate = Gate(behind, INSIDE, lambda level, text, *words: lines.append(text % words))
+    for address in ("203.0.113.9", "127.0.0.1", "127.0.0.1", "::1"):
+        repeated(gate, "/v1/fleet/activate-node", address)
+    [line] = lines
+    assert "whoever comes through it may submit runs" in line
+    assert "--forwarded-port" in line
 
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

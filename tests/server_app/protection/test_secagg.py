@@ -32,6 +32,7 @@ from common.secagg.messages import (
     SECAGG_TRAIN,
     SECAGG_UNMASK,
     SealedShares,
+    SecaggAgreement,
     SecaggCircle,
     SecaggDisclosure,
     SecaggKeys,
@@ -261,6 +262,37 @@ def test_an_aborted_sum_is_followed_by_fresh_keys_and_a_fresh_update(tmp_path):
         for key in SecaggKeys.decode(reply.content).keys
     ]
     assert len(set(keys)) == len(keys) == 20
+
+
+def test_a_step_that_was_signed_in_vain_is_given_up_and_the_run_goes_on(tmp_path, caplog):
+    """Sites that may have told shares help in no other sum of that model, only of a changed one."""
+    settings = settings_in(tmp_path)
+
+    def at_first(message, context):
+        if SecaggOrder.decode(message.content).attempt == 1:
+            return real(message, context)
+        raise RuntimeError("no power")
+
+    def told_nothing(message, context):
+        if SecaggAgreement.decode(message.content).attempt == 1:
+            raise RuntimeError("no power")
+        return real(message, context)
+
+    gone = {(site, SECAGG_UNMASK): told_nothing for site in (1, 3)} | {(0, SECAGG_TRAIN): at_first}
+    folder, grid = run(settings, gone)
+    first, second = lines(folder)
+    assert (first["trained"], second["trained"]) == ([], [f"site-{i}" for i in range(1, 5)])
+    assert "model 0, round 1: this step is given up" in caplog.text
+    sent = {
+        SecaggOrder.decode(message.content).attempt: messages.decode_arrays(
+            messages.arrays_of(message.content)
+        )
+        for message in grid.sent
+        if message.metadata.message_type == SECAGG_TRAIN
+    }
+    name = "output.weight"
+    change = np.linalg.norm(sent[2][name] - sent[1][name]) / np.linalg.norm(sent[1][name])
+    assert 0.03 < change < 0.3  # no digit, and most of what was learnt
 
 
 # Runs that were cut off, clusters and many sites ------------------------------------------------

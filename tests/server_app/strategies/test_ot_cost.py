@@ -263,14 +263,13 @@ def test_a_site_of_unusable_representations_stays_alone_and_is_named(
     [
         ({"ot-variant": "autors"}, "did you mean 'authors'"),
         ({"ot-feature-weight": 0, "ot-label-weight": 0}, "at least one of them above 0"),
-        ({"ot-feature-weight": -0.5}, "ot-feature-weight=-0.5"),
+        ({"ot-feature-weight": -0.5}, "ot-feature-weight = -0.5: must be a number at least 0"),
         ({"ot-beneficial": 0.4}, "ot-beneficial = 0.4 and ot-detrimental = 0.3"),
     ],
 )
 def test_settings_that_cannot_be_used_are_refused_by_name(words, said):
-    settings = Settings.parse({"strategy": "ot-groups"} | words)
     with pytest.raises(ConfigError, match=said):
-        methods.build(settings)
+        methods.build(Settings.parse({"strategy": "ot-groups"} | words))
 
 
 def test_thresholds_and_weights_reach_the_groups():

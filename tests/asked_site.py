@@ -1,0 +1,61 @@
+"""A real site of one table, asked one message at a time by a server that may lie."""
+
+import numpy as np
+from flwr.app import Message
+from kinds_of_rows import rows_of
+
+from common import messages, models
+from common.config import Settings
+from common.messages import Order
+from deploy.simulation.grid import InProcessGrid, load_client_app
+from server_app.methods.catalogue import compose
+
+RUN = {
+    "dataset": "tables", "num-clients": 3, "strategy": "fedavg", "num-server-rounds": 5,
+    "local-epochs": 1, "workers": 1, "model": "mlp",
+}  # fmt: skip
+LOSSES = {"strategy": "power-of-choice", "clients-per-round": 2}
+
+
+def brief_of(settings):
+    return compose(settings).brief(settings, "1" * 16)
+
+
+class Asked:
+    """A real site of one table in a process of its own, asked by a server that may lie."""
+
+    def __init__(self, folder, run=None, told=True, **own):
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=(40, 4))
+        lines = [f"{a:.3f},{b:.3f},{c:.3f},{d:.3f},{int(a > 0)}" for a, b, c, d in x]
+        (folder / "x.csv").write_text("\n".join(["age,bmi,troponin,dose,label", *lines]) + "\n")
+        words = RUN | {"output-dir": str(folder / "runs")} | (run or {})
+        if "local-steps" in words:
+            del words["local-epochs"]
+        self.settings = Settings.parse(words).with_absolute_paths()
+        config = {
+            "site": "x", "dataset": "tables", "data-path": str(folder / "x.csv"),
+            "state-dir": str(folder / "state"), "classes": "0,1",
+        } | own  # fmt: skip
+        self.grid = InProcessGrid(
+            load_client_app, self.settings.to_dict(), num_nodes=1, workers=1, own=[config]
+        )
+        [self.node] = self.grid.get_node_ids()
+        self.model = models.initial_parameters(self.settings, rows_of(4), 2)
+        self.brief = brief_of(self.settings) if told else None
+        reply = self.ask(messages.INTRODUCE)
+        self.refusal = reply.error.reason if reply.has_error() else ""
+
+    def ask(self, kind, order=None, model=None, *, nothing=False):
+        arrays = messages.encode_arrays(model or self.model)
+        content = messages.content(order or Order(1, 1, 0), arrays)
+        if kind == messages.INTRODUCE:
+            content = messages.content(order or self.brief)
+        elif nothing:
+            content = messages.content()
+        [reply] = self.grid.send_and_receive([Message(content, self.node, kind)])
+        return reply
+
+    def refused(self, kind, order=None):
+        reply = self.ask(kind, order)
+        return reply.error.reason if reply.has_error() else ""

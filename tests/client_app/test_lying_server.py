@@ -1,0 +1,179 @@
+"""A server that lies, before a real site: every kind of message, as often as it likes.
+
+It sends models that it made, repeats, other rounds and attempts, and settings that are not the
+run's. What it gets is counted and held against the table of docs/threat-model.md.
+"""
+
+import math
+from dataclasses import fields
+
+import numpy as np
+import pytest
+from asked_site import Asked
+
+from client_app.questions import is_called_for
+from common import messages
+from common.exact.glm import Glm
+from common.messages.kinds import KINDS
+from common.messages.row_sums import ROW_SUMS
+from common.pilot import messages as pilot
+from common.secagg import messages as secagg
+from common.two_party import messages as two_party
+
+BASE = {"num-clients": 3, "num-server-rounds": 1}
+FITTED = {"model": "glm", "num-server-rounds": 30, "local-epochs": 5}
+PILOT = {"pilot": True, "pilot-folds": 2}
+CHOICE = {"strategy": "ifca", "num-clusters": 2}
+LOSSES = {"strategy": "power-of-choice", "clients-per-round": 2}
+RUNS = {
+    messages.LABEL_HISTOGRAM: {"strategy": "similarity"},
+    messages.LOSS: LOSSES,
+    messages.TRAIN_TELLING: LOSSES,
+    messages.PROBE_ROWS: {"strategy": "fedsccs", "num-clusters": 2, "cka-probe": "client-rows"},
+    messages.REPRESENTATIONS: {"strategy": "ot-groups", "min-rows": 5},
+    messages.CLASS_STATISTICS: {"strategy": "ot-groups", "min-rows": 5},
+    messages.FINE_TUNE: {"fine-tune-epochs": 1},
+    messages.CHOOSE: CHOICE,
+    messages.TRAIN_CHOICE: CHOICE,
+    messages.CLASS_BASES: {"strategy": "pacfl"},
+    messages.EMBEDDED_ROWS: {"strategy": "emd-cfl"},
+    messages.SCORE_COUNTS: {"decision-threshold": "common"},
+    messages.FINAL_EVALUATION: {"bootstrap-resamples": 9},
+    ROW_SUMS: FITTED,
+    secagg.HIDDEN_SUMS: FITTED | {"secagg": True},
+    secagg.PILOT_SUM: PILOT | {"secagg": True},
+    pilot.PILOT_TELL: PILOT | {"secagg": True},
+    pilot.PILOT_TRAIN: PILOT,
+    pilot.PILOT_LOOK: PILOT,
+    **{
+        kind: {"secagg": True}
+        for kind in (
+            *(secagg.SECAGG_TRAIN, secagg.SECAGG_SHARE, secagg.SECAGG_MASK),
+            *(secagg.SECAGG_AGREE, secagg.SECAGG_UNMASK),
+        )
+    },
+    **{
+        kind: {"strategy": "similarity", "label-privacy": "two-party", "epsilon": 0.25}
+        for kind in KINDS
+        if kind.startswith("query.product_")
+    },
+}
+"""A run that calls for each kind; the others are in every run."""
+
+OF_THE_SITE = {messages.INTRODUCE, messages.LABEL_HISTOGRAM, messages.CLASS_BASES}
+"""Kinds that bring no model: whoever asks again gets the same."""
+PER_ATTEMPT = {messages.LOSS: 2, messages.TRAIN: 2}
+ONCE_A_RUN = {*(kind for kind in KINDS if kind.startswith("query.product_")), messages.PROBE_ROWS}
+LATER = {  # steps that no answer comes to out of their turn, or to what others did not sign
+    *(secagg.SECAGG_SHARE, secagg.SECAGG_MASK, secagg.SECAGG_AGREE, secagg.SECAGG_UNMASK),
+    *(two_party.TWO_PARTY_OPEN, two_party.TWO_PARTY_SHARE, two_party.TWO_PARTY_COST),
+}
+ATTEMPTS = (1, 10, 11)
+ROUNDS = (1, 2, 25)
+BITS = {messages.EVALUATE: 28, messages.LOSS: 28, messages.CHOOSE: 1, messages.FINE_TUNE: 56}
+"""Of an answer, by the table: 14 of a mean over rows, and as many of how many are right."""
+
+
+def order_of(kind, server_round, attempt, made):
+    """What is asked, by the fields of its record; None where nothing is."""
+    known = {
+        "round": server_round, "attempt": attempt, "model": 0, "models": 2, "threshold": 0.5,
+        "members": 3, "max_weight": 40, "weight": 32, "entries": 23, "rows": 100 - made, "folds": 2,
+        "full": 20, "played": server_round, "spreads": [], "step": "changes", "shared": ["fedavg"],
+        "best": "fedavg", "rise": 0.0, "ones": ["fedavg"], "others": ["local"], "sites": 5,
+        "means": [float(made)], "errors": [1.0], "noises": [1.0], "metrics": [],
+        "purpose": "label-distances", "reveal": "products",
+    }  # fmt: skip
+    record = KINDS[kind].asks[0] or (KINDS[kind].asks[1:] or (None,))[0]
+    if kind in OF_THE_SITE or record is None:
+        return None
+    values = {each.name: known.get(each.name, []) for each in fields(record)}
+    if kind == pilot.PILOT_TELL:
+        values["spreads"] = [1.0]
+    for name in values:
+        if kind in LATER and name not in {"round", "attempt", "model", "purpose", "reveal"}:
+            values[name] = "x" if name == "site" else []
+    return record(**values)
+
+
+def model_of(asked, kind, made):
+    """What is sent with it: a model that the server made, or as many as the order says."""
+    if kind in (ROW_SUMS, secagg.HIDDEN_SUMS):
+        first = dict(Glm("binomial").start(4, 100).sent)
+        return {
+            **first, "step": np.array(1), "mean": np.zeros(4), "scale": np.ones(4),
+            "parameters": np.full((1, 5), float(made)),
+        }  # fmt: skip
+    one = {name: (value * (1 + made)).astype(value.dtype) for name, value in asked.model.items()}
+    several = kind.startswith(("query.choose", "train.of_choice")) or "pilot" in kind
+    return messages.together([one, one]) if several else one
+
+
+def all_tries(asked, kind):
+    """Every answer that a site gives to all that is tried."""
+    answers = []
+    for server_round in ROUNDS:
+        for attempt in ATTEMPTS:
+            for made in range(2 + (kind in PER_ATTEMPT)):
+                order = order_of(kind, server_round, attempt, made)
+                reply = asked.ask(kind, order, model_of(asked, kind, made), nothing=order is None)
+                if not reply.has_error():
+                    answers.append(reply.content)
+    return answers
+
+
+def figures_of(content):
+    """What of an answer can depend on rows: without names, numbers of the order and times."""
+    beside = {"site", "round", "attempt", "model", "seconds", "energy", "cpu_seconds"}
+    record = {k: v for k, v in dict(content[messages.RECORD]).items() if k not in beside}
+    arrays = messages.decode_arrays(content["arrays"]) if "arrays" in content else {}
+    return repr(record) + "".join(f"{k}{v.tobytes()!r}" for k, v in sorted(arrays.items()))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_lying_server_reads_no_more_of_any_kind_than_the_table_says(tmp_path, kind):
+    run = BASE | RUNS.get(kind, {})
+    released = ",".join(each.name for each in KINDS[kind].releases if not each.always)
+    asked = Asked(tmp_path, run, **({"releases": released} if released else {}))
+    assert is_called_for(KINDS[kind], asked.settings)
+    answers = all_tries(asked, kind)
+    distinct = {figures_of(content) for content in answers}
+    rounds = 20 if kind.startswith(("train.pilot", "query.pilot")) else run["num-server-rounds"]
+    reached = [each for each in ROUNDS if each <= rounds]
+    if kind in LATER:
+        assert not answers
+    elif kind in OF_THE_SITE or kind in ONCE_A_RUN or kind in (ROW_SUMS,):
+        assert len(distinct) == 1
+    elif kind == secagg.HIDDEN_SUMS:
+        assert 1 <= len(answers) <= len(ROUNDS) * len(ATTEMPTS)
+        reply = asked.ask(kind, order_of(kind, 30, 1, 1), model_of(asked, kind, 1))
+        assert "a site answers each step of a fit once" in reply.error.reason
+    else:
+        most = PER_ATTEMPT.get(kind, 1) * sum(attempt <= 10 for attempt in ATTEMPTS) * len(reached)
+        assert 1 <= len(answers) <= most
+        if kind in BITS:
+            assert bits_of(answers[-1]) <= BITS[kind]
+
+
+def bits_of(content):
+    """The most that the numbers of an answer can tell: four digits each."""
+    beside = {"round", "attempt", "model", "seconds", "num_examples", "joules"}
+    values = [
+        value
+        for name, value in dict(content[messages.RECORD]).items()
+        if isinstance(value, float) and name not in beside and "seconds" not in name
+    ]
+    assert all(value == 0 or math.isclose(value, float(f"{value:.4g}")) for value in values)
+    return 14 * len(values)
+
+
+def test_no_kind_is_answered_that_the_run_has_no_use_for(tmp_path):
+    """In the plainest run, by a site that releases everything."""
+    released = {each.name for kind in KINDS.values() for each in kind.releases if not each.always}
+    asked = Asked(tmp_path, BASE, releases=",".join(sorted(released)))
+    idle = [kind for kind in KINDS if not is_called_for(KINDS[kind], asked.settings)]
+    assert len(idle) == len(KINDS) - 3  # to introduce itself, to train, to evaluate
+    for kind in idle:
+        order = order_of(kind, 1, 1, 0)
+        reply = asked.ask(kind, order, nothing=order is None)
+        assert f"{kind}: nothing in this run calls for it" in reply.error.reason
