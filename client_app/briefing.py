@@ -60,7 +60,8 @@ def brief_of(context: Context) -> Brief | None:
 
 
 def _in_memory(context: Context) -> bytes | None:
-    told = context.state.config_records.get(_BRIEF, {}).get(_TOLD)
+    record = context.state.config_records.get(_BRIEF)
+    told = None if record is None else record.get(_TOLD)
     return told if isinstance(told, bytes) else None
 
 
