@@ -4,8 +4,9 @@ import numpy as np
 from flwr.app import Message
 from kinds_of_rows import rows_of
 
+from client_app import questions
 from common import messages, models
-from common.config import Settings
+from common.config import Settings, Training
 from common.messages import Order
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app.methods.catalogue import compose
@@ -19,6 +20,12 @@ LOSSES = {"strategy": "power-of-choice", "clients-per-round": 2}
 
 def brief_of(settings):
     return compose(settings).brief(settings, "1" * 16)
+
+
+def is_called_for(kind, settings):
+    """Whether a site answers a kind in an honest run: it knows of the settings what it must."""
+    training = Training.told(settings.to_dict())
+    return questions.is_called_for(kind, training, brief_of(settings))
 
 
 class Asked:

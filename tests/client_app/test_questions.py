@@ -7,14 +7,13 @@ import sys
 
 import numpy as np
 import pytest
-from asked_site import LOSSES, RUN, Asked, brief_of
+from asked_site import LOSSES, RUN, Asked, is_called_for
 from plan import ROOT
 
-from client_app import questions
 from client_app.answers import introduction
 from client_app.site_state import FolderKeeper
 from common import messages, seeds
-from common.config import Settings, Training
+from common.config import Settings
 from common.errors import MessageError
 from common.evaluation import final
 from common.exact.glm import Glm
@@ -24,13 +23,6 @@ from common.messages.kinds import KINDS, kind_named
 from common.messages.row_sums import ROW_SUMS
 from common.pilot.messages import PILOT_LOOK, PilotOrder
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
-
-
-def is_called_for(kind, settings):
-    """Whether a site answers a kind in an honest run: it knows of the settings what it must."""
-    training = Training.told(settings.to_dict())
-    return questions.is_called_for(kind, training, brief_of(settings))
-
 
 ORDERS = {
     messages.FINAL_EVALUATION: ThresholdOrder(1, 1, 0, 0.5),
