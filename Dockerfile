@@ -4,13 +4,18 @@ FROM ${BASE_IMAGE}
 
 # A requirement, or the address of a wheel: one for CPUs makes the image a quarter of the size.
 ARG TORCH=torch
+# Where the lock's versions of torch and torchvision are taken from: PyTorch's own index has some for
+# CPUs, https://download.pytorch.org/whl/cpu. Empty: from the lock, for CUDA.
+ARG TORCH_INDEX=
 ENV PIP_NO_CACHE_DIR=1 PYTHONUNBUFFERED=1
 
 WORKDIR /app
 COPY pyproject.toml requirements.lock ./
 # From the lock; with another torch, the lock's versions of everything else.
-RUN if [ "${TORCH}" = torch ]; then pip install --require-hashes -r requirements.lock; else \
-    pip install "${TORCH}" \
+RUN if [ "${TORCH}${TORCH_INDEX}" = torch ]; then pip install --require-hashes -r requirements.lock; else \
+    if [ -z "${TORCH_INDEX}" ]; then pip install "${TORCH}"; else \
+        pip install --index-url "${TORCH_INDEX}" \
+            $(sed -nE 's/^(torch|torchvision)(==[^ ;]*).*/\1\2/p' requirements.lock); fi \
     && sed -n 's/^\([a-z0-9][^ ]*==[^ ;]*\).*/\1/p' requirements.lock \
         | grep -vE '^(torch|torchvision|triton|nvidia-|cuda-)' > /tmp/pins.txt \
     && python -c "import importlib.metadata as m; print('torch==' + m.version('torch'))" >> /tmp/pins.txt \

@@ -485,15 +485,18 @@ def _of_table(
         path, table_schema, site=site, test_fraction=fraction, writing=writing
     )
     assert rows.test is not None  # it holds rows out
-    dataset = standardised(name, rows, rows.test, _common_figures(table_schema))
+    figures = _common_figures(table_schema, len(fitted.names))
+    dataset = standardised(name, rows, rows.test, figures)
     assert dataset.preprocessing is not None
     return replace(dataset, preprocessing=dataset.preprocessing.with_table(fitted))
 
 
-def _common_figures(table_schema: TableSchema) -> Figures | None:
+def _common_figures(table_schema: TableSchema, features: int) -> Figures | None:
     """Return mean and 1 / deviation (1, features) of all sites; None where each has its own."""
     if table_schema.scaling == "site":
         return None
+    if table_schema.scaling == "none":
+        return np.zeros((1, features)), np.ones((1, features))
     means, deviations = (
         np.concatenate([getattr(column, key) for column in table_schema.features])[None]
         for key in ("means", "deviations")

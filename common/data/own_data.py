@@ -15,7 +15,7 @@ from common.tables.decimals import Decimal
 from common.tables.measure import measure_of
 from common.tables.reading import TABLE_SUFFIXES, is_table
 from common.tasks import Classification, Regression, Task
-from common.tasks.inputs import FEATURES, IMAGES, WINDOWS
+from common.tasks.inputs import FEATURES, IMAGES, TOKENS, WINDOWS
 
 __all__ = [
     "npz_has_quantities",
@@ -31,7 +31,8 @@ def read_npz(path: Path, task: str = "classification") -> Rows:
 
     X is (n, features), or images: (n, height, width), (n, channels, height, width) or
     (n, height, width, channels) with 1 or 3 channels; where ``kind`` says "windows", signals:
-    (n, channels, samples). Values of y and client may be any whole
+    (n, channels, samples); where it says "tokens", token ids (n, length), whole numbers of 0 or
+    more, which nothing scales. Values of y and client may be any whole
     numbers or texts; classes and clients are numbered in their sorted order. With ``task``
     regression, or auto and decimals in y, y is a quantity and the classes are its fifths.
     """
@@ -76,8 +77,16 @@ def _channels_first(archive: Mapping[str, Array], path: Path) -> tuple[str, Arra
     x, kind = archive["X"], str(archive.get("kind", "images"))
     if x.dtype.kind not in "buif":
         raise DataError(f"{path.name}: X holds {x.dtype}; expected numbers")
-    if kind not in ("images", "windows"):
-        raise DataError(f"{path.name}: kind is {kind!r}; expected windows, or images or no kind")
+    if kind not in ("images", "windows", TOKENS):
+        raise DataError(
+            f"{path.name}: kind is {kind!r}; expected windows, tokens, or images or no kind"
+        )
+    if kind == TOKENS:
+        if x.ndim != 2 or x.dtype.kind not in "iu":
+            raise DataError(
+                f"{path.name}: X is {x.dtype} {x.shape}; tokens are whole numbers, (n, length)"
+            )
+        return TOKENS, x
     if kind == "windows":
         if x.ndim != 3:
             raise DataError(

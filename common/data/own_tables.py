@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.data.rows import Array, IntArray, Rows
@@ -61,20 +62,26 @@ def read_table(
     if not features:
         raise DataError(f"{path.name}: no feature columns besides {', '.join(raw.names)}")
     owner_names, owner = _values(raw, client_column) if client_column else ((), None)
-    _, group = _values(raw, group_column) if group_column else ((), None)
+    if in_cases := guesses.in_cases(owner_names):
+        says = f"{in_cases} are sites of their own, though they differ in case alone"
+        guessed.append(Guess(str(path), special[1], "same", says))
+    _, group = _values(raw, group_column, lower=True) if group_column else ((), None)
+    label = profile(special[0], raw.column(special[0]), file=FileMarks(raw.columns, raw.separator))
+    said = (
+        *guesses.in_profile(label),
+        *guesses.read_as_numbers(label),
+        *guesses.in_label(label),
+    )
+    guessed += [Guess(str(path), label.name, kind, says) for kind, says in said]
     if task == "regression" or (task == "auto" and _is_continuous(raw, label_column)):
         y: Array = _numbers(raw, (label_column,))[0][:, 0]
         learnt: Task = Regression(measure_of(y, f"{path.name}: column {label_column!r}"))
         class_names = learnt.class_names
     else:
         learnt = Classification()
-        label = profile(special[0], raw.column(special[0]))
         same = label.same
         class_names, y = _values(raw, label_column, same)
         _check_classes(raw, label_column, class_names)
-        guessed += [
-            Guess(str(path), label.name, kind, says) for kind, says in guesses.in_label(label)
-        ]
         if same:
             guessed.append(guesses.of_same(str(path), special[0], same))
     x, decimal = _numbers(raw, features)
@@ -235,13 +242,14 @@ def _refused(raw: RawTable, name: str, row: int, what: str) -> DataError:
 
 
 def _values(
-    raw: RawTable, name: str, same: Mapping[str, str] = {}
+    raw: RawTable, name: str, same: Mapping[str, str] = {}, *, lower: bool = False
 ) -> tuple[tuple[str, ...], IntArray]:
     """Return the sorted values of a column, and each row's number among them.
 
-    ``same`` is what is written, and the value it means.
+    ``same`` is what is written, and the value it means; ``lower``: in small letters.
     """
     column = cells.meant(cells.values(raw.column(in_one_form(name))), same)
+    column = pc.utf8_lower(column) if lower else column
     marks = cells.marks_of_missing(column)
     missing = cells.is_missing(column, marks).to_numpy(zero_copy_only=False)
     if missing.any():

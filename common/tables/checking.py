@@ -19,6 +19,7 @@ from common.tables.problems import (
     of_duplicates,
     of_marks,
     of_totals,
+    other_codings,
     other_units,
 )
 from common.tables.profiles import ColumnProfile, profile
@@ -129,7 +130,12 @@ def check_files(
         if column.kind == "label" and labels and proposal.task != "regression":
             problems += of_classes(column, labels)
             guessed += guesses.of_classes(next(iter(labels)), column)
-    apart = [*between(headers), *other_units({str(f.form.path): f.profiles for f in read})]
+    profiles = {str(own.form.path): own.profiles for own in read}
+    apart = [
+        *between(headers),
+        *other_units(profiles),
+        *other_codings(profiles, proposal.columns),
+    ]
     for own, by_itself in zip(read, proposals, strict=True):
         file = str(own.form.path)
         kinds = {column.name: column for column in by_itself.columns}
@@ -140,7 +146,7 @@ def check_files(
         problems += [problem for problem in apart if problem.file == file]
         guessed += guesses.of_file(own.form, own.profiles, kinds)
         guessed += guesses.of_spellings(file, own.profiles, proposal.columns)
-    guessed += guesses.of_zeros({str(f.form.path): f.profiles for f in read})
+    guessed += guesses.of_zeros(profiles)
     if proposal.task == "regression":  # where one file shows that it is none of classes
         problems = [p for p in problems if (p.column, p.kind) != (label, "imbalance")]
         guessed = [g for g in guessed if guesses.CLASSES_OF_NUMBERS not in g.says]

@@ -13,6 +13,7 @@ from common.tables.cells import is_number, number
 __all__ = [
     "ASKED",
     "NO_WORDS",
+    "UNKNOWN_WORDS",
     "YES_NO",
     "YES_WORDS",
     "in_order",
@@ -31,12 +32,23 @@ YES_NO = (
     *(("no", "yes"), ("n", "y"), ("false", "true"), ("f", "t"), ("0", "1")),
     *(("nein", "ja"), ("n", "j"), ("nee", "ja"), ("nej", "ja"), ("nei", "ja"), ("ei", "kyllä")),
     *(("non", "oui"), ("no", "si"), ("no", "sí"), ("no", "sì"), ("não", "sim"), ("nao", "sim")),
+    *(("falsch", "wahr"), ("faux", "vrai"), ("falso", "vero"), ("falso", "verdadero")),
+    *(("falso", "verdadeiro"), ("onwaar", "waar")),
     *(("nie", "tak"), ("ne", "ano"), ("нет", "да"), ("いいえ", "はい"), ("否", "是")),
 )
 """Words for no and for yes that go together, in small letters."""
 
 NO_WORDS = frozenset(no for no, _ in YES_NO)
 YES_WORDS = frozenset(yes for _, yes in YES_NO)
+
+UNKNOWN_WORDS = frozenset(
+    {"unknown", "unk", "unkn", "not known", "not available", "not reported", "missing", "undefined"}
+    | {"unbekannt", "nicht bekannt", "keine angabe", "k.a.", "k. a.", "fehlt", "fehlend"}
+    | {"inconnu", "inconnue", "non connu", "manquant", "desconocido", "desconocida", "ignoto"}
+    | {"sconosciuto", "desconhecido", "onbekend", "okänd", "ukendt", "ukjent", "tuntematon"}
+    | {"nieznany", "neznámý", "неизвестно", "不明", "未知"}
+)
+"""Words for that nothing is known, in small letters."""
 
 # Of what befell somebody: the event or the disease, and that it was not there.
 _NEGATIVE = frozenset(

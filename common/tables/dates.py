@@ -19,13 +19,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 __all__ = [
+    "LIKE_A_DATE",
     "DateOrder",
     "WrittenDates",
     "check_format",
     "days",
+    "days_of_none",
     "example",
     "in_order",
     "in_words",
+    "iso_days",
     "other_order",
     "written_dates",
 ]
@@ -41,6 +44,26 @@ _LONG = (
     *("january", "february", "march", "april", "may", "june", "july", "august"),
     *("september", "october", "november", "december"),
 )
+_ISO = (
+    *("0001-01-01", "1111-11-11", "1582-10-14", "1582-10-15", "1601-01-01", "1753-01-01"),
+    *("1800-01-01", "1840-12-31", "1858-11-17", "1899-12-30", "1899-12-31", "1900-01-01"),
+    *("1901-01-01", "1904-01-01", "1960-01-01", "1970-01-01", "2099-12-31", "2100-01-01"),
+    *("2199-12-31", "2200-01-01", "2262-04-11", "2299-12-31", "2500-01-01", "2999-12-31"),
+    *("3000-01-01", "4000-01-01", "4712-12-31", "7777-07-07", "8888-08-08", "9999-01-01"),
+    *("9999-09-09", "9999-12-30", "9999-12-31"),
+)
+_DAYS_OF_NONE = frozenset(
+    float((datetime.date.fromisoformat(day) - datetime.date(1970, 1, 1)).days) for day in _ISO
+)
+"""Days that programs and forms write where none is known."""
+_LIFETIMES = tuple(
+    (datetime.date(year, 1, 1) - datetime.date(1970, 1, 1)).days for year in (1850, 2100)
+)
+LIKE_A_DATE = (
+    r"^(.*[^\d.,])?((19|20)\d\d[-/. ]*([01]?\d|\pL{3,9}\.?)\b"
+    r"|([0-3]?\d[-/. ]+)?([01]?\d|\pL{3,10}\.?)[-/. ]+(19|20)\d\d)([^\d].*)?$"
+)
+"""What texts look like that name a day or a month of a year."""
 _PATTERNS = {
     "Y": r"\d{4}",
     "y": r"\d{2}",
@@ -198,6 +221,39 @@ def _fraction(part: dict[str, Any], rows: int) -> NDArray[np.float64]:
     if "f" not in part:
         return np.zeros(rows)
     return np.array([float(f"0.{digits}") for digits in part["f"].to_pylist()])
+
+
+def iso_days(column: Any) -> Any:
+    """Return the days of a column that is one of dates by its type, as texts: 2021-03-04."""
+    return pc.utf8_slice_codeunits(pc.cast(column, pa.string()), 0, 10)
+
+
+def days_of_none(read: NDArray[np.float64]) -> tuple[list[float], list[float]]:
+    """Return which whole days since 1970 stand for none known, and which may.
+
+    They are days from which programs count, or which forms take for the first or last. Among dates
+    (n,), NaN where there is none, such a day stands for none where it is in no lifetime, or farther
+    from all others than these are from each other. Where it is the first or last, in several rows,
+    it may.
+
+    >>> first, births = days(pa.array(["9999-12-31", "1900-01-01"]), "%Y-%m-%d"), [-9000.0, 9000.0]
+    >>> [[*map(int, each)] for each in days_of_none(np.array([*first, first[1], *births]))]
+    [[2932896], [-25567]]
+    """
+    known, counts = np.unique(np.floor(read[np.isfinite(read)]), return_counts=True)
+    odd = np.isin(known, [*_DAYS_OF_NONE])
+    rest = known[~odd]
+    if len(rest) < 2:
+        return [], []
+    low, high = rest[0], rest[-1]
+    none, perhaps = [], []
+    for day, rows in zip(known[odd].tolist(), counts[odd].tolist(), strict=True):
+        apart = max(low - day, day - high)
+        if not _LIFETIMES[0] <= day < _LIFETIMES[1] or (apart > high - low and rows > 1):
+            none.append(day)
+        elif apart > 0 and rows > 1:
+            perhaps.append(day)
+    return none, perhaps
 
 
 def in_words(written: str) -> str:

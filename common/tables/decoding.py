@@ -225,7 +225,11 @@ def _known(raw: RawTable, wanted: TableColumn, what: str, found: list[Problem]) 
 
 def _groups(raw: RawTable, wanted: TableColumn, found: list[Problem]) -> NDArray[np.int64] | None:
     known = _known(raw, wanted, "which rows belong together", found)
-    return None if known is None else known.dictionary_encode().indices.to_numpy().astype(np.int64)
+    if known is None:
+        return None
+    # What differs in case alone is one: to keep two together is no harm, to part one is.
+    indices = pc.utf8_lower(known).dictionary_encode().indices
+    return np.asarray(indices.to_numpy(), np.int64)
 
 
 def _test_marks(
@@ -236,7 +240,8 @@ def _test_marks(
         return None
     wrong: Wrong = []
     if wanted.test_from:
-        days, _ = _dates(raw.column(wanted.name), wanted, _Place.of(raw, new=False), wrong)
+        column = _without_days(raw.column(wanted.name), wanted)
+        days, _ = _dates(column, wanted, _Place.of(raw, new=False), wrong)
         first = datetime.date.fromisoformat(wanted.test_from) - datetime.date(1970, 1, 1)
         test = days >= first.days
     else:
@@ -266,7 +271,7 @@ def _numbers(
     if is_quantity or wanted.kind in ("number", "time", "weight"):
         values, missing, way = _quantities(column, wanted, file, wrong)
     elif wanted.kind == "date":
-        column = cells.without(column, {"", *wanted.missing})
+        column = _without_days(cells.without(column, {"", *wanted.missing}), wanted)
         missing = column.null_count
         values, way = _dates(column, wanted, file, wrong)
     else:
@@ -297,6 +302,22 @@ def _answers(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
     values = cells.array_of(pc.cast(yes, pa.float64()))
     known = cells.array_of(pc.cast(pc.or_(yes, no), pa.float64())) > 0
     return np.where(known, values, np.nan)
+
+
+def _without_days(column: Any, wanted: TableColumn) -> Any:
+    """Return dates with null for the days that stand for a missing one, however written."""
+    marks = pa.array(wanted.missing, pa.string())
+    formats = ("%Y-%m-%d", *wanted.date)
+    none = np.concatenate([dates.days(marks, written) for written in formats])
+    none = none[np.isfinite(none)]
+    if not len(none):
+        return column
+    if cells.is_temporal(column):
+        odd = np.isin(np.floor(cells.typed_numbers(column)), none)
+    else:
+        texts = column if cells.is_text(column) else cells.values(column)
+        odd = np.any([np.isin(dates.days(texts, each), none) for each in wanted.date], axis=0)
+    return pc.if_else(pa.array(odd), pa.scalar(None, column.type), column)
 
 
 def _dates(column: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> tuple[Floats, Way]:

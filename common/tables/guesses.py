@@ -19,8 +19,11 @@ __all__ = [
     "CLASSES_OF_NUMBERS",
     "GUESS_KINDS",
     "Guess",
+    "in_cases",
+    "in_cells",
     "in_column",
     "in_form",
+    "in_group",
     "in_label",
     "in_profile",
     "of_classes",
@@ -83,6 +86,10 @@ def of_file(
             said.append(("weight", "it says by its name how much a row counts; no feature"))
         if column.kind == "number" and not column.drop:
             said += in_column(profile)
+        if column.kind in ("date", "time", "weight") and not column.drop:
+            said += in_cells(profile)
+        if column.kind == "group":
+            said += in_group(profile)
         if column.kind == "label":
             said += in_label(profile)
         guesses += [Guess(file, profile.name, kind, says) for kind, says in said]
@@ -115,13 +122,7 @@ def in_profile(profile: ColumnProfile) -> Said:
 
 def in_column(profile: ColumnProfile) -> Said:
     """Yield why a column that is taken for a number may be an id, and a 0 no number."""
-    if profile.zeros:
-        yield (
-            "sentinel",
-            f"0 in {profile.zeros} of {profile.rows} rows, all others are "
-            f"{profile.least_but_zero:g} to {profile.high:g}; read as a number. If nothing is "
-            'known there, say so, in a schema by missing = ["0"]',
-        )
+    yield from in_cells(profile)
     if profile.all_differ and profile.is_numeric:
         yield (
             "id",
@@ -137,6 +138,39 @@ def in_column(profile: ColumnProfile) -> Said:
         )
 
 
+def in_cells(profile: ColumnProfile) -> Said:
+    """Yield what is read as all others are, and may stand for a missing value."""
+    if profile.zeros:
+        yield (
+            "sentinel",
+            f"0 in {profile.zeros} of {profile.rows} rows, all others are "
+            f"{profile.least_but_zero:g} to {profile.high:g}; read as a number. If nothing is "
+            'known there, say so, in a schema by missing = ["0"]',
+        )
+    if profile.perhaps_missing:
+        held = _counted(profile)
+        yield (
+            "sentinel",
+            f"{held}; read as the others are. If nothing is known there, say so, in a schema under "
+            "missing",
+        )
+
+
+def in_group(profile: ColumnProfile) -> Said:
+    """Yield ids that may say that nobody knows whose the rows are."""
+    if profile.perhaps_missing:
+        yield (
+            "sentinel",
+            f"{_counted(profile)}; taken for an id as the others are. If nobody knows whose these "
+            "rows are, write an id of its own in each",
+        )
+
+
+def _counted(profile: ColumnProfile) -> str:
+    values = ", ".join(repr(quotable(value)) for value in profile.perhaps_missing)
+    return f"{values} in {sum(profile.perhaps_missing.values())} of {profile.rows} rows"
+
+
 def read_as_numbers(profile: ColumnProfile) -> Said:
     """Yield what seems to stand for a missing value, and without a schema is a number as others."""
     if profile.sentinels:
@@ -150,7 +184,15 @@ def read_as_numbers(profile: ColumnProfile) -> Said:
 
 
 def in_label(profile: ColumnProfile) -> Said:
-    """Yield that numbers are taken for classes, where they are more than codes usually are."""
+    """Yield that numbers are taken for classes, more than codes are, and what is perhaps none."""
+    if profile.values and profile.perhaps_missing:
+        yield (
+            "sentinel",
+            f"{_counted(profile)}; a class of its own. If nothing is known there, say so, in a "
+            'schema under missing with fill = "drop-row", and not under categories',
+        )
+    elif not profile.values:
+        yield from in_cells(profile)
     if profile.is_numeric and len(profile.values) > _MOST_CODES:
         yield (
             "label",
@@ -175,10 +217,7 @@ def of_label(file: str, name: str, headers: Sequence[Sequence[str]]) -> Guess:
 
 def of_classes(file: str, label: TableColumn) -> list[Guess]:
     """Return which of two classes is taken for the positive one, or that some differ by case."""
-    alike = Counter(value.casefold() for value in label.categories)
-    in_cases = [value for value in label.categories if alike[value.casefold()] > 1]
-    if in_cases:
-        listed = ", ".join(repr(quotable(value)) for value in in_cases)
+    if listed := in_cases(label.categories):
         says = f"{listed} are classes of their own, though some differ in case alone"
         return [Guess(file, label.name, "same", f"{says}; else join them by same, in a schema")]
     if len(label.categories) != 2 or label.drop:
@@ -186,6 +225,12 @@ def of_classes(file: str, label: TableColumn) -> list[Guess]:
     negative, positive = map(quotable, label.categories)
     says = f"{positive!r} is positive and {negative!r} is not: it stands second under categories"
     return [Guess(file, label.name, "positive-class", says)]
+
+
+def in_cases(values: Sequence[str]) -> str:
+    """Return the values that differ from another in case alone, as a line lists them."""
+    alike = Counter(value.casefold() for value in values)
+    return ", ".join(repr(quotable(value)) for value in values if alike[value.casefold()] > 1)
 
 
 def of_spellings(

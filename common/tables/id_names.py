@@ -42,7 +42,8 @@ _KNOWN_PERSONS = frozenset(
     {"id", "uid", "uuid", "guid", "pid", "eid", "mrn", "seqn", "rid", "patno", "patid", "ptid"}
     | {"subjid", "usubjid", "subjno", "ssn", "cpr", "nhsnumber", "nhsno", "nationalid", "iid"}
     | {"patient", "subject", "participant", "proband", "uniquepid", "patnr", "pidn", "empi"}
-    | {"medicalrecordnumber", "caseid", "recordid"}
+    | {"medicalrecordnumber", "caseid", "recordid", "pseudonym", "pseudonyme", "pseudonimo"}
+    | {"pseudo", "pseudoid", "psn", "pseudonymid", "kvnr", "versichertennummer", "patientname"}
 )
 _ID_OF_PERSON = re.compile(
     f"(?:{_ID}|numero|número|nummer)?(?:de|del|der|des)?"

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from common.errors import quotable
 from common.tables import guesses
@@ -35,6 +36,7 @@ __all__ = [
     "of_marks",
     "of_questions",
     "of_totals",
+    "other_codings",
     "other_units",
     "which_mark",
     "which_order",
@@ -44,7 +46,7 @@ KINDS = (
     *("separator", "encoding", "id", "date", "category", "missing", "order", "extra-column"),
     *("missing-column", "duplicate-column", "constant", "imbalance", "continuous-label"),
     *("infinite", "ragged", "one-class", "all-missing", "many-categories", "decimal", "text"),
-    *("image", "positive-class", "label-coding"),
+    *("image", "positive-class", "label-coding", "coding"),
     *("thousands", "date-order", "unit", "sentinel", "duplicate-row", "total-row"),
 )
 """What a problem can be."""
@@ -52,6 +54,8 @@ KINDS = (
 _RARE_SHARE = 0.1  # of the rows: a class below it needs metrics other than accuracy
 _RARE_OF_MANY = 0.5  # of an equal share: ten classes of a tenth each are not rare
 _LEAST_SHARE = 0.001  # that is said in tenths of a percent
+_LESS = "count for less than nothing"
+_MOST_CODES = 10  # values of a feature that are codes; more are counted or measured
 _QUOTED = 5
 _MORE_THAN_CHANCE = 10.0
 _LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
@@ -152,10 +156,14 @@ def _of_cells(profile: ColumnProfile) -> Said:
         yield "date", f"{held}: no days of the calendar, as the others are; taken as missing"
     if profile.sentinels:
         held = _counted(profile.sentinels, profile.rows)
-        beside = f"all others are {profile.low:g} to {profile.high:g}"
-        yield "sentinel", f"{held}, {beside}; taken as missing: if not, take it out of missing"
+        beside = f", all others are {profile.low:g} to {profile.high:g}"
+        if profile.dates is not None:
+            beside = ", far from all others"
+        yield "sentinel", f"{held}{beside}; taken as missing: if not, take it out of missing"
     if profile.unit:
-        yield "unit", f"{profile.unit!r} follows the numbers; read without it"
+        rest = f" in all but {profile.without_unit} rows, whose numbers are taken for such, too"
+        where = rest if profile.without_unit else ""
+        yield "unit", f"{profile.unit!r} follows the numbers{where}; read without it"
     yield from guesses.in_profile(profile)
 
 
@@ -175,6 +183,9 @@ def _in_doubt(profile: ColumnProfile, column: TableColumn, site: str) -> Said:
     if is_number and not profile.decimal:
         cell = "".join(profile.thousands[:1])
         yield "thousands", which_mark("," if "," in cell else ".", site)
+    if column.kind in ("time", "weight") and profile.low < 0:
+        what = "were followed for less than no time" if column.kind == "time" else _LESS
+        yield "text", f"rows {what}, as {profile.low:g}; mend them"
     if column.kind != "date" or profile.dates is None:
         return
     formats = profile.dates.formats
@@ -360,22 +371,25 @@ def of_totals(file: str, columns: Sequence[str]) -> list[Problem]:
 
 
 def other_units(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Problem]:
-    """Yield the columns whose numbers are, as a whole, some times those of the other files."""
+    """Yield the columns whose numbers are, as a whole, some times those of most files."""
     by_name: dict[str, dict[str, ColumnProfile]] = {}
     for file, profiles in files.items():
         for profile in reversed(profiles):
             if _is_measured(profile):
                 by_name.setdefault(profile.name, {})[file] = profile
     for name, at in by_name.items():
-        for place, (file, profile) in enumerate(at.items()):
-            others = [other for other in at.values() if other is not profile]
-            factor = _factor(profile, others) if others else 1.0
-            # Of two files the second is said to differ.
-            if factor != 1.0 and not (place == 0 and len(at) == 2):
-                middle, usual = profile.quantiles[2], np.median([p.quantiles[2] for p in others])
+        if len(at) < 2:
+            continue
+        quantiles = np.array([profile.quantiles for profile in at.values()])
+        # The middle file is of the unit that most have; of two files the second is said to differ.
+        usual = quantiles[0] if len(at) == 2 else np.quantile(quantiles, 0.5, 0, method="lower")
+        for file, profile in at.items():
+            factor = _factor(profile, usual)
+            if factor != 1.0:
                 says = (
-                    f"its middle is {middle:.3g}, that of other files {usual:.3g}, and the rest "
-                    f"goes with it, by {factor:.3g}: write it in one unit at all sites"
+                    f"its middle is {profile.quantiles[2]:.3g}, that of other files "
+                    f"{usual[2]:.3g}, and the rest goes with it, by {factor:.3g}: write it in one "
+                    "unit at all sites"
                 )
                 yield Problem(file, name, "unit", says)
 
@@ -384,13 +398,12 @@ def _is_measured(profile: ColumnProfile) -> bool:
     return profile.is_numeric and profile.known >= _LEAST_ROWS and profile.quantiles[:1] > (0,)
 
 
-def _factor(profile: ColumnProfile, others: Sequence[ColumnProfile]) -> float:
-    """Return by what numbers differ from those of other files; 1 where they overlap.
+def _factor(profile: ColumnProfile, usual: NDArray[np.float64]) -> float:
+    """Return by what numbers differ from the usual quantiles (5,); 1 where they overlap.
 
     Another unit moves all quantiles alike, and spreads them by as much.
     """
     low, lower, middle, upper, high = profile.quantiles
-    usual = np.median([other.quantiles for other in others], axis=0)
     if low <= usual[4] and usual[0] <= high:
         return 1.0
     factor = float(middle / usual[2])
@@ -401,6 +414,44 @@ def _factor(profile: ColumnProfile, others: Sequence[ColumnProfile]) -> float:
         return 1.0
     spread = float((upper - lower) / (usual[3] - usual[1]))
     return factor if 1 / _ALIKE < spread / factor < _ALIKE else 1.0
+
+
+def other_codings(
+    files: Mapping[str, Sequence[ColumnProfile]], columns: Sequence[TableColumn]
+) -> Iterator[Problem]:
+    """Yield features whose codes begin elsewhere in some files, or whose words are all others."""
+    kinds = {column.name: column for column in columns if column.is_feature}
+    by_name: dict[str, dict[str, tuple[str, ...]]] = {}
+    for file, profiles in files.items():
+        for profile in reversed(profiles):
+            if profile.name in kinds and 2 <= len(values := _codes(profile)) <= _MOST_CODES:
+                meant = kinds[profile.name].same
+                coding = sorted_values({meant.get(value, value) for value in values})
+                by_name.setdefault(profile.name, {})[file] = coding
+    for name, at in by_name.items():
+        codings = Counter(at.values())
+        usual = max(codings, key=lambda coding: (codings[coding], coding == ("0", "1")))
+        differ = _is_in_no_other if kinds[name].kind == "category" else _begins_elsewhere
+        for file, coding in at.items():
+            if coding == usual or not differ(coding, usual):
+                continue
+            says = (
+                f"its values are {_listed(coding)}, those of other files {_listed(usual)}: where "
+                "they mean the same, write them alike at all sites"
+            )
+            yield Problem(file, name, "coding", says)
+
+
+def _is_in_no_other(coding: tuple[str, ...], usual: tuple[str, ...]) -> bool:
+    return not {*coding} & {*usual}
+
+
+def _begins_elsewhere(coding: tuple[str, ...], usual: tuple[str, ...]) -> bool:
+    return usual_coding([coding, usual]) is not None
+
+
+def _codes(profile: ColumnProfile) -> list[str]:
+    return [value for value in profile.values if value not in profile.perhaps_missing]
 
 
 def _against_usual(file: str, own: Sequence[str], usual: Sequence[str]) -> Iterator[Problem]:

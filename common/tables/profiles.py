@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,8 +13,15 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from common.tables import cells
-from common.tables.classes import NO_WORDS, YES_NO, YES_WORDS
-from common.tables.dates import WrittenDates, days, written_dates
+from common.tables.classes import NO_WORDS, UNKNOWN_WORDS, YES_NO, YES_WORDS
+from common.tables.dates import (
+    LIKE_A_DATE,
+    WrittenDates,
+    days,
+    days_of_none,
+    iso_days,
+    written_dates,
+)
 from common.tables.decimals import (
     Decimal,
     FileMarks,
@@ -31,6 +38,7 @@ __all__ = ["ColumnProfile", "profile"]
 
 _NUMERIC_SHARE = 0.9  # of the cells, from which on a column is one of numbers with slips
 _WORDED_SHARE = 0.5  # the same, where the rest are few different words and the numbers are many
+_LIKE_DATES = 0.5  # the same of texts that name a day
 _MOST_WORDS = 5
 _LEAST_NUMBERS = 10  # fewer different ones may be codes
 # Python's, which compiles it once: Arrow does for each column, and that takes longer than the rest.
@@ -43,12 +51,18 @@ _SENTINELS = frozenset(
     float(f"{sign}{digit * length}")
     for digit in "987"
     for sign in ("-", "")
-    for length in range(2, 8)
+    for length in range(2, 12)
 ) | {-9.0}
+_CODES_OF_NONE = frozenset(
+    {7.0, 8.0, 9.0}
+)  # refused, not asked, unknown: after codes from 0 or 1 on
+_LEAST_STEP = 3  # from the other codes to these
+_FAR = 10  # times as far from the others as these are from each other
 _HOLE = 0.25  # of the middle of numbers, below which none but 0 lies
 _DAYS_AS_NUMBERS = (19000101, 21001231)
 _NUMBER_IN_TEXT = (
-    r"^(\D{0,4}\s|[^\w\s]{0,2})\d+([.,]\d+)?([^\w\s]{0,2}|\s?\pL{2,9}|\s?\D.{0,3}/\w{1,5})$"
+    r"^(\D{0,4}\s|[^\w\s]{0,2})(\d+([.,]\d+)?|\d{1,3}([.,]\d{3})+([.,]\d+)?)"
+    r"([^\w\s]{0,2}|\s?\pL{2,9}|\s?\D.{0,3}/\w{1,5})$"
 )
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _SAMPLED = 10**5  # of the numbers whose quantiles are told
@@ -81,8 +95,12 @@ class ColumnProfile:
     """The first cells whose thousands stand apart, or may: see ``decimal``."""
     unit: str = ""
     """What follows each number in its cell, as mmol/L."""
+    without_unit: int = 0
+    """Rows of numbers that it does not follow."""
     sentinels: Mapping[str, int] = field(default_factory=dict)
     """Numbers that seem to stand for a missing value, as -999, and in how many rows."""
+    perhaps_missing: Mapping[str, int] = field(default_factory=dict)
+    """Values that may stand for a missing one, as "unknown", and in how many rows."""
     zeros: int = 0
     """Rows with a 0 where all other numbers are far above it."""
     least_but_zero: float = float("nan")
@@ -103,6 +121,8 @@ class ColumnProfile:
     """Of a label: what cuts its numbers into fifths, where they are more than classes could be."""
     with_numbers: bool = False
     """Whether nearly all its texts are a number with something before or after it."""
+    like_dates: bool = False
+    """Whether most of its texts name a day, in a way in which none is read."""
     has_words: bool = False
     """Whether most of its cells hold several words."""
     dates: WrittenDates | None = None
@@ -190,12 +210,30 @@ def profile(
     tell decimal marks.
     """
     found = _profile(name, column, file or FileMarks((), ""))
+    if found.named >= Named.CASE and found.distinct < found.known:
+        found = replace(found, perhaps_missing=_unknown_persons(column))
     if not (is_label and found.is_numeric and not found.values):
         return found
     texts = cells.without(column, {*found.missing, *found.sentinels})
     known = cells.numbers(cells.without_unit(texts, found.unit), found.decimal or ".")
     known = known[np.isfinite(known)]
     return replace(found, fifths=fifths(known[~np.isin(known, [*map(float, found.sentinels)])]))
+
+
+def _unknown_persons(column: Any) -> dict[str, int]:
+    """Return values of several rows of an id that may say that nobody is known."""
+    counts = pc.value_counts(cells.values(column)).to_pylist()
+    return {
+        value: each["counts"]
+        for each in counts
+        if (value := each["values"]) and each["counts"] > 1 and _says_nobody(value)
+    }
+
+
+def _says_nobody(value: str) -> bool:
+    if value.casefold() in UNKNOWN_WORDS:
+        return True
+    return value.removeprefix("-").isdecimal() and float(value) in _SENTINELS | {0.0, -1.0}
 
 
 def _profile(name: str, column: Any, file: FileMarks) -> ColumnProfile:
@@ -219,7 +257,8 @@ def _of_typed(name: str, column: Any) -> ColumnProfile:
     if cells.is_temporal(column):
         distinct = pc.count_distinct(known).as_py()
         dates = WrittenDates(("%Y-%m-%d",)) if len(known) else None
-        return ColumnProfile(name, len(column), missing, distinct=distinct, dates=dates)
+        found = ColumnProfile(name, len(column), missing, distinct=distinct, dates=dates)
+        return _with_days(found, iso_days(known), cells.typed_numbers(known))
     numbers = cells.numbers(known)
     return _with_cells(_of_numbers(name, len(column), missing, numbers), known, numbers)
 
@@ -242,6 +281,7 @@ def _of_texts(
         return replace(
             _with_cells(told, found, numbers),
             unit=unit,
+            without_unit=_without_unit(found, unit) if unit else 0,
             thousands=_first(thousands(found, decimal), found),
         )
     dates = written_dates(known)
@@ -269,6 +309,8 @@ def _of_texts(
         with_numbers=pc.mean(pc.match_substring_regex(known, _NUMBER_IN_TEXT)).as_py()
         >= _NUMERIC_SHARE,
         scientific=_scientific(known),
+        like_dates=pc.mean(pc.match_substring_regex(known, LIKE_A_DATE)).as_py() >= _LIKE_DATES,
+        perhaps_missing={v: n for v, n in values.items() if v.casefold() in UNKNOWN_WORDS},
     )
 
 
@@ -297,14 +339,36 @@ def _unit(known: Any) -> str:
     return unit if is_usual and pc.count_distinct(bare).as_py() >= _LEAST_NUMBERS else ""
 
 
+def _without_unit(found: Any, unit: str) -> int:
+    return len(found) - int(pc.sum(pc.cast(pc.ends_with(found, unit), pa.int64())).as_py())
+
+
 def _of_dates(
     name: str, rows: int, missing: Mapping[str, int], known: Any, dates: WrittenDates
 ) -> ColumnProfile:
     """Return the profile of dates; what is none as most of them are written stands in others."""
-    fits = np.isfinite([days(known, written) for written in dates.formats]).any(axis=0)
+    read = [days(known, written) for written in dates.formats]
+    fits = np.isfinite(read).any(axis=0)
     others = _counts(pc.filter(known, pa.array(~fits)))
     distinct = pc.count_distinct(known).as_py()
-    return ColumnProfile(name, rows, missing, others=others, distinct=distinct, dates=dates)
+    found = ColumnProfile(name, rows, missing, others=others, distinct=distinct, dates=dates)
+    return _with_days(found, known, read[0])
+
+
+def _with_days(found: ColumnProfile, texts: Any, read: NDArray[np.float64]) -> ColumnProfile:
+    """Return a profile of dates (n,) with those that stand for a missing one, or may."""
+    none, perhaps = days_of_none(read)
+
+    def counted(odd: Sequence[float]) -> dict[str, int]:
+        return _counts(pc.filter(texts, pa.array(np.isin(np.floor(read), odd))))
+
+    sentinels = counted(none) if none else {}
+    return replace(
+        found,
+        sentinels=sentinels,
+        distinct=found.distinct - len(sentinels),
+        perhaps_missing=counted(perhaps) if perhaps else {},
+    )
 
 
 def _with_cells(found: ColumnProfile, column: Any, numbers: NDArray[np.float64]) -> ColumnProfile:
@@ -324,15 +388,26 @@ def _with_cells(found: ColumnProfile, column: Any, numbers: NDArray[np.float64])
     step = 1 + len(finite) // _SAMPLED
     # A program that writes a measured number so gives it a decimal point.
     may_be_ids = found.is_named_id or (as_values and _has_whole_with_exponent(column))
+    scientific = _scientific(column) if is_text and may_be_ids else ()
+    if may_be_ids and not is_text and pa.types.is_floating(column.type):
+        inexact = np.unique(finite[np.abs(finite) >= _EXACT])[:_QUOTED]
+        scientific = tuple(f"{number:.15e}" for number in inexact)
     found = replace(
         found,
         quantiles=_quantiles(finite[::step]),
-        scientific=_scientific(column) if is_text and may_be_ids else (),
+        scientific=scientific,
         could_be_days=_could_be_days(finite),
         **_zeros_apart(finite),
     )
-    sentinels = () if found.is_named_id else _sentinels(finite)
-    return _without_sentinels(found, column, numbers, sentinels) if sentinels else found
+    if found.is_named_id:
+        return found
+    sentinels = _sentinels(finite)
+    if sentinels:
+        found = _without_sentinels(found, column, numbers, sentinels)
+        finite = finite[~np.isin(finite, sentinels)]
+    return replace(
+        found, perhaps_missing=_perhaps_missing(finite, found.values if found.high < 10 else ())
+    )
 
 
 def _quantiles(numbers: NDArray[np.float64]) -> tuple[float, ...]:
@@ -392,6 +467,37 @@ def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
         )
         or (value < 0 <= low and (count > 1 or value <= -77))
     )
+
+
+def _perhaps_missing(finite: NDArray[np.float64], values: Iterable[str]) -> dict[str, int]:
+    """Return numbers (n,) that may stand for a missing one, though people also measure them.
+
+    They are -1 where no other is below 0, codes up to 9 that do not follow on the other values, and
+    what stands in several rows far from all others.
+    """
+    odd = _codes_of_none(values)
+    for end in (finite.min(), finite.max()):
+        at_end = finite == end
+        rows = int(at_end.sum())
+        if not 1 < rows < len(finite) / 2:
+            continue
+        rest = finite[~at_end]
+        low, high = rest.min(), rest.max()
+        far = min(abs(end - low), abs(end - high)) > _FAR * (high - low)
+        if low < high and (far or (end == -1 and low >= 0)):
+            odd.add(float(end))
+    return {f"{value:.15g}": int((finite == value).sum()) for value in sorted(odd)}
+
+
+def _codes_of_none(values: Iterable[str]) -> set[float]:
+    """Return which of a column's few whole numbers are codes for that nothing is known."""
+    numbers = {float(value) for value in values} - {-1.0}
+    codes, rest = numbers & _CODES_OF_NONE, sorted(numbers - _CODES_OF_NONE)
+    if not codes or len(rest) < 2 or rest[0] not in (0, 1):
+        return set()
+    span = rest[-1] - rest[0]
+    in_a_row = span + 1 == len(rest)
+    return codes if in_a_row and min(codes) - rest[-1] >= max(_LEAST_STEP, span) else set()
 
 
 def _times_as_far(value: float) -> int:

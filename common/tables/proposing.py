@@ -55,6 +55,10 @@ _OF_VALUES = ("category", "yes/no")
 _MOST_SLIPS = 5  # different cells of a column of numbers that are none
 _NO_VALUE = "no row has a value"
 _OF_NUMBERS = "numbers with something before or after them; write them alone, in one unit"
+_OF_DAYS = "they name days in ways that are not read; write all of them as 2021-03-04"
+_OF_SOME = (
+    'more values than categories have; if rows of one belong together, kind = "group", without drop'
+)
 _OF_ROWS = "it numbers the rows"
 _OF_CASES = "it tells single rows apart"
 _ONE_VALUE = "it has one value"
@@ -152,9 +156,9 @@ def _label(found: ColumnProfile) -> TableColumn:
 
 
 def is_weight(found: ColumnProfile) -> bool:
-    """Return whether a column's name says that it weighs rows, and its numbers can."""
+    """Return whether a column's name says that it weighs rows, and it holds numbers that differ."""
     named = _WEIGHT_NAME.fullmatch(found.name.strip().lower()) is not None
-    return named and found.is_numeric and found.low >= 0 and not found.is_constant
+    return named and found.is_numeric and not found.is_constant
 
 
 def _known_as(kind: Literal["time", "weight"], found: ColumnProfile) -> TableColumn:
@@ -218,11 +222,15 @@ def _kind(found: ColumnProfile) -> tuple[str, str]:
     few = len(found.values) * _ROWS_PER_CATEGORY <= found.known or len(found.values) == 2
     if found.values and few:
         return "category", ""
-    if found.named or (found.all_differ and not found.has_words):
+    if found.named:
         return _id(found)
     if found.distinct * _ROWS_PER_CATEGORY <= found.known:
         return "category", f"{found.distinct} values are more than {MOST_CLASSES}"
-    return "text", _OF_NUMBERS if found.with_numbers else "free text"
+    if found.like_dates or found.with_numbers:
+        return "text", _OF_DAYS if found.like_dates else _OF_NUMBERS
+    if found.all_differ and not found.has_words:
+        return _id(found)
+    return "text", "free text" if found.has_words or found.distinct == found.known else _OF_SOME
 
 
 def _why_no_dates(found: ColumnProfile) -> str:

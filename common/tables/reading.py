@@ -10,6 +10,7 @@ import gzip
 import io
 import itertools
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +50,10 @@ _HEAD_BYTES = 2**16  # of which the encoding's mark and the separator are told
 _HEAD_RECORDS = 50
 _PART_BYTES = 2**20  # decoded at once
 _BLOCK = 2**24  # bytes parsed at once, and so the longest row
-_TEXTS = (pa.types.is_string, pa.types.is_large_string, pa.types.is_null)
+_TEXTS = (
+    *(pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view),
+    pa.types.is_null,
+)
 _OTHERS = (
     *(pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean),
     *(pa.types.is_timestamp, pa.types.is_date),
@@ -112,8 +116,11 @@ def is_table(path: Path) -> bool:
 
 
 def site_of(path: Path) -> str:
-    """Return the site that a file is called after: its name up to the first point."""
-    return path.name.partition(".")[0]
+    """Return the site that a file is called after: its name up to the first point, composed.
+
+    Some systems take the letters of a file's name apart, and nobody writes them so elsewhere.
+    """
+    return unicodedata.normalize("NFC", path.name.partition(".")[0])
 
 
 def refuse_one_name_twice(paths: Iterable[str | Path]) -> None:
@@ -153,9 +160,9 @@ def _written(path: Path) -> tuple[str, str, bool]:
     with _opened(path) as file:
         head = file.read(_HEAD_BYTES)
     encoding = "utf-16" if head.startswith(_UTF16_MARKS) else _eight_bit(path)
-    if encoding != "utf-16" and b"\0" in head:
-        raise ValueError("it holds bytes that are no text")
     text = head.decode(encoding, errors="replace")
+    if "\0" in text:  # as in a spreadsheet, or in UTF-16 and UTF-32 whose mark is another or none
+        raise ValueError("it holds bytes that are no text; save it as CSV in UTF-8")
     if said := _SEPARATOR_LINE.match(text):
         return encoding, said[1], True
     return encoding, _separator(text, "\t" if ".tsv" in path.name.lower() else ","), False
@@ -222,6 +229,7 @@ def _texts(path: Path, encoding: str, separator: str, has_line: bool) -> RawTabl
     if not table.num_rows:
         raise ValueError(_no_rows(len(names), ragged))
     columns = tuple(cells.trimmed(column) for column in table.columns)
+    _check_header(names, columns, ragged)
     named, left_out = _with_names(names)
     return RawTable(
         path,
@@ -234,6 +242,32 @@ def _texts(path: Path, encoding: str, separator: str, has_line: bool) -> RawTabl
         "" if encoding == "utf-8" else _beyond_ascii(names, columns),
         has_line,
     )
+
+
+def _check_header(
+    names: Sequence[str], columns: Sequence[Any], ragged: Sequence[tuple[int, int]]
+) -> None:
+    """Raise ValueError where the first line does not name the columns, or stands there again."""
+    named = sum(map(bool, names))
+    held = sum(
+        not name and bool(pc.any(pc.greater(pc.utf8_length(column), 0)).as_py())
+        for name, column in zip(names, columns, strict=True)
+    )
+    if held > named:
+        raise ValueError(
+            f"its first line names {named} of the {named + held} columns that hold something: "
+            "remove what stands above the header, or give each column a name"
+        )
+    again = pc.equal(columns[0], names[0]) if len(names) > 1 else pa.array([], pa.bool_())
+    if not pc.any(again).as_py():
+        return
+    for name, column in zip(names[1:], columns[1:], strict=True):
+        again = pc.and_(again, pc.equal(column, name))
+    if pc.any(again).as_py():
+        row = pc.index(again, True).as_py() + 2
+        for left_out, _ in ragged:
+            row += left_out <= row
+        raise ValueError(f"row {row} is the header again, as where files were joined: take it out")
 
 
 def _beyond_ascii(names: Sequence[str], columns: Sequence[Any]) -> str:
@@ -260,9 +294,12 @@ def _no_rows(named: int, ragged: Sequence[tuple[int, int]]) -> str:
     if len(ragged) < 2:
         return "no row follows the header"
     usual, rows = Counter(count for _, count in ragged).most_common(1)[0]
+    remedy = "remove what stands above the header"
+    if usual > named > 1:
+        remedy += ", quote cells that hold the separator, or give every cell of a row a name"
     return (
         f"its first line has {named} cells and is taken for the header, but {rows} of the "
-        f"{len(ragged)} rows below have {usual}: remove what stands above the header"
+        f"{len(ragged)} rows below have {usual}: {remedy}"
     )
 
 

@@ -200,8 +200,9 @@ class TableProposal(Schema):
     ragged_rows: Literal["refuse", "drop"] = Field(
         default="refuse", description="rows with more or fewer cells than the header"
     )
-    scaling: Literal["site", "common"] = Field(
-        default="site", description="by whose training rows features get mean 0 and deviation 1"
+    scaling: Literal["site", "common", "none"] = Field(
+        default="site",
+        description="by whose training rows features get mean 0 and deviation 1; none: they stay",
     )
     sites: Mapping[str, Writing] = Field(
         default={}, description="[sites.north]: how the site north writes what is in doubt"
@@ -245,14 +246,14 @@ class TableProposal(Schema):
         if not isinstance(sites, dict) or not all(isinstance(s, dict) for s in sites.values()):
             raise ConfigError(f"{source}: sites: needs a table for each, as [sites.north]")
         own["sites"] = {
-            name: Writing.parse(said, source=f"{source}: site {name!r}")
+            in_one_form(str(name)): Writing.parse(said, source=f"{source}: site {name!r}")
             for name, said in sites.items()
         }
         return cls.parse(own, source=source)
 
     def writing_of(self, site: str, own: Writing = AS_SHOWN) -> Writing:
         """Return how a site writes, by what it says itself and what stands here of it."""
-        return self.sites.get(site, AS_SHOWN).overruled_by(own)
+        return self.sites.get(in_one_form(site), AS_SHOWN).overruled_by(own)
 
     def complete(self) -> "TableSchema":
         """Return the schema that this is; :class:`ConfigError` with a line per thing it lacks."""
@@ -321,7 +322,7 @@ class TableSchema(TableProposal):
     def _check_scaling(self) -> None:
         for column in self.features:
             given = len(column.means), len(column.deviations)
-            if self.scaling == "site" and given != (0, 0):
+            if self.scaling != "common" and given != (0, 0):
                 raise ValueError(
                     f"column {column.name!r}: means and deviations are for scaling = 'common'"
                 )

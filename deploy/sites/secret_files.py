@@ -4,6 +4,8 @@ import os
 import secrets
 from pathlib import Path
 
+from common import machine
+
 
 def write_secret(path: Path, data: bytes) -> None:
     """Write a file that only its owner can read, at no moment anybody else."""
@@ -30,3 +32,4 @@ def _write(path: Path, data: bytes, mode: int) -> None:
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)
+    machine.sync_folder(path.parent)

@@ -139,7 +139,8 @@ def played(
         for model in attempt.given_up:
             models[model] = steps.state.models[model]
         state = replace(state, models=models)
-        if count == ATTEMPTS and signed.intersection(attempt.given_up):
+        refused = set(attempt.given_up) - attempt.signed  # for what was signed before
+        if count == ATTEMPTS and refused:
             most = ATTEMPTS + 1
         signed |= attempt.signed
     missing = "update"

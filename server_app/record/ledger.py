@@ -220,7 +220,9 @@ class Pace:
     def _outcome(self, line: RoundLine) -> str:
         position = f"round {line.round:>3}/{self._rounds}"
         if not line.has_result:
-            return f"{position}  failed, attempt {line.attempt} of {self._attempts}"
+            return (
+                f"{position}  failed, attempt {line.attempt} of {max(self._attempts, line.attempt)}"
+            )
         metrics = (line.metrics or {}).items()
         others = [(name, value) for name, value in metrics if name != line.score_name]
         more = "".join(f"{name} {value:.4f}  " for name, value in others)

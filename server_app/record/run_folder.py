@@ -71,7 +71,8 @@ class RunFolder:
         path = parent / f"{settings.name}-{now}-{secrets.token_hex(3)}"
         folder = cls(path)
         try:
-            path.mkdir(parents=True)
+            parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)  # who trained when, and how well single sites do
             folder.write("config.toml", settings.to_toml())
             folder.write_json("environment.json", environment())
             folder.store(IdentityFile(run=secrets.token_hex(8)))
@@ -179,7 +180,10 @@ class RunFolder:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
+        is_new = not target.exists()  # of one that was there, a power cut leaves the old or the new
         temporary.replace(target)
+        if is_new:
+            machine.sync_folder(target.parent)
 
     def write_json(self, name: str, value: object) -> None:
         """Replace a JSON file."""

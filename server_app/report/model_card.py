@@ -4,6 +4,7 @@ It names no place on a disk and no wall time: the same run gives the same card, 
 with the models.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -80,7 +81,9 @@ def _rows_in_words(run: RecordedRun, made: Preprocessing | None) -> Iterator[str
     if made is None:
         return
     shape = " x ".join(map(str, made.input_shape))
-    yield f"A row: {shape} numbers. {_SCALING[made.scaling]}"
+    as_they_are = made.scaling == "common" and not any(made.mean) and set(made.scale) <= {1.0}
+    scaled = "New rows are taken as they are." if as_they_are else _SCALING[made.scaling]
+    yield f"A row: {shape} numbers. {scaled}"
     if made.columns:
         yield f"Columns: {_names(made.columns)}."
     if made.classes:
@@ -103,7 +106,34 @@ def _models(run: RecordedRun, files: dict[int, Path]) -> Iterator[Sequence[str]]
 
 def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return ", ".join(f"`{name}`" for name in names[:_MOST_NAMES]) + more
+    return ", ".join(_code(name) for name in names[:_MOST_NAMES]) + more
+
+
+def _code(name: str) -> str:
+    r"""Return a name that a table or its owner chose as Markdown shows it, whatever is in it.
+
+    >>> _code("age"), _code("a`b\n# x")
+    ('`age`', '`` a`b\\n# x ``')
+    """
+    shown = _printable(name).replace("|", "\\|")
+    runs = re.findall("`+", shown)
+    if not runs:
+        return f"`{shown}`"
+    fence = "`" * (max(map(len, runs)) + 1)
+    return f"{fence} {shown} {fence}"
+
+
+def _text(words: str) -> str:
+    r"""Return words that a site sent as Markdown shows them, with no markup of theirs.
+
+    >>> _text("noise <b> | *x*")
+    'noise \\<b\\> \\| \\*x\\*'
+    """
+    return re.sub(r"([\\`*_\[\]<>|#!])", r"\\\1", _printable(words))
+
+
+def _printable(text: str) -> str:
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
 
 
 def _changed(run: RecordedRun) -> dict[str, object]:
@@ -131,7 +161,7 @@ def _figures(run: RecordedRun) -> Iterator[Sequence[str]]:
 
 def _releases(run: RecordedRun) -> Iterator[Sequence[str]]:
     for entry in run.privacy.releases:
-        yield entry.what, entry.mechanism, str(len(entry.sites))
+        yield _text(entry.what), _text(entry.mechanism), str(len(entry.sites))
 
 
 def _limits(run: RecordedRun) -> Iterator[str]:

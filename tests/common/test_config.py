@@ -246,3 +246,10 @@ def test_what_is_not_set_is_left_out_and_no_number_says_so(key):
     values = settings.to_dict() | {key: former}
     assert Settings.parse(config.of_its_pieces(values)) == settings
     assert f"  {key} = (not set)" in list(listing())
+
+
+@pytest.mark.parametrize("key", ["local-epochs", "num-server-rounds", "batch-size"])
+def test_a_number_of_400_digits_is_refused_by_its_setting(key):
+    for value in ("9" * 400, int("9" * 400)):
+        with pytest.raises(ConfigError, match=f"{key}: a number of 400 digits"):
+            Settings.parse({key: value})

@@ -108,3 +108,23 @@ def test_one_call_makes_a_common_scale_of_all_tables(folder, tmp_path):
     mixed = coterie("data", "common", folder / "schema.toml", files[0], "x.json", cwd=tmp_path)
     assert mixed.returncode == 2
     assert "not some of both" in mixed.stderr
+
+
+def test_without_scaling_features_are_what_the_cells_say_at_every_site(folder):
+    text = (folder / "schema.toml").read_text()
+    (folder / "none.toml").write_text(
+        text.replace("[[columns]]", 'scaling = "none"\n\n[[columns]]', 1)
+    )
+    made = loaded(folder, "north.csv", "south.csv", schema="none.toml")
+    cells = pd.concat([pd.read_csv(folder / f"{name}.csv") for name in ("north", "south")])
+    both = np.concatenate([made.train.x, made.test.x])[:, 0]
+    known = np.sort(cells["age"].dropna().to_numpy(np.float32))
+    assert set(known.tolist()) <= set(both.tolist())
+    with pytest.raises(ConfigError, match="means and deviations are for scaling = 'common'"):
+        TableSchema.of(
+            {
+                "scaling": "none",
+                "columns": [COLUMNS[0] | {"means": [0.0], "deviations": [1.0]}, *COLUMNS[1:]],
+            },
+            source="test",
+        )

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from common.data.datasets import load_dataset
 from common.data.own_data import read_npz
 from common.errors import DataError
 
@@ -102,3 +103,19 @@ def test_windows_are_no_images_where_the_file_says_so(tmp_path):
         np.savez(path, **arrays | {"X": part}, kind=kind)
         with pytest.raises(DataError, match=says):
             read_npz(path)
+
+
+def test_token_ids_are_told_by_their_kind_and_stay_what_they_are(tmp_path):
+    ids, y = np.arange(24).reshape(6, 4) % 7, np.array([0, 1] * 3)
+    np.savez(tmp_path / "notes.npz", X=ids, y=y, kind="tokens")
+    rows = read_npz(tmp_path / "notes.npz")
+    assert rows.kind == "tokens"
+    np.testing.assert_array_equal(rows.x, ids)
+    dataset = load_dataset(str(tmp_path / "notes.npz"), seed=0)
+    both = np.concatenate([dataset.train.x, dataset.test.x])
+    assert both.dtype == np.int64
+    assert sorted(map(tuple, both)) == sorted(map(tuple, ids))
+    for wrong in (ids.astype(float), ids[:, 0], -1 - ids):
+        np.savez(tmp_path / "wrong.npz", X=wrong, y=y, kind="tokens")
+        with pytest.raises(DataError, match="tokens are"):
+            read_npz(tmp_path / "wrong.npz")

@@ -75,6 +75,7 @@ def test_every_planted_problem_is_told_in_one_call(tmp_path):
         table(tmp_path, "coded.csv", [row(n, age=50 + n if n % 9 else -999) for n in range(200)]),
         table(tmp_path, "units.csv", [row(n, pressure=11.0 + n % 7 / 10) for n in range(200)]),
         table(tmp_path, "twice-rows.csv", [*rows, *rows[:3]]),
+        table(tmp_path, "codes.csv", [row(n, stage=1 + n % 4) for n in range(200)]),
     ]
     thousands = [row(n, pressure=f"1.{110 + n % 7}", score=n) for n in range(200)]
     apart = table(tmp_path, "apart.csv", thousands, ";")
@@ -111,6 +112,7 @@ def test_every_planted_problem_is_told_in_one_call(tmp_path):
         ("coded.csv", "age", "sentinel"),
         ("units.csv", "pressure", "unit"),
         ("twice-rows.csv", None, "duplicate-row"),
+        ("codes.csv", "stage", "coding"),
         ("apart.csv", "pressure", "thousands"),
         ("apart.csv", "pressure", "unit"),
         ("totals.csv", None, "total-row"),

@@ -227,7 +227,7 @@ def test_the_costs_alone_where_nobody_asks_for_a_pilot(tmp_path):
             ("secagg=true", "strategy=ot-groups", "pilot=true"),
             "use strategy=fedavg, whose server reads sums only",
         ),
-        (("task=regression",), "there are no classes"),
+        (("task=segmentation",), "knows how sure accuracy, R2 and concordance are"),
         (("pilot-folds=1",), "pilot-folds"),
     ],
 )

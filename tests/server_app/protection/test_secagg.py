@@ -25,6 +25,7 @@ from client_app.simulated_sites import simulated_federation
 from common import messages
 from common import models as networks
 from common.errors import RoundError
+from common.messages import Order
 from common.secagg.messages import (
     SECAGG_AGREE,
     SECAGG_MASK,
@@ -293,6 +294,28 @@ def test_a_step_that_was_signed_in_vain_is_given_up_and_the_run_goes_on(tmp_path
     name = "output.weight"
     change = np.linalg.norm(sent[2][name] - sent[1][name]) / np.linalg.norm(sent[1][name])
     assert 0.03 < change < 0.3  # no digit, and most of what was learnt
+
+
+def test_a_sum_that_nobody_evaluated_is_tried_again_and_then_given_up(tmp_path):
+    """The second attempt, over fewer, is refused by who signed in the first; a third goes on."""
+    settings = settings_in(tmp_path)
+
+    def later(message, context):
+        if SecaggOrder.decode(message.content).attempt > 1:
+            raise RuntimeError("no power")
+        return real(message, context)
+
+    def never_at_first(message, context):
+        if Order.decode(message.content).attempt == 1:
+            raise RuntimeError("no power")
+        return real(message, context)
+
+    gone = {(site, messages.EVALUATE): never_at_first for site in range(5)}
+    folder, _ = run(settings, gone | {(0, SECAGG_TRAIN): later})
+    attempts = lines(folder)
+    everybody = [f"site-{i}" for i in range(5)]
+    assert [line["trained"] for line in attempts] == [everybody, [], everybody[1:]]
+    assert "agreed on who is left" in attempts[1]["secure_sums"][0]["reason"]
 
 
 # Runs that were cut off, clusters and many sites ------------------------------------------------

@@ -27,6 +27,10 @@ def test_new_folder_says_what_runs_where(folder):
     assert environment["cpu"] == power.processor()
 
 
+def test_nobody_else_reads_a_run(folder):
+    assert not folder.path.stat().st_mode & 0o077
+
+
 def test_two_runs_in_one_second_do_not_meet(tmp_path):
     settings = Settings(**{"output-dir": str(tmp_path)})
     assert len({RunFolder.create(settings).path for _ in range(5)}) == 5

@@ -1,8 +1,10 @@
 """Model card: what the record says of the models, without a place or a time."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from made_folders import new_folder, whole_run, write_sites
 
 from common.data.preprocessing import Preprocessing
@@ -66,6 +68,23 @@ def test_it_says_what_is_not_here_and_what_is_promised(tmp_path):
     text = card(folder)
     assert "epsilon 4 at delta 1e-05, for one site" in text
     assert "| macro-f1 | 0.2500 |" in text
+
+
+@pytest.mark.parametrize(
+    "name", ["a`b", "a|b", "x\n# Heading", "![](http://x)", "a```b", "\x1b[2J", "\u202eb"]
+)
+def test_names_of_strangers_make_no_markdown(tmp_path, name):
+    """Each stands in a span of code that it cannot end, on one line, with nothing that hides."""
+    folder = with_model(whole_run(tmp_path))
+    folder.write(PREPROCESSING, MADE.model_copy(update={"columns": ("age", name)}).to_json())
+    [line] = [line for line in card(folder).splitlines() if line.startswith("Columns: ")]
+    rest = line.removeprefix("Columns: `age`, ").removesuffix(".")
+    fence = re.match("`+", rest).group()
+    inner = rest[len(fence) : -len(fence)]
+    assert rest.endswith(fence)
+    assert fence not in re.findall("`+", inner)
+    assert inner.isprintable()
+    assert not re.search(r"(?<!\\)\|", inner)
 
 
 def test_before_there_are_models_there_is_no_card(tmp_path):
