@@ -22,7 +22,6 @@ from common.config.site_training import Training
 from common.config.training import TrainingSettings
 from common.schema import Scalar, at_most, kebab_case
 
-
 _LONGEST = 2**63
 
 
