@@ -99,6 +99,24 @@ class PlayedRun:
         with self._allowed():
             return load_network(self.folder, k)
 
+    def coefficients(self, k: int = 0) -> "DataFrame":
+        """Return the coefficients of a model of ``model=glm``, a row for each.
+
+        Columns are those of ``models/coefficients-<k>.csv``; what is not known is NaN.
+
+        Raises:
+            DataError: a run of other models, or one that has not finished.
+        """
+        return self._table(f"models/coefficients-{k}.csv", "model=glm")
+
+    def importance(self, k: int = 0) -> "DataFrame":
+        """Return what the trees of ``model=trees`` rest on: ``column`` and its ``share`` of gain.
+
+        Raises:
+            DataError: a run of other models, or one that has not finished.
+        """
+        return self._table(f"models/importance-{k}.csv", "model=trees")
+
     def predict(
         self,
         rows: "DataFrame | np.ndarray",
@@ -181,6 +199,17 @@ class PlayedRun:
         except FileNotFoundError:
             raise DataError(f"{self.folder} has no {name}: the run is {self.state}") from None
         return found
+
+    def _table(self, name: str, of: str) -> "DataFrame":
+        from pandas import read_csv
+
+        path = self.folder / name
+        if not path.exists():
+            raise DataError(f"{self.folder} has no {name}: it is of finished runs with {of}")
+        words = {"output": "", "term": "", "note": "", "column": ""}
+        kinds = dict.fromkeys(words, str)
+        found = read_csv(path, keep_default_na=False, na_values=[""], dtype=kinds)
+        return found.fillna({name: word for name, word in words.items() if name in found})
 
     def _lines(self, name: str) -> "DataFrame":
         from pandas import DataFrame

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 
 from common.errors import ConfigError, DataError, of_each, quotable
+from common.exact.learners import GLM, TREES
 from common.text_files import read_text
 from deploy.outputs import written
 
@@ -81,6 +82,7 @@ def check(
             "guesses": [vars(guess) for guess in checked.guesses],
             "used": checked.used,
             "not_used": [{"column": name, "why": reason} for name, reason in checked.not_used],
+            "learners": _learners(checked),
             "schema": None if schema is None else str(schema),
         }
         typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
@@ -90,6 +92,9 @@ def check(
         for line in why:
             typer.echo(f"not enough yet: {line}")
         if against is None:
+            if not (why or checked.is_asked):
+                said = ", then ".join(_learners(checked))
+                typer.echo(f"learner: {said}; each alone, too, by objective=local")
             _say_what_is_used(checked)
         if schema is not None:
             typer.echo(f"schema: {schema}")
@@ -110,13 +115,22 @@ def _check_images(folders: list[Path], as_json: bool) -> NoReturn:
             raise DataError(f"{folder} is a saved data set, which says itself what it holds")
     problems = [problem for folder in folders for problem in image_problems(folder)]
     if as_json:
-        nothing: dict[str, object] = {"guesses": [], "used": [], "not_used": [], "schema": None}
-        record = {"problems": [vars(problem) for problem in problems], **nothing}
+        nothing: dict[str, object] = {"guesses": [], "used": [], "not_used": [], "learners": []}
+        record = {"problems": [vars(problem) for problem in problems], **nothing, "schema": None}
         typer.echo(json.dumps(record, indent=2, ensure_ascii=False))
     else:
         for problem in problems:
             typer.echo(str(problem))
     raise typer.Exit(PROBLEMS if problems else 0)
+
+
+def _learners(checked: "Checked") -> list[str]:
+    """Return what to learn a table with, the first to be tried first.
+
+    A generalised linear model has coefficients to look at and little to choose; trees are for what
+    acts otherwise than in lines, and have no loss of survival.
+    """
+    return [f"model={GLM}", *([f"model={TREES}"] if checked.proposal.task != "survival" else [])]
 
 
 def _say_what_is_used(checked: "Checked") -> None:

@@ -10,7 +10,8 @@ import safetensors.numpy
 
 from common import config
 from common.config import Settings
-from common.errors import ConfigError, RoundError
+from common.errors import ConfigError, DataError, RoundError
+from deploy.played_run import load_run
 from deploy.predictions import ModelInUse
 from deploy.simulation.grid import simulate
 from server_app.methods import build
@@ -192,6 +193,36 @@ def test_groups_have_a_fit_each(tmp_path):
     assert sorted(sum(sites, ())) == ["a", "b", "c", "d"]
     first, second = (_arrays(folder, f"cluster-{k}")["output.weight"] for k in (0, 1))
     assert not np.allclose(first, second)
+
+
+def test_what_models_say_of_the_columns_is_a_frame(tmp_path):
+    _table(tmp_path / "patients.csv")
+    played = load_run(simulate(_settings(tmp_path)))
+    table = played.coefficients()
+    assert [*table["term"]] == [*COLUMNS, "(intercept)"]
+    assert {*table["output"]} == {*table["note"]} == {""}
+    assert np.allclose(table["low"], table["estimate"] - 1.959964 * table["error"], rtol=1e-5)
+    with pytest.raises(DataError, match="model=trees"):
+        played.importance()
+    shares = load_run(simulate(_settings(tmp_path, model="trees", tree_count=3))).importance()
+    assert shares["share"].sum() == pytest.approx(1)
+    assert shares["share"].is_monotonic_decreasing
+    assert {*shares["column"]} <= {*COLUMNS}
+
+
+def test_trees_end_where_the_held_out_loss_no_longer_falls(tmp_path):
+    frame = _table(tmp_path / "patients.csv")
+    frame["sick"] = np.random.default_rng(3).choice(["yes", "no"], len(frame))  # nothing to learn
+    frame.to_csv(tmp_path / "patients.csv", index=False)
+    words = {"model": "trees", "tree_rate": 0.5, "tree_count": 30}
+    folder = simulate(_settings(tmp_path, patience=3, **words))
+    losses = [line.loss for line in RecordedRun.read(folder).rounds]
+    assert len(losses) == int(np.argmin(losses)) + 1 + 3 < 30
+    assert len(_arrays(folder)["column"]) == len(losses)
+    # as far as it came, it is the longer run
+    whole = _arrays(simulate(_settings(tmp_path, **words)))
+    for name in ("column", "border", "value"):
+        assert np.array_equal(_arrays(folder)[name], whole[name][: len(losses)]), name
 
 
 def test_a_column_that_separates_is_named(tmp_path):

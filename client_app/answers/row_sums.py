@@ -14,6 +14,7 @@ from client_app import questions
 from client_app.answers import secagg
 from client_app.handlers import answers
 from client_app.site import Site
+from client_app.site_state import ContextKeeper
 from client_app.summed_rows import learner_of, rows_of
 from client_app.training.loop import Stopwatch
 from common import messages
@@ -30,7 +31,7 @@ _MOST_MEMBERS = 2**9
 """Of a sum whose entries are below 2^53, in 63 bits."""
 
 
-_STEPS = "fit-step-{run}.json"  # kept
+_STEPS = "fit-steps"  # in Context.state: of one run
 _SHOWN = 16  # digits of a step's digest
 
 
@@ -88,22 +89,20 @@ def _once(step: Arrays, fitted: SummedModel, site: Site, context: Context) -> No
     """
     if not questions.is_asked(site, context):
         return
-    number, piece = int(step["step"]), _STEPS.format(run=context.run_id)
+    number, keeper = int(step["step"]), ContextKeeper(context.state)
     if number >= fitted.most_steps:
         raise MessageError(f"step {number}: this fit has {fitted.most_steps} at most")
     now = {str(number): digest_of(fitted.question(step))[:_SHOWN]}
     if number:
         now["fixed"] = digest_of(fitted.fixed(step))[:_SHOWN]
-    with site.keeper.locked():
-        kept = site.keeper.read(piece)
-        known: dict[str, str] = json.loads(kept) if kept else {}
-        if any(known.get(name, value) != value for name, value in now.items()):
-            raise MessageError(
-                f"step {number}: another one of this number, or of another fit, was answered in "
-                "this run; a site answers each step of a fit once, and the same again"
-            )
-        if now.keys() - known.keys():  # on disk before it leaves
-            site.keeper.write(piece, json.dumps(known | now).encode())
+    kept = keeper.read(_STEPS)
+    known: dict[str, str] = json.loads(kept) if kept else {}
+    if any(known.get(name, value) != value for name, value in now.items()):
+        raise MessageError(
+            f"step {number}: another one of this number, or of another fit, was answered in this "
+            "run; a site answers each step of a fit once, and the same again"
+        )
+    keeper.write(_STEPS, json.dumps(known | now).encode())
 
 
 def _step(message: Message) -> Arrays:

@@ -7,7 +7,7 @@ anything slow is loaded.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from common.config import Training
 from common.plugins import PieceSettings, Table
@@ -15,16 +15,35 @@ from common.plugins import PieceSettings, Table
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from client_app.training.loop import TensorRows
-
-__all__ = ["ENGINES", "ByHand", "Engine", "Obstacle", "Passes", "Train"]
+__all__ = ["ENGINES", "ByHand", "Engine", "Obstacle", "Passes", "RowsOfSite", "Train"]
 
 Passes = Iterable[Sequence["Tensor"]]
 """Passes over a client's rows, each a list of batches: the places (b,) int64 of their rows. They
 are drawn as they are asked for, so ask for all of them, in their order."""
 
+<<<<<<< HEAD
 Train = Callable[["nn.Module", "TensorRows", Passes, Training, frozenset[str]], float]
 """(network, in training mode, changed in place; rows on its device; passes; settings with the
+=======
+
+class RowsOfSite(Protocol):
+    """A site's training rows, on the network's device."""
+
+    @property
+    def inputs(self) -> "Tensor":
+        """(n, *shape of a row)."""
+
+    @property
+    def labels(self) -> "Tensor":
+        """(n, ...) their targets, as the task has them."""
+
+    def __len__(self) -> int:
+        """How many there are."""
+
+
+Train = Callable[["nn.Module", RowsOfSite, Passes, Settings, frozenset[str]], float]
+"""(network, in training mode, changed in place; rows; passes; settings with the
+>>>>>>> main
 round's learning rate; names of parameters that stand still) -> mean loss of the last pass' rows,
 each before the step on its batch."""
 

@@ -1,12 +1,14 @@
 """Coefficients of a generalised linear model, with errors and intervals, on the columns' own scale.
 
+And the CSV that people open: of coefficients, or of what trees rest on.
+
 Wald's: of the inverse information at the fit. With a ridge an estimate is pulled towards 0 by an
 amount that no such error tells of, and so there is none.
 """
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -17,7 +19,7 @@ from scipy import stats
 from common.exact.contract import SummedFit
 from common.exact.glm import LEFT_OUT, Glm
 
-__all__ = ["INTERCEPT", "Coefficient", "coefficient_table", "to_csv"]
+__all__ = ["INTERCEPT", "Coefficient", "coefficient_table", "importance_to_csv", "to_csv"]
 
 Floats = NDArray[np.float64]
 
@@ -152,11 +154,19 @@ def _line(
 
 def to_csv(table: Sequence[Coefficient]) -> str:
     """Return a table as CSV with a head; every number comes back as it was."""
+    names = [field.name for field in fields(Coefficient)]
+    return _csv(names, ([getattr(line, name) for name in names] for line in table))
+
+
+def importance_to_csv(shares: Mapping[str, float]) -> str:
+    """Return columns' shares of all gain as CSV with a head, in their order."""
+    return _csv(["column", "share"], shares.items())
+
+
+def _csv(head: Sequence[str], lines: Iterable[Iterable[object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [field.name for field in fields(Coefficient)]
-    writer.writerow(names)
-    for line in table:
-        values = (getattr(line, name) for name in names)
-        writer.writerow(["" if value is None else value for value in values])
+    writer.writerow(head)
+    for line in lines:
+        writer.writerow(["" if value is None else value for value in line])
     return text.getvalue()

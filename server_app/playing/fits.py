@@ -16,7 +16,13 @@ from common import messages
 from common.config import Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import MessageError
-from common.exact.coefficients import INTERCEPT, Coefficient, coefficient_table, to_csv
+from common.exact.coefficients import (
+    INTERCEPT,
+    Coefficient,
+    coefficient_table,
+    importance_to_csv,
+    to_csv,
+)
 from common.exact.contract import LARGEST, SummedFit, SummedModel, Whole
 from common.exact.glm import Glm, SteepError
 from common.exact.learners import ALONE, learner
@@ -245,9 +251,9 @@ class SummedFits:
             if isinstance(self.model, Trees):
                 shares = self.model.importance(fit)
                 order = np.argsort(-shares, kind="stable")
-                line = replace(
-                    line, importance={columns[i]: float(shares[i]) for i in order if shares[i] > 0}
-                )
+                named = {columns[i]: float(shares[i]) for i in order if shares[i] > 0}
+                self._folder.write(f"models/importance-{number}.csv", importance_to_csv(named))
+                line = replace(line, importance=named)
             rows.append(line)
         units = "own" if made is not None and made.scale else "scaled"
         self._folder.store(

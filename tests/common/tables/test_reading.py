@@ -66,6 +66,12 @@ def test_rows_of_other_lengths_are_set_aside_with_their_place(tmp_path):
     assert [line_of(raw.path, row) for row in (1, 3, 5)] == [1, 4, 6]
 
 
+def test_a_cell_longer_than_pythons_own_reader_takes_is_a_cell(tmp_path):
+    long = "x" * 131_073
+    raw = read_raw(written(tmp_path, "own.csv", f"a,b\n1,{long}\n2,y\n".encode()))
+    assert cells(raw) == [("1", long), ("2", "y")]
+
+
 def test_two_columns_may_have_one_name(tmp_path):
     raw = read_raw(written(tmp_path, "own.csv", b"a,a\n1,2\n"))
     assert raw.names == ("a", "a")
