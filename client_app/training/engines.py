@@ -21,10 +21,6 @@ Passes = Iterable[Sequence["Tensor"]]
 """Passes over a client's rows, each a list of batches: the places (b,) int64 of their rows. They
 are drawn as they are asked for, so ask for all of them, in their order."""
 
-<<<<<<< HEAD
-Train = Callable[["nn.Module", "TensorRows", Passes, Training, frozenset[str]], float]
-"""(network, in training mode, changed in place; rows on its device; passes; settings with the
-=======
 
 class RowsOfSite(Protocol):
     """A site's training rows, on the network's device."""
@@ -41,9 +37,8 @@ class RowsOfSite(Protocol):
         """How many there are."""
 
 
-Train = Callable[["nn.Module", RowsOfSite, Passes, Settings, frozenset[str]], float]
+Train = Callable[["nn.Module", RowsOfSite, Passes, Training, frozenset[str]], float]
 """(network, in training mode, changed in place; rows; passes; settings with the
->>>>>>> main
 round's learning rate; names of parameters that stand still) -> mean loss of the last pass' rows,
 each before the step on its batch."""
 
