@@ -420,7 +420,7 @@ def other_codings(
     files: Mapping[str, Sequence[ColumnProfile]], columns: Sequence[TableColumn]
 ) -> Iterator[Problem]:
     """Yield features whose codes begin elsewhere in some files, or whose words are all others."""
-    kinds = {column.name: column for column in columns if column.is_feature}
+    kinds = {c.name: c for c in columns if c.is_feature and c.kind in ("number", "category")}
     by_name: dict[str, dict[str, tuple[str, ...]]] = {}
     for file, profiles in files.items():
         for profile in reversed(profiles):
