@@ -296,7 +296,7 @@ def check_update_privacy(
         }
         update = {name: np.asarray(value * size) for name, value in update.items()}
         before = {name: value.copy() for name, value in update.items()}
-        made = protection.protect(update, settings or Settings())
+        made = protection.protect(update, settings or Settings.parse({}))
         assert made.keys() == before.keys(), "other names than the update has"
         for name, value in before.items():
             assert np.array_equal(update[name], value), f"{name}: the update given was changed"
