@@ -4,10 +4,12 @@ import numpy as np
 from flwr.app import Message
 from kinds_of_rows import rows_of
 
+from client_app import questions
 from common import messages, models
-from common.config import Settings
+from common.config import Settings, Training
 from common.messages import Order
 from deploy.simulation.grid import InProcessGrid, load_client_app
+from server_app.methods.catalogue import compose
 
 RUN = {
     "dataset": "tables", "num-clients": 3, "strategy": "fedavg", "num-server-rounds": 5,
@@ -18,10 +20,20 @@ COLUMNS = ("age", "bmi", "troponin", "dose")
 LABEL = '[[columns]]\nname = "label"\nkind = "label"\nlimits = [-0.5, 0.5]\n'
 
 
+def brief_of(settings):
+    return compose(settings).brief(settings, "1" * 16)
+
+
+def is_called_for(kind, settings):
+    """Whether a site answers a kind in an honest run: it knows of the settings what it must."""
+    training = Training.told(settings.to_dict())
+    return questions.is_called_for(kind, training, brief_of(settings))
+
+
 class Asked:
     """A real site of one table in a process of its own, asked by a server that may lie."""
 
-    def __init__(self, folder, run=None, *, quantity=False, **own):
+    def __init__(self, folder, run=None, *, told=True, quantity=False, **own):
         folder.mkdir(exist_ok=True)
         rng = np.random.default_rng(3)
         x = rng.normal(size=(40, 4))
@@ -48,11 +60,16 @@ class Asked:
         if self.settings.model == "mlp":
             outputs = 1 if quantity else 2
             self.model = models.initial_parameters(self.settings, rows_of(4), outputs)
+        self.brief = brief_of(self.settings) if told else None
+        reply = self.ask(messages.INTRODUCE)
+        self.refusal = reply.error.reason if reply.has_error() else ""
 
     def ask(self, kind, order=None, model=None, *, nothing=False):
         arrays = messages.encode_arrays(model or self.model)
         content = messages.content(order or Order(1, 1, 0), arrays)
-        if nothing or kind == messages.INTRODUCE:
+        if kind == messages.INTRODUCE:
+            content = messages.content(order or self.brief)
+        elif nothing:
             content = messages.content()
         [reply] = self.grid.send_and_receive([Message(content, self.node, kind)])
         return reply
