@@ -214,7 +214,7 @@ def test_scales_without_room_are_refused():
         Scale(2**40, 2**40)
     with pytest.raises(SecaggError, match="below 1"):
         Scale(0, 5)
-    for members, size, bits in ((250, 1, 1), (3, 1, 7), (3, 2, 15), (3, 3, 23), (3, 4, 31)):
+    for members, size, bits in ((252, 1, 1), (3, 1, 7), (3, 2, 15), (3, 3, 23), (3, 4, 31)):
         with pytest.raises(SecaggError, match=f"no room for changes of 1 in entries of {size}"):
             Scale(members, 5, 5 * members, size, bits)
     with pytest.raises(SecaggError, match="max weight = 5, and all together 4"):

@@ -146,7 +146,9 @@ def test_all_dropout_patterns_of_five(threshold):
     assert summed == {4: 1 + 5 * 4, 3: 1 + 5 * 4 + 10 * 16}[threshold]
 
 
-@pytest.mark.parametrize("members", [3, 4, 6, 7, 8])
+@pytest.mark.parametrize(
+    "members", [3, 4, 6, *(pytest.param(n, marks=pytest.mark.slow) for n in (7, 8))]
+)
 def test_whoever_may_be_gone_is_gone_at_any_step_and_the_sum_is_exact(members):
     few = Sum(members)
     may_go = members - few.threshold

@@ -87,7 +87,8 @@ def test_the_server_sees_masked_vectors_alone_and_the_strategy_one_reply():
     for each in kinds["query.mask"]:
         [vector] = messages.decode_arrays(each.ours[messages.ARRAYS]).values()
         assert vector.dtype == np.uint8
-        assert vector.view(np.uint64).min() > 2**32  # five entries of chance; a vector in the clear is far below
+        # Five entries of chance; a vector in the clear is far below.
+        assert vector.view(np.uint64).min() > 2**32
 
 
 def test_models_per_cluster_and_cohorts_by_labels_go_with_it(tmp_path):

@@ -26,6 +26,7 @@ from common import messages
 from common import models as networks
 from common.errors import RoundError
 from common.messages import Order
+from common.privacy.updates import UpdateNoise
 from common.secagg.messages import (
     SECAGG_AGREE,
     SECAGG_MASK,
@@ -134,6 +135,19 @@ def test_weights_are_whole_numbers_in_the_same_ratios():
     }
     with pytest.raises(RoundError, match=r"not ratios|no common measure"):
         secagg_limits.whole_weights(Cohort(clients, np.array([np.pi, np.e, 1.0])))
+
+
+def test_entries_are_as_wide_as_the_range_the_steps_and_the_noise_need(tmp_path):
+    def scale(**words):
+        return secagg_limits.scale_of([20] * 30, settings_in(tmp_path, **words))
+
+    assert (scale().entry_bytes, scale().fraction_bits, scale().total) == (3, 20, 600)
+    assert scale(secagg_range=100.0).entry_bytes == 4
+    assert scale(secagg_range=1e6).entry_bytes == 0
+    assert scale(secagg_fraction_bits=12).entry_bytes == 2
+    noisy = {"update_privacy": "local-dp", "update_epsilon": 2.0, "secagg_range": 1.0}
+    sigma = UpdateNoise.of(settings_in(tmp_path, **noisy)).sigma
+    assert scale(**noisy).narrow_bound > 1 + 20 * sigma > 100
 
 
 @pytest.mark.parametrize(
