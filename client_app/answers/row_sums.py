@@ -24,6 +24,7 @@ from common.messages import Order
 from common.messages.row_sums import ROW_SUMS, SUMS, SumsReport
 from common.secagg.cohorts import digest_of
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
+from common.secagg.vectors import Vector
 
 __all__ = ["clear_sums", "hidden_sums"]
 
@@ -62,16 +63,18 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     order = HiddenSumsOrder.decode(message.content)
     if order.members > _MOST_MEMBERS:
         raise SecaggError(f"{order.members} sites: whole sums have room for {_MOST_MEMBERS}")
-    secagg.begin(order, site, context)
+    scale = secagg.begin(order, site, context)
     step, fitted = _step(message, site, context)
     most = fitted.largest_size(_columns(site))  # those of a wider step of another group are 0
     if order.entries > most:
         raise MessageError(f"{order.entries} entries, and no step of this fit has over {most}")
     if fitted.size(step) > order.entries:
         raise MessageError(f"{order.entries} entries for {fitted.size(step)} sums")
-    vector = _summand(step, fitted, rows_of(site), order.entries, site.name)
+    whole = _summand(step, fitted, rows_of(site), order.entries, site.name)
+    layout = scale.layout({}, order.entries)
+    vector = secagg.Packed(layout, layout.packed(Vector.of(whole[:0], whole)).tobytes())
     asked = fitted.question(step)
-    report = secagg.advertised(order, site, context, asked, vector.view(np.uint64), watch.seconds)
+    report = secagg.advertised(order, site, context, asked, vector, watch.seconds)
     return messages.reply(message, report)
 
 
