@@ -319,7 +319,7 @@ def test_hidden_sums_without_room_are_zeros_that_no_reply_tells(tmp_path):
     entries = 4 * 65 * 3
     for attempt, value in enumerate((1e300, 1.0), 1):
         run = Asked(tmp_path / str(attempt), TREES | {"secagg": True}, quantity=True)
-        order = HiddenSumsOrder(1, 1, 0, 3, 1, 1, entries)
+        order = HiddenSumsOrder(1, 1, 0, 3, 1, 1, 3, 0, 20, entries)
         reply = run.ask(HIDDEN_SUMS, order, splitting(0.1, value))
         assert not reply.has_error(), reply.error.reason
         kept = run.grid._contexts[run.node].state["secure-sum"]["vector"]
