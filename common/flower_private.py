@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
     from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
     from flwr.supercore import log
-    from flwr.supercore.credential_store import FileCredentialStore
+    from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
     from flwr.supercore.differential_privacy import compute_clip_model_update
     from flwr.supercore.fab import Fab
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
@@ -89,7 +89,7 @@ _HOMES = {
     "flower_superlink": "flwr.superlink.cli.flower_superlink",
     "log": "flwr.supercore",
     # From its store of credentials the command line tool shows a secret (docs/decisions/0075).
-    "FileCredentialStore": "flwr.supercore.credential_store",
+    "FileCredentialStore": "flwr.supercore.credential_store.file_credential_store",
     "AUTHN_TYPE_STORE_KEY": "flwr.cli.constant",
     "ACCESS_TOKEN_STORE_KEY": "flwr.cli.constant",
     "REFRESH_TOKEN_STORE_KEY": "flwr.cli.constant",

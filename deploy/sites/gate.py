@@ -311,8 +311,8 @@ def main() -> None:
         # asyncio's own loop: the handshakes of uvloop cannot be watched.
         files = {"enrolled": chosen.enrolled, "runs": chosen.runs}
         host, _, port = (chosen.forwarded or "").rpartition(":")
-        shown = {"forwarded_port": int(port or 0), "secret": secret}
-        inner = Gate(app, admins, log, **files, **shown, watchers=chosen.metrics)
+        more: dict[str, Any] = {"watchers": chosen.metrics, "forwarded_port": int(port or 0)}
+        inner = Gate(app, admins, log, **files, **more, secret=secret)
         # uvicorn's own line of each request would hold whatever path somebody asks for.
         own: dict[str, Any] = {"loop": "asyncio", "backlog": BACKLOG, "access_log": False}
         given = options | own | {"timeout_graceful_shutdown": _STOP_SECONDS}
