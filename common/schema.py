@@ -199,6 +199,7 @@ def at_most(name: str, value: int, limit_key: str, limit: int) -> None:
 
 
 _LONGEST = 2**63
+_PRINTED_BITS = 10_000
 
 
 def _is_too_long(value: object) -> bool:
@@ -206,8 +207,10 @@ def _is_too_long(value: object) -> bool:
 
 
 def _too_long(key: str, value: Any) -> str:
-    # Python writes no number of over 4300 digits.
-    digits = math.floor(int(value).bit_length() * math.log10(2)) + 1
+    number = abs(int(value))
+    if number.bit_length() > _PRINTED_BITS:  # Python writes none of over 4300 digits
+        return f"{key}: a number of more than 3000 digits"
+    digits = len(str(number))
     return f"{key}: a number of {digits} digits"
 
 

@@ -2,17 +2,13 @@
 
 import asyncio
 import base64
-import contextlib
 import ipaddress
 import json
-import socket
-import threading
 import time
 from datetime import UTC, datetime
 
 import httpx
 import pytest
-import uvicorn
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
@@ -193,44 +189,6 @@ def test_whoever_shows_the_secret_is_an_administrator_and_nobody_behind_the_gate
     # what Flower's own processes show each other passes
     repeated(gate, "/v1/runtime/pull", "127.0.0.1", headers=[(b"authorization", b"Bearer task")])
     assert seen[-1] == {b"authorization": b"Bearer task"}
-
-
-def test_who_comes_through_a_forwarder_of_this_machine_submits_nothing():
-    """Real connections: the forwarder's have this machine's address, whoever is behind it."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    own, sites, forwarder = sockets
-    ports = [each.getsockname()[1] for each in sockets]
-    gate = Gate(behind, INSIDE, lambda *words: None, forwarded_port=ports[1])
-    config = uvicorn.Config(gate, log_level="error", loop="asyncio", proxy_headers=False)
-    server = uvicorn.Server(config)
-    threading.Thread(target=server.run, args=([own, sites],), daemon=True).start()
-
-    def forward():
-        while True:
-            one = forwarder.accept()[0]
-            other = socket.create_connection(("127.0.0.1", ports[1]))
-            for pair in ((one, other), (other, one)):
-                threading.Thread(target=pump, args=pair, daemon=True).start()
-
-    def pump(one, other):
-        with contextlib.suppress(OSError):
-            while data := one.recv(65536):
-                other.sendall(data)
-        other.close()
-
-    threading.Thread(target=forward, daemon=True).start()
-
-    def ask(port, path):
-        headers = {"x-forwarded-for": "127.0.0.1"}
-        return httpx.post(f"http://127.0.0.1:{port}{path}", headers=headers, timeout=30).status_code
-
-    try:
-        assert ask(ports[0], "/v1/control/list-runs") == 200
-        for path in ("/v1/control/list-runs", "/v1/control/register-node", "/v1/runtime/pull"):
-            assert ask(ports[2], path) == 403
-        assert ask(ports[2], "/v1/fleet/activate-node") == 200
-    finally:
-        server.should_exit = True
 
 
 def test_a_site_from_this_machine_is_said_once_where_no_forwarder_was_named():
