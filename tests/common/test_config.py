@@ -38,7 +38,7 @@ BAD = {
     "=5": "write key=value",
     "seed=-1": "an integer at least 0",
     "seed=1.5": "an integer at least 0",
-    "max-clusters=1": "use 2 or more",
+    "max-clusters=1": "an integer at least 2",
     "stop-at-target=true": "set target-accuracy",
     "patience=3 bootstrap-resamples=100": "patience = 3 with bootstrap-resamples",
     "test-fraction=1": "below 1",

@@ -234,7 +234,7 @@ num-clusters = 2
 num-clients = 4
 local-epochs = 7
 [methods]
-plain = { strategy = "fedavg", num-clusters = 0 }
+plain = { strategy = "fedavg", num-clusters = "" }
 sim = { strategy = "simclust" }
 [quick]
 scenarios = ["south"]

@@ -40,7 +40,7 @@ COMMON = {
 }
 
 
-OF_METHODS = {"fedamp": {"objective": "fedprox"}, "balanced-cohort": {"num-clusters": 0}}
+OF_METHODS = {"fedamp": {"objective": "fedprox"}, "balanced-cohort": {"num-clusters": ""}}
 """What single methods cannot do without, or with."""
 
 

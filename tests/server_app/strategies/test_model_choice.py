@@ -72,7 +72,7 @@ def run(settings, load=load_client_app, **keywords):
 
 def test_one_model_is_fedavg_bit_for_bit(tmp_path):
     alone = simulate(settings_of(tmp_path, num_clusters=1))
-    fedavg = simulate(settings_of(tmp_path, strategy="fedavg", num_clusters=0))
+    fedavg = simulate(settings_of(tmp_path, strategy="fedavg", num_clusters=None))
     assert same(model(fedavg, "model-0"), model(alone, "cluster-0"))
     assert [line["score"] for line in lines(alone)] == [line["score"] for line in lines(fedavg)]
 
