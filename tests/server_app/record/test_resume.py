@@ -210,7 +210,7 @@ def _checkpoints(run: Path):
     return sorted(path.name for path in (run / "checkpoints").glob("round-*"))
 
 
-def interrupted(tmp_path, method="random", point=52) -> Path:
+def interrupted(tmp_path, method="random", point=60) -> Path:
     """A run that was killed in the middle."""
     settings = settings_of(method, tmp_path)
     assert in_a_process(_die_at, point, settings) == -signal.SIGKILL
