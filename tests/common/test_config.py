@@ -107,7 +107,7 @@ BAD = {
     "objective=feddyn strategy=clustered-sampling-size clients-per-round=3": "use strategy=random",
     "head-epochs=2 objective=fedper": "or set objective=fedrep",
     "output-dir=": "a text",
-    "workers=-1": "at least 0",
+    "workers=-1": "at least 1",
     "num-clients=3 split=dirichlet-partitioned num-partitions=4": "at most num-clients = 3",
     "seed=1 seed=2": "given twice",
 }
