@@ -1,3 +1,4 @@
+import itertools
 import subprocess
 import sys
 import tomllib
@@ -245,7 +246,15 @@ def test_what_is_not_set_is_left_out_and_no_number_says_so(key):
     # A run that recorded it is read as before.
     values = settings.to_dict() | {key: former}
     assert Settings.parse(config.of_its_pieces(values)) == settings
-    assert f"  {key} = (not set)" in list(listing())
+    lines = list(listing())
+    own = lines[lines.index(f"  {key} = (not set)") + 1 :]
+    told = " ".join(line.strip() for line in itertools.takewhile(is_told, own))
+    assert told.endswith(f"(not set was {former:g} before)")
+
+
+def is_told(line):
+    """Whether a line of the listing belongs to the setting above it."""
+    return line.startswith("      ")
 
 
 @pytest.mark.parametrize("key", ["local-epochs", "num-server-rounds", "batch-size"])
