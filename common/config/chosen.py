@@ -50,7 +50,7 @@ def declared_fields(declared: Iterable[Declared], fields: Fields) -> dict[str, F
     for piece in declared:
         for name, field in piece.model_fields.items():
             other = found.setdefault(name, field)
-            if name in fields or repr(other) != repr(field):
+            if name in fields or (other is not field and repr(other) != repr(field)):
                 raise ConfigError(
                     f"{kebab_case(name)}: {piece.__module__}.{piece.__name__} declares it, and "
                     "there is another setting of that name; rename it"
