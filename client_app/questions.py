@@ -328,9 +328,9 @@ def _check_planned(settings: Training, record: Mapping[str, Any]) -> None:
                 f"{record['folds']} folds of {record['full']} rounds: this run's pilot has "
                 f"{planned.pilot_folds} of {full}"
             )
-    if (number := record.get("models", 0)) > max(settings.num_clusters, 1):
+    if (number := record.get("models", 0)) > (settings.num_clusters or 1):
         raise MessageError(
-            f"a choice among {number} models: this run has num-clusters = {settings.num_clusters}"
+            f"a choice among {number} models: this run has {settings.num_clusters or 1}"
         )
 
 
@@ -354,9 +354,10 @@ def _work_of(site: Site, message: Message, record: Mapping[str, Any]) -> dict[st
     objectives = [piece for piece in pieces if isinstance(piece, ObjectiveSettings)]
     arrays = message.content.array_records.values()
     values = [math.prod(array.shape) for record in arrays for array in record.values()]
-    asked = 0 if settings.local_steps else settings.local_epochs
+    local_steps = settings.local_steps or 0
+    asked = 0 if local_steps else settings.local_epochs
     epochs = [piece.passes(asked) for piece in objectives]
-    steps = [piece.steps(settings.local_steps) for piece in objectives]
+    steps = [piece.steps(local_steps) for piece in objectives]
     fitted = learner(settings, site.dataset.num_classes)
     if fitted is not None:
         steps.append(fitted.most_steps)
@@ -364,7 +365,7 @@ def _work_of(site: Site, message: Message, record: Mapping[str, Any]) -> dict[st
     return {
         "most-rounds": max(settings.num_server_rounds, record.get("full", 0)),
         "most-epochs": max([asked, settings.tuning_epochs, *epochs]),
-        "most-steps": max([settings.local_steps, *steps]),
+        "most-steps": max([local_steps, *steps]),
         "most-folds": record.get("folds", 0),
         "most-resamples": settings.bootstrap_resamples,
         "most-values": sum(values),
