@@ -89,8 +89,8 @@ class Deployment:
             text = (given / "site.toml").read_text().replace("# peers =", "peers =")
             (own / "site.toml").write_text(text)
 
-    def serve(self, *more):
-        words = ("serve", self.server, "--host", self.host, "--log-format", "json", *map(str, more))
+    def serve(self):
+        words = ("serve", self.server, "--host", self.host, "--log-format", "json")
         before = self.log("server").count("Uvicorn running")
         self.start("server", *words)
         self.wait_for("the SuperLink", lambda: self.log("server").count("Uvicorn running") > before)

@@ -1,6 +1,7 @@
 """A secret for administrators, shown by Flower's own command line tool to a real SuperLink."""
 
 import shutil
+import socket
 
 import pytest
 from deployments import deployment, free_port
@@ -11,12 +12,19 @@ from deploy.sites.serve import SECRET, Server
 pytestmark = pytest.mark.slow
 
 
+def answers(port):
+    with socket.socket() as client:
+        return not client.connect_ex(("127.0.0.1", port))
+
+
 def test_behind_a_forwarder_only_who_shows_the_secret_is_an_administrator(tmp_path):
     """The second port is where a forwarder leads; another machine has three files of the server."""
     with deployment(tmp_path) as running:
         running.provision({"north": {}}, {"dataset": "beds", "classes": "well,sick"})
         port = free_port()
-        running.serve("--forwarded-port", port)
+        words = ("--forwarded-port", port, "--log-format", "json")
+        running.start("server", "serve", running.server, "--host", running.host, *words)
+        running.wait_for("both ports", lambda: all(map(answers, (port, running.port))))
         folder, away = tmp_path / "provision" / "server", tmp_path / "away"
         (away / "state").mkdir(parents=True)
         assert (folder / "state" / SECRET).stat().st_mode & 0o777 == 0o600
