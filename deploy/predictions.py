@@ -90,6 +90,8 @@ class ModelInUse:
         self.threshold = _threshold(run, self.number, name)
         self._temperature = _temperature(run, name) if calibrated else None
         self._times = tuple(at)
+        self.remarks: list[str] = []
+        """What is unusual about the rows so far, a line each."""
         self._baseline = self._baseline_of(run, own, site_name) if self._times else None
 
     def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
@@ -98,13 +100,13 @@ class ModelInUse:
         if table is None:
             made = self.preprocessing
             rows, others = read_new_rows(path, made.columns, made.decimal or "")
-            return self.of_rows(rows), others
+            return self._of_rows(rows, f"{path}: "), others
         raw = read_raw(path)
         schema = table.table_schema
         ids = [c.name for c in schema.columns if c.kind == "id" and c.name in raw.names]
         used = {column.name for column in schema.features}
         others = tuple(name for name in raw.names if name not in used and name not in ids)
-        found = self.of_rows(table.new_features(raw))
+        found = self._of_rows(table.new_features(raw), f"{path}: ")
         for name in reversed(ids):  # first, that each prediction says whose it is
             found.insert(0, name, raw.columns[raw.names.index(name)].to_pylist())
         return found, others
@@ -134,9 +136,14 @@ class ModelInUse:
         Args:
             rows: raw; an array (n, *input shape), or a table with the columns of the training.
         """
+        return self._of_rows(rows)
+
+    def _of_rows(self, rows: DataFrame | NDArray[Any], source: str = "") -> DataFrame:
         index = rows.index if isinstance(rows, DataFrame) else None
         made, learnt = self.preprocessing, self.preprocessing.learnt
-        inputs = made.prepared(_array(rows, made))
+        raw = _array(rows, made)
+        inputs = made.prepared(raw)
+        self.remarks += [f"{source}{line}" for line in made.far_from_training(raw)]
         outputs = np.concatenate(list(self._outputs(inputs)))
         table = DataFrame(dict(learnt.answers(outputs, list(made.labels))), index)
         if learnt.has_classes:

@@ -426,13 +426,18 @@ def _named(names: Sequence[str], sites: Sequence[Dataset]) -> Iterator[tuple[str
 
 def _prepared_alike(sites: Sequence[Dataset], table_schema: TableSchema) -> Preprocessing | None:
     """Return how all sites prepare their rows, however each of them writes; None if they differ."""
-    made = [site.preprocessing for site in sites]
+    known = [site.preprocessing for site in sites if site.preprocessing is not None]
+    range_of_all = {
+        "low": tuple(map(min, *(each.low for each in known))),
+        "high": tuple(map(max, *(each.high for each in known))),
+    }
+    made = [each.model_copy(update=range_of_all) for each in known]
     if all(each == made[0] for each in made):
         return made[0]
     of_all = [
         each.with_table(each.table.of_all_sites(table_schema))
         for each in made
-        if each is not None and each.table is not None
+        if each.table is not None
     ]
     return of_all[0] if all(each == of_all[0] for each in of_all) else None
 

@@ -42,6 +42,29 @@ def mean_and_scale(
     return near + sums / count, scale
 
 
+def extremes(x: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least and the largest of some rows for each feature, (features,) both.
+
+    They have two digits, the one rounded down and the other up, so that they are no row's own.
+
+    >>> [each.tolist() for each in extremes(np.array([[1.72, -7], [1.48, 123]]), np.arange(2))]
+    [[1.4, -7.0], [1.8, 130.0]]
+    """
+    lowest, highest = np.full(x.shape[1], np.inf), np.full(x.shape[1], -np.inf)
+    for chunk in chunks(x, len(rows)):
+        values = x[rows[chunk]]
+        np.minimum(lowest, values.min(axis=0), out=lowest)
+        np.maximum(highest, values.max(axis=0), out=highest)
+    return _two_digits(lowest, np.floor), _two_digits(highest, np.ceil)
+
+
+def _two_digits(numbers: NDArray[np.float64], rounded: np.ufunc) -> NDArray[np.float64]:
+    size = np.abs(numbers)
+    power = np.floor(np.log10(np.where(size > 0, size, 1.0))) - 1
+    steps = np.round(numbers / 10.0**power, 9)  # 0.3 has two digits, not one more above it
+    return np.array([float(f"{n:.0f}e{p:.0f}") for n, p in zip(rounded(steps), power, strict=True)])
+
+
 def scaled(
     x: Array, rows: NDArray[np.int64], mean: NDArray[np.float64], scale: NDArray[np.float64]
 ) -> NDArray[np.float32]:

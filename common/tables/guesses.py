@@ -46,6 +46,7 @@ CLASSES_OF_NUMBERS = "whole numbers are taken for classes"
 """What is said of a label whose classes may be quantities."""
 
 _MOST_CODES = 10  # classes that are numbers, as of digits; more may be quantities
+_IF_NONE = "If nothing is known there, say so, in a schema"
 
 Said = Iterator[tuple[str, str]]
 
@@ -68,7 +69,10 @@ class Guess:
 
 
 def of_file(
-    raw: RawTable, profiles: Sequence[ColumnProfile], columns: Mapping[str, TableColumn]
+    raw: RawTable,
+    profiles: Sequence[ColumnProfile],
+    columns: Mapping[str, TableColumn],
+    weight: str = "",
 ) -> list[Guess]:
     """Return what was guessed of one file by itself, in the order of its columns.
 
@@ -76,13 +80,14 @@ def of_file(
         raw: the file; its cells need not be there.
         profiles: of its columns.
         columns: what is proposed for each.
+        weight: the column of which somebody said that it weighs rows.
     """
     file = str(raw.path)
     guesses = [Guess(file, None, kind, says) for kind, says in in_form(raw)]
     for profile in {p.name: p for p in reversed(profiles)}.values():
         column = columns[profile.name]
         said = [*in_profile(profile)]
-        if column.kind == "weight" and not column.drop:
+        if column.kind == "weight" and not column.drop and not weight:
             said.append(("weight", "it says by its name how much a row counts; no feature"))
         if column.kind == "number" and not column.drop:
             said += in_column(profile)
@@ -121,7 +126,7 @@ def in_profile(profile: ColumnProfile) -> Said:
 
 
 def in_column(profile: ColumnProfile) -> Said:
-    """Yield why a column that is taken for a number may be an id, and a 0 no number."""
+    """Yield why a column that is taken for a number may be an id or a code, and a 0 no number."""
     yield from in_cells(profile)
     if profile.all_differ and profile.is_numeric:
         yield (
@@ -129,12 +134,19 @@ def in_column(profile: ColumnProfile) -> Said:
             f"{profile.distinct} whole numbers that all differ; taken as a number. If they only "
             'tell rows apart, leave the column out, in a schema by kind = "id"',
         )
-    elif profile.named and profile.is_numeric and profile.distinct:
+    elif profile.is_numeric and profile.distinct and (profile.named or profile.in_runs):
+        why = "named as an id, but" if profile.named else "equal numbers follow each other:"
         yield (
             "id",
-            f"named as an id, but {profile.known} rows hold {profile.distinct} numbers; taken as "
+            f"{why} {profile.known} rows hold {profile.distinct} numbers; taken as "
             "a number. If rows of one number belong together, say so, in a schema by kind = "
             '"group"',
+        )
+    if profile.as_codes and profile.is_numeric:
+        yield (
+            "id",
+            f"cells as {quotable(profile.as_codes)!r} begin with 0, as codes do; taken as a "
+            'number. If they are codes, say so, in a schema by kind = "category" or "id"',
         )
 
 
@@ -144,16 +156,10 @@ def in_cells(profile: ColumnProfile) -> Said:
         yield (
             "sentinel",
             f"0 in {profile.zeros} of {profile.rows} rows, all others are "
-            f"{profile.least_but_zero:g} to {profile.high:g}; read as a number. If nothing is "
-            'known there, say so, in a schema by missing = ["0"]',
+            f'{profile.least_but_zero:g} to {profile.high:g}; read as a number. {_IF_NONE} by missing = ["0"]',
         )
     if profile.perhaps_missing:
-        held = _counted(profile)
-        yield (
-            "sentinel",
-            f"{held}; read as the others are. If nothing is known there, say so, in a schema under "
-            "missing",
-        )
+        yield "sentinel", f"{_counted(profile)}; read as the others are. {_IF_NONE} under missing"
 
 
 def in_group(profile: ColumnProfile) -> Said:
@@ -178,8 +184,7 @@ def read_as_numbers(profile: ColumnProfile) -> Said:
         yield (
             "sentinel",
             f"{held} in {sum(profile.sentinels.values())} of {profile.rows} rows, all others are "
-            f"{profile.low:g} to {profile.high:g}; read as a number. If nothing is known there, "
-            "say so, in a schema under missing",
+            f"{profile.low:g} to {profile.high:g}; read as a number. {_IF_NONE} under missing",
         )
 
 
@@ -188,8 +193,8 @@ def in_label(profile: ColumnProfile) -> Said:
     if profile.values and profile.perhaps_missing:
         yield (
             "sentinel",
-            f"{_counted(profile)}; a class of its own. If nothing is known there, say so, in a "
-            'schema under missing with fill = "drop-row", and not under categories',
+            f'{_counted(profile)}; a class of its own. {_IF_NONE} under missing with fill = "drop-row", and not '
+            "under categories",
         )
     elif not profile.values:
         yield from in_cells(profile)

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -170,6 +171,8 @@ def test_a_real_sites_rows_are_scaled_by_its_own_figures(wards, folder):
         "columns": [],
         "mean": [],
         "scale": [],
+        "low": [],
+        "high": [],
     }
     with pytest.raises(ConfigError, match="each site scaled by its own rows; say by --site-name"):
         run.predict(np.zeros((1, 2)))
@@ -330,3 +333,47 @@ def test_a_site_must_be_named_where_each_scaled_by_its_own_rows(of_files):
         "predict", run.folder, "south.csv", "--output", "o.csv", "--site-name", "sout", cwd=folder
     )
     assert "did you mean 'south'" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def heights(folder):
+    """Two sites' tables of people of 150 to 190 cm, one of which writes decimal commas."""
+    rng = np.random.default_rng(0)
+    files = []
+    for site, decimal in (("north", "."), ("south", ",")):
+        height = rng.uniform(150, 190, 60).round(1)
+        label = np.where(height + rng.normal(0, 5, 60) > 170, "yes", "no")
+        rows = pd.DataFrame({"height": height, "age": rng.integers(20, 80, 60), "label": label})
+        files.append(folder / f"{site}.csv")
+        rows.to_csv(files[-1], index=False, sep=";", decimal=decimal)
+    return files
+
+
+@pytest.mark.parametrize("how", ["schema", "one table"])
+def test_rows_of_another_unit_or_with_a_mark_of_none_have_a_line(heights, folder, how):
+    own = folder / how.replace(" ", "-")
+    own.mkdir()
+    words, settings = (), {"split": "iid", "num-clients": 2}
+    data = str(heights[0])
+    if how == "schema":
+        coterie("data", "check", *heights, "--output", own / "schema.toml")
+        data, words = ",".join(map(str, heights)), ("--site-name", "south")
+        settings = {"table-schema": str(own / "schema.toml"), "num-clients": 0}
+    else:
+        settings["label-column"] = "label"
+    run = played(own, data, strategy="fedavg", **settings)
+    site = {"site_name": "south"} if words else {}
+    usual = pd.DataFrame({"height": [171.5, 188.0], "age": [40, 61]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = run.predict(usual, **site)
+    for height, line in (
+        ([1.71, 1.88], r"height: 2 of 2 rows are far from those of the training, 150 to 190"),
+        ([171.5, -999], r"height: 1 of 2 rows .*, as -999"),
+    ):
+        with pytest.warns(UserWarning, match=line):
+            other = run.predict(usual.assign(height=height), **site)
+        assert not other.equals(found)
+    usual.assign(height=[1.71, 1.88]).to_csv(own / "new.csv", index=False)
+    said = coterie("predict", run, own / "new.csv", "--output", own / "out.csv", *words, cwd=own)
+    assert f"{own / 'new.csv'}: height: 2 of 2 rows are far" in said.stderr
