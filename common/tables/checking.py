@@ -23,6 +23,7 @@ from common.tables.problems import (
     of_classes,
     of_copies,
     of_duplicates,
+    of_events,
     of_marks,
     of_totals,
     other_codings,
@@ -136,6 +137,8 @@ def check_files(
         if column.kind == "label" and labels and proposal.task != "regression":
             problems += of_classes(column, labels)
             guessed += guesses.of_classes(next(iter(labels)), column)
+        if column.kind == "label" and proposal.task == "survival":
+            problems += of_events(str(files[0]), column)
     profiles = {str(own.form.path): own.profiles for own in read}
     apart = [
         *between(headers),

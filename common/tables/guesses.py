@@ -156,7 +156,8 @@ def in_cells(profile: ColumnProfile) -> Said:
         yield (
             "sentinel",
             f"0 in {profile.zeros} of {profile.rows} rows, all others are "
-            f'{profile.least_but_zero:g} to {profile.high:g}; read as a number. {_IF_NONE} by missing = ["0"]',
+            f"{profile.least_but_zero:g} to {profile.high:g}; read as a number. "
+            f'{_IF_NONE} by missing = ["0"]',
         )
     if profile.perhaps_missing:
         yield "sentinel", f"{_counted(profile)}; read as the others are. {_IF_NONE} under missing"
@@ -193,8 +194,8 @@ def in_label(profile: ColumnProfile) -> Said:
     if profile.values and profile.perhaps_missing:
         yield (
             "sentinel",
-            f'{_counted(profile)}; a class of its own. {_IF_NONE} under missing with fill = "drop-row", and not '
-            "under categories",
+            f"{_counted(profile)}; a class of its own. {_IF_NONE} under missing with "
+            'fill = "drop-row", and not under categories',
         )
     elif not profile.values:
         yield from in_cells(profile)

@@ -34,6 +34,7 @@ __all__ = [
     "of_classes",
     "of_copies",
     "of_duplicates",
+    "of_events",
     "of_marks",
     "of_questions",
     "of_totals",
@@ -548,6 +549,18 @@ def of_classes(label: TableColumn, codings: Mapping[str, tuple[str, ...]]) -> li
         for file, coding in alike.items()
         if coding != usual
     ]
+
+
+def of_events(file: str, label: TableColumn) -> list[Problem]:
+    """Return that a label has more values than say whether an event happened."""
+    if len(label.categories) <= 2 or is_asked(label.drop):
+        return []
+    says = (
+        f"{len(label.categories)} values, {_listed(label.categories[:_QUOTED])}, and an event has "
+        "two, of which the second says that it happened; join them in the schema by same, as "
+        f'same = {{"{label.categories[-1]}" = "{label.categories[0]}"}}'
+    )
+    return [Problem(file, label.name, "many-categories", says)]
 
 
 def of_questions(source: str, proposal: TableProposal) -> list[Problem]:

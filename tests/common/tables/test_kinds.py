@@ -544,6 +544,13 @@ def test_values_that_lost_digits_when_they_were_stored_are_refused(tmp_path, col
     assert any("exponent" in each for each in said)
 
 
+def test_an_event_of_three_values_has_a_line(written):
+    checked = check_files(
+        [written("own", frame(label=np.arange(ROWS) % 3, days=np.arange(ROWS)))], "label", "days"
+    )
+    assert "an event has two" in lines(checked, "label")["many-categories"]
+
+
 def test_a_minus_that_is_a_value_elsewhere_is_not_called_missing(written):
     plus = np.array(["+", "-"])[np.arange(ROWS) % 2]
     files = [written("a", frame(rh=plus)), written("b", frame(1, rh=["-"] * ROWS))]
