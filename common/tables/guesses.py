@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.errors import quotable
+from common.tables.dates import in_words
 from common.tables.profiles import ColumnProfile
 from common.tables.proposing import label_names
 from common.tables.reading import RawTable
@@ -19,6 +20,7 @@ __all__ = [
     "CLASSES_OF_NUMBERS",
     "GUESS_KINDS",
     "Guess",
+    "as_days",
     "in_cases",
     "in_cells",
     "in_column",
@@ -38,7 +40,7 @@ __all__ = [
 
 GUESS_KINDS = (
     *("label", "weight", "positive-class", "id", "same"),
-    *("separator", "encoding", "decimal", "date-order", "thousands", "sentinel"),
+    *("separator", "encoding", "decimal", "date", "date-order", "thousands", "sentinel"),
 )
 """What a guess can be about."""
 
@@ -178,8 +180,21 @@ def _counted(profile: ColumnProfile) -> str:
     return f"{values} in {sum(profile.perhaps_missing.values())} of {profile.rows} rows"
 
 
+def as_days(profile: ColumnProfile) -> Said:
+    """Yield that whole numbers may be days, and how they would be read as such."""
+    formats = profile.could_be_days
+    if not formats:
+        return
+    words = " or as ".join(map(in_words, formats))
+    remedy = "write them as 2021-03-04"
+    if formats[0].startswith("%Y"):
+        remedy = f'in a schema kind = "date" and date = ["{formats[0]}"] reads them'
+    yield "date", f"days, as {words}? Taken as numbers; if they are days, {remedy}"
+
+
 def read_as_numbers(profile: ColumnProfile) -> Said:
-    """Yield what seems to stand for a missing value, and without a schema is a number as others."""
+    """Yield what is a number as others without a schema, and may be a day, or a missing value."""
+    yield from as_days(profile)
     if profile.sentinels:
         held = ", ".join(map(repr, profile.sentinels))
         yield (

@@ -282,8 +282,8 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
         yield "id", f'{held} are read as numbers with an exponent; if they are ids, kind = "id"'
     elif profile.scientific and (profile.is_named_id or column.kind in ("id", "group", "category")):
         yield "id", _with_exponent(profile)
-    if profile.could_be_days and column.kind == "number" and not column.drop:
-        yield "date", _numbers_as_days(profile.could_be_days)
+    if column.kind == "number" and not column.drop:
+        yield from guesses.as_days(profile)
     if column.kind == "date" and column.drop:
         yield "date", f"{column.drop}; left out"
     elif column.kind == "date" and len(column.date) == 1 and not profile.has_short_years:
@@ -314,15 +314,6 @@ def _with_exponent(profile: ColumnProfile) -> str:
         f"{held} look like numbers with an exponent; taken as they are written, and if a "
         "program shortened long ids so, their digits are lost"
     )
-
-
-def _numbers_as_days(formats: Sequence[str]) -> str:
-    words = " or as ".join(map(in_words, formats))
-    if formats[0].startswith("%Y"):
-        remedy = f'kind = "date" and {_said(formats)} reads them'
-    else:
-        remedy = "write them as 2021-03-04"
-    return f"days, as {words}? Taken as numbers; if they are days, {remedy}"
 
 
 def between(headers: Mapping[str, Sequence[str]]) -> list[Problem]:

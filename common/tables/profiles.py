@@ -83,6 +83,7 @@ _EXACT = 2.0**53  # from here on not every whole number is a float64
 _MOST_SPELLINGS = 4  # of one value, as 1, 01, 1.0
 _LEAST_IDS = 10  # fewer values may all differ by chance
 _MOST_ROWS_OF_A_CASE = 20  # a stay, a sample; more are of a ward or a kind of sample
+_LARGE_ID = 100  # or more, among ids; ages end before, and tables are sorted by them
 _MOST_OF_RUNS = 0.75  # values of so many rows that follow each other, else few repeat
 _OF_AN_INDEX = re.compile(r"index|level_\d+")
 _MOST_JOINED = 10  # files that were joined, each with its own row numbers
@@ -457,7 +458,7 @@ def _could_be_days(finite: NDArray[np.float64]) -> tuple[str, ...]:
 
 def _in_runs(found: ColumnProfile, finite: NDArray[np.float64]) -> bool:
     many = found.distinct >= _LEAST_IDS and found.distinct * _MOST_ROWS_OF_A_CASE >= len(finite)
-    if not many or found.distinct > _MOST_OF_RUNS * len(finite):
+    if not many or found.high < _LARGE_ID or found.distinct > _MOST_OF_RUNS * len(finite):
         return False
     return bool((finite[1:] != finite[:-1]).sum() + 1 == found.distinct)
 

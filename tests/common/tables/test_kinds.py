@@ -370,6 +370,7 @@ def test_whole_numbers_that_repeat_one_after_the_other_may_be_persons(written):
     visits = np.repeat(np.arange(ROWS // 2) + 500, 2)
     checked = check_files([written("own", frame(own=visits))])
     assert "equal numbers follow each other" in lines(checked, "own")["id"]
+    assert "id" not in lines(check_files([written("own", frame(own=visits - 470))]), "own")
     mixed = np.random.default_rng(1).permutation(visits)
     assert "id" not in lines(check_files([written("own", frame(own=mixed))]), "own")
 
@@ -401,8 +402,10 @@ def test_whole_numbers_that_may_be_days_are_said_however_they_write_them(
     written, written_so, remedy
 ):
     days = pd.date_range("2019-12-20", periods=ROWS).strftime(written_so).astype(int)
-    said = lines(check_files([written("own", frame(on=days))]), "on")
-    assert remedy in said["date"]
+    path = written("own", frame(on=days))
+    assert remedy in lines(check_files([path]), "on")["date"]
+    [without] = [g.says for g in read_table(path, "label").guesses if g.kind == "date"]
+    assert remedy in without
 
 
 @pytest.mark.parametrize(
