@@ -342,8 +342,10 @@ def heights(folder):
     files = []
     for site, decimal in (("north", "."), ("south", ",")):
         height = rng.uniform(150, 190, 60).round(1)
+        people = rng.permutation(np.arange(60) // 2 + 1000)
         label = np.where(height + rng.normal(0, 5, 60) > 170, "yes", "no")
         rows = pd.DataFrame({"height": height, "age": rng.integers(20, 80, 60), "label": label})
+        rows.insert(0, "MRN", people)
         files.append(folder / f"{site}.csv")
         rows.to_csv(files[-1], index=False, sep=";", decimal=decimal)
     return files
@@ -360,7 +362,7 @@ def test_rows_of_another_unit_or_with_a_mark_of_none_have_a_line(heights, folder
         data, words = ",".join(map(str, heights)), ("--site-name", "south")
         settings = {"table-schema": str(own / "schema.toml"), "num-clients": 0}
     else:
-        settings["label-column"] = "label"
+        settings |= {"label-column": "label", "group-column": "MRN"}
     run = played(own, data, strategy="fedavg", **settings)
     site = {"site_name": "south"} if words else {}
     usual = pd.DataFrame({"height": [171.5, 188.0], "age": [40, 61]})
@@ -374,6 +376,8 @@ def test_rows_of_another_unit_or_with_a_mark_of_none_have_a_line(heights, folder
         with pytest.warns(UserWarning, match=line):
             other = run.predict(usual.assign(height=height), **site)
         assert not other.equals(found)
-    usual.assign(height=[1.71, 1.88]).to_csv(own / "new.csv", index=False)
+    new = usual.assign(height=[1.71, 1.88], MRN=["0017", "0004"])
+    new.to_csv(own / "new.csv", index=False)
     said = coterie("predict", run, own / "new.csv", "--output", own / "out.csv", *words, cwd=own)
     assert f"{own / 'new.csv'}: height: 2 of 2 rows are far" in said.stderr
+    assert pd.read_csv(own / "out.csv", dtype=str)["MRN"].tolist() == ["0017", "0004"]
