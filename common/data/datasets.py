@@ -406,6 +406,10 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         own_tables, lambda own: _of_table(own[1], table_schema, own[0], own[0], fraction)
     )
     made = _prepared_alike(sites, table_schema)
+    # Where sites write in different orders, new rows do not tell whose they are.
+    one_way = made is not None and all(
+        site.preprocessing is not None and site.preprocessing.table == made.table for site in sites
+    )
     train, test = ([getattr(site, part) for site in sites] for part in ("train", "test"))
     return replace(
         sites[0],
@@ -414,7 +418,7 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         test=_joined(test),
         owner_names=tuple(names),
         preprocessing=made or _by_site(sites[0]),
-        site_preprocessing=() if made else tuple(_named(names, sites)),
+        site_preprocessing=() if one_way else tuple(_named(names, sites)),
     )
 
 

@@ -366,7 +366,10 @@ def _in_doubt(formats: tuple[str, str], file: _Place) -> str:
     if not file.new:
         return which_order(formats, file.site)
     words = " or ".join(map(dates.in_words, formats))
-    return f"{words}: sites differ, and new rows do not tell; name the site's file by --site"
+    return (
+        f"{words}: sites differ, and new rows do not tell; name the site by --site-name (in "
+        "Python: site_name), or a real one's file by --site"
+    )
 
 
 def _quantities(

@@ -358,7 +358,7 @@ def test_rows_of_another_unit_or_with_a_mark_of_none_have_a_line(heights, folder
     words, settings = (), {"split": "iid", "num-clients": 2}
     data = str(heights[0])
     if how == "schema":
-        coterie("data", "check", *heights, "--output", own / "schema.toml")
+        coterie("data", "check", *heights, "--output", own / "schema.toml", cwd=own)
         data, words = ",".join(map(str, heights)), ("--site-name", "south")
         settings = {"table-schema": str(own / "schema.toml"), "num-clients": 0}
     else:
@@ -381,3 +381,24 @@ def test_rows_of_another_unit_or_with_a_mark_of_none_have_a_line(heights, folder
     said = coterie("predict", run, own / "new.csv", "--output", own / "out.csv", *words, cwd=own)
     assert f"{own / 'new.csv'}: height: 2 of 2 rows are far" in said.stderr
     assert pd.read_csv(own / "out.csv", dtype=str)["MRN"].tolist() == ["0017", "0004"]
+
+
+def test_a_common_scale_of_sites_that_write_in_two_orders_needs_the_sites_name(folder):
+    files = []
+    for site, written in (("day", "%d/%m/%Y"), ("month", "%m/%d/%Y")):
+        seen = pd.date_range("2021-01-01", periods=60, freq="3D")
+        rows = {"seen": seen.strftime(written), "label": ["no", "yes"] * 30}
+        files.append(folder / f"{site}.csv")
+        pd.DataFrame(rows).to_csv(files[-1], index=False)
+    schema, common = folder / "orders.toml", folder / "orders-common.toml"
+    coterie("data", "check", *files, "--output", schema, cwd=folder)
+    coterie("data", "common", schema, *files, "--output", common, cwd=folder)
+    data = ",".join(map(str, files))
+    run = played(folder, data, strategy="fedavg", **{"table-schema": str(common)})
+    new = pd.DataFrame({"seen": ["02/03/2021"]})
+    with pytest.raises(DataError, match="name the site by --site-name"):
+        run.predict(new)
+    said = {site: run.predict(new, site_name=site) for site in ("day", "month")}
+    for site, day in (("day", "2021-03-02"), ("month", "2021-02-03")):
+        typed = run.predict(pd.DataFrame({"seen": [pd.Timestamp(day)]}))
+        pd.testing.assert_frame_equal(said[site], typed)
