@@ -10,6 +10,7 @@ from common.data.rows import Array
 
 # Values standardised at once: float64 copies of so many stay in a core's cache.
 CHUNK_VALUES = 2**16
+_LEAST = 1e-300  # smaller numbers are 0, else a power of ten would be
 
 
 def mean_and_scale(
@@ -60,9 +61,10 @@ def extremes(x: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], ND
 
 def _two_digits(numbers: NDArray[np.float64], rounded: np.ufunc) -> NDArray[np.float64]:
     size = np.abs(numbers)
-    power = np.floor(np.log10(np.where(size > 0, size, 1.0))) - 1
+    power = np.floor(np.log10(np.where(size > _LEAST, size, 1.0))) - 1
     steps = np.round(numbers / 10.0**power, 9)  # 0.3 has two digits, not one more above it
-    return np.array([float(f"{n:.0f}e{p:.0f}") for n, p in zip(rounded(steps), power, strict=True)])
+    found = [float(f"{n:.0f}e{p:.0f}") for n, p in zip(rounded(steps), power, strict=True)]
+    return np.clip(found, *np.finfo(np.float64).max * np.array([-1, 1]))
 
 
 def scaled(
