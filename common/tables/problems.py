@@ -438,8 +438,8 @@ def _other_spreads(name: str, at: Mapping[str, ColumnProfile]) -> Iterator[Probl
     if not (usual > 0).all():
         return
     for file, (inner, outer) in zip(at, (spreads.T / usual).tolist(), strict=True):
-        both = min(inner, outer) > _SPREAD or 0 < max(inner, outer) < 1 / _SPREAD
-        if both and 1 / _ANOTHER_UNIT < inner / outer < _ANOTHER_UNIT:
+        both = min(inner, outer) > _SPREAD or max(inner, outer) < 1 / _SPREAD
+        if both and inner > 0 < outer and 1 / _ANOTHER_UNIT < inner / outer < _ANOTHER_UNIT:
             says = (
                 f"its numbers lie {inner:.3g} times as far apart as those of other files; if they "
                 "are in another unit, write them in one at all sites"

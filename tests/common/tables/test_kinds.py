@@ -486,6 +486,13 @@ def test_another_unit_is_said_where_0_is_among_the_numbers(written, values, kind
     assert not in_file(check_files(files[:2], "label"), "unit")
 
 
+def test_numbers_of_which_half_are_the_largest_are_of_no_other_unit(written):
+    few = np.where(np.arange(ROWS) % 2 == 0, 1.0, np.arange(ROWS) % 7 - 6)
+    wide = (np.arange(ROWS) % 31 - 15) * 20.0
+    files = [written("a", frame(x=wide)), written("b", frame(1, x=few))]
+    assert not in_file(check_files(files), "unit")
+
+
 # Rows and files that are there twice --------------------------------------------------------------
 
 
