@@ -8,7 +8,7 @@ from common.plugins import PieceSettings
 from common.schema import NotSet
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Settings, Training
 
 __all__ = ["PLAYED_BY", "PilotSettings"]
 
@@ -40,7 +40,7 @@ class PilotSettings(PieceSettings):
         """Return what a site tells beside its verdict where the server sees sums only."""
         return frozenset({"pilot-change"}) if self.pilot and settings.secagg else frozenset()
 
-    def check(self, settings: "Settings") -> None:
+    def check(self, settings: "Training") -> None:
         """Refuse what the pilot cannot play."""
         if not self.pilot:
             return
