@@ -378,7 +378,9 @@ def test_rows_of_another_unit_or_with_a_mark_of_none_have_a_line(heights, folder
         assert not other.equals(found)
     new = usual.assign(height=[1.71, 1.88], MRN=["0017", "0004"])
     new.to_csv(own / "new.csv", index=False)
-    said = coterie("predict", run, own / "new.csv", "--output", own / "out.csv", *words, cwd=own)
+    said = coterie(
+        "predict", run.folder, own / "new.csv", "--output", own / "out.csv", *words, cwd=own
+    )
     assert f"{own / 'new.csv'}: height: 2 of 2 rows are far" in said.stderr
     assert pd.read_csv(own / "out.csv", dtype=str)["MRN"].tolist() == ["0017", "0004"]
 
