@@ -107,6 +107,15 @@ def test_counts_are_the_pooled_fit_and_are_told_as_counts(tmp_path):
     assert RecordedRun.read(folder).results.score == pytest.approx(1 - missed, abs=1e-5)
 
 
+def test_a_fit_of_counts_after_one_of_quantities_of_the_same_rows_is_none_of_those(tmp_path):
+    _counted(tmp_path / "patients.csv")
+    words = {"task": "regression", "label_column": "visits"}
+    alone = _arrays(simulate(_settings(tmp_path, glm_family="poisson", name="alone", **words)))
+    simulate(_settings(tmp_path, glm_family="gaussian", name="before", **words))
+    after = _arrays(simulate(_settings(tmp_path, glm_family="poisson", name="after", **words)))
+    assert all(np.array_equal(alone[name], after[name]) for name in alone)
+
+
 def test_labels_that_are_no_counts_are_refused(tmp_path):
     frame = _counted(tmp_path / "patients.csv")
     frame["visits"] -= 0.5
@@ -165,7 +174,9 @@ def test_a_run_that_goes_on_gives_the_same_trees(tmp_path):
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("words", [{"glm_l2": 1.0}, {"model": "trees", "tree_min_rows": 2}])
+@pytest.mark.parametrize(
+    "words", [{"glm_l2": 1.0}, {"model": "trees", "tree_min_rows": 2, "tree_count": 5}]
+)
 def test_each_site_alone_sends_nothing_and_is_what_others_are_compared_with(tmp_path, words):
     frame = _table(tmp_path / "patients.csv")
     shared = simulate(_settings(tmp_path, name="shared", **words))
