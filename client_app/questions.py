@@ -74,6 +74,7 @@ _WITHHELD = frozenset(
         messages.TRAIN_CHOICE,
         messages.SCORE_COUNTS,
         ROW_SUMS,
+        pilot.PILOT_SUMS,
     }
 )
 """Kinds whose answers are exact figures of training rows, which no noise covers."""
@@ -199,6 +200,9 @@ _CALLED: Mapping[str, Callable[[Settings], bool]] = {
     pilot.PILOT_TELL: lambda settings: _in_pilot(settings, summed=True),
     pilot.PILOT_TRAIN: lambda settings: _in_pilot(settings, summed=False),
     pilot.PILOT_LOOK: lambda settings: _in_pilot(settings, summed=False),
+    pilot.PILOT_SUMS: lambda settings: (
+        _in_pilot(settings, summed=False) and settings.of(PilotSettings).pilot_learners
+    ),
     **{kind: _of_products for kind in KINDS if kind.startswith("query.product_")},
 }
 """Kinds that settings call for, beside what the method needs to see."""

@@ -4,6 +4,8 @@ What a site alone knows of a model is put in where it is used: all of it where e
 model of its own, else its intercept, and in which unit a label that was counted is told.
 """
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,9 +19,9 @@ from common.messages import Parameters
 
 __all__ = ["as_used", "learner_of", "rows_of", "training_rows"]
 
-_ROWS: dict[tuple[int, str, bool], tuple[np.ndarray, TableRows]] = {}
+_ROWS: dict[tuple[int, bool, bytes], tuple[np.ndarray, TableRows]] = {}
 _ALONE: dict[tuple[str, bytes], dict[str, np.ndarray]] = {}
-_MOST_SITES = 64
+_MOST_SITES = 256
 
 
 def learner_of(site: Site) -> SummedModel:
@@ -40,7 +42,8 @@ def rows_of(site: Site) -> TableRows:
     if site.dataset.train.weight is not None:
         raise MessageError("this site's rows have weights, which sums over rows do not take")
     model = learner_of(site)
-    key = id(site.dataset.train.x), site.name, _takes_counts(model)
+    chosen = hashlib.blake2b(np.ascontiguousarray(site.rows.train).data, digest_size=16).digest()
+    key = id(site.dataset.train.x), _takes_counts(model), chosen
     known = _ROWS.get(key)
     if known is None or known[0] is not site.dataset.train.x:
         _ROWS.pop(key, None)

@@ -11,8 +11,10 @@ import safetensors.numpy
 from common import config
 from common.config import Settings
 from common.errors import ConfigError, DataError, RoundError
+from common.messages.row_sums import ROW_SUMS
 from deploy.played_run import load_run
 from deploy.predictions import ModelInUse
+from deploy.simulation import grid
 from deploy.simulation.grid import simulate
 from server_app.methods import build
 from server_app.record.change_to_local import changes_to_local
@@ -172,6 +174,35 @@ def test_a_run_that_goes_on_gives_the_same_trees(tmp_path):
     assert again == folder
     after = _arrays(folder)
     assert all(np.array_equal(before[name], after[name]) for name in before)
+
+
+class _Leaving(grid.InProcessGrid):
+    """One site is gone from an exchange of a fit on."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.levels = 0
+
+    def send_and_receive(self, outgoing, *, timeout=None):
+        outgoing = list(outgoing)
+        self.levels += outgoing[0].metadata.message_type == ROW_SUMS
+        there = [each for each in outgoing if self.levels < 5 or each.metadata.dst_node_id != 3]
+        return super().send_and_receive(there, timeout=timeout)
+
+
+def test_a_site_that_goes_in_the_middle_of_a_tree_ends_the_run_by_its_name(tmp_path, monkeypatch):
+    _table(tmp_path / "patients.csv")
+    words = {"model": "trees", "tree_count": 3, "tree_depth": 3}
+    whole = _arrays(simulate(_settings(tmp_path, name="whole", **words)))
+    with monkeypatch.context() as during:
+        during.setattr(grid, "InProcessGrid", _Leaving)  # the first level of all, then tree 2's
+        with pytest.raises(RoundError, match="resume it once they answer") as told:
+            simulate(_settings(tmp_path, name="left", **words))
+    assert "round 2" in str(told.value)
+    assert "b: no reply" in str(told.value)
+    [folder] = tmp_path.glob("left-*")
+    again = _arrays(simulate(_settings(tmp_path, name="left", resume=str(folder), **words)))
+    assert all(np.array_equal(whole[name], again[name]) for name in whole)
 
 
 @pytest.mark.parametrize(
