@@ -7,10 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 import safetensors.numpy
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 from common import config
 from common.config import Settings
 from common.errors import ConfigError, DataError, RoundError
+from common.exact.contract import TableRows
+from common.exact.trees import Trees
 from common.messages.row_sums import ROW_SUMS
 from deploy.played_run import load_run
 from deploy.predictions import ModelInUse
@@ -265,6 +268,73 @@ def test_trees_end_where_the_held_out_loss_no_longer_falls(tmp_path):
     whole = _arrays(simulate(_settings(tmp_path, **words)))
     for name in ("column", "border", "value"):
         assert np.array_equal(_arrays(folder)[name], whole[name][: len(losses)]), name
+
+
+def _with_gaps(folder, rows=600):
+    """Write whole numbers with gaps that tell, a category, and the schema that keeps them."""
+    rng = np.random.default_rng(5)
+    x = np.column_stack([rng.integers(-9, 10, rows), rng.integers(0, 25, rows)]).astype(float)
+    kind = rng.choice(["old", "new", "none"], rows)
+    eta = 0.2 * x[:, 0] + 0.3 * (x[:, 1] > 9) + np.select([kind == "new", kind == "old"], [1, -1])
+    gone = rng.random(x.shape) < [0.3, 0.1]
+    eta += 1.5 * gone[:, 0]
+    frame = pd.DataFrame(x, columns=["score", "visits"]).astype("Int64").mask(gone)
+    frame["device"] = np.where(rng.random(rows) < 0.1, None, kind)
+    frame["sick"] = np.where(rng.random(rows) < 1 / (1 + np.exp(-eta)), "yes", "no")
+    frame["hospital"] = rng.choice(list("abcd"), rows)
+    frame["part"] = np.where(np.arange(rows) % 5 == 0, "test", "train")
+    frame.to_csv(folder / "patients.csv", index=False)
+    column = '[[columns]]\nname = "{}"\nkind = "{}"\n{}\n'
+    lines = [column.format(name, "number", 'fill = "keep"') for name in ("score", "visits")]
+    kinds = 'categories = ["new", "none", "old"]\nfill = "category"'
+    lines += [column.format("device", "category", kinds)]
+    lines += [column.format("sick", "label", 'categories = ["no", "yes"]')]
+    lines += [column.format("hospital", "site", ""), column.format("part", "split", "")]
+    head = 'task = "classification"\nscaling = "none"\n'
+    (folder / "schema.toml").write_text(head + "".join(lines))
+    return frame
+
+
+def test_gaps_and_categories_are_the_pooled_trees_and_those_of_scikit_learn(tmp_path):
+    frame = _with_gaps(tmp_path)
+    words = {
+        "dataset": str(tmp_path / "patients.csv"),
+        "table-schema": str(tmp_path / "schema.toml"),
+        "split": "by-user",
+        "num-clients": 0,
+        "output-dir": str(tmp_path),
+        "workers": 1,
+        "report": False,
+    }
+    folder = simulate(Settings.parse(words | {"model": "trees", "tree-count": 20}))
+    features = np.column_stack(
+        [
+            frame[["score", "visits"]].to_numpy(float, na_value=np.nan),
+            frame["device"] == "none",
+            frame["device"] == "old",
+            frame["device"].isna(),
+        ]
+    ).astype(np.float32)
+    train, sick = (frame["part"] == "train").to_numpy(), (frame["sick"] == "yes").to_numpy()
+    model = Trees("logistic", count=20)
+    pooled = model.model(model.fitted(TableRows(features[train], sick[train].astype(int))))
+    ours = _arrays(folder)
+    assert all(np.array_equal(ours[name], pooled[name]) for name in pooled)
+    assert len({*ours["missing_left"][ours["column"] >= 0]}) == 2  # gaps go both ways
+    forest = HistGradientBoostingClassifier(
+        learning_rate=0.08, max_iter=20, max_leaf_nodes=None, max_depth=4, min_samples_leaf=10,
+        l2_regularization=1.0, max_bins=255, early_stopping=False,
+    ).fit(features[train], sick[train])  # fmt: skip
+    test = frame[~train]
+    said = ModelInUse(folder).of_file(_raw(tmp_path, test))[0]["probability-yes"]
+    assert np.allclose(said, forest.predict_proba(features[~train])[:, 1], atol=1e-4)
+    with pytest.raises(RoundError, match="use model=trees, or a schema that fills them"):
+        simulate(Settings.parse(words | {"model": "glm"}))
+
+
+def _raw(folder, frame):
+    frame.drop(columns=["sick", "hospital", "part"]).to_csv(folder / "new.csv", index=False)
+    return folder / "new.csv"
 
 
 def test_a_column_that_separates_is_named(tmp_path):
