@@ -4,6 +4,7 @@ import json
 import shutil
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 import safetensors.numpy
@@ -11,10 +12,13 @@ from sklearn.ensemble import HistGradientBoostingClassifier
 
 from common import config
 from common.config import Settings
+from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, RoundError
 from common.exact.contract import TableRows
 from common.exact.trees import Trees
 from common.messages.row_sums import ROW_SUMS
+from common.tables.reading import read_raw
+from deploy.onnx_export import export_model
 from deploy.played_run import load_run
 from deploy.predictions import ModelInUse
 from deploy.simulation import grid
@@ -228,6 +232,40 @@ def test_each_site_alone_sends_nothing_and_is_what_others_are_compared_with(tmp_
         assert RecordedRun.read(one).results.score == pytest.approx(change.local)
 
 
+def test_the_risk_by_a_time_is_that_of_the_pooled_fit_with_a_stratum_for_each_site(tmp_path):
+    rng = np.random.default_rng(4)
+    frame = _table(tmp_path / "other.csv", 320)
+    eta = (frame[COLUMNS].to_numpy() - [60, 130, 3]) @ [0.04, -0.01, 0.4]
+    frame["days"] = np.round(1000 * rng.exponential(np.exp(-eta)), 3) + 1
+    frame["event"] = np.where(rng.random(len(frame)) < 0.7, "yes", "no")
+    frame = frame.drop(columns="sick")
+    frame.to_csv(tmp_path / "patients.csv", index=False)
+    column = '[[columns]]\nname = "{}"\nkind = "{}"\n{}\n'
+    lines = [column.format(name, "number", "") for name in COLUMNS]
+    lines += [column.format("days", "time", ""), column.format("hospital", "site", "")]
+    lines += [column.format("event", "label", 'categories = ["no", "yes"]')]
+    lines += [column.format("part", "split", "")]
+    schema = tmp_path / "schema.toml"
+    schema.write_text('task = "survival"\nscaling = "none"\n' + "".join(lines))
+    words = {"table_schema": str(schema), "label_column": "", "client_column": ""}
+    folder = simulate(_settings(tmp_path, **words, split_column="", task="survival"))
+    train, test = (frame[frame["part"] == part] for part in ("train", "test"))
+    event = (train["event"] == "yes").to_numpy()
+    fitted = sm.PHReg(
+        train["days"], train[COLUMNS], event, strata=train["hospital"], ties="efron"
+    ).fit()
+    own = (train["hospital"] == "b").to_numpy()
+    days, risks = train["days"].to_numpy(), np.exp(train[COLUMNS] @ fitted.params).to_numpy()
+    # told at few times only, each of several events
+    kept = json.loads((folder / "baseline-hazards.json").read_text())["sites"]["b"]["times"]
+    until = kept[len(kept) // 2]
+    went = days[own & event & (days <= until)]
+    before = sum(1 / risks[own & (days >= day)].sum() for day in went)  # Breslow's
+    risk = np.exp(test[COLUMNS] @ fitted.params)
+    said = ModelInUse(folder, site_name="b", at=[until]).of_rows(test[COLUMNS])
+    assert np.allclose(said[f"event-by-{until:g}"], 1 - np.exp(-before * risk), rtol=1e-4)
+
+
 def test_groups_have_a_fit_each(tmp_path):
     _table(tmp_path / "patients.csv")
     words = {"strategy": "similarity", "routing": "per-cluster", "num_clusters": 2}
@@ -330,6 +368,30 @@ def test_gaps_and_categories_are_the_pooled_trees_and_those_of_scikit_learn(tmp_
     assert np.allclose(said, forest.predict_proba(features[~train])[:, 1], atol=1e-4)
     with pytest.raises(RoundError, match="use model=trees, or a schema that fills them"):
         simulate(Settings.parse(words | {"model": "glm"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [{"model": "trees", "tree-count": 4}, {"model": "glm"}])
+def test_another_runtime_finds_what_the_run_does(tmp_path, words):
+    frame = _with_gaps(tmp_path)
+    schema = tmp_path / "schema.toml"
+    if words["model"] == "glm":
+        schema.write_text(schema.read_text().replace('"keep"', '"median"'))
+    files = {"dataset": str(tmp_path / "patients.csv"), "table-schema": str(schema)}
+    own = {"split": "by-user", "num-clients": 0, "output-dir": str(tmp_path), "workers": 1}
+    folder = simulate(Settings.parse(files | own | words))
+    card = (folder / "models/model-card.md").read_text()
+    assert words["model"] in card
+    using = ModelInUse(folder, site_name="a")
+    path = export_model(folder, using, tmp_path / "export")
+    made = Preprocessing.parse((path.parent / "preprocessing.json").read_bytes(), source="it")
+    raw = read_raw(_raw(tmp_path, frame))
+    rows = made.prepared(made.table.new_features(raw))
+    assert np.isnan(rows).any() == (words["model"] == "trees")
+    [logits] = onnxruntime.InferenceSession(path).run(["logits"], {"rows": rows})
+    found = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
+    said = using.of_file(tmp_path / "new.csv")[0]["probability-yes"]
+    assert np.allclose(found, said, atol=1e-6)
 
 
 def _raw(folder, frame):

@@ -107,6 +107,8 @@ class Pilot:
         self._began = began = time.monotonic() - self._played.seconds
         self._fit_learners()
         skipped = list[str]()
+        looked = 0
+        answer: LookAnswer | None = None
         step = self._own.pilot_rounds
         aim = min(max(1, -(-self._played.done // step)) * step, self._full)
         while True:
@@ -118,8 +120,9 @@ class Pilot:
                 self._played.seconds = time.monotonic() - began
                 self._save()
                 self._say_progress(aim)
-            answer = self._look()
-            self._played.looks.append(self._played.done)
+            if answer is None or looked < self._played.done:  # else nothing is new
+                looked, answer = self._played.done, self._look()
+                self._played.looks.append(looked)
             why = self._plays_on(answer.sites())
             if not why or skipped:
                 break

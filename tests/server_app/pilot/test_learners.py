@@ -131,6 +131,7 @@ def test_the_answer_says_which_learner_and_which_way(record):
     assert "fitted to the end at once" in page
 
 
+@pytest.mark.slow
 def test_an_interrupted_pilot_keeps_its_fits(tmp_path, record, monkeypatch):
     class Killed(BaseException):
         pass
