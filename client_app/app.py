@@ -5,7 +5,7 @@ import logging
 from flwr.app import Context, Message, MessageType
 from flwr.clientapp import ClientApp
 
-from client_app import energy, handlers, questions
+from client_app import briefing, energy, handlers, questions
 from client_app.answers import (  # noqa: F401 - to import them is to register what they answer
     choice,
     class_statistics,
@@ -37,6 +37,7 @@ def answer(message: Message, context: Context) -> Message:
     """
     name = f"node {context.node_id}"
     try:
+        briefing.hear(message, context)
         site = open_site(context)
         name = f"site {site.name}"
         handler = handlers.handler_for(message.metadata.message_type, site.settings.messages)
@@ -48,7 +49,10 @@ def answer(message: Message, context: Context) -> Message:
         if context.node_config.get("data-path"):  # its text may hold what stands in a row
             log.exception("%s: a message could not be answered", name)
             raise RuntimeError(f"{name}: {type(error).__name__}; its own log says more") from None
-        text = plugins.blamed(error, context.run_config) or f"{type(error).__name__}: {error}"
+        text = (
+            plugins.blamed(error, context.run_config, at_site=True)
+            or f"{type(error).__name__}: {error}"
+        )
         raise RuntimeError(f"{name}: {text}") from error
 
 

@@ -17,7 +17,7 @@ from flwr.app import Message
 from client_app.site import Site
 from client_app.training import loop
 from common import cpu_time, messages, power
-from common.config import Settings
+from common.config import Training
 from common.messages import Usage
 from common.power import ATTRIBUTED, PowerSource
 
@@ -31,7 +31,7 @@ class Meter:
         source: of the machine's readings, if it is the site's own and can be metered.
     """
 
-    def __init__(self, settings: Settings, *, shared: bool, source: PowerSource | None) -> None:
+    def __init__(self, settings: Training, *, shared: bool, source: PowerSource | None) -> None:
         self._shared = shared
         self._source = source
         self._on_gpu = loop.choose_device(settings.device).type == "cuda"
@@ -92,6 +92,6 @@ def parted(usage: Usage, share: float) -> Usage:
 
 
 @functools.lru_cache(maxsize=1)
-def _own_source(settings: Settings) -> PowerSource | None:
+def _own_source(settings: Training) -> PowerSource | None:
     # One per process: opening it takes seconds where the CPU has no counters.
     return power.open_source(settings)

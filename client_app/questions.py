@@ -1,16 +1,16 @@
 """Questions: what a run may ask of a site, how often, and how much work that may be.
 
-A site has the run's settings. Whoever lies about a run could still send any kind of message, again
-and again, with models made to read a row out of each answer. So a site with data of its own answers
-what its run's method, protections and last steps call for, each once per round and attempt, and no
-more work than its own file allows. A simulation, whose sites are all of one owner, asks itself.
+A site knows what concerns it of the run's settings, and was told what its method sees of single
+sites (:class:`~common.messages.briefs.Brief`). Whoever lies about a run could still send any kind
+of message, again and again, with models made to read a row out of each answer. So a site with data
+of its own answers what its run's method, protections and last steps call for, each once per round
+and attempt, and no more work than its own file allows. A simulation, whose sites are all of one
+owner, asks itself.
 """
 
-import functools
 import json
 import math
 from collections.abc import Callable, Mapping
-from pkgutil import resolve_name
 from typing import Any
 
 from flwr.app import Context, Message
@@ -21,16 +21,16 @@ from client_app.site import Site
 from client_app.site_config import SiteConfig, from_node_config
 from client_app.site_state import ContextKeeper
 from common import messages
-from common.config import Settings
+from common.config import Training
 from common.errors import BudgetError, MessageError
 from common.exact.learners import is_summed
 from common.messages import RECORD
+from common.messages.briefs import Brief
 from common.messages.kind import Kind
 from common.messages.kinds import KINDS, words_of
 from common.messages.row_sums import ROW_SUMS
 from common.pilot import messages as pilot
 from common.pilot.settings import PilotSettings
-from common.privacy.disclosures import asked
 from common.secagg import messages as secagg
 
 __all__ = ["admit", "check", "is_asked", "is_called_for", "note", "rounded"]
@@ -38,7 +38,6 @@ __all__ = ["admit", "check", "is_asked", "is_called_for", "note", "rounded"]
 _ANSWERED = "questions-answered"  # in Context.state: of one run
 _ATTEMPTS = 10  # of a round; an honest server makes two
 _DIGITS = 4
-_HERE = __name__.removesuffix("client_app.questions")
 _TWICE = frozenset({messages.LOSS, messages.TRAIN})
 """Kinds asked twice in an attempt: losses of a cohort and of all; a rehearsal and the training."""
 _ONCE = frozenset(
@@ -102,10 +101,11 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
     if not is_asked(site, context):
         return
     kind, own = handler.kind, from_node_config(context.node_config)
-    if not is_called_for(kind, site.settings):
+    if not is_called_for(kind, site.settings, site.brief):
+        why = "" if site.brief else ", and the server has not said what its method sees"
         raise MessageError(
-            f"{kind.name}: nothing in this run calls for it (strategy={site.settings.strategy}); "
-            "a site answers what its run's settings need"
+            f"{kind.name}: nothing in this run calls for it (strategy={site.settings.strategy}"
+            f"{why}); a site answers what its run's settings and method need"
         )
     if site.budget.bounded and kind.name in _WITHHELD:
         raise BudgetError(
@@ -116,7 +116,7 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
     record: Mapping[str, Any] = dict(message.content.config_records.get(RECORD, {}))
     _check_work(site.settings, record, own)
     if kind.name == messages.PROBE_ROWS:
-        planned = site.settings.to_dict()["cka-probe-size"]
+        planned = site.settings.others.get("cka-probe-size")
         if record["rows"] != planned:  # by another number other rows are drawn
             raise MessageError(f"{record['rows']} probe rows: this run compares {planned}")
     if kind.name in _ONCE:
@@ -138,70 +138,75 @@ def note(handler: Handler, message: Message, site: Site, context: Context) -> No
 # What a run calls for -----------------------------------------------------------------------------
 
 
-def is_called_for(kind: Kind, settings: Settings) -> bool:
-    """Return whether an honest server asks this in a run of these settings."""
+def is_called_for(kind: Kind, training: Training, brief: Brief | None) -> bool:
+    """Return whether an honest server asks this in a run.
+
+    Args:
+        kind: of the message.
+        training: what a site knows of the run's settings.
+        brief: what it was told of the run beside them; None: nothing, so that no word of the
+            method's calls for anything.
+    """
     if kind.name not in KINDS:  # from elsewhere: the run names it, and the site's file allows it
         return True
     if kind.name in _CALLED:
-        return _CALLED[kind.name](settings)
+        return _CALLED[kind.name](training, brief)
     if kind.shows:
-        return bool(kind.shows.keys() & _needs(settings)) or _is_disclosed(kind, settings)
+        shown = {release.name for release in kind.releases}
+        return bool(kind.shows.keys() & _needs(brief) or shown & _disclosed(brief))
     return True
 
 
-def _is_disclosed(kind: Kind, settings: Settings) -> bool:
-    return bool({release.name for release in kind.releases} & set(asked(settings)))
+def _disclosed(brief: Brief | None) -> frozenset[str]:
+    return frozenset(brief.disclosures if brief else ())
 
 
-@functools.lru_cache(maxsize=8)
-def _needs(settings: Settings) -> frozenset[str]:
+def _needs(brief: Brief | None) -> frozenset[str]:
     """Return what the run's method must see of single sites, with what that brings along."""
-    compose = resolve_name(f"{_HERE}server_app.methods.catalogue:compose")
-    needs: frozenset[str] = compose(settings).needs
+    needs = frozenset(brief.needs if brief else ())
     known = words_of(KINDS.values())
     return needs.union(*(known[need].brings for need in needs if need in known))
 
 
-def _in_pilot(settings: Settings, *, summed: bool) -> bool:
-    return settings.of(PilotSettings).pilot and settings.secagg == summed
+def _in_pilot(training: Training, *, summed: bool) -> bool:
+    return training.of(PilotSettings).pilot and training.secagg == summed
 
 
-def _is_masked(settings: Settings) -> bool:
-    return settings.secagg
+def _is_masked(training: Training, brief: Brief | None) -> bool:
+    return training.secagg
 
 
-def _is_fitted(settings: Settings, *, masked: bool) -> bool:
+def _is_fitted(training: Training, *, masked: bool) -> bool:
     """Return whether models come from sums over rows: nothing is trained, then."""
-    return is_summed(settings.model) and settings.secagg == masked
+    return is_summed(training.model) and training.secagg == masked
 
 
-def _of_products(settings: Settings) -> bool:
-    return settings.label_privacy == "two-party" or "representation-products" in asked(settings)
+def _of_products(training: Training, brief: Brief | None) -> bool:
+    is_told = "representation-products" in _disclosed(brief)
+    return training.label_privacy == "two-party" or is_told
 
 
-_CALLED: Mapping[str, Callable[[Settings], bool]] = {
-    messages.TRAIN: lambda settings: (
-        not is_summed(settings.model) and (not settings.secagg or "models" in _needs(settings))
+_CALLED: Mapping[str, Callable[[Training, Brief | None], bool]] = {
+    messages.TRAIN: lambda training, brief: (
+        not is_summed(training.model) and (not training.secagg or "models" in _needs(brief))
     ),
-    ROW_SUMS: lambda settings: _is_fitted(settings, masked=False),
-    secagg.HIDDEN_SUMS: lambda settings: _is_fitted(settings, masked=True),
-    messages.FINE_TUNE: lambda settings: settings.tuning_epochs > 0,
-    messages.SCORE_COUNTS: lambda settings: settings.decision_threshold == "common",
-    messages.FINAL_EVALUATION: lambda settings: (
-        settings.bootstrap_resamples > 0 or settings.decision_threshold != "none"
-    ),
-    messages.PROBE_ROWS: lambda settings: "probe-rows" in asked(settings),
-    secagg.SECAGG_TRAIN: lambda settings: settings.secagg and not is_summed(settings.model),
+    ROW_SUMS: lambda training, brief: _is_fitted(training, masked=False),
+    secagg.HIDDEN_SUMS: lambda training, brief: _is_fitted(training, masked=True),
+    messages.FINE_TUNE: lambda training, brief: training.tuning_epochs > 0,
+    messages.SCORE_COUNTS: lambda training, brief: training.decision_threshold == "common",
+    messages.FINAL_EVALUATION: lambda training, brief: training.ends_with_evaluation,
+    messages.PROBE_ROWS: lambda training, brief: "probe-rows" in _disclosed(brief),
+    secagg.SECAGG_TRAIN: lambda training, brief: training.secagg and not is_summed(training.model),
     secagg.SECAGG_SHARE: _is_masked,
     secagg.SECAGG_MASK: _is_masked,
     secagg.SECAGG_AGREE: _is_masked,
     secagg.SECAGG_UNMASK: _is_masked,
-    secagg.PILOT_SUM: lambda settings: _in_pilot(settings, summed=True),
-    pilot.PILOT_TELL: lambda settings: _in_pilot(settings, summed=True),
-    pilot.PILOT_TRAIN: lambda settings: _in_pilot(settings, summed=False),
-    pilot.PILOT_LOOK: lambda settings: _in_pilot(settings, summed=False),
-    pilot.PILOT_SUMS: lambda settings: (
-        _in_pilot(settings, summed=False) and settings.of(PilotSettings).pilot_learners
+    secagg.PILOT_SUM: lambda training, brief: _in_pilot(training, summed=True),
+    pilot.PILOT_TELL: lambda training, brief: _in_pilot(training, summed=True),
+    pilot.PILOT_TRAIN: lambda training, brief: _in_pilot(training, summed=False),
+    pilot.PILOT_LOOK: lambda training, brief: _in_pilot(training, summed=False),
+    pilot.PILOT_SUMS: lambda training, brief: (
+        _in_pilot(training, summed=False) and training.of(PilotSettings).pilot_learners
     ),
     **{kind: _of_products for kind in KINDS if kind.startswith("query.product_")},
 }
@@ -235,7 +240,7 @@ def _answered(keeper: ContextKeeper) -> dict[str, list[int]]:
     return json.loads(kept) if kept else {}
 
 
-def _check_round(settings: Settings, record: Mapping[str, Any]) -> None:
+def _check_round(settings: Training, record: Mapping[str, Any]) -> None:
     """Refuse a round beyond the run's, or the pilot's, whose sums are numbered after the run's."""
     last = record.get("full", settings.num_server_rounds)
     if "played" in record:
@@ -244,7 +249,7 @@ def _check_round(settings: Settings, record: Mapping[str, Any]) -> None:
         raise MessageError(f"round {record['round']}: this run has {last} rounds")
 
 
-def _check_work(settings: Settings, record: Mapping[str, Any], own: SiteConfig) -> None:
+def _check_work(settings: Training, record: Mapping[str, Any], own: SiteConfig) -> None:
     """Refuse more work than the site's own file allows, and than the run's settings say.
 
     Raises:
@@ -252,7 +257,7 @@ def _check_work(settings: Settings, record: Mapping[str, Any], own: SiteConfig) 
     """
     if "folds" in record:
         planned = settings.of(PilotSettings)
-        full = max(int(Settings.model_fields["num_server_rounds"].default), planned.pilot_rounds)
+        full = max(int(Training.model_fields["num_server_rounds"].default), planned.pilot_rounds)
         if (record["folds"], record["full"]) != (planned.pilot_folds, full):
             raise MessageError(
                 f"{record['folds']} folds of {record['full']} rounds: this run's pilot has "
@@ -271,7 +276,7 @@ def _check_work(settings: Settings, record: Mapping[str, Any], own: SiteConfig) 
             )
 
 
-def _work_of(settings: Settings, record: Mapping[str, Any]) -> dict[str, int]:
+def _work_of(settings: Training, record: Mapping[str, Any]) -> dict[str, int]:
     """Return what a message makes a site do, by the key of the site's file that bounds it."""
     rounds = max(settings.num_server_rounds, record.get("full", 0))
     return {

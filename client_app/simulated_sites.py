@@ -2,26 +2,28 @@
 
 import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from client_app.shifted_sites import shifted
 from client_app.site_config import SiteConfig
 from common import seeds
-from common.config import Scalar, Settings
+from common.config import Scalar, Settings, Training
+from common.config.data import DataSettings
 from common.data.datasets import SYNTHETIC, Dataset, load_dataset, task_of
 from common.data.shifts import IMAGE_SHIFTS
 from common.data.synthetic import SyntheticSites
 from common.foreign.code import top_level
 from common.messages import RELEASES
 from common.plugins import foreign_pieces
-from common.privacy import disclosures
+from common.privacy.disclosures import asked
 from common.radio import LinkRates
 from common.splits import SiteRows, partition
 
 __all__ = [
     "SIMULATION",
+    "SimulatedRun",
     "dealt",
     "drawn_rate",
     "is_of_one_owner",
@@ -37,16 +39,21 @@ theirs. A run cannot set it, and no process of a deployed site has it."""
 
 
 def released(
-    own: SiteConfig, node_config: Mapping[str, Scalar], settings: Settings
+    own: SiteConfig, node_config: Mapping[str, Scalar], disclosures: Sequence[str]
 ) -> tuple[str, ...]:
     """Return what a site without data of its own releases.
 
     Flower's own simulation gives its sites no word to say. Where whoever started it says that it is
     one, they release what the run needs, as ``coterie simulate`` lets them.
+
+    Args:
+        own: what the site's own file says.
+        node_config: of its node.
+        disclosures: what the run asks of sites beyond what all release.
     """
     if "releases" in node_config or os.environ.get(SIMULATION) != "1":
         return own.released
-    return (*own.released, *disclosures.asked(settings))
+    return (*own.released, *disclosures)
 
 
 def is_of_one_owner(node_config: Mapping[str, Scalar]) -> bool:
@@ -56,18 +63,22 @@ def is_of_one_owner(node_config: Mapping[str, Scalar]) -> bool:
 
 def owners_config(settings: Settings) -> dict[str, Scalar]:
     """Return the config of all nodes of a simulation: who sets the run up owns its sites."""
-    opened = disclosures.asked(settings)
+    opened = asked(settings)
     code = sorted({top_level(piece.module) for piece in foreign_pieces(settings.to_dict())})
     releases: dict[str, Scalar] = {"releases": ",".join((*RELEASES, *opened))} if opened else {}
     return releases | ({"allow-code": ",".join(code)} if code else {})
 
 
-def drawn_rate(name: str, settings: Settings) -> float:
+def drawn_rate(name: str, settings: Training) -> float:
     """Return the rate of a simulated site's link; 0 where the settings say nothing of links."""
     if not settings.link_rate:
         return 0.0
     rng = seeds.generator(settings.seed, "link", name)
     return LinkRates.parse(settings.link_rate).draw(rng)
+
+
+class SimulatedRun(Training, DataSettings):
+    """What a simulated site needs of a run's settings: whose rows there are is among them."""
 
 
 class _Dealing(NamedTuple):
@@ -118,7 +129,7 @@ def with_task(settings: Settings) -> Settings:
     return settings.replace(task=task) if task != "classification" else settings
 
 
-def simulated_federation(settings: Settings) -> tuple[Dataset, list[SiteRows]]:
+def simulated_federation(settings: "Settings | SimulatedRun") -> tuple[Dataset, list[SiteRows]]:
     """Return the data set and the rows of every site.
 
     Made once per process, not per message; workers forked afterwards share its pages.

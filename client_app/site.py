@@ -7,7 +7,9 @@ import numpy as np
 from flwr.app import Context
 
 from client_app import prepared_data, site_config
+from client_app.briefing import brief_of
 from client_app.simulated_sites import (
+    SimulatedRun,
     drawn_rate,
     is_of_one_owner,
     released,
@@ -15,11 +17,11 @@ from client_app.simulated_sites import (
 )
 from client_app.site_config import SiteConfig
 from client_app.site_state import Keeper, keeper_of
-from common import config
-from common.config import Settings
+from common.config import Training
 from common.data.datasets import Dataset, is_named_part
 from common.errors import ConfigError, DataError, MessageError
 from common.foreign.code import top_level
+from common.messages.briefs import Brief
 from common.plugins import foreign_pieces
 from common.privacy.book import Budget
 from common.splits import SiteRows
@@ -34,8 +36,8 @@ class Participant(Protocol):
         ...
 
     @property
-    def settings(self) -> Settings:
-        """Of the run."""
+    def settings(self) -> Training:
+        """What of the run's concerns it."""
         ...
 
     @property
@@ -54,7 +56,7 @@ class Site:
     """What one message needs of the site it reached."""
 
     name: str
-    settings: Settings
+    settings: Training
     dataset: Dataset
     rows: SiteRows
     releases: tuple[str, ...]
@@ -66,6 +68,8 @@ class Site:
     """In Mbit/s; 0: what the run's radio profile says."""
     simulated: bool = True
     """Whether it shares its machine with the server; one with data of its own does not."""
+    brief: Brief | None = None
+    """What the server told it of the run; None: nothing, as one that is simulated need not be."""
 
     @property
     def train(self) -> tuple[np.ndarray, np.ndarray]:
@@ -87,9 +91,10 @@ def open_site(context: Context) -> Site:
     """Return the site that a node is, from its node-config and the run's settings."""
     own = site_config.from_node_config(context.node_config)
     _refuse_code(own, context)  # before anything that a run names is imported
-    settings = config.from_run_config(context.run_config)
+    brief = brief_of(context)
     if own.data_path:
-        return _own_site(own, settings, keeper_of(context))
+        return _own_site(own, Training.told(context.run_config), keeper_of(context), brief)
+    settings = SimulatedRun.told(context.run_config)
     dataset, parts = simulated_federation(settings)
     index, announced = site_config.position(context.node_config)
     if announced != len(parts):
@@ -105,10 +110,11 @@ def open_site(context: Context) -> Site:
         settings,
         dataset,
         parts[index],
-        released(own, context.node_config, settings),
+        released(own, context.node_config, brief.disclosures if brief else ()),
         keeper_of(context),
         own.budget,
         own.link_rate or drawn_rate(name, settings),
+        brief=brief,
     )
 
 
@@ -116,7 +122,7 @@ def _refuse_code(own: SiteConfig, context: Context) -> None:
     """Raise :class:`ConfigError` for code from elsewhere that the site's owner does not allow."""
     if is_of_one_owner(context.node_config):
         return
-    for piece in foreign_pieces(context.run_config):
+    for piece in foreign_pieces(context.run_config, at_site=True):
         package = top_level(piece.module)
         if package not in own.allowed_code:
             raise ConfigError(
@@ -126,7 +132,7 @@ def _refuse_code(own: SiteConfig, context: Context) -> None:
             )
 
 
-def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
+def _own_site(own: SiteConfig, settings: Training, keeper: Keeper, brief: Brief | None) -> Site:
     """Return a site with data of its own; a run cannot choose which, nor the device."""
     if settings.dataset != own.dataset:
         raise ConfigError(
@@ -155,10 +161,11 @@ def _own_site(own: SiteConfig, settings: Settings, keeper: Keeper) -> Site:
         own.budget,
         own.link_rate,
         simulated=False,
+        brief=brief,
     )
 
 
-def _check_task(settings: Settings, dataset: Dataset, site: str) -> None:
+def _check_task(settings: Training, dataset: Dataset, site: str) -> None:
     """Refuse to learn what a site's data do not have, or what the run does not say."""
     wanted, has = settings.learning_task, dataset.task
     if wanted.name == has.name:

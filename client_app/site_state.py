@@ -21,8 +21,8 @@ from common.errors import ConfigError
 STATE_DIR = "state-dir"  # a site's own say, in its node-config
 KEEP_RUNS = "keep-runs"  # likewise
 _KEPT_RUNS = 20
-_OF_RUNS = re.compile(r"personal-|pilot-|secure-sum-step-|.*-step-\d+\.json$")
-"""Pieces of which every run, or set of settings, has its own: models, and steps it came to."""
+_OF_RUNS = re.compile(r"brief-|personal-|pilot-|secure-sum-step-|.*-step-\d+\.json$")
+"""Pieces of which every run has its own: what it told, models, and steps it came to."""
 _RECORD = "kept"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LOCK = ".lock"

@@ -10,7 +10,7 @@ import re
 from importlib import metadata
 from pathlib import Path
 
-from common.config import Settings
+from common.config import Training
 from common.piece_sources import sources
 
 __all__ = ["code_of_run", "installed_code"]
@@ -37,7 +37,7 @@ def installed_code() -> str:
     return f"{metadata.version('coterie')} sha256:{digest.hexdigest()[:16]}"
 
 
-def code_of_run(settings: Settings) -> list[str]:
-    """Return what a run runs here: Coterie's own code, then each of its pieces from elsewhere."""
-    pieces = sources(settings).items()
+def code_of_run(settings: Training) -> list[str]:
+    """Return what a run runs at its sites: Coterie's own code, then its pieces from elsewhere."""
+    pieces = sources(settings, at_site=True).items()
     return [f"Coterie {installed_code()}", *(f"{piece}: {source}" for piece, source in pieces)]

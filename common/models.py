@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError
 from common.exact.networks import resized
 from common.foreign.code import contained
@@ -106,7 +106,7 @@ def blank(name: str, inputs: Inputs, num_classes: int) -> "nn.Module":
 
 
 def initial_parameters(
-    settings: Settings, inputs: Inputs, num_classes: int
+    settings: Training, inputs: Inputs, num_classes: int
 ) -> dict[str, np.ndarray]:
     """Return the first global model, decided by the run's seed alone."""
     import torch

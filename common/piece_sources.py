@@ -18,7 +18,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from common.config import Settings
+from common.config import Settings, Training
 from common.errors import ConfigError
 from common.foreign.code import is_given, top_level
 from common.plugins import foreign_pieces
@@ -26,15 +26,19 @@ from common.plugins import foreign_pieces
 __all__ = ["bound_to_python", "refuse_changed", "sources"]
 
 
-def sources(settings: Settings) -> dict[str, str]:
+def sources(settings: Training, *, at_site: bool = False) -> dict[str, str]:
     """Return what each piece from elsewhere is, by the setting that names it.
 
     As ``{"model = 'acme.nets:cnn'": "acme 0.3 sha256:..."}``; empty where all are of this
     repository.
+
+    Args:
+        settings: of a run.
+        at_site: whether only of those that a site runs.
     """
     return {
         str(piece): piece.name if is_given(piece.name) else _source(piece.module)
-        for piece in foreign_pieces(settings.to_dict())
+        for piece in foreign_pieces(settings.to_dict(), at_site=at_site)
     }
 
 

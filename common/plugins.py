@@ -23,7 +23,7 @@ from common.foreign.code import contained, is_from_elsewhere, is_given
 from common.schema import Schema, kebab_case, unknown_name
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Settings, Training
 
 __all__ = [
     "Foreign",
@@ -42,13 +42,16 @@ T = TypeVar("T")
 
 _HERE = __name__.removesuffix("common.plugins")  # empty, or the package that holds all of ours
 
-TABLES = (
+_AT_SITES = (
     f"{_HERE}common.networks:NETWORKS",
     f"{_HERE}common.objectives:OBJECTIVES",
     f"{_HERE}client_app.training.engines:ENGINES",
     f"{_HERE}common.privacy.update_privacy:UPDATE_PRIVACY",
     f"{_HERE}client_app.training.losses:LOSSES",
     f"{_HERE}client_app.training.optimizers:OPTIMIZERS",
+)
+TABLES = (
+    *_AT_SITES,
     f"{_HERE}server_app.methods:METHODS",
     f"{_HERE}server_app.selection.in_clusters:IN_CLUSTERS",
     f"{_HERE}server_app.aggregation.rules:AGGREGATIONS",
@@ -56,15 +59,15 @@ TABLES = (
 )
 """Tables whose pieces may have settings of their own; by name, as they lie above this file."""
 
-_OTHER_TABLES = (
+_OTHERS_AT_SITES = (
     f"{_HERE}common.data.datasets:DATASETS",
     f"{_HERE}common.splits:SPLITS",
     f"{_HERE}common.tasks:TASKS",
     f"{_HERE}client_app.training.schedules:SCHEDULES",
     f"{_HERE}common.tasks.metrics:TASK_METRICS",
     f"{_HERE}common.messages.kinds:FROM_ELSEWHERE",
-    f"{_HERE}server_app.dissimilarity:LABEL_METRICS",
 )
+_OTHER_TABLES = (*_OTHERS_AT_SITES, f"{_HERE}server_app.dissimilarity:LABEL_METRICS")
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 _NOTHING: Mapping[str, object] = MappingProxyType({})
@@ -81,10 +84,14 @@ class PieceSettings(Schema):
     paths: ClassVar[frozenset[str]] = frozenset()
     """Names of those that hold a path; one that is given is made absolute."""
 
-    def check(self, settings: "Settings") -> None:
-        """Raise ValueError with one line where these values do not go with a run's others."""
+    def check(self, settings: Any) -> None:
+        """Raise ValueError with one line where these values do not go with a run's others.
 
-    def refuse_unused(self, settings: "Settings", table: "Table[Any]") -> bool:
+        Args:
+            settings: the run's; at a site its ``Training``, which has what sites need of them.
+        """
+
+    def refuse_unused(self, settings: "Training", table: "Table[Any]") -> bool:
         """Return whether the run's piece of a table uses these settings.
 
         Raises:
@@ -300,20 +307,23 @@ def _named(table: Table[Any], values: Mapping[str, object]) -> list[str]:
     return [name for name in map(str.strip, names) if is_from_elsewhere(name)]
 
 
-def used_piece_settings(name_of: Callable[[Table[Any]], str]) -> tuple[type[PieceSettings], ...]:
+def used_piece_settings(
+    name_of: Callable[[Table[Any]], str], *, at_site: bool = False
+) -> tuple[type[PieceSettings], ...]:
     """Return what the pieces of a run declare, each once; no other piece is loaded.
 
     Args:
         name_of: returns the name of a run's piece in a table.
+        at_site: whether only what a site runs: no method, and nothing else of a server.
     """
-    tables = (_at(name) for name in TABLES)
+    tables = (_at(name) for name in (_AT_SITES if at_site else TABLES))
     used = (table.get(name_of(table)) for table in tables)
     return tuple(dict.fromkeys(schema for piece in used for schema in settings_of(piece)))
 
 
-def with_names(values: Mapping[str, object]) -> dict[str, object]:
+def with_names(values: Mapping[str, object], *, at_site: bool = False) -> dict[str, object]:
     """Return values with a name in place of every piece that a program gives; keys as they are."""
-    tables = {table.attribute: table for table in _all_tables()}
+    tables = {table.attribute: table for table in _all_tables(at_site=at_site)}
     return {
         key: _name_for(tables.get(key.replace("-", "_")), value) for key, value in values.items()
     }
@@ -327,8 +337,9 @@ def _name_for(table: Table[Any] | None, value: object) -> object:
     return table.take(value)
 
 
-def _all_tables() -> list[Table[Any]]:
-    return [_at(name) for name in (*TABLES, *_OTHER_TABLES)]
+def _all_tables(*, at_site: bool = False) -> list[Table[Any]]:
+    places = (*_AT_SITES, *_OTHERS_AT_SITES) if at_site else (*TABLES, *_OTHER_TABLES)
+    return [_at(name) for name in places]
 
 
 @dataclass(frozen=True)
@@ -345,11 +356,16 @@ class Foreign:
         return f"{self.table.kind} = {self.name!r}"
 
 
-def foreign_pieces(values: Mapping[str, object]) -> list[Foreign]:
-    """Return which pieces from elsewhere settings name, by their keys; none is loaded."""
+def foreign_pieces(values: Mapping[str, object], *, at_site: bool = False) -> list[Foreign]:
+    """Return which pieces from elsewhere settings name, by their keys; none is loaded.
+
+    Args:
+        values: a run's settings.
+        at_site: whether only those that a site runs.
+    """
     return [
         Foreign(table, name, module)
-        for table in _all_tables()
+        for table in _all_tables(at_site=at_site)
         for name in map(str.strip, str(values.get(table.kind, "")).split(","))
         if (module := table.module_of(name)) or is_given(name)
     ]
@@ -361,16 +377,20 @@ def load_foreign(settings: "Settings") -> None:
         piece.table.named(piece.name)
 
 
-def blamed(error: BaseException, values: Mapping[str, object]) -> ConfigError | None:
+def blamed(
+    error: BaseException, values: Mapping[str, object], *, at_site: bool = False
+) -> ConfigError | None:
     """Return an error that names which pieces from elsewhere raised one; None if none did.
 
     Args:
         error: as it was caught.
         values: the run's settings, by their keys.
+        at_site: as :func:`foreign_pieces`.
     """
     if not isinstance(error, Exception) or isinstance(error, CoterieError):
         return None
-    pieces = {str(piece): code.top_level(piece.module) for piece in foreign_pieces(values)}
+    foreign = foreign_pieces(values, at_site=at_site)
+    pieces = {str(piece): code.top_level(piece.module) for piece in foreign}
     package, where = code.raised_in(error, set(pieces.values()))
     mine = " or ".join(piece for piece, top in pieces.items() if top == package)
     return ConfigError(f"{mine}: {code.in_one_line(error)} ({where})") if mine else None

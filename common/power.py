@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common import machine
-from common.config import Settings, unknown_name
+from common.config import Training, unknown_name
 from common.errors import ConfigError
 
 __all__ = [
@@ -116,7 +116,7 @@ def own_share(seconds: float, busy_seconds: float) -> float:
     return seconds / busy_seconds
 
 
-def load_late_modules(settings: Settings) -> None:
+def load_late_modules(settings: Training) -> None:
     """Load what is imported late, where a run is metered: no method pays for its loading then.
 
     A process that forks workers calls it before it does, for their sake.
@@ -126,7 +126,7 @@ def load_late_modules(settings: Settings) -> None:
             importlib.import_module(name)
 
 
-def open_source(settings: Settings) -> PowerSource | None:
+def open_source(settings: Training) -> PowerSource | None:
     """Return what the settings want this machine metered with; None for nothing.
 
     A machine that cannot be metered is said once, and is no reason to stop a run.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from common import models
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError
 from common.messages import Parameters
 from common.objectives import (
@@ -91,7 +91,7 @@ def parts_of_network(objective: str, model: str, inputs: Inputs, num_classes: in
     return parts(objective, network.state_dict(), models.batch_norm_names(network))
 
 
-def first_shared(settings: Settings, inputs: Inputs, num_classes: int) -> dict[str, np.ndarray]:
+def first_shared(settings: Training, inputs: Inputs, num_classes: int) -> dict[str, np.ndarray]:
     """Return what sites start from: the arrays that they share of the run's first model."""
     shared = parts_of_network(settings.objective, settings.model, inputs, num_classes).shared
     if not shared:

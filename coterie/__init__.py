@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from common.splits import SPLITS, by_partitioner, partition
     from common.tasks import TASKS, Classification, Regression, Task
     from common.tasks.metrics import TASK_METRICS, OfCounts, PerSite, RowMean
-    from coterie import flower
+    from coterie import flower, testing
     from deploy.cli import main
     from deploy.comparison import Comparison
     from deploy.interface import compare, plan, precheck, resume, simulate, submit
@@ -175,6 +175,7 @@ __all__ = [
     "resume",
     "simulate",
     "submit",
+    "testing",
 ]
 
 _HOMES = {
@@ -229,8 +230,8 @@ _HERE = f"{__name__}." if (_FOLDER / "common").is_dir() else ""
 if not TYPE_CHECKING:  # else every misspelt name would have a type
 
     def __getattr__(name: str) -> object:
-        if name == "flower":
-            return import_module("coterie.flower")
+        if name in ("flower", "testing"):
+            return import_module(f"coterie.{name}")
         if name == "__version__":
             return metadata.version("coterie")
         for home, names in _HOMES.items():

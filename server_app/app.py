@@ -133,17 +133,19 @@ def _run(grid: Courier, plan: Plan, folder: RunFolder, meter: RunMeter) -> None:
             log.info("the run came to no checkpoint: it begins anew")
         folder.forget_after(done)
     folder.set_status("running", done=done, rounds=settings.num_server_rounds)
-    code = code_of_run(settings)
+    code, brief = code_of_run(settings), plan.method.brief(settings, folder.run)
     if state:
         sites = [Introduction(**site) for site in state["sites"]]
-        roster = reintroduce(grid, sites, timeout=timeout, code=code)
+        roster = reintroduce(grid, sites, timeout=timeout, code=code, brief=brief)
     else:
         expected = len(settings.named_sites) or settings.num_clients
         if isinstance(grid.inner, NamedSites):
             grid.inner.wait()
         # A site that does not have the run's foreign code, or does not allow it, is not left out.
         foreign = bool(plan.pieces)
-        roster = introduce(grid, expected=expected, timeout=timeout, everybody=foreign, code=code)
+        roster = introduce(
+            grid, expected=expected, timeout=timeout, everybody=foreign, code=code, brief=brief
+        )
     folder.write_sites(roster.sites)
     made = grid.preprocessing()
     folder.write_preprocessing(made, roster.sites[0], plan.task.name)

@@ -4,10 +4,12 @@ import numpy as np
 from flwr.app import Message
 from kinds_of_rows import rows_of
 
+from client_app import questions
 from common import messages, models
-from common.config import Settings
+from common.config import Settings, Training
 from common.messages import Order
 from deploy.simulation.grid import InProcessGrid, load_client_app
+from server_app.methods.catalogue import compose
 
 RUN = {
     "dataset": "tables", "num-clients": 3, "strategy": "fedavg", "num-server-rounds": 5,
@@ -16,10 +18,20 @@ RUN = {
 LOSSES = {"strategy": "power-of-choice", "clients-per-round": 2}
 
 
+def brief_of(settings):
+    return compose(settings).brief(settings, "1" * 16)
+
+
+def is_called_for(kind, settings):
+    """Whether a site answers a kind in an honest run: it knows of the settings what it must."""
+    training = Training.told(settings.to_dict())
+    return questions.is_called_for(kind, training, brief_of(settings))
+
+
 class Asked:
     """A real site of one table in a process of its own, asked by a server that may lie."""
 
-    def __init__(self, folder, run=None, **own):
+    def __init__(self, folder, run=None, told=True, **own):
         rng = np.random.default_rng(3)
         x = rng.normal(size=(40, 4))
         lines = [f"{a:.3f},{b:.3f},{c:.3f},{d:.3f},{int(a > 0)}" for a, b, c, d in x]
@@ -37,11 +49,16 @@ class Asked:
         )
         [self.node] = self.grid.get_node_ids()
         self.model = models.initial_parameters(self.settings, rows_of(4), 2)
+        self.brief = brief_of(self.settings) if told else None
+        reply = self.ask(messages.INTRODUCE)
+        self.refusal = reply.error.reason if reply.has_error() else ""
 
     def ask(self, kind, order=None, model=None, *, nothing=False):
         arrays = messages.encode_arrays(model or self.model)
         content = messages.content(order or Order(1, 1, 0), arrays)
-        if nothing or kind == messages.INTRODUCE:
+        if kind == messages.INTRODUCE:
+            content = messages.content(order or self.brief)
+        elif nothing:
             content = messages.content()
         [reply] = self.grid.send_and_receive([Message(content, self.node, kind)])
         return reply

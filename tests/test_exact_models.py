@@ -361,7 +361,7 @@ def test_gaps_and_categories_are_the_pooled_trees_and_those_of_scikit_learn(tmp_
     assert len({*ours["missing_left"][ours["column"] >= 0]}) == 2  # gaps go both ways
     forest = HistGradientBoostingClassifier(
         learning_rate=0.08, max_iter=20, max_leaf_nodes=None, max_depth=4, min_samples_leaf=10,
-        l2_regularization=1.0, max_bins=255, early_stopping=False,
+        l2_regularization=1.0, max_bins=255, early_stopping=False, random_state=0,
     ).fit(features[train], sick[train])  # fmt: skip
     test = frame[~train]
     said = ModelInUse(folder).of_file(_raw(tmp_path, test))[0]["probability-yes"]

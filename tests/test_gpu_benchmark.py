@@ -34,6 +34,7 @@ runpy.run_module("benchmarks.gpu", run_name="__main__")
 """
 
 
+@pytest.mark.slow
 def test_all_of_it_runs_where_only_torch_and_its_like_are(tmp_path):
     words = ["--device", "cpu", "--minutes", "8", "--tiny", "--out", str(tmp_path)]
     done = subprocess.run(

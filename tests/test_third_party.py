@@ -16,6 +16,8 @@ def test_a_third_partys_package_works_with_every_command(tmp_path):
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{packages}", "OMP_NUM_THREADS": "1"}
     program = [sys.executable, "-m", "deploy.cli"]
     coterie = acme.Commands(program, tmp_path, environment)
+    tests = [sys.executable, "-m", "pytest", "-q", "-c", os.devnull, "-p", "no:cacheprovider"]
+    acme.Commands(tests, tmp_path, environment)(acme.PROJECT / "test_pieces.py")
     placed = acme.play(coterie, packages)
     pages = acme.Commands(
         [sys.executable, ROOT / "docs/methods/generate.py"], tmp_path, environment

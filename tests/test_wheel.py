@@ -53,6 +53,7 @@ def test_an_import_that_cannot_be_placed_is_refused():
         hatch_build.below_top(b"import numpy\nimport common.x\n")
 
 
+@pytest.mark.slow
 def test_no_module_changes_in_anything_but_its_imports():
     paths = hatch_build.packaged(ROOT)
     assert {path.parts[0] for path in paths} == {*PACKAGES, "coterie"}

@@ -22,7 +22,7 @@ from client_app.training.engine import Lesson
 from client_app.training.loop import Stopwatch
 from client_app.training.personal import PersonalModels
 from common import messages, models, seeds
-from common.config import Settings
+from common.config import Training
 from common.errors import RoundError
 from common.messages import Order, Parameters
 from common.objectives import Pull
@@ -393,11 +393,11 @@ def _apart(folds: Folds, arrays: Parameters | None) -> list[Parameters] | None:
 
 
 @functools.lru_cache(maxsize=2)
-def _initial(settings: Settings, inputs: Inputs, outputs: int) -> dict[str, np.ndarray]:
+def _initial(settings: Training, inputs: Inputs, outputs: int) -> dict[str, np.ndarray]:
     return models.initial_parameters(settings, inputs, outputs)
 
 
 @functools.lru_cache(maxsize=2)
-def _trained_for(settings: Settings, rounds: int) -> Settings:
+def _trained_for(settings: Training, rounds: int) -> Training:
     """Return a run's settings for so many rounds, which a schedule goes by."""
     return settings.replace(num_server_rounds=rounds)

@@ -24,7 +24,7 @@ from client_app.peers import identity_of, trusted_by
 from client_app.received import received_model
 from client_app.site import Participant, Site
 from common import messages
-from common.config import Settings
+from common.config import Training
 from common.errors import SecaggError, TrustError
 from common.identity import EphemeralKey, Occasion, SignedKeys
 from common.messages import Order, Parameters, ReleaseNote
@@ -338,7 +338,7 @@ def _member(order: SecaggCircle, known: _Secrets, site: Participant, context: Co
     return Member(keys, known.seed, Circle(occasion, mine, told, positions, threshold))
 
 
-def _fresh(order: Order, settings: Settings) -> Order:
+def _fresh(order: Order, settings: Training) -> Order:
     """Return the order to train by: in a run that goes on after a crash, with draws of its own.
 
     The round that the crash cut off is played again. Under its first draws it would give the same
@@ -349,7 +349,7 @@ def _fresh(order: Order, settings: Settings) -> Order:
     return replace(order, attempt=system_secrets.randbits(62))
 
 
-def _fewest(members: int, settings: Settings) -> int:
+def _fewest(members: int, settings: Training) -> int:
     """Return how many survivors this site insists on."""
     return max(wiring(members).threshold, settings.secagg_min_cohort)
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from client_app.site import Participant, Site
 from client_app.site_state import Keeper
 from common import messages
-from common.config import Settings
+from common.config import Training
 from common.errors import BudgetError, DataError, MessageError
 from common.identity import packed
 from common.messages import LabelHistogram, NoisyHistogram, Order, Parameters, ReleaseNote
@@ -166,7 +166,7 @@ def noisy_shares(site: Participant, counts: list[int]) -> tuple[NDArray[np.float
     return plausible_counts(noisy.estimates, sum(counts)) / sum(counts), note
 
 
-def is_noisy(settings: Settings) -> bool:
+def is_noisy(settings: Training) -> bool:
     """Return whether what a training leaves gets noise at the site."""
     return settings.update_privacy == "local-dp" and objective_of(settings).shares_model
 

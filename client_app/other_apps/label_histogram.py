@@ -12,7 +12,7 @@ from client_app.answers import with_noise
 from client_app.other_apps.marked_messages import AppTraining, answering
 from client_app.other_apps.own_say import AppNode
 from common import messages
-from common.config import Settings
+from common.config import Training
 from common.errors import DataError, MessageError
 from common.messages import Introduction, LabelQuestion
 from common.privacy.labels import label_mechanism
@@ -92,15 +92,12 @@ def label_histogram_mod(labels_of: LabelsOf, num_classes: int = 0) -> Mod:
 
 def _asked(question: LabelQuestion, context: Context) -> AppNode:
     """Return the node with the settings that a question has; they are checked like any other."""
-    settings = Settings.parse(
+    settings = Training.parse(
         {
-            "num-clients": 0,
-            "split": "by-user",
             "label-privacy": question.label_privacy,
             "epsilon": question.epsilon,
             "delta": question.delta,
             "label-gamma": question.label_gamma,
-            "clients-per-round": question.clients_per_round,
         },
         source="asked",
     )

@@ -12,7 +12,7 @@ from flwr.app import Context
 from client_app import site_config
 from client_app.site_config import PARTITION, SiteConfig
 from client_app.site_state import Keeper, keeper_of
-from common.config import Settings
+from common.config import Training
 from common.errors import MessageError
 from common.privacy.book import Budget
 from common.splits import site_names
@@ -27,13 +27,13 @@ class AppNode:
     """A node of another app, as a :class:`~client_app.site.Participant`."""
 
     name: str
-    settings: Settings
+    settings: Training
     """As far as a message says something of them."""
     keeper: Keeper
     budget: Budget
 
     @classmethod
-    def of(cls, context: Context, release: str, settings: Settings) -> Self:
+    def of(cls, context: Context, release: str, settings: Training) -> Self:
         """Return what a node's config says.
 
         Args:

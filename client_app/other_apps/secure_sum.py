@@ -12,7 +12,7 @@ from client_app.other_apps.marked_messages import Answer, AppTraining, answering
 from client_app.other_apps.own_say import AppNode
 from client_app.site import Participant
 from common import messages
-from common.config import Settings
+from common.config import Training
 from common.errors import MessageError
 from common.messages import Introduction, Parameters, Template
 from common.secagg.messages import (
@@ -44,9 +44,7 @@ def secure_sum_mod(most_examples: int = 1_000_000, min_cohort: int = 3) -> Mod:
     >>> from flwr.clientapp import ClientApp
     >>> app = ClientApp(mods=[secure_sum_mod()])
     """
-    settings = Settings.parse(
-        {"num-clients": 0, "split": "by-user", "secagg-min-cohort": min_cohort}
-    )
+    settings = Training.parse({"secagg-min-cohort": min_cohort})
 
     def introduce(message: Message, context: Context, training: AppTraining) -> Message:
         introduction = Introduction(

@@ -25,7 +25,7 @@ from client_app.training.program import (
     Reshape,
     Step,
 )
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError
 from common.objectives import Pull
 
@@ -139,7 +139,7 @@ class ConvolutionalSgd:
     """
 
     def __init__(
-        self, shape: ConvolutionalShape, settings: Settings, steps: ConvolutionalSteps
+        self, shape: ConvolutionalShape, settings: Training, steps: ConvolutionalSteps
     ) -> None:
         self._settings = settings
         self._steps = steps
@@ -321,7 +321,7 @@ def _tiles(layer: Convolution, batch: int, lanes: int) -> tuple[int, int]:
     return min(tilings(layer), key=lambda way: cost(*way))
 
 
-def require_compiler(settings: Settings) -> None:
+def require_compiler(settings: Training) -> None:
     """Raise :class:`ConfigError` if the engine needs a C compiler and there is none."""
     if not ENGINES.named(settings.engine).must_compile:
         return

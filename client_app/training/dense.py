@@ -22,7 +22,7 @@ from client_app.training.dense_layers import (
 )
 from client_app.training.optimizers import SgdSettings
 from client_app.training.orders import row_orders
-from common.config import Settings
+from common.config import Training
 from common.objectives import Pull
 
 
@@ -33,7 +33,7 @@ class DenseSgd:
     biases, which is the order of a state dict. The steps have them in an order of their own.
     """
 
-    def __init__(self, shape: DenseShape, settings: Settings, compiled: DenseSteps) -> None:
+    def __init__(self, shape: DenseShape, settings: Training, compiled: DenseSteps) -> None:
         self.values = np.empty(shape.num_parameters, np.float32)
         self.anchor = np.zeros_like(self.values)
         """Of the pull, if there is one: flat as ``values``; where it moved to after training."""

@@ -11,7 +11,7 @@ from torch import nn
 
 from client_app.training.dense_c import MOST_LAYERS
 from client_app.training.optimizers import OPTIMIZERS, Rule
-from common.config import Settings
+from common.config import Training
 from common.dropout import Dropout, dropout_bits, dropout_threshold
 
 Floats = NDArray[np.float32]
@@ -89,7 +89,7 @@ def dense_shape(network: nn.Module) -> DenseShape | None:
     return None
 
 
-def rule_of(settings: Settings) -> Rule:
+def rule_of(settings: Training) -> Rule:
     """Return the steps of a run's optimiser, which must be one that goes without autograd."""
     rule = OPTIMIZERS.named(settings.optimizer).by_hand
     assert rule is not None

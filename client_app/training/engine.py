@@ -37,7 +37,7 @@ from client_app.training.orders import batch_sizes, steps_of
 from client_app.training.program_steps import ProgramSgd, wide_step
 from client_app.training.steps import Anchored, flatten
 from common import models, seeds
-from common.config import Settings
+from common.config import Settings, Training
 from common.errors import ConfigError
 from common.foreign import code
 from common.messages import Order, Parameters
@@ -98,7 +98,7 @@ class Lesson:
 def fit(
     parameters: Parameters,
     lesson: Lesson,
-    settings: Settings,
+    settings: Training,
     pull: Pull | None = None,
     phase: Phase = USUAL,
     *,
@@ -138,7 +138,7 @@ def fit(
 
 
 def fit_together(
-    parameters: Parameters, lessons: Sequence[Lesson], settings: Settings
+    parameters: Parameters, lessons: Sequence[Lesson], settings: Training
 ) -> list[Fitted] | None:
     """Return the models of clients trained side by side; None where their network cannot be.
 
@@ -168,7 +168,7 @@ def fit_together(
 def _fit_by_loop(
     network: nn.Module,
     lesson: Lesson,
-    settings: Settings,
+    settings: Training,
     pull: Pull | None,
     phase: Phase,
     beside: Mixture | None,
@@ -190,7 +190,7 @@ def _fit_by_loop(
     return Fitted(fitted, loss, anchor=models.parameters_of(network))
 
 
-def _obstacle(settings: Settings, network: nn.Module) -> str:
+def _obstacle(settings: Training, network: nn.Module) -> str:
     """Return what keeps a network from a run's engine from elsewhere, in a word; empty: nothing."""
     with code.contained(f"engine = {settings.engine!r}"):
         return str(ENGINES.named(settings.engine).obstacle(settings, network))
@@ -199,7 +199,7 @@ def _obstacle(settings: Settings, network: nn.Module) -> str:
 def _train_elsewhere(
     network: nn.Module,
     rows: TensorRows,
-    settings: Settings,
+    settings: Training,
     rng: np.random.Generator,
     phase: Phase,
 ) -> float:
@@ -219,7 +219,7 @@ def _train_elsewhere(
 
 
 def _blended(
-    network: nn.Module, lesson: Lesson, settings: Settings, blend: Blend
+    network: nn.Module, lesson: Lesson, settings: Training, blend: Blend
 ) -> tuple[Model, Model]:
     """Return what a blend makes of a network's parameters, and its shares."""
     device = next(network.parameters()).device
@@ -267,7 +267,7 @@ def unflatten(values: np.ndarray, like: Parameters) -> dict[str, np.ndarray]:
 
 
 def _by_hand(
-    parameters: Parameters, name: _Name, settings: Settings
+    parameters: Parameters, name: _Name, settings: Training
 ) -> DenseSgd | ConvolutionalSgd | ProgramSgd | None:
     """Return what trains a network of these parameters without autograd, if anything does."""
     by_hand = ENGINES.named(settings.engine).by_hand
@@ -276,7 +276,7 @@ def _by_hand(
     return _hand_written(*name, settings) if _fits(parameters, _network(*name)) else None
 
 
-def _takes_usual_steps(settings: Settings) -> bool:
+def _takes_usual_steps(settings: Training) -> bool:
     """Return whether a run has an optimiser and the loss that the engines know: of classes."""
     known = OPTIMIZERS.named(settings.optimizer).by_hand is not None
     return known and takes_by_hand(settings)
@@ -313,7 +313,7 @@ def decided(
 
 
 def trained_by(
-    settings: Settings, inputs: Inputs, num_outputs: int, *, weighs: bool = False
+    settings: Training, inputs: Inputs, num_outputs: int, *, weighs: bool = False
 ) -> str:
     """Return in words which code trains a run's network on this machine; rows can have weights."""
     # On the CPU: a process that has started CUDA cannot be forked.
@@ -342,7 +342,7 @@ def trained_by(
     return f"{by_loop}: compiled steps do not take {_uncompiled(settings, network, name, device)}"
 
 
-def _in_words(settings: Settings, network: nn.Module, by_loop: str) -> str:
+def _in_words(settings: Training, network: nn.Module, by_loop: str) -> str:
     """Return which code trains a network under an engine from elsewhere."""
     named = f"engine={settings.engine}"
     if why := _obstacle(settings, network):
@@ -355,7 +355,7 @@ def _in_words(settings: Settings, network: nn.Module, by_loop: str) -> str:
 
 
 def _uncompiled(
-    settings: Settings,
+    settings: Training,
     network: nn.Module,
     name: together.Network,
     device: torch.device,
@@ -382,7 +382,7 @@ def _hand_written(
     inputs: Inputs,
     num_outputs: int,
     device: torch.device,
-    settings: Settings,
+    settings: Training,
 ) -> DenseSgd | ConvolutionalSgd | ProgramSgd | None:
     """Return what trains a network without autograd; None where nothing does."""
     network = _network(name, inputs, num_outputs, device)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Protocol
 
-from common.config import Settings
+from common.config import Training
 from common.plugins import PieceSettings, Table
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class RowsOfSite(Protocol):
         """How many there are."""
 
 
-Train = Callable[["nn.Module", RowsOfSite, Passes, Settings, frozenset[str]], float]
+Train = Callable[["nn.Module", RowsOfSite, Passes, Training, frozenset[str]], float]
 """(network, in training mode, changed in place; rows; passes; settings with the
 round's learning rate; names of parameters that stand still) -> mean loss of the last pass' rows,
 each before the step on its batch."""
 
-Obstacle = Callable[[Settings, "nn.Module"], str]
+Obstacle = Callable[[Training, "nn.Module"], str]
 """(settings of the run, network) -> what of it an engine does not take, in a word or two; empty: it
 takes it."""
 
@@ -56,7 +56,7 @@ class ByHand(IntEnum):
     """Of whose operations there are such steps."""
 
 
-def _takes_all(settings: Settings, network: "nn.Module") -> str:
+def _takes_all(settings: Training, network: "nn.Module") -> str:
     return ""
 
 

@@ -19,7 +19,7 @@ from client_app.training.mixing import Companion
 from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import batch_sizes, row_orders
 from client_app.training.steps import Anchored
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError, DataError
 from common.foreign import code
 from common.networks import NETWORKS
@@ -128,7 +128,7 @@ def repeatable(device: torch.device, seed: int) -> Iterator[None]:
         yield
 
 
-def hushed(settings: Settings) -> AbstractContextManager[None]:
+def hushed(settings: Training) -> AbstractContextManager[None]:
     """Keep what a run's foreign code prints in every batch from the run's own lines."""
     tables = NETWORKS, LOSSES, OPTIMIZERS, ENGINES
     pieces = [(table, getattr(settings, table.attribute)) for table in tables]
@@ -139,7 +139,7 @@ def hushed(settings: Settings) -> AbstractContextManager[None]:
 def train(
     network: nn.Module,
     rows: TensorRows,
-    settings: Settings,
+    settings: Training,
     rng: np.random.Generator,
     towards: Anchored | None = None,
     phase: Phase = USUAL,
@@ -186,7 +186,7 @@ def train(
 
 
 def passes(
-    network: nn.Module, rows: TensorRows, settings: Settings, rng: np.random.Generator, phase: Phase
+    network: nn.Module, rows: TensorRows, settings: Training, rng: np.random.Generator, phase: Phase
 ) -> Iterator[Sequence[Tensor]]:
     """Yield the batches of each pass of a phase over rows, as the places (b,) of their rows."""
     least = rows_needed(network, rows.inputs, batch_sizes(len(rows), settings))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError
 from common.plugins import PieceSettings, Table
 from common.schema import Listed
@@ -38,7 +38,7 @@ int64) -> a mean over the rows, a tensor without axes."""
 EachLoss = Callable[["Tensor", "Tensor"], "Tensor"]
 """Likewise, but each row's loss (n,)."""
 
-BeginLoss = Callable[[Settings, "Tensor"], MeanLoss]
+BeginLoss = Callable[[Training, "Tensor"], MeanLoss]
 """(settings, labels of all rows that are trained on) -> a loss."""
 
 
@@ -52,7 +52,7 @@ class ClassWeightSettings(PieceSettings):
         "common says them",
     )
 
-    def check(self, settings: Settings) -> None:
+    def check(self, settings: Training) -> None:
         """Refuse weights where there are no classes, or where the loss does not know them."""
         self.refuse_unused(settings, LOSSES)
         if self.class_weights not in ("none", "site"):
@@ -84,13 +84,13 @@ class FocalSettings(PieceSettings):
         2.0, ge=0, le=10, description="loss=focal: a row's loss times (1 - probability)^gamma"
     )
 
-    def check(self, settings: Settings) -> None:
+    def check(self, settings: Training) -> None:
         """Refuse it where there are no classes, or another loss."""
         if self.refuse_unused(settings, LOSSES):
             _require_classes(settings, "loss = focal")
 
 
-def _require_classes(settings: Settings, what: str) -> None:
+def _require_classes(settings: Training, what: str) -> None:
     task = settings.learning_task
     if not task.has_classes:
         raise ValueError(f"{what}: is for classes, not for {task.targets_are}; leave it out")
@@ -101,14 +101,14 @@ class Loss:
     """A value of the setting ``loss``."""
 
     begin: BeginLoss
-    each: Callable[[Settings], EachLoss] | None = None
+    each: Callable[[Training], EachLoss] | None = None
     """(settings) -> the rows' losses, of which it is the mean; None: it cannot weigh rows."""
     by_hand: bool = False
     """Whether the engines that do without autograd minimise it, too."""
     settings: tuple[type[PieceSettings], ...] = ()
 
 
-def _usual(settings: Settings, labels: "Tensor") -> MeanLoss:
+def _usual(settings: Training, labels: "Tensor") -> MeanLoss:
     """Return the task's own loss; of classes with weights the weighted mean."""
     task = settings.learning_task
     task.check_training(labels)
@@ -117,7 +117,7 @@ def _usual(settings: Settings, labels: "Tensor") -> MeanLoss:
     return _weighted(task.losses, settings, labels)
 
 
-def _focal(settings: Settings, labels: "Tensor") -> MeanLoss:
+def _focal(settings: Training, labels: "Tensor") -> MeanLoss:
     """Return the focal loss: Lin et al. 2017, Eq. (4), its alpha from ``class-weights``."""
     each = _each_focal(settings)
     if settings.of(ClassWeightSettings).class_weights == "none":
@@ -125,7 +125,7 @@ def _focal(settings: Settings, labels: "Tensor") -> MeanLoss:
     return _weighted(each, settings, labels)
 
 
-def _each_focal(settings: Settings) -> EachLoss:
+def _each_focal(settings: Training) -> EachLoss:
     gamma = settings.of(FocalSettings).focal_gamma
 
     def each(outputs: "Tensor", labels: "Tensor") -> "Tensor":
@@ -136,7 +136,7 @@ def _each_focal(settings: Settings) -> EachLoss:
     return each
 
 
-def _weighted(each: EachLoss, settings: Settings, labels: "Tensor") -> MeanLoss:
+def _weighted(each: EachLoss, settings: Training, labels: "Tensor") -> MeanLoss:
     """Return the mean of rows' losses, each times the weight of its class.
 
     Of a site that is rows / (classes x rows of the class); classes are those that it has, and the
@@ -183,13 +183,13 @@ LOSSES: Table[Loss] = Table(
 """What ``loss`` can name."""
 
 
-def takes_by_hand(settings: Settings) -> bool:
+def takes_by_hand(settings: Training) -> bool:
     """Return whether a run's loss is the one that the engines without autograd know."""
     weighted = settings.of(ClassWeightSettings).class_weights != "none"
     return LOSSES.named(settings.loss).by_hand and settings.learning_task.by_hand and not weighted
 
 
-def refuse_unweighable(settings: Settings) -> None:
+def refuse_unweighable(settings: Training) -> None:
     """Raise :class:`ConfigError` where rows have weights and a run's loss does not take them."""
     if LOSSES.named(settings.loss).each is None:
         raise ConfigError(
@@ -205,7 +205,7 @@ def refuse_unweighable(settings: Settings) -> None:
 
 
 def of_batches(
-    settings: Settings, labels: "Tensor", weights: "Tensor | None"
+    settings: Training, labels: "Tensor", weights: "Tensor | None"
 ) -> Callable[["Tensor"], MeanLoss]:
     """Return what gives the loss of a batch, for the places (b,) of its rows.
 
@@ -235,7 +235,7 @@ def of_batches(
     return of_batch
 
 
-def of(settings: Settings, labels: "Tensor") -> MeanLoss:
+def of(settings: Training, labels: "Tensor") -> MeanLoss:
     """Return a run's loss; what one from elsewhere gives is checked.
 
     Args:

@@ -17,7 +17,7 @@ from client_app.training.optimizers import OPTIMIZERS
 from client_app.training.orders import batch_sizes
 from client_app.training.steps import flat_gradients, flat_values, flatten
 from common import models
-from common.config import Settings
+from common.config import Training
 from common.objectives import Blend, Mixture, Model, Parameters
 
 __all__ = ["BLENDING", "Companion", "blended"]
@@ -32,7 +32,7 @@ class Companion:
         mixture: to begin with.
     """
 
-    def __init__(self, network: nn.Module, settings: Settings, mixture: Mixture) -> None:
+    def __init__(self, network: nn.Module, settings: Training, mixture: Mixture) -> None:
         self._common = network
         self._own = copy.deepcopy(network)
         models.load_parameters(self._own, mixture.own)
@@ -92,7 +92,7 @@ def blended(
     network: nn.Module,
     inputs: Tensor,
     labels: Tensor,
-    settings: Settings,
+    settings: Training,
     rng: np.random.Generator,
     received: Parameters,
     blend: Blend,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from common.config import Settings
+from common.config import Training
 from common.plugins import PieceSettings, Table
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OPTIMIZERS", "Optimizer", "Rule", "SgdSettings", "TorchFactory"]
 
-Begin = Callable[["nn.Module", Settings, frozenset[str]], "Steps"]
+Begin = Callable[["nn.Module", Training, frozenset[str]], "Steps"]
 """(network, settings with the round's learning rate, frozen parameters) -> steps on it."""
 
 TorchFactory = Callable[..., Any]
@@ -33,7 +33,7 @@ class SgdSettings(PieceSettings):
 
     momentum: float = Field(0.5, ge=0, lt=1, description="of SGD")
 
-    def check(self, settings: Settings) -> None:
+    def check(self, settings: Training) -> None:
         """Refuse a momentum that no step would have."""
         self.refuse_unused(settings, OPTIMIZERS)
 
@@ -59,7 +59,7 @@ class Optimizer:
 def of_torch(factory: TorchFactory, by_hand: Rule | None = None) -> Optimizer:
     """Return the optimiser that takes the steps of a class of ``torch.optim``'s kind."""
 
-    def begin(network: "nn.Module", settings: Settings, frozen: frozenset[str]) -> "Steps":
+    def begin(network: "nn.Module", settings: Training, frozen: frozenset[str]) -> "Steps":
         from client_app.training.steps import OfTorch
 
         return OfTorch(network, settings, frozen, factory)
@@ -67,7 +67,7 @@ def of_torch(factory: TorchFactory, by_hand: Rule | None = None) -> Optimizer:
     return Optimizer(begin, by_hand)
 
 
-def _sgd(network: "nn.Module", settings: Settings, frozen: frozenset[str]) -> "Steps":
+def _sgd(network: "nn.Module", settings: Training, frozen: frozenset[str]) -> "Steps":
     from client_app.training.steps import Sgd
 
     return Sgd(network, settings, frozen, settings.of(SgdSettings).momentum)

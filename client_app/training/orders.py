@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from common.config import Settings
+from common.config import Training
 
 __all__ = ["batch_sizes", "row_orders", "steps_of"]
 
 
-def batch_sizes(n: int, settings: Settings, least: int = 1) -> list[int]:
+def batch_sizes(n: int, settings: Training, least: int = 1) -> list[int]:
     """Return on how many rows each step of a pass over n rows is; the last may be on fewer.
 
     Of survival, whose rows are compared, one step is on all.
@@ -29,12 +29,12 @@ def batch_sizes(n: int, settings: Settings, least: int = 1) -> list[int]:
     return sizes
 
 
-def _batch_rows(n: int, settings: Settings) -> int:
+def _batch_rows(n: int, settings: Training) -> int:
     return max(n, 1) if settings.learning_task.whole_site else settings.batch_size
 
 
 def row_orders(
-    n: int, settings: Settings, rng: np.random.Generator, epochs: int = 0, least: int = 1
+    n: int, settings: Training, rng: np.random.Generator, epochs: int = 0, least: int = 1
 ) -> Iterator[np.ndarray]:
     """Yield the positions, 0..n-1, of the rows of each pass, drawn anew.
 
@@ -54,7 +54,7 @@ def row_orders(
         yield order
 
 
-def steps_of(n: int, settings: Settings, epochs: int = 0, least: int = 1) -> int:
+def steps_of(n: int, settings: Training, epochs: int = 0, least: int = 1) -> int:
     """Return how many batches a training on n rows takes; ``epochs`` and ``least`` as above."""
     if settings.local_steps and not epochs:
         return settings.local_steps

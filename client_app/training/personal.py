@@ -1,8 +1,6 @@
 """Personal models and parts of models: kept by the site, never sent, there after a restart."""
 
 import functools
-import hashlib
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,12 +10,13 @@ import numpy as np
 import safetensors.numpy
 
 from client_app.site import Site
-from client_app.site_state import Keeper
+from client_app.site_state import ContextKeeper, Keeper
 from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Evaluation
 from common import models
-from common.config import MAY_CHANGE, Settings
+from common.config import Training
+from common.errors import DataError, MessageError
 from common.exact.learners import is_summed
 from common.messages import Order, Parameters
 from common.objectives import (
@@ -31,9 +30,6 @@ from common.objectives import (
 )
 from common.sharing import Parts, by_round, parts_of_network
 from common.tasks.inputs import Inputs
-
-_NOT_THE_RUNS = MAY_CHANGE | {"device"}
-"""Settings that may change while a run goes on, and one that a site decides itself."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +48,21 @@ class PersonalModels:
 
     @classmethod
     def of(cls, site: Site) -> "PersonalModels":
-        """Return a site's in a run; runs of equal settings count as one run, which was resumed."""
-        values = site.settings.to_dict()
-        own = {key: value for key, value in values.items() if key not in _NOT_THE_RUNS}
-        digest = hashlib.blake2b(json.dumps(own, sort_keys=True).encode(), digest_size=8)
-        return cls(site.keeper, f"personal-{digest.hexdigest()}.safetensors")
+        """Return a site's in a run, by the identity that the server told it of the run.
+
+        One that keeps it in memory need not be told: what lies there is gone with the run, or is
+        put back from the run's checkpoint.
+
+        Raises:
+            MessageError: a site with a folder for it does not know which run it is in.
+        """
+        if site.brief is None and not isinstance(site.keeper, ContextKeeper):
+            raise MessageError(
+                "this site was not told which run it is in, and keeps a model of its own by that; "
+                "the server must ask who it is first"
+            )
+        run = site.brief.run if site.brief else "here"
+        return cls(site.keeper, f"personal-{run}.safetensors")
 
     def up_to(self, server_round: float, like: Parameters | None) -> dict[str, np.ndarray] | None:
         """Return what was kept of the newest round up to this one; None if nothing was.
@@ -65,12 +71,21 @@ class PersonalModels:
             server_round: from 1; 0 is before everything.
             like: a whole model of the run, for the order of its arrays, which the file lacks; what
                 is kept beside them comes after. None where no model is kept.
+
+        Raises:
+            DataError: what was kept is of another model.
         """
         known = self._read()
         rounds = [trained for trained in known if trained <= server_round]
         if not rounds:
             return None
         model = known[max(rounds)]
+        for name in (like or {}).keys() & model.keys():
+            if like is not None and like[name].shape != model[name].shape:
+                raise DataError(
+                    f"{self.name}: its {name} has shape {model[name].shape}, this run's "
+                    f"{like[name].shape}: it is of another model"
+                )
         ordered = {} if like is None else {name: model[name] for name in like if name in model}
         return {**ordered, **{name: model[name] for name in model if name not in ordered}}
 
@@ -198,5 +213,5 @@ def _parts(site: Site) -> Parts:
 
 
 @functools.lru_cache(maxsize=1)
-def _initial(settings: Settings, inputs: Inputs, num_outputs: int) -> dict[str, np.ndarray]:
+def _initial(settings: Training, inputs: Inputs, num_outputs: int) -> dict[str, np.ndarray]:
     return models.initial_parameters(settings, inputs, num_outputs)

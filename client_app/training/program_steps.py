@@ -35,7 +35,7 @@ from client_app.training.program import (
     Step,
 )
 from client_app.training.program_steps_c import STEP, ProgramSteps, StepKind
-from common.config import Settings
+from common.config import Training
 from common.dropout import dropout_bits, dropout_threshold
 from common.objectives import Pull
 
@@ -313,7 +313,7 @@ class ProgramSgd:
         self,
         program: Program,
         shapes: Mapping[str, Shape],
-        settings: Settings,
+        settings: Training,
         steps: ProgramSteps,
         *,
         channels_last: bool = False,

@@ -4,7 +4,7 @@ import functools
 import math
 from collections.abc import Callable
 
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError
 from common.foreign.code import contained
 from common.plugins import Table
@@ -48,7 +48,7 @@ SCHEDULES: Table[Schedule] = Table(
 
 
 @functools.lru_cache(maxsize=4)
-def in_round(settings: Settings, server_round: int) -> Settings:
+def in_round(settings: Training, server_round: int) -> Training:
     """Return a run's settings with the learning rate of a round in place of the first one.
 
     A round beyond the last has the last one's.

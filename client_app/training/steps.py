@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from client_app.training import layout
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError
 from common.foreign.code import contained
 from common.objectives import Pull
@@ -96,7 +96,7 @@ class Sgd(Steps):
     """
 
     def __init__(
-        self, network: nn.Module, settings: Settings, frozen: frozenset[str], momentum: float
+        self, network: nn.Module, settings: Training, frozen: frozenset[str], momentum: float
     ) -> None:
         super().__init__(network, frozen)
         self._learning_rate = settings.learning_rate
@@ -122,7 +122,7 @@ class OfTorch(Steps):
     def __init__(
         self,
         network: nn.Module,
-        settings: Settings,
+        settings: Training,
         frozen: frozenset[str],
         factory: Callable[..., object],
     ) -> None:

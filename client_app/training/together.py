@@ -20,7 +20,7 @@ from client_app.training.optimizers import OPTIMIZERS, Rule, SgdSettings
 from client_app.training.program import Program, UnknownOperationError
 from client_app.training.stacked import Stack, StackedSgd
 from common import models
-from common.config import Settings
+from common.config import Training
 from common.foreign import code
 from common.messages import Parameters
 from common.objectives import objective_of
@@ -37,7 +37,7 @@ Network = tuple[str, Inputs, int]
 """A network's name, what goes into it, and how many outputs it has."""
 
 
-def obstacle(settings: Settings, network: Network) -> str:
+def obstacle(settings: Training, network: Network) -> str:
     """Return why the sites of a run cannot be trained side by side; empty where they can."""
     if OPTIMIZERS.named(settings.optimizer).by_hand is not Rule.SGD:
         return f"optimizer={settings.optimizer}"
@@ -106,7 +106,7 @@ def train(
     rows: Sequence[np.ndarray],
     orders: Sequence[np.random.Generator],
     seeds: Sequence[int],
-    settings: Settings,
+    settings: Training,
     device: torch.device,
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]] | None:
     """Return the models (n, P) of n clients and their mean losses over the last epoch (n,).
@@ -171,7 +171,7 @@ def _side_by_side(
     rows: Sequence[np.ndarray],
     orders: Sequence[np.random.Generator],
     seeds: Sequence[int],
-    settings: Settings,
+    settings: Training,
     device: torch.device,
 ) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
     """Return models (n, P) and summed losses (n,) of clients in one stack; as :func:`train`."""

@@ -19,6 +19,7 @@ from common.config.reading import (
     split_word,
 )
 from common.config.settings import Settings
+from common.config.site_training import Training
 from common.schema import Scalar, Schema, allowed_values, kebab_case, unknown_name
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Scalar",
     "Schema",
     "Settings",
+    "Training",
     "allowed_values",
     "from_run_config",
     "given",

@@ -15,7 +15,7 @@ from common.plugins import PieceSettings, Table
 from common.schema import Scalar, kebab_case, unknown_name
 
 if TYPE_CHECKING:
-    from common.config.settings import Settings
+    from common.config.site_training import Training
 
 __all__ = ["declared_fields", "declared_of", "parsed", "unused"]
 
@@ -23,18 +23,21 @@ Declared = type[PieceSettings]
 Fields = Mapping[str, FieldInfo]
 
 
-def declared_of(values: Mapping[str, object], fields: Fields) -> tuple[Declared, ...]:
+def declared_of(
+    values: Mapping[str, object], fields: Fields, *, at_site: bool = False
+) -> tuple[Declared, ...]:
     """Return what the pieces declare that values name, which need not be checked yet.
 
     Args:
         values: of a run, by their keys; what is left out has its default.
         fields: of every run.
+        at_site: whether only what a site runs.
     """
 
     def name_of(table: Table[Any]) -> str:
         return str(values.get(table.kind, fields[table.attribute].default))
 
-    return plugins.used_piece_settings(name_of)
+    return plugins.used_piece_settings(name_of, at_site=at_site)
 
 
 def declared_fields(declared: Iterable[Declared], fields: Fields) -> dict[str, FieldInfo]:
@@ -47,7 +50,7 @@ def declared_fields(declared: Iterable[Declared], fields: Fields) -> dict[str, F
     for piece in declared:
         for name, field in piece.model_fields.items():
             other = found.setdefault(name, field)
-            if name in fields or repr(other) != repr(field):
+            if name in fields or (other is not field and repr(other) != repr(field)):
                 raise ConfigError(
                     f"{kebab_case(name)}: {piece.__module__}.{piece.__name__} declares it, and "
                     "there is another setting of that name; rename it"
@@ -56,7 +59,7 @@ def declared_fields(declared: Iterable[Declared], fields: Fields) -> dict[str, F
 
 
 def parsed(
-    settings: "Settings", given: Mapping[str, object]
+    settings: "Training", given: Mapping[str, object]
 ) -> tuple[tuple[PieceSettings, ...], tuple[PieceSettings, ...]]:
     """Return the settings of a run's pieces, and those given of pieces that it does not use.
 
@@ -68,12 +71,13 @@ def parsed(
         ConfigError: one line for each that no piece declares, or that has a bad value.
     """
     fields = type(settings).model_fields
-    used = declared_of(settings.to_dict(), fields)
+    used = declared_of(settings.to_dict(), fields, at_site=settings.at_site)
     known = declared_fields(used, fields)
     rest = [key for key in given if key.replace("-", "_") not in known]
     others: list[Declared] = []
     if rest:
-        everything = [piece for piece in plugins.all_piece_settings() if piece not in used]
+        pieces_there = () if settings.at_site else plugins.all_piece_settings()
+        everything = [piece for piece in pieces_there if piece not in used]
         others = [piece for piece in everything if not set(rest).isdisjoint(_keys(piece))]
         there = {*_keys(type(settings)), *(key for piece in everything for key in _keys(piece))}
         lost = [unknown_name("setting", key, there) for key in rest if key not in there]
@@ -83,7 +87,7 @@ def parsed(
     return pieces[: len(used)], pieces[len(used) :]
 
 
-def unused(settings: "Settings", values: Mapping[str, object]) -> dict[str, Scalar]:
+def unused(settings: "Training", values: Mapping[str, object]) -> dict[str, Scalar]:
     """Return what values set that no piece of a run uses, less what has its default.
 
     Args:

@@ -1,4 +1,4 @@
-"""Settings of the rounds: how many, how long they wait, and when a run ends or goes on."""
+"""Settings of the rounds: how many, how their models are judged, and when a run ends or goes on."""
 
 from typing import Annotated, Literal, Self
 
@@ -7,8 +7,8 @@ from pydantic import Field, model_validator
 from common.schema import KeyOf, Listed, NotSet, Schema
 
 
-class RoundSettings(Schema):
-    """How many rounds there are, and what ends one."""
+class JudgingSettings(Schema):
+    """How many rounds there are, what is learnt, and what judges it: sites must know it, too."""
 
     num_server_rounds: int = Field(20, ge=1, description="rounds of training")
     task: Annotated[str, KeyOf("common.tasks:TASKS", besides=("auto",))] = Field(
@@ -42,6 +42,16 @@ class RoundSettings(Schema):
         description="one of metrics: target-accuracy is of it, and so is the best model; auto: the "
         "task's score",
     )
+
+    @property
+    def ends_with_evaluation(self) -> bool:
+        """Whether sites tell more of their held-out rows after the last round."""
+        return self.bootstrap_resamples > 0 or self.decision_threshold != "none"
+
+
+class RoundSettings(JudgingSettings):
+    """What ends a round, and a run."""
+
     target_accuracy: float = Field(
         0.0, ge=0, le=1, description="whose rounds and joules are reported; 0: none"
     )
@@ -88,11 +98,6 @@ class RoundSettings(Schema):
         if self.stop_at_target:
             return "stop-at-target = True"
         return f"patience = {self.patience}" if self.patience else ""
-
-    @property
-    def ends_with_evaluation(self) -> bool:
-        """Whether sites tell more of their held-out rows after the last round."""
-        return self.bootstrap_resamples > 0 or self.decision_threshold != "none"
 
     @model_validator(mode="after")
     def _check_target(self) -> Self:

@@ -16,7 +16,7 @@ from common.exact.trees import Trees
 from common.plugins import PieceSettings
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Settings, Training
 
 __all__ = [
     "ALONE",
@@ -67,7 +67,7 @@ _REASONS = {
 class _Summed(PieceSettings):
     """What both learners refuse."""
 
-    def check(self, settings: "Settings") -> None:
+    def check(self, settings: "Training") -> None:
         """Refuse what has no sense where a model is fitted from sums."""
         if not self.refuse_unused(settings, resolve_name(_NETWORKS)):
             return
@@ -128,7 +128,7 @@ class GlmSettings(_Summed):
         "over all rows; errors and intervals need 0",
     )
 
-    def check(self, settings: "Settings") -> None:
+    def check(self, settings: "Training") -> None:
         """Refuse intercepts where a family has none, beside what both learners refuse."""
         super().check(settings)
         if self.glm_intercepts == "site" and settings.learning_task.name == "survival":
@@ -195,7 +195,7 @@ def with_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def learner(settings: "Settings", num_classes: int) -> SummedModel | None:
+def learner(settings: "Training", num_classes: int) -> SummedModel | None:
     """Return what a run's model is fitted by; None: it is a network, which SGD trains.
 
     Args:

@@ -5,6 +5,7 @@ import math
 from flwr.app import MessageType
 
 from common.errors import MessageError
+from common.messages.briefs import Brief
 from common.messages.kind import Asked, Kind, Reply, Word, check_order, check_signature
 from common.messages.records import (
     MOST_LOSS,
@@ -162,7 +163,7 @@ REPRESENTED = {
 KINDS = (
     Kind(
         INTRODUCE,
-        asks=(None, LabelQuestion),
+        asks=(None, Brief, LabelQuestion),
         answers=(Introduction,),
         releases=(IDENTITY,),
         words="who the site is: id, numbers and shape of its rows, digest of their columns' names, "

@@ -69,7 +69,7 @@ def check_range(name: str, value: float, least: float, most: float) -> None:
         raise MessageError(f"{name} = {value}: must be {least:g} to {most:g}")
 
 
-def _check_words(name: str, value: str, most: int, *, least: int = 0) -> None:
+def check_words(name: str, value: str, most: int, *, least: int = 0) -> None:
     """Refuse a text that is too long, or that a terminal or a page would act on."""
     if not least <= len(value) <= most or not value.isprintable():
         raise MessageError(f"{name} = {value!r}: must be {least} to {most} printable characters")
@@ -121,8 +121,8 @@ class Introduction(Record):
 
     def __post_init__(self) -> None:
         """Refuse what no site can be."""
-        _check_words("site", self.site, _MOST_ID, least=1)
-        _check_words("schema", self.schema, _MOST_PHRASE)
+        check_words("site", self.site, _MOST_ID, least=1)
+        check_words("schema", self.schema, _MOST_PHRASE)
         for name in ("num_examples", "num_test_examples"):
             check_range(name, getattr(self, name), 0, _MOST_ROWS)
         check_range("num_classes", self.num_classes, 1, _MOST_CLASSES)
@@ -135,12 +135,12 @@ class Introduction(Record):
             raise MessageError(str(error)) from None
         check_range("number of releases", len(self.releases), 0, _MOST_RELEASES)
         for name in self.releases:
-            _check_words("a release", name, _MOST_ID, least=1)
+            check_words("a release", name, _MOST_ID, least=1)
         if self.link_rate:
             check_range("link_rate", self.link_rate, *_LINK_RATES)
         check_range("number of pieces of code", len(self.code or ()), 0, _MOST_RELEASES)
         for name in self.code or ():
-            _check_words("a piece of code", name, _MOST_PHRASE, least=1)
+            check_words("a piece of code", name, _MOST_PHRASE, least=1)
 
 
 @dataclass(frozen=True)
@@ -363,8 +363,8 @@ class ReleaseNote(Record):
 
     def __post_init__(self) -> None:
         """Refuse what is no promise."""
-        _check_words("mechanism", self.mechanism, _MOST_PHRASE, least=1)
-        _check_words("unit", self.unit, _MOST_PHRASE)
+        check_words("mechanism", self.mechanism, _MOST_PHRASE, least=1)
+        check_words("unit", self.unit, _MOST_PHRASE)
         for name in ("epsilon", "rho", "spent"):
             check_range(name, getattr(self, name), 0, math.inf)
         check_range("delta", self.delta, 0, 1)

@@ -57,7 +57,7 @@ from common.objectives.whole_models import (
 from common.plugins import Table
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Training
 
 __all__ = [
     "BATCH_NORM",
@@ -198,7 +198,7 @@ OBJECTIVES: Table[Objective] = Table(
 )
 
 
-def objective_of(settings: "Settings") -> Objective:
+def objective_of(settings: "Training") -> Objective:
     """Return a run's local objective."""
     named = OBJECTIVES.named(settings.objective)
     return named.in_run(named, settings) if named.in_run else named

@@ -10,7 +10,7 @@ import numpy as np
 from common.plugins import PieceSettings
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Training
 
 Model = dict[str, np.ndarray]
 Parameters = Mapping[str, np.ndarray]  # as common.messages has it, which loads Flower
@@ -141,7 +141,7 @@ class Learned:
     seconds: float
 
 
-Learn = Callable[[Parameters, Parameters | None, Fit, "Settings"], Learned]
+Learn = Callable[[Parameters, Parameters | None, Fit, "Training"], Learned]
 """(model received, personal model so far or None, SGD, settings) -> what was learned."""
 
 MEMORY: Final = "memory:"
@@ -183,11 +183,11 @@ def with_own(received: Parameters, own: Parameters) -> Model:
     return {**received, **split(own)[0]}
 
 
-ServerStep = Callable[[Model, Model, "Settings"], Model]
+ServerStep = Callable[[Model, Model, "Training"], Model]
 """(model before the round, average of the cohort's, settings) -> model after it."""
 
 
-def to_the_average(before: Model, average: Model, settings: "Settings") -> Model:
+def to_the_average(before: Model, average: Model, settings: "Training") -> Model:
     """Return the average: McMahan et al. 2017, Algorithm 1."""
     return average
 
@@ -247,7 +247,7 @@ class Objective:
     settings: tuple[type[PieceSettings], ...] = ()
     memory: ServerMemory | None = None
     """What is remembered of models beside them; sites then keep a memory of their own, too."""
-    in_run: "Callable[[Objective, Settings], Objective] | None" = None
+    in_run: "Callable[[Objective, Training], Objective] | None" = None
     """What it is in a run, where a setting of it changes more than numbers; None: what it is."""
     example: str = ""
     """Settings that it cannot do without, as words of a command."""
@@ -270,11 +270,11 @@ class Objective:
 class ObjectiveSettings(PieceSettings):
     """Settings of local objectives, refused where the run's objective does not use them."""
 
-    def check(self, settings: "Settings") -> None:
+    def check(self, settings: "Training") -> None:
         """Refuse values that nobody reads, and those that do not go with others."""
         # By name, as the table is made of what rests on this class.
         if self.refuse_unused(settings, resolve_name(f"{__package__}:OBJECTIVES")):
             self.check_in_use(settings)
 
-    def check_in_use(self, settings: "Settings") -> None:
+    def check_in_use(self, settings: "Training") -> None:
         """Raise ValueError where the run's objective cannot work with these values."""

@@ -26,13 +26,13 @@ from common.objectives.contract import (
 )
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Training
 
 
 class DriftSettings(ObjectiveSettings):
     """What corrections of drift cannot be had with."""
 
-    def check_in_use(self, settings: "Settings") -> None:
+    def check_in_use(self, settings: "Training") -> None:
         """Refuse noise on updates: the vectors beside the model would have none, or keep it."""
         if settings.update_privacy != "none":
             raise ValueError(
@@ -51,7 +51,7 @@ class ScaffoldSettings(ObjectiveSettings):
         "its own of the models alone, if all train in every round and take local-steps",
     )
 
-    def check_in_use(self, settings: "Settings") -> None:
+    def check_in_use(self, settings: "Training") -> None:
         """Refuse steps that are not the learning rate times a gradient."""
         values = settings.to_dict()
         momentum = values.get("momentum", 0)  # of sgd alone
@@ -74,7 +74,7 @@ class ScaffoldSettings(ObjectiveSettings):
             )
         usual = {"aggregation": "mean", "clip-updates": "0", "server-optimizer": "none"}
         for key, value in usual.items():
-            if values[key] != value:
+            if values.get(key, value) != value:  # a site does not know them
                 raise ValueError(
                     f"scaffold-form = local and {key} = {values[key]}: a site takes the model that "
                     "it gets for the mean of what the sites trained; use scaffold-form=full"
@@ -86,9 +86,9 @@ class FedDynSettings(ObjectiveSettings):
 
     feddyn_alpha: float = Field(0.01, gt=0, description="feddyn: strength of alpha/2 ||w - w_t||^2")
 
-    def check_in_use(self, settings: "Settings") -> None:
+    def check_in_use(self, settings: "Training") -> None:
         """Refuse clusters that change again and again, which its memory would not outlive."""
-        if settings.to_dict()["recluster-every"]:
+        if settings.to_dict().get("recluster-every"):  # a site does not know it
             raise ValueError(
                 "objective = feddyn with recluster-every: what it remembers of a model begins anew "
                 "with the clusters; set recluster-every=0, or use objective=scaffold"
@@ -96,7 +96,7 @@ class FedDynSettings(ObjectiveSettings):
 
 
 def scaffold(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """SGD with c - c_i added to every gradient: Karimireddy et al. 2020, Algorithm 1, option II.
 
@@ -132,7 +132,7 @@ def moved_control(
 
 
 def scaffold_by_models(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """SCAFFOLD without vectors beside the models: q_i = c_i - c follows from them at each site.
 
@@ -164,7 +164,7 @@ def scaffold_by_models(
     return Learned(sent, beside_model(after, told[ERA]), fitted.loss, fitted.seconds)
 
 
-def in_form(objective: Objective, settings: "Settings") -> Objective:
+def in_form(objective: Objective, settings: "Training") -> Objective:
     """Return SCAFFOLD as ``scaffold-form`` has it."""
     if settings.of(ScaffoldSettings).scaffold_form == "full":
         return objective
@@ -178,7 +178,7 @@ def _forgotten(before: Model, average: Model, memory: Model, share: float) -> tu
 
 
 def feddyn(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """SGD on loss - <g_i, w> + alpha/2 ||w - w_t||^2: Acar et al. 2021, Algorithm 1.
 

@@ -17,7 +17,7 @@ from common.objectives.contract import (
 )
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Training
 
 
 class FedRepSettings(ObjectiveSettings):
@@ -29,7 +29,7 @@ class FedRepSettings(ObjectiveSettings):
 
 
 def fedrep(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """``head-epochs`` on the head, then ``local-epochs`` on the body: Collins et al. 2021, Alg. 1.
 
@@ -43,7 +43,7 @@ def fedrep(
 
 
 def fedbabu(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """SGD on the body; the head stays as the run's seed made it: Oh et al. 2022, Algorithm 1."""
     fitted = fit(received, phase=Phase(head_of(received)))

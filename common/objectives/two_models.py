@@ -18,14 +18,14 @@ from common.objectives.contract import (
 )
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Training
 
 _SHARE: Final = "share"
 _FIRST_SHARE: Final = 0.5
 
 
 def apfl(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """FedAvg's step on w, beside it a :class:`Mixture` of w and v: Deng et al. 2020, Alg. 1.
 
@@ -56,7 +56,7 @@ def mixed(received: Parameters, kept: Parameters) -> Model:
 
 
 def fedala(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """SGD from a :class:`Blend` of the last own head and the one received: Zhang et al. 2023.
 

@@ -16,7 +16,7 @@ from common.objectives.contract import (
 )
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Training
 
 
 class FedProxSettings(ObjectiveSettings):
@@ -41,12 +41,13 @@ class PFedMeSettings(ObjectiveSettings):
         1.0, gt=0, le=10, description="pfedme: share of the way to the average the server goes"
     )
 
-    def check_in_use(self, settings: "Settings") -> None:
+    def check_in_use(self, settings: "Training") -> None:
         """Refuse two steps of the server, and a model that would move beyond the personal one."""
-        if settings.server_optimizer != "none" and self.pfedme_beta != 1:
+        server = settings.to_dict().get("server-optimizer", "none")  # a site does not know it
+        if server != "none" and self.pfedme_beta != 1:
             raise ValueError(
                 f"pfedme-beta = {self.pfedme_beta} and server-optimizer = "
-                f"{settings.server_optimizer} both say how far the server goes; leave one out"
+                f"{server} both say how far the server goes; leave one out"
             )
         strength = settings.of(PersonalSettings).personal_lambda
         if settings.learning_rate * strength > 1:
@@ -57,21 +58,21 @@ class PFedMeSettings(ObjectiveSettings):
 
 
 def fedavg(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """SGD on the site's loss alone: McMahan et al. 2017, Algorithm 1."""
     return _sent(fit(received))
 
 
 def fedprox(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """SGD on loss + mu/2 ||w - w_t||^2, w_t the model received: Li et al. 2020, eq. 2."""
     return _sent(fit(received, Pull(received, settings.of(FedProxSettings).proximal_mu)))
 
 
 def ditto(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """FedAvg's step, and v by SGD on loss + lambda/2 ||v - w_t||^2: Li et al. 2021, Algorithm 1.
 
@@ -84,7 +85,7 @@ def ditto(
 
 
 def pfedme(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """Moreau envelopes: Dinh et al. 2020, Algorithm 1.
 
@@ -100,7 +101,7 @@ def pfedme(
     return Learned(fitted.anchor, fitted.parameters, fitted.loss, fitted.seconds)
 
 
-def part_of_the_way(before: Model, average: Model, settings: "Settings") -> Model:
+def part_of_the_way(before: Model, average: Model, settings: "Training") -> Model:
     """Return (1 - beta) before + beta average, beta = ``pfedme-beta``; above 1 it goes beyond.
 
     The server's step of pFedMe: Dinh et al. 2020, Algorithm 1. At beta = 1 it is the average.
@@ -117,7 +118,7 @@ def _between(before: np.ndarray, after: np.ndarray, beta: float) -> np.ndarray:
 
 
 def local(
-    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Settings"
+    received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"
 ) -> Learned:
     """SGD on the site's loss from its own last model; nothing is sent."""
     fitted = fit(personal or received)

@@ -18,7 +18,7 @@ from common.pilot.settings import PilotSettings
 from common.tasks.inputs import FEATURES, Inputs
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Training
 
 __all__ = ["key_values", "model_of", "settings_of", "tried", "words_of"]
 
@@ -32,7 +32,7 @@ _FAMILIES: Mapping[str, str] = {
 }
 
 
-def tried(settings: "Settings", inputs: Inputs, num_classes: int) -> tuple[str, ...]:
+def tried(settings: "Training", inputs: Inputs, num_classes: int) -> tuple[str, ...]:
     """Return the learners of :data:`LEARNERS` that a run's pilot tries; none where rows are none.
 
     Args:
@@ -54,7 +54,7 @@ def tried(settings: "Settings", inputs: Inputs, num_classes: int) -> tuple[str, 
 
 
 @functools.lru_cache(maxsize=32)
-def settings_of(settings: "Settings", name: str) -> "Settings":
+def settings_of(settings: "Training", name: str) -> "Training":
     """Return the settings of a run that a learner is fitted in, with what only a network has left.
 
     What pieces of the pilot's own run declare is left out: a learner has its own.
@@ -72,7 +72,7 @@ def settings_of(settings: "Settings", name: str) -> "Settings":
     )
 
 
-def model_of(settings: "Settings", name: str, num_classes: int) -> SummedModel:
+def model_of(settings: "Training", name: str, num_classes: int) -> SummedModel:
     """Return what fits a learner.
 
     Raises:
@@ -83,7 +83,7 @@ def model_of(settings: "Settings", name: str, num_classes: int) -> SummedModel:
     return found
 
 
-def key_values(settings: "Settings", name: str) -> tuple[str, ...]:
+def key_values(settings: "Training", name: str) -> tuple[str, ...]:
     """Return what makes a run out of another one's settings that fits a learner, ``key=value``."""
     usual, values = settings.defaults(), settings.to_dict()
     network = [
@@ -97,7 +97,7 @@ def key_values(settings: "Settings", name: str) -> tuple[str, ...]:
     return (*words, *network)
 
 
-def words_of(settings: "Settings", name: str, num_classes: int) -> str:
+def words_of(settings: "Training", name: str, num_classes: int) -> str:
     """Return what a learner is and who fits it, as a phrase."""
     model = model_of(settings, name, num_classes)
     what = "boosted trees"

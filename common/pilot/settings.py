@@ -9,7 +9,7 @@ from common.plugins import PieceSettings
 from common.schema import NotSet
 
 if TYPE_CHECKING:
-    from common.config import Settings
+    from common.config import Settings, Training
 
 __all__ = ["PLAYED_BY", "PilotSettings"]
 
@@ -51,7 +51,7 @@ class PilotSettings(PieceSettings):
             return frozenset({"pilot-change"})
         return frozenset({"row-sums"}) if self.pilot_learners else frozenset()
 
-    def check(self, settings: "Settings") -> None:
+    def check(self, settings: "Training") -> None:
         """Refuse what the pilot cannot play."""
         if not self.pilot:
             return

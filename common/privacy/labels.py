@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from common.config import Settings
+from common.config import Training
 from common.privacy import noise
 from common.privacy.accounting import (
     ContinuousGaussian,
@@ -182,12 +182,12 @@ class PaperShares(LabelMechanism):
         return estimates
 
 
-def label_mechanism(settings: Settings, num_classes: int) -> LabelMechanism | None:
+def label_mechanism(settings: Training, num_classes: int) -> LabelMechanism | None:
     """Return the mechanism of a run's settings; None where histograms go out as they are."""
     return LABEL_PRIVACY[settings.label_privacy](settings, num_classes)
 
 
-LABEL_PRIVACY: Final[Mapping[str, Callable[[Settings, int], LabelMechanism | None]]] = {
+LABEL_PRIVACY: Final[Mapping[str, Callable[[Training, int], LabelMechanism | None]]] = {
     "none": lambda s, num_classes: None,
     "gaussian": lambda s, num_classes: DiscreteGaussianCounts(s.epsilon, s.delta),
     "k-rr": lambda s, num_classes: RandomisedLabels(s.epsilon, num_classes),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from common.config import Settings
+from common.config import Training
 from common.errors import ConfigError
 from common.foreign import code
 from common.messages import Parameters
@@ -31,7 +31,7 @@ class UpdatePrivacy:
     its own words.
     """
 
-    protect: Callable[[Update, Settings], Update] | None = None
+    protect: Callable[[Update, Training], Update] | None = None
     """Of one from elsewhere, at the site: an update -> one of the same names and shapes. What it
     draws must not follow from the run's seed, which the server knows."""
     mechanism: str = ""
@@ -63,14 +63,14 @@ UPDATE_PRIVACY: Table[UpdatePrivacy] = Table(
 """What ``update-privacy`` can name."""
 
 
-def changed_at_site(settings: Settings) -> UpdatePrivacy | None:
+def changed_at_site(settings: Training) -> UpdatePrivacy | None:
     """Return what a run has from elsewhere; None where it is one of ours."""
     chosen = UPDATE_PRIVACY.named(settings.update_privacy)
     return chosen if chosen.protect is not None else None
 
 
 def protected_model(
-    trained: Parameters, sent: Parameters, settings: Settings
+    trained: Parameters, sent: Parameters, settings: Training
 ) -> dict[str, np.ndarray]:
     """Return the model sent with an update as a run's update privacy from elsewhere leaves it.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.config import Settings
+from common.config import Training
 from common.errors import DataError
 from common.messages import Parameters
 from common.privacy import noise
@@ -46,7 +46,7 @@ class UpdateNoise:
     delta: float
 
     @classmethod
-    def of(cls, settings: Settings) -> "UpdateNoise":
+    def of(cls, settings: Training) -> "UpdateNoise":
         """Return a run's."""
         releases = settings.num_server_rounds + 1
         return cls(settings.clip_norm, releases, settings.update_epsilon, settings.delta)
@@ -102,7 +102,7 @@ class UpdateNoise:
         return epsilon([self.event] * releases, self.delta)
 
 
-def tells_loss(settings: Settings) -> bool:
+def tells_loss(settings: Training) -> bool:
     """Return whether training losses leave the sites: not beside updates that they made noisy."""
     return settings.update_privacy != "local-dp"
 

@@ -52,14 +52,15 @@ def reproduce(
 
 
 def _write_page(page: Path, of: str, name: str, recorded: Path | None) -> None:
-    from deploy.papers.result_page import overview, paper_page, put_below
+    from deploy.papers.result_page import overview, paper_page, put_below, recorded_elements
 
     if name or recorded is None:
         raise ConfigError(
             "--page: it is of a whole paper, or of all, and made of records; give --recorded, and "
             "no element"
         )
-    put_below(page, paper_page(paper(of), recorded) if of else overview(recorded))
+    papers = [(each, recorded_elements(each, recorded)) for each in ([paper(of)] if of else PAPERS)]
+    put_below(page, paper_page(*papers[0]) if of else overview(papers))
     typer.echo(f"page: {page}")
 
 

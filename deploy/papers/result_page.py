@@ -23,11 +23,11 @@ from deploy.compare.findings import (
     findings_table,
 )
 from deploy.compare.grid import read_grid
-from deploy.papers.elements import PAPERS, Element, Paper
+from deploy.papers.elements import Element, Paper
 from deploy.papers.experiment import FINDINGS, TABLES
 from deploy.papers.measured_lines import lay_out
 
-__all__ = ["MARK", "overview", "paper_page", "put_below"]
+__all__ = ["MARK", "overview", "paper_page", "put_below", "recorded_elements"]
 
 MARK = "<!-- what follows is made by coterie reproduce --page -->\n"
 
@@ -58,10 +58,23 @@ class RecordedElements:
         return ", ".join(f"{told.count(each)} {each}" for each in Upshot if each in told) or "-"
 
 
-def paper_page(of: Paper, records: Path) -> str:
+def recorded_elements(of: Paper, records: Path) -> tuple[RecordedElements, ...]:
+    """Return what a folder of records has of a paper, those read off the same runs together."""
+    shared: dict[tuple[str, ...], list[Element]] = {}
+    for element in of.elements:
+        made = element.preset or element.experiment or element.name
+        shared.setdefault((made, *element.words), []).append(element)
+    with tempfile.TemporaryDirectory() as work:
+        return tuple(
+            _recorded(of, tuple(elements), records, Path(work) / str(number))
+            for number, elements in enumerate(shared.values())
+        )
+
+
+def paper_page(of: Paper, recorded: Iterable[RecordedElements]) -> str:
     """Return a paper's page: each element's command, hours, tables, and verdicts of its claims."""
     parts = [of.title]
-    for known in _of_paper(of, records):
+    for known in recorded:
         first = known.elements[0]
         parts += [
             f"## {known.names}",
@@ -77,16 +90,16 @@ def paper_page(of: Paper, records: Path) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def overview(records: Path) -> str:
+def overview(papers: Iterable[tuple[Paper, Iterable[RecordedElements]]]) -> str:
     """Return a line for the elements of every paper: command, records, hours and verdicts."""
     parts = []
-    for of in PAPERS:
+    for of, recorded in papers:
         lines = [
             f"### {of.title}\n",
             "| element | command | recorded | hours, two cores | claims |",
             "|---|---|---|---:|---|",
         ]
-        for known in _of_paper(of, records):
+        for known in recorded:
             first = known.elements[0]
             cells = f"`{of.name} {first.name}`", known.there or "no", f"{first.hours:g}"
             lines.append(f"| {known.names} | {' | '.join(cells)} | {known.standing} |")
@@ -99,16 +112,6 @@ def put_below(page: Path, text: str) -> None:
     prose = page.read_text("utf-8").partition(MARK)[0] if page.exists() else ""
     page.parent.mkdir(parents=True, exist_ok=True)
     page.write_text(f"{prose}{MARK}\n{text}", encoding="utf-8")
-
-
-def _of_paper(of: Paper, records: Path) -> Iterable[RecordedElements]:
-    shared: dict[tuple[str, ...], list[Element]] = {}
-    for element in of.elements:
-        made = element.preset or element.experiment or element.name
-        shared.setdefault((made, *element.words), []).append(element)
-    with tempfile.TemporaryDirectory() as work:
-        for number, elements in enumerate(shared.values()):
-            yield _recorded(of, tuple(elements), records, Path(work) / str(number))
 
 
 def _recorded(

@@ -30,7 +30,7 @@ from server_app.rounds.divergence import weight_divergences
 
 
 @dataclass(frozen=True)
-class Training:
+class TrainedInRounds:
     """What a training gave."""
 
     evaluations: dict[str, Evaluation]
@@ -61,7 +61,7 @@ class PlayedFederation:
         shape, classes = dataset.inputs, dataset.num_classes
         return cls(dataset, parts, models.initial_parameters(settings, shape, classes))
 
-    def trained(self, settings: Settings) -> Training:
+    def trained(self, settings: Settings) -> TrainedInRounds:
         """Return what every site has after ``num-server-rounds`` with all of them."""
         objective = objective_of(settings)
         sites = [self._site(part, settings) for part in self.parts]
@@ -84,7 +84,7 @@ class PlayedFederation:
             else personal.evaluate(common, site, order)[1]
             for site in sites
         }
-        return Training(evaluations, tuple(divergences), common)
+        return TrainedInRounds(evaluations, tuple(divergences), common)
 
     def _site(self, part: SiteRows, settings: Settings) -> Site:
         keeper = ContextKeeper(RecordDict())

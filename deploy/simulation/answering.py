@@ -10,7 +10,8 @@ from flwr.clientapp import ClientApp
 
 from client_app.app import app as own_app
 from client_app.training import together
-from common import config, messages
+from common import messages
+from common.config import Training
 from common.errors import WorkerError
 from common.flower_private import (
     ErrorCode,
@@ -71,7 +72,7 @@ def answer(app: ClientApp, asked: Sequence[Message], contexts: Sequence[Context]
         WorkerError: many clients at once fail, and each of them alone does not.
     """
     failure: Exception | None = None
-    if app is own_app and config.from_run_config(contexts[0].run_config).engine != "loop":
+    if app is own_app and Training.told(contexts[0].run_config).engine != "loop":
         try:
             together = batched.answer(asked, contexts)
         except MemoryError as error:

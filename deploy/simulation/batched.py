@@ -28,7 +28,7 @@ from client_app.training.engine import Lesson
 from client_app.training.engines import ENGINES
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
-from common.config import Settings
+from common.config import Training
 from common.errors import CoterieError
 from common.messages import Order, Parameters
 from common.objectives import Fitted, objective_of
@@ -51,7 +51,7 @@ class Trained:
     """(n,)."""
 
 
-def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Settings) -> Trained:
+def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Training) -> Trained:
     """Return the models of clients that all start from the same parameters.
 
     A client's row does not depend on who is trained beside it, but under ``engine=stacked`` in its
@@ -70,7 +70,7 @@ def train_many(parameters: Parameters, lessons: Sequence[Lesson], settings: Sett
 
 
 def _fitted(
-    parameters: Parameters, lessons: Sequence[Lesson], settings: Settings
+    parameters: Parameters, lessons: Sequence[Lesson], settings: Training
 ) -> Iterator[tuple[Fitted, float]]:
     """Yield each client's model, and the seconds of processor time that it took."""
     began = time.process_time()
@@ -131,7 +131,7 @@ class _OneByOne(Exception):  # noqa: N818 - no error: it says what is done inste
     """What cannot be done for many clients at once, in words."""
 
 
-def _knows(kind: str, settings: Settings) -> bool:
+def _knows(kind: str, settings: Training) -> bool:
     """Return whether the run's local objective leaves this kind of message as FedAvg has it."""
     objective = objective_of(settings)
     return objective.uses_received if kind == messages.EVALUATE else objective.is_plain

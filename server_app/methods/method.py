@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, fields
 
 from common.config import Settings
 from common.errors import ConfigError
+from common.messages.briefs import Brief
 from common.plugins import PieceSettings
+from common.privacy import disclosures
 from server_app.groupings.grouping import Description, Grouping
 from server_app.rounds.routing import ROUTINGS, ModelPerCluster, OneModel, Routing
 from server_app.selection import rules
@@ -44,6 +46,15 @@ class Method:
         rehearsals = {"rehearsals"} if self.select.rehearses else set()
         losses = {"losses"} if self.select.learns_losses else set()
         return self.select.needs | asked | rehearsals | losses
+
+    def brief(self, settings: Settings, run: str) -> Brief:
+        """Return what the sites of a run are told of it.
+
+        Args:
+            settings: of the run.
+            run: its identity.
+        """
+        return Brief(run, sorted(self.needs), list(disclosures.asked(settings)))
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ __all__ = [
     "ChangeToLocalFile",
     "ClientLine",
     "EmissionsFile",
+    "IdentityFile",
     "ModelScore",
     "PlanFile",
     "Rejection",
@@ -268,6 +269,16 @@ class SiteEntry(JsonRecord):
 
 FORMAT = 1
 """Of a run's folder: of all its files together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdentityFile(JsonRecord):
+    """``identity.json``: which run it is, the same however often it is interrupted."""
+
+    FILE = "identity.json"
+
+    run: str
+    """16 hexadecimal digits, by which the sites find what they kept of the run."""
 
 
 @dataclass(frozen=True, kw_only=True)

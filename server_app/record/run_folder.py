@@ -25,12 +25,14 @@ from common.config import MAY_CHANGE, Settings
 from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, quotable
 from common.messages import Introduction, Parameters
+from common.objectives import objective_of
 from common.power import processor
 from server_app import run_list
 from server_app.record.format import (
     FORMAT,
     AskingFile,
     ClientLine,
+    IdentityFile,
     RoundLine,
     SiteEntry,
     StatusFile,
@@ -73,6 +75,7 @@ class RunFolder:
             path.mkdir(mode=0o700)  # who trained when, and how well single sites do
             folder.write("config.toml", settings.to_toml())
             folder.write_json("environment.json", environment())
+            folder.store(IdentityFile(run=secrets.token_hex(8)))
             if pieces := piece_sources.sources(settings):
                 folder.write_json(PIECES, pieces)
             for line in piece_sources.bound_to_python(settings):
@@ -108,7 +111,24 @@ class RunFolder:
                     "start a run of its own"
                 )
         piece_sources.refuse_changed(settings, folder.pieces(), where)
+        objective = objective_of(settings)
+        keeps = not objective.uses_received or objective.memory is not None
+        if keeps and not (folder.path / IdentityFile.FILE).exists():
+            raise ConfigError(
+                f"{where}: has no {IdentityFile.FILE}, by which sites find what they kept under "
+                f"objective={settings.objective}; start a run of its own"
+            )
         return folder
+
+    @property
+    def run(self) -> str:
+        """The run's identity, by which its sites find what they kept; one that has none gets one.
+
+        Nothing is computed from it.
+        """
+        if not (self.path / IdentityFile.FILE).exists():
+            self.store(IdentityFile(run=secrets.token_hex(8)))
+        return self.load(IdentityFile).run
 
     def pieces(self) -> Mapping[str, str]:
         """Return what the run's pieces from elsewhere were when it began."""

@@ -7,6 +7,7 @@ import numpy as np
 from flwr.serverapp import Grid
 
 from common import logs
+from common.messages.briefs import Brief
 from server_app.clustering.clusters import Clusters
 from server_app.rounds.roster import Roster, introduce_late
 
@@ -16,15 +17,18 @@ log = logging.getLogger("coterie")
 class Attendance:
     """Remembers which nodes are strangers and which sites are away, so that each is said once."""
 
-    def __init__(self, code: Sequence[str] = ()) -> None:
-        """Take what the server runs, as :func:`server_app.rounds.roster.introduce`."""
+    def __init__(self, code: Sequence[str] = (), brief: Brief | None = None) -> None:
+        """Take what the server runs, and tells, as :func:`server_app.rounds.roster.introduce`."""
         self._code = code
+        self._brief = brief
         self._strangers: set[int] = set()
         self._away: set[int] = set()
 
     def newcomers(self, grid: Grid, roster: Roster, timeout: float) -> Roster | None:
         """Return who connected and introduced itself since this was last asked; None: nobody."""
-        return introduce_late(grid, roster, self._strangers, timeout=timeout, code=self._code)
+        return introduce_late(
+            grid, roster, self._strangers, timeout=timeout, code=self._code, brief=self._brief
+        )
 
     def leave_out(self, nodes: Iterable[int]) -> None:
         """Ask some nodes never again."""

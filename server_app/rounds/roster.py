@@ -17,6 +17,7 @@ from common import logs, messages
 from common.errors import MessageError, RoundError
 from common.logs import Fact
 from common.messages import Introduction
+from common.messages.briefs import Brief
 from common.messages.kinds import kind_named
 from server_app import ray_nodes
 from server_app.metering.bill import Link
@@ -194,6 +195,7 @@ def introduce(
     timeout: float,
     everybody: bool = False,
     code: Sequence[str] = (),
+    brief: Brief | None = None,
 ) -> Roster:
     """Ask every connected node who it is; the run starts without those that cannot say it.
 
@@ -204,6 +206,7 @@ def introduce(
         everybody: whether the run does not start without one of them.
         code: what the server runs, by :func:`~common.code_identity.code_of_run`; a site on a
             machine of its own that says it runs other code takes no part. Empty: any may.
+        brief: what they are told of the run.
 
     Raises:
         ConfigError: under Flower's simulation, a node of Ray lacks the sites' code.
@@ -212,7 +215,7 @@ def introduce(
     """
     _require_app(grid)
     nodes = wait_for_nodes(grid, max(expected, 1))
-    return in_order(introductions(grid, nodes, messages.content(), timeout, everybody, code))
+    return in_order(introductions(grid, nodes, messages.content(brief), timeout, everybody, code))
 
 
 def _require_app(grid: Grid) -> None:
@@ -259,7 +262,12 @@ def in_order(sites: Mapping[int, Introduction]) -> Roster:
 
 
 def reintroduce(
-    grid: Grid, sites: Sequence[Introduction], *, timeout: float, code: Sequence[str] = ()
+    grid: Grid,
+    sites: Sequence[Introduction],
+    *,
+    timeout: float,
+    code: Sequence[str] = (),
+    brief: Brief | None = None,
 ) -> Roster:
     """Find the sites of a run that goes on again, in the order they had; who is away may come back.
 
@@ -268,6 +276,7 @@ def reintroduce(
         sites: as they introduced themselves before.
         timeout: seconds to wait for their answers.
         code: as :func:`introduce`.
+        brief: as there.
 
     Raises:
         ConfigError: as :func:`introduce`.
@@ -276,7 +285,7 @@ def reintroduce(
     _require_app(grid)
     before = Roster(tuple(sites), (_NOWHERE,) * len(sites))
     nodes = wait_for_nodes(grid, len(sites), or_fewer=True)
-    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    asked = [Message(messages.content(brief), node, messages.INTRODUCE) for node in nodes]
     found = {}
     for reply in grid.send_and_receive(asked, timeout=timeout):
         try:
@@ -300,6 +309,7 @@ def introduce_late(
     *,
     timeout: float,
     code: Sequence[str] = (),
+    brief: Brief | None = None,
 ) -> Roster | None:
     """Ask nodes that connected since who they are; None if nobody usable did.
 
@@ -309,11 +319,12 @@ def introduce_late(
         strangers: nodes not to be asked; those that answer badly or not at all are added.
         timeout: seconds to wait for their answers.
         code: as :func:`introduce`.
+        brief: as there.
     """
     nodes = sorted(set(grid.get_node_ids()) - set(roster.nodes) - strangers)
     if not nodes:
         return None
-    asked = [Message(messages.content(), node, messages.INTRODUCE) for node in nodes]
+    asked = [Message(messages.content(brief), node, messages.INTRODUCE) for node in nodes]
     found: dict[str, tuple[Introduction, int]] = {}
     present = dict(zip(roster.names, roster.available(grid), strict=True))
     strangers.update(nodes)

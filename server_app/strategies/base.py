@@ -86,7 +86,8 @@ class FederatedTraining(OwnRounds):
         contract = Contract.of(
             self.method, self.settings, self.roster, self.folder, grid, timeout, self.meter
         )
-        attendance, figures = Attendance(code_of_run(self.settings)), FlowerFigures(should_stop)
+        code, brief = code_of_run(self.settings), self.method.brief(self.settings, self.folder.run)
+        attendance, figures = Attendance(code, brief), FlowerFigures(should_stop)
         listeners = (*usual_listeners(ATTEMPTS), figures, *self._listeners)
         done, kept = self._resumed
         if kept:

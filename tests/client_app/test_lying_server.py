@@ -9,9 +9,8 @@ from dataclasses import fields
 
 import numpy as np
 import pytest
-from asked_site import Asked
+from asked_site import Asked, is_called_for
 
-from client_app.questions import is_called_for
 from common import messages
 from common.exact.glm import Glm
 from common.messages.kinds import KINDS

@@ -1,19 +1,24 @@
 """What a run may ask of a site: no more than it needs, once, and within the site's own bounds."""
 
 import itertools
+import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from asked_site import LOSSES, RUN, Asked
+from asked_site import LOSSES, RUN, Asked, is_called_for
+from plan import ROOT
 
 from client_app.answers import introduction
-from client_app.questions import is_called_for
 from client_app.site_state import FolderKeeper
 from common import messages, seeds
 from common.config import Settings
+from common.errors import MessageError
 from common.evaluation import final
 from common.exact.glm import Glm
 from common.messages import EvaluateReport, FinalReport, LossReport, Order, ThresholdOrder
+from common.messages.briefs import Brief
 from common.messages.kinds import KINDS, kind_named
 from common.messages.row_sums import ROW_SUMS
 from common.pilot.messages import PILOT_LOOK, PilotOrder
@@ -142,6 +147,67 @@ def test_every_kind_is_called_for_by_some_run_and_no_run_calls_for_all():
     fitted = {"model": "glm", "dataset": "tables", "num-clients": 3}
     for more, kind in (({}, ROW_SUMS), ({"secagg": True}, HIDDEN_SUMS)):
         assert is_called_for(kind_named(kind), Settings.parse(fitted | more))
+
+
+def test_what_no_brief_calls_for_is_not_answered_and_a_run_has_one_brief(tmp_path):
+    site = Asked(tmp_path, LOSSES)
+    assert not site.refused(messages.LOSS)
+    assert not site.refused(messages.INTRODUCE)  # the same again, as after a restart of the server
+    other = Brief("1" * 16, ["losses", "models", "labels"])
+    assert "this run's brief was another when it began" in site.refused(messages.INTRODUCE, other)
+    assert f"{messages.FINE_TUNE}: nothing in this run calls" in site.refused(messages.FINE_TUNE)
+    (tmp_path / "untold").mkdir()
+    untold = Asked(tmp_path / "untold", LOSSES, told=False)
+    assert "the server has not said what its method sees" in untold.refused(messages.LOSS)
+
+
+def test_a_site_that_is_restarted_in_mid_run_finds_its_brief(tmp_path):
+    assert not Asked(tmp_path, LOSSES).refusal
+    restarted = Asked(tmp_path, LOSSES, told=False)  # Flower's context is gone, the folder is there
+    assert not restarted.refused(messages.LOSS)
+    [kept] = (tmp_path / "state").glob("brief-*.json")
+    kept.write_bytes(kept.read_bytes()[:-9])
+    damaged = Asked(tmp_path, LOSSES, told=False)
+    assert "the server has not said what its method sees" in damaged.refused(messages.LOSS)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"run": "../../etc/passwd"}, "must be 16 digits from 0 to f"),
+        ({"run": "1" * 17}, "must be 16 digits"),
+        ({"needs": ["x"] * 65}, "number of needs = 65: must be 0 to 64"),
+        ({"disclosures": ["a\nb"]}, "must be 1 to 64 printable characters"),
+    ],
+)
+def test_a_brief_that_none_can_be_is_refused(values, said):
+    with pytest.raises(MessageError, match=said):
+        Brief(**{"run": "1" * 16} | values)
+
+
+def test_a_site_knows_its_run_without_any_code_of_a_server():
+    """Of a run whose strategy only the server has, from the config that Flower sends."""
+    run = Settings.parse(RUN).to_dict() | {"strategy": "nobody.has:THIS"}
+    code = (
+        "import json, sys\n"
+        "from flwr.app import Context, Message, RecordDict\n"
+        "from client_app import questions\n"
+        "from client_app.app import app\n"
+        "from client_app.site import SimulatedRun\n"
+        "from common.config import Training\n"
+        "from common.messages.briefs import Brief\n"
+        "from common.messages.kinds import KINDS\n"
+        "run = json.loads(sys.argv[1])\n"
+        "brief = Brief('1' * 16, ['losses'])\n"
+        "for known in (Training.told(run), SimulatedRun.told(run)):\n"
+        "    called = [questions.is_called_for(kind, known, brief) for kind in KINDS.values()]\n"
+        "    assert any(called) and not all(called)\n"
+        "sys.exit(', '.join(m for m in sys.modules if m.startswith('server_app')) or 0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(run)], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_a_hidden_sum_has_no_more_entries_than_a_step_of_the_fit(tmp_path):

@@ -4,6 +4,7 @@ from client_app.simulated_sites import SIMULATION, drawn_rate, released
 from client_app.site_config import SiteConfig
 from common.config import Settings
 from common.messages import RELEASES
+from common.privacy.disclosures import asked
 
 PROBED = Settings.parse({"strategy": "ot-groups"})
 OWN = SiteConfig()
@@ -19,10 +20,10 @@ def test_nobody_who_did_not_say_that_this_is_a_simulation_opens_a_site(monkeypat
 
 def test_sites_of_a_simulation_release_what_the_run_needs_unless_they_have_a_say(monkeypatch):
     monkeypatch.setenv(SIMULATION, "1")
-    assert released(OWN, {}, PROBED) == (*RELEASES, "representations")
-    assert released(OWN, {}, Settings()) == RELEASES
+    assert released(OWN, {}, asked(PROBED)) == (*RELEASES, "representations")
+    assert released(OWN, {}, asked(Settings())) == RELEASES
     closed = {"releases": "model"}
-    assert released(SiteConfig.parse(closed), closed, PROBED) == ("model",)
+    assert released(SiteConfig.parse(closed), closed, asked(PROBED)) == ("model",)
 
 
 def test_a_link_is_drawn_from_the_seed_and_the_name_within_what_the_settings_say():

@@ -20,7 +20,7 @@ def opened(node_config, run_config):
 
 
 @pytest.mark.parametrize("allowed", ["", "other", "never_imported.nets", "never"])
-@pytest.mark.parametrize("key", ["model", "strategy", "optimizer", "metrics", "dataset"])
+@pytest.mark.parametrize("key", ["model", "optimizer", "metrics", "dataset"])
 def test_code_that_the_sites_file_does_not_allow_is_refused_unseen(allowed, key, monkeypatch):
     monkeypatch.delenv(SIMULATION, raising=False)
     monkeypatch.setattr(sys, "meta_path", [])  # nothing more can be imported
@@ -32,6 +32,13 @@ def test_code_that_the_sites_file_does_not_allow_is_refused_unseen(allowed, key,
         f"site north: {key} = 'never_imported.nets:small' is code of never_imported, which the "
         "site's file does not allow; install it there and name it in allow-code, or leave it out"
     )
+
+
+def test_what_only_a_server_runs_need_be_neither_allowed_nor_installed(monkeypatch):
+    monkeypatch.delenv(SIMULATION, raising=False)
+    servers = ("strategy", "selection", "aggregation", "server-optimizer", "metric")
+    run = RUN | dict.fromkeys(servers, "never_imported.choice:BEST")
+    assert opened({}, run).settings.strategy == "never_imported.choice:BEST"
 
 
 def test_what_another_program_holds_is_refused():

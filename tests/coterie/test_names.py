@@ -13,7 +13,7 @@ from plan import ROOT
 
 import coterie
 from common.errors import CoterieError
-from coterie import flower
+from coterie import flower, testing
 
 
 def run(code, folder=ROOT):
@@ -37,11 +37,12 @@ def typed_names(file):
 
 def test_every_name_is_there_and_is_its_home_s():
     homes = {name: home for home, names in coterie._HOMES.items() for name in names.split()}
-    assert {*homes, "__version__", "flower"} == set(coterie.__all__) <= set(dir(coterie))
+    assert {*homes, "__version__", "flower", "testing"} == set(coterie.__all__) <= set(dir(coterie))
     assert len(set(coterie.__all__)) == len(coterie.__all__)
     for name, home in homes.items():
         assert getattr(coterie, name) is getattr(import_module(home), name)
     assert coterie.flower is flower
+    assert coterie.testing is testing
     assert coterie.__version__ == metadata.version("coterie")
     with pytest.raises(AttributeError, match="no attribute 'Setings'"):
         coterie.Setings  # noqa: B018 - asking is the point
@@ -60,9 +61,12 @@ def test_names_for_flower_are_its_homes_and_flower_finds_them_unimported():
 
 def test_types_and_running_code_find_the_same():
     homes = {(name, home, name) for home, names in coterie._HOMES.items() for name in names.split()}
-    assert typed_names(ROOT / "coterie/__init__.py") == homes | {("flower", "coterie", "flower")}
+    modules = {(name, "coterie", name) for name in ("flower", "testing")}
+    assert typed_names(ROOT / "coterie/__init__.py") == homes | modules
     objects = {(name, *home) for name, home in flower._HOMES.items()}
     assert typed_names(ROOT / "coterie/flower.py") == objects
+    checks = {(name, testing._HOME, name) for name in testing.__all__}
+    assert typed_names(ROOT / "coterie/testing.py") == checks
 
 
 def test_every_kind_of_error_and_every_table_that_others_add_to_is_public():
@@ -77,7 +81,9 @@ def test_every_kind_of_error_and_every_table_that_others_add_to_is_public():
 
 
 def test_importing_loads_neither_torch_nor_flower_nor_any_of_ours():
-    done = run("import coterie.flower, json, sys; print(json.dumps(list(sys.modules)))")
+    done = run(
+        "import coterie.flower, coterie.testing, json, sys; print(json.dumps(list(sys.modules)))"
+    )
     loaded = {name.partition(".")[0] for name in json.loads(done.stdout)}
     assert loaded.isdisjoint({"torch", "flwr", "ray", "numpy", "pydantic", *plan.PACKAGES})
 

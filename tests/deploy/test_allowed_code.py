@@ -109,6 +109,7 @@ def test_what_is_allowed_by_name_runs_and_is_found_in_the_working_directory(stra
     assert not any(Path(each) == place for each in sys.path if each)
 
 
+@pytest.mark.slow
 def test_the_working_directory_is_on_no_path_where_a_folder_is_read(stranger):
     place = stranger("seed", "7")
     (place / "bottleneck.py").write_text(TELLTALE)  # which pandas would take, if it were there

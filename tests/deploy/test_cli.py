@@ -128,6 +128,7 @@ def test_lists_of_settings_and_methods():
     assert "Famá" in methods
 
 
+@pytest.mark.slow
 def test_own_table_with_natural_clients(tmp_path):
     rows = ["ward,age,sick"]
     for ward in ("north", "south"):

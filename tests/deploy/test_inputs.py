@@ -133,6 +133,7 @@ def test_predictions_and_bundles_that_cannot_be_written_are_one_line(north, read
         assert done.stderr.startswith("coterie: cannot write /")
 
 
+@pytest.mark.slow
 def test_a_home_that_cannot_be_written_is_named_and_no_compiler_is_asked_for(tmp_path):
     words = [sys.executable, "-c", "import coterie; coterie.main()", "simulate", *FEW]
     words += ["dataset=digits", f"output-dir={tmp_path}"]

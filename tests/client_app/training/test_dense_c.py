@@ -211,6 +211,7 @@ def test_it_is_compiled_once_and_kept(empty_cache, monkeypatch):
     assert kept_in(empty_cache) == [library]
 
 
+@pytest.mark.slow
 def test_another_compiler_makes_its_own(empty_cache, monkeypatch, tmp_path):
     if load_anew() is None:
         pytest.skip("no C compiler here")

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from client_app.app import app
+from client_app.briefing import hear
 from client_app.site import open_site
 from client_app.site_state import ContextKeeper, FolderKeeper
 from client_app.training import engine
@@ -19,8 +20,9 @@ from client_app.training.engine import Lesson
 from client_app.training.personal import PersonalModels
 from common import config, messages, models, objectives
 from common.config import Settings
-from common.errors import ConfigError, MessageError
+from common.errors import ConfigError, DataError, MessageError
 from common.messages import EvaluateReport, FineTuneReport, Order, PersonalReport, TrainReport
+from common.messages.briefs import Brief
 from common.networks import NETWORKS, Network
 from common.objectives import OBJECTIVES, Objective, Phase
 from common.plugins import PieceSettings
@@ -61,6 +63,12 @@ def context(settings, node=1, **node_config):
     return Context(1, 2 + node, described, RecordDict(), settings.to_dict())
 
 
+def told(here, run="1" * 16):
+    """Return a context of a site that was asked who it is, in a run of this identity."""
+    hear(Message(messages.content(Brief(run)), 3, messages.INTRODUCE), here)
+    return here
+
+
 def asked(kind, server_round, model=FIRST, attempt=1):
     content = messages.content(Order(server_round, attempt, 0), messages.encode_arrays(model))
     return Message(content, 3, kind)
@@ -89,7 +97,8 @@ def test_personal_models_survive_a_restart_of_the_site(tmp_path, objective):
 
     one = context(settings)
     in_memory = figures(iter([one] * 4))
-    restarted = figures(iter([context(settings, **{"state-dir": folder}) for _ in range(4)]))
+    anew = (context(settings, **{"state-dir": folder}) for _ in range(3))
+    restarted = figures(iter([told(context(settings, **{"state-dir": folder})), *anew]))
     forgetful = figures(iter([context(settings) for _ in range(4)]))
     assert restarted == in_memory
     assert restarted != forgetful
@@ -111,31 +120,52 @@ def test_a_round_asked_for_again_starts_from_the_same_model_and_ends_with_the_sa
 
 @pytest.mark.usefixtures("task_identity")
 def test_another_runs_personal_model_is_not_taken_for_this_ones(tmp_path):
-    def first_figures(settings):
-        here = context(settings, **{"state-dir": str(tmp_path)})
-        return EvaluateReport.decode(app(asked("evaluate", 3), here).content).loss
+    def here(run, settings=SETTINGS):
+        return told(context(settings, **{"state-dir": str(tmp_path)}), run)
 
-    untrained = first_figures(SETTINGS)
-    app(asked("train", 1), context(SETTINGS, **{"state-dir": str(tmp_path)}))
-    assert first_figures(SETTINGS.replace(personal_lambda=0.5)) == untrained
-    assert first_figures(SETTINGS.replace(round_timeout=9, device="cpu")) != untrained
-    assert first_figures(SETTINGS) != untrained
+    def figures(*run):
+        return EvaluateReport.decode(app(asked("evaluate", 3), here(*run)).content).loss
+
+    one, other = "a" * 16, "b" * 16
+    untrained = figures(one)
+    app(asked("train", 1), here(one))
+    assert figures(other) == untrained  # of the very settings
+    assert figures(one) != untrained
+    assert figures(one, SETTINGS.replace(round_timeout=9, personal_lambda=0.5)) != untrained
+
+
+@pytest.mark.usefixtures("task_identity")
+def test_a_site_with_a_folder_keeps_no_model_of_a_run_that_it_was_not_told(tmp_path):
+    here = context(SETTINGS, **{"state-dir": str(tmp_path)})
+    with pytest.raises(MessageError, match="site-1: this site was not told which run it is in"):
+        app(asked("train", 1), here)
+
+
+def test_what_is_kept_of_another_model_is_refused_and_not_loaded(keeper):
+    kept = PersonalModels(keeper, "personal-1.safetensors")
+    kept.write(1, parameters(1))
+    with pytest.raises(DataError, match=r"personal-1.*: its b has shape \(2,\), this run's \(3,\)"):
+        kept.up_to(1, parameters(0) | {"b": np.zeros(3, np.float32)})
 
 
 class TiltSettings(PieceSettings):
     tilt: float = Field(0.0, description="tilted: how much")
 
 
-def test_a_setting_of_an_added_objective_tells_runs_apart():
-    def name(values):
-        settings = SETTINGS.replace(objective="tilted", **values)
-        return PersonalModels.of(open_site(context(settings))).name
+def test_settings_that_a_piece_declares_later_rename_nothing(tmp_path):
+    """A site that was updated between two rounds finds what it kept before."""
 
-    OBJECTIVES.add("tilted", Objective(objectives.ditto, "own models", settings=(TiltSettings,)))
-    try:
-        assert name({}) == name({"tilt": 0.0}) != name({"tilt": 0.5})
-    finally:
+    def name():
+        settings = SETTINGS.replace(objective="tilted")
+        here = told(context(settings, **{"state-dir": str(tmp_path)}))
+        return PersonalModels.of(open_site(here)).name
+
+    names = []
+    for declared in ((), (TiltSettings,)):
+        OBJECTIVES.add("tilted", Objective(objectives.ditto, "own models", settings=declared))
+        names.append(name())
         OBJECTIVES.remove("tilted")
+    assert names == [f"personal-{'1' * 16}.safetensors"] * 2
 
 
 @pytest.mark.usefixtures("task_identity")

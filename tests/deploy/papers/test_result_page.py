@@ -5,9 +5,10 @@ from plan import ROOT
 
 from deploy.papers.elements import PAPERS, paper
 from deploy.papers.measured_lines import MeasuredLines, record
-from deploy.papers.result_page import MARK, overview, paper_page, put_below
+from deploy.papers.result_page import MARK, overview, paper_page, put_below, recorded_elements
 
 RECORDS = ROOT / "benchmarks" / "recorded"
+COMMAND = "run coterie reproduce --page"
 PAGES = ROOT / "docs" / "results"
 
 
@@ -22,17 +23,21 @@ def only(name, element):
     return type(of)(of.name, of.title, (of.element(element),))
 
 
+def page_of(paper, records):
+    return paper_page(paper, recorded_elements(paper, records))
+
+
 def test_a_table_of_the_page_is_remade_from_the_records():
-    text = paper_page(only("elhussein", "fig-4"), RECORDS)
+    text = page_of(only("elhussein", "fig-4"), RECORDS)
     shown = text.partition("\n\n")[2]
     assert "Recorded: yes" in shown
     assert shown in committed("papers-elhussein.md")
 
 
 def test_what_has_no_records_is_open_and_named_with_its_hours(tmp_path):
-    text = paper_page(only("fama", "table-2"), tmp_path)
+    text = page_of(only("fama", "table-2"), tmp_path)
     assert "*Open*: not run yet; it takes about 3 h on two cores." in text
-    assert "*Not testable here*: its files are not handed on" in paper_page(
+    assert "*Not testable here*: its files are not handed on" in page_of(
         only("elhussein", "ixi"), tmp_path
     )
 
@@ -41,7 +46,7 @@ def test_a_part_of_what_an_experiment_needs_is_no_result(tmp_path):
     lines = MeasuredLines(tmp_path / "folder")
     lines.once(("costs", 0), lambda: {"costs": []})
     record(tmp_path, "elhussein-sample_size", tmp_path / "folder")
-    assert "*Open*: not run yet" in paper_page(only("elhussein", "fig-4"), tmp_path)
+    assert "*Open*: not run yet" in page_of(only("elhussein", "fig-4"), tmp_path)
 
 
 def test_prose_above_the_mark_stays(tmp_path):
@@ -52,12 +57,18 @@ def test_prose_above_the_mark_stays(tmp_path):
     assert page.read_text() == f"# Title\n\nWords.\n\n{MARK}\nsecond\n"
 
 
+@pytest.fixture(scope="module")
+def recorded():
+    """What is recorded of every paper, which its page and the overview tell."""
+    return {of.name: recorded_elements(of, RECORDS) for of in PAPERS}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [of.name for of in PAPERS])
-def test_committed_pages_are_what_the_command_makes(name):
-    assert committed(f"papers-{name}.md") == paper_page(paper(name), RECORDS), "reproduce --page"
+def test_committed_pages_are_what_the_command_makes(name, recorded):
+    assert committed(f"papers-{name}.md") == paper_page(paper(name), recorded[name]), COMMAND
 
 
 @pytest.mark.slow
-def test_committed_overview_is_what_the_command_makes():
-    assert committed("papers.md") == overview(RECORDS), "coterie reproduce --page"
+def test_committed_overview_is_what_the_command_makes(recorded):
+    assert committed("papers.md") == overview((of, recorded[of.name]) for of in PAPERS), COMMAND

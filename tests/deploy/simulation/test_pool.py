@@ -161,6 +161,7 @@ os.kill(os.getpid(), 9)
 
 
 @pytest.mark.checkout  # its parent is a program that imports the checkout
+@pytest.mark.slow
 def test_a_worker_ends_with_a_parent_that_was_killed_as_it_handed_something_over(tmp_path):
     """It holds a copy of the other end of its own pipe, so no end of the message ever comes."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}

@@ -43,6 +43,7 @@ for name in "SIGQUIT SIGCHLD".split():
 WORDS = ("simulate", "dataset=digits", "num-clients=4", "clients-per-round=2", "report=false")
 
 
+@pytest.mark.slow
 def test_a_containers_quota_bounds_the_workers():
     own = ["unshare", "--map-root-user", "--mount", "sh", "-c"]
     mounts = "mount -t tmpfs none /sys/fs/cgroup && echo '50000 100000' > /sys/fs/cgroup/cpu.max"
@@ -69,6 +70,7 @@ def test_as_on_windows_workers_are_started_anew_and_the_model_is_the_same(tmp_pa
     assert len(models) == 1
 
 
+@pytest.mark.slow
 def test_without_affinity_a_comparison_runs_too(tmp_path, no_report, monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     words = ("compare", "strategy=random", "dataset=digits", "num-clients=4", "clients-per-round=2")

@@ -38,6 +38,7 @@ def results(folder):
     return json.loads((folder / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_many_plain_names_are_a_site_each_and_the_recorded_settings_play_again(
     many, tmp_path, caplog
 ):

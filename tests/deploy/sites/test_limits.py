@@ -170,6 +170,7 @@ def test_who_stops_in_the_headers_of_a_second_request_is_cut(server):
     assert is_well(port)
 
 
+@pytest.mark.slow
 def test_connections_beyond_the_bound_are_cut_and_sites_unharmed(server):
     pid, port = server
     before, kept = resident(pid), []

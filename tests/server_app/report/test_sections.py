@@ -73,34 +73,36 @@ def two_pictures(run):
     return [picture("twice"), picture("twice")]
 
 
-@pytest.mark.parametrize(
-    ("section", "says"),
-    [
-        (fails, "KeyError: 'x'"),
-        (lambda run: run.no_such, "AttributeError: "),
-        (lambda run: None, "TypeError: "),
-        (lambda run: ["text"], "gives a str; it must give PageTable, Picture or Absence"),
-        (lambda run: [PageTable("A", ("a", "b"), [("1",)])], "'A': a row of 1 cells under 2 heads"),
-        (lambda run: [PageTable("A", ("a",), [(1,)])], "1 is a int; write it as a text"),
-        (lambda run: [PageTable("A", ("a",), [("1",)], links=("x", "y"))], "2 colours or links"),
-        (lambda run: [Absence("A", 3)], "3 is a int"),
-        (lambda run: [picture("../../out")], "picture '../../out': name it with a-z"),
-        (lambda run: [picture("progress")], "there is another picture 'progress'; rename it"),
-        (two_pictures, "there is another picture 'twice'"),
-        (lambda run: exit(3), "SystemExit: 3"),
-    ],
-)
-def test_one_that_fails_is_said_with_its_package_and_all_else_is_shown(
-    tmp_path, added, section, says
-):
+BAD = [
+    (fails, "KeyError: 'x'"),
+    (lambda run: run.no_such, "AttributeError: "),
+    (lambda run: None, "TypeError: "),
+    (lambda run: ["text"], "gives a str; it must give PageTable, Picture or Absence"),
+    (lambda run: [PageTable("A", ("a", "b"), [("1",)])], "'A': a row of 1 cells under 2 heads"),
+    (lambda run: [PageTable("A", ("a",), [(1,)])], "1 is a int; write it as a text"),
+    (lambda run: [PageTable("A", ("a",), [("1",)], links=("x", "y"))], "2 colours or links"),
+    (lambda run: [Absence("A", 3)], "3 is a int"),
+    (lambda run: [picture("../../out")], "picture '../../out': name it with a-z"),
+    (lambda run: [picture("progress")], "there is another picture 'progress'; rename it"),
+    (two_pictures, "there is another picture 'twice'"),
+    (lambda run: exit(3), "SystemExit: 3"),
+]
+
+
+def test_those_that_fail_are_said_with_their_packages_and_all_else_is_shown(tmp_path, added):
     folder = whole_run(tmp_path)
     before, drawn = report(folder), set((folder.path / "plots").iterdir())
-    added("acme-bad", section)
+    for number, (section, _) in enumerate(BAD):
+        added(f"acme-bad-{number}", section)
     page = report(folder)
-    [line] = [text for text in page.texts if text.startswith("Section acme-bad: ")]
-    assert "report section 'acme-bad'" in line
-    assert says in line
-    rest = [text for text in page.texts if text != line and text != "Not shown:"]
+    lines = []
+    for number, (_, says) in enumerate(BAD):
+        name = f"acme-bad-{number}"
+        [line] = [text for text in page.texts if text.startswith(f"Section {name}: ")]
+        assert f"report section '{name}'" in line
+        assert says in line
+        lines.append(line)
+    rest = [text for text in page.texts if text not in {*lines, "Not shown:"}]
     assert rest == [text for text in before.texts if text != "Not shown:"]
     assert set((folder.path / "plots").iterdir()) == drawn
 
