@@ -2,7 +2,9 @@
 
 All members of a sum are played in this process, step by step, with the records that travel, and the
 sum is compared with the plain one. Seconds are of the processor: of a member the median over
-members, in steps 0 to 4 without the training.
+members, in steps 0 to 4 without the training; of the server from the packed vectors to the mean.
+Lines *before* are of the same members by what there was first: eight bytes an entry, and ChaCha20
+streams that are added one after another.
 
     python -m benchmarks.secure_sum
 """
@@ -11,15 +13,19 @@ import argparse
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from unittest import mock
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from flwr.app import RecordDict
 
 from common import messages
 from common.identity import Identity, Pins
 from common.secagg.agreement import Survivors
+from common.secagg.fixed_point import Scale
 from common.secagg.messages import (
     MASKED,
     MaskedReport,
@@ -34,9 +40,12 @@ from common.secagg.messages import (
 )
 from common.secagg.neighbours import neighbours_of, wiring
 from common.secagg.protocol import Circle, Keys, Member, Relay, disclose, occasion_of
+from common.secagg.vectors import Vector
 
 NOW = occasion_of(run=1, server_round=1, attempt=1, model=0)
 WHO = (1, 1, 0)
+RANGE, FRACTION_BITS, WEIGHT = 4.0, 20, 1000
+_CHUNK = 1 << 18
 
 
 class Play:
@@ -45,8 +54,13 @@ class Play:
     They do so having dealt shares, which costs the server most.
     """
 
-    def __init__(self, members: int, size: int, dropped: int) -> None:
+    def __init__(self, members: int, size: int, dropped: int, *, narrow: bool) -> None:
         self.planned = wiring(members)
+        self.scale = Scale.holding(
+            RANGE, FRACTION_BITS, members, WEIGHT, members * WEIGHT if narrow else 0
+        )
+        self.sent = model_of(size)
+        self.layout = self.scale.layout(self.sent, 1)
         self.names = [f"site-{i:03d}" for i in range(members)]
         self.survivors = self.names[: members - dropped]
         self.size = size
@@ -78,7 +92,8 @@ class Play:
 
     def _advertise(self) -> None:
         order = messages.content(
-            SecaggOrder(*WHO, len(self.names), 1000, 0), messages.encode_arrays(model_of(self.size))
+            SecaggOrder(*WHO, len(self.names), WEIGHT, WEIGHT, 0, 0, 0),
+            messages.encode_arrays(self.sent),
         )
         self.keys, self.signed, self.identities = {}, {}, {}
         for name in self.names:
@@ -122,15 +137,20 @@ class Play:
 
     def _mask(self) -> None:
         rng = np.random.default_rng(0)
-        self.plain = np.zeros(self.size + 2, np.uint64)
+        self.plain = self.layout.zeros()
+        self.mean = np.zeros(self.size)
         self.masked, self.shares = {}, {}
         for name in self.survivors:
-            vector = rng.integers(-(2**40), 2**40, self.size + 2).view(np.uint64)
-            self.plain += vector
+            trained = {"parameters": rng.normal(0, 0.1, self.size).astype(np.float32)}
+            self.mean += trained["parameters"] / len(self.survivors)
+            with self._timed(name):
+                vector = self.scale.encode(trained, self.sent, [0.5], WEIGHT)
+            self.plain.add(vector)
             sealed = {peer: self.dealt[peer][name] for peer in self.relay.links[name]}
             with self._timed(name):
                 received = self.sides[name].receive(sealed)
-                self.masked[name] = self.sides[name].mask(vector, received)
+                masked = self.sides[name].mask(vector, received)
+                self.masked[name] = self.layout.packed(masked)
             self.shares[name] = received | {name: self.own[name]}
             asked = SealedShares(name, *WHO, list(sealed), list(sealed.values()))
             arrays = messages.encode_arrays({MASKED: self.masked[name]})
@@ -138,7 +158,7 @@ class Play:
             self._count("mask", messages.content(asked), answer)
 
     def _agree(self) -> None:
-        self.agreed, members = Survivors(dict.fromkeys(self.survivors, 1000)), len(self.names)
+        self.agreed, members = Survivors(dict.fromkeys(self.survivors, WEIGHT)), len(self.names)
         self.words = {}
         weights = list(self.agreed.weights.values())
         asked = messages.content(SecaggSurvivors(*WHO, self.survivors, weights))
@@ -167,9 +187,14 @@ class Play:
 
     def _total(self) -> None:
         began = time.process_time()
-        total = self.relay.total(self.masked, frozenset(self.names), self.told)
+        arrived = {name: self.layout.unpacked(data) for name, data in self.masked.items()}
+        total = self.relay.total(arrived, frozenset(self.names), self.told)
+        weights = (1, WEIGHT * len(self.names))
+        mean = self.scale.decode(total, self.sent, 1, weights).parameters["parameters"]
         self.server_seconds = time.process_time() - began
-        assert np.array_equal(total, self.plain)
+        exact = self.layout.packed(self.plain)
+        assert np.array_equal(self.layout.packed(total), exact)
+        self.error = float(np.abs(mean - self.mean).max())
 
 
 def model_of(size: int) -> dict[str, np.ndarray]:
@@ -177,13 +202,32 @@ def model_of(size: int) -> dict[str, np.ndarray]:
     return {"parameters": np.zeros(size, np.float32)}
 
 
+def one_by_one(vector: Vector, added: Sequence[bytes], subtracted: Sequence[bytes] = ()) -> None:
+    """Add masks as it was done before: ChaCha20, a stream after another over the whole vector."""
+    zeros, block = bytes(_CHUNK), bytearray(_CHUNK)
+    for combine, seeds in ((np.add, added), (np.subtract, subtracted)):
+        for seed in seeds:
+            stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor()
+            for start in range(0, len(vector.wide), _CHUNK // 8):
+                piece = vector.wide[start : start + _CHUNK // 8]
+                here = memoryview(block)[: piece.nbytes]
+                stream.update_into(memoryview(zeros)[: piece.nbytes], here)
+                combine(piece, np.frombuffer(here, "<u8"), out=piece)
+
+
+def before(members: int, size: int, dropped: int) -> Play:
+    """Return a sum that was played as it was before."""
+    with mock.patch("common.secagg.protocol.add_masks", one_by_one):
+        return Play(members, size, dropped, narrow=False)
+
+
 HEAD = (
-    "| parameters | sites | neighbours | t | gone | site sends | over plain | beside the vector "
-    "| site receives | site, s | server, s |"
+    "| | parameters | sites | neighbours | t | gone | site sends | over plain | beside the vector "
+    "| site receives | site, s | server, s | largest error |"
 )
 
 
-def row(played: Play) -> str:
+def row(name: str, played: Play) -> str:
     """Return a line of the table."""
     report = messages.TrainReport("site-000", *WHO, 1000, 1.0, 1.0)
     arrays = messages.encode_arrays(model_of(played.size))
@@ -191,6 +235,7 @@ def row(played: Play) -> str:
     sent = played.of_a_member(played.up)
     busy = [played.seconds[name] for name in played.survivors]
     cells = [
+        name,
         f"{played.size:,}",
         len(played.names),
         played.planned.degree,
@@ -198,10 +243,11 @@ def row(played: Play) -> str:
         len(played.names) - len(played.survivors),
         f"{sent:,.0f}",
         f"{sent / plain:.2f}x",
-        f"{sent - 8 * played.size:,.0f}",
+        f"{sent - played.layout.size:,.0f}",
         f"{played.of_a_member(played.down):,.0f}",
         f"{np.median(busy):.3f}",
         f"{played.server_seconds:.2f}",
+        f"{played.error:.1e}",
     ]
     return "| " + " | ".join(map(str, cells)) + " |"
 
@@ -217,7 +263,9 @@ def main() -> None:
     for size in options.sizes:
         for members in options.members:
             for dropped in (0, int(0.3 * members)):
-                print(row(Play(members, size, dropped)), flush=True)
+                print(row("before", before(members, size, dropped)), flush=True)
+                after = Play(members, size, dropped, narrow=True)
+                print(row("after", after), flush=True)
 
 
 if __name__ == "__main__":

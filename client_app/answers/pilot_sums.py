@@ -54,9 +54,10 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
     weight = order.weight or len(site.rows.train)
     if order.step == "train":
         arrays, numbers = _trained(folds, received)
+        sent = messages.together(received)
     else:
-        arrays, numbers = {}, _numbers(folds, received, order)
-    vector = secagg.summand(scale, arrays, numbers, weight, site.name)
+        arrays, numbers, sent = {}, _numbers(folds, received, order), {}
+    vector = secagg.summand(scale, arrays, sent, numbers, weight, site.name)
     # A step sums something else of the models, with weights of its own: it has its own cohort.
     known = {**messages.together(received), f"step {order.step}": np.empty(0)}
     told = PilotSumOrder(**{**vars(order), "weight": weight})

@@ -24,6 +24,7 @@ from common.messages import Order
 from common.messages.row_sums import ROW_SUMS, SUMS, SumsReport
 from common.secagg.cohorts import digest_of
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
+from common.secagg.vectors import Vector
 
 __all__ = ["clear_sums", "hidden_sums", "once"]
 
@@ -62,7 +63,7 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     order = HiddenSumsOrder.decode(message.content)
     if order.members > _MOST_MEMBERS:
         raise SecaggError(f"{order.members} sites: whole sums have room for {_MOST_MEMBERS}")
-    secagg.begin(order, site, context)
+    scale = secagg.begin(order, site, context)
     step, fitted, rows = _step(message), learner_of(site), rows_of(site)
     most = fitted.largest_size(rows.x.shape[1])  # those of a wider step of another group are 0
     if order.entries > most:
@@ -72,11 +73,13 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
         raise MessageError(f"{order.entries} entries for {len(sums)} sums")
     once(step, fitted, site, context)
     assert np.abs(sums).max(initial=0) < LARGEST
-    vector = np.zeros(order.entries + 1, np.int64)
-    vector[: len(sums)] = sums
-    vector[-1] = 1  # how many sites are in it
+    whole = np.zeros(order.entries + 1, np.int64)
+    whole[: len(sums)] = sums
+    whole[-1] = 1  # how many sites are in it
+    layout = scale.layout({}, order.entries)
+    vector = secagg.Packed(layout, layout.packed(Vector.of(whole[:0], whole)).tobytes())
     asked = fitted.question(step)
-    report = secagg.advertised(order, site, context, asked, vector.view(np.uint64), watch.seconds)
+    report = secagg.advertised(order, site, context, asked, vector, watch.seconds)
     return messages.reply(message, report)
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import secrets as system_secrets
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, astuple, dataclass, field, replace
 
 import numpy as np
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -31,7 +31,7 @@ from common.messages import Order, Parameters, ReleaseNote
 from common.privacy.updates import tells_loss
 from common.secagg.agreement import Survivors
 from common.secagg.cohorts import CohortHistory, digest_of
-from common.secagg.fixed_point import Ring, Scale
+from common.secagg.fixed_point import Scale
 from common.secagg.messages import (
     MASKED,
     SECAGG_AGREE,
@@ -51,6 +51,7 @@ from common.secagg.messages import (
 )
 from common.secagg.neighbours import wiring
 from common.secagg.protocol import SEED_BYTES, Circle, Keys, Member, disclose, occasion_of
+from common.secagg.vectors import Layout
 
 log = logging.getLogger("coterie")
 
@@ -76,6 +77,9 @@ class _Secrets:
     sealing: bytes = field(default=b"", repr=False)
     masking: bytes = field(default=b"", repr=False)
     vector: bytes = field(default=b"", repr=False)
+    """Packed."""
+    layout: list[int] = field(default_factory=list)
+    """Of the vector: the fields of a :class:`Layout`."""
     seed: bytes = field(default=b"", repr=False)
     dealers: list[str] = field(default_factory=list)
     """Whose shares this site holds: at first its own."""
@@ -106,6 +110,14 @@ class _Secrets:
         return Keys(EphemeralKey(self.sealing), EphemeralKey(self.masking))
 
 
+@dataclass(frozen=True)
+class Packed:
+    """A vector that waits to be masked."""
+
+    layout: Layout
+    data: bytes = field(repr=False)
+
+
 @answers(SECAGG_TRAIN, of_node=True)
 def train(message: Message, site: Site, context: Context) -> Message:
     """Train the model received, keep the result as a vector to be masked, and advertise keys."""
@@ -116,7 +128,7 @@ def train(message: Message, site: Site, context: Context) -> Message:
     fitted, noise = with_noise.update_answer(message, site, fitted)
     metrics = [fitted.loss] if tells_loss(site.settings) else []
     weight = order.weight or len(site.rows.train)
-    vector = summand(scale, fitted.parameters, metrics, weight, site.name)
+    vector = summand(scale, fitted.parameters, parameters, metrics, weight, site.name)
     order = replace(order, weight=weight)
     report = advertised(order, site, context, parameters, vector, fitted.seconds)
     if noise is not None:
@@ -130,7 +142,10 @@ def begin(order: SecaggOrder, site: Participant, context: Context) -> Scale:
     Raises:
         SecaggError: a sum of too few sites, or one that the site was in before.
     """
-    scale, fewest = Scale(order.members, order.max_weight), _fewest(order.members, site.settings)
+    scale = Scale(
+        order.members, order.max_weight, order.total_weight, order.entry_bytes, order.fraction_bits
+    )
+    fewest = _fewest(order.members, site.settings)
     if order.members < fewest:
         raise SecaggError(f"a sum of {order.members} sites: at least {fewest} must be in one")
     _step(site, context, order, 0)
@@ -139,18 +154,33 @@ def begin(order: SecaggOrder, site: Participant, context: Context) -> Scale:
 
 
 def summand(
-    scale: Scale, parameters: Parameters, metrics: Sequence[float], weight: int, name: str
-) -> Ring:
+    scale: Scale,
+    trained: Parameters,
+    sent: Parameters,
+    metrics: Sequence[float],
+    weight: int,
+    name: str,
+) -> Packed:
     """Return a site's vector of a sum: of zeros, its weight too, where there is none to be sent.
 
     Whether a training overflowed can depend on a row, so nothing but the sum may tell it.
+
+    Args:
+        scale: of the sum.
+        trained: the site's model.
+        sent: the one that it was trained from.
+        metrics: numbers beside it.
+        weight: of the site.
+        name: of the site.
     """
     scale.check_weight(weight)
+    layout = scale.layout(sent, len(metrics))
     try:
-        return scale.encode(parameters, metrics, weight)
+        vector = scale.encode(trained, sent, metrics, weight)
     except SecaggError as error:
         log.warning("site %s: it adds nothing to this sum: %s", name, error)
-        return scale.nothing(parameters, metrics)
+        vector = layout.zeros()
+    return Packed(layout, layout.packed(vector).tobytes())
 
 
 def advertised(
@@ -158,10 +188,10 @@ def advertised(
     site: Participant,
     context: Context,
     received: Parameters,
-    vector: Ring,
+    vector: Packed,
     seconds: float,
 ) -> SecaggKeys:
-    """Return a site's fresh keys for a sum, and keep its vector (n,) until that is masked.
+    """Return a site's fresh keys for a sum, and keep its vector until that is masked.
 
     The weight in the order is what others may know of the site's; 0: it is hidden in the sum.
     """
@@ -175,7 +205,8 @@ def advertised(
         signature=signed.signature,
         sealing=keys.sealing.private,
         masking=keys.masking.private,
-        vector=vector.astype("<u8").tobytes(),
+        vector=vector.data,
+        layout=list(astuple(vector.layout)),
     ).remember(context)
     who = _who(site, order)
     return SecaggKeys(*who, signed.identity_key, list(signed.keys), signed.signature, seconds)
@@ -205,8 +236,9 @@ def mask(message: Message, site: Participant, context: Context) -> Message:
     circle = SecaggCircle.decode(RecordDict({messages.RECORD: context.state[_CIRCLE]}))
     member = _member(circle, known, site, context)
     shares = member.receive(dict(zip(delivered.sites, delivered.sealed, strict=True)))
-    vector: Ring = np.frombuffer(known.vector, dtype="<u8").astype(np.uint64)
-    masked = member.mask(vector, shares)
+    layout = Layout(*known.layout)
+    vector = layout.unpacked(np.frombuffer(known.vector, np.uint8))
+    masked = layout.packed(member.mask(vector, shares))
     note = _masked_note(context, _fewest(known.members, site.settings))
     # Neither the vector nor a key is needed again: whatever comes, it is masked this once.
     _forget(context)

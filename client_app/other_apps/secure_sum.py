@@ -68,7 +68,9 @@ def secure_sum_mod(most_examples: int = 1_000_000, min_cohort: int = 3) -> Mod:
             return reply
         parameters = _as_received(_model(reply.content), received)
         weight, metrics = _numbers(reply, order)
-        vector = secagg.summand(scale, parameters, metrics, order.weight or weight, node.name)
+        vector = secagg.summand(
+            scale, parameters, received, metrics, order.weight or weight, node.name
+        )
         seconds = time.perf_counter() - began
         return messages.reply(
             message, secagg.advertised(order, node, context, received, vector, seconds)

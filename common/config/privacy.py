@@ -33,6 +33,16 @@ class PrivacySettings(Schema):
     )
     secagg: bool = Field(False, description="sites mask updates, the server reads their sums only")
     secagg_min_cohort: int = Field(3, ge=3, description="fewest sites in such a sum")
+    secagg_range: float = Field(
+        4.0,
+        ge=1,
+        allow_inf_nan=False,
+        description="how far one training may move an entry of a model that is summed; a site "
+        "whose update goes further adds nothing. update-privacy=local-dp: follows from clip-norm",
+    )
+    secagg_fraction_bits: int = Field(
+        20, ge=10, le=40, description="entries of such a sum are in steps of 2^-bits of the mean"
+    )
     two_party: bool = Field(
         False,
         description="ot-groups: no row leaves a site; every two multiply theirs together, and "

@@ -43,6 +43,12 @@ class SecaggOrder(Order):
     """The largest weight of a member, which bounds what the sum has room for."""
     weight: int
     """Of this site's model in the sum; 0: its number of training rows."""
+    total_weight: int
+    """What all weights add up to; 0: the server does not know it."""
+    entry_bytes: int
+    """Of what the sum holds of each entry of a model; 0: whole words of eight bytes."""
+    fraction_bits: int
+    """Such an entry's steps are 2^-fraction_bits."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +167,7 @@ class MaskedReport(SecaggReply):
 
 
 MASKED = "masked"
-"""Name of a masked vector, (n,) uint64."""
+"""Name of a masked vector, packed: (n,) uint8."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ steps of one sum and who is left after each:
    seed if that is in U3, else of the masking key; never both. From ``threshold`` of each the
    server takes all masks off the sum.
 
-This is arithmetic on bytes and NumPy vectors: no messages, no files. :class:`Member` is a site's
+This is arithmetic on bytes and vectors: no messages, no files. :class:`Member` is a site's
 side, :class:`Relay` the server's.
 """
 
@@ -22,15 +22,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
-import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher
-from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
-
 from common.errors import SecaggError, TrustError
 from common.identity import Channel, EphemeralKey, Identity, Occasion, SignedKeys, packed
 from common.secagg import shamir
-from common.secagg.fixed_point import Ring
 from common.secagg.neighbours import connected
+from common.secagg.vectors import Vector, add_masks
 
 __all__ = [
     "Circle",
@@ -38,7 +34,6 @@ __all__ = [
     "Keys",
     "Member",
     "Relay",
-    "add_mask",
     "disclose",
     "occasion_of",
 ]
@@ -46,32 +41,13 @@ __all__ = [
 SEED_BYTES = 32
 """Of a mask's seed: the whole of it is the stream cipher's key."""
 
+_PROTOCOL = "secure-sum 2"  # another number: another way to mask, which no other understands
 _SEALING, _MASKING = 0, 1  # which of a member's two keys
-_CHUNK = 1 << 15  # entries masked at a time, small enough to stay in a core's cache
-_ZEROS = bytes(8 * _CHUNK)
 
 
 def occasion_of(run: int, server_round: int, attempt: int, model: int) -> Occasion:
     """Return what the keys of one sum are signed for."""
-    return Occasion("secure-sum", run, server_round, f"attempt {attempt}, model {model}")
-
-
-def add_mask(vector: Ring, seed: bytes, *, subtract: bool = False) -> None:
-    """Add the mask that a seed expands to, in place: the ChaCha20 stream, little endian.
-
-    Args:
-        vector: (n,) uint64.
-        seed: 32 bytes, used for one mask only, so that the stream may start at its beginning.
-        subtract: subtract it instead.
-    """
-    stream = Cipher(ChaCha20(seed, bytes(16)), mode=None).encryptor()
-    block = bytearray(8 * _CHUNK)
-    for start in range(0, len(vector), _CHUNK):
-        part = vector[start : start + _CHUNK]
-        size = 8 * len(part)
-        stream.update_into(memoryview(_ZEROS)[:size], memoryview(block)[:size])
-        mask = np.frombuffer(block, dtype="<u8", count=len(part))
-        (np.subtract if subtract else np.add)(part, mask, out=part)
+    return Occasion(_PROTOCOL, run, server_round, f"attempt {attempt}, model {model}")
 
 
 @dataclass(frozen=True)
@@ -190,13 +166,13 @@ class Member:
             raise SecaggError(f"{len(sealed) + 1} members dealt shares, too few for the threshold")
         return {site: self._unseal(site, data) for site, data in sealed.items()}
 
-    def mask(self, vector: Ring, delivered: Iterable[str]) -> Ring:
+    def mask(self, vector: Vector, delivered: Iterable[str]) -> Vector:
         """Return a vector under its self-mask and the masks shared with those who dealt shares."""
-        masked = vector.copy()
-        add_mask(masked, self.seed)
+        signs = _Masks(added=[self.seed])
         for site in delivered:
-            channel = self._channel(site, _MASKING)
-            add_pairwise(masked, channel)
+            signs.note(self._channel(site, _MASKING))
+        masked = vector.copy()
+        add_masks(masked, signs.added, signs.subtracted)
         return masked
 
     def _seal(self, site: str, share: bytes) -> bytes:
@@ -220,10 +196,18 @@ class Member:
         return Channel.between(key, circle.mine, circle.peers[site], circle.occasion, index)
 
 
-def add_pairwise(vector: Ring, channel: Channel, *, subtract: bool = False) -> None:
-    """Add the mask that two members share, in place; the one with the smaller id adds it."""
-    # Bonawitz et al., section 4: p_uv = +PRG(s_uv) on one side and -PRG(s_uv) on the other.
-    add_mask(vector, channel.shared_key("mask"), subtract=(channel.own > channel.peer) != subtract)
+@dataclass(frozen=True)
+class _Masks:
+    """Seeds of masks that are added to a vector and that are subtracted from it."""
+
+    added: list[bytes] = field(default_factory=list, repr=False)
+    subtracted: list[bytes] = field(default_factory=list, repr=False)
+
+    def note(self, channel: Channel) -> None:
+        """Note the mask that two members share, as one's own: the smaller id adds it."""
+        # Bonawitz et al., section 4: p_uv = +PRG(s_uv) on one side and -PRG(s_uv) on the other.
+        signed = self.added if channel.own < channel.peer else self.subtracted
+        signed.append(channel.shared_key("mask"))
 
 
 def disclose(
@@ -309,11 +293,11 @@ class Relay:
 
     def total(
         self,
-        masked: Mapping[str, Ring],
+        masked: Mapping[str, Vector],
         delivered: frozenset[str],
         told: Mapping[str, Disclosure],
-    ) -> Ring:
-        """Return the sum of the survivors' vectors, (n,) uint64.
+    ) -> Vector:
+        """Return the sum of the survivors' vectors.
 
         Args:
             masked: what each survivor (U3) sent.
@@ -324,20 +308,20 @@ class Relay:
             SecaggError: fewer shares of a secret than the threshold, or shares of another secret.
         """
         survivors = frozenset(masked)
-        total = np.zeros_like(next(iter(masked.values())))
-        for vector in masked.values():
-            total += vector
-        for site in sorted(survivors):
-            add_mask(
-                total, self._secret(site, {v: t.seeds for v, t in told.items()}), subtract=True
-            )
+        seeds, keys = ({v: t.seeds for v, t in told.items()}, {v: t.keys for v, t in told.items()})
+        off = _Masks(subtracted=[self._secret(site, seeds) for site in sorted(survivors)])
         for site in sorted(delivered - survivors):
-            key = EphemeralKey(self._secret(site, {v: t.keys for v, t in told.items()}))
+            key = EphemeralKey(self._secret(site, keys))
             if key.public != self.members[site].keys[_MASKING]:
                 raise SecaggError(f"the shares of the masking key of {site!r} are not of that key")
             for peer in sorted(self.links[site] & survivors):
                 # Its own part of the mask takes the peer's off.
-                add_pairwise(total, self._channel(key, site, peer))
+                off.note(self._channel(key, site, peer))
+        first, *others = masked.values()
+        total = first.copy()
+        for vector in others:
+            total.add(vector)
+        add_masks(total, off.added, off.subtracted)
         return total
 
     def _secret(self, owner: str, told: Mapping[str, Mapping[str, bytes]]) -> bytes:

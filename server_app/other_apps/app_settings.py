@@ -15,6 +15,7 @@ __all__ = ["composed", "unmet"]
 _READ = (
     *("num_clients", "clients_per_round", "num_clusters", "max_clusters", "metric", "selection"),
     *("seed", "label_privacy", "epsilon", "delta", "label_gamma", "secagg", "secagg_min_cohort"),
+    *("secagg_range", "secagg_fraction_bits"),
 )
 
 _TOLD = frozenset({"labels", "sizes", "updates"})

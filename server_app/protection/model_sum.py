@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 from common.identity import SignedKeys
 from common.secagg.agreement import Survivors, quorum
-from common.secagg.fixed_point import Mean, Ring, Scale
+from common.secagg.fixed_point import Mean, Scale
 from common.secagg.neighbours import wiring
 from common.secagg.protocol import Disclosure, Relay
+from common.secagg.vectors import Vector
 from server_app.record.format import SecaggRecord
 
 __all__ = ["ModelSum"]
@@ -26,7 +27,7 @@ class ModelSum:
     relay: Relay | None = None
     dealt: dict[str, Mapping[str, bytes]] = field(default_factory=dict)
     """U2: what each sealed for each neighbour."""
-    masked: dict[str, Ring] = field(default_factory=dict)
+    masked: dict[str, Vector] = field(default_factory=dict)
     """U3."""
     agreed: dict[str, SignedKeys] = field(default_factory=dict)
     """Who signed the survivors."""

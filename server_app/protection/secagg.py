@@ -153,7 +153,9 @@ class SecaggAverages:
         if not hidden and sent != asked and self.attempt.round == self.attempt.attempt == 1:
             cut = ", ".join(n for n, a, b in zip(names, asked, sent, strict=True) if a != b)
             log.warning("%s: weight cut, so that no secure sum is one site's by half", cut)
-        scale = Scale(len(clients), max(asked if hidden else sent))
+        scale = Scale(len(clients), max(asked))
+        if not hidden:
+            scale = secagg_limits.scale_of(sent, self.settings)
         least = math.ceil(self.settings.quorum * len(clients))
         fewest = max(self.settings.secagg_min_cohort, least)
         one = ModelSum(model, dict(zip(names, sent, strict=True)), scale, fewest)
@@ -170,8 +172,15 @@ class SecaggAverages:
         }
 
         def content(one: ModelSum, site: str) -> RecordDict:
+            scale = one.scale
             order = self.order(
-                *self._order(one), len(one.weights), one.scale.max_weight, one.weights[site]
+                *self._order(one),
+                scale.members,
+                scale.max_weight,
+                one.weights[site],
+                scale.total,
+                scale.entry_bytes,
+                scale.fraction_bits,
             )
             return messages.content(order, arrays[one.model])
 
@@ -228,14 +237,15 @@ class SecaggAverages:
             return messages.content(SealedShares(site, *self._order(one), dealers, sealed))
 
         def inspect(reply: Reply, asked: Asked, one: ModelSum) -> MaskedReport:
-            like = self._summed(models[one.model])
-            size = sum(value.size for value in like.values()) + self.num_metrics + 1
-            report = _sized(MaskedReport, reply, _SLACK_BYTES + 8 * size)
+            layout = one.scale.layout(self._summed(models[one.model]), self.num_metrics)
+            report = _sized(MaskedReport, reply, _SLACK_BYTES + layout.size)
             arrays = reply.arrays
-            vector = arrays.get(MASKED, np.empty(0))
-            if len(arrays) != 1 or vector.shape != (size,) or vector.dtype != np.uint64:
-                raise MessageError(f"no masked vector of {size} entries")
-            one.masked[report.site] = vector
+            if len(arrays) != 1:
+                raise MessageError(f"{len(arrays)} arrays in place of a masked vector")
+            try:
+                one.masked[report.site] = layout.unpacked(arrays.get(MASKED, np.empty(0)))
+            except SecaggError:
+                raise MessageError(f"no masked vector of {layout.size} bytes") from None
             return report
 
         self._exchange(SECAGG_MASK, "mask", sums, lambda one: one.dealt, content, inspect)
@@ -320,8 +330,9 @@ class SecaggAverages:
         one.mean = one.scale.decode(total, model, self.num_metrics, (1, most))
         if one.mean.weight < least:
             log.warning(
-                "model %d: some of %d sites added nothing to the sum: their training overflowed or "
-                "failed, as their own logs say; a smaller learning-rate may help",
+                "model %d: some of %d sites added nothing to the sum: their training overflowed, "
+                "failed, or moved the model further than secagg-range has room for, as their own "
+                "logs say; a smaller learning-rate may help",
                 one.model,
                 len(one.masked),
             )

@@ -1,6 +1,7 @@
 """Limits of secure sums: methods and cohorts that are refused before the first message."""
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -8,13 +9,16 @@ import numpy as np
 from common.config import Settings
 from common.errors import ConfigError, RoundError
 from common.objectives import objective_of
+from common.privacy.updates import MOST_NOISE, UpdateNoise
 from common.secagg.agreement import capped
+from common.secagg.fixed_point import Scale
 from common.secagg.neighbours import SMALLEST_THRESHOLD
 from server_app.selection.rules import Cohort, Selection
 
-__all__ = ["capped", "check", "check_groups", "fewest", "whole_weights"]
+__all__ = ["capped", "check", "check_groups", "fewest", "scale_of", "whole_weights"]
 
 _FINEST_WEIGHT = 10**6
+_DEVIATIONS = 10  # that no draw of a Gaussian exceeds: the chance is below 1e-22
 
 
 def fewest(settings: Settings) -> int:
@@ -112,3 +116,19 @@ def whole_weights(cohort: Cohort) -> dict[int, int] | None:
         raise RoundError("secagg=true: these aggregation weights have no common measure")
     clients = cohort.clients.tolist()
     return {c: int(share * common) for c, share in zip(clients, shares, strict=True)}
+
+
+def scale_of(weights: Sequence[int], settings: Settings) -> Scale:
+    """Return what the vectors of a cohort are scaled to, whose weights are public.
+
+    How far an entry of a model may move follows from the clip where sites clip and add noise. What
+    an update privacy from elsewhere does to it is not known: then every entry is wide.
+    """
+    change = settings.secagg_range
+    if settings.update_privacy == "local-dp":
+        noise = UpdateNoise.of(settings)
+        change = noise.clip + _DEVIATIONS * MOST_NOISE * noise.sigma
+    elif settings.update_privacy != "none":
+        change = math.inf
+    bits = settings.secagg_fraction_bits
+    return Scale.holding(change, bits, len(weights), max(weights), sum(weights))

@@ -30,7 +30,7 @@ class WholeSums(SecaggAverages):
         return one
 
     def _finish(self, one: ModelSum, model: Arrays) -> None:
-        total = one.members.total(one.masked, one.delivered, one.told).view(np.int64)
+        total = one.members.total(one.masked, one.delivered, one.told).wide.view(np.int64)
         if int(total[-1]) != len(one.weights):
             raise SecaggError(f"{int(total[-1])} sites are in the sum of {len(one.weights)}")
         one.mean = Mean({"sums": total[:-1]}, [], int(total[-1]))

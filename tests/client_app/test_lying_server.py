@@ -79,7 +79,8 @@ def order_of(kind, server_round, attempt, made):
     """What is asked, by the fields of its record; None where nothing is."""
     known = {
         "round": server_round, "attempt": attempt, "model": 0, "models": 2, "threshold": 0.5,
-        "members": 3, "max_weight": 40, "weight": 32, "entries": 23, "rows": 100 - made, "folds": 2,
+        "members": 3, "max_weight": 40, "weight": 32, "total_weight": 99,
+        "entry_bytes": 3, "fraction_bits": 20, "entries": 23, "rows": 100 - made, "folds": 2,
         "full": 20, "played": server_round, "spreads": [], "step": "changes", "shared": ["fedavg"],
         "best": "fedavg", "rise": 0.0, "ones": ["fedavg"], "others": ["local"], "sites": 5,
         "means": [float(made)], "errors": [1.0], "noises": [1.0], "metrics": [],

@@ -217,7 +217,7 @@ def test_a_hidden_sum_has_no_more_entries_than_a_step_of_the_fit(tmp_path):
     step = dict(Glm("binomial").start(columns, 100).sent)
     largest = 3 + (columns + 1) + (columns + 1) * (columns + 2) // 2
     for attempt, (entries, said) in enumerate(((largest, ""), (largest + 1, "entries"))):
-        order = HiddenSumsOrder(1, attempt + 1, 0, 3, 1, 1, entries)
+        order = HiddenSumsOrder(1, attempt + 1, 0, 3, 1, 1, 3, 0, 20, entries)
         reply = asked.ask(HIDDEN_SUMS, order, step)
         assert said in (reply.error.reason if reply.has_error() else ""), entries
         assert reply.has_error() == bool(said)

@@ -21,11 +21,13 @@ from common.secagg.messages import (
     SECAGG_AGREE,
     SECAGG_MASK,
     SECAGG_SHARE,
+    SECAGG_TRAIN,
     SECAGG_UNMASK,
     SealedShares,
     SecaggAgreement,
     SecaggCircle,
     SecaggDisclosure,
+    SecaggOrder,
 )
 from common.secagg.protocol import Keys, occasion_of
 
@@ -67,6 +69,23 @@ def test_steps_of_another_sum_are_out_of_turn(play):
     circle = play.circle()
     for other in (replace(circle, round=2), replace(circle, attempt=2), replace(circle, model=1)):
         assert "out of turn" in said(play.ask(SECAGG_SHARE, 0, other))
+
+
+@pytest.mark.parametrize(
+    ("total", "entry", "said"),
+    [
+        (2500, (3, 23), "no room for changes of 1"),  # who adds nothing would answer: moved by 1/2
+        (2500, (1, 40), "no room for changes of 1"),
+        (2500, (5, 20), "at most 4 bytes"),
+        (499, (3, 20), "all together 499"),
+    ],
+)
+def test_an_order_that_asks_how_far_a_model_moved_is_refused_before_training(
+    play, total, entry, said
+):
+    order = SecaggOrder(1, 1, 0, 5, 500, 0, total, *entry)
+    assert said in play.ask(SECAGG_TRAIN, 0, order, play.arrays).error.reason
+    assert not play.train(0).has_error()
 
 
 def test_secrets_are_gone_after_the_last_step_and_after_a_restart(play):

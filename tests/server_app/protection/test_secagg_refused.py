@@ -141,18 +141,26 @@ def trains_to(value):
     return train
 
 
-@pytest.mark.parametrize("value", [np.nan, 1e30])
-def test_a_site_whose_training_overflowed_adds_nothing_and_nobody_sees_which(tmp_path, value):
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [(np.nan, "NaN"), (1e30, "1e+30"), (100.0, "100, where entries of 24 bits")],
+)
+def test_a_site_whose_training_overflowed_adds_nothing_and_nobody_sees_which(
+    tmp_path, caplog, value, said
+):
     """A model made for it overflows where a row's value is above a bound: an error tells it."""
     settings = settings_in(tmp_path)
     folder, _ = run(settings, {(2, SECAGG_TRAIN): trains_to(value)})
+    assert f"site-2: it adds nothing to this sum: array 'conv1.bias' holds a change of {said}" in (
+        caplog.text
+    )
     [line] = lines(folder)
     assert line["rejected"] == []
     [summed] = line["secure_sums"]
     arrays, rows, _ = trained_directly(settings, [0, 1, 3, 4])
     assert summed["masked"] == 5
     assert summed["weight"] == sum(rows)
-    assert_equal_to_fixed_point(model_of(folder), average(arrays, rows))
+    assert_equal_to_fixed_point(model_of(folder), average(arrays, rows), weight=sum(rows) / 1438)
     masked = [entry for entry in lines(folder, "clients") if entry["phase"] == "mask"]
     assert len({entry["bytes_up"] for entry in masked}) == 1
 

@@ -80,8 +80,8 @@ def test_a_restarted_site_masks_the_next_update_anew(folders):
     restart(folders, 0)
     dealt = folders.dealt(folders.circle(attempt=2))
     second = masked_by(folders, 0, folders.delivery(dealt, 0, attempt=2))
-    # Two masks of ring words agree somewhere with probability below 2^-50.
-    assert not (first == second).any()
+    # Bytes of two masks agree at one place in 256.
+    assert (first == second).mean() < 1 / 128
 
 
 def test_no_site_tells_both_shares_of_a_peer_whatever_it_is_asked_and_when(folders):
