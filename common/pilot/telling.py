@@ -16,7 +16,15 @@ from common.pilot.outcomes import Change, Outcomes
 from common.pilot.shrinkage import AllSites, shrunk
 from common.pilot.verdicts import Verdict, judge
 
-__all__ = ["CandidateChange", "InCommon", "SiteTold", "best_of", "changes_of", "told_site"]
+__all__ = [
+    "CandidateChange",
+    "InCommon",
+    "SiteTold",
+    "best_alone",
+    "best_of",
+    "changes_of",
+    "told_site",
+]
 
 _SMALL = 0.5
 """Points, the least change that rows are asked for to tell."""
@@ -73,7 +81,23 @@ class SiteTold:
     changes: tuple[CandidateChange, ...]
 
 
-def best_of(candidates: Sequence[str], means: Mapping[str, Change], played: Played) -> str:
+def best_alone(candidates: Sequence[str], means: Mapping[str, Change]) -> str:
+    """Return what the sites do best with alone, the first in a tie.
+
+    No bound: of what shares nothing none has to prove itself against another.
+
+    Args:
+        candidates: all of them.
+        means: of each but :data:`LOCAL`, its mean change against that, as measured.
+    """
+    changes = {LOCAL: 0.0} | {name: mean.change for name, mean in means.items()}
+    alone = [name for name in candidates if name in COUNTERPARTS]
+    return max(alone, key=lambda name: changes.get(name, -math.inf))
+
+
+def best_of(
+    candidates: Sequence[str], means: Mapping[str, Change], played: Played, alone: str = LOCAL
+) -> str:
     """Return the candidate of the largest lower bound over all sites, the first in a tie.
 
     The bound lies a standard error of these sites' rows below: what training leaves open is not in
@@ -81,12 +105,13 @@ def best_of(candidates: Sequence[str], means: Mapping[str, Change], played: Play
 
     Args:
         candidates: all of them, the one that shares least first.
-        means: of each but :data:`LOCAL`, its mean change against that, as measured.
+        means: of each but ``alone``, its mean change against that, as measured.
         played: how far the pilot is.
+        alone: what the sites do best with alone.
     """
-    lows = {LOCAL: 0.0}
+    lows = {alone: 0.0}
     for name, mean in means.items():
-        lows[name] = _low(played.extrapolated(mean, name, LOCAL))
+        lows[name] = _low(played.extrapolated(mean, name, alone))
     return max(candidates, key=lambda name: lows.get(name, -math.inf))
 
 

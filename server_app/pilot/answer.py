@@ -14,6 +14,7 @@ from common.pilot.telling import (
     CandidateChange,
     InCommon,
     SiteTold,
+    best_alone,
     best_of,
     changes_of,
     told_site,
@@ -71,12 +72,13 @@ class PilotAnswer:
     @property
     def best(self) -> str:
         """The candidate of the largest lower bound over all sites, the one that shares least."""
-        return best_of(self.candidates.names, self._means(LOCAL), self.played)
+        names, alone = self.candidates.names, self.alone
+        return best_of(names, self._means(alone), self.played, alone)
 
     @property
     def alone(self) -> str:
         """What the sites do best with alone."""
-        return best_of(self.candidates.alone, self._means(LOCAL), self.played)
+        return best_alone(self.candidates.names, self._means(LOCAL))
 
     def sites(self) -> tuple[PilotSite, ...]:
         """Return what every site is told."""

@@ -28,7 +28,7 @@ from common.pilot.messages import (
 )
 from common.pilot.shrinkage import AllSites, in_common, spread_of
 from common.pilot.summed import PilotPairs, Totals
-from common.pilot.telling import best_of
+from common.pilot.telling import best_alone, best_of
 from common.secagg.fixed_point import Mean
 from common.secagg.messages import PILOT_STEPS, PILOT_SUM, PilotSumOrder
 from server_app.pilot.answer import over_sites_of, site_of, site_untold
@@ -65,12 +65,13 @@ class SumAnswer:
     @property
     def best(self) -> str:
         """The candidate of the largest lower bound over all sites, the one that shares least."""
-        return best_of(self.candidates.names, self.totals.means(LOCAL), self.played)
+        means = self.totals.means(self.alone)
+        return best_of(self.candidates.names, means, self.played, self.alone)
 
     @property
     def alone(self) -> str:
         """What the sites do best with alone."""
-        return best_of(self.candidates.alone, self.totals.means(LOCAL), self.played)
+        return best_alone(self.candidates.names, self.totals.means(LOCAL))
 
     def over_all(self) -> tuple[PilotCandidate, ...]:
         """Return what each candidate but training alone changes on average over the sites."""
@@ -127,12 +128,13 @@ class UnderSums:
                 pair: in_common(totals.sites, spread, each)
                 for pair, spread, each in zip(pairs.all, spreads, sums, strict=True)
             }
+        alone = best_alone(self.candidates.names, totals.means(LOCAL))
         order = PilotCommon(
             round=number,
             folds=self.folds,
             full=self.full,
-            best=best_of(self.candidates.names, totals.means(LOCAL), played),
-            alone=best_of(self.candidates.alone, totals.means(LOCAL), played),
+            best=best_of(self.candidates.names, totals.means(alone), played, alone),
+            alone=alone,
             learners=[*self.candidates.learners],
             rise=played.rises[FEDAVG],
             ones=[one for one, _ in common],
