@@ -60,13 +60,11 @@ def settings_of(settings: "Training", name: str) -> "Training":
     What pieces of the pilot's own run declare is left out: a learner has its own.
     """
     every = {key.replace("_", "-") for key in type(settings).model_fields}
-    own = {key: value for key, value in settings.to_dict().items() if key in every}
-    usual = settings.defaults()
-    own |= {key: usual[key] for key in SGD_SETTINGS if key in own}
+    left_out = {*SGD_SETTINGS, "fine-tune-epochs", "num-server-rounds"}
+    own = {k: v for k, v in settings.to_dict().items() if k in every - left_out}
     return type(settings).parse(
         own
-        | {"model": _MODELS[name], "strategy": "fedavg", "secagg": False, "fine-tune-epochs": 0}
-        | {"num-server-rounds": usual["num-server-rounds"]}
+        | {"model": _MODELS[name], "strategy": "fedavg", "secagg": False}
         | ({"glm-l2": _RIDGE} if _MODELS[name] == GLM else {})
         | ({"objective": ALONE} if name in (GLM_ALONE, TREES_ALONE) else {})
     )
@@ -87,9 +85,9 @@ def key_values(settings: "Training", name: str) -> tuple[str, ...]:
     """Return what makes a run out of another one's settings that fits a learner, ``key=value``."""
     usual, values = settings.defaults(), settings.to_dict()
     network = [
-        f"{key}={usual[key]}"
+        f"{key}={'' if usual[key] is None else usual[key]}"  # the empty text: not set
         for key in SGD_SETTINGS
-        if key in values and values[key] != usual[key] and usual[key] is not None
+        if key in values and values[key] != usual[key]
     ]
     words = ["strategy=fedavg", f"model={_MODELS[name]}"]
     words += [f"glm-l2={_RIDGE:g}"] if _MODELS[name] == GLM else []
