@@ -53,17 +53,23 @@ def mean_and_scale(
 def extremes(x: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the least and the largest of some rows for each feature, (features,) both.
 
-    They have two digits, the one rounded down and the other up, so that they are no row's own.
+    They have two digits, the one rounded down and the other up, so that they are no row's own. NaN
+    is missing; where nothing is known both are 0.
 
-    >>> [each.tolist() for each in extremes(np.array([[1.72, -7], [1.48, 123]]), np.arange(2))]
-    [[1.4, -7.0], [1.8, 130.0]]
+    >>> x = np.array([[1.72, -7, np.nan], [1.48, 123, np.nan], [np.nan, 5, np.nan]])
+    >>> [each.tolist() for each in extremes(x, np.arange(3))]
+    [[1.4, -7.0, 0.0], [1.8, 130.0, 0.0]]
     """
     lowest, highest = np.full(x.shape[1], np.inf), np.full(x.shape[1], -np.inf)
     for chunk in chunks(x, len(rows)):
         values = x[rows[chunk]]
-        np.minimum(lowest, values.min(axis=0), out=lowest)
-        np.maximum(highest, values.max(axis=0), out=highest)
-    return _two_digits(lowest, np.floor), _two_digits(highest, np.ceil)
+        np.fmin(lowest, np.fmin.reduce(values, axis=0), out=lowest)
+        np.fmax(highest, np.fmax.reduce(values, axis=0), out=highest)
+    known = lowest <= highest
+    return (
+        _two_digits(np.where(known, lowest, 0.0), np.floor),
+        _two_digits(np.where(known, highest, 0.0), np.ceil),
+    )
 
 
 def _two_digits(numbers: NDArray[np.float64], rounded: np.ufunc) -> NDArray[np.float64]:
