@@ -29,7 +29,7 @@ _FACTS = "facts.json"
 _PREPROCESSING = "preprocessing.json"
 _PARTS = "train", "test"
 _ARRAYS = "x", "y", "group", "weight"
-_FORMAT = 8  # raised when the same file would be prepared differently
+_FORMAT = 9  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:
@@ -159,6 +159,7 @@ def _opened(folder: Path) -> Dataset:
         columns=tuple(facts["columns"]),
         guesses=tuple(Guess(**guess) for guess in facts["guesses"]),
         preprocessing=preprocessing,
+        gaps=preprocessing.table is not None and preprocessing.table.keeps_gaps,
     )
 
 

@@ -26,7 +26,7 @@ from common.secagg.cohorts import digest_of
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
 from common.secagg.vectors import Vector
 
-__all__ = ["clear_sums", "hidden_sums"]
+__all__ = ["clear_sums", "hidden_sums", "once"]
 
 log = logging.getLogger("coterie")
 
@@ -97,18 +97,33 @@ def _summand(step: Arrays, fitted: SummedModel, rows: TableRows, entries: int, n
 
 
 def _step(message: Message, site: Site, context: Context) -> tuple[Arrays, SummedModel]:
-    """Return a step that a fit takes, and the fit, and note that it is answered.
+    """Return a step that a fit takes, and the fit, and note that it is answered."""
+    step, fitted = messages.decode_arrays(messages.arrays_of(message.content)), learner_of(site)
+    once(step, fitted, site, context)
+    return step, fitted
+
+
+def once(
+    step: Arrays, fitted: SummedModel, site: Site, context: Context, which: str = _STEPS
+) -> None:
+    """Note the step that a site answers in a run, if it is one that a fit takes.
 
     Before a row is looked at: what fails by then can depend on one.
+
+    Args:
+        step: that is answered.
+        fitted: what it is a step of.
+        site: that answers.
+        context: of the run.
+        which: of the run's fits.
 
     Raises:
         MessageError: a step that no fit takes, beyond the fit's last, another of the same number
             than before, or one of another fit.
     """
-    step, fitted = messages.decode_arrays(messages.arrays_of(message.content)), learner_of(site)
     fitted.check(step, _columns(site))
     if not questions.is_asked(site, context):
-        return step, fitted
+        return
     number = int(step["step"])
     if number >= fitted.most_steps:
         raise MessageError(f"step {number}: this fit has {fitted.most_steps} at most")
@@ -116,7 +131,7 @@ def _step(message: Message, site: Site, context: Context) -> tuple[Arrays, Summe
     if number:
         now["fixed"] = digest_of(fitted.fixed(step))[:_SHOWN]
     with site.keeper.locked():
-        known = questions.OfRun(_STEPS, site.keeper, context)
+        known = questions.OfRun(which, site.keeper, context)
         if any(known.value.get(name, value) != value for name, value in now.items()):
             raise MessageError(
                 f"step {number}: another one of this number, or of another fit, was answered in "
@@ -124,7 +139,6 @@ def _step(message: Message, site: Site, context: Context) -> tuple[Arrays, Summe
             )
         known.value |= now
         known.keep()
-    return step, fitted
 
 
 def _columns(site: Site) -> int:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from common.data.preprocessing import Preprocessing
 from common.data.rows import Array, IntArray, Rows, require_finite
-from common.data.standardising import mean_and_scale, scaled
+from common.data.standardising import extremes, mean_and_scale, scaled
 from common.errors import DataError
 from common.tables.guesses import Guess
 from common.tasks import Classification, Task
@@ -51,6 +51,8 @@ class Dataset:
     """(owner, how its rows were made) where several sites' files are here and each has its own."""
     guesses: tuple[Guess, ...] = ()
     """What nobody said of the files, and what was taken for true."""
+    gaps: bool = False
+    """Whether features may be missing, as NaN."""
 
     def __post_init__(self) -> None:
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
@@ -68,7 +70,7 @@ class Dataset:
                 f"{what}.x is {x.dtype} of shape {x.shape}; expected C-contiguous "
                 f"{np.dtype(inputs.dtype)} rows"
             )
-        require_finite(x, f"{what}.x")
+        require_finite(x, f"{what}.x", gaps=self.gaps)
         if self.kind == TOKENS and x.min() < 0:
             raise DataError(f"{what}.x holds the token {x.min()}; expected 0 or more")
         self.task.check(f"{what}.y", part.y, inputs, self.num_classes)
@@ -147,11 +149,14 @@ def standardised(
         if not chosen.any():
             raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
     train_rows, test_rows = np.flatnonzero(~test), np.flatnonzero(test)
+    low, high = np.empty(0), np.empty(0)
     if rows.kind == TOKENS:
         mean, scale = np.empty(0), np.empty(0)
         parts: list[Array] = [rows.x[part].astype(np.int64) for part in (train_rows, test_rows)]
     else:
         mean, scale = figures or mean_and_scale(rows.x, train_rows)
+        if rows.columns:
+            low, high = extremes(rows.x, train_rows)
         parts = [scaled(rows.x, part, mean, scale) for part in (train_rows, test_rows)]
     train_x, test_x = parts
     return Dataset(
@@ -164,6 +169,7 @@ def standardised(
         owner_names=rows.owner_names,
         columns=rows.columns,
         guesses=rows.guesses,
+        gaps=rows.gaps,
         preprocessing=Preprocessing(
             scaling="common",
             input_kind=rows.kind,
@@ -173,6 +179,8 @@ def standardised(
             decimal=rows.decimal or None,
             mean=tuple(mean.ravel().tolist()),
             scale=tuple(scale.ravel().tolist()),
+            low=tuple(low.tolist()),
+            high=tuple(high.tolist()),
         ).of_task(rows.task),
     )
 
