@@ -100,3 +100,14 @@ def test_a_content_is_as_large_as_may_be_and_no_larger(what):
     check_form(SIZES[what](0))
     with pytest.raises(MessageError):
         check_form(SIZES[what](1))
+
+
+@pytest.mark.parametrize(
+    ("last", "beyond"), [(-(2**63), -(2**63) - 1), (2**63 - 1, 2**63)], ids=["below", "above"]
+)
+def test_whole_numbers_have_64_bits(last, beyond):
+    check_form(with_record(a=last))
+    with pytest.raises(MessageError, match="beyond 64 bits"):
+        check_form(with_record(a=beyond))
+    with pytest.raises(MessageError, match="beyond 64 bits"):
+        check_form(with_record(a=[0, beyond]))
