@@ -73,6 +73,7 @@ _WITHHELD = frozenset(
         messages.TRAIN_CHOICE,
         messages.SCORE_COUNTS,
         ROW_SUMS,
+        pilot.PILOT_SUMS,
     }
 )
 """Kinds whose answers are exact figures of training rows, which no noise covers."""
@@ -204,6 +205,9 @@ _CALLED: Mapping[str, Callable[[Training, Brief | None], bool]] = {
     pilot.PILOT_TELL: lambda training, brief: _in_pilot(training, summed=True),
     pilot.PILOT_TRAIN: lambda training, brief: _in_pilot(training, summed=False),
     pilot.PILOT_LOOK: lambda training, brief: _in_pilot(training, summed=False),
+    pilot.PILOT_SUMS: lambda training, brief: (
+        _in_pilot(training, summed=False) and training.of(PilotSettings).pilot_learners
+    ),
     **{kind: _of_products for kind in KINDS if kind.startswith("query.product_")},
 }
 """Kinds that settings call for, beside what the method needs to see."""
