@@ -83,6 +83,28 @@ def read(_):
 walked(read)
 """
 
+_FIRST_ANSWER = """
+import json, sys, tempfile, time
+from pathlib import Path
+began = time.perf_counter()
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from client_app.app import app
+from common import messages
+TaskIdentity._run_id = TaskIdentity._node_id = TaskIdentity._task_id = 1
+path = Path(tempfile.mkdtemp(), "north.csv")
+rows = [f"{i},{i % 7},{'yes' if i % 2 else 'no'}" for i in range(60)]
+path.write_text("age,dose,sick\\n" + "\\n".join(rows) + "\\n")
+own = {"data-path": str(path), "label-column": "sick", "classes": "no,yes", "dataset": "tables"}
+own |= {"site": "north", "state-dir": str(path.parent / "state")}
+context = Context(1, 3, own, RecordDict(), {"dataset": "tables", "strategy": "fedavg"})
+assert not app(Message(messages.content(), 3, "query.introduce"), context).has_error()
+seconds = time.perf_counter() - began
+loaded = [name.split(".")[0] for name in sys.modules]
+ours = sum(name in ("common", "client_app", "server_app", "deploy") for name in loaded)
+print(json.dumps([seconds, ours, loaded.count("server_app")]))
+"""
+
 
 def main() -> None:
     """Print the bill as rows of a table."""
@@ -114,6 +136,9 @@ def _figures(root: Path) -> Iterator[tuple[str, str]]:
     for name, code in (("settings", _SETTINGS), ("training reply", _REPLY), ("table", _TABLE)):
         rooms, crossings = json.loads(_said(root, _WALK + code).splitlines()[-1])
         yield f"a walk of the {name}: rooms, crossings", f"{rooms}, {crossings}"
+    answers = [json.loads(_said(root, _FIRST_ANSWER).splitlines()[-1]) for _ in range(3)]
+    yield "modules at a site's first answer, those of the server", "{1}, {2}".format(*answers[0])
+    yield "a site's first answer, s", f"{min(answers)[0]:.1f}"
     seconds = min(_import_seconds(root) for _ in range(5))
     yield "`import coterie`, s", f"{seconds:.2f}"
 

@@ -5,10 +5,11 @@
 
 Changes are drawn from all that could be made to the four packages: a comparison, an operator, a
 number or a branch is replaced by its neighbour. Each is made in a copy of the checkout and judged
-by the tests of its folder (of the nearest that has some) and by the file's own doctests. It is
-**killed** where one fails or they take five times as long, and **survives** else. Survivors are
-printed with their line, to be judged by a person: some change nothing. Draw a seed after the last
-test was written, or the rate says how well the tests know the sample.
+by the tests of its folder (of the nearest that has some), of some rooms by whole runs, too, and by
+the file's own doctests. It is **killed** where one fails or they take five times as long, and
+**survives** else. Survivors are printed with their line, to be judged by a person: some change
+nothing. Draw a seed after the last test was written, or the rate says how well the tests know the
+sample.
 """
 
 import argparse
@@ -30,6 +31,11 @@ __all__ = ["Mutation", "judges_of", "mutations_of"]
 PACKAGES = ("common", "client_app", "server_app", "deploy")
 _SLOWEST = 5.0  # times what the tests take on the code as it is
 _LEAST_SECONDS = 60.0
+_BY_WHOLE_RUNS = {
+    Path("server_app/playing/fits.py"): ("tests/test_exact_models.py",),
+    Path("server_app/playing"): ("tests/server_app/strategies/test_*.py",),
+}
+"""Sources that hardly a call alone can test: which whole runs judge them, beside their room."""
 _NEIGHBOURS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -139,17 +145,21 @@ def _with_operator(node: ast.expr, field: str, value: object) -> str:
 def judges_of(path: Path, root: Path) -> list[Path]:
     """Return the test files that judge a file: its own first, then those of the nearest folder.
 
+    Of a file that whole runs judge, those come last.
+
     Args:
         path: of a source, from the root.
         root: of the checkout.
     """
+    runs = next((_BY_WHOLE_RUNS[one] for one in (path, *path.parents) if one in _BY_WHOLE_RUNS), ())
+    more = [file for pattern in runs for file in sorted(root.glob(pattern))]
     for folder in path.parents:
         beside = root / "tests" / folder
         files = sorted(beside.glob("test_*.py"))
         if files and folder != Path():
             own = beside / f"test_{path.name}"
-            return sorted(files, key=lambda file: (file != own, file))
-    return []
+            return [*sorted(files, key=lambda file: (file != own, file)), *more]
+    return more
 
 
 class Judge:

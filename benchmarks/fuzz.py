@@ -494,8 +494,10 @@ def _arrays_sound(kind: str, content: RecordDict, was: RecordDict) -> bool:
         return True  # no models
     if kind in (PILOT_TRAIN, PILOT_LOOK):  # its order says how many candidates it brings
         received, known = PilotOrder.decode(content), PilotOrder.decode(was)
-        one = _shapes(messages.apart(sent, known.models)[0])
-        return all(_shapes(each) == one for each in messages.apart(arrays, received.models))
+        one = _shapes(messages.apart(sent, known.sent)[0])
+        return all(
+            _shapes(each) == one for each in messages.apart(arrays, received.sent)[: known.models]
+        )
     return _shapes(arrays) == _shapes(sent)
 
 

@@ -83,7 +83,7 @@ def agreement(protection: str, sites: int, seed: int, draws: int) -> Iterator[li
     groups, of five sites, that hold every block.
     """
     settings = settings_of(protection, sites, seed)
-    rules = by_k_means(settings), by_repulsion(settings.replace(num_clusters=0))
+    rules = by_k_means(settings), by_repulsion(settings.replace(num_clusters=None))
     variants = [variant for rule in rules for variant in (rule, replace(rule, pseudo_rows=0.0))]
     counts = counts_of(settings)
     blocks = (counts @ np.kron(np.eye(BLOCKS), np.ones((2, 1)))).argmax(axis=1)

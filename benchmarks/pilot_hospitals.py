@@ -1,10 +1,12 @@
 r"""Pilot on the four hospitals of heart-disease, over seeds, held against what training then shows.
 
     python -m benchmarks.pilot_hospitals --data-dir ~/data --seeds 10
+    python -m benchmarks.pilot_hospitals --data-dir ~/data --seeds 10 --learners
 
 The seed draws the held-out rows, the first model, the folds and the order of the rows. The pilot
 sees the training rows alone; the final figures are of 20 rounds on the held-out ones. Its intervals
-are calibrated on the recorded federations that are no hospitals.
+are calibrated on the recorded federations that are no hospitals. With ``--learners`` the pilot
+tries linear models and trees beside the network, too, and all are played to the end.
 """
 
 import argparse
@@ -22,10 +24,14 @@ import numpy as np
 
 from benchmarks.pilot.calibration import fitted_without
 from benchmarks.precheck_heart import WORDS, trained
+from common import config
 from common.data.readers import HOSPITALS
 from common.pilot import forecast
 from common.pilot.forecast import Stages
 from deploy import precheck
+from deploy.simulation.grid import simulate
+from server_app.record.format import ClientLine
+from server_app.record.run_folder import RunFolder
 from server_app.report import report
 
 Record = dict[str, Any]
@@ -44,8 +50,15 @@ FINAL = {
 }
 """How each candidate is trained in the end; groupings by what they go by."""
 
+LEARNERS = {
+    f"{model}{alone}": ("strategy=fedavg", f"model={model}", *ridge, *objective)
+    for model, ridge in (("glm", ("glm-l2=1",)), ("trees", ()))
+    for alone, objective in (("-alone", ("objective=local",)), ("", ()))
+}
+"""The same of learners that are no network."""
 
-def told(data_dir: Path, seed: int) -> Record:
+
+def told(data_dir: Path, seed: int, *, learners: bool) -> Record:
     """Return what one precheck says, without its page."""
     with (
         tempfile.TemporaryDirectory() as parent,
@@ -53,6 +66,7 @@ def told(data_dir: Path, seed: int) -> Record:
         patch.object(forecast, "STAGES", _stages()),
     ):
         words = [*WORDS, f"data-dir={data_dir}", f"seed={seed}", f"output-dir={parent}"]
+        words += [f"pilot-learners={learners}"]
         return precheck.result(precheck.run(precheck.precheck_plan(words, None)))
 
 
@@ -67,16 +81,19 @@ def final_name(candidate: str, pilot: Record) -> str:
     return words[candidate].partition(", ")[2] if candidate.startswith("group:") else candidate
 
 
-def played(data_dir: Path, seed: int) -> list[Record]:
+def played(data_dir: Path, seed: int, *, learners: bool) -> list[Record]:
     """Return for each hospital what it was told and every final accuracy, in points."""
-    pilot = told(data_dir, seed)["pilot"]
+    pilot = told(data_dir, seed, learners=learners)["pilot"]
+    ways = LEARNERS if learners else {}
     final = {name: trained(data_dir, seed, words) for name, words in FINAL.items()}
+    final |= {name: fitted(data_dir, seed, words) for name, words in ways.items()}
     return [
         {
             "seed": seed,
             "site": site["site"],
             "verdict": site["verdict"],
             "rounds": pilot["rounds"],
+            "against": site["against"],
             "about": final_name(site["about"], pilot),
             "recommended": final_name(site["recommended"], pilot),
             "changes": {final_name(c["candidate"], pilot): c for c in site["changes"]},
@@ -84,6 +101,18 @@ def played(data_dir: Path, seed: int) -> list[Record]:
         }
         for site in pilot["sites"]
     ]
+
+
+def fitted(data_dir: Path, seed: int, words: Sequence[str]) -> dict[str, float]:
+    """Return each hospital's accuracy by a learner that is no network."""
+    of_network = ("model=", "batch-size=", "local-epochs=")
+    with tempfile.TemporaryDirectory() as parent, patch.object(report, "write_report"):
+        own = [f"data-dir={data_dir}", f"seed={seed}", f"output-dir={parent}"]
+        usual = [word for word in WORDS if not word.startswith(of_network)]
+        settings = config.load(None, [*usual, *words, *own, "checkpoint-every=0"])
+        lines = [e for e in RunFolder(simulate(settings)).each(ClientLine) if e.phase == "evaluate"]
+    last = max(line.round for line in lines)
+    return {e.site: e.score for e in lines if e.round == last and e.score is not None}
 
 
 def by_hospital(records: Sequence[Record]) -> Iterator[list[str]]:
@@ -108,8 +137,8 @@ def by_hospital(records: Sequence[Record]) -> Iterator[list[str]]:
 
 
 def change(record: Record, name: str) -> float:
-    """Return what a candidate changed in the end against training alone, in points."""
-    return float(record["final"][name] - record["final"]["local"])
+    """Return what a candidate changed in the end against what the site was told, in points."""
+    return float(record["final"][name] - record["final"][record.get("against", "local")])
 
 
 def spread(values: Sequence[float]) -> str:
@@ -119,7 +148,7 @@ def spread(values: Sequence[float]) -> str:
 
 def by_rule(records: Sequence[Record]) -> Iterator[list[str]]:
     """Yield the mean final accuracy of the hospitals by how each was chosen for."""
-    rules = {name: [record["final"][name] for record in records] for name in FINAL}
+    rules = {name: [record["final"][name] for record in records] for name in records[0]["final"]}
     rules["what the pilot recommends"] = [r["final"][r["recommended"]] for r in records]
     rules["best in hindsight"] = [max(record["final"].values()) for record in records]
     for name, values in rules.items():
@@ -139,9 +168,29 @@ def promises(records: Sequence[Record]) -> Iterator[str]:
         for name, c in r["changes"].items()
     ]
     yield f"90 % intervals that hold the final change: {np.mean(inside):.0%} of {len(inside)}"
+    lost = [max(r["final"].values()) - r["final"][r["recommended"]] for r in records]
+    yield (
+        f"recommended within a point of the hospital's best in hindsight: "
+        f"{np.mean(np.array(lost) <= 1):.0%} of {len(lost)}; {np.mean(lost):.1f} below on average"
+    )
+    yield one_for_all(records)
     clear = [r for r in records if abs(change(r, "fedavg")) > 0.5]
     yield f"told apart (FedAvg, change beyond 0.5 points): {told_apart(clear):.2f} of {len(clear)}"
     yield f"rounds played: {np.mean([r['rounds'] for r in records]):.1f} on average"
+
+
+def one_for_all(records: Sequence[Record]) -> str:
+    """Return how often what is recommended is, over the hospitals, near the best one for all."""
+    lost = []
+    for seed in sorted({record["seed"] for record in records}):
+        mine = [record for record in records if record["seed"] == seed]
+        each = {name: np.mean([r["final"][name] for r in mine]) for name in mine[0]["final"]}
+        lost.append(max(each.values()) - np.mean([r["final"][r["recommended"]] for r in mine]))
+    near = int(np.sum(np.array(lost) <= 1))
+    return (
+        f"recommended, mean of the hospitals, within a point of the best one way for all in "
+        f"hindsight: {near} of {len(lost)} seeds; {np.mean(lost):.1f} below on average"
+    )
 
 
 def told_apart(records: Sequence[Record]) -> float:
@@ -166,13 +215,14 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--work-dir", type=Path, help="keeps each seed's figures")
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--learners", action="store_true", help="linear models and trees, too")
     given = parser.parse_args()
     logging.disable(logging.WARNING)
     records: list[Record] = []
     for seed in range(given.seeds):
         kept = given.work_dir / f"seed-{seed}.json" if given.work_dir else None
         if kept is None or not kept.exists():
-            found = played(given.data_dir, seed)
+            found = played(given.data_dir, seed, learners=given.learners)
             if kept is not None:
                 kept.parent.mkdir(parents=True, exist_ok=True)
                 kept.write_text(json.dumps(found))

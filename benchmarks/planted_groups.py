@@ -43,7 +43,7 @@ METHODS: Mapping[str, Words] = {
         "cfl-longest-norm": 0.88,
     },
     "FL+HC": {"strategy": "fl-hc", "cluster-at-round": 5},
-    "FL+HC, silhouette": {"strategy": "fl-hc", "cluster-at-round": 5, "num-clusters": 0},
+    "FL+HC, silhouette": {"strategy": "fl-hc", "cluster-at-round": 5, "num-clusters": ""},
     "FedGroup": {"strategy": "fed-group"},
     "FedGroup, madc": {"strategy": "fed-group", "fedgroup-measure": "madc"},
     "PACFL": {"strategy": "pacfl"},
@@ -52,12 +52,12 @@ METHODS: Mapping[str, Words] = {
         "strategy": "pacfl",
         "pacfl-directions": 1,
         "pacfl-angles": "sum",
-        "num-clusters": 0,
+        "num-clusters": "",
     },
     "EMD-CFL": {"strategy": "emd-cfl"},
-    "EMD-CFL, silhouette": {"strategy": "emd-cfl", "num-clusters": 0},
+    "EMD-CFL, silhouette": {"strategy": "emd-cfl", "num-clusters": ""},
     "FedSCCS": {"strategy": "fedsccs", "cluster-at-round": 5},
-    "FedSCCS, silhouette": {"strategy": "fedsccs", "cluster-at-round": 5, "num-clusters": 0},
+    "FedSCCS, silhouette": {"strategy": "fedsccs", "cluster-at-round": 5, "num-clusters": ""},
 }
 """Words of each; the number of groups is given unless they say otherwise."""
 OWN_NUMBER = ("fedavg", "cfl")

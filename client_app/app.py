@@ -13,6 +13,7 @@ from client_app.answers import (  # noqa: F401 - to import them is to register w
     introduction,
     label_histogram,
     pilot,
+    pilot_learners,
     pilot_sums,
     representations,
     row_sums,

@@ -159,6 +159,7 @@ def _opened(folder: Path) -> Dataset:
         columns=tuple(facts["columns"]),
         guesses=tuple(Guess(**guess) for guess in facts["guesses"]),
         preprocessing=preprocessing,
+        gaps=preprocessing.table is not None and preprocessing.table.keeps_gaps,
     )
 
 

@@ -73,6 +73,7 @@ _WITHHELD = frozenset(
         messages.TRAIN_CHOICE,
         messages.SCORE_COUNTS,
         ROW_SUMS,
+        pilot.PILOT_SUMS,
     }
 )
 """Kinds whose answers are exact figures of training rows, which no noise covers."""
@@ -204,6 +205,9 @@ _CALLED: Mapping[str, Callable[[Training, Brief | None], bool]] = {
     pilot.PILOT_TELL: lambda training, brief: _in_pilot(training, summed=True),
     pilot.PILOT_TRAIN: lambda training, brief: _in_pilot(training, summed=False),
     pilot.PILOT_LOOK: lambda training, brief: _in_pilot(training, summed=False),
+    pilot.PILOT_SUMS: lambda training, brief: (
+        _in_pilot(training, summed=False) and training.of(PilotSettings).pilot_learners
+    ),
     **{kind: _of_products for kind in KINDS if kind.startswith("query.product_")},
 }
 """Kinds that settings call for, beside what the method needs to see."""
@@ -259,9 +263,9 @@ def _check_work(settings: Training, record: Mapping[str, Any], own: SiteConfig) 
                 f"{record['folds']} folds of {record['full']} rounds: this run's pilot has "
                 f"{planned.pilot_folds} of {full}"
             )
-    if (number := record.get("models", 0)) > max(settings.num_clusters, 1):
+    if (number := record.get("models", 0)) > (settings.num_clusters or 1):
         raise MessageError(
-            f"a choice among {number} models: this run has num-clusters = {settings.num_clusters}"
+            f"a choice among {number} models: this run has {settings.num_clusters or 1}"
         )
     for key, number in _work_of(settings, record).items():
         bound = getattr(own, key.replace("-", "_"))
@@ -278,7 +282,7 @@ def _work_of(settings: Training, record: Mapping[str, Any]) -> dict[str, int]:
     return {
         "most-rounds": rounds,
         "most-epochs": max(settings.local_epochs, settings.tuning_epochs),
-        "most-steps": settings.local_steps,
+        "most-steps": settings.local_steps or 0,
         "most-folds": record.get("folds", 0),
         "most-resamples": settings.bootstrap_resamples,
     }

@@ -1,6 +1,7 @@
 """Model that a site received: decoded, and held against the network that this run makes here."""
 
 import functools
+from collections.abc import Sequence
 
 from flwr.app import RecordDict
 
@@ -33,13 +34,18 @@ def received_model(content: RecordDict, site: Site, *, trains: bool = False) -> 
     return as_used(parameters, site)
 
 
-def received_models(content: RecordDict, site: Site, number: int) -> list[Parameters]:
-    """Return several models in a message, as :func:`received_model`."""
+def received_models(content: RecordDict, sites: Sequence[Site]) -> list[Parameters]:
+    """Return several models in a message, as :func:`received_model`.
+
+    Args:
+        content: of the message.
+        sites: the site, for each model with the settings of a run that would make it.
+    """
     arrays = messages.decode_arrays(messages.arrays_of(content))
-    received: list[Parameters] = [*messages.apart(arrays, number)]
-    for parameters in received:
+    received: list[Parameters] = [*messages.apart(arrays, len(sites))]
+    for parameters, site in zip(received, sites, strict=True):
         _check(parameters, site, trains=False)
-    return [as_used(parameters, site) for parameters in received]
+    return [as_used(parameters, site) for parameters, site in zip(received, sites, strict=True)]
 
 
 def _check(parameters: Parameters, site: Site, *, trains: bool) -> None:

@@ -4,6 +4,8 @@ What a site alone knows of a model is put in where it is used: all of it where e
 model of its own, else its intercept, and in which unit a label that was counted is told.
 """
 
+import hashlib
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,9 +19,9 @@ from common.messages import Parameters
 
 __all__ = ["as_used", "learner_of", "rows_of", "training_rows"]
 
-_ROWS: dict[tuple[int, str], tuple[np.ndarray, TableRows]] = {}
+_ROWS: dict[tuple[int, bool, bytes], tuple[np.ndarray, TableRows]] = {}
 _ALONE: dict[tuple[str, bytes], dict[str, np.ndarray]] = {}
-_MOST_SITES = 64
+_MOST_SITES = 256
 
 
 def learner_of(site: Site) -> SummedModel:
@@ -39,11 +41,13 @@ def rows_of(site: Site) -> TableRows:
     """
     if site.dataset.train.weight is not None:
         raise MessageError("this site's rows have weights, which sums over rows do not take")
-    key = id(site.dataset.train.x), site.name
+    model = learner_of(site)
+    chosen = hashlib.blake2b(np.ascontiguousarray(site.rows.train).data, digest_size=16).digest()
+    key = id(site.dataset.train.x), _takes_counts(model), chosen
     known = _ROWS.get(key)
     if known is None or known[0] is not site.dataset.train.x:
         _ROWS.pop(key, None)
-        rows = training_rows(learner_of(site), site.dataset, site.rows.train)
+        rows = training_rows(model, site.dataset, site.rows.train)
         _ROWS[key] = known = site.dataset.train.x, rows
         while len(_ROWS) > _MOST_SITES:
             del _ROWS[next(iter(_ROWS))]
@@ -57,7 +61,7 @@ def training_rows(model: SummedModel, dataset: Dataset, chosen: NDArray[np.int64
         DataError: labels that are to be counts and are none.
     """
     x, part = dataset.train.x[chosen], dataset.train
-    if not isinstance(model, Glm) or model.family != "poisson":
+    if not _takes_counts(model):
         return TableRows(x, dataset.train_targets[chosen])
     counts = part.y[chosen]
     if (counts < 0).any() or (counts != np.rint(counts)).any():
@@ -66,6 +70,11 @@ def training_rows(model: SummedModel, dataset: Dataset, chosen: NDArray[np.int64
             "or more, and is not; use glm-family=gaussian"
         )
     return TableRows(x, counts)
+
+
+def _takes_counts(model: SummedModel) -> bool:
+    """Return whether labels are counts as they stand, and no quantities in a unit of the data's."""
+    return isinstance(model, Glm) and model.family == "poisson"
 
 
 def as_used(parameters: Parameters, site: Site) -> Parameters:
@@ -83,7 +92,7 @@ def as_used(parameters: Parameters, site: Site) -> Parameters:
     if model.site_intercepts:
         used = model.with_own_intercept(used, rows_of(site))
     measure = getattr(site.dataset.task, "measure", None)
-    if model.family == "poisson" and measure is not None:
+    if _takes_counts(model) and measure is not None:
         used = model.in_unit(used, measure.middle, measure.unit)
     return used
 

@@ -142,7 +142,13 @@ def _by_cost(found: PrecheckFile) -> list[str]:
 
 
 def _by_pilot(pilot: PilotRecord) -> list[str]:
-    from server_app.report.precheck_words import SIGNS, candidate_words, points, told_by_pilot
+    from server_app.report.precheck_words import (
+        SIGNS,
+        candidate_words,
+        compares_learners,
+        points,
+        told_by_pilot,
+    )
 
     words, width = candidate_words(pilot), max(len(site.site) for site in pilot.sites)
     lines = [
@@ -151,10 +157,15 @@ def _by_pilot(pilot: PilotRecord) -> list[str]:
         + (f"; to tell: {site.needs}" if site.needs and site.held_out else "")
         for site in pilot.sites
     ]
+    where = "on average over the sites: "
+    if compares_learners(pilot):
+        lines.append(f"on average over the sites, against {pilot.against_words}:")
+        where = "  "
     lines += [
-        f"on average over the sites: {points(each.change)} ({points(each.low)} to "
-        f"{points(each.high)}) points by {each.words}"
+        f"{where}{points(each.change)} ({points(each.low)} to {points(each.high)}) points by "
+        f"{each.words}"
         for each in pilot.candidates
     ]
     lines += [f"left out: {what}" for what in pilot.skipped]
+    lines += [f"not tried: {what}" for what in pilot.not_tried]
     return [*lines, f"next: {pilot.to_do}", f"  {pilot.command}"]

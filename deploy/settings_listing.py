@@ -8,7 +8,7 @@ from pkgutil import resolve_name
 from pydantic.fields import FieldInfo
 
 from common import plugins
-from common.config import Schema, Settings, allowed_values, kebab_case
+from common.config import Schema, Settings, Training, allowed_values, kebab_case
 from common.schema import NotSet
 
 __all__ = ["axes_listing", "listing"]
@@ -18,7 +18,8 @@ _WIDTH = 80
 
 def listing() -> Iterator[str]:
     """Yield lines: the themes of all runs first, then what single pieces declare."""
-    for theme in reversed(Settings.__bases__):
+    themes = (theme for theme in reversed(Settings.__bases__) if theme is not Training)
+    for theme in themes:  # Training says which of theirs a site knows
         yield from _section(theme, _heading(theme))
     for piece in plugins.all_piece_settings():
         yield from _section(piece, f"{_heading(piece)} ({', '.join(_users(piece))})")

@@ -84,6 +84,30 @@ def task_identity(monkeypatch):
 
 
 @pytest.fixture
+def added(request):
+    """Add a piece to a table until the test ends, which leaves the table as it was."""
+
+    def add(table, name, piece):
+        before = list(table)
+        table.add(name, piece)
+        request.addfinalizer(lambda: removed(table, name, before))
+
+    def removed(table, name, before):
+        table.remove(name)
+        assert list(table) == before
+
+    return add
+
+
+@pytest.fixture
+def acme_on_path(monkeypatch):
+    """The other package's folder on the path, as one that is not installed is found."""
+    import acme
+
+    monkeypatch.syspath_prepend(acme.PROJECT)
+
+
+@pytest.fixture
 def no_report():
     """Let runs leave no report: for tests that do not look at it."""
     from small_runs import without_report

@@ -2,7 +2,6 @@
 
 import json
 
-import acme
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -20,18 +19,7 @@ TINY = {"num-clients": 4, "num-server-rounds": 2, "local-epochs": 2, "workers": 
 TINY |= {"strategy": "fedavg", "device": "cpu", "batch-size": 7}
 
 
-@pytest.fixture(autouse=True)
-def installed(monkeypatch):
-    monkeypatch.syspath_prepend(acme.PROJECT)
-
-
-@pytest.fixture
-def added(request):
-    def add(name, engine):
-        ENGINES.add(name, engine)
-        request.addfinalizer(lambda: ENGINES.remove(name))
-
-    return add
+pytestmark = pytest.mark.usefixtures("acme_on_path")
 
 
 def play(folder, **changes):
@@ -73,7 +61,7 @@ def test_an_objective_s_pull_is_left_to_the_loop(tmp_path, no_report, added):
         asked.append(given)
         raise AssertionError
 
-    added("acme-never", train)
+    added(ENGINES, "acme-never", train)
     more = {"objective": "fedprox", "proximal_mu": 0.5}
     ours, *_ = of_run(play(tmp_path / "loop", engine="loop", **more))
     theirs, _, words = of_run(play(tmp_path / "acme", engine="acme-never", **more))
@@ -104,7 +92,7 @@ def raises(network, rows, passes, settings, frozen):
     ],
 )
 def test_a_bad_one_ends_in_one_line_that_names_it(tmp_path, no_report, added, train, says):
-    added("acme-bad", train)
+    added(ENGINES, "acme-bad", train)
     with pytest.raises(Exception, match=says):
         play(tmp_path, engine="acme-bad")
 
@@ -124,7 +112,7 @@ def test_a_name_is_checked_before_anything_starts(tmp_path, name, says):
 
 
 def test_an_obstacle_that_raises_is_said_before_anything_starts(added):
-    added("acme-bad", Engine(raises, lambda settings, network: network.no_such))
+    added(ENGINES, "acme-bad", Engine(raises, lambda settings, network: network.no_such))
     settings = Settings.parse(TINY | {"engine": "acme-bad"})
     with pytest.raises(ConfigError, match="engine = 'acme-bad': AttributeError"):
         trained_by(settings, Inputs("features", (8,)), 3)

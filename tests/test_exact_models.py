@@ -4,15 +4,24 @@ import json
 import shutil
 
 import numpy as np
+import onnxruntime
 import pandas as pd
 import pytest
 import safetensors.numpy
+from sklearn.ensemble import HistGradientBoostingClassifier
 
 from common import config
 from common.config import Settings
+from common.data.preprocessing import Preprocessing
 from common.errors import ConfigError, DataError, RoundError
+from common.exact.contract import TableRows
+from common.exact.trees import Trees
+from common.messages.row_sums import ROW_SUMS
+from common.tables.reading import read_raw
+from deploy.onnx_export import export_model
 from deploy.played_run import load_run
 from deploy.predictions import ModelInUse
+from deploy.simulation import grid
 from deploy.simulation.grid import simulate
 from server_app.methods import build
 from server_app.record.change_to_local import changes_to_local
@@ -107,6 +116,15 @@ def test_counts_are_the_pooled_fit_and_are_told_as_counts(tmp_path):
     assert RecordedRun.read(folder).results.score == pytest.approx(1 - missed, abs=1e-5)
 
 
+def test_a_fit_of_counts_after_one_of_quantities_of_the_same_rows_is_none_of_those(tmp_path):
+    _counted(tmp_path / "patients.csv")
+    words = {"task": "regression", "label_column": "visits"}
+    alone = _arrays(simulate(_settings(tmp_path, glm_family="poisson", name="alone", **words)))
+    simulate(_settings(tmp_path, glm_family="gaussian", name="before", **words))
+    after = _arrays(simulate(_settings(tmp_path, glm_family="poisson", name="after", **words)))
+    assert all(np.array_equal(alone[name], after[name]) for name in alone)
+
+
 def test_labels_that_are_no_counts_are_refused(tmp_path):
     frame = _counted(tmp_path / "patients.csv")
     frame["visits"] -= 0.5
@@ -165,7 +183,38 @@ def test_a_run_that_goes_on_gives_the_same_trees(tmp_path):
     assert all(np.array_equal(before[name], after[name]) for name in before)
 
 
-@pytest.mark.parametrize("words", [{"glm_l2": 1.0}, {"model": "trees", "tree_min_rows": 2}])
+class _Leaving(grid.InProcessGrid):
+    """One site is gone from an exchange of a fit on."""
+
+    def __init__(self, *args, **more):
+        super().__init__(*args, **more)
+        self.levels = 0
+
+    def send_and_receive(self, outgoing, *, timeout=None):
+        outgoing = list(outgoing)
+        self.levels += outgoing[0].metadata.message_type == ROW_SUMS
+        there = [each for each in outgoing if self.levels < 5 or each.metadata.dst_node_id != 3]
+        return super().send_and_receive(there, timeout=timeout)
+
+
+def test_a_site_that_goes_in_the_middle_of_a_tree_ends_the_run_by_its_name(tmp_path, monkeypatch):
+    _table(tmp_path / "patients.csv")
+    words = {"model": "trees", "tree_count": 3, "tree_depth": 3}
+    whole = _arrays(simulate(_settings(tmp_path, name="whole", **words)))
+    with monkeypatch.context() as during:
+        during.setattr(grid, "InProcessGrid", _Leaving)  # the first level of all, then tree 2's
+        with pytest.raises(RoundError, match="resume it once they answer") as told:
+            simulate(_settings(tmp_path, name="left", **words))
+    assert "round 2" in str(told.value)
+    assert "b: no reply" in str(told.value)
+    [folder] = tmp_path.glob("left-*")
+    again = _arrays(simulate(_settings(tmp_path, name="left", resume=str(folder), **words)))
+    assert all(np.array_equal(whole[name], again[name]) for name in whole)
+
+
+@pytest.mark.parametrize(
+    "words", [{"glm_l2": 1.0}, {"model": "trees", "tree_min_rows": 2, "tree_count": 5}]
+)
 def test_each_site_alone_sends_nothing_and_is_what_others_are_compared_with(tmp_path, words):
     frame = _table(tmp_path / "patients.csv")
     shared = simulate(_settings(tmp_path, name="shared", **words))
@@ -181,6 +230,40 @@ def test_each_site_alone_sends_nothing_and_is_what_others_are_compared_with(tmp_
         frame[frame["hospital"] == name].to_csv(tmp_path / name / "patients.csv", index=False)
         one = simulate(_settings(tmp_path / name, **words))
         assert RecordedRun.read(one).results.score == pytest.approx(change.local)
+
+
+def test_the_risk_by_a_time_is_that_of_the_pooled_fit_with_a_stratum_for_each_site(tmp_path):
+    rng = np.random.default_rng(4)
+    frame = _table(tmp_path / "other.csv", 320)
+    eta = (frame[COLUMNS].to_numpy() - [60, 130, 3]) @ [0.04, -0.01, 0.4]
+    frame["days"] = np.round(1000 * rng.exponential(np.exp(-eta)), 3) + 1
+    frame["event"] = np.where(rng.random(len(frame)) < 0.7, "yes", "no")
+    frame = frame.drop(columns="sick")
+    frame.to_csv(tmp_path / "patients.csv", index=False)
+    column = '[[columns]]\nname = "{}"\nkind = "{}"\n{}\n'
+    lines = [column.format(name, "number", "") for name in COLUMNS]
+    lines += [column.format("days", "time", ""), column.format("hospital", "site", "")]
+    lines += [column.format("event", "label", 'categories = ["no", "yes"]')]
+    lines += [column.format("part", "split", "")]
+    schema = tmp_path / "schema.toml"
+    schema.write_text('task = "survival"\nscaling = "none"\n' + "".join(lines))
+    words = {"table_schema": str(schema), "label_column": "", "client_column": ""}
+    folder = simulate(_settings(tmp_path, **words, split_column="", task="survival"))
+    train, test = (frame[frame["part"] == part] for part in ("train", "test"))
+    event = (train["event"] == "yes").to_numpy()
+    fitted = sm.PHReg(
+        train["days"], train[COLUMNS], event, strata=train["hospital"], ties="efron"
+    ).fit()
+    own = (train["hospital"] == "b").to_numpy()
+    days, risks = train["days"].to_numpy(), np.exp(train[COLUMNS] @ fitted.params).to_numpy()
+    # told at few times only, each of several events
+    kept = json.loads((folder / "baseline-hazards.json").read_text())["sites"]["b"]["times"]
+    until = kept[len(kept) // 2]
+    went = days[own & event & (days <= until)]
+    before = sum(1 / risks[own & (days >= day)].sum() for day in went)  # Breslow's
+    risk = np.exp(test[COLUMNS] @ fitted.params)
+    said = ModelInUse(folder, site_name="b", at=[until]).of_rows(test[COLUMNS])
+    assert np.allclose(said[f"event-by-{until:g}"], 1 - np.exp(-before * risk), rtol=1e-4)
 
 
 def test_groups_have_a_fit_each(tmp_path):
@@ -223,6 +306,97 @@ def test_trees_end_where_the_held_out_loss_no_longer_falls(tmp_path):
     whole = _arrays(simulate(_settings(tmp_path, **words)))
     for name in ("column", "border", "value"):
         assert np.array_equal(_arrays(folder)[name], whole[name][: len(losses)]), name
+
+
+def _with_gaps(folder, rows=600):
+    """Write whole numbers with gaps that tell, a category, and the schema that keeps them."""
+    rng = np.random.default_rng(5)
+    x = np.column_stack([rng.integers(-9, 10, rows), rng.integers(0, 25, rows)]).astype(float)
+    kind = rng.choice(["old", "new", "none"], rows)
+    eta = 0.2 * x[:, 0] + 0.3 * (x[:, 1] > 9) + np.select([kind == "new", kind == "old"], [1, -1])
+    gone = rng.random(x.shape) < [0.3, 0.1]
+    eta += 1.5 * gone[:, 0]
+    frame = pd.DataFrame(x, columns=["score", "visits"]).astype("Int64").mask(gone)
+    frame["device"] = np.where(rng.random(rows) < 0.1, None, kind)
+    frame["sick"] = np.where(rng.random(rows) < 1 / (1 + np.exp(-eta)), "yes", "no")
+    frame["hospital"] = rng.choice(list("abcd"), rows)
+    frame["part"] = np.where(np.arange(rows) % 5 == 0, "test", "train")
+    frame.to_csv(folder / "patients.csv", index=False)
+    column = '[[columns]]\nname = "{}"\nkind = "{}"\n{}\n'
+    lines = [column.format(name, "number", 'fill = "keep"') for name in ("score", "visits")]
+    kinds = 'categories = ["new", "none", "old"]\nfill = "category"'
+    lines += [column.format("device", "category", kinds)]
+    lines += [column.format("sick", "label", 'categories = ["no", "yes"]')]
+    lines += [column.format("hospital", "site", ""), column.format("part", "split", "")]
+    head = 'task = "classification"\nscaling = "none"\n'
+    (folder / "schema.toml").write_text(head + "".join(lines))
+    return frame
+
+
+def test_gaps_and_categories_are_the_pooled_trees_and_those_of_scikit_learn(tmp_path):
+    frame = _with_gaps(tmp_path)
+    words = {
+        "dataset": str(tmp_path / "patients.csv"),
+        "table-schema": str(tmp_path / "schema.toml"),
+        "split": "by-user",
+        "num-clients": 0,
+        "output-dir": str(tmp_path),
+        "workers": 1,
+        "report": False,
+    }
+    folder = simulate(Settings.parse(words | {"model": "trees", "tree-count": 20}))
+    features = np.column_stack(
+        [
+            frame[["score", "visits"]].to_numpy(float, na_value=np.nan),
+            frame["device"] == "none",
+            frame["device"] == "old",
+            frame["device"].isna(),
+        ]
+    ).astype(np.float32)
+    train, sick = (frame["part"] == "train").to_numpy(), (frame["sick"] == "yes").to_numpy()
+    model = Trees("logistic", count=20)
+    pooled = model.model(model.fitted(TableRows(features[train], sick[train].astype(int))))
+    ours = _arrays(folder)
+    assert all(np.array_equal(ours[name], pooled[name]) for name in pooled)
+    assert len({*ours["missing_left"][ours["column"] >= 0]}) == 2  # gaps go both ways
+    forest = HistGradientBoostingClassifier(
+        learning_rate=0.08, max_iter=20, max_leaf_nodes=None, max_depth=4, min_samples_leaf=10,
+        l2_regularization=1.0, max_bins=255, early_stopping=False, random_state=0,
+    ).fit(features[train], sick[train])  # fmt: skip
+    test = frame[~train]
+    said = ModelInUse(folder).of_file(_raw(tmp_path, test))[0]["probability-yes"]
+    assert np.allclose(said, forest.predict_proba(features[~train])[:, 1], atol=1e-4)
+    with pytest.raises(RoundError, match="use model=trees, or a schema that fills them"):
+        simulate(Settings.parse(words | {"model": "glm"}))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [{"model": "trees", "tree-count": 4}, {"model": "glm"}])
+def test_another_runtime_finds_what_the_run_does(tmp_path, words):
+    frame = _with_gaps(tmp_path)
+    schema = tmp_path / "schema.toml"
+    if words["model"] == "glm":
+        schema.write_text(schema.read_text().replace('"keep"', '"median"'))
+    files = {"dataset": str(tmp_path / "patients.csv"), "table-schema": str(schema)}
+    own = {"split": "by-user", "num-clients": 0, "output-dir": str(tmp_path), "workers": 1}
+    folder = simulate(Settings.parse(files | own | words))
+    card = (folder / "models/model-card.md").read_text()
+    assert words["model"] in card
+    using = ModelInUse(folder, site_name="a")
+    path = export_model(folder, using, tmp_path / "export")
+    made = Preprocessing.parse((path.parent / "preprocessing.json").read_bytes(), source="it")
+    raw = read_raw(_raw(tmp_path, frame))
+    rows = made.prepared(made.table.new_features(raw))
+    assert np.isnan(rows).any() == (words["model"] == "trees")
+    [logits] = onnxruntime.InferenceSession(path).run(["logits"], {"rows": rows})
+    found = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
+    said = using.of_file(tmp_path / "new.csv")[0]["probability-yes"]
+    assert np.allclose(found, said, atol=1e-6)
+
+
+def _raw(folder, frame):
+    frame.drop(columns=["sick", "hospital", "part"]).to_csv(folder / "new.csv", index=False)
+    return folder / "new.csv"
 
 
 def test_a_column_that_separates_is_named(tmp_path):

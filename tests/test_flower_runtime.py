@@ -127,7 +127,7 @@ def test_wrong_number_of_nodes_is_said_and_the_run_fails(flower, tmp_path):
     "words",
     [
         {"strategy": "ifca", "num-clusters": 2, "clients-per-round": 3},
-        {"objective": "scaffold", "momentum": 0.0, "fine-tune-epochs": 1, "num-clients": 2},
+        {"objective": "scaffold", "momentum": 0.0, "fine-tune-epochs": 1, "strategy": "fedavg"},
     ],
     ids=["choices", "vectors"],
 )
@@ -138,5 +138,5 @@ def test_flwr_run_carries_choices_of_models_and_what_objectives_share(flower, tm
     folder, _ = run_there(flower, settings)
     ours = simulate(settings.replace(output_dir=str(tmp_path / "ours")))
     assert_equal_runs(folder, ours)
-    if "strategy" in words:
-        assert (folder / "clusters.json").read_text() == (ours / "clusters.json").read_text()
+    files = [run / "clusters.json" for run in (folder, ours)]
+    assert len({file.exists() and file.read_text() for file in files}) == 1

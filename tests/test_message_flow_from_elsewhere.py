@@ -2,7 +2,6 @@
 
 import json
 
-import acme
 import numpy as np
 import pytest
 from flwr.app import Context, Message, RecordDict
@@ -23,10 +22,7 @@ PLACES = {"strategy": "acme_pieces.widest:WIDEST", "messages": "acme_pieces.spre
 TINY = {"num-clients": 4, "num-server-rounds": 1, "local-epochs": 1, "workers": 1, "model": "mlp"}
 
 
-@pytest.fixture(autouse=True)
-def installed(monkeypatch):
-    """The package's folder on the path, as one that is not installed is found."""
-    monkeypatch.syspath_prepend(acme.PROJECT)
+pytestmark = pytest.mark.usefixtures("acme_on_path")
 
 
 def settings_of(**more):

@@ -70,21 +70,6 @@ def stripes(folder):
     return Rows(x, (x[:, 0] > 0).astype(np.int64), ("left", "right"), owner, ("a", "b", "c"))
 
 
-@pytest.fixture
-def added(request):
-    def add(table, name, piece):
-        before = list(table)
-        table.add(name, piece)
-        request.addfinalizer(lambda: removed(table, name, before))
-
-    return add
-
-
-def removed(table, name, before):
-    table.remove(name)
-    assert list(table) == before
-
-
 def model_of(folder):
     return load_file(folder / "models" / "model-0.safetensors")
 

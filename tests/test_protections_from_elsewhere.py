@@ -2,7 +2,6 @@
 
 import json
 
-import acme
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
@@ -20,18 +19,7 @@ TINY |= {"strategy": "fedavg", "device": "cpu", "engine": "loop"}
 WORDS = {"mechanism": "x", "whom": "x", "still": "x"}
 
 
-@pytest.fixture(autouse=True)
-def installed(monkeypatch):
-    monkeypatch.syspath_prepend(acme.PROJECT)
-
-
-@pytest.fixture
-def added(request):
-    def add(name, piece):
-        UPDATE_PRIVACY.add(name, piece)
-        request.addfinalizer(lambda: UPDATE_PRIVACY.remove(name))
-
-    return add
+pytestmark = pytest.mark.usefixtures("acme_on_path")
 
 
 def settings_of(**changes):
@@ -94,12 +82,12 @@ def test_a_method_that_needs_what_it_hides_is_refused():
     ],
 )
 def test_what_it_gives_is_checked_before_it_leaves(added, protect, says):
-    added("acme-bad", UpdatePrivacy(protect, **WORDS))
+    added(UPDATE_PRIVACY, "acme-bad", UpdatePrivacy(protect, **WORDS))
     sent = {"w": np.zeros(2, np.float32), "batches": np.array(3)}
     trained = {"w": np.ones(2, np.float32), "batches": np.array(9)}
     with pytest.raises(ConfigError, match=rf"update-privacy = 'acme-bad': .*{says}"):
         protected_model(trained, sent, settings_of(update_privacy="acme-bad"))
-    added("acme-good", UpdatePrivacy(rounded, **WORDS))
+    added(UPDATE_PRIVACY, "acme-good", UpdatePrivacy(rounded, **WORDS))
     made = protected_model(trained, sent, settings_of(update_privacy="acme-good"))
     assert made["w"].tolist() == [1, 1]
     assert made["batches"] == 3

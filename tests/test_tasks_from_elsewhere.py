@@ -1,7 +1,6 @@
 """A task, and a kind of rows, that another package brings in one file of its own."""
 
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,17 +31,7 @@ def play(folder, **changes):
 
 
 @pytest.fixture
-def added(request):
-    def add(table, name, piece):
-        table.add(name, piece)
-        request.addfinalizer(lambda: table.remove(name))
-
-    return add
-
-
-@pytest.fixture
-def text(monkeypatch):
-    monkeypatch.syspath_prepend(Path(__file__).parent / "fixtures" / "acme")
+def text(acme_on_path):
     import acme_pieces.text
 
     yield acme_pieces.text

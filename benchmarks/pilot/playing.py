@@ -156,7 +156,7 @@ def piloted(federation: Federation, folder: Path) -> Json:
     words = [*federation.words, f"dataset={file}", f"output-dir={folder}", "checkpoint-every=0"]
     watched = _Watched()
     with watched.watch(), patch.object(report, "write_report"):
-        asked = [*words, f"pilot-rounds={ROUNDS[-1]}", "pilot=true"]
+        asked = [*words, f"pilot-rounds={ROUNDS[-1]}", "pilot=true", "pilot-learners=false"]
         run = precheck.run(precheck.precheck_plan(asked, None))
     found = RunFolder(run).load(PrecheckFile)
     pilot = found.pilot

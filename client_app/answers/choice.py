@@ -57,7 +57,7 @@ def _chosen(message: Message, site: Site) -> tuple[ChoiceOrder, int, Parameters]
         ClusteringError: no model has a finite loss here.
     """
     order = ChoiceOrder.decode(message.content)
-    received = received_models(message.content, site, order.models)
+    received = received_models(message.content, [site] * order.models)
     used = [personal.completed(model, site, order.round - 1) for model in received]
     losses = [engine.evaluate_on_training_rows(model, site).loss for model in used]
     best = int(choices(np.array([losses]))[0])

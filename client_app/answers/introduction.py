@@ -1,5 +1,6 @@
 """Introduction of a site: its id, its rows' number and shape, and what it releases."""
 
+import numpy as np
 import torch
 from flwr.app import Message
 
@@ -8,8 +9,10 @@ from client_app.site import Site
 from client_app.training.batch_norm import refuse_lone_rows
 from common import messages
 from common.code_identity import code_of_run
-from common.exact.learners import is_summed
+from common.errors import DataError
+from common.exact.learners import TREES, is_summed
 from common.messages import Introduction
+from common.tasks.inputs import FEATURES
 
 __all__ = ["introduce"]
 
@@ -21,6 +24,7 @@ def introduce(message: Message, site: Site) -> Message:
     Held-out rows that no model can be judged by count as none, so that nobody asks for a figure.
     """
     refuse_lone_rows(site)
+    _refuse_gaps(site)
     task = site.dataset.task
     if len(site.rows.train) and not is_summed(site.settings.model):
         task.check_training(torch.from_numpy(site.train[1]))
@@ -37,3 +41,14 @@ def introduce(message: Message, site: Site) -> Message:
         code=None if site.simulated else code_of_run(site.settings),
     )
     return messages.reply(message, introduction)
+
+
+def _refuse_gaps(site: Site) -> None:
+    """Raise :class:`DataError` for rows with gaps, where what is learnt takes none."""
+    if site.settings.model == TREES or site.dataset.kind != FEATURES:
+        return
+    if any(np.isnan(part[0]).any() for part in (site.train, site.test)):
+        raise DataError(
+            f"rows with gaps, which the schema keeps (fill = 'keep'): model={site.settings.model} "
+            "takes none; use model=trees, or a schema that fills them, as fill = 'median'"
+        )

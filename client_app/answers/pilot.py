@@ -6,6 +6,7 @@ few rounds old, local ones of as few would look worse than they are.
 """
 
 import functools
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -15,14 +16,17 @@ from flwr.app import Message
 from client_app.handlers import answers
 from client_app.received import received_models
 from client_app.site import Site
+from client_app.summed_rows import as_used
 from client_app.training import engine, schedules
 from client_app.training.engine import Lesson
 from client_app.training.loop import Stopwatch
 from client_app.training.personal import PersonalModels
 from common import messages, models, seeds
 from common.config import Training
+from common.errors import RoundError
 from common.messages import Order, Parameters
 from common.objectives import Pull
+from common.pilot import learners
 from common.pilot.folds import NEVER, fold_of_rows, units_of
 from common.pilot.messages import (
     DITTO,
@@ -37,6 +41,8 @@ from common.pilot.outcomes import Outcomes, estimated, measured
 from common.tasks.inputs import Inputs
 
 __all__ = ["DITTO_STRENGTH", "RARE", "Folds", "Judged", "judged", "look", "train", "train_own"]
+
+log = logging.getLogger("coterie")
 
 DITTO_STRENGTH = 0.3
 """Ditto's personal-lambda: the best on average over 21 pairs (docs/results/regularisation.md)."""
@@ -54,6 +60,8 @@ class Folds:
     order: PilotOrder
     fold: np.ndarray
     """(n,) of the training rows."""
+    learner: str = ""
+    """What is fitted to them and judged on them; empty: the run's network."""
 
     @classmethod
     def of(cls, site: Site, order: PilotOrder) -> "Folds":
@@ -93,14 +101,42 @@ class Folds:
             model = self.fit(model, k, number, pull)
         return model
 
-    def hits(self, model: Sequence[Parameters]) -> np.ndarray:
-        """Return on which rows held out the models of the folds are right, (n,) 0 or 1."""
-        hits = np.zeros(len(self.fold))
+    def of_learner(self, name: str) -> "Folds":
+        """Return the same folds, for another learner than the run's network."""
+        return replace(self, learner=name)
+
+    def without(self, k: int) -> Site:
+        """Return the site as a run of the learner would have it, without the rows of fold k."""
+        rows = replace(self.site.rows, train=self.site.rows.train[self.fold != k])
+        settings = self.site.settings
+        if self.learner:
+            settings = learners.settings_of(settings, self.learner)
+        return replace(self.site, settings=settings, rows=rows)
+
+    def fitted_alone(self, k: int) -> Parameters | None:
+        """Return a learner's model of this site's rows without fold k; None: they have none."""
+        try:
+            return as_used({}, self.without(k))
+        except RoundError as error:
+            log.info("pilot: %s, fold %d: %s", self.learner, k, error)
+            return None
+
+    def hits(self, model: Sequence[Parameters | None]) -> np.ndarray:
+        """Return on which rows held out the models of the folds are right, (n,) 0 or 1.
+
+        Where there is no model, the class that most of the other rows have is said.
+        """
+        hits, strata = np.zeros(len(self.fold)), self.site.dataset.train_strata
         for k in range(self.order.folds):
             mine = self.site.rows.train[self.fold == k]
             if len(mine):
-                said = engine.classified(model[k], self.site, self.site.dataset.train.x[mine])
-                hits[self.fold == k] = said == self.site.dataset.train_strata[mine]
+                site, fitted = self.without(k), model[k]
+                said = (
+                    np.bincount(strata[site.rows.train]).argmax()
+                    if fitted is None
+                    else engine.classified(fitted, site, site.dataset.train.x[mine])
+                )
+                hits[self.fold == k] = said == strata[mine]
         return np.asarray(hits[self.fold != NEVER])
 
     @property
@@ -120,16 +156,22 @@ class Folds:
         value, _ = self.influences(model)
         return max(value, -1.0) if np.isfinite(value) else 0.0
 
-    def influences(self, model: Sequence[Parameters]) -> tuple[float, np.ndarray]:
-        """Return the task's score on the rows held out, and what each of them does to it."""
+    def influences(self, model: Sequence[Parameters | None]) -> tuple[float, np.ndarray]:
+        """Return the task's score on the rows held out, and what each of them does to it.
+
+        Where there is no model, the mean of the other rows is said, or of survival one risk of all.
+        """
         site, held = self.site, self.fold != NEVER
         said = np.zeros(len(self.fold))
         for k in range(self.order.folds):
             mine = site.rows.train[self.fold == k]
-            if len(mine):
-                said[self.fold == k] = engine.predictions(
-                    model[k], site, site.dataset.train.x[mine]
-                )
+            if not len(mine):
+                continue
+            used, fitted = self.without(k), model[k]
+            if fitted is not None:
+                said[self.fold == k] = engine.predictions(fitted, used, site.dataset.train.x[mine])
+            elif not site.dataset.task.whole_site:
+                said[self.fold == k] = site.dataset.train.y[used.rows.train].mean()
         known = site.dataset.train.y[site.rows.train]
         return site.dataset.task.score.influences(said[held], known[held], self.fold[held])
 
@@ -139,7 +181,8 @@ def train(message: Message, site: Site) -> Message:
     """Train the shared models on each fold's rows and send them back; the site's own stay."""
     watch = Stopwatch()
     order = PilotOrder.decode(message.content)
-    received, folds = received_models(message.content, site, order.models), Folds.of(site, order)
+    received = received_models(message.content, [site] * order.models)
+    folds = Folds.of(site, order)
     fitted = [
         folds.fit(model, place % order.folds, order.round) for place, model in enumerate(received)
     ]
@@ -181,7 +224,8 @@ def look(message: Message, site: Site) -> Message:
     """Say how each candidate did on the rows held out of its training, and how sure that is."""
     watch = Stopwatch()
     order = PilotOrder.decode(message.content)
-    received, folds = received_models(message.content, site, order.models), Folds.of(site, order)
+    folds = Folds.of(site, order)
+    received = received_models(message.content, _sites_of(folds))
     found = judged(folds, received)
     of = found.outcomes
     report = PilotLook(
@@ -199,12 +243,38 @@ def look(message: Message, site: Site) -> Message:
     return messages.reply(message, report)
 
 
+def _sites_of(folds: Folds) -> list[Site]:
+    """Return for each model in a look's message the site as a run that makes it has it."""
+    order = folds.order
+    fitted = [folds.of_learner(name) for name in order.fitted]
+    return [folds.site] * order.models + [
+        each.without(k) for each in fitted for k in range(order.folds)
+    ]
+
+
+Tried = Mapping[str, tuple[Folds, Sequence[Parameters | None]]]
+"""Models of the folds by candidate, and what judges them; None: there is no model."""
+
+
+def _tried(folds: Folds, received: Sequence[Parameters]) -> Tried:
+    """Return the models of all candidates of which some were received, fold after fold."""
+    order = folds.order
+    shared = [
+        received[start : start + order.folds] for start in range(0, len(received), order.folds)
+    ]
+    sent = dict(zip([*order.shared, *order.fitted], shared, strict=True))
+    found: dict[str, tuple[Folds, Sequence[Parameters | None]]] = {LOCAL: (folds, _local(folds))}
+    for name in order.learners:
+        own = folds.of_learner(name)
+        alone = [] if name in sent else [own.fitted_alone(k) for k in range(order.folds)]
+        found[name] = own, sent.get(name, alone)
+    found[DITTO] = folds, _personal_in_full(folds, sent[order.shared[0]])
+    return found | {name: (folds, sent[name]) for name in order.shared}
+
+
 def judged(folds: Folds, received: Sequence[Parameters]) -> Judged:
     """Return how the candidates did whose shared models were received, fold after fold."""
-    site, order = folds.site, folds.order
-    candidates = {LOCAL: _local(folds), DITTO: _personal_in_full(folds, received[: order.folds])}
-    for place, name in enumerate(order.shared):
-        candidates[name] = list(received[place * order.folds : (place + 1) * order.folds])
+    site, candidates = folds.site, _tried(folds, received)
     held = folds.fold != NEVER
     labels, groups = site.dataset.train_strata[site.rows.train][held], _groups(site)
     groups = None if groups is None else groups[held]
@@ -213,7 +283,7 @@ def judged(folds: Folds, received: Sequence[Parameters]) -> Judged:
     metric = "balanced-accuracy" if _is_balanced(site) else "accuracy"
     outcomes = None
     if len(labels):
-        hits = np.stack([folds.hits(model) for model in candidates.values()], axis=1)
+        hits = np.stack([of.hits(models) for of, models in candidates.values()], axis=1)
         rng = seeds.generator(site.settings.seed, "pilot bootstrap", site.name)
         outcomes = measured(hits, labels, rng, balanced=metric != "accuracy", groups=groups)
     units = len(np.unique(units_of(labels, groups)))
@@ -222,7 +292,7 @@ def judged(folds: Folds, received: Sequence[Parameters]) -> Judged:
 
 def _judged_by_score(
     folds: Folds,
-    candidates: Mapping[str, Sequence[Parameters]],
+    candidates: Tried,
     strata: np.ndarray,
     units: np.ndarray,
 ) -> Judged:
@@ -234,7 +304,7 @@ def _judged_by_score(
     nothing = Judged(names, task.score_name, 0, 0, None)
     if not len(strata):
         return nothing
-    each = [folds.influences(model) for model in candidates.values()]
+    each = [of.influences(models) for of, models in candidates.values()]
     values = np.array([value for value, _ in each])
     if not np.isfinite(values).all():  # no pair to put in order, or one quantity in all rows
         return nothing

@@ -22,7 +22,15 @@ from common import messages
 from common.errors import MessageError
 from common.messages import Parameters
 from common.pilot.forecast import Played
-from common.pilot.messages import FEDAVG, LOCAL, PILOT_TELL, PilotCommon, PilotOrder, PilotTold
+from common.pilot.messages import (
+    FEDAVG,
+    LOCAL,
+    PILOT_TELL,
+    SHARED_LEARNERS,
+    PilotCommon,
+    PilotOrder,
+    PilotTold,
+)
 from common.pilot.outcomes import Change, Outcomes
 from common.pilot.shrinkage import AllSites
 from common.pilot.summed import PilotPairs
@@ -42,7 +50,7 @@ def for_sum(message: Message, site: Site, context: Context) -> Message:
     watch = Stopwatch()
     order = PilotSumOrder.decode(message.content)
     scale = secagg.begin(order, site, context)
-    received, folds = _received(message, site, order.played, order.folds, order.full)
+    received, folds = _received(message, site, order.played, order)
     weight = order.weight or len(site.rows.train)
     if order.step == "train":
         arrays, numbers = _trained(folds, received)
@@ -62,7 +70,7 @@ def tell(message: Message, site: Site) -> Message:
     """Say what this site is told: its verdict, and its figures if its owner releases them."""
     watch = Stopwatch()
     order = PilotCommon.decode(message.content)
-    received, folds = _received(message, site, order.round, order.folds, order.full)
+    received, folds = _received(message, site, order.round, order)
     found = _judged(folds, received)
     told = None
     if found.outcomes is not None:
@@ -72,10 +80,12 @@ def tell(message: Message, site: Site) -> Message:
 
 
 def _received(
-    message: Message, site: Site, played: int, folds: int, full: int
+    message: Message, site: Site, played: int, asked: PilotSumOrder | PilotCommon
 ) -> tuple[list[Parameters], Folds]:
-    order = PilotOrder(round=played, folds=folds, shared=[FEDAVG], full=full)
-    return received_models(message.content, site, folds), Folds.of(site, order)
+    if together := [name for name in asked.learners if name in SHARED_LEARNERS]:
+        raise MessageError(f"learners = {together}: none is shared under secure sums")
+    order = PilotOrder(played, asked.folds, [FEDAVG], asked.full, asked.learners)
+    return received_models(message.content, [site] * asked.folds), Folds.of(site, order)
 
 
 def _trained(folds: Folds, received: Sequence[Parameters]) -> tuple[Parameters, list[float]]:
@@ -132,7 +142,7 @@ def _common(order: PilotCommon) -> InCommon:
     rows = zip(order.means, order.errors, order.spreads, order.noises, strict=True)
     pairs = zip(order.ones, order.others, strict=True)
     of = {pair: AllSites(order.sites, *row) for pair, row in zip(pairs, rows, strict=True)}
-    return InCommon(order.best, of, Played(order.round, {FEDAVG: order.rise}))
+    return InCommon(order.best, of, Played(order.round, {FEDAVG: order.rise}), order.alone)
 
 
 def _report(
@@ -152,6 +162,7 @@ def _report(
         verdict=str(Verdict.NOTHING if told is None else told.verdict),
         about=FEDAVG if told is None else told.about,
         recommended=LOCAL if told is None else told.recommended,
+        against=LOCAL if told is None else told.against,
         metric=found.metric,
         held_out=found.held_out,
         units=found.units,

@@ -26,7 +26,7 @@ from common.secagg.cohorts import digest_of
 from common.secagg.messages import HIDDEN_SUMS, HiddenSumsOrder
 from common.secagg.vectors import Vector
 
-__all__ = ["clear_sums", "hidden_sums"]
+__all__ = ["clear_sums", "hidden_sums", "once"]
 
 _MOST_MEMBERS = 2**9
 """Of a sum whose entries are below 2^53, in 63 bits."""
@@ -47,7 +47,7 @@ def clear_sums(message: Message, site: Site, context: Context) -> Message:
     order = Order.decode(message.content)
     step, fitted = _step(message), learner_of(site)
     sums = fitted.statistics(step, rows_of(site))
-    _once(step, fitted, site, context)
+    once(step, fitted, site, context)
     report = SumsReport(site.name, order.round, order.attempt, order.model, watch.seconds)
     return messages.reply(message, report, {SUMS: sums})
 
@@ -71,7 +71,7 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     sums = fitted.statistics(step, rows)
     if len(sums) > order.entries:
         raise MessageError(f"{order.entries} entries for {len(sums)} sums")
-    _once(step, fitted, site, context)
+    once(step, fitted, site, context)
     assert np.abs(sums).max(initial=0) < LARGEST
     whole = np.zeros(order.entries + 1, np.int64)
     whole[: len(sums)] = sums
@@ -83,8 +83,17 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     return messages.reply(message, report)
 
 
-def _once(step: Arrays, fitted: SummedModel, site: Site, context: Context) -> None:
+def once(
+    step: Arrays, fitted: SummedModel, site: Site, context: Context, which: str = _STEPS
+) -> None:
     """Note the step that a site answers in a run, once it is known to be one that a fit takes.
+
+    Args:
+        step: that is answered.
+        fitted: what it is a step of.
+        site: that answers.
+        context: where it keeps which it answered.
+        which: of the run's fits.
 
     Raises:
         MessageError: beyond the fit's last, another of the same number than before, or one of
@@ -98,14 +107,14 @@ def _once(step: Arrays, fitted: SummedModel, site: Site, context: Context) -> No
     now = {str(number): digest_of(fitted.question(step))[:_SHOWN]}
     if number:
         now["fixed"] = digest_of(fitted.fixed(step))[:_SHOWN]
-    kept = keeper.read(_STEPS)
+    kept = keeper.read(which)
     known: dict[str, str] = json.loads(kept) if kept else {}
     if any(known.get(name, value) != value for name, value in now.items()):
         raise MessageError(
             f"step {number}: another one of this number, or of another fit, was answered in this "
             "run; a site answers each step of a fit once, and the same again"
         )
-    keeper.write(_STEPS, json.dumps(known | now).encode())
+    keeper.write(which, json.dumps(known | now).encode())
 
 
 def _step(message: Message) -> Arrays:

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from common.schema import KeyOf, Schema
+from common.schema import KeyOf, NotSet, Schema
 
 
 class ExecutionSettings(Schema):
@@ -25,7 +25,9 @@ class ExecutionSettings(Schema):
         "text", description="of the run's log lines; json: one object per line"
     )
     report: bool = Field(True, description="write report.html and its plots when the run ends")
-    workers: int = Field(0, ge=0, le=1024, description="simulation processes; 0: one per core")
+    workers: Annotated[int | None, NotSet(0)] = Field(
+        None, ge=1, le=1024, description="simulation processes; left out: one per core"
+    )
     cluster: str = Field(
         "",
         pattern=r"^(|auto|[A-Za-z0-9.-]{1,253}:[0-9]{1,5})$",

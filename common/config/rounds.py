@@ -52,8 +52,8 @@ class JudgingSettings(Schema):
 class RoundSettings(JudgingSettings):
     """What ends a round, and a run."""
 
-    target_accuracy: float = Field(
-        0.0, ge=0, le=1, description="whose rounds and joules are reported; 0: none"
+    target_accuracy: Annotated[float | None, NotSet(0)] = Field(
+        None, gt=0, le=1, description="whose rounds and joules are reported; left out: none"
     )
     sustained_rounds: int = Field(
         3, ge=1, description="consecutive rounds that hold the target accuracy"
@@ -65,10 +65,11 @@ class RoundSettings(JudgingSettings):
         description="rounds without a lower held-out loss that end the run; left out: none do",
     )
     round_timeout: float = Field(3600, gt=0, description="seconds to wait for a round's replies")
-    deadline_factor: float = Field(
-        0,
-        ge=0,
-        description="wait this many times the median of past exchanges; 0: round-timeout alone",
+    deadline_factor: Annotated[float | None, NotSet(0)] = Field(
+        None,
+        gt=0,
+        description="wait this many times the median of past exchanges; left out: round-timeout "
+        "alone",
     )
     quorum: float = Field(
         0, ge=0, le=1, description="share of the cohort whose updates a round needs; 0: one update"
@@ -102,7 +103,7 @@ class RoundSettings(JudgingSettings):
     @model_validator(mode="after")
     def _check_target(self) -> Self:
         if self.stop_at_target and not self.target_accuracy:
-            raise ValueError("stop-at-target = True: set target-accuracy, which is 0 (none)")
+            raise ValueError("stop-at-target = True: set target-accuracy")
         if self.may_end_early and self.ends_with_evaluation:
             raise ValueError(
                 f"{self.may_end_early} with bootstrap-resamples or decision-threshold: what they "

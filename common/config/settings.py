@@ -76,7 +76,7 @@ class Settings(
     def _fits_together(self) -> Self:
         if self.num_clients:
             for key in ("clients_per_round", "num_clusters", "max_clusters"):
-                at_most(key, getattr(self, key), "num-clients", self.num_clients)
+                at_most(key, getattr(self, key) or 0, "num-clients", self.num_clients)
         usual = type(self).model_fields["local_epochs"].default
         if self.local_steps and self.local_epochs != usual:
             raise ValueError(

@@ -54,7 +54,7 @@ class Training(EnergySettings, PrivacySettings, JudgingSettings, TrainingSetting
     metric: str = _of(CohortSettings, "metric")
     resume: str = _of(RoundSettings, "resume")
     messages: str = _of(ExecutionSettings, "messages")
-    num_clusters: int = _of(CohortSettings, "num_clusters")
+    num_clusters: int | None = _of(CohortSettings, "num_clusters")
     engine: str = _of(ExecutionSettings, "engine")
 
     _pieces: tuple[PieceSettings, ...] = PrivateAttr(())

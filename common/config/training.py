@@ -18,8 +18,10 @@ class TrainingSettings(Schema):
     )
     batch_size: int = Field(16, ge=1, description="rows per SGD step; task=survival: all of a site")
     local_epochs: int = Field(5, ge=1, description="passes over a site's rows per round")
-    local_steps: int = Field(
-        0, ge=0, description="SGD steps per round at every site; 0: what local-epochs makes"
+    local_steps: Annotated[int | None, NotSet(0)] = Field(
+        None,
+        ge=1,
+        description="SGD steps per round at every site; left out: what local-epochs makes",
     )
     loss: Annotated[str, KeyOf("client_app.training.losses:LOSSES")] = Field(
         "auto",

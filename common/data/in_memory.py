@@ -51,6 +51,8 @@ class Dataset:
     """(owner, how its rows were made) where several sites' files are here and each has its own."""
     guesses: tuple[Guess, ...] = ()
     """What nobody said of the files, and what was taken for true."""
+    gaps: bool = False
+    """Whether features may be missing, as NaN."""
 
     def __post_init__(self) -> None:
         if self.train.x.shape[1:] != self.test.x.shape[1:]:
@@ -68,7 +70,7 @@ class Dataset:
                 f"{what}.x is {x.dtype} of shape {x.shape}; expected C-contiguous "
                 f"{np.dtype(inputs.dtype)} rows"
             )
-        require_finite(x, f"{what}.x")
+        require_finite(x, f"{what}.x", gaps=self.gaps)
         if self.kind == TOKENS and x.min() < 0:
             raise DataError(f"{what}.x holds the token {x.min()}; expected 0 or more")
         self.task.check(f"{what}.y", part.y, inputs, self.num_classes)
@@ -164,6 +166,7 @@ def standardised(
         owner_names=rows.owner_names,
         columns=rows.columns,
         guesses=rows.guesses,
+        gaps=rows.gaps,
         preprocessing=Preprocessing(
             scaling="common",
             input_kind=rows.kind,

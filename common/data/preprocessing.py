@@ -178,7 +178,7 @@ class Preprocessing(BaseModel):
             if x.dtype.kind not in "iu" or x.min(initial=0) < 0:
                 raise DataError(f"the rows hold {x.dtype}; expected token ids of 0 or more")
             return x.astype(np.int64)
-        require_finite(x, "the rows")
+        require_finite(x, "the rows", gaps=self.table is not None and self.table.keeps_gaps)
         along = (1, -1, *(1 for _ in self.input_shape[1:]))
         mean, scale = (np.reshape(figures, along) for figures in (self.mean, self.scale))
         return scaled(x, np.arange(len(x)), mean, scale)

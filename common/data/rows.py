@@ -45,6 +45,8 @@ class Rows:
     task: Task = field(default_factory=Classification)
     """What is learnt of the rows."""
 
+    gaps: bool = False
+    """Whether features may be missing, as NaN."""
     guesses: tuple[Guess, ...] = ()
     """What nobody said of the file, and what was taken for true."""
 
@@ -58,7 +60,7 @@ class Rows:
             )
         if self.kind == TOKENS and (self.x.dtype.kind not in "iu" or self.x.min() < 0):
             raise DataError(f"tokens are {self.x.dtype}; expected whole numbers of 0 or more")
-        require_finite(self.x, "the data")
+        require_finite(self.x, "the data", gaps=self.gaps)
         self.task.check("the label", self.y, self.inputs, len(self.class_names))
 
     @property

@@ -57,6 +57,7 @@ def site_table(
         columns=fitted.names,
         weight=table.weight,
         task=task,
+        gaps=fitted.keeps_gaps,
     )
     return rows, fitted
 

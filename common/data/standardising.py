@@ -17,24 +17,31 @@ def mean_and_scale(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return mean and 1/std of some rows per feature or channel, shaped to broadcast.
 
-    1/std is 0 where a feature is constant. Pixels need no scaling to [0, 1] first:
-    (x/255 - mean/255) / (std/255) = (x - mean) / std.
+    Of what is known: NaN is missing. 1/std is 0 where a feature is constant. Pixels need no scaling
+    to [0, 1] first: (x/255 - mean/255) / (std/255) = (x - mean) / std.
     """
     axes = (0, *range(2, x.ndim))
     # Moments about a value that occurs: those about 0 would lose the digits of a small deviation.
     near = np.asarray(x[rows[:1]].mean(axis=axes, keepdims=True, dtype=np.float64))
-    sums, squares = np.zeros_like(near), np.zeros_like(near)
+    near[np.isnan(near)] = 0
+    sums, squares, counts = np.zeros_like(near), np.zeros_like(near), np.zeros_like(near)
     lowest, highest = np.full_like(near, np.inf), np.full_like(near, -np.inf)
     for chunk in chunks(x, len(rows)):
         values = np.ascontiguousarray(x[rows[chunk]])  # the same sums however x lies in memory
-        np.minimum(lowest, values.min(axis=axes, keepdims=True), out=lowest)
-        np.maximum(highest, values.max(axis=axes, keepdims=True), out=highest)
+        missing = np.isnan(values)
+        low = high = values
+        if missing.any():
+            low, high = (np.where(missing, end, values) for end in (np.inf, -np.inf))
+        np.minimum(lowest, low.min(axis=axes, keepdims=True), out=lowest)
+        np.maximum(highest, high.max(axis=axes, keepdims=True), out=highest)
+        counts += (~missing).sum(axis=axes, keepdims=True)
         part = values.astype(np.float64)
         part -= near
+        part[missing] = 0
         sums += part.sum(axis=axes, keepdims=True)
         part *= part
         squares += part.sum(axis=axes, keepdims=True)
-    count = len(rows) * math.prod(x.shape[2:])
+    count = np.maximum(counts, 1)
     variance = squares / count - (sums / count) ** 2
     # Rounding can leave a constant feature a tiny deviation: compare its extremes.
     varies = (lowest < highest) & (variance > 0)

@@ -22,6 +22,7 @@ __all__ = [
     "ALONE",
     "GLM",
     "GLM_ROUNDS",
+    "SGD_SETTINGS",
     "TREES",
     "GlmSettings",
     "TreeSettings",
@@ -38,7 +39,7 @@ ALONE = "local"
 """The objective of sites that fit a model each, of their own rows, and send nothing."""
 GLM_ROUNDS = 30
 """Newton's steps at most; a fit ends by itself far sooner."""
-_UNUSED = (
+SGD_SETTINGS = (
     "objective",
     "local-epochs",
     "local-steps",
@@ -55,13 +56,11 @@ _UNUSED = (
     "server-optimizer",
     "clients-per-round",
     "recluster-every",
-    "deadline-factor",
 )
 """Settings of steps of SGD, of averages, and of who trains in a round."""
 _REASONS = {
     "clients-per-round": "every site adds to every sum",
     "recluster-every": "a fit's groups stay what they are",
-    "deadline-factor": "every site adds to every sum",
 }
 
 
@@ -74,7 +73,7 @@ class _Summed(PieceSettings):
             return
         named = f"model={settings.model}"
         values, usual = settings.to_dict(), settings.defaults()
-        for key in _UNUSED:
+        for key in SGD_SETTINGS:
             if key == "objective" and values[key] == ALONE:
                 continue
             if key in values and values[key] != usual[key]:

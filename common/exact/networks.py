@@ -94,7 +94,8 @@ def _walked(network: Any, rows: "Tensor") -> "Tensor":
             torch.gather(each.expand(len(rows), -1, -1), 2, at) for each in (column, border, left)
         ]
         value = torch.gather(rows, 1, here[0][:, :, 0].clamp(min=0))[:, :, None]
-        goes_left = torch.where(value.isnan(), here[2] == 1, value <= here[1])
+        # no choice between truths: runtimes of exported networks lack that
+        goes_left = (value.isnan() & (here[2] == 1)) | (value <= here[1])
         at = 2 * at + 2 - goes_left.long()
     leaves = network.value.reshape(1, trees * classes, nodes + 1)
     values = torch.gather(leaves.expand(len(rows), -1, -1), 2, at - nodes)

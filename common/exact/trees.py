@@ -545,7 +545,7 @@ def _digest(seed: bytes, *arrays: NDArray[Any]) -> bytes:
     return found.digest()
 
 
-_BINNED, _SCORES = _Binned(64), _Scores(128)
+_BINNED, _SCORES = _Binned(256), _Scores(512)
 
 
 def _check(sent: Arrays, columns: int, model: Trees) -> None:

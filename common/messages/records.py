@@ -174,7 +174,6 @@ class LabelQuestion(Record):
     epsilon: float
     delta: float
     label_gamma: float
-    clients_per_round: int
 
     def __post_init__(self) -> None:
         """Refuse what is no number of classes; the settings are checked where they are read."""

@@ -67,7 +67,7 @@ class ScaffoldSettings(ObjectiveSettings):
 
     def _check_local(self, values: Mapping[str, object]) -> None:
         """Refuse what would make a site's own account of the models differ from the server's."""
-        if not values["local-steps"]:
+        if not values.get("local-steps"):
             raise ValueError(
                 "scaffold-form = local: sites must take equally many steps; set local-steps, or "
                 "use scaffold-form=full"
@@ -91,7 +91,7 @@ class FedDynSettings(ObjectiveSettings):
         if settings.to_dict().get("recluster-every"):  # a site does not know it
             raise ValueError(
                 "objective = feddyn with recluster-every: what it remembers of a model begins anew "
-                "with the clusters; set recluster-every=0, or use objective=scaffold"
+                "with the clusters; leave recluster-every out, or use objective=scaffold"
             )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from common.pilot.messages import DITTO, FEDAVG, LOCAL
+from common.pilot.messages import COUNTERPARTS, DITTO, FEDAVG, LEARNERS, LOCAL
 from common.pilot.outcomes import Change
 from common.pilot.residuals import TABLE
 from common.pilot.shrinkage import Z
@@ -119,7 +119,9 @@ class Played:
     def left_open(self, one: str, other: str) -> tuple[float, float]:
         """Return what no rows make smaller: expected sizes on each side, and a variance."""
         width, variance = 0.0, 0.0
-        for name in {one, other} - {LOCAL}:
+        # what training alone leaves open is in the table's differences to it
+        kept = {one, other} - COUNTERPARTS.keys() or {one, other} - {LOCAL}
+        for name in kept:
             stage = self._stage(name)
             variance += stage.floor**2 + (stage.per_rise * self._rise(name)) ** 2
             width = max(width, stage.width)
@@ -127,10 +129,17 @@ class Played:
 
     def _rise(self, name: str) -> float:
         """Return a candidate's rise, 0 if it fell; Ditto's common model is FedAvg's."""
+        if name in LEARNERS:  # fitted to the end
+            return 0.0
         return max(self.rises[FEDAVG if name == DITTO else name], 0.0)
 
     def _stage(self, name: str) -> Stage:
-        """Return the latest stage that a pilot has come to; before the first, that one."""
+        """Return the latest stage that a pilot has come to; before the first, that one.
+
+        Of a learner that is fitted to the end it is the last: networks' after all their rounds.
+        """
         known = [rounds for rounds, _ in self.stages]
         rounds = max((each for each in known if each <= self.rounds), default=min(known))
-        return self.stages[rounds, name != DITTO]
+        if name in LEARNERS:
+            rounds = max(known)
+        return self.stages[rounds, name != DITTO and name not in COUNTERPARTS]

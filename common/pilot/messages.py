@@ -4,11 +4,12 @@ The shared models of every candidate and fold travel together: candidate s's mod
 number s * folds + k.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import MessageType
 
 from common.errors import MessageError
+from common.exact.learners import GLM, TREES
 from common.messages import (
     MOST_SECONDS,
     Asked,
@@ -19,31 +20,49 @@ from common.messages import (
     check_signature,
     released,
 )
+from common.messages.row_sums import SUMS
 from common.pilot.verdicts import Verdict
 
 __all__ = [
+    "COUNTERPARTS",
     "DITTO",
     "EVENTS",
     "FEDAVG",
+    "GLM_ALONE",
     "KINDS",
+    "LEARNERS",
     "LOCAL",
     "METRICS",
     "PILOT_LOOK",
+    "PILOT_SUMS",
     "PILOT_TELL",
     "PILOT_TRAIN",
+    "SHARED_LEARNERS",
+    "TREES_ALONE",
     "PilotCommon",
     "PilotLook",
     "PilotOrder",
+    "PilotSumsOrder",
+    "PilotSumsReport",
     "PilotTold",
     "PilotTrained",
 ]
 
 PILOT_TRAIN = f"{MessageType.TRAIN}.pilot_round"
+PILOT_SUMS = f"{MessageType.TRAIN}.pilot_sums"
 PILOT_LOOK = f"{MessageType.QUERY}.pilot_look"
 PILOT_TELL = f"{MessageType.QUERY}.pilot_tell"
 
 LOCAL, DITTO, FEDAVG = "local", "ditto", "fedavg"
-"""Names of candidates; the others are groupings."""
+"""Names of candidates; the others are learners of tables and groupings."""
+
+GLM_ALONE, TREES_ALONE = "glm-alone", "trees-alone"
+SHARED_LEARNERS = (GLM, TREES)
+LEARNERS = (GLM_ALONE, TREES_ALONE, *SHARED_LEARNERS)
+"""Candidates that are no network, what shares least first: of each site alone, and from sums."""
+
+COUNTERPARTS = {LOCAL: FEDAVG, GLM_ALONE: GLM, TREES_ALONE: TREES}
+"""By what each site would do alone, the same of all together."""
 
 METRICS = ("accuracy", "balanced-accuracy", "c-index", "r2")
 """That judge a site: of classes one of the first two, else the score of the task."""
@@ -53,6 +72,7 @@ EVENTS = "c-index"
 
 _MOST_ROUNDS = 10_000
 _MOST_POINTS = 200
+_MOST_EXCHANGES = 100_001  # 10,000 trees of ten levels
 _MOST_VARIANCE = 1e12  # of an R2 far below 0
 
 
@@ -71,12 +91,15 @@ class PilotOrder(Record):
     """Candidates whose models are in the message, FedAvg the first."""
     full: int
     """Rounds that a site's own models are trained for."""
+    learners: list[str] = field(default_factory=list)
+    """To be judged beside them; models of those that are shared come after the others."""
 
     def __post_init__(self) -> None:
         """Refuse an order that no pilot gives."""
         check_range("round", self.round, 1, _MOST_ROUNDS)
         check_range("full", self.full, 1, _MOST_ROUNDS)
         check_range("folds", self.folds, 2, 20)
+        check_learners(self.learners)
         if self.shared[:1] != [FEDAVG] or len(set(self.shared)) < len(self.shared):
             raise MessageError(f"shared = {self.shared}: must begin with {FEDAVG!r}, each once")
 
@@ -84,6 +107,58 @@ class PilotOrder(Record):
     def models(self) -> int:
         """How many models are in the message."""
         return len(self.shared) * self.folds
+
+    @property
+    def fitted(self) -> list[str]:
+        """Learners whose models are in the message, fold after fold, after the networks."""
+        return [name for name in self.learners if name in SHARED_LEARNERS]
+
+    @property
+    def sent(self) -> int:
+        """How many models are in the message, those of learners included."""
+        return self.models + self.folds * len(self.fitted)
+
+
+def check_learners(names: list[str]) -> None:
+    """Raise :class:`MessageError` for learners that no pilot has, or in another order."""
+    if names != [name for name in LEARNERS if name in names]:
+        raise MessageError(f"learners = {names}: must be of {', '.join(LEARNERS)}, in this order")
+
+
+@dataclass(frozen=True)
+class PilotSumsOrder(Record):
+    """What ``train.pilot_sums`` asks: sums of each fold's rows for the steps that come with it.
+
+    The arrays of fold k's step are under ``k/``; a fold whose fit is finished has none.
+    """
+
+    round: int
+    """Of the fit's exchanges, from 1."""
+    folds: int
+    full: int
+    learner: str
+    """Of :data:`SHARED_LEARNERS`."""
+
+    def __post_init__(self) -> None:
+        """Refuse an order that no pilot gives."""
+        check_range("round", self.round, 1, _MOST_EXCHANGES)
+        check_range("full", self.full, 1, _MOST_ROUNDS)
+        check_range("folds", self.folds, 2, 20)
+        if self.learner not in SHARED_LEARNERS:
+            raise MessageError(f"learner = {self.learner!r}: none of {', '.join(SHARED_LEARNERS)}")
+
+
+@dataclass(frozen=True)
+class PilotSumsReport(Record):
+    """A site's answer to it, beside the sums of fold k as ``k/sums``."""
+
+    site: str
+    round: int
+    seconds: float
+
+    def __post_init__(self) -> None:
+        """Refuse a time that nothing takes."""
+        check_range("seconds", self.seconds, 0, MOST_SECONDS)
 
 
 @dataclass(frozen=True)
@@ -156,6 +231,10 @@ class PilotCommon(Record):
     full: int
     best: str
     """Candidate."""
+    alone: str
+    """The one that sites do best with alone."""
+    learners: list[str]
+    """As of :class:`PilotOrder`; all of them of a site alone."""
     rise: float
     """Of FedAvg's models, see :class:`common.pilot.forecast.Played`."""
     ones: list[str]
@@ -174,6 +253,9 @@ class PilotCommon(Record):
         check_range("full", self.full, 1, _MOST_ROUNDS)
         check_range("folds", self.folds, 2, 20)
         check_range("sites", self.sites, 0, 1_000_000)
+        check_learners(self.learners)
+        if self.alone not in COUNTERPARTS:
+            raise MessageError(f"alone = {self.alone!r}: no way to train alone")
         check_range("rise", self.rise, -100, 100)
         columns = (self.others, self.means, self.errors, self.spreads, self.noises)
         if any(len(column) != len(self.ones) for column in columns):
@@ -195,6 +277,8 @@ class PilotTold(Record):
     verdict: str
     about: str
     recommended: str
+    against: str
+    """What it would do alone, by which the change is counted."""
     metric: str
     held_out: int
     units: int
@@ -217,6 +301,8 @@ class PilotTold(Record):
             raise MessageError(f"verdict = {self.verdict!r}: none that a pilot has")
         if self.metric not in METRICS:
             raise MessageError(f"metric = {self.metric!r}: none of {', '.join(METRICS)}")
+        if self.against not in COUNTERPARTS:
+            raise MessageError(f"against = {self.against!r}: no way to train alone")
         check_range("needed", self.needed, 0, 2**62)
         columns = (self.values, self.changes, self.errors, self.measured)
         if any(len(column) != len(self.candidates) for column in columns):
@@ -239,6 +325,15 @@ def _of_round(reply: Reply, asked: Asked) -> None:
         raise MessageError(f"{held_out} rows held out, has {rows}")
 
 
+def _of_exchange(reply: Reply, asked: Asked) -> None:
+    check_signature(reply, asked)
+    played = vars(reply.report)["round"]
+    if played != asked.order.round:
+        raise MessageError(f"stale: of exchange {played}, asked for {asked.order.round}")
+    if any(name.partition("/")[2] != SUMS for name in reply.arrays):
+        raise MessageError("holds arrays that are no sums")
+
+
 def _judged(reply: Reply, asked: Asked) -> None:
     _of_round(reply, asked)
     report = reply.report
@@ -256,6 +351,16 @@ KINDS = (
         words="pilot: models trained without each fold, and how many of the rows held out the "
         "models received got right",
         inspect=_of_round,
+        arrays=True,
+    ),
+    Kind(
+        PILOT_SUMS,
+        asks=(PilotSumsOrder,),
+        answers=(PilotSumsReport,),
+        releases=released("row-sums"),
+        words="pilot: sums over its training rows without each fold, of which common models are "
+        "fitted",
+        inspect=_of_exchange,
         arrays=True,
     ),
     Kind(

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
+from common.exact.learners import is_summed
 from common.plugins import PieceSettings
 from common.schema import NotSet
 
@@ -36,9 +37,19 @@ class PilotSettings(PieceSettings):
         description="pilot: begin no round that would end later; left out: take as long as needed",
     )
 
+    pilot_learners: bool = Field(
+        True,
+        description="pilot: on tables also try generalised linear models and boosted trees, by "
+        "each site alone and from sums of all",
+    )
+
     def discloses(self, settings: "Settings") -> frozenset[str]:
-        """Return what a site tells beside its verdict where the server sees sums only."""
-        return frozenset({"pilot-change"}) if self.pilot and settings.secagg else frozenset()
+        """Return what a site tells beside its verdict, or for a learner that is no network."""
+        if not self.pilot:
+            return frozenset()
+        if settings.secagg:
+            return frozenset({"pilot-change"})
+        return frozenset({"row-sums"}) if self.pilot_learners else frozenset()
 
     def check(self, settings: "Training") -> None:
         """Refuse what the pilot cannot play."""
@@ -49,6 +60,11 @@ class PilotSettings(PieceSettings):
                 f"pilot = True: strategy = {settings.strategy} does not play it; use "
                 f"strategy={PLAYED_BY[0]}, as coterie precheck does, or strategy={PLAYED_BY[1]}, "
                 "which asks for no costs"
+            )
+        if is_summed(settings.model):
+            raise ValueError(
+                f"model = {settings.model}: the pilot tries it itself beside a network's ways to "
+                "train; leave model out, or set pilot=false"
             )
         if settings.objective != "fedavg":
             raise ValueError(

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from common.pilot.messages import LOCAL
 from common.pilot.outcomes import Change, FloatArray
 from common.pilot.shrinkage import UNIT, first_sums, second_sums
 
@@ -33,14 +32,9 @@ class PilotPairs:
         return list(itertools.permutations(self.names, 2))
 
     @property
-    def against_local(self) -> list[Pair]:
-        """Those whose changes are against training alone."""
-        return [(name, LOCAL) for name in self.names if name != LOCAL]
-
-    @property
     def first(self) -> int:
         """How many numbers a site adds to the first sum."""
-        return _FIRST * len(self.all) + _MEAN * len(self.against_local)
+        return (_FIRST + _MEAN) * len(self.all)
 
     @property
     def second(self) -> int:
@@ -50,7 +44,7 @@ class PilotPairs:
     def first_of(self, changes: Mapping[Pair, Change] | None) -> FloatArray:
         """Return what a site adds to the first sum, (first,); None, a site without: zeros."""
         parts = [first_sums(None if changes is None else changes[pair]) for pair in self.all]
-        for pair in self.against_local:
+        for pair in self.all:
             own = Change(0.0, 0.0) if changes is None else changes[pair]
             parts.append(np.array([own.change / UNIT, (own.error / UNIT) ** 2]))
         return np.concatenate(parts)
@@ -77,12 +71,12 @@ class Totals:
     Attributes:
         pairs: of which it is.
         firsts: (pairs, 5).
-        alone: (candidates but one, 2): changes and squared errors, in units of ten points.
+        plain: (pairs, 2): changes and squared errors, in units of ten points.
     """
 
     pairs: PilotPairs
     firsts: FloatArray
-    alone: FloatArray
+    plain: FloatArray
 
     @classmethod
     def of(cls, pairs: PilotPairs, total: FloatArray) -> "Totals":
@@ -95,15 +89,16 @@ class Totals:
         """How many had rows to judge by."""
         return round(float(self.firsts[0, 0]))
 
-    @property
-    def means(self) -> dict[str, Change]:
-        """Mean change of each candidate against training alone; none where nobody had rows."""
+    def means(self, against: str) -> dict[str, Change]:
+        """Return the mean change of each other candidate; none where nobody had rows."""
         found: dict[str, Change] = {}
         if not self.sites:
             return found
-        for (name, _), (change, variance) in zip(
-            self.pairs.against_local, self.alone.tolist(), strict=True
+        for (name, other), (change, variance) in zip(
+            self.pairs.all, self.plain.tolist(), strict=True
         ):
+            if other != against:
+                continue
             error = UNIT * max(variance, 0.0) ** 0.5 / self.sites
             found[name] = Change(UNIT * change / self.sites, error)
         return found

@@ -11,12 +11,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from common.pilot.forecast import Played
-from common.pilot.messages import FEDAVG, LOCAL
+from common.pilot.messages import COUNTERPARTS, FEDAVG, LOCAL
 from common.pilot.outcomes import Change, Outcomes
 from common.pilot.shrinkage import AllSites, shrunk
 from common.pilot.verdicts import Verdict, judge
 
-__all__ = ["CandidateChange", "InCommon", "SiteTold", "best_of", "changes_of", "told_site"]
+__all__ = [
+    "CandidateChange",
+    "InCommon",
+    "SiteTold",
+    "best_alone",
+    "best_of",
+    "changes_of",
+    "told_site",
+]
 
 _SMALL = 0.5
 """Points, the least change that rows are asked for to tell."""
@@ -34,16 +42,18 @@ class InCommon:
         changes: by pair of candidates, what the sites' changes from the second to the first have in
             common; a pair that is missing is not shrunk.
         played: how far the pilot is, from which final changes are forecast.
+        alone: what the sites do best with alone, a key of :data:`COUNTERPARTS`.
     """
 
     best: str
     changes: Mapping[Pair, AllSites]
     played: Played
+    alone: str = LOCAL
 
 
 @dataclass(frozen=True)
 class CandidateChange:
-    """What a candidate changes at a site against training alone."""
+    """What a candidate changes at a site against what it would do alone."""
 
     candidate: str
     value: float
@@ -62,14 +72,32 @@ class SiteTold:
     about: str
     """The candidate that the verdict is about."""
     recommended: str
+    against: str
+    """What it would do alone: recommended, or best for all sites alone."""
     alone: float | None
-    """The metric of training alone; None: the site keeps it."""
+    """The metric of that; None: the site keeps it."""
     needed: int
     """Units that it would take to tell; 0 where it can be told, or by no number of them."""
     changes: tuple[CandidateChange, ...]
 
 
-def best_of(candidates: Sequence[str], means: Mapping[str, Change], played: Played) -> str:
+def best_alone(candidates: Sequence[str], means: Mapping[str, Change]) -> str:
+    """Return what the sites do best with alone, the first in a tie.
+
+    No bound: of what shares nothing none has to prove itself against another.
+
+    Args:
+        candidates: all of them.
+        means: of each but :data:`LOCAL`, its mean change against that, as measured.
+    """
+    changes = {LOCAL: 0.0} | {name: mean.change for name, mean in means.items()}
+    alone = [name for name in candidates if name in COUNTERPARTS]
+    return max(alone, key=lambda name: changes.get(name, -math.inf))
+
+
+def best_of(
+    candidates: Sequence[str], means: Mapping[str, Change], played: Played, alone: str = LOCAL
+) -> str:
     """Return the candidate of the largest lower bound over all sites, the first in a tie.
 
     The bound lies a standard error of these sites' rows below: what training leaves open is not in
@@ -77,12 +105,13 @@ def best_of(candidates: Sequence[str], means: Mapping[str, Change], played: Play
 
     Args:
         candidates: all of them, the one that shares least first.
-        means: of each but training alone, its mean change against that, as measured.
+        means: of each but ``alone``, its mean change against that, as measured.
         played: how far the pilot is.
+        alone: what the sites do best with alone.
     """
-    lows = {LOCAL: 0.0}
+    lows = {alone: 0.0}
     for name, mean in means.items():
-        lows[name] = _low(played.extrapolated(mean, name, LOCAL))
+        lows[name] = _low(played.extrapolated(mean, name, alone))
     return max(candidates, key=lambda name: lows.get(name, -math.inf))
 
 
@@ -127,28 +156,32 @@ def told_site(
                 if pair[1] == usual
             },
         )
-    about = FEDAVG if recommended == LOCAL else recommended
-    alone = candidates.index(LOCAL)
+    about, against = recommended, common.alone
+    if recommended in COUNTERPARTS:
+        together = COUNTERPARTS[recommended]
+        about, against = together if together in candidates else FEDAVG, recommended
+    alone = candidates.index(against)
     return SiteTold(
-        verdict=judge(changes[about, LOCAL]),
+        verdict=judge(changes[about, against]),
         about=about,
         recommended=recommended,
+        against=against,
         alone=float(outcomes.values[alone]),
         needed=_needed(
-            measured[about, LOCAL],
-            changes[about, LOCAL],
+            measured[about, against],
+            changes[about, against],
             units,
-            *common.played.left_open(about, LOCAL),
+            *common.played.left_open(about, against),
         ),
         changes=tuple(
             CandidateChange(
                 name,
                 float(outcomes.values[place]),
-                changes[name, LOCAL],
+                changes[name, against],
                 outcomes.difference(place, alone).change,
             )
             for place, name in enumerate(candidates)
-            if name != LOCAL
+            if name != against
         ),
     )
 

@@ -72,6 +72,8 @@ class PilotSumOrder(SecaggOrder):
     """Rounds that a site's own models are trained for."""
     spreads: list[float]
     """In points, by pair of candidates; none in the first sum of figures."""
+    learners: list[str]
+    """That each site fits alone and judges beside the models."""
     step: str
     """One of :data:`PILOT_STEPS`."""
 

@@ -148,6 +148,9 @@ def digest(table_schema: TableSchema) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
+_OF_NO_FIGURE = ("drop-row", "refuse", "category", "keep")
+
+
 def read_alike(one: TableSchema, other: TableSchema) -> bool:
     """Return whether two schemas give a file the same rows, classes and features.
 
@@ -160,7 +163,7 @@ def read_alike(one: TableSchema, other: TableSchema) -> bool:
                 means=(),
                 deviations=(),
                 fill_value="",
-                fill=column.fill if column.fill in ("drop-row", "refuse", "category") else "median",
+                fill=column.fill if column.fill in _OF_NO_FIGURE else "median",
             ).to_dict()
             for column in schema.columns
         ]

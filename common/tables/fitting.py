@@ -81,6 +81,11 @@ class FittedTable(BaseModel):
         features = self.table_schema.features
         return tuple(name for column in features for name in self.names_of(column))
 
+    @property
+    def keeps_gaps(self) -> bool:
+        """Whether a feature may be missing."""
+        return any(column.fill == "keep" for column in self.table_schema.features)
+
     @staticmethod
     def names_of(column: TableColumn) -> tuple[str, ...]:
         """Return the names of the features that a column becomes."""
@@ -89,14 +94,18 @@ class FittedTable(BaseModel):
         return tuple(f"{column.name}={value}" for value in _indicated(column))
 
     def features(self, columns: Floats) -> Floats:
-        """Return features (n, len(names)) of decoded columns (n, columns); nothing is missing."""
+        """Return features (n, len(names)) of decoded columns (n, columns).
+
+        Nothing is missing but what the schema keeps, as NaN.
+        """
         out = np.empty((len(columns), len(self.names)), order="F")
         place = 0
         for column, values, fill in zip(
             self.table_schema.features, columns.T, self.fills, strict=True
         ):
             missing = np.isnan(values)
-            filled = np.where(missing, fill, values) if missing.any() else values
+            fills = missing.any() and column.fill != "keep"
+            filled = np.where(missing, fill, values) if fills else values
             for made in _made(column, filled):
                 out[:, place] = made
                 place += 1
@@ -118,7 +127,7 @@ def _fill(column: TableColumn, values: Floats, among: NDArray[np.bool_] | None) 
         return float(column.fill_value)
     if column.fill == "category":
         return float(len(column.categories))
-    if column.fill in ("refuse", "drop-row"):
+    if column.fill in ("refuse", "drop-row", "keep"):
         return 0.0  # of which there is none to fill
     known = values[~np.isnan(values)] if among is None else values[among & ~np.isnan(values)]
     if not len(known):

@@ -99,9 +99,9 @@ class TableColumn(Schema):
     missing: tuple[Text, ...] = Field(
         default=(), description="texts that stand for a missing value"
     )
-    fill: Literal["refuse", "drop-row", "median", "most-frequent", "constant", "category"] = Field(
-        default="refuse", description="what becomes of a missing value"
-    )
+    fill: Literal[
+        "refuse", "drop-row", "median", "most-frequent", "constant", "category", "keep"
+    ] = Field(default="refuse", description="what becomes of a missing value; keep: it stays one")
     fill_value: Text = Field(default="", description="fill=constant: the value")
     categories: tuple[Text, ...] = Field(
         default=(), description="all values, in one order for all sites"
@@ -146,6 +146,11 @@ class TableColumn(Schema):
             raise ValueError(f"column {self.name!r}: a category needs two values or more")
         if self.fill == "category" and self.kind != "category":
             raise ValueError(f"column {self.name!r}: fill = 'category' is for kind = 'category'")
+        if self.fill == "keep" and self.kind not in ("number", "yes/no", "date"):
+            raise ValueError(
+                f"column {self.name!r}: fill = 'keep' is for numbers, yes/no and dates; of a "
+                "category missing is one more by fill = 'category'"
+            )
         if self.fill == "constant":
             self._check_constant()
         elif self.fill_value:

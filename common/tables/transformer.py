@@ -30,8 +30,8 @@ def column_transformer(table: FittedTable) -> "ColumnTransformer":
     """Return a fitted transformer of raw rows, a pandas DataFrame with the columns of the schema.
 
     Each column is read by the schema (:func:`read_cells`), filled by a ``SimpleImputer`` with the
-    constant that its training rows gave, and a category encoded by a ``OneHotEncoder`` or
-    ``OrdinalEncoder``.
+    constant that its training rows gave, unless its gaps are kept as NaN, and a category encoded by
+    a ``OneHotEncoder`` or ``OrdinalEncoder``.
     """
     from pandas import DataFrame
     from sklearn.compose import ColumnTransformer
@@ -75,6 +75,8 @@ def _steps(column: TableColumn, fill: float) -> "Pipeline":
     reading = FunctionTransformer(
         read_cells, kw_args={"column": own}, feature_names_out="one-to-one"
     )
+    if column.fill == "keep":
+        return Pipeline([("read", reading)])
     if column.kind != "category":
         constant = SimpleImputer(strategy="constant", fill_value=fill, keep_empty_features=True)
         return Pipeline([("read", reading), ("fill", constant)])

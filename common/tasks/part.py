@@ -17,13 +17,20 @@ IntArray = NDArray[np.int64]
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def require_finite(x: Array, what: str) -> None:
-    """Raise DataError naming the first row of `x` (n, ...) that has NaN, inf or exceeds float32."""
+def require_finite(x: Array, what: str, *, gaps: bool = False) -> None:
+    """Raise DataError naming the first row of `x` (n, ...) that has NaN, inf or exceeds float32.
+
+    With ``gaps`` NaN is allowed: it says that a value is missing.
+    """
     # min and max carry a NaN along, so the usual case needs no array of flags.
     if x.dtype.kind != "f" or not x.size or (x.min() >= -LARGEST and x.max() <= LARGEST):
         return
     flat = x.reshape(len(x), -1)
     bad = ~(np.abs(flat) <= LARGEST)
+    if gaps:
+        bad &= ~np.isnan(flat)
+        if not bad.any():
+            return
     row = int(bad.any(axis=1).argmax())
     value = flat[row][bad[row]][0]
     raise DataError(f"{what}: row {row} holds {value}; drop the row or replace the value")

@@ -186,10 +186,11 @@ def _until_held(attempts: list[RoundLine], settings: Settings) -> list[RoundLine
 
     Runs recorded when round-off could keep an accuracy below the target have rounds beyond.
     """
-    if not settings.stop_at_target:
+    target = settings.target_accuracy
+    if not settings.stop_at_target or target is None:
         return attempts
     curve = Curve.of(attempts, metric=settings.target_metric)
-    reached = curve.reached(settings.target_accuracy, settings.sustained_rounds)
+    reached = curve.reached(target, settings.sustained_rounds)
     return [a for a in attempts if reached is None or a.round <= reached.last]
 
 

@@ -162,8 +162,8 @@ class Grid:
         return Path(self.cases[0].settings.output_dir) / self.name
 
     @property
-    def target(self) -> float:
-        """The target accuracy; 0: none."""
+    def target(self) -> float | None:
+        """The target accuracy."""
         return self.cases[0].settings.target_accuracy
 
     @property

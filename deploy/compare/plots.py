@@ -62,7 +62,7 @@ def has_bands(rows: Sequence[Row]) -> bool:
 
 
 def accuracy_curves(
-    rows: Sequence[Row], target: float, window: int, shown: Sequence[Row]
+    rows: Sequence[Row], target: float | None, window: int, shown: Sequence[Row]
 ) -> Figure:
     """Return accuracy in percent against rounds and, if metered, against cumulative joules.
 
@@ -85,7 +85,7 @@ def accuracy_curves(
 
 
 def _draw(
-    axes: "Axes", rows: Sequence[Row], shown: Sequence[Row], series: Series, target: float
+    axes: "Axes", rows: Sequence[Row], shown: Sequence[Row], series: Series, target: float | None
 ) -> None:
     for place, row in enumerate(rows):
         x, curves = series(row.runs)

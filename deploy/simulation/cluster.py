@@ -90,7 +90,7 @@ class ClusterPool:
         load: returns the ClientApp; called once per worker.
         contexts: of every node; their states are kept up to date.
         address: of the cluster, ``host:port``; or ``auto``.
-        count: of workers; 0: one per core, or per GPU with ``device=cuda``.
+        count: of workers; None: one per core, or per GPU with ``device=cuda``.
         data: whether the nodes' rows are parts of one data set, which each worker reads.
         gpu: whether each worker needs a GPU.
 
@@ -103,7 +103,7 @@ class ClusterPool:
         load: Callable[[], ClientApp],
         contexts: dict[int, Context],
         address: str,
-        count: int,
+        count: int | None,
         *,
         data: bool,
         gpu: bool = False,

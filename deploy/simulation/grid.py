@@ -110,7 +110,7 @@ def _on_cluster(
     load: Callable[[], ClientApp],
     contexts: dict[int, Context],
     address: str,
-    workers: int,
+    workers: int | None,
     *,
     data: bool,
 ) -> "ClusterPool":
@@ -132,7 +132,7 @@ class InProcessGrid(Grid):
         load: returns the ClientApp; called once per worker.
         run_config: what clients find in ``context.run_config``.
         num_nodes: nodes 2 .. num_nodes + 1, with partition ids from 0.
-        workers: processes; 0: one per core that this process may use; 1: none but this one.
+        workers: processes; None: one per core that this process may use; 1: none but this one.
         node_config: more entries for every node's config.
         own: configs of nodes that have data of their own, one for each, instead of a partition id.
         preprocessing: of all nodes' rows, where it is one.
@@ -146,7 +146,7 @@ class InProcessGrid(Grid):
         run_config: dict[str, Scalar],
         *,
         num_nodes: int,
-        workers: int = 0,
+        workers: int | None = None,
         node_config: dict[str, Scalar] | None = None,
         own: Sequence[Mapping[str, Scalar]] = (),
         preprocessing: Preprocessing | None = None,

@@ -271,7 +271,7 @@ def check(settings: Settings, select: Selection) -> None:
     least = rule.fewest(settings)
     for key in ("num_clients", "clients_per_round"):
         value = getattr(settings, key)
-        if 0 < value < least:
+        if value and value < least:
             raise ConfigError(
                 f"{named}: needs at least {least} updates, and {kebab_case(key)} = {value}; "
                 "raise it, or use another aggregation"

@@ -127,7 +127,7 @@ def symmetric_kl_k_means(distributions: FloatArray, k: int, rng: np.random.Gener
 
 
 def symmetric_kl_k_means_by_silhouette(
-    distributions: FloatArray, rng: np.random.Generator, max_clusters: int = 0
+    distributions: FloatArray, rng: np.random.Generator, max_clusters: int | None = None
 ) -> ScoredClusters:
     """Return SimClust with the k in 2..n-1 of the largest mean silhouette in symmetrised KL.
 
@@ -136,11 +136,11 @@ def symmetric_kl_k_means_by_silhouette(
     Args:
         distributions: (n, K), rows sum to 1, n >= 3.
         rng: for the random starts.
-        max_clusters: largest k to try; 0 for n - 1.
+        max_clusters: largest k to try; None: n - 1.
 
     Raises:
         DataError: rows that are no distributions.
-        ClusteringError: n < 3, or max_clusters negative or 1.
+        ClusteringError: n < 3, or max_clusters below 2.
     """
     divergence = symmetric_kl(distributions)
     tried = swept_num_clusters(len(divergence), max_clusters)
@@ -264,7 +264,7 @@ def ward_by_height(points: FloatArray, height: float) -> Clusters:
     return cut_linkage(linkage, len(linkage) + 1 - int(np.count_nonzero(linkage[:, 2] <= height)))
 
 
-def ward_by_silhouette(points: FloatArray, max_clusters: int = 0) -> ScoredClusters:
+def ward_by_silhouette(points: FloatArray, max_clusters: int | None = None) -> ScoredClusters:
     """Return the cut of Ward's dendrogram into k = 2..n-1 with the largest mean silhouette.
 
     The silhouette is that of the Euclidean distances between the points. One cluster where no
@@ -272,10 +272,10 @@ def ward_by_silhouette(points: FloatArray, max_clusters: int = 0) -> ScoredClust
 
     Args:
         points: (n, d), n >= 3.
-        max_clusters: largest k to try; 0 for n - 1.
+        max_clusters: largest k to try; None: n - 1.
 
     Raises:
-        ClusteringError: n < 3, max_clusters negative or 1, or unusable points.
+        ClusteringError: n < 3, max_clusters below 2, or unusable points.
     """
     linkage = ward_linkage(points)
     rows = np.asarray(points, dtype=np.float64)

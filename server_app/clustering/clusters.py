@@ -166,21 +166,21 @@ def most_separated(distances: FloatArray, candidates: Iterable[Clusters]) -> Sco
     return ScoredClusters(tried[best], scores)
 
 
-def swept_num_clusters(n: int, max_clusters: int = 0) -> range:
+def swept_num_clusters(n: int, max_clusters: int | None = None) -> range:
     """Return the numbers of clusters to try: 2..n-1, or 2..max_clusters where that is less.
 
     Raises:
-        ClusteringError: fewer than 3 clients, or max_clusters negative or 1.
+        ClusteringError: fewer than 3 clients, or max_clusters below 2.
     """
     if n < 3:
         raise ClusteringError(
             f"the number of clusters cannot be chosen for n={n} clients: "
             "it needs at least 3, or a fixed num-clusters"
         )
-    if max_clusters < 0 or max_clusters == 1:
+    if max_clusters is not None and max_clusters < 2:
         raise ClusteringError(
             f"max-clusters={max_clusters} leaves nothing to choose from for n={n} clients: "
-            "use 0 (no bound) or at least 2"
+            "use at least 2, or leave it out"
         )
     return range(2, min(max_clusters or n - 1, n - 1) + 1)
 

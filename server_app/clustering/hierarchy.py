@@ -58,10 +58,9 @@ class Hierarchy:
     linkage: Linkage
     threshold: float | None = None
     """Height up to which sites merge, in the distances' unit; None: none is set."""
-    num_clusters: int = 0
-    """0: none is set."""
-    max_clusters: int = 0
-    """Most that the silhouette tries; 0: no bound."""
+    num_clusters: int | None = None
+    max_clusters: int | None = None
+    """Most that the silhouette tries; None: no bound."""
 
     def merges(self, distances: FloatArray) -> FloatArray:
         """Return the merges of sites by their distances (n, n), (n-1, 4) as SciPy's."""

@@ -94,14 +94,14 @@ def partition_around_medoids(distances: FloatArray, k: int, rng: np.random.Gener
 
 
 def k_medoids_by_silhouette(
-    distances: FloatArray, rng: np.random.Generator, max_clusters: int = 0
+    distances: FloatArray, rng: np.random.Generator, max_clusters: int | None = None
 ) -> Clusters:
     """Return the clusters of ``silhouette_sweep``."""
     return silhouette_sweep(distances, rng, max_clusters).clusters
 
 
 def silhouette_sweep(
-    distances: FloatArray, rng: np.random.Generator, max_clusters: int = 0
+    distances: FloatArray, rng: np.random.Generator, max_clusters: int | None = None
 ) -> ScoredClusters:
     """Return the k-medoids with the largest mean silhouette over k = 2..n-1, and all the scores.
 
@@ -111,10 +111,10 @@ def silhouette_sweep(
     Args:
         distances: (n, n), n >= 3.
         rng: for the random starts.
-        max_clusters: largest k to try; 0 for n - 1.
+        max_clusters: largest k to try; None: n - 1.
 
     Raises:
-        ClusteringError: n < 3, max_clusters negative or 1, or distances that
+        ClusteringError: n < 3, max_clusters below 2, or distances that
             ``check_distances`` refuses.
     """
     matrix = check_distances(distances)

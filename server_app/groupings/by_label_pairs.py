@@ -144,7 +144,7 @@ def by_distances_of_pairs(settings: Settings) -> LabelDistances:
     if settings.recluster_every:
         raise ConfigError(
             f"recluster-every = {settings.recluster_every}: with label-privacy=two-party distances "
-            "are computed once per run, for their noise must not average out; set it to 0"
+            "are computed once per run, for their noise must not average out; leave it out"
         )
     return LabelDistances(k_medoids(settings), settings.metric)
 

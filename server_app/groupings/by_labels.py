@@ -152,7 +152,7 @@ class LabelGroups(AboutLabels, Grouping):
     """Added to each count before that: docs/decisions/0034-a-row-in-every-class.md."""
     chosen_by: str = "silhouette"
     """What sets the number of clusters when the settings do not."""
-    every: int = 0
+    every: int | None = None
     """Rounds from one grouping to the next; 0: one grouping."""
 
     def shares(self, counts: FloatArray) -> FloatArray:
@@ -171,7 +171,7 @@ class LabelGroups(AboutLabels, Grouping):
 
     def due(self, number: int, when: When) -> bool:
         """Return whether it is before round 1, or so many rounds after a grouping."""
-        again = self.every > 0 and number > 1 and (number - 1) % self.every == 0
+        again = self.every is not None and number > 1 and (number - 1) % self.every == 0
         return when == "before" and (number == 1 or again)
 
     def group(self, known: ToldLabels, asking: Asking) -> Grouped:
@@ -269,8 +269,8 @@ def by_repulsion(settings: Settings) -> LabelGroups:
     """
     if not (settings.num_clusters or settings.clients_per_round):
         raise ConfigError(
-            f"num-clusters = 0 and clients-per-round = 0: strategy={settings.strategy} makes "
-            "groups as large as a round; set clients-per-round, or num-clusters"
+            f"strategy={settings.strategy} makes groups as large as a round: set "
+            "clients-per-round, or num-clusters"
         )
     return LabelGroups(
         compare=symmetric_kl,
@@ -314,6 +314,7 @@ def _repulsive(settings: Settings) -> Clusterer:
         if k:
             clusters = algorithms.repulsive(shares, k, rng)
             return ScoredClusters(clusters, scores={}, score="diversity")
+        assert size is not None  # by_repulsion refuses a run without both
         return algorithms.repulsive_by_size(shares, size, rng)
 
     return cluster

@@ -139,7 +139,7 @@ class ModelGroups(Grouping):
     cluster: Clusterer
     at_round: int
     """The first grouping takes place in this round, before its updates are averaged."""
-    every: int
+    every: int | None
     """Rounds from one grouping to the next; 0: one grouping."""
     chosen_by: str
     """What set the number of clusters."""
@@ -189,7 +189,7 @@ class ModelGroups(Grouping):
     def is_due(self, server_round: int) -> bool:
         """Return whether the sites are grouped in a round (from 1)."""
         since = server_round - self.at_round
-        return since == 0 or (since > 0 and self.every > 0 and since % self.every == 0)
+        return since == 0 or (self.every is not None and since > 0 and since % self.every == 0)
 
     def init(self) -> KnownModels:
         """Return that nobody is described."""
@@ -514,10 +514,9 @@ def _euclidean(vectors: FloatArray) -> FloatArray:
 
 
 def number_of_clusters(settings: Settings) -> int:
-    """Return ``num-clusters`` for a method that cannot choose it; :class:`ConfigError` for 0."""
+    """Return ``num-clusters`` for a method that needs it; :class:`ConfigError` without it."""
     if not settings.num_clusters:
         raise ConfigError(
-            f"num-clusters = 0: strategy={settings.strategy} cannot choose the number of clusters; "
-            "set num-clusters"
+            f"strategy={settings.strategy} cannot choose the number of clusters; set num-clusters"
         )
     return settings.num_clusters

@@ -322,5 +322,5 @@ def _refuse_again(settings: Settings, why: str) -> None:
     if settings.recluster_every:
         raise ConfigError(
             f"recluster-every = {settings.recluster_every}: strategy={settings.strategy} groups "
-            f"once, for {why}; set it to 0"
+            f"once, for {why}; leave it out"
         )

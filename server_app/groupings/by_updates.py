@@ -101,7 +101,7 @@ def by_decomposition(settings: Settings) -> ModelGroups:
     if settings.recluster_every:
         raise ConfigError(
             f"recluster-every = {settings.recluster_every}: strategy={settings.strategy} groups by "
-            "first updates, once; set it to 0"
+            "first updates, once; leave it out"
         )
     by_edc = settings.of(FedGroupSettings).fedgroup_measure == "edc"
 
@@ -117,7 +117,7 @@ def by_decomposition(settings: Settings) -> ModelGroups:
         compare=(lambda updates: edc(decomposed_cosines(updates, k))) if by_edc else madc,
         cluster=by_k_means if by_edc else by_linkage,
         at_round=1,
-        every=0,
+        every=None,
         chosen_by="num-clusters",
         linkage=None if by_edc else lambda distances: merges(distances, "complete"),
         place_one=_nearest_mean_update,

@@ -39,7 +39,7 @@ class ModelCentres(Grouping):
             ConfigError: no number of models, or a round of fewer sites.
         """
         k, size = number_of_clusters(settings), settings.clients_per_round
-        if 0 < size < k:
+        if size and size < k:
             raise ConfigError(
                 f"clients-per-round = {size}: strategy={settings.strategy} takes its num-clusters "
                 f"= {k} first centres from the sites of round 1; raise it"

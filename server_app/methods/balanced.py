@@ -23,7 +23,7 @@ def label_products(settings: Settings) -> Description:
 def balanced_cohort(settings: Settings) -> Method:
     """M clients whose pooled labels look like the federation's, nobody left behind.
 
-    M is ``clients-per-round``; 0: a quarter of the sites.
+    M is ``clients-per-round``; left out: a quarter of the sites.
     """
     # It is what is played when no strategy is named, and these mean another one; but for the metric
     # of two-party, which a comparison may well give to all of its methods.

@@ -126,7 +126,7 @@ def routing(settings: Settings) -> Routing:
 
 
 def of_clusters(settings: Settings) -> Selection:
-    """Return the rule that spreads ``clients-per-round`` over the clusters; 0: one of each."""
+    """Return the rule that spreads ``clients-per-round`` over the clusters, else one of each."""
     size = settings.clients_per_round
     return rules.SpreadOverClusters(size) if size else rules.OnePerCluster()
 
@@ -135,7 +135,6 @@ def cohort_size(settings: Settings) -> int:
     """Return ``clients-per-round`` for a rule that cannot do without."""
     if not settings.clients_per_round:
         raise ConfigError(
-            f"clients-per-round = 0: strategy={settings.strategy} draws a fixed number of clients; "
-            "set clients-per-round"
+            f"strategy={settings.strategy} draws a fixed number of clients: set clients-per-round"
         )
     return settings.clients_per_round

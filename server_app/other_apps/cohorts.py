@@ -36,7 +36,7 @@ class Cohorts(Strategy):
             with Flower's own ``start``.
         method: one of those that ``docs/flower-apps.md`` lists; most ask for labels, which the
             ClientApp tells with ``label_histogram_mod``.
-        clients_per_round: 0: the method says.
+        clients_per_round: None: the method says.
         summed_metrics: with ``secagg=True``, which of the metrics that sites reply with go into the
             secure sum; others stay there.
         settings: more of the method's settings, as ``metric="wasserstein"`` or ``seed=1``;
@@ -55,11 +55,13 @@ class Cohorts(Strategy):
         strategy: Strategy,
         *,
         method: str = "similarity",
-        clients_per_round: int = 0,
+        clients_per_round: int | None = None,
         summed_metrics: Sequence[str] = (),
         **settings: Scalar,
     ) -> None:
-        given = {**settings, "clients_per_round": clients_per_round}
+        given = dict(settings)
+        if clients_per_round is not None:
+            given["clients_per_round"] = clients_per_round
         self.settings, composition = composed(method, given)
         inner_strategy.check(strategy, composition, self.settings)
         self.strategy = strategy

@@ -1,5 +1,6 @@
 """Pilot after costs: it says who gains, and the costs stay beside it as the explanation."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from common.config import Settings
@@ -7,7 +8,7 @@ from common.pilot.settings import PilotSettings
 from common.pilot.verdicts import Verdict
 from common.sharing import first_shared
 from server_app.clustering.algorithms import Clusters
-from server_app.pilot.candidates import Candidates, OfferedGroups, groups_by_labels
+from server_app.pilot.candidates import Candidates, OfferedGroups, groups_by_labels, learners_of
 from server_app.pilot.playing import Pilot
 from server_app.record.pilot_format import PilotRecord, PilotSite
 from server_app.record.precheck_format import (
@@ -54,8 +55,7 @@ def play_after_costs(
         words = "by how alike their models of round 1 are"
         own = ("strategy=fedsccs", "cluster-at-round=1", *_PER_CLUSTER)
         offered.append(OfferedGroups(alike, words, own))
-    candidates = Candidates.of(len(roster), offered)
-    _play(settings, federation, candidates, folder.load(PrecheckFile), folder)
+    _play(settings, federation, offered, folder.load(PrecheckFile), folder)
 
 
 def play_alone(settings: Settings, federation: Federation, folder: RunFolder) -> None:
@@ -72,20 +72,22 @@ def play_alone(settings: Settings, federation: Federation, folder: RunFolder) ->
         thresholds=PrecheckThresholds(limits.beneficial, limits.detrimental),
         evidence="none",
     )
-    _play(settings, federation, Candidates.of(len(federation.roster), []), nothing, folder)
+    _play(settings, federation, [], nothing, folder)
 
 
 def _play(
     settings: Settings,
     federation: Federation,
-    candidates: Candidates,
+    offered: Sequence[OfferedGroups],
     costs: PrecheckFile,
     folder: RunFolder,
 ) -> None:
     site = federation.roster.sites[0]
     outputs = settings.learning_task.num_outputs(site.num_classes)
     first = first_shared(settings, site.inputs, outputs)
-    pilot = Pilot(settings, federation, candidates, first, folder)
+    beside, left_out = learners_of(settings, federation.roster)
+    candidates = Candidates.of(len(federation.roster), offered, beside)
+    pilot = Pilot(settings, federation, candidates, first, folder, left_out)
     folder.store(with_pilot(costs, pilot.play()))
 
 

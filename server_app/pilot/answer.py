@@ -14,6 +14,7 @@ from common.pilot.telling import (
     CandidateChange,
     InCommon,
     SiteTold,
+    best_alone,
     best_of,
     changes_of,
     told_site,
@@ -33,8 +34,13 @@ class LookAnswer(Protocol):
         """The candidate of the largest lower bound over all sites, the one that shares least."""
         ...
 
+    @property
+    def alone(self) -> str:
+        """What the sites do best with alone, which changes are counted against."""
+        ...
+
     def over_all(self) -> tuple[PilotCandidate, ...]:
-        """Return what each candidate but training alone changes on average over the sites."""
+        """Return what each candidate but that changes on average over the sites."""
         ...
 
     def sites(self) -> tuple[PilotSite, ...]:
@@ -59,13 +65,20 @@ class PilotAnswer:
     played: Played
 
     def over_all(self) -> tuple[PilotCandidate, ...]:
-        """Return what each candidate but training alone changes on average over the sites."""
-        return over_sites_of(self.candidates, self._means(), self.played, self.names)
+        """Return what each candidate but the best alone changes on average over the sites."""
+        means = self._means(self.alone)
+        return over_sites_of(self.candidates, means, self.played, self.names, self.alone)
 
     @property
     def best(self) -> str:
         """The candidate of the largest lower bound over all sites, the one that shares least."""
-        return best_of(self.candidates.names, self._means(), self.played)
+        names, alone = self.candidates.names, self.alone
+        return best_of(names, self._means(alone), self.played, alone)
+
+    @property
+    def alone(self) -> str:
+        """What the sites do best with alone."""
+        return best_alone(self.candidates.names, self._means(LOCAL))
 
     def sites(self) -> tuple[PilotSite, ...]:
         """Return what every site is told."""
@@ -88,22 +101,22 @@ class PilotAnswer:
                 for pair, change in changes_of(_outcomes(seen), seen.candidates).items():
                     own.setdefault(pair, []).append(change)
         common = {pair: over_sites(changes) for pair, changes in own.items()}
-        return InCommon(self.best, common, self.played)
+        return InCommon(self.best, common, self.played, self.alone)
 
-    def _means(self) -> dict[str, Change]:
-        """Return each candidate's mean change over the sites that measured something.
+    def _means(self, against: str) -> dict[str, Change]:
+        """Return each other candidate's mean change over the sites that measured something.
 
         A site that a grouping leaves alone has no change by it.
         """
         judged = [seen for seen in self.looks.values() if seen.held_out]
         means = {}
-        for name in self.candidates.names[1:]:
+        for name in self.candidates.names:
             own = [
                 _outcomes(seen).difference(
-                    seen.candidates.index(name), seen.candidates.index(LOCAL)
+                    seen.candidates.index(name), seen.candidates.index(against)
                 )
                 for seen in judged
-                if name in seen.candidates
+                if name in seen.candidates and name != against
             ]
             if own:
                 # Of these very sites: what they would do with other rows is all that is unsure.
@@ -114,10 +127,22 @@ class PilotAnswer:
 
 
 def over_sites_of(
-    candidates: Candidates, means: Mapping[str, Change], played: Played, sites: Sequence[str]
+    candidates: Candidates,
+    means: Mapping[str, Change],
+    played: Played,
+    sites: Sequence[str],
+    against: str,
 ) -> tuple[PilotCandidate, ...]:
-    """Return mean changes over the sites as they are forecast and recorded."""
-    said = {name: played.forecast(mean, name, LOCAL) for name, mean in means.items()}
+    """Return mean changes over the sites as they are forecast and recorded.
+
+    Args:
+        candidates: that were played.
+        means: of each, as measured.
+        played: how far the pilot is.
+        sites: names, for the members of groups.
+        against: the candidate that the changes are from.
+    """
+    said = {name: played.forecast(mean, name, against) for name, mean in means.items()}
     return tuple(
         PilotCandidate(
             name,
@@ -138,6 +163,7 @@ def site_told(site: str, metric: str, held_out: int, units: int, told: SiteTold)
         verdict=str(told.verdict),
         about=told.about,
         recommended=told.recommended,
+        against=told.against,
         metric=metric,
         held_out=held_out,
         units=units,
@@ -178,7 +204,9 @@ def site_of(told: PilotTold) -> PilotSite:
     )
     alone = told.alone if changes else None
     verdict = Verdict(told.verdict)
-    found = SiteTold(verdict, told.about, told.recommended, alone, told.needed, changes)
+    found = SiteTold(
+        verdict, told.about, told.recommended, told.against, alone, told.needed, changes
+    )
     return site_told(told.site, told.metric, told.held_out, told.units, found)
 
 

@@ -1,20 +1,30 @@
 """Candidates: ways to train that a pilot compares, and which models a site shares in each."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 import numpy as np
 from flwr.serverapp import Grid
 
 from common import seeds
 from common.config import Settings
-from common.pilot.messages import DITTO, FEDAVG, LOCAL
+from common.pilot import learners
+from common.pilot.messages import COUNTERPARTS, DITTO, FEDAVG, LOCAL, SHARED_LEARNERS
 from server_app.clustering.algorithms import Clusters
 from server_app.groupings import by_labels
 from server_app.rounds.label_inquiry import LabelInquiry
 from server_app.rounds.roster import Roster
 
-__all__ = ["FEWEST", "Candidates", "OfferedGroups", "SharedModel", "groups_by_labels"]
+__all__ = [
+    "FEWEST",
+    "Candidates",
+    "OfferedGroups",
+    "SharedModel",
+    "Way",
+    "groups_by_labels",
+    "learners_of",
+]
 
 SharedModel = tuple[str, int]
 """A candidate, and a group of its sites."""
@@ -22,7 +32,10 @@ SharedModel = tuple[str, int]
 FEWEST = 3
 """Sites that a silhouette can group."""
 
-_WORDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+Way = tuple[str, tuple[str, ...]]
+"""What a candidate is, as a phrase, and the settings of a run that trains so, as ``key=value``."""
+
+_WORDS: Mapping[str, Way] = {
     LOCAL: ("each site alone", ("strategy=fedavg", "objective=local")),
     DITTO: (
         "personal models beside a common one (Ditto)",
@@ -30,6 +43,12 @@ _WORDS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     ),
     FEDAVG: ("one model for all (FedAvg)", ("strategy=fedavg",)),
 }
+_BESIDE_LEARNERS: Mapping[str, str] = {
+    LOCAL: "each site's own network",
+    DITTO: "own networks beside a common one (Ditto)",
+    FEDAVG: "one network for all sites (FedAvg)",
+}
+"""The same where there are learners that are no network."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +73,20 @@ class Candidates:
     Attributes:
         number: of sites.
         groupings: how the sites can be grouped, by name.
+        learners: that are no network, by name, what shares least first.
     """
 
     number: int
     groupings: Mapping[str, OfferedGroups]
+    learners: Mapping[str, Way] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, number: int, offered: Sequence[OfferedGroups]) -> "Candidates":
+    def of(
+        cls,
+        number: int,
+        offered: Sequence[OfferedGroups],
+        beside: Mapping[str, Way] = MappingProxyType({}),
+    ) -> "Candidates":
         """Return the candidates with those groupings on offer that are candidates of their own.
 
         All sites in one group are FedAvg, each in its own is training alone, and of two equal ones
@@ -72,12 +98,28 @@ class Candidates:
             known = any(np.array_equal(labels, other.clusters.labels) for other in kept)
             if 1 < groups.clusters.k < number and not known:
                 kept.append(groups)
-        return cls(number, {f"group:{n}": groups for n, groups in enumerate(kept, start=1)})
+        groupings = {f"group:{n}": groups for n, groups in enumerate(kept, start=1)}
+        return cls(number, groupings, beside)
+
+    def with_learners(self, names: Collection[str]) -> "Candidates":
+        """Return the candidates with those learners alone."""
+        kept = {name: way for name, way in self.learners.items() if name in names}
+        return replace(self, learners=kept)
 
     @property
     def names(self) -> tuple[str, ...]:
         """All of them, the one that shares least first."""
-        return (LOCAL, DITTO, FEDAVG, *self.groupings)
+        return (LOCAL, *self.learners, DITTO, FEDAVG, *self.groupings)
+
+    @property
+    def alone(self) -> tuple[str, ...]:
+        """Those by which every site is by itself."""
+        return tuple(name for name in self.names if name in COUNTERPARTS)
+
+    @property
+    def fitted(self) -> tuple[str, ...]:
+        """Learners that all sites fit together, from sums."""
+        return tuple(name for name in self.learners if name in SHARED_LEARNERS)
 
     @property
     def shared(self) -> tuple[str, ...]:
@@ -86,13 +128,18 @@ class Candidates:
 
     def words(self, name: str) -> str:
         """Return what a candidate is, as a phrase."""
+        if name in self.learners:
+            return self.learners[name][0]
         if name in _WORDS:
-            return _WORDS[name][0]
-        return f"a model per group, {self.groupings[name].by}"
+            return _BESIDE_LEARNERS[name] if self.learners else _WORDS[name][0]
+        what = "a network per group" if self.learners else "a model per group"
+        return f"{what}, {self.groupings[name].by}"
 
     def settings(self, name: str) -> tuple[str, ...]:
         """Return the settings of a run that trains so, as ``key=value``."""
-        return _WORDS[name][1] if name in _WORDS else self.groupings[name].settings
+        if name in self.groupings:
+            return self.groupings[name].settings
+        return self.learners.get(name, _WORDS.get(name, ("", ())))[1]
 
     def groups(self, name: str, sites: Sequence[str]) -> tuple[tuple[str, ...], ...]:
         """Return a grouping's groups by the names of their sites; of other candidates none."""
@@ -115,7 +162,34 @@ class Candidates:
 
     def of_site(self, client: int) -> tuple[str, ...]:
         """Return the candidates that a site has; in a group of its own, it would train alone."""
-        return (LOCAL, DITTO, *(name for name, _ in self.shared_by(client)))
+        return (LOCAL, *self.learners, DITTO, *(name for name, _ in self.shared_by(client)))
+
+
+def learners_of(settings: Settings, roster: Roster) -> tuple[dict[str, Way], list[str]]:
+    """Return the learners that a pilot tries on these sites, and what it leaves out, in words.
+
+    What all fit together needs sums of each site in the clear, which its owner must release.
+    """
+    site = roster.sites[0]
+    ways = {
+        name: (
+            learners.words_of(settings, name, site.num_classes),
+            learners.key_values(settings, name),
+        )
+        for name in learners.tried(settings, site.inputs, site.num_classes)
+    }
+    why = ""
+    if settings.secagg:
+        why = (
+            "under secure sums each of its steps would be a sum of its own for each fold; compare "
+            "two runs with secagg=true by coterie against-local"
+        )
+    elif keeps := [one.site for one in roster.sites if "row-sums" not in one.releases]:
+        why = f"{', '.join(keeps)}: row-sums are not released there"
+    if not why:
+        return ways, []
+    left_out = [f"{ways[name][0]}: {why}" for name in SHARED_LEARNERS if name in ways]
+    return {name: way for name, way in ways.items() if name not in SHARED_LEARNERS}, left_out
 
 
 def groups_by_labels(

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -68,6 +68,7 @@ class InTheClear:
         folds: of each site's rows.
         full: rounds that a site's own models are trained for.
         template: of a model.
+        fitted: models of learners that all sites fitted together, of each fold.
     """
 
     federation: Federation
@@ -75,6 +76,7 @@ class InTheClear:
     folds: int
     full: int
     template: Template
+    fitted: Mapping[str, list[Parameters]] = field(default_factory=dict)
 
     @property
     def roster(self) -> Roster:
@@ -142,11 +144,17 @@ class InTheClear:
         """Return the exchange that sends each site the models that it shares."""
         of_sites = [self._shared(client) for client in range(len(self.roster))]
         kinds = list(dict.fromkeys(of_sites))
+        looks = kind == PILOT_LOOK
+        learners = [*self.candidates.learners] if looks else []
+        fitted = [fold for name in self.candidates.fitted for fold in self.fitted[name]]
         contents = [
             messages.content(
-                PilotOrder(number, self.folds, [name for name, _ in shared], self.full),
+                PilotOrder(number, self.folds, [name for name, _ in shared], self.full, learners),
                 messages.encode_arrays(
-                    messages.together([fold for model in shared for fold in models[model]])
+                    messages.together(
+                        [fold for model in shared for fold in models[model]]
+                        + (fitted if looks else [])
+                    )
                 ),
             )
             for shared in kinds

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from common.config import Settings
+from common.errors import RoundError
 from common.messages import Parameters, Template
 from common.pilot.forecast import Played
 from common.pilot.settings import PilotSettings
@@ -19,6 +20,7 @@ from common.pilot.verdicts import Verdict
 from server_app.pilot.answer import LookAnswer
 from server_app.pilot.candidates import Candidates, SharedModel
 from server_app.pilot.in_the_clear import Exchanges, InTheClear
+from server_app.pilot.learner_fits import LearnerFits
 from server_app.pilot.under_sums import UnderSums
 from server_app.pilot.what_next import next_step
 from server_app.record import checkpoint
@@ -50,6 +52,12 @@ class _Progress:
     curve: list[list[float]] = field(default_factory=list)
     """After each round, the share of all rows held out that each shared candidate gets right."""
     looks: list[int] = field(default_factory=list)
+    fitting: float = 0.0
+    """Seconds of those that went into learners before the first round."""
+    fitted: dict[str, list[Parameters]] = field(default_factory=dict)
+    """Of learners that all sites fit together, of each fold."""
+    not_tried: list[str] = field(default_factory=list)
+    """Learners without such models, in words."""
 
 
 class Pilot:
@@ -61,6 +69,7 @@ class Pilot:
         candidates: to be played.
         first: the model that all start from.
         folder: of the run, where checkpoints are written.
+        not_tried: learners that the sites do not fit together, in words.
     """
 
     def __init__(
@@ -70,22 +79,22 @@ class Pilot:
         candidates: Candidates,
         first: Parameters,
         folder: RunFolder,
+        not_tried: Sequence[str] = (),
     ) -> None:
+        self._federation = federation
+        self._first = first
         self._settings = settings
         self._own = own = settings.of(PilotSettings)
         self._full = max(int(Settings.model_fields["num_server_rounds"].default), own.pilot_rounds)
         self._grid = federation.grid
         self._candidates = candidates
         self._folder = folder
-        self._exchanges: Exchanges = (
-            UnderSums(federation, settings, candidates, own.pilot_folds, self._full)
-            if settings.secagg
-            else InTheClear(federation, candidates, own.pilot_folds, self._full, Template.of(first))
-        )
         shared = [candidates.shared_by(client) for client in range(candidates.number)]
         self._most_models = max(map(len, shared))
         models = {model for each in shared for model in each}
         self._played = _Progress({model: [first] * own.pilot_folds for model in models})
+        self._played.not_tried = [*not_tried]
+        self._began = time.monotonic()
 
     def play(self) -> PilotRecord:
         """Play what the settings ask for and return what it says.
@@ -95,8 +104,11 @@ class Pilot:
         """
         self._resume()
         self._say_cost()
-        began = time.monotonic() - self._played.seconds
+        self._began = began = time.monotonic() - self._played.seconds
+        self._fit_learners()
         skipped = list[str]()
+        looked = 0
+        answer: LookAnswer | None = None
         step = self._own.pilot_rounds
         aim = min(max(1, -(-self._played.done // step)) * step, self._full)
         while True:
@@ -108,8 +120,9 @@ class Pilot:
                 self._played.seconds = time.monotonic() - began
                 self._save()
                 self._say_progress(aim)
-            answer = self._look()
-            self._played.looks.append(self._played.done)
+            if answer is None or looked < self._played.done:  # else nothing is new
+                looked, answer = self._played.done, self._look()
+                self._played.looks.append(looked)
             why = self._plays_on(answer.sites())
             if not why or skipped:
                 break
@@ -128,6 +141,36 @@ class Pilot:
 
     def _look(self) -> LookAnswer:
         return self._exchanges.look(self._so_far, self._played.models)
+
+    @property
+    def _exchanges(self) -> Exchanges:
+        own = self._federation, self._candidates, self._own.pilot_folds, self._full
+        if self._settings.secagg:
+            return UnderSums(own[0], self._settings, *own[1:])
+        return InTheClear(*own, Template.of(self._first), self._played.fitted)
+
+    def _fit_learners(self) -> None:
+        """Fit what all sites fit together, and leave out what cannot be, with the reason."""
+        played, candidates = self._played, self._candidates
+        for name in candidates.fitted:
+            if played.done or name in played.fitted:
+                continue
+            try:
+                played.fitted[name] = LearnerFits(
+                    *(self._federation, self._settings, self._own.pilot_folds, self._full),
+                    is_late=self._is_out_of_time,
+                ).fitted(name)
+            except RoundError as error:
+                played.not_tried.append(f"{candidates.words(name)}: {error}")
+                log.warning("pilot: without %s", played.not_tried[-1])
+        if not played.done:
+            played.fitting = played.seconds = time.monotonic() - self._began
+        alone = set(candidates.alone)
+        self._candidates = candidates.with_learners(alone | played.fitted.keys())
+
+    def _is_out_of_time(self) -> bool:
+        minutes = self._own.pilot_minutes
+        return minutes is not None and time.monotonic() - self._began > 60 * minutes
 
     @property
     def _so_far(self) -> Played:
@@ -158,7 +201,8 @@ class Pilot:
 
     def _seconds_a_round(self) -> float:
         """Return what a round takes: the first one has the training of each site alone, too."""
-        return self._played.seconds / self._effort(self._played.done)
+        played = self._played
+        return (played.seconds - played.fitting) / self._effort(played.done)
 
     def _effort(self, rounds: int) -> float:
         """Return what rounds take, in rounds: by trainings of a fold at a site."""
@@ -197,8 +241,14 @@ class Pilot:
                 for (name, group), folds in played.models.items()
             },
             "seconds": played.seconds,
+            "fitting": played.fitting,
             "curve": played.curve,
             "looks": played.looks,
+            "fitted": {
+                name: {str(k): dict(model) for k, model in enumerate(folds)}
+                for name, folds in played.fitted.items()
+            },
+            "not_tried": played.not_tried,
             "clients": self._grid.client_states() if isinstance(self._grid, HoldsClients) else {},
         }
         (self._folder.path / FOLDER).mkdir(exist_ok=True)
@@ -216,8 +266,14 @@ class Pilot:
             self._played.models[name, group] = [folds[str(k)] for k in range(len(folds))]
         self._played.done = done
         self._played.seconds = float(state["seconds"])
+        self._played.fitting = float(state["fitting"])
         self._played.curve = [list(values) for values in state["curve"]]
         self._played.looks = list(state["looks"])
+        fitted: Mapping[str, Mapping[str, Any]] = state["fitted"]
+        self._played.fitted = {
+            name: [folds[str(k)] for k in range(len(folds))] for name, folds in fitted.items()
+        }
+        self._played.not_tried = list(state["not_tried"])
         if isinstance(self._grid, HoldsClients):
             self._grid.restore_clients(state["clients"])
         log.info("pilot: going on after round %d", done)
@@ -225,7 +281,7 @@ class Pilot:
     def _record(self, answer: LookAnswer, skipped: list[str]) -> PilotRecord:
         sites, best = answer.sites(), answer.best
         then = next_step(
-            *(sites, self._candidates, best, self._full - self._played.done),
+            *(sites, self._candidates, best, answer.alone, self._full - self._played.done),
             *(self._settings, self._folder.path),
             simulated=isinstance(self._grid, HoldsClients) and self._grid.are_here(),
         )
@@ -241,4 +297,9 @@ class Pilot:
             sites=sites,
             to_do=then.words,
             command=then.command,
+            against=answer.alone,
+            against_words=self._candidates.words(answer.alone)
+            if self._candidates.learners
+            else "training alone",
+            not_tried=tuple(self._played.not_tried),
         )

@@ -18,10 +18,17 @@ from common.config import Settings
 from common.errors import MessageError, RoundError
 from common.messages import Asked, Order, Parameters, Reply
 from common.pilot.forecast import Played
-from common.pilot.messages import FEDAVG, LOCAL, PILOT_TELL, PilotCommon, PilotTold
+from common.pilot.messages import (
+    COUNTERPARTS,
+    FEDAVG,
+    LOCAL,
+    PILOT_TELL,
+    PilotCommon,
+    PilotTold,
+)
 from common.pilot.shrinkage import AllSites, in_common, spread_of
 from common.pilot.summed import PilotPairs, Totals
-from common.pilot.telling import best_of
+from common.pilot.telling import best_alone, best_of
 from common.secagg.fixed_point import Mean
 from common.secagg.messages import PILOT_STEPS, PILOT_SUM, PilotSumOrder
 from server_app.pilot.answer import over_sites_of, site_of, site_untold
@@ -58,11 +65,18 @@ class SumAnswer:
     @property
     def best(self) -> str:
         """The candidate of the largest lower bound over all sites, the one that shares least."""
-        return best_of(self.candidates.names, self.totals.means, self.played)
+        means = self.totals.means(self.alone)
+        return best_of(self.candidates.names, means, self.played, self.alone)
+
+    @property
+    def alone(self) -> str:
+        """What the sites do best with alone."""
+        return best_alone(self.candidates.names, self.totals.means(LOCAL))
 
     def over_all(self) -> tuple[PilotCandidate, ...]:
         """Return what each candidate but training alone changes on average over the sites."""
-        return over_sites_of(self.candidates, self.totals.means, self.played, [])
+        means = self.totals.means(self.alone)
+        return over_sites_of(self.candidates, means, self.played, [], self.alone)
 
     def sites(self) -> tuple[PilotSite, ...]:
         """Return what every site says."""
@@ -114,11 +128,14 @@ class UnderSums:
                 pair: in_common(totals.sites, spread, each)
                 for pair, spread, each in zip(pairs.all, spreads, sums, strict=True)
             }
+        alone = best_alone(self.candidates.names, totals.means(LOCAL))
         order = PilotCommon(
             round=number,
             folds=self.folds,
             full=self.full,
-            best=best_of(self.candidates.names, totals.means, played),
+            best=best_of(self.candidates.names, totals.means(alone), played, alone),
+            alone=alone,
+            learners=[*self.candidates.learners],
             rise=played.rises[FEDAVG],
             ones=[one for one, _ in common],
             others=[other for _, other in common],
@@ -149,6 +166,7 @@ class UnderSums:
             folds=self.folds,
             full=self.full,
             spreads=list(spreads),
+            learners=[*self.candidates.learners],
             step=step,
         )
         together = {n: np.asarray(v) for n, v in messages.together(models[_ALL]).items()}
@@ -209,9 +227,9 @@ class UnderSums:
     def _inspect(self, reply: Reply, asked: Asked) -> PilotTold:
         report = reply.of(PilotTold)
         names = self.candidates.names
-        told = {report.about, report.recommended} <= set(names) and report.about != LOCAL
-        if not told:
+        said = {report.about, report.recommended, report.against}
+        if not said <= set(names) or report.about in COUNTERPARTS:
             raise MessageError(f"told {report.verdict!r} about {report.about!r}")
-        if report.candidates not in ([], [name for name in names if name != LOCAL]):
+        if report.candidates not in ([], [name for name in names if name != report.against]):
             raise MessageError(f"judged {report.candidates}")
         return report

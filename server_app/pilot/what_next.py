@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from common.config import Settings
-from common.pilot.messages import LOCAL
+from common.pilot.messages import COUNTERPARTS, LOCAL
 from common.pilot.verdicts import Verdict
 from server_app.pilot.candidates import Candidates
 from server_app.record.pilot_format import PilotSite
@@ -59,6 +59,7 @@ def next_step(
     sites: Sequence[PilotSite],
     candidates: Candidates,
     best: str,
+    alone: str,
     rounds_left: int,
     settings: Settings,
     folder: Path,
@@ -71,30 +72,37 @@ def next_step(
         sites: what each of them is told.
         candidates: that were played.
         best: the candidate that is best for the federation.
+        alone: the one that sites do best with alone.
         rounds_left: that shared models could still be trained for.
         settings: of the run.
         folder: of the run.
         simulated: whether the sites are part of this process.
     """
     commands = _Commands(settings, folder, simulated)
-    told = Counter(site.recommended for site in sites if site.recommended != LOCAL)
+    told = Counter(site.recommended for site in sites if site.recommended not in COUNTERPARTS)
     chosen = Counter({name: count for name, count in told.items() if count >= _FEWEST})
     way = best if best in chosen else next((name for name, _ in chosen.most_common(1)), LOCAL)
     if way != LOCAL:
         who = "" if chosen[way] == len(sites) else f", for {chosen[way]} of {len(sites)} sites"
         verdicts = {site.verdict for site in sites if site.recommended == way}
         doubt = "" if Verdict.BENEFICIAL in verdicts else " It is the best guess: no gain is sure."
-        words = f"Train {candidates.words(way)}{who}.{doubt}"
+        what = candidates.words(way)
+        words = f"Train together{who}: {what}." if candidates.learners else f"Train {what}{who}."
+        words += doubt
         return NextStep(words, commands.train(candidates.settings(way)))
     if all(site.verdict == Verdict.DETRIMENTAL for site in sites):
-        return NextStep("Let each site train alone.", commands.train(candidates.settings(LOCAL)))
+        words = f" Best is: {candidates.words(alone)}." if candidates.learners else ""
+        return NextStep(
+            f"Let each site train alone.{words}", commands.train(candidates.settings(alone))
+        )
+    so_far = f" So far best is: {candidates.words(alone)}." if candidates.learners else ""
     if rounds_left:
         full = Settings.model_fields["num_server_rounds"].default
         return NextStep(
-            "Train nothing together yet. A pilot of more rounds tells more.",
+            f"Train nothing together yet.{so_far} A pilot of more rounds tells more.",
             commands.look_again([f"pilot-rounds={full}"]),
         )
     return NextStep(
-        "Train nothing together yet. See whether the answer stands with other folds.",
+        f"Train nothing together yet.{so_far} See whether the answer stands with other folds.",
         commands.look_again([f"seed={settings.seed + 1}"]),
     )

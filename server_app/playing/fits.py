@@ -37,7 +37,7 @@ from server_app.rounds.attempt import Attempt
 from server_app.rounds.exchange import Exchange
 from server_app.rounds.roster import Roster
 
-__all__ = ["ModelFit", "SummedFits"]
+__all__ = ["ModelFit", "SummedFits", "checked_sums"]
 
 log = logging.getLogger("coterie")
 
@@ -207,21 +207,16 @@ class SummedFits:
         exchange = Exchange(attempt.federation.roster, ROW_SUMS, contents, orders, asked)
         models = [members[client] for client in asked]
 
-        def inspect(reply: Reply, told: Asked) -> tuple[SumsReport, dict[str, np.ndarray]]:
-            sums = reply.arrays.get(SUMS)
-            size = sizes[told.order.model]
-            if sums is None or len(reply.arrays) != 1 or sums.dtype != np.int64:
-                raise MessageError("holds no sums")
-            if sums.shape != (size,) or np.abs(sums).max(initial=0) >= LARGEST:
-                raise MessageError(f"holds sums {sums.shape} of a step of {size}, or beyond 2^53")
-            return reply.of(SumsReport), dict(reply.arrays)
+        def inspect(reply: Reply, told: Asked) -> tuple[SumsReport, Whole]:
+            sums = checked_sums(reply.arrays, sizes[told.order.model])
+            return reply.of(SumsReport), sums
 
         answers = attempt.ask(exchange, inspect, phase="train", models=models)
         found: dict[int, Whole] = {}
         for model in steps:
             own = [answer for answer in answers if members[answer.client] == model]
             if own and all(answer.value is not None for answer in own):
-                values = [answer.value[1][SUMS] for answer in own if answer.value is not None]
+                values = [answer.value[1] for answer in own if answer.value is not None]
                 found[model] = np.sum(values, axis=0, dtype=np.int64)
         return found
 
@@ -288,6 +283,22 @@ class SummedFits:
             unit=unit,
             middle=middle,
         )
+
+
+def checked_sums(arrays: Mapping[str, np.ndarray], size: int) -> Whole:
+    """Return what a site's rows add in a step, (size,).
+
+    Raises:
+        MessageError: it is none: another array, of another type or length, or an entry of
+            :data:`~common.exact.contract.LARGEST` or beyond.
+    """
+    sums = arrays.get(SUMS)
+    if sums is None or len(arrays) != 1 or sums.dtype != np.int64:
+        raise MessageError("holds no sums")
+    # The least int64 has no absolute value.
+    if sums.shape != (size,) or not np.all((sums > -LARGEST) & (sums < LARGEST)):
+        raise MessageError(f"holds sums {sums.shape} of a step of {size}, or beyond 2^53")
+    return sums
 
 
 def _names(made: Preprocessing | None, number: int) -> list[str]:

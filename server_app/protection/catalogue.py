@@ -93,7 +93,7 @@ def _label(kind: str) -> Callable[[Settings], bool]:
 
 _SUMMED = (
     "use strategy=fedavg, random, similarity, simclust, repclust or power-of-choice; where sites "
-    "are grouped by their models, group them once (recluster-every=0)"
+    "are grouped by their models, group them once (without recluster-every)"
 )
 _EXACT = frozenset({"class-counts"})
 _HISTOGRAM = frozenset({"labels"})

@@ -54,14 +54,14 @@ def check(settings: Settings, select: Selection, *, model_per_cluster: bool) -> 
 
 
 def _too_few(settings: Settings, select: Selection, model_per_cluster: bool) -> str | None:
-    least, size, k = fewest(settings), settings.clients_per_round, settings.num_clusters
+    least, size, k = fewest(settings), settings.clients_per_round, settings.num_clusters or 0
     if 0 < settings.num_clients < least:
         return f"num-clients = {settings.num_clients}: an average needs at least {least} sites"
     of_each = select.of_each_cluster(k)
     if of_each is not None and not size:
         return _too_few_of_each(of_each, k, least, model_per_cluster)
     needed = least * max(k, 1) if model_per_cluster and of_each is not None else least
-    if 0 < size < needed:
+    if size and size < needed:
         return f"clients-per-round = {size}: must be at least {needed}, {least} for each model"
     return None
 

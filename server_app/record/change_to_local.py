@@ -5,8 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic.fields import FieldInfo
+
 from common.config import Settings
 from common.errors import DataError
+from common.schema import NotSet
 from server_app.record.format import ChangeToLocalFile, SiteChangeEntry
 from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
@@ -79,9 +82,8 @@ def changes_to_local(run: Path, local: Path, *, tuned: bool = False) -> ChangeTo
         )
     fields = Settings.fields()
     for key in _EQUAL:
-        # A run of an earlier version has not what came later, and did as the default does.
-        default = fields[key.replace("-", "_")].default
-        one, other = (each.settings.get(key, default) for each in (ours, alone))
+        field = fields[key.replace("-", "_")]
+        one, other = (_set_by(each.settings, key, field) for each in (ours, alone))
         if one != other:
             raise DataError(
                 f"{key} = {one!r} in {run}, {other!r} in {local}: repeat the local run with the "
@@ -100,6 +102,12 @@ def changes_to_local(run: Path, local: Path, *, tuned: bool = False) -> ChangeTo
 def write(run: Path, changes: ChangeToLocal) -> None:
     """Put the changes into a run's folder, where the report finds them."""
     RunFolder(run).store(changes.as_file())
+
+
+def _set_by(settings: Mapping[str, object], key: str, field: FieldInfo) -> object:
+    """Return a setting of a run; the default where an earlier version wrote another word for it."""
+    value = settings.get(key, field.default)
+    return field.default if NotSet.is_former(field, value) else value
 
 
 def _finished(path: Path) -> RecordedRun:

@@ -95,8 +95,8 @@ def _kg_co2e(joules: float, country: str) -> float:
 
 def target_was_held(attempts: Iterable[RoundLine], settings: Settings) -> bool:
     """Whether the rounds so far held the target accuracy for the window."""
-    curve = Curve.of(attempts, metric=settings.target_metric)
-    return curve.reached(settings.target_accuracy, settings.sustained_rounds) is not None
+    target, curve = settings.target_accuracy, Curve.of(attempts, metric=settings.target_metric)
+    return target is not None and curve.reached(target, settings.sustained_rounds) is not None
 
 
 def uplinks(line: RoundLine) -> int:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from common.pilot.messages import LOCAL
 from server_app.record.json_record import JsonRecord
 from server_app.record.json_record import null as or_null
 
@@ -15,7 +16,7 @@ class PilotCandidate(JsonRecord):
     candidate: str
     words: str
     change: float
-    """Mean over the sites of the change against training alone, in points."""
+    """Mean over the sites of the change against what they do best with alone, in points."""
     low: float
     """Of its 90 % interval."""
     high: float
@@ -27,7 +28,7 @@ class PilotCandidate(JsonRecord):
 
 @dataclass(frozen=True)
 class PilotChange(JsonRecord):
-    """What a candidate changes at one site against training alone there, in points."""
+    """What a candidate changes at one site against what it would do alone, in points."""
 
     candidate: str
     value: float
@@ -48,8 +49,8 @@ class PilotSite(JsonRecord):
     site: str
     verdict: str
     about: str
-    """The candidate that the verdict is about: the one recommended, or FedAvg where that is to
-    train alone."""
+    """The candidate that the verdict is about: the one recommended, or where that is to train
+    alone, the same learner by all together."""
     recommended: str
     metric: str
     held_out: int
@@ -58,6 +59,8 @@ class PilotSite(JsonRecord):
     """How many of them do not belong together with others; by concordance, how many events."""
     alone: float | None = or_null()
     """The metric of training alone, in the same range."""
+    against: str = LOCAL
+    """What the site would do alone, which its changes are counted against."""
     needs: str
     """What it would take to tell; empty where it can be told."""
     changes: tuple[PilotChange, ...] = ()
@@ -78,10 +81,16 @@ class PilotRecord(JsonRecord):
     best: str
     """The candidate with the largest lower bound over all sites."""
     skipped: tuple[str, ...]
-    """What was left out, in words."""
+    """What was left out for want of time, in words."""
     candidates: tuple[PilotCandidate, ...]
     sites: tuple[PilotSite, ...]
     to_do: str = ""
     """What follows, in a sentence."""
     command: str = ""
     """For it, to be pasted into a terminal."""
+    against: str = LOCAL
+    """The candidate that does best on average of those of each site alone: changes of
+    ``candidates`` are counted against it."""
+    against_words: str = "training alone"
+    not_tried: tuple[str, ...] = ()
+    """Learners that were not tried by all together, in words, with the reason."""

@@ -68,7 +68,8 @@ def figure(run: RecordedRun) -> Figure | Absence:
     window = int(run.settings.get("sustained-rounds", 1))
     reached = curve.reached(target, window) if target > 0 else None
     axis = run.task.axis_of(metric)
-    return energy_plots.joules_plot(joules, _of_server(run), curve, axis, target, reached)
+    shown = target if target > 0 else None
+    return energy_plots.joules_plot(joules, _of_server(run), curve, axis, shown, reached)
 
 
 def in_words(run: RecordedRun) -> str:

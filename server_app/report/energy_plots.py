@@ -33,12 +33,12 @@ def joules_plot(
     server: Mapping[str, float],
     curve: Curve,
     axis: ScoreAxis,
-    target: float,
+    target: float | None,
     reached: Reached | None,
 ) -> Figure:
     """Return bars of joules by phase beside a metric, on its axis, against cumulative joules.
 
-    ``server`` is the part of each phase that the server itself drew; a ``target`` of 0 is none.
+    ``server`` is the part of each phase that the server itself drew.
     """
     figure = Figure(figsize=(WIDE, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.25))
@@ -72,7 +72,7 @@ def _bars(axes: "Axes", joules: Mapping[str, float], server: Mapping[str, float]
 
 
 def _bought(
-    axes: "Axes", curve: Curve, axis: ScoreAxis, target: float, reached: Reached | None
+    axes: "Axes", curve: Curve, axis: ScoreAxis, target: float | None, reached: Reached | None
 ) -> None:
     marker = "o" if len(curve.rounds) <= 30 else ""
     axes.plot(curve.joules, axis.factor * curve.values, marker=marker, ms=3, lw=1.6, color=INK)

@@ -14,6 +14,7 @@ from server_app.report.page import PageTable, Picture
 from server_app.report.precheck_words import (
     SIGNS,
     candidate_words,
+    compares_learners,
     metric_words,
     points,
     to_judge_by,
@@ -51,7 +52,17 @@ def lead(pilot: PilotRecord) -> str:
     return (
         f"{plural(len(pilot.sites), 'site')} trained for {plural(pilot.rounds, 'round')} in every "
         f"way listed below, each on a part of its rows, and judged the result on {rows:,} rows in "
-        f"all{had} that were held back. {_unit(pilot)}"
+        f"all{had} that were held back. {_unit(pilot)}{_learners(pilot)}"
+    )
+
+
+def _learners(pilot: PilotRecord) -> str:
+    """Return which learners were tried beside the network, as a sentence; empty: none."""
+    if not compares_learners(pilot):
+        return ""
+    return (
+        " Learners other than the network were fitted to the end at once. Training alone is what "
+        f"does best of that: {pilot.against_words}, if a line does not name another."
     )
 
 
@@ -88,6 +99,8 @@ def _line(pilot: PilotRecord, site: PilotSite, words: dict[str, str]) -> PilotLi
     if about is None:
         return PilotLine(site.site, site.verdict, "", told_by_pilot(site, words), way)
     brackets = f"({points(about.low)} to {points(about.high)})"
+    if site.against != pilot.against:
+        brackets += f" against {words[site.against]}"
     doubt = f". {to_judge_by(site)} do not tell" if site.verdict == Verdict.UNCERTAIN else ""
     figure = f"{points(about.change)} points"
     if site.about == site.recommended:
@@ -163,6 +176,13 @@ def how_sure(pilot: PilotRecord) -> Iterator[str]:
             f"Judged by balanced accuracy, each class counting alike: {_some(rare)}. Points of "
             "accuracy would hardly see the rare class."
         )
+    if compares_learners(pilot):
+        yield (
+            "Those federations trained networks; how far brackets of other learners hold was tried "
+            "on four hospitals alone."
+        )
+    for what in pilot.not_tried:
+        yield f"Not tried: {what}."
     for skipped in pilot.skipped:
         yield f"Left out, for want of time: {skipped}."
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from common.objectives import OBJECTIVES
-from common.pilot.messages import EVENTS, LOCAL
+from common.pilot.messages import COUNTERPARTS, EVENTS, LEARNERS
 from server_app.record.pilot_format import PilotCandidate, PilotRecord, PilotSite
 from server_app.record.precheck_format import (
     PrecheckFile,
@@ -20,6 +20,7 @@ __all__ = [
     "SIGNS",
     "approach",
     "candidate_words",
+    "compares_learners",
     "cost",
     "counted",
     "headline",
@@ -93,6 +94,8 @@ def _by_pilot(verdict: str, pilot: PilotRecord) -> str:
     units = [unit, *["points"] * len(pilot.candidates)]  # of what is said once
     each = zip(pilot.candidates, units, strict=False)
     ways = "; ".join(f"{way.words}: {_sure_of(way, words)}" for way, words in each)
+    if compares_learners(pilot):
+        ways = _best_alone_and_together(pilot, unit)
     by_verdict: dict[Verdict, list[str]] = {}
     for site in pilot.sites:
         by_verdict.setdefault(Verdict(site.verdict), []).append(site.site)
@@ -103,6 +106,21 @@ def _by_pilot(verdict: str, pilot: PilotRecord) -> str:
     ]
     sites = "; ".join(said) or "of no site is a gain or a loss sure"
     return f"{_ANSWERS[verdict]}: {ways}. {sites[0].upper()}{sites[1:]}."
+
+
+def compares_learners(pilot: PilotRecord) -> bool:
+    """Return whether a pilot tried more than the network."""
+    return any(each in LEARNERS for each in candidate_words(pilot))
+
+
+def _best_alone_and_together(pilot: PilotRecord, unit: str) -> str:
+    """Return which learner does best by each site alone, and which by all together."""
+    together = [each for each in pilot.candidates if each.candidate not in COUNTERPARTS]
+    best = max(together, key=lambda each: each.change)
+    return (
+        f"best alone is {pilot.against_words}; best together is {best.words}, "
+        f"{_sure_of(best, unit)}"
+    )
 
 
 def _sure_of(way: PilotCandidate, unit: str) -> str:
@@ -161,6 +179,8 @@ def told_by_pilot(site: PilotSite, words: Mapping[str, str]) -> str:
         return f"cannot be told: {site.needs}"
     of = found[site.about]
     figures = f"{points(of.change)} points ({points(of.low)} to {points(of.high)}) by {by}"
+    if any(each in LEARNERS for each in found):
+        figures += f", against {words[site.against]}"
     if site.verdict == Verdict.BENEFICIAL:
         return f"gains {figures}"
     if site.verdict == Verdict.DETRIMENTAL:
@@ -198,7 +218,8 @@ def points(value: float) -> str:
 
 def candidate_words(record: PilotRecord) -> dict[str, str]:
     """Return what each candidate of a pilot is."""
-    return {LOCAL: "training alone"} | {each.candidate: each.words for each in record.candidates}
+    known = {each.candidate: each.words for each in record.candidates}
+    return {record.against: record.against_words} | known
 
 
 def counted(record: PrecheckFile) -> str:

@@ -31,11 +31,11 @@ class Deadlines:
     """How long to wait for the replies to a kind of message.
 
     ``factor`` times the median of the seconds that the last five exchanges of the kind took, at
-    least 10 s; no bound before the first, and none with a factor of 0. An exchange that was cut
+    least 10 s; no bound before the first, and none without a factor. An exchange that was cut
     off counts with its deadline, so that one set too short grows by ``factor``.
     """
 
-    def __init__(self, factor: float) -> None:
+    def __init__(self, factor: float | None) -> None:
         self._factor = factor
         self._seconds: dict[str, deque[float]] = {}
 
@@ -63,7 +63,11 @@ class Courier(DelegatingGrid):
     """
 
     def __init__(
-        self, inner: Grid, *, deadline_factor: float = 0, clients: HoldsClients | None = None
+        self,
+        inner: Grid,
+        *,
+        deadline_factor: float | None = None,
+        clients: HoldsClients | None = None,
     ) -> None:
         super().__init__(inner)
         self._deadlines = Deadlines(deadline_factor)

@@ -45,7 +45,6 @@ class LabelInquiry:
             epsilon=asked.epsilon,
             delta=asked.delta,
             label_gamma=asked.label_gamma,
-            clients_per_round=asked.clients_per_round,
         )
 
     def ask_all(self, roster: Roster, grid: Grid, timeout: float) -> dict[int, str]:

@@ -291,10 +291,10 @@ def label_weights(
 
 @dataclass(frozen=True)
 class BalancedCohort(Selection):
-    """``size`` clients whose pooled labels look like the federation's; 0: a quarter of all."""
+    """``size`` clients whose pooled labels look like the federation's; None: a quarter of all."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"sizes"})
-    size: int
+    size: int | None
     penalty: float
     spread: int
     target: Target

@@ -244,15 +244,15 @@ class WholeGroups(Selection):
     """``size`` clients of as few whole groups as hold them (Pereira et al., section III-B).
 
     Groups are drawn at random: ceil(size / (n / groups)) of them where all are equally large, and
-    one more where those drawn are too small or partly away. ``size`` 0: all of one group.
+    one more where those drawn are too small or partly away. ``size`` None: all of one group.
     """
 
-    size: int
+    size: int | None
 
     def choose(self, view: View, rng: np.random.Generator) -> Cohort:
         """Return the draw: ``size`` clients, uniform from the union of the groups drawn."""
         groups = available_groups(view)
-        size = min(self.size, len(view.candidates))
+        size = min(self.size or 0, len(view.candidates))
         union = NOBODY
         for group in rng.permutation(len(groups)):
             union = np.append(union, groups[group])

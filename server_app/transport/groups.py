@@ -18,7 +18,7 @@ class OtRule:
 
     costs: OtSettings
     thresholds: Thresholds
-    num_clusters: int
+    num_clusters: int | None
     """0: groups merge up to the detrimental threshold."""
     evidence: str = "clear"
     """What the costs are computed from: a name of ``disclosures.FOR_COSTS``;

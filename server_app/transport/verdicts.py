@@ -75,7 +75,7 @@ def symmetric(costs: FloatArray) -> FloatArray:
 
 
 def grouped(
-    costs: FloatArray, thresholds: Thresholds, num_clusters: int = 0
+    costs: FloatArray, thresholds: Thresholds, num_clusters: int | None = None
 ) -> tuple[Clusters, FloatArray]:
     """Return the groups of sites to train together, and the merges (n-1, 4) behind them.
 
@@ -90,7 +90,7 @@ def grouped(
     Args:
         costs: (n, n) symmetric, NaN where there is nothing to compare.
         thresholds: of the costs.
-        num_clusters: that many groups instead; 0: as the threshold gives.
+        num_clusters: that many groups instead; None: as the threshold gives.
     """
     n = len(costs)
     if n == 1:

@@ -58,6 +58,14 @@ def test_a_file_s_own_tests_come_first_and_a_room_without_tests_has_the_nearest(
     assert {file.parent for file in nearest} == {ROOT / "tests/deploy/sites"}
 
 
+def test_what_plays_rounds_is_judged_by_whole_runs_too():
+    files = [file.relative_to(ROOT) for file in judges_of(Path("server_app/playing/fits.py"), ROOT)]
+    assert files[0] == Path("tests/server_app/playing/test_fits.py")
+    assert files[-1] == Path("tests/test_exact_models.py")
+    files = judges_of(Path("server_app/playing/loop.py"), ROOT)
+    assert ROOT / "tests/server_app/strategies/test_ot_cost.py" in files
+
+
 @pytest.mark.slow
 def test_a_weak_test_lets_a_change_pass_that_a_strong_one_kills(tmp_path):
     root = tmp_path / "root"

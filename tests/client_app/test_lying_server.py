@@ -44,6 +44,7 @@ RUNS = {
     pilot.PILOT_TELL: PILOT | {"secagg": True},
     pilot.PILOT_TRAIN: PILOT,
     pilot.PILOT_LOOK: PILOT,
+    pilot.PILOT_SUMS: PILOT,
     **{
         kind: {"secagg": True}
         for kind in (
@@ -63,6 +64,7 @@ OF_THE_SITE = {messages.INTRODUCE, messages.LABEL_HISTOGRAM, messages.CLASS_BASE
 """Kinds that bring no model: whoever asks again gets the same."""
 PER_ATTEMPT = {messages.LOSS: 2, messages.TRAIN: 2}
 ONCE_A_RUN = {*(kind for kind in KINDS if kind.startswith("query.product_")), messages.PROBE_ROWS}
+FITS = {ROW_SUMS, secagg.HIDDEN_SUMS, pilot.PILOT_SUMS}
 LATER = {  # steps that no answer comes to out of their turn, or to what others did not sign
     *(secagg.SECAGG_SHARE, secagg.SECAGG_MASK, secagg.SECAGG_AGREE, secagg.SECAGG_UNMASK),
     *(two_party.TWO_PARTY_OPEN, two_party.TWO_PARTY_SHARE, two_party.TWO_PARTY_COST),
@@ -82,7 +84,7 @@ def order_of(kind, server_round, attempt, made):
         "full": 20, "played": server_round, "spreads": [], "step": "changes", "shared": ["fedavg"],
         "best": "fedavg", "rise": 0.0, "ones": ["fedavg"], "others": ["local"], "sites": 5,
         "means": [float(made)], "errors": [1.0], "noises": [1.0], "metrics": [],
-        "purpose": "label-distances", "reveal": "products",
+        "purpose": "label-distances", "reveal": "products", "learner": "glm", "alone": "local",
     }  # fmt: skip
     record = KINDS[kind].asks[0] or (KINDS[kind].asks[1:] or (None,))[0]
     if kind in OF_THE_SITE or record is None:
@@ -98,12 +100,13 @@ def order_of(kind, server_round, attempt, made):
 
 def model_of(asked, kind, made):
     """What is sent with it: a model that the server made, or as many as the order says."""
-    if kind in (ROW_SUMS, secagg.HIDDEN_SUMS):
+    if kind in FITS:
         first = dict(Glm("binomial").start(4, 100).sent)
-        return {
+        step = {
             **first, "step": np.array(1), "mean": np.zeros(4), "scale": np.ones(4),
             "parameters": np.full((1, 5), float(made)),
         }  # fmt: skip
+        return messages.together([step, step]) if kind == pilot.PILOT_SUMS else step
     one = {name: (value * (1 + made)).astype(value.dtype) for name, value in asked.model.items()}
     several = kind.startswith(("query.choose", "train.of_choice")) or "pilot" in kind
     return messages.together([one, one]) if several else one
@@ -142,7 +145,7 @@ def test_a_lying_server_reads_no_more_of_any_kind_than_the_table_says(tmp_path, 
     reached = [each for each in ROUNDS if each <= rounds]
     if kind in LATER:
         assert not answers
-    elif kind in OF_THE_SITE or kind in ONCE_A_RUN or kind in (ROW_SUMS,):
+    elif kind in OF_THE_SITE or kind in ONCE_A_RUN or kind in FITS - {secagg.HIDDEN_SUMS}:
         assert len(distinct) == 1
     elif kind == secagg.HIDDEN_SUMS:
         assert 1 <= len(answers) <= len(ROUNDS) * len(ATTEMPTS)

@@ -1,3 +1,4 @@
+import itertools
 import subprocess
 import sys
 import tomllib
@@ -38,7 +39,7 @@ BAD = {
     "=5": "write key=value",
     "seed=-1": "an integer at least 0",
     "seed=1.5": "an integer at least 0",
-    "max-clusters=1": "use 2 or more",
+    "max-clusters=1": "an integer at least 2",
     "stop-at-target=true": "set target-accuracy",
     "patience=3 bootstrap-resamples=100": "patience = 3 with bootstrap-resamples",
     "test-fraction=1": "below 1",
@@ -107,7 +108,7 @@ BAD = {
     "objective=feddyn strategy=clustered-sampling-size clients-per-round=3": "use strategy=random",
     "head-epochs=2 objective=fedper": "or set objective=fedrep",
     "output-dir=": "a text",
-    "workers=-1": "at least 0",
+    "workers=-1": "at least 1",
     "num-clients=3 split=dirichlet-partitioned num-partitions=4": "at most num-clients = 3",
     "seed=1 seed=2": "given twice",
 }
@@ -245,7 +246,15 @@ def test_what_is_not_set_is_left_out_and_no_number_says_so(key):
     # A run that recorded it is read as before.
     values = settings.to_dict() | {key: former}
     assert Settings.parse(config.of_its_pieces(values)) == settings
-    assert f"  {key} = (not set)" in list(listing())
+    lines = list(listing())
+    own = lines[lines.index(f"  {key} = (not set)") + 1 :]
+    told = " ".join(line.strip() for line in itertools.takewhile(is_told, own))
+    assert told.endswith(f"(not set was {former:g} before)")
+
+
+def is_told(line):
+    """Whether a line of the listing belongs to the setting above it."""
+    return line.startswith("      ")
 
 
 @pytest.mark.parametrize("key", ["local-epochs", "num-server-rounds", "batch-size"])

@@ -188,14 +188,13 @@ def test_a_record_is_read_once_its_package_is_gone(patient, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("name", ["pause", "seed"])
-def test_two_settings_of_one_name_are_refused(patient, request, name):
+def test_two_settings_of_one_name_are_refused(patient, added, name):
     other = type(
         "Other",
         (PieceSettings,),
         {"__annotations__": {name: int}, name: Field(1, description="another")},
     )
-    METHODS.add("other", Composition(fedavg, settings=(other,)))
-    request.addfinalizer(lambda: METHODS.remove("other"))
+    added(METHODS, "other", Composition(fedavg, settings=(other,)))
     with pytest.raises(ConfigError, match=f"^{name}: .* declares it, and there is another"):
         Settings.fields()
     if name == "seed":

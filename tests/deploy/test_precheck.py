@@ -38,7 +38,7 @@ from server_app.transport.verdicts import Thresholds
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = OtSettings()
-METHOD = OtRule(SETTINGS, Thresholds(0.2, 0.3), num_clusters=0)
+METHOD = OtRule(SETTINGS, Thresholds(0.2, 0.3), num_clusters=None)
 
 
 def comparison_of(worlds, counts=(120, 90), method=METHOD, seed=0):
@@ -79,7 +79,7 @@ def test_sites_of_one_world_are_grouped_and_the_others_stand_alone():
 
 def test_with_few_rows_nothing_is_promised():
     # 20 rows of one class: chance alone costs more than the beneficial threshold.
-    method = OtRule(OtSettings(label_weight=3.0), Thresholds(0.1, 0.3), num_clusters=0)
+    method = OtRule(OtSettings(label_weight=3.0), Thresholds(0.1, 0.3), num_clusters=None)
     found = comparison_of([0, 0], counts=(20, 5), method=method, seed=4)
     [pair] = found.pairs
     assert pair.cost <= pair.null.high
@@ -101,7 +101,7 @@ def test_nobody_is_promised_a_gain_on_rows_that_were_not_compared():
 
 
 def test_the_advice_of_a_group_speaks_of_the_thresholds_in_force():
-    method = OtRule(SETTINGS, Thresholds(0.01, 0.9), num_clusters=0)
+    method = OtRule(SETTINGS, Thresholds(0.01, 0.9), num_clusters=None)
     [group] = comparison_of([0, 0], method=method).record().groups
     assert 0.01 < group.cost < 0.2
     assert group.advice.settings["objective"] == "ditto"

@@ -42,7 +42,7 @@ def played(tmp_path_factory):
             "split": "by-user",
             "num-clients": 0,
             "strategy": "similarity",
-            "clients-per-round": 0,
+            "clients-per-round": "",
             "num-clusters": 1,
             "num-server-rounds": 4,
             "local-epochs": 4,

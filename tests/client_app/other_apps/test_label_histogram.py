@@ -18,8 +18,8 @@ from common.messages import (
 pytestmark = pytest.mark.usefixtures("task_identity")
 
 LABELS = [0, 2, 2, 1]
-QUESTION = LabelQuestion(4, "none", 1.0, 1e-5, 1.0, 0)
-NOISY = LabelQuestion(4, "gaussian", 1.0, 1e-5, 1.0, 0)
+QUESTION = LabelQuestion(4, "none", 1.0, 1e-5, 1.0)
+NOISY = LabelQuestion(4, "gaussian", 1.0, 1e-5, 1.0)
 BOTH = messages.INTRODUCE, messages.LABEL_HISTOGRAM
 
 
@@ -93,13 +93,13 @@ def test_noise_is_drawn_once_and_stands_in_the_site_s_book(tmp_path):
         (NOISY, {"privacy_epsilon": 0.5}, None, "would bring this site to epsilon 0.9999"),
         (QUESTION, {"releases": "loss"}, None, "does not release 'label-histogram'"),
         (
-            LabelQuestion(4, "two-party", 1.0, 1e-5, 1.0, 0),
+            LabelQuestion(4, "two-party", 1.0, 1e-5, 1.0),
             {},
             None,
             "no label histogram leaves this site",
         ),
-        (LabelQuestion(4, "gausian", 1.0, 1e-5, 1.0, 0), {}, None, "asked: label-privacy ="),
-        (LabelQuestion(3, "none", 1.0, 1e-5, 1.0, 0), {}, None, "asked for 3 classes, this site"),
+        (LabelQuestion(4, "gausian", 1.0, 1e-5, 1.0), {}, None, "asked: label-privacy ="),
+        (LabelQuestion(3, "none", 1.0, 1e-5, 1.0), {}, None, "asked for 3 classes, this site"),
         (QUESTION, {}, label_histogram_mod(lambda _: [0.5]), "labels_of returned float64 of shape"),
         (QUESTION, {}, label_histogram_mod(lambda _: []), "labels_of returned"),
         (QUESTION, {}, label_histogram_mod(lambda _: [-1, 2]), "returned labels -1 to 2"),

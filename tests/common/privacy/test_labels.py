@@ -56,7 +56,7 @@ def test_shares_of_the_paper_have_its_noise():
 
 
 def test_noise_of_the_paper_depends_on_the_classes_and_not_on_the_cohort():
-    for clients_per_round in (0, 5, 20):
+    for clients_per_round in ("", 5, 20):
         settings = Settings.parse(
             {
                 "strategy": "simclust",

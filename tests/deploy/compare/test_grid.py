@@ -234,7 +234,7 @@ num-clusters = 2
 num-clients = 4
 local-epochs = 7
 [methods]
-plain = { strategy = "fedavg", num-clusters = 0 }
+plain = { strategy = "fedavg", num-clusters = "" }
 sim = { strategy = "simclust" }
 [quick]
 scenarios = ["south"]
@@ -259,7 +259,7 @@ def test_federations_by_name_bring_their_own_settings_under_those_of_methods(fed
         ("south", "sim"),
     ]
     plain, sim, south, _ = (case.settings for case in grid.cases[:4])
-    assert (plain.num_clusters, sim.num_clusters, south.num_clusters) == (0, 2, 0)
+    assert (plain.num_clusters, sim.num_clusters, south.num_clusters) == (None, 2, None)
     assert (sim.num_clients, south.num_clients, south.local_epochs) == (20, 4, 7)
     # The name is not what a run is known by: the same words elsewhere are the same run.
     [same] = read_grid(None, ["strategy=fedavg", "num-server-rounds=3", "num-clients=4", "seed=0",

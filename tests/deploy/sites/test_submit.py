@@ -71,9 +71,8 @@ class HurrySettings(PieceSettings):
     hurry: int = Field(3, ge=1, description="made up")
 
 
-def test_only_settings_that_the_app_declares_are_sent(request):
-    METHODS.add("hurried", Composition(fedavg, settings=(HurrySettings,)))
-    request.addfinalizer(lambda: METHODS.remove("hurried"))
+def test_only_settings_that_the_app_declares_are_sent(added):
+    added(METHODS, "hurried", Composition(fedavg, settings=(HurrySettings,)))
     settings = Settings(strategy="hurried")
     assert submit._run_config(settings).keys() == settings.to_dict().keys() - {"hurry"}
     with pytest.raises(ConfigError, match=r"^hurry = 4: Flower takes only settings that stand"):

@@ -70,7 +70,7 @@ def test_planted_groups_are_found(strategy, seed):
 
 @pytest.mark.parametrize("strategy", ["fedsccs", "wc", "wc-updates"])
 def test_the_silhouette_chooses_the_planted_number_and_one_for_identical_clients(strategy):
-    group = group_of(strategy, num_clusters=0)
+    group = group_of(strategy, num_clusters=None)
     rng = np.random.default_rng(0)
     planted = descriptors(group, np.arange(16) % 4)
     assert clustered(group, planted).k == 4
@@ -82,7 +82,7 @@ def test_the_silhouette_chooses_the_planted_number_and_one_for_identical_clients
 
 
 def test_models_of_the_same_data_do_not_split_by_what_the_silhouette_of_noise_is():
-    group = group_of("fedsccs", num_clusters=0)
+    group = group_of("fedsccs", num_clusters=None)
     for seed in range(5):
         alike = descriptors(group, np.zeros(12, int), noise=0.3, seed=seed)
         assert clustered(group, alike).k == 1

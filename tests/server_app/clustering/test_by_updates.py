@@ -83,7 +83,7 @@ def test_fl_hc_finds_planted_groups_however_it_ends(words, chosen_by):
     assert adjusted_rand_score(planted, found.labels) == 1
     assert group.chosen_by == chosen_by
     assert group.linkage(distances).shape == (11, 4)
-    assert (group.at_round, group.every) == (10, 0)
+    assert (group.at_round, group.every) == (10, None)
 
 
 # CFL's split -----------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ def test_fed_group_finds_planted_groups_and_places_a_newcomer(measure, seed):
     updates = centres[planted] + 0.3 * updates_of(seed + 1, 12, 40)
     found = group.cluster(updates, group.compare(updates), np.random.default_rng(seed)).clusters
     assert adjusted_rand_score(planted, found.labels) == 1
-    assert (group.at_round, group.every, group.needs) == (1, 0, {"models"})
+    assert (group.at_round, group.every, group.needs) == (1, None, {"models"})
     # Its length does not count.
     for centre, update in enumerate(100 * centres):
         assert group.place_one(updates, found, update) == found.labels[planted == centre][0]
@@ -200,9 +200,9 @@ def test_fed_group_groups_as_k_means_on_the_decomposed_cosines():
 
 
 def test_fed_group_groups_once_and_by_a_given_number():
-    with pytest.raises(ConfigError, match="num-clusters = 0"):
+    with pytest.raises(ConfigError, match="cannot choose the number of clusters"):
         group_of("fed-group")
-    with pytest.raises(ConfigError, match="by first updates, once; set it to 0"):
+    with pytest.raises(ConfigError, match="by first updates, once; leave it out"):
         group_of("fed-group", num_clusters=2, recluster_every=3)
 
 

@@ -125,7 +125,7 @@ def test_numbers_of_clusters_to_sweep():
     assert swept_num_clusters(10, 99) == range(2, 10)
     with pytest.raises(ClusteringError, match="n=2"):
         swept_num_clusters(2)
-    for bound in (-1, 1):
+    for bound in (-1, 0, 1):
         with pytest.raises(ClusteringError, match=f"max-clusters={bound}.*n=10"):
             swept_num_clusters(10, bound)
 

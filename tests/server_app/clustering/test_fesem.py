@@ -44,7 +44,7 @@ def test_first_centres_are_different_models_and_tell_planted_groups_apart():
 
 
 def test_a_number_of_centres_is_needed_and_a_round_must_hold_as_many():
-    with pytest.raises(ConfigError, match="num-clusters = 0: strategy=fesem cannot choose"):
+    with pytest.raises(ConfigError, match="strategy=fesem cannot choose"):
         methods.build(Settings.parse({"strategy": "fesem"}))
     words = {"strategy": "fesem", "num-clusters": 3, "clients-per-round": 2}
     with pytest.raises(ConfigError, match="clients-per-round = 2: strategy=fesem takes its"):

@@ -41,5 +41,5 @@ def test_averages_by_hand_and_an_idle_model_is_the_same_object():
 
 
 def test_the_number_of_models_must_be_set():
-    with pytest.raises(ConfigError, match="num-clusters = 0: strategy=ifca cannot choose"):
+    with pytest.raises(ConfigError, match="strategy=ifca cannot choose"):
         methods.build(Settings.parse({"strategy": "ifca"}))

@@ -36,7 +36,7 @@ COMMON = {
 }
 
 
-OF_METHODS = {"fedamp": {"objective": "fedprox"}, "balanced-cohort": {"num-clusters": 0}}
+OF_METHODS = {"fedamp": {"objective": "fedprox"}, "balanced-cohort": {"num-clusters": ""}}
 """What single methods cannot do without, or with."""
 
 
@@ -153,7 +153,7 @@ def test_fedcor_rehearses_and_delta_in_full_trains_everybody(tmp_path, no_report
 
 @pytest.mark.parametrize("weights", [None, np.array([1.0, 2, 30, 4, 5])], ids=["rows", "own"])
 def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
-    tmp_path, no_report, request, weights
+    tmp_path, no_report, added, weights
 ):
     """The first model and the mean of everybody's updates make the second model."""
     seen = []
@@ -165,8 +165,7 @@ def test_models_are_averaged_with_the_cohorts_weights_and_updates_are_kept(
             seen.append(view.updates.astype(np.float64))
             return Cohort(view.candidates, weights)
 
-    METHODS.add("spy", lambda settings: Method(Spy()))
-    request.addfinalizer(lambda: METHODS.remove("spy"))
+    added(METHODS, "spy", lambda settings: Method(Spy()))
     words = RUN | {"output-dir": str(tmp_path), "strategy": "spy", "workers": 1}
     folder = simulate(Settings.parse(words | {"num-server-rounds": 1}))
     simulate(Settings.parse(words | {"num-server-rounds": 2}))

@@ -22,7 +22,14 @@ from server_app.record.recorded_run import RecordedRun
 from server_app.record.run_folder import RunFolder
 from server_app.report.precheck_page import write_page
 
-QUICK = ("local-epochs=1", "workers=1", "report=false", "split=by-user", "test-fraction=0.1")
+QUICK = (
+    "local-epochs=1",
+    "workers=1",
+    "report=false",
+    "split=by-user",
+    "test-fraction=0.1",
+    "pilot-learners=false",
+)
 
 
 def world(name, rows=90, turned=False, seed=0, share=None):

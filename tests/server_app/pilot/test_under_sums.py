@@ -26,6 +26,7 @@ QUICK = (
     "test-fraction=0.1",
     "pilot-rounds=2",
     "pilot-folds=2",
+    "pilot-learners=false",
 )
 SITES = {"a0": False, "a1": False, "b0": False, "b1": False, "odd": True}
 
@@ -133,6 +134,6 @@ def test_what_comes_of_the_sums_is_what_the_changes_have_in_common():
         assert in_common(7, spread, total) == expected
     for name in ("ditto", "fedavg"):
         own = [each[name, "local"] for each in sites]
-        mean = totals.means[name]
+        mean = totals.means("local")[name]
         assert mean.change == pytest.approx(np.mean([each.change for each in own]))
         assert mean.error == pytest.approx(np.sqrt(sum(each.error**2 for each in own)) / 7)

@@ -34,7 +34,7 @@ def step(*told, best="local", left=10, simulated=True, **settings):
         for i, (verdict, way) in enumerate(told)
     ]
     parsed = Settings.parse(settings)
-    return next_step(sites, CANDIDATES, best, left, parsed, FOLDER, simulated=simulated)
+    return next_step(sites, CANDIDATES, best, "local", left, parsed, FOLDER, simulated=simulated)
 
 
 def test_what_is_best_for_all_is_trained_in_full():

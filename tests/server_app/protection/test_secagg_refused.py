@@ -106,10 +106,10 @@ class PairOfEach(Everybody):
 @pytest.mark.parametrize(
     ("clusters", "model_per_cluster", "reason"),
     [
-        (0, True, "2 sites per cluster train each model, and an average over 2 sites hides"),
+        ("", True, "2 sites per cluster train each model, and an average over 2 sites hides"),
         (1, False, "num-clusters = 1 and 2 sites of each train, where an average needs at least 3"),
         (2, False, None),
-        (0, False, None),
+        ("", False, None),
     ],
 )
 def test_a_rule_says_how_many_of_each_cluster_it_takes(clusters, model_per_cluster, reason):

@@ -77,3 +77,15 @@ def test_strategy_and_strength_may_differ_but_some_site_must_be_in_both(tmp_path
     assert changes_to_local(run, finished(tmp_path, "local", {"a": 0.5})).mean == pytest.approx(20)
     with pytest.raises(DataError, match="no site was evaluated in both"):
         changes_to_local(run, finished(tmp_path, "local", {"b": 0.5}))
+
+
+def test_a_number_that_once_said_not_set_is_what_is_left_out_now(tmp_path):
+    run = finished(tmp_path, "ditto", {"a": 0.6})
+    local = finished(tmp_path, "local", {"a": 0.5})
+    with (local / "config.toml").open("a") as file:
+        file.write("local-steps = 0\n")
+    assert changes_to_local(run, local).mean == pytest.approx(20)
+    with (run / "config.toml").open("a") as file:
+        file.write("local-steps = 3\n")
+    with pytest.raises(DataError, match=r"local-steps = 3 in .*, None in"):
+        changes_to_local(run, local)

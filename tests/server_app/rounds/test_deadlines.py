@@ -123,7 +123,7 @@ def test_deadline_follows_the_median_of_past_exchanges():
 
 
 def test_without_a_factor_only_the_timeout_counts():
-    deadlines = Deadlines(0)
+    deadlines = Deadlines(None)
     deadlines.observe("train", 1)
     assert deadlines.seconds("train", 3600) == 3600
     assert deadlines.seconds("train", None) is None

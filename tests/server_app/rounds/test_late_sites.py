@@ -202,7 +202,7 @@ def test_regrouping_moves_the_sites_that_changed_and_records_the_drift(digits, t
 def test_without_change_regrouping_changes_nothing(digits, tmp_path):
     words = {"routing": "per-cluster", "num-server-rounds": 3}
     models = []
-    for every in (0, 1):
+    for every in ("", 1):
         words["recluster-every"] = every
         folder, _ = run(digits, tmp_path, {}, **words)
         models.append(

@@ -112,7 +112,7 @@ def test_sites_that_cannot_open_their_data_stop_the_run_with_their_reasons(caplo
 
 def run_with_releases(tmp_path, releases, strategy):
     settings = Settings.parse(SETTINGS | {"strategy": strategy, "output-dir": str(tmp_path)})
-    settings = settings if strategy == "similarity" else settings.replace(num_clusters=0)
+    settings = settings if strategy == "similarity" else settings.replace(num_clusters=None)
     with grid_of(settings, node_config={"releases": releases}) as grid:
         server.app(grid, Context(1, 1, {}, RecordDict(), settings.to_dict()))
 

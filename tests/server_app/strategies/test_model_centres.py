@@ -31,7 +31,7 @@ def test_one_step_of_lloyds_a_round_and_a_centre_of_nobody_idles(tmp_path, no_re
 def test_one_centre_is_the_mean_of_all_models_each_counting_once(tmp_path, no_report):
     words = {"strategy": "fesem", "num_clusters": 1, "num_server_rounds": 1}
     alone = simulate(settings_in(tmp_path, **words))
-    fedavg = simulate(settings_in(tmp_path, **words | {"strategy": "fedavg", "num_clusters": 0}))
+    fedavg = simulate(settings_in(tmp_path, **words | {"strategy": "fedavg", "num_clusters": None}))
     one = load_file(alone / "models" / "cluster-0.safetensors")
     by_rows = load_file(fedavg / "models" / "model-0.safetensors")
     assert any(not np.array_equal(one[name], by_rows[name]) for name in one)

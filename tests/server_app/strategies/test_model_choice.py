@@ -1,5 +1,4 @@
 import json
-from functools import partial
 
 import federations
 import numpy as np
@@ -72,7 +71,7 @@ def run(settings, load=load_client_app, **keywords):
 
 def test_one_model_is_fedavg_bit_for_bit(tmp_path):
     alone = simulate(settings_of(tmp_path, num_clusters=1))
-    fedavg = simulate(settings_of(tmp_path, strategy="fedavg", num_clusters=0))
+    fedavg = simulate(settings_of(tmp_path, strategy="fedavg", num_clusters=None))
     assert same(model(fedavg, "model-0"), model(alone, "cluster-0"))
     assert [line["score"] for line in lines(alone)] == [line["score"] for line in lines(fedavg)]
 
@@ -162,7 +161,7 @@ def test_who_joins_late_has_no_model_until_it_has_chosen_one(tmp_path):
     assert grouped.drift == 0.5  # of the two that had one
 
 
-def test_equal_first_models_are_refused(tmp_path, request):
+def test_equal_first_models_are_refused(tmp_path, added):
     def zeros(shape, classes):
         layer = nn.Linear(int(np.prod(shape)), classes)
         nn.init.zeros_(layer.weight)
@@ -172,8 +171,7 @@ def test_equal_first_models_are_refused(tmp_path, request):
         network.add_module("output", layer)
         return network
 
-    NETWORKS.add("zeros", Network(zeros, frozenset({"images"})))
-    request.addfinalizer(partial(NETWORKS.remove, "zeros"))
+    added(NETWORKS, "zeros", Network(zeros, frozenset({"images"})))
     with pytest.raises(RoundError, match="models 0 and 1 start equal"):
         simulate(settings_of(tmp_path, model="zeros"))
 
@@ -238,14 +236,13 @@ def far_apart(shape, classes):
 
 
 @pytest.mark.slow
-def test_sites_of_opposite_labels_find_models_of_their_own(tmp_path, request):
+def test_sites_of_opposite_labels_find_models_of_their_own(tmp_path, added):
     """Half of the sites call a digit what the others call nine less it.
 
     From first values so small that all models do alike, one is a little ahead at all sites, and
     stays so: the paper's method as it is.
     """
-    NETWORKS.add("far-apart", Network(far_apart, frozenset({"images"})))
-    request.addfinalizer(partial(NETWORKS.remove, "far-apart"))
+    added(NETWORKS, "far-apart", Network(far_apart, frozenset({"images"})))
     data = write_planted(tmp_path / "planted.npz", turns=(0, 0), sites=4)
     archive = dict(np.load(data))
     opposite = np.array([int(name.removeprefix("site-")) >= 4 for name in archive["client"]])

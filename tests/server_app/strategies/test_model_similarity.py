@@ -157,7 +157,7 @@ def test_a_model_that_does_not_arrive_is_described_by_the_one_that_was_sent(
 def test_flis_sampling_with_one_group_is_one_site_and_with_a_group_each_is_fedavg(
     tmp_path, no_report
 ):
-    words = {"strategy": "flis-sampling", "num_clusters": 0, "num_server_rounds": 3}
+    words = {"strategy": "flis-sampling", "num_clusters": None, "num_server_rounds": 3}
     # Nobody moves its model, so all predict the same.
     alike = simulate(settings_in(tmp_path, learning_rate=1e-9, **words))
     assert [len(line["trained"]) for line in lines(alike, "rounds.jsonl")] == [5, 1, 1]
@@ -170,7 +170,7 @@ def test_flis_sampling_with_one_group_is_one_site_and_with_a_group_each_is_fedav
 
 
 def test_flis_groups_anew_in_every_round_and_one_of_each_group_trains(tmp_path, no_report):
-    words = {"strategy": "flis", "num_clusters": 0, "flis_threshold": 0.7}
+    words = {"strategy": "flis", "num_clusters": None, "flis_threshold": 0.7}
     folder = simulate(settings_in(tmp_path, **words))
     rounds = lines(folder, "rounds.jsonl")
     assert clusters_of(folder)["round"] == 3
@@ -321,7 +321,7 @@ def test_identical_clients_do_not_split_where_the_silhouette_chooses(tmp_path, n
     )
     words = {"dataset": str(tmp_path / "same.npz"), "split": "by-user", "batch_size": 48}
     # One batch holds all rows, so that equal sites differ by the order of a sum alone.
-    folder = simulate(settings_in(tmp_path, num_clusters=0, **words))
+    folder = simulate(settings_in(tmp_path, num_clusters=None, **words))
     assert clusters_of(folder)["num_clusters"] == 1
     assert [len(line["models"]) for line in lines(folder, "rounds.jsonl")] == [1, 1, 1]
 

@@ -157,7 +157,7 @@ def test_both_lengths_are_told_for_every_cluster(tmp_path, caplog):
 
 def test_clusters_that_never_split_are_fedavg_bit_for_bit(tmp_path, no_report):
     never, fedavg = (
-        simulate(settings_in(tmp_path, strategy=strategy, num_clusters=0, **words))
+        simulate(settings_in(tmp_path, strategy=strategy, num_clusters=None, **words))
         for strategy, words in (("cfl", {"cfl_mean_norm": 0, "cfl_first_round": 0}), ("fedavg", {}))
     )
     here = load_file(never / "models" / "cluster-0.safetensors")
@@ -170,7 +170,7 @@ def test_clusters_that_never_split_are_fedavg_bit_for_bit(tmp_path, no_report):
 
 
 def test_each_split_refines_the_one_before_and_a_retried_round_is_split_once(tmp_path, no_report):
-    words = {"strategy": "cfl", "num_clusters": 0, "cfl_first_round": 1, "cfl_mean_norm": 100}
+    words = {"strategy": "cfl", "num_clusters": None, "cfl_first_round": 1, "cfl_mean_norm": 100}
     settings = settings_in(tmp_path, **words).with_absolute_paths()
     simulated_federation(settings)
     load = federations.load_evaluating_at_the_second_attempt

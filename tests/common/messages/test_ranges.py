@@ -1,0 +1,102 @@
+"""Ranges of what sites report: taken up to their ends, refused beyond, whatever message it is."""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+from common import messages
+from common.errors import MessageError
+from common.messages import (
+    Asked,
+    FinalReport,
+    Introduction,
+    Order,
+    PersonalReport,
+    ThresholdOrder,
+    check_form,
+)
+from common.messages.form import (
+    MOST_ARRAYS,
+    MOST_BYTES,
+    MOST_ENTRIES,
+    MOST_FIELDS,
+    MOST_NAME,
+    MOST_TEXT,
+)
+from common.messages.kinds import kind_named
+from common.messages.records import MOST_LOSS
+
+SITE = Introduction("a", 10, 4, 2, [3], ["model", "label-histogram"])
+NAN = math.nan
+
+
+def told_of_the_last_model(**changes):
+    values = {"site": "a", "round": 1, "attempt": 1, "model": 0, "num_examples": 4, "units": 4}
+    values |= {"threshold": NAN, "metrics": ["accuracy"], "widths": [1]}
+    report = FinalReport(**values | {"temperature": NAN, "recalibrated_error": NAN} | changes)
+    asked = Asked(SITE, ThresholdOrder(1, 1, 0, NAN))
+    content = messages.content(report, messages.encode_arrays({"figures": np.zeros((1, 2))}))
+    return kind_named(messages.FINAL_EVALUATION).inspected(content, asked)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken", "refused"),
+    [
+        ("temperature", (0.05, 1.0, 20.0, NAN), (0.0, 0.04, 20.5, math.inf)),
+        ("recalibrated_error", (0.0, 0.5, 1.0, NAN), (-0.01, 1.01, math.inf)),
+        ("threshold", (0.0, 1.0, NAN), (-0.01, 1.01)),
+        ("units", (1, 4), (0, 5)),
+        ("num_examples", (4,), (3, 5)),
+    ],
+)
+def test_figures_of_the_last_model(name, taken, refused):
+    for value in taken:
+        assert told_of_the_last_model(**{name: value})
+    for value in refused:
+        with pytest.raises(MessageError):
+            told_of_the_last_model(**{name: value})
+
+
+def told_of_two_models(**changes):
+    values = {"site": "a", "round": 1, "attempt": 1, "model": 0, "num_examples": 4, "seconds": 1.0}
+    values |= {"loss": 0.5, "score": 0.5, "score_sums": []}
+    values |= {"shared_loss": 0.5, "shared_score": 0.5, "shared_score_sums": []}
+    content = messages.content(PersonalReport(**values | changes))
+    return kind_named(messages.EVALUATE).inspected(content, Asked(SITE, Order(1, 1, 0)))
+
+
+@pytest.mark.parametrize("name", ["loss", "shared_loss"])
+def test_losses_of_a_site_s_own_model_and_of_the_common_one(name):
+    for value in (-MOST_LOSS, 0.0, MOST_LOSS):
+        assert told_of_two_models(**{name: value})
+    for value in (NAN, math.inf, -1.01 * MOST_LOSS, 1.01 * MOST_LOSS):
+        with pytest.raises(MessageError, match=f"^{name} = "):
+            told_of_two_models(**{name: value})
+
+
+def with_record(**fields):
+    return RecordDict({messages.RECORD: ConfigRecord(fields)})
+
+
+def with_arrays(number):
+    [array] = messages.encode_arrays({"a": np.zeros(1)}).values()
+    return RecordDict({messages.ARRAYS: ArrayRecord(dict.fromkeys(map(str, range(number)), array))})
+
+
+SIZES = {
+    "text": lambda more: with_record(a="x" * (MOST_TEXT + more)),
+    "bytes": lambda more: with_record(a=b"x" * (MOST_BYTES + more)),
+    "entries": lambda more: with_record(a=[0] * (MOST_ENTRIES + more)),
+    "fields": lambda more: with_record(**{f"f{i}": i for i in range(MOST_FIELDS + more)}),
+    "name": lambda more: with_record(**{"n" * (MOST_NAME + more): 1}),
+    "arrays": lambda more: with_arrays(MOST_ARRAYS + more),
+}
+
+
+@pytest.mark.parametrize("what", SIZES)
+def test_a_content_is_as_large_as_may_be_and_no_larger(what):
+    check_form(SIZES[what](0))
+    with pytest.raises(MessageError):
+        check_form(SIZES[what](1))
