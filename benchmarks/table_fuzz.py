@@ -155,6 +155,10 @@ def _label_answered(column: TableColumn, tables: Sequence[Drawn]) -> TableColumn
     for table in tables:
         for text, meaning in table.coding.items():
             meanings.setdefault(column.same.get(text, text), set()).add(meaning)
+    alike = {text.casefold(): meaning for text, meaning in meanings.items()}
+    # A letter in another case is a value of its own until somebody says which.
+    other = {v: alike[v.casefold()] for v in column.categories if v.casefold() in alike}
+    meanings = meanings | {value: meant for value, meant in other.items() if value not in meanings}
     if any(len(each) > 1 for each in meanings.values()):
         return column  # one text, two meanings: only the files can say it
     classes = [next(t for t, m in meanings.items() if m == {meaning}) for meaning in (0, 1)]

@@ -29,7 +29,7 @@ _FACTS = "facts.json"
 _PREPROCESSING = "preprocessing.json"
 _PARTS = "train", "test"
 _ARRAYS = "x", "y", "group", "weight"
-_FORMAT = 8  # raised when the same file would be prepared differently
+_FORMAT = 9  # raised when the same file would be prepared differently
 
 
 def open_dataset(config: SiteConfig) -> Dataset:

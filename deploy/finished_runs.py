@@ -65,6 +65,8 @@ def predict(
 
     using = ModelInUse(run.absolute(), model, site, site_name, at or (), calibrated)
     table, others = using.of_files(files)
+    for line in using.remarks:
+        typer.echo(line, err=True)
     with writing(output):
         table.to_csv(output, index=False)
     if others:

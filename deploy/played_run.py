@@ -6,6 +6,7 @@ import html
 import io
 import json
 import os
+import warnings
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -127,7 +128,8 @@ class PlayedRun:
     ) -> "DataFrame":
         """Return what a model makes of raw rows: ``prediction`` and a probability per class.
 
-        A row for each one given, in order; those of a table keep its index.
+        A row for each one given, in order; those of a table keep its index. It warns of columns
+        whose values are far from all of the training's, as of another unit.
 
         Args:
             rows: (n, *input shape), or a table with the columns of the training. They are scaled
@@ -141,9 +143,11 @@ class PlayedRun:
         from deploy.predictions import ModelInUse
 
         with self._allowed():
-            return ModelInUse(
-                self.folder, k, site_name=site_name, at=at, calibrated=calibrated
-            ).of_rows(rows)
+            using = ModelInUse(self.folder, k, site_name=site_name, at=at, calibrated=calibrated)
+            found = using.of_rows(rows)
+        for line in using.remarks:
+            warnings.warn(line, stacklevel=2)
+        return found
 
     def preprocessing(
         self, site: str | os.PathLike[str] | None = None, site_name: str | None = None

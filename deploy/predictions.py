@@ -28,8 +28,9 @@ from common.exact.glm import Glm
 from common.exact.learners import GLM, learner
 from common.messages import Parameters
 from common.tables.cells import in_one_form
+from common.tables.id_names import Named, named
 from common.tables.measure import Measure
-from common.tables.reading import of_frame, read_raw
+from common.tables.reading import RawTable, of_frame, read_raw
 from common.tasks import Survival
 from common.tasks.baseline_hazard import BaselineHazard
 from common.tasks.inputs import Inputs
@@ -90,6 +91,8 @@ class ModelInUse:
         self.threshold = _threshold(run, self.number, name)
         self._temperature = _temperature(run, name) if calibrated else None
         self._times = tuple(at)
+        self.remarks: list[str] = []
+        """What is unusual about the rows so far, a line each."""
         self._baseline = self._baseline_of(run, own, site_name) if self._times else None
 
     def of_file(self, path: Path) -> tuple[DataFrame, tuple[str, ...]]:
@@ -98,16 +101,18 @@ class ModelInUse:
         if table is None:
             made = self.preprocessing
             rows, others = read_new_rows(path, made.columns, made.decimal or "")
-            return self.of_rows(rows), others
+            found = self._of_rows(rows, f"{path}: ")
+            ids = [name for name in others if named(name) >= Named.CASE]
+            passed = tuple(name for name in others if name not in ids)
+            return (_with_ids(found, read_raw(path), ids) if ids else found), passed
         raw = read_raw(path)
         schema = table.table_schema
-        ids = [c.name for c in schema.columns if c.kind == "id" and c.name in raw.names]
+        whose = [column.name for column in schema.columns if column.kind in ("id", "group")]
+        ids = [name for name in whose if name in raw.names]
         used = {column.name for column in schema.features}
         others = tuple(name for name in raw.names if name not in used and name not in ids)
-        found = self.of_rows(table.new_features(raw))
-        for name in reversed(ids):  # first, that each prediction says whose it is
-            found.insert(0, name, raw.columns[raw.names.index(name)].to_pylist())
-        return found, others
+        found = self._of_rows(table.new_features(raw), f"{path}: ")
+        return _with_ids(found, raw, ids), others
 
     def of_files(self, paths: Sequence[Path]) -> tuple[DataFrame, tuple[str, ...]]:
         """Return the same of several files, one after the other, by their names in ``file``.
@@ -134,9 +139,14 @@ class ModelInUse:
         Args:
             rows: raw; an array (n, *input shape), or a table with the columns of the training.
         """
+        return self._of_rows(rows)
+
+    def _of_rows(self, rows: DataFrame | NDArray[Any], source: str = "") -> DataFrame:
         index = rows.index if isinstance(rows, DataFrame) else None
         made, learnt = self.preprocessing, self.preprocessing.learnt
-        inputs = made.prepared(_array(rows, made))
+        raw = _array(rows, made)
+        inputs = made.prepared(raw)
+        self.remarks += [f"{source}{line}" for line in made.far_from_training(raw)]
         outputs = np.concatenate(list(self._outputs(inputs)))
         table = DataFrame(dict(learnt.answers(outputs, list(made.labels))), index)
         if learnt.has_classes:
@@ -179,6 +189,13 @@ class ModelInUse:
             for start in range(0, max(len(inputs), 1), _ROWS_AT_A_TIME):
                 logits = self.network(torch.from_numpy(inputs[start : start + _ROWS_AT_A_TIME]))
                 yield logits.double().numpy()
+
+
+def _with_ids(found: DataFrame, raw: RawTable, ids: Sequence[str]) -> DataFrame:
+    """Return predictions with the rows' ids before them, that each says whose it is."""
+    for name in reversed(ids):
+        found.insert(0, name, raw.column(name).to_pylist())
+    return found
 
 
 def preprocessing_for(run: Path, site: Path | None, site_name: str | None = None) -> Preprocessing:

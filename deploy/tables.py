@@ -100,7 +100,7 @@ def check(
             typer.echo(f"schema: {schema}")
     if refused is not None:
         raise refused
-    raise typer.Exit(PROBLEMS if checked.problems else 0)
+    raise typer.Exit(PROBLEMS if checked.problems or why else 0)
 
 
 def _check_images(folders: list[Path], as_json: bool) -> NoReturn:

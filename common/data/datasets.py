@@ -406,6 +406,10 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         own_tables, lambda own: _of_table(own[1], table_schema, own[0], own[0], fraction)
     )
     made = _prepared_alike(sites, table_schema)
+    # Where sites write in different orders, new rows do not tell whose they are.
+    one_way = made is not None and all(
+        site.preprocessing is not None and site.preprocessing.table == made.table for site in sites
+    )
     train, test = ([getattr(site, part) for site in sites] for part in ("train", "test"))
     return replace(
         sites[0],
@@ -414,7 +418,7 @@ def _of_tables(paths: Sequence[Path], table_schema: TableSchema, fraction: float
         test=_joined(test),
         owner_names=tuple(names),
         preprocessing=made or _by_site(sites[0]),
-        site_preprocessing=() if made else tuple(_named(names, sites)),
+        site_preprocessing=() if one_way else tuple(_named(names, sites)),
     )
 
 
@@ -426,13 +430,18 @@ def _named(names: Sequence[str], sites: Sequence[Dataset]) -> Iterator[tuple[str
 
 def _prepared_alike(sites: Sequence[Dataset], table_schema: TableSchema) -> Preprocessing | None:
     """Return how all sites prepare their rows, however each of them writes; None if they differ."""
-    made = [site.preprocessing for site in sites]
+    known = [site.preprocessing for site in sites if site.preprocessing is not None]
+    range_of_all = {
+        "low": tuple(map(min, *(each.low for each in known))),
+        "high": tuple(map(max, *(each.high for each in known))),
+    }
+    made = [each.model_copy(update=range_of_all) for each in known]
     if all(each == made[0] for each in made):
         return made[0]
     of_all = [
         each.with_table(each.table.of_all_sites(table_schema))
         for each in made
-        if each is not None and each.table is not None
+        if each.table is not None
     ]
     return of_all[0] if all(each == of_all[0] for each in of_all) else None
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from common.data.preprocessing import Preprocessing
 from common.data.rows import Array, IntArray, Rows, require_finite
-from common.data.standardising import mean_and_scale, scaled
+from common.data.standardising import extremes, mean_and_scale, scaled
 from common.errors import DataError
 from common.tables.guesses import Guess
 from common.tasks import Classification, Task
@@ -149,11 +149,14 @@ def standardised(
         if not chosen.any():
             raise DataError(f"{name}: no {part} row among {len(test)}; both parts need some")
     train_rows, test_rows = np.flatnonzero(~test), np.flatnonzero(test)
+    low, high = np.empty(0), np.empty(0)
     if rows.kind == TOKENS:
         mean, scale = np.empty(0), np.empty(0)
         parts: list[Array] = [rows.x[part].astype(np.int64) for part in (train_rows, test_rows)]
     else:
         mean, scale = figures or mean_and_scale(rows.x, train_rows)
+        if rows.columns:
+            low, high = extremes(rows.x, train_rows)
         parts = [scaled(rows.x, part, mean, scale) for part in (train_rows, test_rows)]
     train_x, test_x = parts
     return Dataset(
@@ -176,6 +179,8 @@ def standardised(
             decimal=rows.decimal or None,
             mean=tuple(mean.ravel().tolist()),
             scale=tuple(scale.ravel().tolist()),
+            low=tuple(low.tolist()),
+            high=tuple(high.tolist()),
         ).of_task(rows.task),
     )
 

@@ -248,7 +248,11 @@ def _values(
 
     ``same`` is what is written, and the value it means; ``lower``: in small letters.
     """
-    column = cells.meant(cells.values(raw.column(in_one_form(name))), same)
+    column = raw.column(in_one_form(name))
+    if len(inexact := cells.inexact(column)):
+        row = int(np.isin(cells.numbers(column), inexact).argmax())
+        raise _refused(raw, name, row, "a whole number whose last digits were lost in storing it")
+    column = cells.meant(cells.values(column), same)
     column = pc.utf8_lower(column) if lower else column
     marks = cells.marks_of_missing(column)
     missing = cells.is_missing(column, marks).to_numpy(zero_copy_only=False)

@@ -57,6 +57,10 @@ class Preprocessing(BaseModel):
     """Of the training rows, for each feature or channel; with ``scaling`` common."""
     scale: tuple[float, ...] = ()
     """1 / standard deviation of each; 0: constant in training, and so of no meaning."""
+    low: tuple[float, ...] = ()
+    """The least that training rows have of each column, rounded down to two digits; a table's."""
+    high: tuple[float, ...] = ()
+    """The largest, rounded up."""
     limits: tuple[float, ...] | None = None
     """Between the classes of a label that is a quantity, of which the network says one number."""
     table: FittedTable | None = None
@@ -73,6 +77,9 @@ class Preprocessing(BaseModel):
         for name in ("mean", "scale"):
             if len(getattr(self, name)) != wanted:
                 raise ValueError(f"{name} has {len(getattr(self, name))} values, not {wanted}")
+        for name in ("low", "high"):
+            if len(getattr(self, name)) not in (0, len(self.columns)):
+                raise ValueError(f"{name} has {len(getattr(self, name))} values")
         if self.limits:
             try:
                 Measure(self.limits)
@@ -182,6 +189,25 @@ class Preprocessing(BaseModel):
         along = (1, -1, *(1 for _ in self.input_shape[1:]))
         mean, scale = (np.reshape(figures, along) for figures in (self.mean, self.scale))
         return scaled(x, np.arange(len(x)), mean, scale)
+
+    def far_from_training(self, raw: Array) -> list[str]:
+        """Return a line for each column of which raw rows (n, columns) are far from all before.
+
+        Far is by more than the range of the training rows outside of it, or by a half below it.
+        """
+        if not self.low:
+            return []
+        low, high = np.array(self.low), np.array(self.high)
+        near = np.maximum(low - (high - low), np.where(low > 0, low / 2, -np.inf))
+        far = ((raw < near) | (raw > high + (high - low))) & (np.array(self.scale) > 0)
+        return [
+            f"{name}: {odd.sum()} of {len(raw)} rows are far from those of the training, {least:g} "
+            f"to {most:g}, as {values[odd][0]:g}: another unit, or a mark of a missing value?"
+            for name, odd, values, least, most in zip(
+                self.columns, far.T, raw.T, low, high, strict=True
+            )
+            if odd.any()
+        ]
 
     def _require_figures(self) -> None:
         if self.scaling != "common":

@@ -10,6 +10,7 @@ from common.data.rows import Array
 
 # Values standardised at once: float64 copies of so many stay in a core's cache.
 CHUNK_VALUES = 2**16
+_LEAST = 1e-300  # smaller numbers are 0, else a power of ten would be
 
 
 def mean_and_scale(
@@ -47,6 +48,36 @@ def mean_and_scale(
     varies = (lowest < highest) & (variance > 0)
     scale = np.sqrt(np.divide(1.0, variance, out=np.zeros_like(variance), where=varies))
     return near + sums / count, scale
+
+
+def extremes(x: Array, rows: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the least and the largest of some rows for each feature, (features,) both.
+
+    They have two digits, the one rounded down and the other up, so that they are no row's own. NaN
+    is missing; where nothing is known both are 0.
+
+    >>> x = np.array([[1.72, -7, np.nan], [1.48, 123, np.nan], [np.nan, 5, np.nan]])
+    >>> [each.tolist() for each in extremes(x, np.arange(3))]
+    [[1.4, -7.0, 0.0], [1.8, 130.0, 0.0]]
+    """
+    lowest, highest = np.full(x.shape[1], np.inf), np.full(x.shape[1], -np.inf)
+    for chunk in chunks(x, len(rows)):
+        values = x[rows[chunk]]
+        np.fmin(lowest, np.fmin.reduce(values, axis=0), out=lowest)
+        np.fmax(highest, np.fmax.reduce(values, axis=0), out=highest)
+    known = lowest <= highest
+    return (
+        _two_digits(np.where(known, lowest, 0.0), np.floor),
+        _two_digits(np.where(known, highest, 0.0), np.ceil),
+    )
+
+
+def _two_digits(numbers: NDArray[np.float64], rounded: np.ufunc) -> NDArray[np.float64]:
+    size = np.abs(numbers)
+    power = np.floor(np.log10(np.where(size > _LEAST, size, 1.0))) - 1
+    steps = np.round(numbers / 10.0**power, 9)  # 0.3 has two digits, not one more above it
+    found = [float(f"{n:.0f}e{p:.0f}") for n, p in zip(rounded(steps), power, strict=True)]
+    return np.clip(found, *np.finfo(np.float64).max * np.array([-1, 1]))
 
 
 def scaled(

@@ -20,6 +20,7 @@ __all__ = [
     "MISSING_MARKS",
     "array_of",
     "in_one_form",
+    "inexact",
     "is_missing",
     "is_number",
     "is_temporal",
@@ -55,6 +56,7 @@ _WHOLE = re.compile(r"([+-]?)0*([0-9]+)(?:[.,](?:0{1,2}|0{4,})?)?")
 _ANY_NUMBER = re.compile(r"[+-]?([0-9]+[.,]?[0-9]*|[.,][0-9]+)([eE][+-]?[0-9]+)?")
 _INFINITE = r"^[+-]?(?i:inf(inity)?)$"
 _DAY_SECONDS = 86400.0
+_EXACT = 2.0**53  # from here on not every whole number is a float64
 _NO_ASCII = 0x80  # the first byte of what is none
 _WIDE = 0xFEE0  # from a letter to its wide form
 # What is not seen at the ends of a cell: Unicode's spaces, and marks of width zero.
@@ -175,6 +177,17 @@ def values(column: Any) -> Any:
     encoded = column.dictionary_encode()
     plain = pa.array([_plain(value) for value in encoded.dictionary.to_pylist()], pa.string())
     return pc.take(plain, encoded.indices)
+
+
+def inexact(column: Any) -> NDArray[np.float64]:
+    """Return the numbers of a column, each once, that may stand for whole ones beside them.
+
+    They are those of 2^53 and more that were stored with a decimal point.
+    """
+    if not pa.types.is_floating(column.type):
+        return np.empty(0)
+    found = typed_numbers(column)
+    return np.unique(found[np.isfinite(found) & (np.abs(found) >= _EXACT)])
 
 
 def is_number(text: str) -> bool:

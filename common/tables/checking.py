@@ -9,14 +9,21 @@ from common.tables import guesses
 from common.tables.classes import is_asked
 from common.tables.decimals import FileMarks
 from common.tables.decoding import problems_against
-from common.tables.duplicates import alike_by_chance, duplicate_rows, totals
+from common.tables.duplicates import (
+    alike_by_chance,
+    duplicate_rows,
+    tells_rows_apart,
+    totals,
+)
 from common.tables.guesses import Guess
 from common.tables.problems import (
     Problem,
     between,
     in_file,
     of_classes,
+    of_copies,
     of_duplicates,
+    of_events,
     of_marks,
     of_totals,
     other_codings,
@@ -83,7 +90,7 @@ class _File:
     form: RawTable
     profiles: tuple[ColumnProfile, ...]
     duplicates: int
-    """Rows that are as another in all columns."""
+    """Rows that are as another in all columns but those that tell each row apart."""
     totals: tuple[str, ...]
     """Columns in whose last row the sum of all others stands."""
 
@@ -130,21 +137,35 @@ def check_files(
         if column.kind == "label" and labels and proposal.task != "regression":
             problems += of_classes(column, labels)
             guessed += guesses.of_classes(next(iter(labels)), column)
+        if column.kind == "label" and proposal.task == "survival":
+            problems += of_events(str(files[0]), column)
     profiles = {str(own.form.path): own.profiles for own in read}
     apart = [
         *between(headers),
         *other_units(profiles),
         *other_codings(profiles, proposal.columns),
+        *of_copies(profiles),
     ]
     for own, by_itself in zip(read, proposals, strict=True):
         file = str(own.form.path)
         kinds = {column.name: column for column in by_itself.columns}
-        problems += in_file(own.form, own.profiles, kinds, label)
-        problems += of_duplicates(file, own.duplicates, alike_by_chance(own.profiles))
+        marks = of_marks(file, own.profiles, proposal.columns)
+        values = {problem.column for problem in marks}
+        problems += [
+            problem
+            for problem in in_file(own.form, own.profiles, kinds, label)
+            if problem.kind not in ("all-missing", "missing") or problem.column not in values
+        ]
+        problems += of_duplicates(
+            file,
+            own.duplicates,
+            alike_by_chance(own.profiles),
+            but_ids=any(map(tells_rows_apart, own.profiles)),
+        )
         problems += of_totals(file, own.totals)
-        problems += of_marks(file, own.profiles, proposal.columns)
+        problems += marks
         problems += [problem for problem in apart if problem.file == file]
-        guessed += guesses.of_file(own.form, own.profiles, kinds)
+        guessed += guesses.of_file(own.form, own.profiles, kinds, weight_column)
         guessed += guesses.of_spellings(file, own.profiles, proposal.columns)
     guessed += guesses.of_zeros(profiles)
     if proposal.task == "regression":  # where one file shows that it is none of classes
@@ -184,5 +205,8 @@ def _profiled(file: Path, label: str) -> _File:
         for name, cells in zip(raw.names, raw.columns, strict=True)
     ]
     return _File(
-        replace(raw, columns=()), tuple(profiles), duplicate_rows(raw), totals(raw, profiles)
+        replace(raw, columns=()),
+        tuple(profiles),
+        duplicate_rows(raw, profiles),
+        totals(raw, profiles),
     )

@@ -5,6 +5,7 @@ event are of it. Words tell it where they are known; where they do not, it is as
 guess turns every such figure around and nothing looks wrong.
 """
 
+import itertools
 from collections import Counter
 from collections.abc import Sequence
 
@@ -151,30 +152,43 @@ def is_asked(drop: str) -> bool:
     return drop.startswith(ASKED)
 
 
-def usual_coding(codings: Sequence[tuple[str, ...]]) -> tuple[str, ...] | None:
+def usual_coding(
+    codings: Sequence[tuple[str, ...]], *, of_label: bool = True
+) -> tuple[str, ...] | None:
     """Return the coding of most files where files code the same classes differently; else None.
 
     They do where no file has all values of all files and each has two at most, or as many whole
-    numbers in a row as the others, which begin elsewhere.
+    numbers in a row as the others, which begin elsewhere. A label, which all files share, is coded
+    differently, too, where numbers in a row are not as many, or a file has no value of another.
 
     >>> usual_coding([("0", "1"), ("1", "2"), ("-1", "1")])
     ('0', '1')
     >>> usual_coding([("0", "1"), ("0", "1", "2")]) is None
     True
+    >>> usual_coding([("0", "1", "2"), ("high", "low", "mid")])
+    ('0', '1', '2')
     """
     sets = [frozenset(coding) for coding in codings if coding]
     every = frozenset().union(*sets)
     if len(every) <= 2 or every in sets:
         return None
-    if max(map(len, sets)) > 2 and not _are_shifted(sets):
+    if max(map(len, sets)) > 2 and not (
+        _are_shifted(sets, alike=not of_label) or (of_label and _share_nothing(sets))
+    ):
         return None
     counts = Counter(coding for coding in codings if len(coding) == max(map(len, sets)))
     return max(counts, key=lambda coding: (counts[coding], coding == ("0", "1")))
 
 
-def _are_shifted(sets: Sequence[frozenset[str]]) -> bool:
-    """Return whether all are equally many whole numbers in a row."""
-    if len({len(values) for values in sets}) > 1 or not all(
+def _share_nothing(sets: Sequence[frozenset[str]]) -> bool:
+    """Return whether a set of several values has none of another."""
+    several = [values for values in sets if len(values) > 1]
+    return any(one.isdisjoint(other) for one, other in itertools.combinations(several, 2))
+
+
+def _are_shifted(sets: Sequence[frozenset[str]], *, alike: bool) -> bool:
+    """Return whether all are whole numbers in a row, equally many or not."""
+    if (alike and len({len(values) for values in sets}) > 1) or not all(
         value.removeprefix("-").isdecimal() for values in sets for value in values
     ):
         return False

@@ -61,7 +61,8 @@ _LIFETIMES = tuple(
 )
 LIKE_A_DATE = (
     r"^(.*[^\d.,])?((19|20)\d\d[-/. ]*([01]?\d|\pL{3,9}\.?)\b"
-    r"|([0-3]?\d[-/. ]+)?([01]?\d|\pL{3,10}\.?)[-/. ]+(19|20)\d\d)([^\d].*)?$"
+    r"|([0-3]?\d[-/. ]+)?([01]?\d|\pL{3,10}\.?)[-/. ]+(19|20)\d\d"
+    r"|(19|20)\d\d-?W[0-5]\d)([^\d].*)?$"
 )
 """What texts look like that name a day or a month of a year."""
 _PATTERNS = {
@@ -313,7 +314,7 @@ class WrittenDates:
     """How the cells of a column write dates."""
 
     formats: tuple[str, ...]
-    """One; two where day and month may come first, of which the likelier is first."""
+    """One; several where day and month, or a short year, may come first, the likelier before."""
     mixed: tuple[int, int] = (0, 0)
     """Cells that only the one and only the other order explains, where there are both."""
     short_years: bool = False
@@ -369,6 +370,12 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 def _of_tried(tried: dict[str, NDArray[np.bool_]], short_years: bool) -> WrittenDates:
     best = max(tried, key=lambda written: int(tried[written].sum()))
     possible = bool(tried[best].any())
+    if short_years and possible:  # which of the numbers is the year cannot be told either
+        counts = {written: int(fits.sum()) for written, fits in tried.items()}
+        ways = [written for written in tried if counts[written] == counts[best]]
+        if len(ways) > 1:
+            ways.sort(key=lambda written: written.startswith("%y"))
+            return WrittenDates(tuple(ways), short_years=True)
     other = other_order(best)
     if other not in tried or not possible:
         return WrittenDates((best,), short_years=short_years, possible=possible)

@@ -144,6 +144,8 @@ def decimal_of(marks: Marks, file: FileMarks, said: Decimal) -> Decimal:
         return ""
     if len(marks.doubtful) > 1 and not marks.shown and not said:
         return ""
+    if not (said or marks.shown) and marks.bare and file.shown == marks.doubtful:
+        return ""  # as decimals in other columns, and as thousands beside whole numbers in this one
     return said or marks.shown or file.shown or _by_separator(marks, file.separator)
 
 

@@ -216,6 +216,10 @@ def _known(raw: RawTable, wanted: TableColumn, what: str, found: list[Problem]) 
         says = f"the schema needs it: it says {what}"
         found.append(Problem(str(raw.path), wanted.name, "missing-column", says))
         return None
+    found.extend(
+        Problem(str(raw.path), wanted.name, kind, says)
+        for kind, says in _lost_digits(raw.column(wanted.name))
+    )
     known = cells.without(cells.values(raw.column(wanted.name)), {"", *wanted.missing})
     if known.null_count:
         says = f"{known.null_count} rows do not say {what}; fill it in, or drop the rows"
@@ -275,6 +279,7 @@ def _numbers(
         missing = column.null_count
         values, way = _dates(column, wanted, file, wrong)
     else:
+        wrong += _lost_digits(column)
         texts = cells.values(cells.without(column, {"", *wanted.missing}))
         texts = cells.without(texts, wanted.missing)  # numbers by their type are texts only now
         missing, way = texts.null_count, {}
@@ -283,6 +288,17 @@ def _numbers(
         says = f"{missing} of {len(column)} rows have no value; say in the schema how to fill it"
         wrong.append(("missing", says))
     return values, way, wrong
+
+
+def _lost_digits(column: Any) -> Wrong:
+    """Return that values are whole numbers of which a program that stored them lost the last."""
+    if not len(cells.inexact(column)):
+        return []
+    says = (
+        "whole numbers of 2^53 and more were stored with a decimal point, so that their digits are "
+        "lost; store them as whole numbers or as texts"
+    )
+    return [("id", says)]
 
 
 def _places(texts: Any, wanted: TableColumn, wrong: Wrong) -> Floats:
@@ -333,10 +349,13 @@ def _dates(column: Any, wanted: TableColumn, file: _Place, wrong: Wrong) -> tupl
     found = {written: dates.days(column, written) for written in wanted.date}
     counts = {written: int(np.isfinite(days).sum()) for written, days in found.items()}
     best = max(counts, key=lambda written: counts[written])
-    other = dates.other_order(best)
     valid = np.asarray(pc.is_valid(column))
-    if other in counts and counts[best] and (file.new or counts[other] == counts[best]):
-        wrong.append(("date-order", _in_doubt((best, other), file)))
+    for other in wanted.date:
+        turned = file.new and other == dates.other_order(best)
+        differ = counts[other] == counts[best] and (found[other] != found[best])[valid].any()
+        if counts[best] and other != best and (turned or differ):
+            wrong.append(("date-order", _in_doubt((best, other), file)))
+            break
     lost = np.isnan(found[best]) & valid
     formats = " or ".join(wanted.date)
     _refuse(pc.filter(column, pa.array(lost)), "date", f"no date as {formats}", wrong)
@@ -347,7 +366,10 @@ def _in_doubt(formats: tuple[str, str], file: _Place) -> str:
     if not file.new:
         return which_order(formats, file.site)
     words = " or ".join(map(dates.in_words, formats))
-    return f"{words}: sites differ, and new rows do not tell; name the site's file by --site"
+    return (
+        f"{words}: sites differ, and new rows do not tell; name the site by --site-name (in "
+        "Python: site_name), or a real one's file by --site"
+    )
 
 
 def _quantities(

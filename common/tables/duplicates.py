@@ -11,19 +11,22 @@ from common.tables import cells
 from common.tables.profiles import ColumnProfile
 from common.tables.reading import RawTable
 
-__all__ = ["alike_by_chance", "duplicate_rows", "totals"]
+__all__ = ["alike_by_chance", "duplicate_rows", "tells_rows_apart", "totals"]
 
 _LEAST_ROWS = 5  # of which a sum is none by chance
 
 
-def duplicate_rows(raw: RawTable) -> int:
-    """Return how many rows are in all columns as one before them.
+def duplicate_rows(raw: RawTable, profiles: Sequence[ColumnProfile]) -> int:
+    """Return how many rows are as one before them in all columns but row numbers and ids of rows.
 
     Rows that differ in the columns so far are left out of what comes, which soon are all.
     """
     places = np.arange(raw.rows)
     groups = np.zeros(raw.rows, np.int64)
-    for column in raw.columns:
+    told = [c for p, c in zip(profiles, raw.columns, strict=True) if not tells_rows_apart(p)]
+    if not told:
+        return 0
+    for column in told:
         cells = pc.take(column, pa.array(places)) if len(places) < raw.rows else column
         if isinstance(cells, pa.ChunkedArray):
             cells = cells.combine_chunks()
@@ -63,7 +66,13 @@ def totals(raw: RawTable, profiles: Sequence[ColumnProfile]) -> tuple[str, ...]:
 def alike_by_chance(profiles: Sequence[ColumnProfile]) -> float:
     """Return how many pairs of rows would be alike if no column said anything of another."""
     rows = profiles[0].rows
-    return rows * (rows - 1) / 2 * prod(map(_same_value, profiles))
+    told = (profile for profile in profiles if not tells_rows_apart(profile))
+    return rows * (rows - 1) / 2 * prod(map(_same_value, told))
+
+
+def tells_rows_apart(profile: ColumnProfile) -> bool:
+    """Return whether a column numbers rows, or has an id of its own in each."""
+    return profile.is_index or (profile.is_named_id and profile.all_differ)
 
 
 def _same_value(profile: ColumnProfile) -> float:

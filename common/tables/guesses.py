@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from common.errors import quotable
+from common.tables.dates import in_words
 from common.tables.profiles import ColumnProfile
 from common.tables.proposing import label_names
 from common.tables.reading import RawTable
@@ -19,6 +20,7 @@ __all__ = [
     "CLASSES_OF_NUMBERS",
     "GUESS_KINDS",
     "Guess",
+    "as_days",
     "in_cases",
     "in_cells",
     "in_column",
@@ -38,7 +40,7 @@ __all__ = [
 
 GUESS_KINDS = (
     *("label", "weight", "positive-class", "id", "same"),
-    *("separator", "encoding", "decimal", "date-order", "thousands", "sentinel"),
+    *("separator", "encoding", "decimal", "date", "date-order", "thousands", "sentinel"),
 )
 """What a guess can be about."""
 
@@ -46,6 +48,7 @@ CLASSES_OF_NUMBERS = "whole numbers are taken for classes"
 """What is said of a label whose classes may be quantities."""
 
 _MOST_CODES = 10  # classes that are numbers, as of digits; more may be quantities
+_IF_NONE = "If nothing is known there, say so, in a schema"
 
 Said = Iterator[tuple[str, str]]
 
@@ -68,7 +71,10 @@ class Guess:
 
 
 def of_file(
-    raw: RawTable, profiles: Sequence[ColumnProfile], columns: Mapping[str, TableColumn]
+    raw: RawTable,
+    profiles: Sequence[ColumnProfile],
+    columns: Mapping[str, TableColumn],
+    weight: str = "",
 ) -> list[Guess]:
     """Return what was guessed of one file by itself, in the order of its columns.
 
@@ -76,13 +82,14 @@ def of_file(
         raw: the file; its cells need not be there.
         profiles: of its columns.
         columns: what is proposed for each.
+        weight: the column of which somebody said that it weighs rows.
     """
     file = str(raw.path)
     guesses = [Guess(file, None, kind, says) for kind, says in in_form(raw)]
     for profile in {p.name: p for p in reversed(profiles)}.values():
         column = columns[profile.name]
         said = [*in_profile(profile)]
-        if column.kind == "weight" and not column.drop:
+        if column.kind == "weight" and not column.drop and not weight:
             said.append(("weight", "it says by its name how much a row counts; no feature"))
         if column.kind == "number" and not column.drop:
             said += in_column(profile)
@@ -121,7 +128,7 @@ def in_profile(profile: ColumnProfile) -> Said:
 
 
 def in_column(profile: ColumnProfile) -> Said:
-    """Yield why a column that is taken for a number may be an id, and a 0 no number."""
+    """Yield why a column that is taken for a number may be an id or a code, and a 0 no number."""
     yield from in_cells(profile)
     if profile.all_differ and profile.is_numeric:
         yield (
@@ -129,12 +136,19 @@ def in_column(profile: ColumnProfile) -> Said:
             f"{profile.distinct} whole numbers that all differ; taken as a number. If they only "
             'tell rows apart, leave the column out, in a schema by kind = "id"',
         )
-    elif profile.named and profile.is_numeric and profile.distinct:
+    elif profile.is_numeric and profile.distinct and (profile.named or profile.in_runs):
+        why = "named as an id, but" if profile.named else "equal numbers follow each other:"
         yield (
             "id",
-            f"named as an id, but {profile.known} rows hold {profile.distinct} numbers; taken as "
+            f"{why} {profile.known} rows hold {profile.distinct} numbers; taken as "
             "a number. If rows of one number belong together, say so, in a schema by kind = "
             '"group"',
+        )
+    if profile.as_codes and profile.is_numeric:
+        yield (
+            "id",
+            f"cells as {quotable(profile.as_codes)!r} begin with 0, as codes do; taken as a "
+            'number. If they are codes, say so, in a schema by kind = "category" or "id"',
         )
 
 
@@ -144,16 +158,11 @@ def in_cells(profile: ColumnProfile) -> Said:
         yield (
             "sentinel",
             f"0 in {profile.zeros} of {profile.rows} rows, all others are "
-            f"{profile.least_but_zero:g} to {profile.high:g}; read as a number. If nothing is "
-            'known there, say so, in a schema by missing = ["0"]',
+            f"{profile.least_but_zero:g} to {profile.high:g}; read as a number. "
+            f'{_IF_NONE} by missing = ["0"]',
         )
     if profile.perhaps_missing:
-        held = _counted(profile)
-        yield (
-            "sentinel",
-            f"{held}; read as the others are. If nothing is known there, say so, in a schema under "
-            "missing",
-        )
+        yield "sentinel", f"{_counted(profile)}; read as the others are. {_IF_NONE} under missing"
 
 
 def in_group(profile: ColumnProfile) -> Said:
@@ -171,15 +180,27 @@ def _counted(profile: ColumnProfile) -> str:
     return f"{values} in {sum(profile.perhaps_missing.values())} of {profile.rows} rows"
 
 
+def as_days(profile: ColumnProfile) -> Said:
+    """Yield that whole numbers may be days, and how they would be read as such."""
+    formats = profile.could_be_days
+    if not formats:
+        return
+    words = " or as ".join(map(in_words, formats))
+    remedy = "write them as 2021-03-04"
+    if formats[0].startswith("%Y"):
+        remedy = f'in a schema kind = "date" and date = ["{formats[0]}"] reads them'
+    yield "date", f"days, as {words}? Taken as numbers; if they are days, {remedy}"
+
+
 def read_as_numbers(profile: ColumnProfile) -> Said:
-    """Yield what seems to stand for a missing value, and without a schema is a number as others."""
+    """Yield what is a number as others without a schema, and may be a day, or a missing value."""
+    yield from as_days(profile)
     if profile.sentinels:
         held = ", ".join(map(repr, profile.sentinels))
         yield (
             "sentinel",
             f"{held} in {sum(profile.sentinels.values())} of {profile.rows} rows, all others are "
-            f"{profile.low:g} to {profile.high:g}; read as a number. If nothing is known there, "
-            "say so, in a schema under missing",
+            f"{profile.low:g} to {profile.high:g}; read as a number. {_IF_NONE} under missing",
         )
 
 
@@ -188,8 +209,8 @@ def in_label(profile: ColumnProfile) -> Said:
     if profile.values and profile.perhaps_missing:
         yield (
             "sentinel",
-            f"{_counted(profile)}; a class of its own. If nothing is known there, say so, in a "
-            'schema under missing with fill = "drop-row", and not under categories',
+            f"{_counted(profile)}; a class of its own. {_IF_NONE} under missing with "
+            'fill = "drop-row", and not under categories',
         )
     elif not profile.values:
         yield from in_cells(profile)

@@ -44,6 +44,10 @@ _KNOWN_PERSONS = frozenset(
     | {"patient", "subject", "participant", "proband", "uniquepid", "patnr", "pidn", "empi"}
     | {"medicalrecordnumber", "caseid", "recordid", "pseudonym", "pseudonyme", "pseudonimo"}
     | {"pseudo", "pseudoid", "psn", "pseudonymid", "kvnr", "versichertennummer", "patientname"}
+    | {"hospitalno", "hospitalnumber", "chartno", "chartnumber", "uhid", "dupersid", "beneid"}
+    | {"burgerservicenummer", "codicefiscale", "pesel", "nhc", "historiaclinica", "prontuario"}
+    | {"numerodossier", "cartellaclinica", "medicalrecord", "medrecno", "medrecnum", "caseno"}
+    | {"casenumber", "recordno", "recordnumber", "casenr"}
 )
 _ID_OF_PERSON = re.compile(
     f"(?:{_ID}|numero|número|nummer)?(?:de|del|der|des)?"

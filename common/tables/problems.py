@@ -32,7 +32,9 @@ __all__ = [
     "between",
     "in_file",
     "of_classes",
+    "of_copies",
     "of_duplicates",
+    "of_events",
     "of_marks",
     "of_questions",
     "of_totals",
@@ -61,6 +63,7 @@ _MORE_THAN_CHANCE = 10.0
 _LEAST_ROWS = 10  # of a column, fewer and its quantiles say little
 _ANOTHER_UNIT = 2.0  # by what numbers differ that are a little more elsewhere, less than this
 _ALIKE = 1.7  # by what spreads differ from middles where only the unit differs, at most
+_SPREAD = 5.0  # times as large as elsewhere, where numbers overlap or 0 is among them
 
 
 @dataclass(frozen=True)
@@ -190,10 +193,13 @@ def _in_doubt(profile: ColumnProfile, column: TableColumn, site: str) -> Said:
         return
     formats = profile.dates.formats
     if profile.dates.short_years:
+        ways = " and as ".join(map(in_words, formats))
+        remedy = " or ".join(_said([each]) for each in formats)
+        which = f"all fit as {ways}; say which, " if len(formats) > 1 else f"written {ways}: "
         yield (
             "date",
-            f"written {in_words(formats[0])} with years of two digits; {_said(formats)} in the "
-            "schema reads 69 to 99 as 1969 to 1999 and the others as 2000 to 2068",
+            f"years of two digits, {which}{remedy} in the schema, which reads 69 to 99 as 1969 to "
+            "1999 and the others as 2000 to 2068",
         )
     if any(profile.dates.mixed):
         first, second = profile.dates.mixed
@@ -202,7 +208,7 @@ def _in_doubt(profile: ColumnProfile, column: TableColumn, site: str) -> Said:
             f"{first} cells are dates as {in_words(formats[0])} alone and {second} as "
             f"{in_words(formats[1])} alone; write all of them alike",
         )
-    elif len(formats) > 1:
+    elif len(formats) > 1 and not profile.has_short_years:
         yield "date-order", which_order(formats, site)
 
 
@@ -241,6 +247,8 @@ def _of_label(profile: ColumnProfile) -> Said:
     """Yield what makes a label hard to learn."""
     if not profile.known:
         return
+    if profile.scientific and profile.values:
+        yield "id", _with_exponent(profile)
     if is_continuous(profile):
         low, high = profile.low, profile.high
         yield "continuous-label", f"numbers from {low:g} to {high:g}, no classes; task = regression"
@@ -265,19 +273,17 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
     if not profile.known:
         return
     column = kinds[profile.name]
+    if column.kind in ("time", "weight"):  # as somebody said, or its name says
+        if not profile.is_numeric:
+            yield "text", f"its cells are no numbers, which a {column.kind} must be"
+        return
     if profile.scientific and profile.is_numeric and column.kind == "number":
         held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
         yield "id", f'{held} are read as numbers with an exponent; if they are ids, kind = "id"'
     elif profile.scientific and (profile.is_named_id or column.kind in ("id", "group", "category")):
-        held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
-        yield (
-            "id",
-            f"{held} look like numbers with an exponent; taken as they are written, and if a "
-            "program shortened long ids so, their digits are lost",
-        )
-    if profile.could_be_days and column.kind == "number" and not column.drop:
-        says = 'days as 20210304? taken as numbers; kind = "date" and date = ["%Y%m%d"] reads them'
-        yield "date", says
+        yield "id", _with_exponent(profile)
+    if column.kind == "number" and not column.drop:
+        yield from guesses.as_days(profile)
     if column.kind == "date" and column.drop:
         yield "date", f"{column.drop}; left out"
     elif column.kind == "date" and len(column.date) == 1 and not profile.has_short_years:
@@ -300,6 +306,14 @@ def _of_feature(profile: ColumnProfile, kinds: Mapping[str, TableColumn]) -> Sai
         values = ", ".join(map(quotable, list(profile.values)[:_QUOTED]))
         more = ", ..." if len(profile.values) > _QUOTED else ""
         yield "category", f"texts: {values}{more}; {len(profile.values)} values become numbers"
+
+
+def _with_exponent(profile: ColumnProfile) -> str:
+    held = ", ".join(repr(quotable(cell)) for cell in profile.scientific)
+    return (
+        f"{held} look like numbers with an exponent; taken as they are written, and if a "
+        "program shortened long ids so, their digits are lost"
+    )
 
 
 def between(headers: Mapping[str, Sequence[str]]) -> list[Problem]:
@@ -331,25 +345,44 @@ def _other_case(headers: Mapping[str, Sequence[str]]) -> Iterator[Problem]:
                 yield Problem(file, name, "missing-column", says)
 
 
-def of_duplicates(file: str, rows: int, by_chance: float) -> list[Problem]:
+def of_duplicates(file: str, rows: int, by_chance: float, *, but_ids: bool) -> list[Problem]:
     """Return that rows of a file are there twice, if that is no chance.
 
     Args:
         file: its name.
-        rows: how many are as another in all columns.
+        rows: how many are as another in all columns but those that tell each row apart.
         by_chance: how many pairs would be, if columns said nothing of each other.
+        but_ids: whether there are columns that tell each row apart.
     """
     if rows <= _MORE_THAN_CHANCE * by_chance:
         return []
     what = "row is as another" if rows == 1 else "rows are as another"
-    says = f"{rows} {what} in all columns; kept, and one may be in training, its copy in testing"
+    what += " in all columns but row numbers and ids" if but_ids else " in all columns"
+    says = f"{rows} {what}; kept, and one may be in training, its copy in testing"
     return [Problem(file, None, "duplicate-row", says)]
+
+
+def of_copies(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Problem]:
+    """Yield files that hold, column by column, what one before them does."""
+    seen: dict[tuple[str, ...], list[str]] = {}
+    for file, profiles in files.items():
+        alike = seen.setdefault(tuple(sorted(profile.name for profile in profiles)), [])
+        own = {profile.name: profile for profile in profiles}
+        for other in alike:
+            if {profile.name: profile for profile in files[other]} == own:
+                says = f"all its columns hold what those of {other} do: are they one table twice?"
+                yield Problem(file, None, "duplicate-row", says)
+                break
+        alike.append(file)
 
 
 def of_marks(
     file: str, profiles: Sequence[ColumnProfile], columns: Sequence[TableColumn]
 ) -> list[Problem]:
-    """Return which usual marks of a missing value are values in a file, as in others."""
+    """Return which usual marks of a missing value are values in a file, as in others.
+
+    They are no missing values then, whatever the file by itself says.
+    """
     values = {column.name: {*column.categories, *column.same} for column in columns}
     found = []
     for profile in profiles:
@@ -375,10 +408,13 @@ def other_units(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Proble
     by_name: dict[str, dict[str, ColumnProfile]] = {}
     for file, profiles in files.items():
         for profile in reversed(profiles):
-            if _is_measured(profile):
+            if profile.is_numeric and profile.known >= _LEAST_ROWS and profile.quantiles:
                 by_name.setdefault(profile.name, {})[file] = profile
     for name, at in by_name.items():
         if len(at) < 2:
+            continue
+        if not all(profile.quantiles[0] > 0 for profile in at.values()):
+            yield from _other_spreads(name, at)
             continue
         quantiles = np.array([profile.quantiles for profile in at.values()])
         # The middle file is of the unit that most have; of two files the second is said to differ.
@@ -394,20 +430,35 @@ def other_units(files: Mapping[str, Sequence[ColumnProfile]]) -> Iterator[Proble
                 yield Problem(file, name, "unit", says)
 
 
-def _is_measured(profile: ColumnProfile) -> bool:
-    return profile.is_numeric and profile.known >= _LEAST_ROWS and profile.quantiles[:1] > (0,)
+def _other_spreads(name: str, at: Mapping[str, ColumnProfile]) -> Iterator[Problem]:
+    """Yield files whose numbers, of which some are 0 or less, lie apart as another unit has it."""
+    quantiles = np.array([profile.quantiles for profile in at.values()])
+    spreads = np.stack([quantiles[:, 3] - quantiles[:, 1], quantiles[:, 4] - quantiles[:, 2]])
+    usual = spreads[:, 0] if len(at) == 2 else np.quantile(spreads, 0.5, 1, method="lower")
+    if not (usual > 0).all():
+        return
+    for file, (inner, outer) in zip(at, (spreads.T / usual).tolist(), strict=True):
+        both = min(inner, outer) > _SPREAD or max(inner, outer) < 1 / _SPREAD
+        if both and inner > 0 < outer and 1 / _ANOTHER_UNIT < inner / outer < _ANOTHER_UNIT:
+            says = (
+                f"its numbers lie {inner:.3g} times as far apart as those of other files; if they "
+                "are in another unit, write them in one at all sites"
+            )
+            yield Problem(file, name, "unit", says)
 
 
 def _factor(profile: ColumnProfile, usual: NDArray[np.float64]) -> float:
-    """Return by what numbers differ from the usual quantiles (5,); 1 where they overlap.
+    """Return by what numbers differ from the usual quantiles (5,); 1 where they are alike.
 
-    Another unit moves all quantiles alike, and spreads them by as much.
+    Another unit moves all quantiles alike, and spreads them by as much. Where they overlap it is
+    one only if it moves them far.
     """
     low, lower, middle, upper, high = profile.quantiles
-    if low <= usual[4] and usual[0] <= high:
-        return 1.0
     factor = float(middle / usual[2])
     ratios = np.array(profile.quantiles) / usual
+    if low <= usual[4] and usual[0] <= high:
+        is_far = not 1 / _SPREAD < factor < _SPREAD
+        return factor if is_far and ratios.max() < _ANOTHER_UNIT * ratios.min() else 1.0
     if not 1 / _ANOTHER_UNIT < factor < _ANOTHER_UNIT and ratios.max() < _ALIKE * ratios.min():
         return factor
     if lower == upper or usual[1] == usual[3]:
@@ -447,7 +498,7 @@ def _is_in_no_other(coding: tuple[str, ...], usual: tuple[str, ...]) -> bool:
 
 
 def _begins_elsewhere(coding: tuple[str, ...], usual: tuple[str, ...]) -> bool:
-    return usual_coding([coding, usual]) is not None
+    return usual_coding([coding, usual], of_label=False) is not None
 
 
 def _codes(profile: ColumnProfile) -> list[str]:
@@ -489,6 +540,18 @@ def of_classes(label: TableColumn, codings: Mapping[str, tuple[str, ...]]) -> li
         for file, coding in alike.items()
         if coding != usual
     ]
+
+
+def of_events(file: str, label: TableColumn) -> list[Problem]:
+    """Return that a label has more values than say whether an event happened."""
+    if len(label.categories) <= 2 or is_asked(label.drop):
+        return []
+    says = (
+        f"{len(label.categories)} values, {_listed(label.categories[:_QUOTED])}, and an event has "
+        "two, of which the second says that it happened; join them in the schema by same, as "
+        f'same = {{"{label.categories[-1]}" = "{label.categories[0]}"}}'
+    )
+    return [Problem(file, label.name, "many-categories", says)]
 
 
 def of_questions(source: str, proposal: TableProposal) -> list[Problem]:

@@ -58,11 +58,22 @@ _CODES_OF_NONE = frozenset(
 )  # refused, not asked, unknown: after codes from 0 or 1 on
 _LEAST_STEP = 3  # from the other codes to these
 _FAR = 10  # times as far from the others as these are from each other
+_HEAPED = 2  # times as many rows as any other number has
+_LEAST_HEAPED = 3  # rows
 _HOLE = 0.25  # of the middle of numbers, below which none but 0 lies
-_DAYS_AS_NUMBERS = (19000101, 21001231)
+_DAYS_AS_NUMBERS = {
+    ("%Y%m%d",): (19000101, 21001231),
+    ("%Y%m%d%H%M",): (190001010000, 210012312359),
+    ("%Y%m%d%H%M%S",): (19000101000000, 21001231235959),
+    ("%d%m%Y", "%m%d%Y"): (1011900, 31122100),
+}
+"""Ways to write days as whole numbers, and the first and last of them."""
 _NUMBER_IN_TEXT = (
     r"^(\D{0,4}\s|[^\w\s]{0,2})(\d+([.,]\d+)?|\d{1,3}([.,]\d{3})+([.,]\d+)?)"
     r"([^\w\s]{0,2}|\s?\pL{2,9}|\s?\D.{0,3}/\w{1,5})$"
+)
+_SEVERAL_NUMBERS = (
+    r"^(\d+ days?,? )?\d+([.,]\d+)?(\s?[:/±]\s?\d+([.,]\d+)?){1,3}( ?[APap]\.?[Mm]\.?)?$"
 )
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 _SAMPLED = 10**5  # of the numbers whose quantiles are told
@@ -72,6 +83,8 @@ _EXACT = 2.0**53  # from here on not every whole number is a float64
 _MOST_SPELLINGS = 4  # of one value, as 1, 01, 1.0
 _LEAST_IDS = 10  # fewer values may all differ by chance
 _MOST_ROWS_OF_A_CASE = 20  # a stay, a sample; more are of a ward or a kind of sample
+_LARGE_ID = 100  # or more, among ids; ages end before, and tables are sorted by them
+_MOST_OF_RUNS = 0.75  # values of so many rows that follow each other, else few repeat
 _OF_AN_INDEX = re.compile(r"index|level_\d+")
 _MOST_JOINED = 10  # files that were joined, each with its own row numbers
 
@@ -125,10 +138,16 @@ class ColumnProfile:
     """Whether most of its texts name a day, in a way in which none is read."""
     has_words: bool = False
     """Whether most of its cells hold several words."""
+    of_several: bool = False
+    """Whether nearly all its texts are several numbers, as a time of the day or a ratio."""
+    in_runs: bool = False
+    """Whether its whole numbers repeat, and equal ones follow each other, as rows of a person."""
+    as_codes: str = ""
+    """The first of its cells whose whole number begins with 0."""
     dates: WrittenDates | None = None
     """How its dates are written, where they are dates."""
-    could_be_days: bool = False
-    """Whether its numbers are all days of the calendar as 20210304."""
+    could_be_days: tuple[str, ...] = ()
+    """How all its numbers write days of the calendar, as 20210304; none where some do not."""
 
     @cached_property
     def known(self) -> int:
@@ -309,6 +328,8 @@ def _of_texts(
         with_numbers=pc.mean(pc.match_substring_regex(known, _NUMBER_IN_TEXT)).as_py()
         >= _NUMERIC_SHARE,
         scientific=_scientific(known),
+        of_several=pc.mean(pc.match_substring_regex(known, _SEVERAL_NUMBERS)).as_py()
+        >= _NUMERIC_SHARE,
         like_dates=pc.mean(pc.match_substring_regex(known, LIKE_A_DATE)).as_py() >= _LIKE_DATES,
         perhaps_missing={v: n for v, n in values.items() if v.casefold() in UNKNOWN_WORDS},
     )
@@ -389,14 +410,15 @@ def _with_cells(found: ColumnProfile, column: Any, numbers: NDArray[np.float64])
     # A program that writes a measured number so gives it a decimal point.
     may_be_ids = found.is_named_id or (as_values and _has_whole_with_exponent(column))
     scientific = _scientific(column) if is_text and may_be_ids else ()
-    if may_be_ids and not is_text and pa.types.is_floating(column.type):
-        inexact = np.unique(finite[np.abs(finite) >= _EXACT])[:_QUOTED]
-        scientific = tuple(f"{number:.15e}" for number in inexact)
+    if not is_text:
+        scientific = tuple(f"{number:.15e}" for number in cells.inexact(column)[:_QUOTED])
     found = replace(
         found,
         quantiles=_quantiles(finite[::step]),
         scientific=scientific,
         could_be_days=_could_be_days(finite),
+        in_runs=_in_runs(found, finite),
+        as_codes=_as_codes(column) if is_text and found.distinct else "",
         **_zeros_apart(finite),
     )
     if found.is_named_id:
@@ -423,12 +445,28 @@ def _has_whole_with_exponent(column: Any) -> bool:
     )
 
 
-def _could_be_days(finite: NDArray[np.float64]) -> bool:
-    low, high = _DAYS_AS_NUMBERS
-    if finite.min() < low or finite.max() > high or (finite != np.trunc(finite)).any():
+def _could_be_days(finite: NDArray[np.float64]) -> tuple[str, ...]:
+    for ways, (low, high) in _DAYS_AS_NUMBERS.items():
+        if finite.min() < low or finite.max() > high or (finite != np.trunc(finite)).any():
+            continue
+        texts = pa.array([f"{int(number):08}" for number in np.unique(finite)])
+        found = tuple(each for each in ways if np.isfinite(days(texts, each)).all())
+        if found:
+            return found
+    return ()
+
+
+def _in_runs(found: ColumnProfile, finite: NDArray[np.float64]) -> bool:
+    many = found.distinct >= _LEAST_IDS and found.distinct * _MOST_ROWS_OF_A_CASE >= len(finite)
+    if not many or found.high < _LARGE_ID or found.distinct > _MOST_OF_RUNS * len(finite):
         return False
-    texts = cells.values(pa.array(np.unique(finite)))
-    return bool(np.isfinite(days(texts, "%Y%m%d")).all())
+    return bool((finite[1:] != finite[:-1]).sum() + 1 == found.distinct)
+
+
+def _as_codes(column: Any) -> str:
+    if not pc.any(pc.starts_with(column, "0")).as_py():
+        return ""
+    return next(iter(_first(pc.match_substring_regex(column, r"^0\d+$"), column)), "")
 
 
 def _zeros_apart(finite: NDArray[np.float64]) -> dict[str, Any]:
@@ -472,8 +510,9 @@ def _sentinels(finite: NDArray[np.float64]) -> tuple[float, ...]:
 def _perhaps_missing(finite: NDArray[np.float64], values: Iterable[str]) -> dict[str, int]:
     """Return numbers (n,) that may stand for a missing one, though people also measure them.
 
-    They are -1 where no other is below 0, codes up to 9 that do not follow on the other values, and
-    what stands in several rows far from all others.
+    They are -1 where no other is below 0, codes up to 9 that do not follow on the other values,
+    what stands in several rows far from all others, and a first or last number of one digit, as 99
+    or -99.9, in more rows than any other.
     """
     odd = _codes_of_none(values)
     for end in (finite.min(), finite.max()):
@@ -484,9 +523,20 @@ def _perhaps_missing(finite: NDArray[np.float64], values: Iterable[str]) -> dict
         rest = finite[~at_end]
         low, high = rest.min(), rest.max()
         far = min(abs(end - low), abs(end - high)) > _FAR * (high - low)
-        if low < high and (far or (end == -1 and low >= 0)):
+        if low < high and (far or (end == -1 and low >= 0) or _is_heaped(float(end), rows, rest)):
             odd.add(float(end))
     return {f"{value:.15g}": int((finite == value).sum()) for value in sorted(odd)}
+
+
+def _is_heaped(end: float, rows: int, rest: NDArray[np.float64]) -> bool:
+    """Return whether a number of one digit stands in several times as many rows as any other."""
+    digits = f"{abs(end):.10g}".replace(".", "")
+    is_whole = end == int(end)
+    if len({*digits}) > 1 or digits[0] not in "789" or rows < _LEAST_HEAPED:
+        return False
+    if len(digits) == 1 and not (is_whole and (rest != np.trunc(rest)).mean() > 1 / 2):
+        return False
+    return rows >= _HEAPED * int(np.unique(rest, return_counts=True)[1].max())
 
 
 def _codes_of_none(values: Iterable[str]) -> set[float]:

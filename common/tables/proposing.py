@@ -55,6 +55,9 @@ _OF_VALUES = ("category", "yes/no")
 _MOST_SLIPS = 5  # different cells of a column of numbers that are none
 _NO_VALUE = "no row has a value"
 _OF_NUMBERS = "numbers with something before or after them; write them alone, in one unit"
+_OF_SEVERAL = (
+    "several numbers in a cell, as a time of the day or a ratio; write each in a column of its own"
+)
 _OF_DAYS = "they name days in ways that are not read; write all of them as 2021-03-04"
 _OF_SOME = (
     'more values than categories have; if rows of one belong together, kind = "group", without drop'
@@ -228,6 +231,8 @@ def _kind(found: ColumnProfile) -> tuple[str, str]:
         return "category", f"{found.distinct} values are more than {MOST_CLASSES}"
     if found.like_dates or found.with_numbers:
         return "text", _OF_DAYS if found.like_dates else _OF_NUMBERS
+    if found.of_several:
+        return "text", _OF_SEVERAL
     if found.all_differ and not found.has_words:
         return _id(found)
     return "text", "free text" if found.has_words or found.distinct == found.known else _OF_SOME

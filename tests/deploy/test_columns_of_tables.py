@@ -15,7 +15,7 @@ from client_app.site_config import SiteConfig
 from common.data.datasets import load_dataset, load_site_file
 from common.errors import DataError
 from common.tables.decoding import decoded
-from common.tables.reading import read_raw
+from common.tables.reading import of_frame, read_raw
 from common.tables.table_schema import TableSchema
 from deploy.played_run import load_run
 
@@ -44,13 +44,13 @@ def kinds(found):
     return {(Path(each["file"]).name, each["column"], each["kind"]) for each in found}
 
 
-def written(folder, name, frame):
+def written(folder, name, frame, separator=","):
     """Write a table as its name says."""
     path = folder / name
     if name.endswith(".parquet"):
         frame.to_parquet(path, index=False)
     else:
-        frame.to_csv(path, index=False)
+        frame.to_csv(path, index=False, sep=separator)
     return path
 
 
@@ -198,6 +198,70 @@ def test_a_real_site_keeps_what_was_guessed_of_its_table_with_its_rows(tmp_path)
         assert dataset.class_names == ("survived", "died")
         guesses = {(guess.column, guess.kind) for guess in dataset.guesses}
         assert guesses == {("rownames", "id"), ("label", "positive-class")}
+
+
+def every_kind(rows=90):
+    """Return a table in which every column can be read wrong, and what its features are."""
+    rng = np.random.default_rng(0)
+    days = pd.to_datetime("2021-01-01") + pd.to_timedelta(rng.integers(0, 12, rows), "D")
+    ferritin = rng.integers(1000, 9000, rows)
+    lactate = rng.integers(20, 70, rows)
+    unknown = np.arange(rows) % 9 == 0
+    share, man, plus = rng.integers(20, 70, rows), rng.integers(0, 2, rows), np.arange(rows) % 2
+    cells = {
+        "PatientID": (2**60 + np.arange(rows) // 3).astype(str),
+        "admitted": days.strftime("%d/%m/%Y"),
+        "ferritin": [f"{each:,}".replace(",", ".") for each in ferritin],
+        "lactate": np.where(unknown, -999, lactate).astype(str),
+        "ef": [f"{each} %" for each in share],
+        "sex": np.array(["weiblich\u00a0", "ma\u0308nnlich"])[man],
+        "rh": np.array(["+", "-"])[plus],
+        "label": np.array(["nein", "ja"])[rng.integers(0, 2, rows)],
+    }
+    truth = {
+        "admitted": (days - pd.Timestamp(0)).days,
+        "ferritin": ferritin,
+        "lactate": np.where(unknown, np.nan, lactate),
+        "ef": share,
+        "sex": 1 - man,
+        "rh": plus,
+    }
+    return pd.DataFrame(cells), pd.DataFrame(truth).astype(float)
+
+
+@pytest.mark.parametrize("name", ["north.csv", "north.parquet"])
+def test_a_real_site_reads_every_kind_as_a_simulation_and_a_prediction_do(tmp_path, name):
+    frame, truth = every_kind()
+    path = written(tmp_path, name, frame, ";")
+    code, record, _ = check(tmp_path, name, "--output", "s.toml")
+    asked = {(name, "admitted", "date-order"), (name, "ferritin", "thousands")}
+    assert (code, asked - kinds(record["problems"])) == (3, set())
+    schema, state = tmp_path / "s.toml", tmp_path / "state"
+    said = {"site": "north", "dataset": "ward", "data-path": str(path), "state-dir": str(state)}
+    said |= {"table-schema": str(schema)}
+    with pytest.raises(DataError, match="date-order") as refused:
+        prepared_data.prepare(SiteConfig.parse(said, source="site.toml"))
+    assert "ferritin: thousands" in str(refused.value)
+    told = {"date-order": "day-first", "decimal": ","}
+    own = prepared_data.prepare(SiteConfig.parse(said | told, source="site.toml"))
+    answers = '[sites.north]\ndate-order = "day-first"\ndecimal = ","\n'
+    schema.write_text(schema.read_text().replace("[[columns]]", f"{answers}[[columns]]", 1))
+    simulated = load_dataset(str(path), table_schema=schema, seed=0)
+    for part in ("train", "test"):
+        for field in ("x", "y", "group"):
+            one, other = (getattr(getattr(each, part), field) for each in (own, simulated))
+            np.testing.assert_array_equal(one, other)
+    assert own.class_names == ("nein", "ja")
+    assert not {*own.train.group} & {*own.test.group}
+    assert len({*own.train.group, *own.test.group}) == 30
+    read = own.preprocessing.table
+    found = read.new_features(of_frame(frame.drop(columns="label")))
+    known = truth.fillna({"lactate": read.fills[2]})
+    places = [read.table_schema.features[place].name for place in range(6)]
+    np.testing.assert_array_equal(found, known[places])
+    for row in (0, 1, 9):  # each by itself, however few rows say how they are written
+        alone = written(tmp_path, f"row.{name.partition('.')[2]}", frame.iloc[[row]], ";")
+        np.testing.assert_array_equal(read.new_features(read_raw(alone)), found[[row]])
 
 
 # The event, and the positive class ----------------------------------------------------------------

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import warnings
 
 import numpy as np
 import pandas as pd
@@ -170,6 +171,8 @@ def test_a_real_sites_rows_are_scaled_by_its_own_figures(wards, folder):
         "columns": [],
         "mean": [],
         "scale": [],
+        "low": [],
+        "high": [],
     }
     with pytest.raises(ConfigError, match="each site scaled by its own rows; say by --site-name"):
         run.predict(np.zeros((1, 2)))
@@ -330,3 +333,74 @@ def test_a_site_must_be_named_where_each_scaled_by_its_own_rows(of_files):
         "predict", run.folder, "south.csv", "--output", "o.csv", "--site-name", "sout", cwd=folder
     )
     assert "did you mean 'south'" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def heights(folder):
+    """Two sites' tables of people of 150 to 190 cm, one of which writes decimal commas."""
+    rng = np.random.default_rng(0)
+    files = []
+    for site, decimal in (("north", "."), ("south", ",")):
+        height = rng.uniform(150, 190, 60).round(1)
+        people = rng.permutation(np.arange(60) // 2 + 1000)
+        label = np.where(height + rng.normal(0, 5, 60) > 170, "yes", "no")
+        rows = pd.DataFrame({"height": height, "age": rng.integers(20, 80, 60), "label": label})
+        rows.insert(0, "MRN", people)
+        files.append(folder / f"{site}.csv")
+        rows.to_csv(files[-1], index=False, sep=";", decimal=decimal)
+    return files
+
+
+@pytest.mark.parametrize("how", ["schema", "one table"])
+def test_rows_of_another_unit_or_with_a_mark_of_none_have_a_line(heights, folder, how):
+    own = folder / how.replace(" ", "-")
+    own.mkdir()
+    words, settings = (), {"split": "iid", "num-clients": 2}
+    data = str(heights[0])
+    if how == "schema":
+        coterie("data", "check", *heights, "--output", own / "schema.toml", cwd=own)
+        data, words = ",".join(map(str, heights)), ("--site-name", "south")
+        settings = {"table-schema": str(own / "schema.toml"), "num-clients": 0}
+    else:
+        settings |= {"label-column": "label", "group-column": "MRN"}
+    run = played(own, data, strategy="fedavg", **settings)
+    site = {"site_name": "south"} if words else {}
+    usual = pd.DataFrame({"height": [171.5, 188.0], "age": [40, 61]})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = run.predict(usual, **site)
+    for height, line in (
+        ([1.71, 1.88], r"height: 2 of 2 rows are far from those of the training, 150 to 190"),
+        ([171.5, -999], r"height: 1 of 2 rows .*, as -999"),
+    ):
+        with pytest.warns(UserWarning, match=line):
+            other = run.predict(usual.assign(height=height), **site)
+        assert not other.equals(found)
+    new = usual.assign(height=[1.71, 1.88], MRN=["0017", "0004"])
+    new.to_csv(own / "new.csv", index=False)
+    said = coterie(
+        "predict", run.folder, own / "new.csv", "--output", own / "out.csv", *words, cwd=own
+    )
+    assert f"{own / 'new.csv'}: height: 2 of 2 rows are far" in said.stderr
+    assert pd.read_csv(own / "out.csv", dtype=str)["MRN"].tolist() == ["0017", "0004"]
+
+
+def test_a_common_scale_of_sites_that_write_in_two_orders_needs_the_sites_name(folder):
+    files = []
+    for site, written in (("day", "%d/%m/%Y"), ("month", "%m/%d/%Y")):
+        seen = pd.date_range("2021-01-01", periods=60, freq="3D")
+        rows = {"seen": seen.strftime(written), "label": ["no", "yes"] * 30}
+        files.append(folder / f"{site}.csv")
+        pd.DataFrame(rows).to_csv(files[-1], index=False)
+    schema, common = folder / "orders.toml", folder / "orders-common.toml"
+    coterie("data", "check", *files, "--output", schema, cwd=folder)
+    coterie("data", "common", schema, *files, "--output", common, cwd=folder)
+    data = ",".join(map(str, files))
+    run = played(folder, data, strategy="fedavg", **{"table-schema": str(common)})
+    new = pd.DataFrame({"seen": ["02/03/2021"]})
+    with pytest.raises(DataError, match="name the site by --site-name"):
+        run.predict(new)
+    said = {site: run.predict(new, site_name=site) for site in ("day", "month")}
+    for site, day in (("day", "2021-03-02"), ("month", "2021-02-03")):
+        typed = run.predict(pd.DataFrame({"seen": [pd.Timestamp(day)]}))
+        pd.testing.assert_frame_equal(said[site], typed)

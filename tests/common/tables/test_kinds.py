@@ -344,3 +344,225 @@ def test_a_site_is_called_alike_by_its_file_and_by_the_schema(tmp_path):
     assert said.writing_of(site_of(path)).date_order == "month-first"
     assert said.writing_of(taken_apart).date_order == "month-first"
     assert site_of(path) == "münchen"
+
+
+# What a name or the cells say, and nobody did -----------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["time", "weight"])
+@pytest.mark.parametrize("values", [np.arange(ROWS) % 20 + 1, np.arange(ROWS) + 1])
+def test_a_time_or_weight_that_counts_is_no_id_and_what_was_said_is_no_guess(written, kind, values):
+    path = written("own", frame(days=values))
+    checked = check_files([path], "label", **{f"{kind}_column": "days"})
+    assert lines(checked, "days") == {}
+    found = decoded(read_raw(path), checked.proposal.complete())
+    np.testing.assert_array_equal(getattr(found, kind), values)
+
+
+@pytest.mark.parametrize("kind", ["time", "weight"])
+def test_a_time_or_weight_of_words_has_a_line(written, kind):
+    path = written("own", frame(days=np.array(["short", "long"])[np.arange(ROWS) % 2]))
+    checked = check_files([path], "label", **{f"{kind}_column": "days"})
+    assert f"no numbers, which a {kind} must be" in lines(checked, "days")["text"]
+
+
+def test_whole_numbers_that_repeat_one_after_the_other_may_be_persons(written):
+    visits = np.repeat(np.arange(ROWS // 2) + 500, 2)
+    checked = check_files([written("own", frame(own=visits))])
+    assert "equal numbers follow each other" in lines(checked, "own")["id"]
+    assert "id" not in lines(check_files([written("own", frame(own=visits - 470))]), "own")
+    mixed = np.random.default_rng(1).permutation(visits)
+    assert "id" not in lines(check_files([written("own", frame(own=mixed))]), "own")
+
+
+@pytest.mark.parametrize("name", ["Chart No", "HospitalNumber", "record number", "NHC", "CaseNo"])
+def test_persons_are_kept_together_by_further_names(written, name):
+    people = np.random.default_rng(1).permutation(np.repeat(np.arange(ROWS // 2) + 500, 2))
+    path = written("own", frame(**{name: people}))
+    schema = check_files([path]).proposal.complete()
+    found = decoded(read_raw(path), schema).group
+    assert len({*zip(found, people, strict=True)}) == len({*found}) == ROWS // 2
+
+
+def test_codes_that_begin_with_0_are_said(written):
+    codes = [f"{n % 23 + 1:05}" for n in range(ROWS)]
+    checked = check_files([written("own", frame(zip=codes))])
+    assert "'00001' begin with 0" in lines(checked, "zip")["id"]
+
+
+@pytest.mark.parametrize(
+    ("written_so", "remedy"),
+    [
+        ("%Y%m%d%H%M", 'date = ["%Y%m%d%H%M"]'),
+        ("%d%m%Y", "write them as 2021-03-04"),
+        ("%m%d%Y", "write them as 2021-03-04"),
+    ],
+)
+def test_whole_numbers_that_may_be_days_are_said_however_they_write_them(
+    written, written_so, remedy
+):
+    days = pd.date_range("2019-12-20", periods=ROWS).strftime(written_so).astype(int)
+    path = written("own", frame(on=days))
+    assert remedy in lines(check_files([path]), "on")["date"]
+    [without] = [g.says for g in read_table(path, "label").guesses if g.kind == "date"]
+    assert remedy in without
+
+
+@pytest.mark.parametrize(
+    ("dates", "ways"),
+    [
+        (pd.date_range("2020-01-01", periods=ROWS), ['"%d/%m/%y"', '"%y/%m/%d"']),
+        (pd.date_range("1950-01-01", periods=ROWS), ['"%d/%m/%y"']),
+    ],
+)
+def test_of_short_years_each_order_that_fits_is_said(written, dates, ways):
+    path = written("own", frame(seen=dates.strftime("%d/%m/%y")))
+    checked = check_files([path])
+    said = lines(checked, "seen")
+    assert [f"date = [{way}]" in said["date"] for way in ways] == [True] * len(ways)
+    assert ('"%y/%m/%d"' in said["date"]) == (len(ways) > 1)
+    assert "date-order" not in said
+    schema = checked.proposal.complete()
+    both = tuple(way.strip('"') for way in ways)
+
+    def read(formats):
+        columns = [c.replace(date=formats) if c.name == "seen" else c for c in schema.columns]
+        return decoded(read_raw(path), schema.replace(columns=tuple(columns)))
+
+    places = [column.name for column in schema.features]
+    found = read(both[:1]).features[:, places.index("seen")]
+    wanted = (pd.to_datetime(dates) - pd.Timestamp(0)).days.to_numpy(float)
+    century = 0 if dates[0].year >= 2000 else 36525  # 1950 is 2050 by two digits
+    np.testing.assert_array_equal(found, wanted + century)
+    if len(both) > 1:
+        with pytest.raises(DataError, match="date-order"):
+            read(both)
+
+
+@pytest.mark.parametrize("cell", ["{a:02}:{b:02}", "{c}/{b}", "{a} days {b:02}:00:00"])
+def test_several_numbers_in_a_cell_are_called_so(written, cell):
+    rng = np.random.default_rng(1)
+    cells = [cell.format(a=a % 24, b=b, c=a + 90) for a, b in rng.integers(0, 60, (ROWS, 2))]
+    checked = check_files([written("own", frame(pressure=cells))])
+    assert "several numbers in a cell" in dict(checked.not_used)["pressure"]
+
+
+def test_weeks_of_a_year_are_called_days(written):
+    days = pd.date_range("2015-01-01", periods=ROWS, freq="37D")
+    checked = check_files([written("own", frame(seen=days.strftime("%G-W%V")))])
+    assert "name days in ways that are not read" in dict(checked.not_used)["seen"]
+
+
+def test_points_beside_whole_numbers_are_asked_about_though_other_columns_have_decimal_ones(
+    written,
+):
+    numbers = np.random.default_rng(1).integers(100, 2000, ROWS)
+    path = written("own", frame(ferritin=[f"{n:,}".replace(",", ".") for n in numbers]))
+    checked = check_files([path])
+    assert 'decimal = ","' in lines(checked, "ferritin")["thousands"]
+    with pytest.raises(DataError, match="ferritin: thousands"):
+        feature(checked, path, "ferritin")
+
+
+@pytest.mark.parametrize("none", [99, -99.9, 88])
+def test_a_number_of_one_digit_that_many_rows_have_may_stand_for_none(written, none):
+    ages = np.arange(ROWS) % 45 + 30.0
+    ages[EVERY_SEVENTH] = none
+    said = lines(check_files([written("own", frame(x=ages))]), "x")
+    assert f"'{none:g}' in 9 of 60 rows" in said["sentinel"]
+
+
+@pytest.mark.parametrize("values", [np.arange(ROWS) % 13 - 6.0, (np.arange(ROWS) % 40) ** 2 / 10])
+@pytest.mark.parametrize("kind", ["number", "label"])
+def test_another_unit_is_said_where_0_is_among_the_numbers(written, values, kind):
+    name = "bmi" if kind == "number" else "label"
+    rng = np.random.default_rng(1)
+    files = [
+        written(site, frame(n, **{name: (rng.permutation(values) + n / 100) * factor}))
+        for n, (site, factor) in enumerate({"a": 1, "b": 1, "c": 10}.items())
+    ]
+    checked = check_files(files, "label")
+    assert in_file(checked, "unit") == {("c", name)}
+    assert not in_file(check_files(files[:2], "label"), "unit")
+
+
+def test_numbers_of_which_half_are_the_largest_are_of_no_other_unit(written):
+    few = np.where(np.arange(ROWS) % 2 == 0, 1.0, np.arange(ROWS) % 7 - 6)
+    wide = (np.arange(ROWS) % 31 - 15) * 20.0
+    files = [written("a", frame(x=wide)), written("b", frame(1, x=few))]
+    assert not in_file(check_files(files), "unit")
+
+
+# Rows and files that are there twice --------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["", "patient_id", "Unnamed: 0"])
+def test_copies_of_rows_are_said_though_an_index_numbers_them(written, name):
+    own = frame()
+    twice = pd.concat([own, own.iloc[:5]], ignore_index=True)
+    if name:
+        twice[name] = np.arange(len(twice)) + 101
+    said = [p.says for p in check_files([written("own", twice)]).problems]
+    assert any(each.startswith("5 rows are as another") for each in said)
+
+
+def test_one_table_under_two_names_is_said(written):
+    other = frame(1)
+    files = [written("a", frame()), written("b", frame().iloc[::-1]), written("c", other)]
+    assert in_file(check_files(files), "duplicate-row") == {("b", None)}
+
+
+# Classes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "asks"),
+    [
+        (["low", "mid", "high"], [1, 2, 3], True),
+        ([1, 2, 3], [0, 1], True),
+        ([0, 1, 2], [0, 1], False),
+        (["a", "b", "c"], ["c", "d"], False),
+        (["a", "b", "c"], ["d"], False),
+    ],
+)
+def test_codings_of_more_classes_than_two_are_asked_about(written, first, second, asks):
+    rows = np.arange(ROWS)
+    files = [
+        written(site, frame(n, label=np.array(values)[rows % len(values)]))
+        for n, (site, values) in enumerate({"a": first, "b": second}.items())
+    ]
+    checked = check_files(files)
+    assert checked.is_asked == asks
+    assert ("label-coding" in lines(checked, "label")) == asks
+
+
+@pytest.mark.parametrize("column", ["label", "stage", "patient_id"])
+def test_values_that_lost_digits_when_they_were_stored_are_refused(tmp_path, column):
+    values = (np.arange(ROWS) % 2 * 2**10 + 2**60).astype(float)
+    path = tmp_path / "own.parquet"
+    frame(**{"stage": np.arange(ROWS) % 3 + 5.0, column: values}).to_parquet(path, index=False)
+    kind = {"label": "label", "stage": "category", "patient_id": "group"}[column]
+    own = {"name": column, "kind": kind} | (
+        {} if kind == "group" else {"categories": [str(2**60), "2"]}
+    )
+    columns = [own, {"name": "age", "kind": "number"}]
+    if column != "label":
+        columns.append({"name": "label", "kind": "label", "categories": ["no", "yes"]})
+    with pytest.raises(DataError, match="digits are lost"):
+        decoded(read_raw(path), TableSchema.of({"columns": columns}, source="test"))
+    said = [p.says for p in check_files([path]).problems if (p.column, p.kind) == (column, "id")]
+    assert any("exponent" in each for each in said)
+
+
+def test_an_event_of_three_values_has_a_line(written):
+    checked = check_files(
+        [written("own", frame(label=np.arange(ROWS) % 3, days=np.arange(ROWS)))], "label", "days"
+    )
+    assert "an event has two" in lines(checked, "label")["many-categories"]
+
+
+def test_a_minus_that_is_a_value_elsewhere_is_not_called_missing(written):
+    plus = np.array(["+", "-"])[np.arange(ROWS) % 2]
+    files = [written("a", frame(rh=plus)), written("b", frame(1, rh=["-"] * ROWS))]
+    kinds = {p.kind for p in check_files(files).problems if p.column == "rh" and "b." in p.file}
+    assert kinds == {"category"}
