@@ -25,8 +25,9 @@ from common.messages.form import (
     MOST_NAME,
     MOST_TEXT,
 )
+from common.messages.keys import FIGURES
 from common.messages.kinds import kind_named
-from common.messages.records import MOST_LOSS
+from common.messages.records import MOST_LOSS, TaskFigures
 
 SITE = Introduction("a", 10, 4, 2, [3], ["model", "label-histogram"])
 NAN = math.nan
@@ -100,3 +101,28 @@ def test_a_content_is_as_large_as_may_be_and_no_larger(what):
     check_form(SIZES[what](0))
     with pytest.raises(MessageError):
         check_form(SIZES[what](1))
+
+
+@pytest.mark.parametrize(
+    ("last", "beyond"), [(-(2**63), -(2**63) - 1), (2**63 - 1, 2**63)], ids=["below", "above"]
+)
+def test_whole_numbers_have_64_bits(last, beyond):
+    check_form(with_record(a=last))
+    with pytest.raises(MessageError, match="beyond 64 bits"):
+        check_form(with_record(a=beyond))
+    with pytest.raises(MessageError, match="beyond 64 bits"):
+        check_form(with_record(a=[0, beyond]))
+
+
+def told_of_metrics(**changes):
+    values = {"metrics": ["auroc", "brier"], "widths": [2, 1], "sums": [0.1, 0.2, 0.3]}
+    return RecordDict({FIGURES: ConfigRecord(values | changes)})
+
+
+def test_figures_of_metrics_are_as_many_as_they_say():
+    assert TaskFigures.beside(told_of_metrics()).sums == [0.1, 0.2, 0.3]
+    for changes in ({"widths": [2, 2]}, {"widths": [1, 1]}, {"widths": [3]}, {"sums": [0.1]}):
+        with pytest.raises(MessageError, match="other lengths than they say"):
+            TaskFigures.beside(told_of_metrics(**changes))
+    with pytest.raises(MessageError, match="holds no figures"):
+        TaskFigures.beside(RecordDict())
