@@ -49,8 +49,8 @@ class Vector:
         return self.narrow, self.wide
 
     def copy(self) -> Self:
-        """Return another of the same entries."""
-        return type(self)(self.narrow.copy(), self.wide.copy())
+        """Return another of the same entries, which may be written to."""
+        return type(self)(self.narrow.astype(np.uint32), self.wide.astype(np.uint64))
 
     def add(self, other: "Vector") -> None:
         """Add a vector of the same layout, in place."""
@@ -103,7 +103,11 @@ class Layout:
         return packed
 
     def unpacked(self, packed: NDArray[np.uint8]) -> Vector:
-        """Return the vector of what travelled; :class:`SecaggError` for another size or type."""
+        """Return the vector of what travelled, to be read alone: a view where that goes.
+
+        Raises:
+            SecaggError: another size or type than a packed vector's.
+        """
         if packed.shape != (self.size,) or packed.dtype != np.uint8:
             raise SecaggError(f"no vector of {self.size} bytes: {packed.dtype} {packed.shape}")
         end = self.entry_bytes * self.narrow
@@ -111,8 +115,10 @@ class Layout:
         # last ones end within the wide entries.
         whole = np.ascontiguousarray(packed)
         words = np.ndarray((self.narrow,), "<u4", whole.data, 0, (self.entry_bytes,))
-        wide = packed[end:].copy().view("<u8").astype(np.uint64)
-        return Vector(words.astype(np.uint32), wide)
+        wide = packed[end:].copy().view("<u8")
+        for part in (words, wide):
+            part.flags.writeable = False
+        return Vector(words, wide)
 
     def signed(self, vector: Vector) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return narrow and wide entries as the signed numbers that are nearest to 0."""

@@ -34,7 +34,11 @@ def test_what_travels_is_the_lower_bytes_and_signed_numbers_come_back(narrow, si
         ]
     )
     assert packed.tobytes() == expected
-    found = layout.signed(layout.unpacked(packed))
+    unpacked = layout.unpacked(packed)
+    with pytest.raises(ValueError, match="read-only"):
+        unpacked.add(layout.zeros())
+    unpacked.copy().add(layout.zeros())
+    found = layout.signed(unpacked)
     np.testing.assert_array_equal(found[0], entries)
     np.testing.assert_array_equal(found[1], words)
 
