@@ -32,16 +32,18 @@ def hear(message: Message, context: Context) -> None:
     told = Brief.decode(message.content)
     if not _is_kept(context):
         return
-    known = _in_memory(context)
-    if known == told.to_bytes():
-        return
-    if known is not None:
-        raise MessageError(
-            "this run's brief was another when it began; a site holds to the first one"
-        )
-    context.state[_BRIEF] = ConfigRecord({_TOLD: told.to_bytes()})
-    if context.node_config.get(STATE_DIR):
-        keeper_of(context).write(_file(context), told.to_bytes())
+    keeper = keeper_of(context)
+    with keeper.locked():  # two processes may have been handed messages at once
+        known = brief_of(context)
+        if known is not None and known != told:
+            raise MessageError(
+                "this run's brief was another when it began; a site holds to the first one"
+            )
+        context.state[_BRIEF] = ConfigRecord({_TOLD: told.to_bytes()})
+        if known is not None:
+            return
+        if context.node_config.get(STATE_DIR):
+            keeper.write(_file(context), told.to_bytes())
     if "data-path" in context.node_config:
         log.info("run %s: its method sees %s", told.run, ", ".join(told.needs) or "no single site")
 

@@ -9,6 +9,7 @@ owner, asks itself.
 """
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -19,27 +20,32 @@ from client_app.handlers import Handler
 from client_app.simulated_sites import is_of_one_owner
 from client_app.site import Site
 from client_app.site_config import SiteConfig, from_node_config
-from client_app.site_state import ContextKeeper
+from client_app.site_state import Keeper
 from common import messages
 from common.config import Training
 from common.errors import BudgetError, MessageError
-from common.exact.learners import is_summed
+from common.exact.learners import is_summed, learner
 from common.messages import RECORD
 from common.messages.briefs import Brief
 from common.messages.kind import Kind
 from common.messages.kinds import KINDS, words_of
 from common.messages.row_sums import ROW_SUMS
+from common.objectives import ObjectiveSettings, objective_of
 from common.pilot import messages as pilot
 from common.pilot.settings import PilotSettings
 from common.secagg import messages as secagg
+from common.secagg.cohorts import digest_of
+from common.tasks.metrics import DIGITS, in_digits
 
-__all__ = ["admit", "check", "is_asked", "is_called_for", "note", "rounded"]
+__all__ = ["OfRun", "admit", "check", "is_asked", "is_called_for", "note", "rounded"]
 
-_ANSWERED = "questions-answered"  # in Context.state: of one run
-_ATTEMPTS = 10  # of a round; an honest server makes two
-_DIGITS = 4
-_TWICE = frozenset({messages.LOSS, messages.TRAIN})
-"""Kinds asked twice in an attempt: losses of a cohort and of all; a rehearsal and the training."""
+log = logging.getLogger("coterie")
+
+_ANSWERED = "questions"
+_ATTEMPTS = 3  # of a round: an honest server makes two, and a third where a secure sum failed
+_TWICE = frozenset({messages.LOSS, messages.TRAIN, pilot.PILOT_TRAIN, pilot.PILOT_LOOK})
+"""Kinds asked twice in an attempt: losses of a cohort and of all, a rehearsal and the training; of
+a pilot, whose orders have no attempt, a round that came to nothing."""
 _ONCE = frozenset(
     {
         messages.LOSS,
@@ -51,9 +57,6 @@ _ONCE = frozenset(
         messages.TRAIN_CHOICE,
         messages.SCORE_COUNTS,
         messages.FINAL_EVALUATION,
-        messages.REPRESENTATIONS,
-        messages.EMBEDDED_ROWS,
-        messages.CLASS_STATISTICS,
         secagg.SECAGG_TRAIN,
         secagg.PILOT_SUM,
         pilot.PILOT_TRAIN,
@@ -65,6 +68,14 @@ _ONCE = frozenset(
 
 Steps of a fit, of products and of a sum that began are counted where they are answered.
 """
+_OF_ONE_MODEL = frozenset(
+    {messages.REPRESENTATIONS, messages.EMBEDDED_ROWS, messages.CLASS_STATISTICS}
+)
+"""Kinds about one model of a run. Who joins late is compared by it, too: asked again about the same
+one, a site says the same."""
+_IN_ONE_ROUND = frozenset({messages.FINE_TUNE, messages.SCORE_COUNTS, messages.FINAL_EVALUATION})
+"""Kinds of which a run has one, after its last round, whichever that is."""
+_LOOKS = frozenset({pilot.PILOT_LOOK, pilot.PILOT_TELL})
 _WITHHELD = frozenset(
     {
         messages.LOSS,
@@ -114,25 +125,35 @@ def check(handler: Handler, message: Message, site: Site, context: Context) -> N
             "a strategy without it, or leave the site out"
         )
     record: Mapping[str, Any] = dict(message.content.config_records.get(RECORD, {}))
-    _check_work(site.settings, record, own)
+    _check_planned(site.settings, record)
+    _check_work(_work_of(site, message, record), own)
     if kind.name == messages.PROBE_ROWS:
         planned = site.settings.others.get("cka-probe-size")
         if record["rows"] != planned:  # by another number other rows are drawn
             raise MessageError(f"{record['rows']} probe rows: this run compares {planned}")
     if kind.name in _ONCE:
         _check_round(site.settings, record)
-        _times(kind, record, context)
+        _next(kind, record, _answered(site, context), site.settings, own)
+    if kind.name in _OF_ONE_MODEL:
+        _check_round(site.settings, record)
+        _same(kind, message, _answered(site, context))
 
 
 def note(handler: Handler, message: Message, site: Site, context: Context) -> None:
-    """Count the answer to a message that :func:`check` let through."""
-    if handler.kind.name in _ONCE and is_asked(site, context):
+    """Count the answer to a message that :func:`check` let through, before it is worked out."""
+    kind = handler.kind
+    if kind.name in _ONCE and is_asked(site, context):
         record = dict(message.content.config_records[RECORD])
-        keeper = ContextKeeper(context.state)
-        known = _answered(keeper) | {
-            handler.kind.name: [*_number(record), _times(handler.kind, record, context) + 1]
-        }
-        keeper.write(_ANSWERED, json.dumps(known).encode())
+        own = from_node_config(context.node_config)
+        with site.keeper.locked():  # two processes may have been handed messages at once
+            known = _answered(site, context)
+            known.value[kind.name] = _next(kind, record, known, site.settings, own)
+            known.keep()
+    if kind.name in _OF_ONE_MODEL and is_asked(site, context):
+        with site.keeper.locked():
+            known = _answered(site, context)
+            known.value[kind.name] = _same(kind, message, known)
+            known.keep()
 
 
 # What a run calls for -----------------------------------------------------------------------------
@@ -216,28 +237,80 @@ _CALLED: Mapping[str, Callable[[Training, Brief | None], bool]] = {
 # How often, and how much --------------------------------------------------------------------------
 
 
-def _times(kind: Kind, record: Mapping[str, Any], context: Context) -> int:
-    """Return how often a question was answered; refuse once too often, and an earlier round."""
+class OfRun:
+    """What a site keeps of a run: where its other pieces lie, so that a restart forgets nothing.
+
+    It is written without waiting for the disk: a loss of power, which no server can bring about,
+    may lose it.
+
+    Attributes:
+        value: what is kept, as JSON holds it.
+    """
+
+    def __init__(self, what: str, keeper: Keeper, context: Context) -> None:
+        self._keeper = keeper
+        self._piece = f"{what}-of-run-{context.run_id}.json"
+        kept = keeper.read(self._piece)
+        self.value: dict[str, Any] = {}
+        try:
+            self.value = dict(json.loads(kept)) if kept is not None else {}
+        except ValueError:
+            log.warning("%s cannot be read, and is begun anew: was the power lost?", self._piece)
+
+    def keep(self) -> None:
+        """Keep it."""
+        self._keeper.note(self._piece, json.dumps(self.value).encode())
+
+
+def _answered(site: Site, context: Context) -> OfRun:
+    """Return of each kind the round and attempt answered last, how often, and in how many."""
+    return OfRun(_ANSWERED, site.keeper, context)
+
+
+def _next(
+    kind: Kind, record: Mapping[str, Any], known: OfRun, settings: Training, own: SiteConfig
+) -> list[int]:
+    """Return what is kept of a kind once a question is answered: round, attempt, times, in all.
+
+    Raises:
+        MessageError: once too often, of an earlier round or, of what a run has once, of another.
+    """
     now = _number(record)
     if now[1] > _ATTEMPTS:
         raise MessageError(f"{kind.name}: attempt {now[1]} of a round; {_ATTEMPTS} are the most")
-    *last, times = _answered(ContextKeeper(context.state)).get(kind.name, [0, 0, 0])
+    *last, times, total = known.value.get(kind.name, [0, 0, 0, 0])
     if now < last or (now == last and times >= (2 if kind.name in _TWICE else 1)):
         raise MessageError(
             f"{kind.name} of round {now[0]}, attempt {now[1]}: answered before in this run "
             f"(last: round {last[0]}, attempt {last[1]}); a site answers each once"
         )
-    return times if now == last else 0
+    in_one = kind.name in _IN_ONE_ROUND or (kind.name == messages.TRAIN and settings.secagg)
+    if in_one and last[0] not in (0, now[0]):
+        raise MessageError(
+            f"{kind.name} of round {now[0]}: it was answered in round {last[0]}, and a run has one "
+            "round of it"
+        )
+    if kind.name in _LOOKS and total >= own.most_looks:
+        raise MessageError(
+            f"{kind.name}: {total} looks of this pilot were answered, and this site's file allows "
+            f"most-looks = {own.most_looks}; look less often, or let its owner raise that"
+        )
+    return [*now, times + 1 if now == last else 1, total + 1]
+
+
+def _same(kind: Kind, message: Message, known: OfRun) -> str:
+    """Return the digest of the model that a question is about; refuse another than before."""
+    digest = digest_of(messages.decode_arrays(messages.arrays_of(message.content)))
+    if known.value.get(kind.name, digest) != digest:
+        raise MessageError(
+            f"{kind.name}: another model was asked about before in this run, and a site answers "
+            "about one"
+        )
+    return digest
 
 
 def _number(record: Mapping[str, Any]) -> list[int]:
     return [int(record["round"]), int(record.get("attempt", 1))]
-
-
-def _answered(keeper: ContextKeeper) -> dict[str, list[int]]:
-    """Return of each kind the round and attempt answered last, and how often."""
-    kept = keeper.read(_ANSWERED)
-    return json.loads(kept) if kept else {}
 
 
 def _check_round(settings: Training, record: Mapping[str, Any]) -> None:
@@ -249,12 +322,8 @@ def _check_round(settings: Training, record: Mapping[str, Any]) -> None:
         raise MessageError(f"round {record['round']}: this run has {last} rounds")
 
 
-def _check_work(settings: Training, record: Mapping[str, Any], own: SiteConfig) -> None:
-    """Refuse more work than the site's own file allows, and than the run's settings say.
-
-    Raises:
-        MessageError: either.
-    """
+def _check_planned(settings: Training, record: Mapping[str, Any]) -> None:
+    """Refuse another pilot than the run's, and a choice among more models than it has."""
     if "folds" in record:
         planned = settings.of(PilotSettings)
         full = max(int(Training.model_fields["num_server_rounds"].default), planned.pilot_rounds)
@@ -267,35 +336,52 @@ def _check_work(settings: Training, record: Mapping[str, Any], own: SiteConfig) 
         raise MessageError(
             f"a choice among {number} models: this run has {settings.num_clusters or 1}"
         )
-    for key, number in _work_of(settings, record).items():
+
+
+def _check_work(work: Mapping[str, int], own: SiteConfig) -> None:
+    """Raise :class:`MessageError` for more work than the site's own file allows, and log that."""
+    for key, number in work.items():
         bound = getattr(own, key.replace("-", "_"))
         if number > bound:
-            raise MessageError(
+            why = (
                 f"the run asks for {number} {key.partition('-')[2]}, and this site's file allows "
                 f"{key} = {bound}; ask for fewer, or let its owner raise that"
             )
+            log.warning("site %s: refused: %s", own.site, why)
+            raise MessageError(why)
 
 
-def _work_of(settings: Training, record: Mapping[str, Any]) -> dict[str, int]:
+def _work_of(site: Site, message: Message, record: Mapping[str, Any]) -> dict[str, int]:
     """Return what a message makes a site do, by the key of the site's file that bounds it."""
-    rounds = max(settings.num_server_rounds, record.get("full", 0))
+    settings = site.settings
+    pieces = [settings.of(kind) for kind in objective_of(settings).settings]
+    objectives = [piece for piece in pieces if isinstance(piece, ObjectiveSettings)]
+    arrays = message.content.array_records.values()
+    values = [math.prod(array.shape) for record in arrays for array in record.values()]
+    local_steps = settings.local_steps or 0
+    asked = 0 if local_steps else settings.local_epochs
+    epochs = [piece.passes(asked) for piece in objectives]
+    steps = [piece.steps(local_steps) for piece in objectives]
+    fitted = learner(settings, site.dataset.num_classes)
+    if fitted is not None:
+        steps.append(fitted.most_steps)
+        values.append(fitted.largest_size(math.prod(site.dataset.inputs.shape)))
     return {
-        "most-rounds": rounds,
-        "most-epochs": max(settings.local_epochs, settings.tuning_epochs),
-        "most-steps": settings.local_steps or 0,
+        "most-rounds": max(settings.num_server_rounds, record.get("full", 0)),
+        "most-epochs": max([asked, settings.tuning_epochs, *epochs]),
+        "most-steps": max([local_steps, *steps]),
         "most-folds": record.get("folds", 0),
         "most-resamples": settings.bootstrap_resamples,
+        "most-values": sum(values),
     }
 
 
 # How exactly --------------------------------------------------------------------------------------
 
 
-def rounded(value: float, site: Site) -> float:
-    """Return a mean over rows as a site tells it: a real one to four digits.
+def rounded(value: float, site: Site, digits: int = DIGITS) -> float:
+    """Return a mean over rows as a site tells it: a real one in few digits.
 
     A made model could write a value of a row into the digits of a mean.
     """
-    if site.simulated or not math.isfinite(value) or value == 0:
-        return value
-    return float(f"{value:.{_DIGITS}g}")
+    return value if site.simulated or not math.isfinite(value) else in_digits(value, digits)

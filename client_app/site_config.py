@@ -89,6 +89,10 @@ class SiteConfig(Schema):
     most_steps: int = Field(100_000, ge=1, description="SGD steps that a message may ask for")
     most_folds: int = Field(10, ge=2, description="parts of its rows that a pilot may be played on")
     most_resamples: int = Field(10_000, ge=1, description="resamples of its held-out rows")
+    most_looks: int = Field(40, ge=1, description="looks at what came of a pilot, in one run")
+    most_values: int = Field(
+        1_000_000_000, ge=1, description="numbers in the models of a message, or that come of it"
+    )
     keep_runs: int = Field(
         20,
         ge=2,

@@ -21,8 +21,10 @@ from common.errors import ConfigError
 STATE_DIR = "state-dir"  # a site's own say, in its node-config
 KEEP_RUNS = "keep-runs"  # likewise
 _KEPT_RUNS = 20
-_OF_RUNS = re.compile(r"brief-|personal-|pilot-|secure-sum-step-|.*-step-\d+\.json$")
-"""Pieces of which every run has its own: what it told, models, and steps it came to."""
+_OF_RUNS = re.compile(
+    r"brief-|personal-|pilot-|secure-sum-step-|.*-step-\d+\.json$|.*-of-run-\d+\.json$"
+)
+"""Pieces of which every run has its own: what it told, models, steps it came to, and its counts."""
 _RECORD = "kept"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _LOCK = ".lock"
@@ -41,6 +43,13 @@ class Keeper(Protocol):
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a piece in place of the one before."""
+        ...
+
+    def note(self, name: str, data: bytes) -> None:
+        """Keep a piece in place of the one before, at a tenth of a write's time.
+
+        It outlives the process, and a loss of power not always: the old piece may be there then.
+        """
         ...
 
     def delete(self, name: str) -> None:
@@ -75,6 +84,10 @@ class ContextKeeper:
     def write(self, name: str, data: bytes) -> None:
         """Keep a piece in place of the one before."""
         self._record()[_checked(name)] = data
+
+    def note(self, name: str, data: bytes) -> None:
+        """Keep a piece as :meth:`write` does."""
+        self.write(name, data)
 
     def delete(self, name: str) -> None:
         """Forget a piece, if there is one."""
@@ -122,6 +135,14 @@ class FolderKeeper:
 
     def write(self, name: str, data: bytes) -> None:
         """Keep a piece in place of the one before; on disk when this returns."""
+        self._put(name, data, synced=True)
+        machine.sync_folder(self.folder)
+
+    def note(self, name: str, data: bytes) -> None:
+        """Keep a piece in place of the one before; the system puts it on disk when it likes."""
+        self._put(name, data, synced=False)
+
+    def _put(self, name: str, data: bytes, *, synced: bool) -> None:
         target = self.folder / _checked(name)
         if _OF_RUNS.match(name) and not target.exists():
             self._let_go(_family(name))
@@ -130,9 +151,9 @@ class FolderKeeper:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         temporary.replace(target)
-        machine.sync_folder(self.folder)
 
     def _let_go(self, family: str) -> None:
         """Delete the oldest pieces of a family, so that there is room for one more."""

@@ -11,12 +11,19 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from flwr.app.metadata import Metadata
     from flwr.cli.build import build_fab_from_disk
     from flwr.cli.config_utils import get_fab_metadata
-    from flwr.common.constant import APP_DIR, ErrorCode
+    from flwr.cli.constant import (
+        ACCESS_TOKEN_STORE_KEY,
+        AUTHN_TYPE_STORE_KEY,
+        REFRESH_TOKEN_STORE_KEY,
+    )
+    from flwr.common.constant import APP_DIR, AuthnType, ErrorCode
     from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
     from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
     from flwr.supercore import log
+    from flwr.supercore.credential_store.file_credential_store import FileCredentialStore
     from flwr.supercore.differential_privacy import compute_clip_model_update
     from flwr.supercore.fab import Fab
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
     from flwr.supercore.run import Run
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supercore.utils import get_flwr_home
@@ -25,11 +32,17 @@ if TYPE_CHECKING:  # what _HOMES says, for those who check types
     from flwr.supernode.cli import flower_supernode
 
 __all__ = [
+    "ACCESS_TOKEN_STORE_KEY",
     "APP_DIR",
+    "AUTHN_TYPE_STORE_KEY",
+    "REFRESH_TOKEN_STORE_KEY",
     "TRIED",
+    "AuthnType",
     "ErrorCode",
     "Fab",
+    "FileCredentialStore",
     "Metadata",
+    "ObjectPushError",
     "ProtoRecordDict",
     "Run",
     "TaskIdentity",
@@ -61,6 +74,8 @@ _HOMES = {
     "recorddict_to_proto": "flwr.common.serde",
     # Error replies carry numbers that have public meaning and no public name.
     "ErrorCode": "flwr.common.constant",
+    # What a push fails with that lost count of what it had pushed, so that it is tried again.
+    "ObjectPushError": "flwr.supercore.inflatable.inflatable_utils",
     # The bundle's bytes are known before it is sent; a site reads what it is sent unpacked.
     "build_fab_from_disk": "flwr.cli.build",
     "get_fab_metadata": "flwr.cli.config_utils",
@@ -73,6 +88,12 @@ _HOMES = {
     # The gate starts the SuperLink in its own process (docs/decisions/0014).
     "flower_superlink": "flwr.superlink.cli.flower_superlink",
     "log": "flwr.supercore",
+    # From its store of credentials the command line tool shows a secret (docs/decisions/0075).
+    "FileCredentialStore": "flwr.supercore.credential_store.file_credential_store",
+    "AUTHN_TYPE_STORE_KEY": "flwr.cli.constant",
+    "ACCESS_TOKEN_STORE_KEY": "flwr.cli.constant",
+    "REFRESH_TOKEN_STORE_KEY": "flwr.cli.constant",
+    "AuthnType": "flwr.common.constant",
     # Flower's clipping of an update, so that both clip alike.
     "compute_clip_model_update": "flwr.supercore.differential_privacy",
 }

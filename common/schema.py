@@ -7,7 +7,13 @@ from pkgutil import resolve_name
 from types import NoneType, UnionType
 from typing import Any, Literal, Self, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    ValidationError,
+    model_validator,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, core_schema
 
@@ -56,6 +62,7 @@ class Schema(BaseModel):
         if not known.issuperset(values):
             known |= cls.more_keys(values)
         lines = [unknown_name("setting", key, known) for key in values if key not in known]
+        lines += [_too_long(key, value) for key, value in values.items() if _is_too_long(value)]
         if not lines:
             try:
                 return cls.model_validate(dict(values), by_alias=True, by_name=False)
@@ -65,6 +72,14 @@ class Schema(BaseModel):
                 lines = str(error).splitlines()
         prefix = f"{source}: " if source else ""
         raise ConfigError("\n".join(prefix + line for line in lines)) from None
+
+    @model_validator(mode="after")
+    def _fits_a_message(self) -> Self:
+        """Refuse whole numbers that no message holds: those of 64 bits are the longest."""
+        for name in type(self).model_fields:
+            if _is_too_long(value := getattr(self, name)):
+                raise ValueError(_too_long(kebab_case(name), value))
+        return self
 
     @classmethod
     def more_keys(cls, values: Mapping[str, object]) -> frozenset[str]:
@@ -181,6 +196,22 @@ def at_most(name: str, value: int, limit_key: str, limit: int) -> None:
     """Refuse a value above another setting's; a ValueError for a schema's own checks to raise."""
     if value > limit:
         raise ValueError(f"{kebab_case(name)} = {value}: must be at most {limit_key} = {limit}")
+
+
+_LONGEST = 2**63
+_PRINTED_BITS = 10_000
+
+
+def _is_too_long(value: object) -> bool:
+    return isinstance(value, int) and abs(value) >= _LONGEST
+
+
+def _too_long(key: str, value: Any) -> str:
+    number = abs(int(value))
+    if number.bit_length() > _PRINTED_BITS:  # Python writes none of over 4300 digits
+        return f"{key}: a number of more than 3000 digits"
+    digits = len(str(number))
+    return f"{key}: a number of {digits} digits"
 
 
 def _one_line(problem: Any, schema: type[Schema]) -> str:

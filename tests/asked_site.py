@@ -16,6 +16,8 @@ RUN = {
     "local-epochs": 1, "workers": 1, "model": "mlp",
 }  # fmt: skip
 LOSSES = {"strategy": "power-of-choice", "clients-per-round": 2}
+COLUMNS = ("age", "bmi", "troponin", "dose")
+LABEL = '[[columns]]\nname = "label"\nkind = "label"\nlimits = [-0.5, 0.5]\n'
 
 
 def brief_of(settings):
@@ -31,24 +33,33 @@ def is_called_for(kind, settings):
 class Asked:
     """A real site of one table in a process of its own, asked by a server that may lie."""
 
-    def __init__(self, folder, run=None, told=True, **own):
+    def __init__(self, folder, run=None, *, told=True, quantity=False, **own):
+        folder.mkdir(exist_ok=True)
         rng = np.random.default_rng(3)
         x = rng.normal(size=(40, 4))
-        lines = [f"{a:.3f},{b:.3f},{c:.3f},{d:.3f},{int(a > 0)}" for a, b, c, d in x]
-        (folder / "x.csv").write_text("\n".join(["age,bmi,troponin,dose,label", *lines]) + "\n")
+        y = [f"{a + b / 2:.3f}" if quantity else int(a > 0) for a, b, _, _ in x]
+        rows = [",".join(f"{value:.3f}" for value in row) for row in x]
+        lines = [f"{row},{label}" for row, label in zip(rows, y, strict=True)]
+        (folder / "x.csv").write_text("\n".join([",".join((*COLUMNS, "label")), *lines]) + "\n")
+        schema = "".join(f'[[columns]]\nname = "{name}"\nkind = "number"\n' for name in COLUMNS)
+        (folder / "schema.toml").write_text('task = "regression"\n' + schema + LABEL)
         words = RUN | {"output-dir": str(folder / "runs")} | (run or {})
-        if "local-steps" in words:
+        if "local-steps" in words or words["model"] != "mlp":
             del words["local-epochs"]
         self.settings = Settings.parse(words).with_absolute_paths()
         config = {
             "site": "x", "dataset": "tables", "data-path": str(folder / "x.csv"),
-            "state-dir": str(folder / "state"), "classes": "0,1",
+            "state-dir": str(folder / "state"),
+            **({"table-schema": str(folder / "schema.toml")} if quantity else {"classes": "0,1"}),
         } | own  # fmt: skip
         self.grid = InProcessGrid(
             load_client_app, self.settings.to_dict(), num_nodes=1, workers=1, own=[config]
         )
         [self.node] = self.grid.get_node_ids()
-        self.model = models.initial_parameters(self.settings, rows_of(4), 2)
+        self.model = {}
+        if self.settings.model == "mlp":
+            outputs = 1 if quantity else 2
+            self.model = models.initial_parameters(self.settings, rows_of(4), outputs)
         self.brief = brief_of(self.settings) if told else None
         reply = self.ask(messages.INTRODUCE)
         self.refusal = reply.error.reason if reply.has_error() else ""

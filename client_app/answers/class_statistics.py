@@ -12,12 +12,16 @@ from client_app.handlers import answers
 from client_app.site import Site
 from client_app.training.loop import Stopwatch
 from common import messages
+from common.errors import DataError
 from common.messages import Parameters, ReleaseNote
 from common.privacy.book import REPLACE_ROW_IN_CLASS, Entry
 from common.privacy.closed_form import zcdp_epsilon
+from common.privacy.disclosures import RowSettings
 from common.privacy.statistics import Moments, ball_rows, class_event, release_moments
 
 __all__ = ["class_moments", "moments_of_classes"]
+
+_WHAT = "class statistics"
 
 
 @answers(messages.CLASS_STATISTICS)
@@ -38,8 +42,18 @@ def class_moments(
 
     With ``statistics-privacy=zcdp`` they are noisy, and asked again about the same model they are
     the same. The model is taken as given: what it tells of the rows that trained it is not counted.
+    A question about another model, or that differs in a digit of rho, is another draw: the note
+    says what all of them tell.
+
+    Raises:
+        DataError: no class has ``min-rows`` rows, whose numbers are public: nothing is charged.
     """
     rows = _by_class(seen)
+    if not rows:
+        raise DataError(
+            f"min-rows = {site.settings.of(RowSettings).min_rows}: no class has as many training "
+            "rows here, so there is nothing to compare; leave the site out, or ask for fewer"
+        )
     if site.settings.statistics_privacy == "none":
         return _stacked([Moments.of(ball_rows(each)).flat() for each in rows]), None
     rho, delta = site.settings.rho, site.settings.delta
@@ -49,18 +63,29 @@ def class_moments(
         site.keeper,
         site.budget,
         request,
-        Entry(class_event(rho), REPLACE_ROW_IN_CLASS, "class statistics"),
-        lambda: [release_moments(ball_rows(each), rho).moments.flat().tolist() for each in rows],
+        Entry(class_event(rho), REPLACE_ROW_IN_CLASS, _WHAT),
+        lambda: [
+            release_moments(ball_rows(_finite(each)), rho).moments.flat().tolist() for each in rows
+        ],
     )
+    several = sum(entry.what == _WHAT for entry in book.entries) > 1
     note = ReleaseNote(
         f"discrete Gaussian on the moments, {rho:g}-zCDP",
         REPLACE_ROW_IN_CLASS,
-        zcdp_epsilon(rho, delta),
+        max(zcdp_epsilon(rho, delta), book.spent_on(_WHAT, delta) if several else 0.0),
         delta,
         rho,
         book.spent(REPLACE_ROW_IN_CLASS, site.budget.delta),
     )
     return _stacked(answer), note
+
+
+def _finite(rows: np.ndarray) -> np.ndarray:
+    """Return rows (n, d) with zeros in the place of one that a model makes NaN or infinite.
+
+    Whether a made model overflows on a row is not to be told.
+    """
+    return np.where(np.isfinite(rows).all(axis=1, keepdims=True), rows, 0.0)
 
 
 def _by_class(seen: SeenRows) -> list[np.ndarray]:

@@ -1,7 +1,9 @@
 """Evaluation of a model on a site's held-out rows, and of what training on makes of it."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
+import numpy as np
 from flwr.app import Message
 
 from client_app.answers import task_figures
@@ -13,7 +15,7 @@ from client_app.training import personal
 from client_app.training.loop import Evaluation, Stopwatch
 from common import messages
 from common.messages import EvaluateReport, FineTuneReport, Order, Parameters, PersonalReport
-from common.tasks.metrics import TASK_METRICS
+from common.tasks.metrics import TASK_METRICS, told_sums
 
 __all__ = ["evaluate", "evaluate_reply", "fine_tune"]
 
@@ -43,17 +45,17 @@ def fine_tune(message: Message, site: Site) -> Message:
     """Train the model that this site uses on, and say how it does on held-out rows, both times."""
     watch = Stopwatch()
     order, parameters = Order.decode(message.content), received_model(message.content, site)
-    before, after = personal.fine_tuned(parameters, site, order)
+    before, after = (_told(each, site) for each in personal.fine_tuned(parameters, site, order))
     report = FineTuneReport(
         site=site.name,
         round=order.round,
         attempt=order.attempt,
         model=order.model,
         num_examples=len(site.rows.test),
-        loss=rounded(before.loss, site),
+        loss=before.loss,
         score=before.score,
         score_sums=list(before.score_sums),
-        tuned_loss=rounded(after.loss, site),
+        tuned_loss=after.loss,
         tuned_score=after.score,
         tuned_score_sums=list(after.score_sums),
         seconds=watch.seconds,
@@ -81,24 +83,38 @@ def evaluate_reply(
         seconds: that it took.
         shared: what the common model gave, where the site has one of its own.
     """
+    result = _told(result, site)
     report = EvaluateReport(
         site=site.name,
         round=order.round,
         attempt=order.attempt,
         model=order.model,
         num_examples=len(site.rows.test),
-        loss=rounded(result.loss, site),
+        loss=result.loss,
         score=result.score,
         score_sums=list(result.score_sums),
         seconds=seconds,
     )
     if shared is not None:
+        shared = _told(shared, site)
         report = PersonalReport(
             **vars(report),
-            shared_loss=rounded(shared.loss, site),
+            shared_loss=shared.loss,
             shared_score=shared.score,
             shared_score_sums=list(shared.score_sums),
         )
     answer = messages.reply(message, report)
     figures = task_figures.figures(used, site)
     return answer if figures is None else messages.with_figures(answer, figures)
+
+
+def _told(result: Evaluation, site: Site) -> Evaluation:
+    """Return an evaluation on held-out rows as a site tells it: a real one in digits."""
+    if site.simulated:
+        return result
+    task, rows, loss = site.dataset.task, len(site.rows.test), rounded(result.loss, site)
+    if task.sums_score:
+        sums = task.score.told(np.array(result.score_sums), rows)
+        return replace(result, loss=loss, score=task.score.value(sums), score_sums=tuple(sums))
+    [right] = told_sums(np.array([result.score * rows]), rows)
+    return replace(result, loss=loss, score=float(right / rows))

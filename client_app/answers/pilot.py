@@ -14,6 +14,7 @@ import numpy as np
 from flwr.app import Message
 
 from client_app.handlers import answers
+from client_app.questions import rounded
 from client_app.received import received_models
 from client_app.site import Site
 from client_app.summed_rows import as_used
@@ -43,6 +44,9 @@ from common.tasks.inputs import Inputs
 __all__ = ["DITTO_STRENGTH", "RARE", "Folds", "Judged", "judged", "look", "train", "train_own"]
 
 log = logging.getLogger("coterie")
+
+_DIGITS = 7
+"""Of covariances: those of candidates that are nearly one differ in the last."""
 
 DITTO_STRENGTH = 0.3
 """Ditto's personal-lambda: the best on average over 21 pairs (docs/results/regularisation.md)."""
@@ -193,7 +197,7 @@ def train(message: Message, site: Site) -> Message:
     report = PilotTrained(
         site=site.name,
         round=order.round,
-        values=[folds.score(one) for one in shared],
+        values=[rounded(folds.score(one), site) for one in shared],
         held_out=folds.held_out,
         seconds=watch.seconds,
     )
@@ -235,9 +239,11 @@ def look(message: Message, site: Site) -> Message:
         metric=found.metric,
         held_out=found.held_out,
         units=found.units,
-        values=[] if of is None else of.values.tolist(),
-        covariance=[] if of is None else of.covariance.ravel().tolist(),
-        floor=0.0 if of is None else of.floor,
+        values=[] if of is None else [rounded(value, site) for value in of.values.tolist()],
+        covariance=[]
+        if of is None
+        else [rounded(value, site, _DIGITS) for value in of.covariance.ravel().tolist()],
+        floor=0.0 if of is None else rounded(of.floor, site),
         seconds=watch.seconds,
     )
     return messages.reply(message, report)

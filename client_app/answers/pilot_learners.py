@@ -33,6 +33,6 @@ def sums_of_folds(message: Message, site: Site, context: Context) -> Message:
             continue
         without = folds.without(k)
         fitted = learner_of(without)
-        sums[f"{k}/{SUMS}"] = fitted.statistics(step, rows_of(without))
         once(step, fitted, site, context, f"fit-steps-{order.learner}-{k}")
+        sums[f"{k}/{SUMS}"] = fitted.statistics(step, rows_of(without))
     return messages.reply(message, PilotSumsReport(site.name, order.round, watch.seconds), sums)

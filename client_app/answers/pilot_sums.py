@@ -6,7 +6,7 @@ own file releases ``pilot-change``.
 
 import json
 import secrets as system_secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from flwr.app import Context, Message
 from client_app.answers import secagg
 from client_app.answers.pilot import Folds, Judged, judged, train_own
 from client_app.handlers import answers
+from client_app.questions import rounded
 from client_app.received import received_models
 from client_app.site import Site
 from client_app.training.loop import Stopwatch
@@ -156,6 +157,10 @@ def _report(
     changes: Sequence[tuple[str, float, Change, float]] = []
     if told is not None and releases:
         changes = [(e.candidate, e.value, e.change, e.measured) for e in told.changes]
+
+    def each(values: Iterable[float]) -> list[float]:
+        return [rounded(value, site) for value in values]
+
     return PilotTold(
         site=site.name,
         round=order.round,
@@ -168,10 +173,10 @@ def _report(
         units=found.units,
         needed=told.needed if told is not None and releases else 0,
         candidates=[name for name, _, _, _ in changes],
-        alone=(told.alone or 0.0) if told is not None and releases else 0.0,
-        values=[value for _, value, _, _ in changes],
-        changes=[change.change for _, _, change, _ in changes],
-        errors=[change.error for _, _, change, _ in changes],
-        measured=[measured for _, _, _, measured in changes],
+        alone=rounded(told.alone or 0.0, site) if told is not None and releases else 0.0,
+        values=each(value for _, value, _, _ in changes),
+        changes=each(change.change for _, _, change, _ in changes),
+        errors=each(change.error for _, _, change, _ in changes),
+        measured=each(measured for _, _, _, measured in changes),
         seconds=seconds,
     )

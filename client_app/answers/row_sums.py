@@ -5,7 +5,8 @@ So a site answers one step of each number in a run: whoever made steps up would 
 weights of its own choice as it cared to ask for.
 """
 
-import json
+import logging
+import math
 
 import numpy as np
 from flwr.app import Context, Message
@@ -14,12 +15,11 @@ from client_app import questions
 from client_app.answers import secagg
 from client_app.handlers import answers
 from client_app.site import Site
-from client_app.site_state import ContextKeeper
 from client_app.summed_rows import learner_of, rows_of
 from client_app.training.loop import Stopwatch
 from common import messages
 from common.errors import MessageError, SecaggError
-from common.exact.contract import LARGEST, Arrays, SummedModel
+from common.exact.contract import LARGEST, Arrays, SummedModel, TableRows, Whole
 from common.messages import Order
 from common.messages.row_sums import ROW_SUMS, SUMS, SumsReport
 from common.secagg.cohorts import digest_of
@@ -28,11 +28,11 @@ from common.secagg.vectors import Vector
 
 __all__ = ["clear_sums", "hidden_sums", "once"]
 
+log = logging.getLogger("coterie")
+
 _MOST_MEMBERS = 2**9
 """Of a sum whose entries are below 2^53, in 63 bits."""
-
-
-_STEPS = "fit-steps"  # in Context.state: of one run
+_STEPS = "fit-steps"
 _SHOWN = 16  # digits of a step's digest
 
 
@@ -42,12 +42,12 @@ def clear_sums(message: Message, site: Site, context: Context) -> Message:
 
     Raises:
         MessageError: a step that no fit takes, or another one of this number than before.
+        DataError: sums without room. That depends on rows, so the step counts as answered.
     """
     watch = Stopwatch()
     order = Order.decode(message.content)
-    step, fitted = _step(message), learner_of(site)
+    step, fitted = _step(message, site, context)
     sums = fitted.statistics(step, rows_of(site))
-    once(step, fitted, site, context)
     report = SumsReport(site.name, order.round, order.attempt, order.model, watch.seconds)
     return messages.reply(message, report, {SUMS: sums})
 
@@ -64,18 +64,13 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     if order.members > _MOST_MEMBERS:
         raise SecaggError(f"{order.members} sites: whole sums have room for {_MOST_MEMBERS}")
     scale = secagg.begin(order, site, context)
-    step, fitted, rows = _step(message), learner_of(site), rows_of(site)
-    most = fitted.largest_size(rows.x.shape[1])  # those of a wider step of another group are 0
+    step, fitted = _step(message, site, context)
+    most = fitted.largest_size(_columns(site))  # those of a wider step of another group are 0
     if order.entries > most:
         raise MessageError(f"{order.entries} entries, and no step of this fit has over {most}")
-    sums = fitted.statistics(step, rows)
-    if len(sums) > order.entries:
-        raise MessageError(f"{order.entries} entries for {len(sums)} sums")
-    once(step, fitted, site, context)
-    assert np.abs(sums).max(initial=0) < LARGEST
-    whole = np.zeros(order.entries + 1, np.int64)
-    whole[: len(sums)] = sums
-    whole[-1] = 1  # how many sites are in it
+    if fitted.size(step) > order.entries:
+        raise MessageError(f"{order.entries} entries for {fitted.size(step)} sums")
+    whole = _summand(step, fitted, rows_of(site), order.entries, site.name)
     layout = scale.layout({}, order.entries)
     vector = secagg.Packed(layout, layout.packed(Vector.of(whole[:0], whole)).tobytes())
     asked = fitted.question(step)
@@ -83,39 +78,68 @@ def hidden_sums(message: Message, site: Site, context: Context) -> Message:
     return messages.reply(message, report)
 
 
+def _summand(step: Arrays, fitted: SummedModel, rows: TableRows, entries: int, name: str) -> Whole:
+    """Return what a site adds to a hidden sum: its sums, zeros, and how many sites it is.
+
+    Whether sums have room can depend on a row. Without room they are zeros of no site, so that
+    nothing but the sum tells it.
+    """
+    vector = np.zeros(entries + 1, np.int64)
+    try:
+        sums = fitted.statistics(step, rows)
+    except Exception:
+        log.exception("site %s: it adds nothing to this step of the fit", name)
+        return vector
+    assert np.abs(sums).max(initial=0) < LARGEST
+    vector[: len(sums)] = sums
+    vector[-1] = 1
+    return vector
+
+
+def _step(message: Message, site: Site, context: Context) -> tuple[Arrays, SummedModel]:
+    """Return a step that a fit takes, and the fit, and note that it is answered."""
+    step, fitted = messages.decode_arrays(messages.arrays_of(message.content)), learner_of(site)
+    once(step, fitted, site, context)
+    return step, fitted
+
+
 def once(
     step: Arrays, fitted: SummedModel, site: Site, context: Context, which: str = _STEPS
 ) -> None:
-    """Note the step that a site answers in a run, once it is known to be one that a fit takes.
+    """Note the step that a site answers in a run, if it is one that a fit takes.
+
+    Before a row is looked at: what fails by then can depend on one.
 
     Args:
         step: that is answered.
         fitted: what it is a step of.
         site: that answers.
-        context: where it keeps which it answered.
+        context: of the run.
         which: of the run's fits.
 
     Raises:
-        MessageError: beyond the fit's last, another of the same number than before, or one of
-            another fit.
+        MessageError: a step that no fit takes, beyond the fit's last, another of the same number
+            than before, or one of another fit.
     """
+    fitted.check(step, _columns(site))
     if not questions.is_asked(site, context):
         return
-    number, keeper = int(step["step"]), ContextKeeper(context.state)
+    number = int(step["step"])
     if number >= fitted.most_steps:
         raise MessageError(f"step {number}: this fit has {fitted.most_steps} at most")
     now = {str(number): digest_of(fitted.question(step))[:_SHOWN]}
     if number:
         now["fixed"] = digest_of(fitted.fixed(step))[:_SHOWN]
-    kept = keeper.read(which)
-    known: dict[str, str] = json.loads(kept) if kept else {}
-    if any(known.get(name, value) != value for name, value in now.items()):
-        raise MessageError(
-            f"step {number}: another one of this number, or of another fit, was answered in this "
-            "run; a site answers each step of a fit once, and the same again"
-        )
-    keeper.write(which, json.dumps(known | now).encode())
+    with site.keeper.locked():
+        known = questions.OfRun(which, site.keeper, context)
+        if any(known.value.get(name, value) != value for name, value in now.items()):
+            raise MessageError(
+                f"step {number}: another one of this number, or of another fit, was answered in "
+                "this run; a site answers each step of a fit once, and the same again"
+            )
+        known.value |= now
+        known.keep()
 
 
-def _step(message: Message) -> Arrays:
-    return messages.decode_arrays(messages.arrays_of(message.content))
+def _columns(site: Site) -> int:
+    return math.prod(site.dataset.inputs.shape)

@@ -10,6 +10,7 @@ import numpy as np
 from flwr.app import Message
 
 from client_app.handlers import answers
+from client_app.questions import rounded
 from client_app.received import received_model
 from client_app.site import Site
 from client_app.training import engine, personal
@@ -26,7 +27,7 @@ from common.messages import (
     TaskFigures,
     ThresholdOrder,
 )
-from common.tasks.metrics import TASK_METRICS, TaskMetric
+from common.tasks.metrics import TASK_METRICS, TaskMetric, told_sums
 
 __all__ = ["figures", "final_evaluation", "releases", "score_counts"]
 
@@ -51,7 +52,8 @@ def figures(parameters: Parameters, site: Site) -> TaskFigures | None:
     sums = []
     for name, metric in zip(names, metrics, strict=True):
         with contained(f"metrics = {name!r}"):
-            sums.append(metric.sums(said, site.test_labels))
+            found = metric.sums(said, site.test_labels)
+            sums.append(found if site.simulated else metric.told(found, len(said)))
     return TaskFigures(
         list(names), [len(own) for own in sums], [float(value) for own in sums for value in own]
     )
@@ -99,14 +101,14 @@ def final_evaluation(message: Message, site: Site) -> Message:
         else np.random.default_rng(secrets.randbits(128))
     )
     draws = arithmetic.resamples(len(labels), groups, site.settings.bootstrap_resamples, rng)
-    own, widths = _sums(names, said, labels, threshold)
-    figures = [own, *(_sums(names, said[rows], labels[rows], threshold)[0] for rows in draws)]
+    own, widths = _sums(names, said, labels, threshold, site)
+    figures = [own, *(_sums(names, said[rows], labels[rows], threshold, site)[0] for rows in draws)]
     arrays = {messages.FIGURES_OF_RESAMPLES: np.array(figures)}
     again = Recalibration()
     if site.dataset.task.has_classes:
         again = Recalibration.of(said, labels, groups, rng)
         arrays[messages.COUNTS] = arithmetic.confusion(said, labels, threshold)
-        arrays[messages.CALIBRATION] = arithmetic.calibration(said, labels)
+        arrays[messages.CALIBRATION] = _calibration(said, labels, site)
     report = FinalReport(
         site=site.name,
         round=order.round,
@@ -117,8 +119,8 @@ def final_evaluation(message: Message, site: Site) -> Message:
         threshold=threshold,
         metrics=list(names),
         widths=widths,
-        temperature=again.temperature,
-        recalibrated_error=again.error,
+        temperature=rounded(again.temperature, site),
+        recalibrated_error=rounded(again.error, site),
     )
     return messages.reply(message, report, arrays)
 
@@ -138,12 +140,23 @@ def _counted(used: Parameters, site: Site) -> np.ndarray:
     return arithmetic.score_counts(said, site.dataset.train_strata[site.rows.train])
 
 
+def _calibration(said: np.ndarray, labels: np.ndarray, site: Site) -> np.ndarray:
+    """Return rows, summed probabilities and hits by bin, (3, bins); a real site's in digits."""
+    table = arithmetic.calibration(said, labels)
+    if not site.simulated:
+        rows, summed, _ = table
+        table[1] = np.minimum(told_sums(summed, len(labels)), np.maximum(rows, summed))
+    return table
+
+
 def _sums(
-    names: tuple[str, ...], said: np.ndarray, labels: np.ndarray, threshold: float
+    names: tuple[str, ...], said: np.ndarray, labels: np.ndarray, threshold: float, site: Site
 ) -> tuple[np.ndarray, list[int]]:
     """Return the number of rows and all metrics' sums, and how many belong to each metric."""
     parts = []
     for name in names:
+        metric = TASK_METRICS.named(name)
         with contained(f"metrics = {name!r}"):
-            parts.append(arithmetic.sums_at(TASK_METRICS.named(name), said, labels, threshold))
+            found = arithmetic.sums_at(metric, said, labels, threshold)
+            parts.append(found if site.simulated else metric.told(found, len(labels)))
     return np.concatenate([[float(len(labels))], *parts]), [len(part) for part in parts]

@@ -111,7 +111,7 @@ def train_reply(
         attempt=order.attempt,
         model=order.model,
         num_examples=len(site.rows.train),
-        loss=fitted.loss,
+        loss=rounded(fitted.loss, site),
         seconds=fitted.seconds,
     )
     if before is not None:

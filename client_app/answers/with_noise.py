@@ -81,7 +81,9 @@ def release_once(
     with keeper.locked():
         book = book_of(keeper)
         if request not in book.answers:
-            book = book.charged(entry, budget).answered(request, draw())
+            book = book.charged(entry, budget)
+            _write(keeper, book)  # before a row is looked at: what fails by then can depend on one
+            book = book.answered(request, draw())
             _write(keeper, book)
         return book.answers[request], book
 

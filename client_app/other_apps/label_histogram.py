@@ -63,10 +63,8 @@ def label_histogram_mod(labels_of: LabelsOf, num_classes: int = 0) -> Mod:
         question = LabelQuestion.decode(message.content)
         node, labels = _asked(question, context), _labels(context)
         if num_classes not in (0, question.num_classes) or labels.max() >= question.num_classes:
-            raise MessageError(
-                f"asked for {question.num_classes} classes, this site has "
-                f"{num_classes or int(labels.max()) + 1}"
-            )
+            has = num_classes or "more"  # which one is the largest would say which it has
+            raise MessageError(f"asked for {question.num_classes} classes, this site has {has}")
         counts = descriptors.histogram(labels, question.num_classes)
         answer, note = with_noise.label_answer(node, counts)
         return messages.reply(message, answer, note=note)
@@ -80,7 +78,7 @@ def label_histogram_mod(labels_of: LabelsOf, num_classes: int = 0) -> Mod:
             )
         if labels.min() < 0 or (num_classes and labels.max() >= num_classes):
             raise DataError(
-                f"labels_of returned labels {labels.min()} to {labels.max()}: they must be 0 to "
+                "labels_of returned labels outside of 0 to "
                 f"{num_classes - 1 if num_classes else 'the number of classes - 1'}"
             )
         return labels.astype(np.int64)

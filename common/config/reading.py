@@ -125,5 +125,5 @@ def read_toml(file: Path) -> dict[str, Any]:
         return tomllib.loads(read_text(file))
     except OSError as error:
         raise ConfigError(f"cannot read {file}: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:  # of a number of 5000 digits, of 1000 brackets
         raise ConfigError(f"{file} is not a TOML file: {error}") from None

@@ -22,8 +22,6 @@ from common.config.site_training import Training
 from common.config.training import TrainingSettings
 from common.schema import Scalar, at_most, kebab_case
 
-_LONGEST = 2**63
-
 
 class Settings(
     AggregationSettings,  # pydantic puts the last one's keys first
@@ -62,15 +60,6 @@ class Settings(
         named = {kebab_case(key): value for key, value in plugins.with_names(values).items()}
         own = cls.model_fields
         return own | chosen.declared_fields(plugins.all_piece_settings(named), own)
-
-    @model_validator(mode="after")
-    def _fits_a_message(self) -> Self:
-        """Refuse whole numbers that no message holds: those of 64 bits are the longest."""
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            if isinstance(value, int) and abs(value) >= _LONGEST:
-                raise ValueError(f"{kebab_case(name)}: a number of {len(str(value))} digits")
-        return self
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:

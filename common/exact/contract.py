@@ -108,11 +108,19 @@ class SummedModel(ABC):
         """Return how many whole numbers a step of rows of so many features asks for at most."""
 
     @abstractmethod
+    def check(self, sent: Arrays, columns: int) -> None:
+        """Raise :class:`MessageError` for a step that no fit of so many features takes.
+
+        It looks at no row: a site that refuses a step so has told nothing.
+        """
+
+    @abstractmethod
     def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
-        """Return what a site's rows add in a step, (size,), each below :data:`LARGEST`.
+        """Return what a site's rows add in a step that was checked, (size,).
+
+        Each number is below :data:`LARGEST`.
 
         Raises:
-            MessageError: a step that no fit takes.
             DataError: rows whose sums have no room.
         """
 
@@ -135,7 +143,7 @@ class SummedModel(ABC):
             RoundError: rows from which there is no such model, with what to do.
         """
         fit = self.start(rows.x.shape[1], len(rows))
-        while not fit.finished:
+        while not fit.finished:  # its steps are the fit's own
             fit = self.update(fit, self.statistics(fit.sent, rows))
         return fit
 

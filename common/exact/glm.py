@@ -312,10 +312,13 @@ class Glm(SummedModel):
 
     # A site's side -------------------------------------------------------------------------------
 
+    def check(self, sent: Arrays, columns: int) -> None:
+        """Refuse a step that no fit takes."""
+        _check(sent, columns, self)
+
     def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
         """Return what a site's rows add in a step."""
         x = np.asarray(rows.x, np.float64)
-        _check(sent, x.shape[1], self)
         bits = int(sent["bits"])
         if not int(sent["step"]):
             number = np.array([len(rows)], np.int64)

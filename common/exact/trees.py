@@ -360,14 +360,23 @@ class Trees(SummedModel):
 
     # A site's side -------------------------------------------------------------------------------
 
-    def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
-        """Return what a site's rows add in a step."""
+    def check(self, sent: Arrays, columns: int) -> None:
+        """Refuse a step that no fit takes."""
         step = sent.get("step")
         if step is None or step.shape != ():
             raise MessageError("a step without its number")
-        if not int(step):
-            return self._counted(sent, rows)
-        _check(sent, rows.x.shape[1], self)
+        if int(step):
+            _check(sent, columns, self)
+            return
+        told = np.asarray(sent.get("columns"))
+        known = np.array_equal(sent.get("grid", ()), grid()) and told.shape == ()
+        if not known or sent.keys() != {"step", "grid", "columns"} or told != columns:
+            raise MessageError("a first step with another grid, or of other columns")
+
+    def statistics(self, sent: Arrays, rows: TableRows) -> Whole:
+        """Return what a site's rows add in a step."""
+        if not int(sent["step"]):
+            return self._counted(rows)
         binned = _binned_rows(rows, np.asarray(sent["edges"], np.float64))
         gradients, curvatures = self._derivatives(self._scores(sent, rows, binned), sent, rows.y)
         tree = len(sent["column"]) - 1
@@ -395,13 +404,8 @@ class Trees(SummedModel):
                     out[mine, column, :, which] = sums.reshape(len(mine), width)
         return out.reshape(-1)
 
-    def _counted(self, sent: Arrays, rows: TableRows) -> Whole:
+    def _counted(self, rows: TableRows) -> Whole:
         """Return rows by class, or moments of a quantity, and rows of each column by cell."""
-        columns = np.asarray(sent.get("columns"))
-        known = np.array_equal(sent.get("grid", ()), grid()) and columns.shape == ()
-        known = known and sent.keys() == {"step", "grid", "columns"}
-        if not known or columns != rows.x.shape[1]:
-            raise MessageError("a first step with another grid, or of other columns")
         if self.loss == "squared":
             y = rows.y.astype(np.float64)
             # each row is rounded, not a site's sum: any split of the rows gives the same

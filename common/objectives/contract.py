@@ -278,3 +278,11 @@ class ObjectiveSettings(PieceSettings):
 
     def check_in_use(self, settings: "Training") -> None:
         """Raise ValueError where the run's objective cannot work with these values."""
+
+    def passes(self, epochs: int) -> int:
+        """Return how many passes over a site's rows come of so many ``local-epochs``."""
+        return epochs
+
+    def steps(self, steps: int) -> int:
+        """Return how many SGD steps come of so many ``local-steps``."""
+        return steps

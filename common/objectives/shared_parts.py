@@ -27,6 +27,10 @@ class FedRepSettings(ObjectiveSettings):
         1, ge=1, description="fedrep: passes that train the head, before local-epochs for the body"
     )
 
+    def passes(self, epochs: int) -> int:
+        """Return those of the head, and then of the body."""
+        return self.head_epochs + epochs
+
 
 def fedrep(
     received: Parameters, personal: Parameters | None, fit: Fit, settings: "Training"

@@ -41,6 +41,14 @@ class PFedMeSettings(ObjectiveSettings):
         1.0, gt=0, le=10, description="pfedme: share of the way to the average the server goes"
     )
 
+    def passes(self, epochs: int) -> int:
+        """Return K times as many."""
+        return self.pfedme_steps * epochs
+
+    def steps(self, steps: int) -> int:
+        """Return K times as many."""
+        return self.pfedme_steps * steps
+
     def check_in_use(self, settings: "Training") -> None:
         """Refuse two steps of the server, and a model that would move beyond the personal one."""
         server = settings.to_dict().get("server-optimizer", "none")  # a site does not know it

@@ -100,7 +100,7 @@ def decode_event(value: Mapping[str, Any]) -> Event:
 
 
 def _check(name: str, value: float) -> None:
-    if not 0 < value < math.inf:
+    if not (math.isfinite(value) and value > 0):  # one of 400 digits is no float
         raise ConfigError(f"{name} = {value}: must be above 0 and finite")
 
 

@@ -35,6 +35,8 @@ COUNTED: Mapping[str, tuple[str, ...]] = {
 than all rows, so what hides all rows tells at most as much of one, and the two tell it together."""
 
 _VERSION = 1
+_UNREADABLE = (ValueError, LookupError, TypeError, ArithmeticError, RecursionError)
+"""What a text that is no book can fail with, of numbers of 400 digits and endless brackets, too."""
 _ROUNDING = 1e-9  # what two ways of finding one root may differ by
 
 
@@ -140,7 +142,7 @@ class PrivacyBook:
         try:
             least = json.loads(mark)
             entries, answers = int(least["entries"]), int(least["answers"])
-        except (ValueError, LookupError, TypeError) as error:
+        except _UNREADABLE as error:
             raise DataError(_lost(f"the mark beside it cannot be read: {error}")) from None
         if len(book.entries) < entries or len(book.answers) < answers:
             raise DataError(
@@ -161,7 +163,7 @@ class PrivacyBook:
             if not (isinstance(entries, list) and isinstance(answers, dict)):
                 raise ValueError("entries must be a list, answers an object")
             return cls(tuple(map(_entry, entries)), answers)
-        except (ValueError, LookupError, TypeError, CoterieError) as error:
+        except (*_UNREADABLE, CoterieError) as error:
             raise DataError(_lost(str(error))) from None
 
 

@@ -8,7 +8,7 @@ by a digest of its values: one that was changed in a digit is another.
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -52,12 +52,10 @@ class CohortHistory:
     def check(self, model: str, cohort: Cohort) -> None:
         """Raise :class:`SecaggError` for another cohort than a model was summed over before."""
         for known in self.models.get(model, ()):
-            other = {site for site in known.keys() | cohort if known.get(site) != cohort.get(site)}
-            if other:
-                names = " and ".join(map(repr, sorted(other)))
-                which = f"{names} alone" if len(other) <= _NAMED else f"{len(other)} sites"
+            if dict(known) != dict(cohort):
                 raise SecaggError(
-                    f"this model was summed before over a cohort that differs in {which}; a site "
+                    "this model was summed before over a cohort that differs in "
+                    f"{_difference(known, cohort)}; a site "
                     "is in one cohort of a model, with one set of weights, over all runs: run with "
                     "the same sites as before, or with another seed (a fit from sums has none)"
                 )
@@ -90,8 +88,29 @@ class CohortHistory:
             value = json.loads(data)
             cohorts = value["cohorts"]
             return cls({m: tuple(cohorts[i] for i in at) for m, at in value["models"].items()})
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise DataError(
                 f"this site's history of secure sums cannot be read ({error}); restore it from a "
                 "copy, for without it two sums of a model may give a single update away"
             ) from None
+
+
+def _difference(one: Cohort, other: Cohort) -> str:
+    """Return what two cohorts differ in: who is in them before what they weigh, which follows.
+
+    >>> _difference({"x": 5, "y": 5}, {"x": 5, "y": 5, "z": 9})
+    "'z' alone"
+    >>> _difference({"x": 5, "y": 5}, {"x": 6, "y": 6, "z": 9})
+    "'z', and in the weights of 2 others"
+    """
+    places = one.keys() ^ other.keys()
+    weights = {site for site in one.keys() & other.keys() if one[site] != other[site]}
+    found = _named(places or weights)
+    if places and weights:
+        return f"{found}, and in the weights of {len(weights)} others"
+    return found if len(places or weights) > _NAMED else f"{found} alone"
+
+
+def _named(sites: Collection[str]) -> str:
+    names = " and ".join(map(repr, sorted(sites)))
+    return names if len(sites) <= _NAMED else f"{len(sites)} sites"

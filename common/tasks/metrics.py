@@ -9,6 +9,7 @@ Definitions are scikit-learn's; a test holds them to it. Probabilities are (n, K
 quantity both are (n,) float64 in the unit of the label.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from common.plugins import Table
 
 __all__ = [
     "BUILT_IN",
+    "DIGITS",
     "TASK_METRICS",
     "OfCounts",
     "OfErrors",
@@ -27,8 +29,37 @@ __all__ = [
     "RowMean",
     "TaskMetric",
     "concordance",
+    "in_digits",
     "pairs_of_rows",
+    "told_sums",
 ]
+
+DIGITS = 4
+"""Of what a real site tells of a mean or a sum that is no count."""
+
+
+def in_digits(value: float, digits: int = DIGITS) -> float:
+    """Return a number to so many significant digits.
+
+    >>> in_digits(12345.678), in_digits(-0.00123456)
+    (12350.0, -0.001235)
+    """
+    return float(f"{value:.{digits}g}")
+
+
+def told_sums(sums: np.ndarray, rows: int) -> np.ndarray:
+    """Return sums over rows (w,) as a real site tells them: counts exactly, all else in digits.
+
+    A model made for it could write a value of a row into the digits of a sum. What can be a count
+    of rows, or of pairs or half pairs of them, is one.
+
+    >>> told_sums(np.array([17.0, 2.5, 0.123456, 1e6 + 0.25]), 20).tolist()
+    [17.0, 2.5, 0.1235, 1000000.0]
+    """
+    halves = np.rint(2 * sums)
+    counted = (np.abs(2 * sums - halves) <= 1e-9 * np.abs(halves)) & (np.abs(sums) <= rows**2)
+    told = [h / 2 if c else in_digits(v) for v, h, c in zip(sums, halves, counted, strict=True)]
+    return np.array(told, np.float64)
 
 
 class TaskMetric(ABC):
@@ -72,6 +103,10 @@ class TaskMetric(ABC):
     @abstractmethod
     def value(self, sums: np.ndarray) -> float:
         """Return the metric; NaN where it is not defined."""
+
+    def told(self, sums: np.ndarray, rows: int) -> np.ndarray:
+        """Return what a real site tells of sums over its rows."""
+        return told_sums(sums, rows)
 
     def pooled(self, sums: Sequence[np.ndarray], rows: Sequence[int]) -> float:
         """Return the metric over several sites with so many held-out rows each."""
@@ -185,6 +220,18 @@ class OfErrors(TaskMetric):
         """Return squared errors, rows, the labels' mean and their squared deviations from it."""
         errors, mean = labels - probabilities, labels.mean()
         return np.array([errors @ errors, len(labels), mean, ((labels - mean) ** 2).sum()])
+
+    def told(self, sums: np.ndarray, rows: int) -> np.ndarray:
+        """Return the sums in digits, and the mean to as many of the labels' deviation from it.
+
+        Sites' means may differ by little beside what they are.
+        """
+        told = told_sums(sums, rows)
+        deviation = math.sqrt(max(sums[3], 0.0) / rows)
+        if deviation > 0:
+            place = DIGITS - 1 - math.floor(math.log10(deviation))
+            told[2] = round(float(sums[2]), place)
+        return told
 
     def could_be(self, sums: np.ndarray, rows: int, num_classes: int) -> bool:
         """Return whether these are finite, of so many rows, and no sum of squares is negative."""

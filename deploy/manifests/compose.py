@@ -5,6 +5,8 @@ from typing import Any
 
 import yaml
 
+from deploy.manifests.ports import port_of_sites
+
 METRICS = "127.0.0.1:9464"
 """Where a site's probe asks, inside its container."""
 _HEAD = (
@@ -31,10 +33,12 @@ def server(name: str, port: int) -> str:
         f"u.urlopen('https://localhost:{port}/health', "
         "context=ssl.create_default_context(cafile='/server/ca.crt'), timeout=10)"
     )
+    # What passes a port into a container may come from inside it to the gate's eyes.
+    inside = str(port_of_sites(port))
     service = {
         **_HARDENED,
-        "command": ["serve", "/server", "--log-format", "json"],
-        "ports": [f"{port}:{port}"],
+        "command": ["serve", "/server", "--forwarded-port", inside, "--log-format", "json"],
+        "ports": [f"{port}:{inside}"],
         "volumes": [".:/server", "${COTERIE_RUNS:-./runs}:/runs"],
         "healthcheck": _checked(probe),
     }

@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from common.errors import ConfigError
+from deploy.manifests.ports import port_of_sites
 
 METRICS = "0.0.0.0:9464"
 """Where probes ask a site; its pod's own network."""
@@ -29,10 +30,13 @@ def server(name: str, port: int) -> str:
         f"for file in {_GIVEN}/secret/*; do ln -sfn $file .; done && "
         f"ln -sfn {_GIVEN}/keys keys && ln -sfn {_GIVEN}/revoked revoked"
     )
-    health = {"httpGet": {"path": "/health", "port": port, "scheme": "HTTPS"}}
+    # The side-car of a mesh leads everybody to the pod's own loopback address.
+    inside = port_of_sites(port)
+    health = {"httpGet": {"path": "/health", "port": "https", "scheme": "HTTPS"}}
+    forwarded = ["--forwarded-port", str(inside)]
     container = {
-        "args": ["serve", f"{_OWN}/server", "--log-format", "json"],
-        "ports": [{"name": "https", "containerPort": port}],
+        "args": ["serve", f"{_OWN}/server", *forwarded, "--log-format", "json"],
+        "ports": [{"name": "https", "containerPort": inside}],
         "startupProbe": {**health, "periodSeconds": 5, "failureThreshold": 60},
         "livenessProbe": {**health, "periodSeconds": 30, "timeoutSeconds": 10},
         "readinessProbe": {**health, "periodSeconds": 10, "timeoutSeconds": 10},

@@ -33,6 +33,16 @@ ServerFolder = Annotated[
 ]
 
 
+Address = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="of the server, from another machine, whose folder holds server.toml, ca.crt and "
+        "state/admin-secret; else this machine's",
+    ),
+]
+
+
 class LogFormat(StrEnum):
     """How log lines are written."""
 
@@ -134,8 +144,8 @@ def serve(
         typer.Option(
             min=0,
             max=65535,
-            help="of --host, for a TCP forwarder to lead sites to: nobody submits runs over it, "
-            "and the other port is this machine's alone; 0: no forwarder",
+            help="of --host, for a TCP forwarder to lead sites to: over it only who shows the "
+            "admin-secret submits runs, and the other port is this machine's alone; 0: none",
         ),
     ] = 0,
     log_format: LogOption = LogFormat.TEXT,
@@ -149,12 +159,12 @@ def serve(
     flower.become(command, server.env(), source="superlink", log=log_format)
 
 
-def register(folder: ServerFolder) -> None:
+def register(folder: ServerFolder, address: Address = "") -> None:
     """Let the SuperLink know whose keys are provisioned, and whose are revoked."""
     from deploy.sites import serve as serving
 
     server = serving.Server.open(folder)
-    done = serving.register(server, server.connection())
+    done = serving.register(server, server.connection(address))
     typer.echo("\n".join(done) or "nothing changed")
 
 
@@ -166,6 +176,7 @@ def submit(
         bool,
         typer.Option("--watch", help="serve a live page here, where the server's runs are written"),
     ] = False,
+    address: Address = "",
     allow_code: AllowCode = None,
 ) -> None:
     """Send a run to the SuperLink and follow it; exit code 0 completed, 1 failed, 3 stopped."""
@@ -180,7 +191,7 @@ def submit(
     plan = Plan.of(settings)
     submitting.check_sites(plan.settings, server.sites)
     with watched_if(watched, plan.settings):
-        code = submitting.send(plan, server.connection())
+        code = submitting.send(plan, server.connection(address))
     raise typer.Exit(code)
 
 

@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -71,11 +71,13 @@ class Connection:
         home: folder of the tool's configuration.
         address: HOST:PORT of the SuperLink.
         root_certificates: the federation's authority.
+        secret: of the server's administrators, which the tool shows; empty: none.
     """
 
     home: Path
     address: str
     root_certificates: Path
+    secret: str = field(default="", repr=False)
 
     def __post_init__(self) -> None:
         values = {
@@ -87,6 +89,20 @@ class Connection:
         }
         private_folder(self.home)
         write_public(self.home / "config.toml", tomli_w.dumps({"superlink": values}).encode())
+        if self.secret:
+            self._keep_secret()
+
+    def _keep_secret(self) -> None:
+        """Write the secret where the tool looks for what a log-in gave it, for its owner alone."""
+        from common import flower_private as private  # takes half a second
+
+        store = private.FileCredentialStore(self.home / "credentials.yaml")
+        for key, value in (
+            (private.AUTHN_TYPE_STORE_KEY, private.AuthnType.OIDC),
+            (private.ACCESS_TOKEN_STORE_KEY, self.secret),
+            (private.REFRESH_TOKEN_STORE_KEY, "none"),  # the tool asks for one, and never shows it
+        ):
+            store.set(key % self.address, value.encode())
 
     @property
     def env(self) -> dict[str, str]:

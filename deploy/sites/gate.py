@@ -19,6 +19,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from hmac import compare_digest
 from logging import WARNING
 from pathlib import Path
 from typing import Any
@@ -51,6 +52,7 @@ _JOINING = (activation.PATH, f"{_FOR_SITES}register-node")
 _HEALTH = "/health"
 _METRICS = "/metrics"
 _PUBLIC_KEY = b"flwr-public-key"
+_SHOWN_SECRET = b"authorization"
 _STOP_SECONDS = 3  # for answers that are under way; those kept back are not waited for
 _FORWARDED = (
     "a site comes from this machine's own address: if a forwarder leads sites here, whoever comes "
@@ -75,6 +77,7 @@ class Gate:
         runs: Path | None = None,
         watchers: Sequence[Network] = (),
         forwarded_port: int = 0,
+        secret: str = "",
     ) -> None:
         """Take what is behind the gate and who may pass it.
 
@@ -86,9 +89,9 @@ class Gate:
             enrolled: file with the keys that were enrolled.
             runs: list of the folders of runs.
             watchers: networks that may read the figures beside the administrators.
-            forwarded_port: over which nobody is an administrator, whatever address a request
-                comes from: that of a forwarder on this machine says nothing of who is behind it;
-                0: there is none.
+            forwarded_port: over which no address makes anybody an administrator: that of a
+                forwarder on this machine says nothing of who is behind it; 0: there is none.
+            secret: whoever shows it is an administrator, wherever they come from; empty: nobody is.
         """
         self._app = app
         self._enrolled = enrolled
@@ -96,6 +99,7 @@ class Gate:
         self._watchers = (*watchers, *admins)
         self._admins = admins
         self._forwarded_port = forwarded_port
+        self._secret = f"Bearer {secret}".encode() if secret else b""
         self._lines = Lines(log)
         self._log = log
         self._said_forwarded = bool(forwarded_port)
@@ -112,7 +116,8 @@ class Gate:
         elif scope["path"] == _METRICS and self._is_of(self._watchers, scope):
             await self._tell(send)
         elif self._is_of(self._admins, scope):
-            await self._app(scope, receive, self._watched(scope, send))
+            inner = _without_secret(scope) if self._shows_secret(scope) else scope
+            await self._app(inner, receive, self._watched(scope, send))
             if scope["path"] in holding.PUSHES:
                 self._holding.something_was_sent()
         else:
@@ -193,13 +198,28 @@ class Gate:
         said = client or "unknown address", shown_path(scope["path"]), status, why, whose
         self._lines.say(client, "refused %s %s: %d %s%s", *said)
 
+    def _shows_secret(self, scope: Scope) -> bool:
+        shown = [value for name, value in scope["headers"] if name.lower() == _SHOWN_SECRET]
+        return bool(self._secret) and len(shown) == 1 and compare_digest(shown[0], self._secret)
+
     def _is_of(self, networks: Sequence[Network], scope: Scope) -> bool:
-        """Return whether a request comes from one of some networks, as far as that can be told."""
+        """Return whether a request shows the secret, or comes from one of some networks.
+
+        As far as that can be told.
+        """
+        if self._shows_secret(scope):
+            return True
         if self._forwarded_port:
             port = (scope.get("server") or ("", None))[1]
             if port in (None, self._forwarded_port):
                 return False
         return _is_of(networks, scope)
+
+
+def _without_secret(scope: Scope) -> Scope:
+    """Return a request without what it shows the gate: nobody behind it is to learn that."""
+    kept = [each for each in scope["headers"] if each[0].lower() != _SHOWN_SECRET]
+    return {**scope, "headers": kept}
 
 
 def _is_of(networks: Sequence[Network], scope: Scope) -> bool:
@@ -274,10 +294,12 @@ def main() -> None:
     parser.add_argument("--metrics", action="append", type=ipaddress.ip_network, default=[])
     parser.add_argument("--enrolled", type=Path)
     parser.add_argument("--runs", type=Path)
-    parser.add_argument("--forwarded", help="HOST:PORT over which nobody is an administrator")
+    parser.add_argument("--forwarded", help="HOST:PORT over which no address is an administrator's")
+    parser.add_argument("--secret", type=Path, help="file of what administrators may show instead")
     split = sys.argv.index("--")
     chosen = parser.parse_args(sys.argv[1:split])
     admins = chosen.admin
+    secret = chosen.secret.read_text(encoding="ascii").strip() if chosen.secret else ""
     sys.argv = ["flower-superlink", *sys.argv[split + 1 :]]
     log_handshakes(log)
     connections = Connections(Bounds(), admins, log)
@@ -289,9 +311,8 @@ def main() -> None:
         # asyncio's own loop: the handshakes of uvloop cannot be watched.
         files = {"enrolled": chosen.enrolled, "runs": chosen.runs}
         host, _, port = (chosen.forwarded or "").rpartition(":")
-        inner = Gate(
-            app, admins, log, **files, watchers=chosen.metrics, forwarded_port=int(port or 0)
-        )
+        more: dict[str, Any] = {"watchers": chosen.metrics, "forwarded_port": int(port or 0)}
+        inner = Gate(app, admins, log, **files, **more, secret=secret)
         # uvicorn's own line of each request would hold whatever path somebody asks for.
         own: dict[str, Any] = {"loop": "asyncio", "backlog": BACKLOG, "access_log": False}
         given = options | own | {"timeout_graceful_shutdown": _STOP_SECONDS}

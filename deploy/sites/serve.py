@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,14 @@ from common.errors import ConfigError, FlowerError
 from deploy.sites import provision
 from deploy.sites.flower import Connection, environment
 from deploy.sites.gate import THIS_MACHINE
-from deploy.sites.secret_files import private_folder, write_public
+from deploy.sites.secret_files import private_folder, write_public, write_secret
 from deploy.sites.site_keys import supernode_fingerprint
 from server_app import run_list
 from server_app.rounds.enrolment import FILE_VARIABLE
 
 STATE = "state"
+SECRET = "admin-secret"  # noqa: S105 - its file's name
+_SECRET_BYTES = 32
 _POLL = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # seconds
 _LOOPBACK = "127.0.0.1"
 _RUNS = "runs.jsonl"  # the folders of all runs
@@ -69,7 +72,21 @@ class Server:
             self.state / "flower-cli",
             address or f"localhost:{self.port}",
             self.folder / provision.CA,
+            self.secret,
         )
+
+    @property
+    def secret(self) -> str:
+        """What its administrators show where their address tells nothing; empty: none was made."""
+        path = self.state / SECRET
+        return path.read_text(encoding="ascii").strip() if path.exists() else ""
+
+    def make_secret(self) -> Path:
+        """Return the file of the secret, readable by its owner alone, made if need be."""
+        path = self.state / SECRET
+        if not self.secret:
+            write_secret(path, f"{secrets.token_urlsafe(_SECRET_BYTES)}\n".encode())
+        return path
 
     def command(
         self,
@@ -85,13 +102,14 @@ class Server:
             admins: networks that may submit runs beside this machine.
             watchers: networks that may read its figures beside these.
             forwarded_port: a second one, for a forwarder; the first listens on this machine alone
-                then, and nobody who comes over the second submits runs. 0: none.
+                then, and over the second only who shows the secret submits runs. 0: none.
         """
         gate = [word for network in (*THIS_MACHINE, *admins) for word in ("--admin", network)]
         gate += [word for network in watchers for word in ("--metrics", network)]
         if forwarded_port:
             gate += ["--forwarded", f"{host}:{forwarded_port}"]
             host = _LOOPBACK
+        gate += ["--secret", str(self.make_secret())]
         return [
             *(sys.executable, "-m", f"{__package__}.gate", *gate),
             *("--enrolled", str(self.state / _ENROLLED), "--runs", str(self.state / _RUNS), "--"),

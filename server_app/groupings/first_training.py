@@ -22,6 +22,9 @@ def first_placed(
 ) -> dict[int, int]:
     """Return the clusters of newcomers by what they make of a model; who does not answer is out.
 
+    Who was there before and comes back has a place, and trains nothing: beside secure sums a site
+    shows one model of its own in a run.
+
     Args:
         asking: of the newcomers.
         model: that all of them train.
@@ -30,24 +33,26 @@ def first_placed(
     """
     assert asking.before is not None
     newcomers, template = asking.roster, Template.of(model)
+    known = [name in asking.before.names for name in newcomers.names]
+    placed = {client: 0 for client, before in enumerate(known) if before}
+    if all(known):
+        return placed
     exchange = Exchange.with_models(
         newcomers,
         messages.TRAIN,
         [model],
-        dict.fromkeys(range(len(newcomers)), 0),
+        {client: 0 for client, before in enumerate(known) if not before},
         round_number=asking.round,
         attempt=1,
     )
     replies = asking.grid.send_and_receive(exchange.outgoing(), timeout=asking.timeout)
     answers = exchange.answers(replies, lambda reply, asked: training(reply, template))
-    clusters, placed = asking.clusters, dict[int, int]()
+    clusters = asking.clusters
     for answer in asking.judged(answers, [dict(model)]):
         name = newcomers.names[answer.client]
         if answer.value is None:
             log.warning("%s joined but is left out: %s", name, answer.verdict)
             continue
-        placed[answer.client] = 0
-        if name not in asking.before.names:
-            placed[answer.client] = cluster = place(answer.value[1], clusters)
-            clusters = Clusters(np.append(clusters.labels, cluster))
+        placed[answer.client] = cluster = place(answer.value[1], clusters)
+        clusters = Clusters(np.append(clusters.labels, cluster))
     return placed

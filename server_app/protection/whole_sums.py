@@ -32,7 +32,10 @@ class WholeSums(SecaggAverages):
     def _finish(self, one: ModelSum, model: Arrays) -> None:
         total = one.members.total(one.masked, one.delivered, one.told).wide.view(np.int64)
         if int(total[-1]) != len(one.weights):
-            raise SecaggError(f"{int(total[-1])} sites are in the sum of {len(one.weights)}")
+            raise SecaggError(
+                f"{int(total[-1])} sites are in the sum of {len(one.weights)}: whose rows have no "
+                "room in exact sums adds nothing, and the log of that site says so"
+            )
         one.mean = Mean({"sums": total[:-1]}, [], int(total[-1]))
 
 

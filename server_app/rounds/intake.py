@@ -7,6 +7,7 @@ from flwr.app import Error, Message
 from flwr.serverapp import Grid
 
 from common.errors import MessageError, quotable
+from common.flower_private import ObjectPushError
 from common.messages import ReleaseNote, Usage, check_form, payload_bytes
 from server_app.rounds.delegating_grid import DelegatingGrid
 
@@ -57,9 +58,8 @@ class IntakeGrid(DelegatingGrid):
         for _ in range(_PUSHES - 1):
             try:
                 return list(self.inner.push_messages(sent))
-            except Exception as error:
-                if type(error).__name__ != "ObjectPushError":  # of a module of Flower's own
-                    raise
+            except ObjectPushError:
+                continue
         return list(self.inner.push_messages(sent))
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:

@@ -4,6 +4,7 @@ import itertools
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -81,6 +82,15 @@ def test_a_lying_server_reads_fewer_bits_of_held_out_rows_than_the_table_says(tm
             "steps, and this site's file allows most-steps = 100000",
         ),
         ({"fine-tune-epochs": 101}, "asks for 101 epochs"),
+        ({"objective": "fedrep", "head-epochs": 10**9}, "asks for 1000000001 epochs"),
+        (
+            {"objective": "pfedme", "pfedme-steps": 10**9},
+            "asks for 1000000000 epochs",
+        ),
+        (
+            {"objective": "pfedme", "pfedme-steps": 1000, "local-steps": 101},
+            "asks for 101000 steps",
+        ),
     ],
 )
 def test_work_beyond_what_the_sites_own_file_allows_is_refused(tmp_path, run, said):
@@ -88,11 +98,29 @@ def test_work_beyond_what_the_sites_own_file_allows_is_refused(tmp_path, run, sa
         assert not Asked(tmp_path, run).refused(messages.TRAIN)
 
 
+def test_a_message_holds_no_more_numbers_than_the_sites_own_file_allows(tmp_path):
+    site = Asked(tmp_path, **{"most-values": 100})
+    size = sum(value.size for value in site.model.values())
+    assert f"asks for {size} values, and this site's file allows most-values = 100" in (
+        site.refused(messages.EVALUATE)
+    )
+
+
+def test_looks_at_a_pilot_are_counted_and_bounded(tmp_path):
+    site = Asked(tmp_path, {"pilot": True, "pilot-folds": 2}, **{"most-looks": 2})
+    said = [site.refused(PILOT_LOOK, PilotOrder(number, 2, ["fedavg"], 20)) for number in (1, 2, 3)]
+    assert "most-looks" not in said[0] + said[1]
+    assert "2 looks of this pilot were answered" in said[2]
+
+
 def test_an_owner_may_allow_more_and_a_pilot_is_the_runs_own(tmp_path):
     assert "most-epochs = 3" in Asked(tmp_path, {"local-epochs": 4}, **{"most-epochs": 3}).refused(
         messages.TRAIN
     )
     (tmp_path / "pilot").mkdir()
+    trees = {"model": "trees", "tree-count": 5, "tree-depth": 4}
+    own = {"most-steps": 20, "releases": "row-sums"}
+    assert "asks for 21 steps" in Asked(tmp_path / "trees", trees, **own).refused(ROW_SUMS)
     site = Asked(tmp_path / "pilot", {"pilot": True, "pilot-folds": 2})
     for order in (PilotOrder(1, 2, ["fedavg"], 10_000), PilotOrder(1, 20, ["fedavg"], 20)):
         assert "this run's pilot has 2 of 20" in site.refused(PILOT_LOOK, order)
@@ -107,7 +135,8 @@ def test_resamples_of_a_real_site_are_none_that_the_server_can_draw(tmp_path):
     rng = seeds.generator(site.settings.seed, "bootstrap", "x")
     drawn = list(final.resamples(report.num_examples, None, 20, rng))
     assert len(drawn) == 20
-    again = Asked(tmp_path, {"bootstrap-resamples": 20})
+    (tmp_path / "again").mkdir()
+    again = Asked(tmp_path / "again", {"bootstrap-resamples": 20})
     other = messages.decode_arrays(
         messages.arrays_of(
             again.ask(messages.FINAL_EVALUATION, ThresholdOrder(5, 1, 0, 0.5)).content
@@ -254,6 +283,147 @@ def test_a_fits_step_is_answered_once_a_run_and_the_same_again(tmp_path):
             answered += isinstance(ask(sent), np.ndarray)
     assert answered == glm.most_steps == 56
     assert "another fit" in ask({**made[0], "step": np.array(2), "mean": np.zeros(4)})
+
+
+TREES = {
+    "model": "trees", "task": "regression", "tree-depth": 1, "tree-count": 50,
+    "num-server-rounds": 50,
+}  # fmt: skip
+
+
+def splitting(border, value):
+    """A made step of trees: whoever has a row above a border falls into a leaf without room."""
+    return {
+        "edges": np.tile(np.r_[border, np.full(62, np.inf)], (4, 1)), "first": np.zeros(1),
+        "spread": np.array(1.0), "column": np.array([[[0]], [[-1]]], np.int32),
+        "bin": np.zeros((2, 1, 1), np.uint8), "missing-left": np.zeros((2, 1, 1), np.uint8),
+        "value": np.array([[[0.0, value]], [[0.0, 0.0]]]), "step": np.array(2),
+        "asked": np.zeros((1, 2), np.int32), "level": np.array(0),
+    }  # fmt: skip
+
+
+def test_sums_without_room_count_as_answered(tmp_path):
+    """Else whether they have room, which depends on a row, is told as often as somebody asks."""
+    site = Asked(tmp_path, TREES, releases="row-sums", quantity=True)
+    said = [
+        site.ask(ROW_SUMS, Order(1, attempt, 0), splitting(border, 1e300))
+        for attempt, border in enumerate((0.1, 0.2, 0.2), 1)
+    ]
+    assert "leave no room for exact sums" in said[0].error.reason
+    for reply in said[1:]:
+        assert "a site answers each step of a fit once" in reply.error.reason
+
+
+def test_hidden_sums_without_room_are_zeros_that_no_reply_tells(tmp_path):
+    site = Asked(tmp_path, TREES | {"secagg": True}, quantity=True)
+    entries = 4 * 65 * 3
+    for attempt, value in enumerate((1e300, 1.0), 1):
+        run = Asked(tmp_path / str(attempt), TREES | {"secagg": True}, quantity=True)
+        order = HiddenSumsOrder(1, 1, 0, 3, 1, 1, 3, 0, 20, entries)
+        reply = run.ask(HIDDEN_SUMS, order, splitting(0.1, value))
+        assert not reply.has_error(), reply.error.reason
+        kept = run.grid._contexts[run.node].state["secure-sum"]["vector"]
+        vector = np.frombuffer(kept, np.int64)
+        assert len(vector) == entries + 1
+        assert vector[-1] == (value == 1.0)
+        assert vector.any() == (value == 1.0)
+    assert site.settings.secagg
+
+
+def test_a_site_that_was_restarted_has_forgotten_no_answer(tmp_path):
+    """Flower's memory of a run ends with a SuperNode, and what a run may be told does not."""
+    evaluated = Order(2, 1, 0)
+    assert not Asked(tmp_path).refused(messages.EVALUATE, evaluated)
+    for order in (evaluated, Order(1, 1, 0)):
+        assert "answered before in this run" in Asked(tmp_path).refused(messages.EVALUATE, order)
+    assert not Asked(tmp_path).refused(messages.EVALUATE, Order(2, 2, 0))
+    (tmp_path / "fit").mkdir()
+    glm, fitted = Glm("binomial"), {"model": "glm", "num-server-rounds": 30}
+    step = {**glm.start(4, 100).sent, "step": np.array(1), "scale": np.ones(4)}
+    said = []
+    for value in (0.0, 0.5, 0.0):
+        site = Asked(tmp_path / "fit", fitted, releases="row-sums")
+        made = {**step, "parameters": np.full((1, 5), value)}
+        said.append(site.ask(ROW_SUMS, Order(1, 1, 0), made))
+    assert [reply.has_error() for reply in said] == [False, True, False]
+
+
+def test_a_site_that_was_restarted_holds_to_the_brief_that_its_run_began_with(tmp_path):
+    """Else who lies has a run's method see more, once a site was restarted."""
+    site = Asked(tmp_path)
+    more = replace(site.brief, needs=["losses", *site.brief.needs])
+    for asked in (site, Asked(tmp_path, told=False)):
+        said = asked.refused(messages.INTRODUCE, more)
+        assert "brief was another when it began" in said
+        assert not asked.refused(messages.INTRODUCE, site.brief)
+        assert "nothing in this run calls for it" in asked.refused(messages.LOSS)
+
+
+def test_a_count_that_a_loss_of_power_tore_is_begun_anew(tmp_path, caplog):
+    site = Asked(tmp_path)
+    assert not site.refused(messages.EVALUATE)
+    [piece] = (tmp_path / "state").glob("questions-of-run-*.json")
+    piece.write_bytes(b"")
+    assert not site.refused(messages.EVALUATE)
+    assert "cannot be read, and is begun anew" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("kind", "run"),
+    [
+        (messages.FINE_TUNE, {"fine-tune-epochs": 1}),
+        (messages.FINAL_EVALUATION, {"bootstrap-resamples": 9}),
+        (messages.SCORE_COUNTS, {"decision-threshold": "common"}),
+        (messages.TRAIN, {"secagg": True, "strategy": "fedsccs", "num-clusters": 2}),
+    ],
+)
+def test_what_a_run_has_once_is_told_in_one_round(tmp_path, kind, run):
+    """Under secure sums also the model by which a site is grouped, the first one of its own."""
+    site = Asked(tmp_path, run)
+    ask = ThresholdOrder if kind in (messages.FINAL_EVALUATION, messages.SCORE_COUNTS) else Order
+    more = [0.5] if ask is ThresholdOrder else []
+    assert not site.refused(kind, ask(2, 1, 0, *more))
+    assert not site.refused(kind, ask(2, 2, 0, *more))
+    assert "a run has one round of it" in site.refused(kind, ask(3, 1, 0, *more))
+
+
+@pytest.mark.parametrize("run", [{"task": "regression", "metrics": "mse,mae,r2"}, {}])
+def test_no_figure_of_held_out_rows_has_more_digits_than_the_table_says(tmp_path, run):
+    """A model that was made for it writes a row's value into all 52 bits of a sum."""
+    more = {"bootstrap-resamples": 5, "metrics": "brier,log-loss,auroc"} | run
+    site = Asked(tmp_path, more, quantity="task" in run)
+    made = {name: value * np.float32(37.1) for name, value in site.model.items()}
+    told = []
+    for kind, order in (
+        (messages.EVALUATE, Order(1, 1, 0)),
+        (messages.FINAL_EVALUATION, ThresholdOrder(5, 1, 0, float("nan"))),
+        (messages.TRAIN, Order(1, 1, 0)),
+    ):
+        reply = site.ask(kind, order, made)
+        assert not reply.has_error(), reply.error.reason
+        told += floats_of(reply, kind)
+    assert len(told) > 30
+    assert [value for value in told if not is_in_digits(value)] == []
+
+
+def floats_of(reply, kind):
+    """All numbers of a reply but its model and times."""
+    found = []
+    for record in reply.content.config_records.values():
+        of_sums = dict(record).get("score_sums")  # what these make has as many digits as it has
+        for name, value in dict(record).items():
+            if "seconds" not in name and not (of_sums and name == "score"):
+                found += [each for each in np.ravel(value).tolist() if isinstance(each, float)]
+    if kind != messages.TRAIN:
+        for record in reply.content.array_records.values():
+            found += [float(v) for array in record.values() for v in array.numpy().ravel()]
+    return found
+
+
+def is_in_digits(value):
+    """Whether a number is a count of 8 held-out rows, of pairs of them, or has four digits."""
+    counted = float(2 * value).is_integer() and abs(value) <= 8**2
+    return not np.isfinite(value) or counted or value == float(f"{value:.4g}")
 
 
 def test_what_an_unexpected_error_says_stays_at_the_site(tmp_path, monkeypatch):

@@ -12,11 +12,11 @@ from client_app.simulated_sites import simulated_federation
 from client_app.site_state import FolderKeeper
 from common import messages
 from common import models as networks
-from common.errors import BudgetError, MessageError, RoundError
+from common.errors import BudgetError, DataError, MessageError, RoundError
 from common.messages import DISCLOSURES, RELEASES, Order, ReleaseNote
-from common.privacy.book import REPLACE_ROW_IN_CLASS
-from common.privacy.closed_form import zcdp_epsilon
-from common.privacy.statistics import noise_sigma
+from common.privacy.book import REPLACE_ROW_IN_CLASS, Budget, Entry
+from common.privacy.closed_form import gaussian_epsilon, zcdp_epsilon
+from common.privacy.statistics import class_event, noise_sigma
 from deploy.simulation.grid import InProcessGrid, load_client_app
 from server_app.rounds.roster import introduce
 from server_app.transport.ask_statistics import ask
@@ -37,10 +37,11 @@ def probe_of(settings):
     return networks.initial_parameters(settings, rows_of(1, 8, 8), 10)
 
 
-def ask_site(settings, seed=0, **node_config):
+def ask_site(settings, seed=0, *, times=1.0, **node_config):
     config = {"partition-id": 2, "num-partitions": 5, **OPEN, **node_config}
     context = Context(1, 4, config, RecordDict(), settings.to_dict())
     model = probe_of(settings.replace(seed=seed))
+    model = {name: (value * times).astype(value.dtype) for name, value in model.items()}
     content = messages.content(Order(1, 1, 0), messages.encode_arrays(model))
     return app(Message(content, 4, messages.CLASS_STATISTICS), context)
 
@@ -62,6 +63,51 @@ def test_site_releases_noisy_moments_and_says_what_they_cost(settings):
     assert note.epsilon == pytest.approx(zcdp_epsilon(0.5, 1e-5))
     assert note.unit == REPLACE_ROW_IN_CLASS
     assert ReleaseNote.beside(exact.content) is None
+
+
+def test_a_model_that_overflows_on_a_row_costs_and_tells_nothing_of_it(settings, tmp_path):
+    """Made weights overflow where a row's value is above a limit of the server's choice."""
+    own = {"state-dir": str(tmp_path / "state"), "privacy-epsilon": 7.0}
+    reply = ask_site(settings, times=1e30, **own)
+    assert not reply.has_error()
+    assert np.isfinite(moments_of(reply)).all()
+    assert len(with_noise.book_of(FolderKeeper(tmp_path / "state")).entries) == 1
+
+
+def test_what_fails_when_it_is_drawn_was_charged(tmp_path):
+    keeper = FolderKeeper.open(tmp_path / "state")
+    entry = Entry(class_event(0.5), REPLACE_ROW_IN_CLASS, "class statistics")
+
+    def fails():
+        raise ValueError("a row is too large")
+
+    for times in (1, 2):
+        with pytest.raises(ValueError, match="too large"):
+            with_noise.release_once(keeper, Budget(), "question", entry, fails)
+        assert len(with_noise.book_of(keeper).entries) == times
+
+
+def test_a_question_that_differs_in_rho_says_what_all_of_them_tell(settings, tmp_path):
+    own = {"state-dir": str(tmp_path / "state")}
+    epsilons = [
+        ReleaseNote.beside(ask_site(settings.replace(rho=rho), **own).content).epsilon
+        for rho in (0.5, 0.5001, 0.5002)
+    ]
+    assert epsilons[0] == pytest.approx(zcdp_epsilon(0.5, 1e-5))
+    together = gaussian_epsilon((2 * 1.5003) ** 0.5, 1e-5)
+    assert epsilons[2] == pytest.approx(together, rel=1e-6)
+    assert epsilons[0] < epsilons[1] < epsilons[2]
+
+
+@pytest.mark.parametrize("privacy", ["zcdp", "none"])
+def test_a_site_without_a_class_to_compare_says_so_and_is_not_charged(
+    task_identity, tmp_path, privacy
+):
+    words = f"statistics-privacy={privacy}", "strategy=ot-groups", "min-rows=10000", "split=iid"
+    run = settings_in(tmp_path, *words, "num-clients=5").with_absolute_paths()
+    with pytest.raises(DataError, match="min-rows = 10000: no class has as many training rows"):
+        ask_site(run, **{"state-dir": str(tmp_path / "state")})
+    assert not with_noise.book_of(FolderKeeper(tmp_path / "state")).entries
 
 
 def test_asked_again_about_the_same_model_a_site_repeats_itself_and_another_model_costs(

@@ -127,11 +127,11 @@ def book_on_disk(tmp_path):
     return os.listdir(tmp_path / "state")
 
 
-def test_crash_before_the_book_is_written_releases_nothing_and_counts_nothing(tmp_path):
+def test_crash_before_an_answer_is_drawn_releases_nothing_and_costs_what_it_would(tmp_path):
     keeper = FolderKeeper.open(tmp_path / "state")
     with pytest.raises(ZeroDivisionError):
         with_noise.release_once(keeper, FREE, "q", ENTRY, lambda: 1 / 0)
-    assert with_noise.book_of(keeper) == PrivacyBook()
+    assert with_noise.book_of(keeper) == PrivacyBook((ENTRY,))
 
 
 def test_spoiled_book_stops_every_release(tmp_path):

@@ -215,20 +215,16 @@ def test_a_step_too_far_is_halved():
     ],
 )
 def test_a_site_refuses_a_step_that_no_fit_takes(change):
-    x, eta, _ = _rows(50)
-    rows = TableRows(x, _labels("binomial", eta))
     start = Glm("binomial").start(4, 50)
     with pytest.raises(MessageError, match="step"):
-        Glm("binomial").statistics({**start.sent, "step": np.array(1), **change}, rows)
+        Glm("binomial").check({**start.sent, "step": np.array(1), **change}, 4)
 
 
 @pytest.mark.parametrize("name", ["step", "bits", "mean", "scale", "parameters"])
 def test_a_site_refuses_a_step_without_one_of_its_arrays(name):
-    x, eta, _ = _rows(50)
-    rows = TableRows(x, _labels("binomial", eta))
     sent = {key: value for key, value in Glm("binomial").start(4, 50).sent.items() if key != name}
     with pytest.raises(MessageError, match=repr(name)):
-        Glm("binomial").statistics(sent, rows)
+        Glm("binomial").check(sent, 4)
 
 
 def test_sums_of_another_length_are_refused():

@@ -191,14 +191,14 @@ def test_a_site_refuses_a_step_that_no_fit_takes(change):
     model, fit, rows = _open()
     assert model.statistics(fit.sent, rows).shape == (model.size(fit.sent),)
     with pytest.raises(MessageError):
-        model.statistics({**fit.sent, **change}, rows)
+        model.check({**fit.sent, **change}, rows.x.shape[1])
 
 
 @pytest.mark.parametrize("name", ["step", "grid", "columns"])
 def test_a_site_refuses_a_first_step_without_one_of_its_arrays(name):
-    model, rows = _model("logistic"), _open()[2]
+    model = _model("logistic")
     sent = model.start(5, 200).sent
     with pytest.raises(MessageError):
-        model.statistics({key: value for key, value in sent.items() if key != name}, rows)
+        model.check({key: value for key, value in sent.items() if key != name}, 5)
     with pytest.raises(MessageError):
-        model.statistics({**sent, "more": np.zeros(1)}, rows)
+        model.check({**sent, "more": np.zeros(1)}, 5)

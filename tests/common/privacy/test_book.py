@@ -184,6 +184,9 @@ def test_answers_and_entries_survive_a_restart():
         b'{"version": 1}',
         b'{"version": 2, "entries": [], "answers": {}}',
         b'{"version":1,"answers":{},"entries":[{"kind":"gaussian","mu":-1,"unit":"x","what":"y"}]}',
+        b"[" * 100_000,
+        b'{"version":1,"answers":{},"entries":[{"kind":"gaussian","mu":' + b"9" * 400 + b","
+        b'"unit":"replace all rows of the site","what":"y"}]}',
     ],
 )
 def test_a_book_that_cannot_be_read_releases_nothing(text):
@@ -206,7 +209,17 @@ def test_a_book_that_lost_what_its_mark_counts_releases_nothing(left):
         PrivacyBook.from_bytes(text, book.mark)
 
 
-@pytest.mark.parametrize("mark", [b"", b"[]", b"{}", b'{"entries": "x", "answers": 0}'])
+@pytest.mark.parametrize(
+    "mark",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"entries": "x", "answers": 0}',
+        b'{"entries": 1e999, "answers": 0}',
+        b"[" * 100_000,
+    ],
+)
 def test_a_mark_that_cannot_be_read_releases_nothing(mark):
     with pytest.raises(DataError, match="privacy book cannot be read"):
         PrivacyBook.from_bytes(PrivacyBook().to_bytes(), mark)

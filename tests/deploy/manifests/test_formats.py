@@ -103,7 +103,9 @@ def test_containers_may_do_little_and_mount_what_they_need(folders):
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
-    assert server["services"]["server"]["ports"] == ["8443:8443"]
+    assert server["services"]["server"]["ports"] == ["8443:8444"]
+    command = server["services"]["server"]["command"]
+    assert command[command.index("--forwarded-port") + 1] == "8444"
 
 
 def pods(folders):

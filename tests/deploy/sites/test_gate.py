@@ -93,7 +93,7 @@ def test_rubbish_for_a_key_is_logged_as_such(header):
     assert len(logged) == 1
 
 
-def repeated(gate, path, address="203.0.113.9", times=1, server=("server", 9092)):
+def repeated(gate, path, address="203.0.113.9", times=1, server=("server", 9092), headers=()):
     """The status of the last of some requests, straight into a gate."""
     sent = []
 
@@ -103,7 +103,10 @@ def repeated(gate, path, address="203.0.113.9", times=1, server=("server", 9092)
     async def send(event):
         sent.append(event)
 
-    scope = {"type": "http", "path": path, "headers": [], "client": (address, 1), "server": server}
+    scope = {
+        "type": "http", "path": path, "headers": list(headers), "client": (address, 1),
+        "server": server,
+    }  # fmt: skip
 
     async def request():
         for _ in range(times):
@@ -160,6 +163,32 @@ def test_behind_a_forwarder_this_machines_address_makes_nobody_an_administrator(
             assert repeated(gate, path, address, server=("127.0.0.1", 9092)) == 200
             assert repeated(gate, path, address, server=None) == 403  # over which of the two?
     assert repeated(gate, "/v1/fleet/activate-node", "127.0.0.1", server=("::", 9094)) == 200
+
+
+def test_whoever_shows_the_secret_is_an_administrator_and_nobody_behind_the_gate_sees_it():
+    seen = []
+
+    async def app(scope, receive, send):
+        seen.append(dict(scope["headers"]))
+        await behind(scope, receive, send)
+
+    gate = Gate(app, INSIDE, lambda *words: None, forwarded_port=9094, secret="s3cret")
+
+    def status(*shown, name=b"authorization"):
+        headers = [(b"x", b"y"), *((name, value) for value in shown)]
+        path, server = "/v1/control/start-run", ("127.0.0.1", 9094)
+        return repeated(gate, path, "203.0.113.9", server=server, headers=headers)
+
+    assert status(b"Bearer s3cret") == 200
+    assert status(b"Bearer s3cret", name=b"Authorization") == 200
+    assert seen == [{b"x": b"y"}] * 2
+    for wrong in ((), (b"Bearer s3cre",), (b"s3cret",), (b"Bearer ",), (b"Bearer s3cret",) * 2):
+        assert status(*wrong) == 403
+    plain = Gate(app, INSIDE, lambda *words: None)
+    assert repeated(plain, "/docs", headers=[(b"authorization", b"Bearer ")]) == 403
+    # what Flower's own processes show each other passes
+    repeated(gate, "/v1/runtime/pull", "127.0.0.1", headers=[(b"authorization", b"Bearer task")])
+    assert seen[-1] == {b"authorization": b"Bearer task"}
 
 
 def test_a_site_from_this_machine_is_said_once_where_no_forwarder_was_named():

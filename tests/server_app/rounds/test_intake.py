@@ -7,6 +7,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDic
 
 from common import messages
 from common.errors import MessageError
+from common.flower_private import ObjectPushError
 from common.messages import Introduction, Order, Template, TrainReport, Usage
 from server_app.metering.run_meter import RunMeter
 from server_app.protection.disclosed import Disclosed
@@ -177,16 +178,13 @@ def test_an_endless_error_is_cut(task_identity):
 
 @pytest.mark.parametrize(("lost", "arrives"), [(0, True), (3, True), (4, False)])
 def test_a_push_that_flower_lost_count_of_is_made_again(task_identity, lost, arrives):
-    class ObjectPushError(Exception):
-        pass
-
     class Inner:
         pushed = 0
 
         def push_messages(self, sent):
             self.pushed += 1
             if self.pushed <= lost:
-                raise ObjectPushError
+                raise ObjectPushError("an object", 1, "a session")
             return [f"id-{place}" for place, _ in enumerate(sent)]
 
     grid = IntakeGrid(Inner())
