@@ -229,7 +229,7 @@ def _outcome(column: TableColumn, reading: Sequence[_Read], checked: Checked) ->
     odd = [pair for pair in pairs if not _alike(*pair[:2])]
     if not odd:
         return "read"
-    if any("days as 20210304? taken as numbers" in line for line in lines):
+    if any("Taken as numbers; if they are days" in line for line in lines):
         return "said"
     value, wanted, text = odd[0]
     what = f"{value!r} is {wanted!r}, written {text!r}"
