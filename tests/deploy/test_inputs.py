@@ -231,8 +231,9 @@ NAMES = ("Köln, Nord.csv", "ward 3.csv", "a=b.csv", "x,y=1, z.csv")
 @pytest.fixture
 def named(tmp_path):
     """A folder with tables of names that settings are written with, too, and their schema."""
-    for name in NAMES:
-        (tmp_path / name).write_text(ROWS, encoding="utf-8")
+    for number, name in enumerate(NAMES):
+        own = ROWS.replace("\n3", f"\n{4 + number}")  # not one table under four names
+        (tmp_path / name).write_text(own, encoding="utf-8")
     done = coterie("data", "check", *NAMES, "--output", "s.toml", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     return tmp_path

@@ -121,7 +121,9 @@ def test_a_round_asked_for_again_starts_from_the_same_model_and_ends_with_the_sa
 @pytest.mark.usefixtures("task_identity")
 def test_another_runs_personal_model_is_not_taken_for_this_ones(tmp_path):
     def here(run, settings=SETTINGS):
-        return told(context(settings, **{"state-dir": str(tmp_path)}), run)
+        found = context(settings, **{"state-dir": str(tmp_path)})
+        found.run_id = int(run[:4], 16)  # as Flower numbers runs
+        return told(found, run)
 
     def figures(*run):
         return EvaluateReport.decode(app(asked("evaluate", 3), here(*run)).content).loss
@@ -152,6 +154,7 @@ class TiltSettings(PieceSettings):
     tilt: float = Field(0.0, description="tilted: how much")
 
 
+@pytest.mark.usefixtures("task_identity")
 def test_settings_that_a_piece_declares_later_rename_nothing(tmp_path):
     """A site that was updated between two rounds finds what it kept before."""
 
