@@ -267,6 +267,14 @@ def _answered(site: Site, context: Context) -> OfRun:
     return OfRun(_ANSWERED, site.keeper, context)
 
 
+def _most_attempts(kind: str) -> int:
+    """Return how many attempts at a round an honest server numbers.
+
+    Each sum of a pilot's round has two of its own.
+    """
+    return 2 * len(secagg.PILOT_STEPS) if kind == secagg.PILOT_SUM else _ATTEMPTS
+
+
 def _next(
     kind: Kind, record: Mapping[str, Any], known: OfRun, settings: Training, own: SiteConfig
 ) -> list[int]:
@@ -276,8 +284,9 @@ def _next(
         MessageError: once too often, of an earlier round or, of what a run has once, of another.
     """
     now = _number(record)
-    if now[1] > _ATTEMPTS:
-        raise MessageError(f"{kind.name}: attempt {now[1]} of a round; {_ATTEMPTS} are the most")
+    most = _most_attempts(kind.name)
+    if now[1] > most:
+        raise MessageError(f"{kind.name}: attempt {now[1]} of a round; {most} are the most")
     *last, times, total = known.value.get(kind.name, [0, 0, 0, 0])
     if now < last or (now == last and times >= (2 if kind.name in _TWICE else 1)):
         raise MessageError(

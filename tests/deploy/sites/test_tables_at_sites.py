@@ -70,14 +70,14 @@ def test_regression_at_real_sites_is_that_of_a_simulation_and_of_predictions(tmp
         lines(deployed, "rounds.jsonl"), lines(simulated, "rounds.jsonl"), strict=True
     ):
         # of sums that a real site tells in four digits
-        assert one["score"] == pytest.approx(other["score"], rel=2e-4, abs=3e-4)
-        assert one["metrics"] == pytest.approx(other["metrics"], rel=2e-4, abs=3e-4)
+        assert one["score"] == pytest.approx(other["score"], rel=6e-4, abs=1.1e-3)
+        assert one["metrics"] == pytest.approx(other["metrics"], rel=6e-4, abs=1.1e-3)
     kept, again = (
         json.loads((run / "final-evaluation.json").read_text()) for run in (deployed, simulated)
     )
     for name, figure in kept["overall"]["figures"].items():
         other = again["overall"]["figures"][name]
-        assert figure["value"] == pytest.approx(other["value"], rel=2e-4, abs=3e-4)
+        assert figure["value"] == pytest.approx(other["value"], rel=6e-4, abs=1.1e-3)
         # of resamples that a real site draws by itself: alike, and not the same
         assert max(figure["low"], other["low"]) < min(figure["high"], other["high"])
 
@@ -86,7 +86,7 @@ def test_regression_at_real_sites_is_that_of_a_simulation_and_of_predictions(tmp
     for site, file in files.items():
         rows, _ = site_table(file, with_common_figures(schema, sums), site=site, test_fraction=0.2)
         errors = np.abs(said[site] - rows.y)[rows.test]
-        assert told[site]["mae"] == pytest.approx(errors.mean(), rel=2e-4)
+        assert told[site]["mae"] == pytest.approx(errors.mean(), rel=6e-4)
 
 
 def _in_doubt(folder):
