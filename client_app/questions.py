@@ -267,12 +267,15 @@ def _answered(site: Site, context: Context) -> OfRun:
     return OfRun(_ANSWERED, site.keeper, context)
 
 
-def _most_attempts(kind: str) -> int:
-    """Return how many attempts at a round an honest server numbers.
+def _attempts(kind: str, record: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the first and last attempt at a round that an honest server numbers.
 
-    Each sum of a pilot's round has two of its own.
+    Each of the three sums of a pilot's round has two of its own, in their order.
     """
-    return 2 * len(secagg.PILOT_STEPS) if kind == secagg.PILOT_SUM else _ATTEMPTS
+    if kind == secagg.PILOT_SUM and record.get("step") in secagg.PILOT_STEPS:
+        before = 2 * secagg.PILOT_STEPS.index(record["step"])
+        return before + 1, before + 2
+    return 0, _ATTEMPTS
 
 
 def _next(
@@ -284,8 +287,8 @@ def _next(
         MessageError: once too often, of an earlier round or, of what a run has once, of another.
     """
     now = _number(record)
-    most = _most_attempts(kind.name)
-    if now[1] > most:
+    least, most = _attempts(kind.name, record)
+    if not least <= now[1] <= most:
         raise MessageError(f"{kind.name}: attempt {now[1]} of a round; {most} are the most")
     *last, times, total = known.value.get(kind.name, [0, 0, 0, 0])
     if now < last or (now == last and times >= (2 if kind.name in _TWICE else 1)):
