@@ -83,7 +83,7 @@ def test_loop_and_batched_engines_agree_where_every_site_has_its_own_data(folder
     runs = [run(sites, folder, engine=engine) for engine in ("loop", "batched")]
     first, second = (json.loads((path / "results.json").read_text()) for path in runs)
     assert first["score"] == second["score"]
-    assert first["loss"] == pytest.approx(second["loss"], abs=1e-5)
+    assert first["loss"] == pytest.approx(second["loss"], abs=2e-4)  # of losses in four digits
 
 
 def test_a_run_about_other_data_is_refused(folder):
