@@ -28,7 +28,7 @@ from types import FrameType
 assert sys.platform != "win32"  # where keeping.py starts none
 
 PRELOADED = (
-    *("flwr.supernode.cli", "torch", "pydantic", "scipy.optimize", "safetensors.numpy"),
+    *("flwr.supernode.cli", "torch", "pydantic.dataclasses", "scipy.optimize", "safetensors.numpy"),
     *("PIL.Image", "cloudpickle", "pyarrow.compute", "pyarrow.csv", "pyarrow.parquet"),
     "cryptography.hazmat.primitives.asymmetric.x25519",
     "cryptography.hazmat.primitives.ciphers.aead",

@@ -79,8 +79,13 @@ def test_loop_and_batched_engines_agree_where_every_site_has_its_own_data(folder
     # From nine sites on, two are evaluated together.
     for seed in range(3, 10):
         write_site(folder, seed)
-    sites = [site_of(folder, seed) for seed in range(10)]
-    runs = [run(sites, folder, engine=engine) for engine in ("loop", "batched")]
+    runs = []
+    for engine in ("loop", "batched"):
+        own = folder / engine  # of another run, whose brief is another
+        own.mkdir()
+        states = [{"state-dir": str(own / f"state-{seed}")} for seed in range(10)]
+        sites = [site_of(folder, seed, **states[seed]) for seed in range(10)]
+        runs.append(run(sites, own, engine=engine))
     first, second = (json.loads((path / "results.json").read_text()) for path in runs)
     assert first["score"] == second["score"]
     assert first["loss"] == pytest.approx(second["loss"], abs=2e-4)  # of losses in four digits
