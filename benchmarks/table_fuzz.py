@@ -253,7 +253,9 @@ def _of_categories(pairs: Sequence[tuple[Any, Any, str]], lines: Sequence[str]) 
         if isinstance(wanted, float) and isinstance(value, str) and is_number(value):
             value = number(value)
         if (value is None) != (wanted is None):
-            if not (wanted is None and any(repr(text) in line or text in line for line in lines)):
+            shown = text, str(value)  # a line may have it in other digits than the file
+            said = wanted is None and any(word in line for word in shown for line in lines)
+            if not said:
                 return f"wrong: {value!r} is {wanted!r}, written {text!r}"
             continue
         meanings.setdefault(value, set()).add(wanted)
