@@ -166,6 +166,18 @@ def test_a_lying_server_reads_no_more_of_any_kind_than_the_table_says(tmp_path, 
             assert bits_of(answers[-1]) <= BITS[kind]
 
 
+def test_a_sum_of_a_pilot_is_answered_at_its_steps_own_two_attempts(tmp_path):
+    kind = secagg.PILOT_SUM  # its order is of the second of three steps
+    released = ",".join(each.name for each in KINDS[kind].releases if not each.always)
+    asked = Asked(tmp_path, BASE | RUNS[kind], **({"releases": released} if released else {}))
+    replies = {
+        attempt: asked.ask(kind, order_of(kind, 1, attempt, 0), model_of(asked, kind, 0))
+        for attempt in range(1, 8)
+    }
+    assert [attempt for attempt, reply in replies.items() if not reply.has_error()] == [3, 4]
+    assert "attempt 5 of a round; 4 are the most" in replies[5].error.reason
+
+
 def bits_of(content):
     """The most that the numbers of an answer can tell: four digits each."""
     beside = {"round", "attempt", "model", "seconds", "num_examples", "joules"}
