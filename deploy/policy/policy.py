@@ -16,7 +16,16 @@ from pydantic import Field, model_validator
 from common.errors import ConfigError, WithheldError
 from common.schema import Schema
 from deploy.policy.released import Masked
-from deploy.policy.rules import Arrays, ArraySpec, Asked, Charge, Listed, Rule, Value, Values
+from deploy.policy.rules import (
+    Arrays,
+    ArraySpec,
+    Asked,
+    Charge,
+    ListedReply,
+    ReplyRule,
+    Value,
+    Values,
+)
 
 __all__ = ["KEY", "Anything", "Policy"]
 
@@ -48,8 +57,8 @@ class Policy:
         errors: whether the text of an app's errors leaves, which Coterie's own makes for that.
     """
 
-    rules: Mapping[str, Rule] = field(default_factory=dict)
-    others: Rule | None = None
+    rules: Mapping[str, ReplyRule] = field(default_factory=dict)
+    others: ReplyRule | None = None
     messages_per_hour: int | None = None
     errors: bool = False
 
@@ -156,7 +165,7 @@ class _Value(_Table):
         return self
 
 
-def _rule(kind: str, values: Mapping[str, Any], smallest_count: int, source: str) -> Rule:
+def _rule(kind: str, values: Mapping[str, Any], smallest_count: int, source: str) -> ReplyRule:
     if not _KIND.fullmatch(kind):
         raise ConfigError(f"{source}: is no kind of message: train, evaluate, query, query.name")
     tables = {"arrays", "values"}
@@ -167,7 +176,7 @@ def _rule(kind: str, values: Mapping[str, Any], smallest_count: int, source: str
         return Masked(source)
     if not (own.most_entries and own.most_bytes):
         raise ConfigError(f"{source}: needs most-entries and most-bytes")
-    return Listed(
+    return ListedReply(
         source,
         _each(values.get("arrays", {}), f"{source}.arrays", _arrays),
         _each(

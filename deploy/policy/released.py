@@ -15,7 +15,7 @@ from common.messages.keys import ARRAYS
 from common.messages.kind import Kind
 from common.messages.kinds import KINDS
 from common.secagg import messages as secagg
-from deploy.policy.rules import Asked, Charge, Rule
+from deploy.policy.rules import Asked, Charge, ReplyRule
 
 __all__ = ["Declared", "Masked", "OfPackage", "rules_of"]
 
@@ -92,6 +92,6 @@ class Masked:
         return RecordDict({key: content[key] for key in (MARK, *sorted(content.keys() - {MARK}))})
 
 
-def rules_of(released: Collection[str]) -> Mapping[str, Rule]:
+def rules_of(released: Collection[str]) -> Mapping[str, ReplyRule]:
     """Return the rules of all of Coterie's own kinds where an owner lists some releases."""
     return {name: Declared(kind, frozenset(released)) for name, kind in KINDS.items()}

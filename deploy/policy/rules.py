@@ -21,7 +21,17 @@ from common.messages import Parameters, encode_arrays
 from common.messages.arrays import check_array
 from common.privacy.updates import clipped_update, no_update, noisy_model
 
-__all__ = ["ArraySpec", "Arrays", "Asked", "Charge", "Listed", "Rule", "Value", "Values", "size_of"]
+__all__ = [
+    "ArraySpec",
+    "Arrays",
+    "Asked",
+    "Charge",
+    "ListedReply",
+    "ReplyRule",
+    "Value",
+    "Values",
+    "size_of",
+]
 
 R = TypeVar("R")
 
@@ -36,7 +46,7 @@ _MOST_HEADER = 1024
 _SCALAR_BYTES = 10
 
 
-class Rule(Protocol):
+class ReplyRule(Protocol):
     """What may leave in the reply to one kind of message."""
 
     def kept(self, content: RecordDict, asked: Asked, charge: Charge) -> RecordDict:
@@ -188,7 +198,7 @@ class Arrays:
 
 
 @dataclass(frozen=True)
-class Listed:
+class ListedReply:
     """A reply of an app that the site knows nothing of: what is listed may leave, and no more.
 
     Attributes:

@@ -35,7 +35,7 @@ from deploy.sites.bundles import Bundle, rewrite
 from deploy.sites.made_rows import make_rows
 from deploy.sites.site import SiteFile
 
-__all__ = ["Played", "Sent", "add_policy", "made_policy", "played", "words"]
+__all__ = ["PlayedApp", "SentReplies", "add_policy", "made_policy", "played", "words"]
 
 A = TypeVar("A")
 
@@ -46,7 +46,7 @@ _ROUND_UP = 2
 
 
 @dataclass
-class Sent:
+class SentReplies:
     """What an app replied to one kind of message.
 
     Attributes:
@@ -65,7 +65,7 @@ class Sent:
 
 
 @dataclass
-class Played:
+class PlayedApp:
     """What came of an app that was played.
 
     Attributes:
@@ -74,14 +74,14 @@ class Played:
         failure: what its ServerApp ended with; empty: it ended well.
     """
 
-    sent: dict[str, Sent]
+    sent: dict[str, SentReplies]
     sites: int
     failure: str = ""
 
 
 def played(
     bundle: Bundle, site: SiteFile, policy: Policy | None, *, rows: int, sites: int, seed: int = 0
-) -> Played:
+) -> PlayedApp:
     """Play an app with made-up rows at some sites, and return what it sent.
 
     Its code runs in this process, with whatever this user may do; it is told of nothing but the
@@ -108,7 +108,7 @@ def played(
             server = _named(project["components"]["serverapp"], ServerApp)
             client = _named(project["components"]["clientapp"], ClientApp)
             with _WatchedGrid(lambda: client, config, nodes, policy) as grid:
-                found = Played(grid.sent, sites)
+                found = PlayedApp(grid.sent, sites)
                 context = Context(RUN_ID, SERVER_NODE, {}, RecordDict(), config)
                 try:
                     server(grid, context)
@@ -129,7 +129,7 @@ class _WatchedGrid(InProcessGrid):
     ) -> None:
         super().__init__(load, config, num_nodes=len(nodes), workers=1, own=nodes)
         self._policy = policy
-        self.sent: dict[str, Sent] = {}
+        self.sent: dict[str, SentReplies] = {}
 
     def _execute(self, outgoing: Sequence[Message], timeout: float | None) -> list[Message]:
         asked = {message.metadata.message_id: message for message in outgoing}
@@ -140,7 +140,7 @@ class _WatchedGrid(InProcessGrid):
 
     def _let_out(self, question: Message, reply: Message) -> Message:
         kind = question.metadata.message_type
-        sent = self.sent.setdefault(kind, Sent(kind))
+        sent = self.sent.setdefault(kind, SentReplies(kind))
         if reply.has_error():
             sent.failures.append(reply.error.reason or "")
             return reply
@@ -161,7 +161,7 @@ class _WatchedGrid(InProcessGrid):
 # Words --------------------------------------------------------------------------------------------
 
 
-def words(found: Played) -> list[str]:
+def words(found: PlayedApp) -> list[str]:
     """Return what an app would send, kind by kind, a line for each record and rule."""
     lines = []
     for sent in found.sent.values():
@@ -179,7 +179,7 @@ def words(found: Played) -> list[str]:
     return lines
 
 
-def _record_words(name: str, kind: str, records: Sequence[Any], sent: Sent) -> Iterator[str]:
+def _record_words(name: str, kind: str, records: Sequence[Any], sent: SentReplies) -> Iterator[str]:
     if kind == "arrays":
         sizes = sorted({sum(int(np.prod(a.shape)) for a in each.values()) for each in records})
         like = "as received" if _as_received(name, sent) else "not as received"
@@ -193,7 +193,7 @@ def _record_words(name: str, kind: str, records: Sequence[Any], sent: Sent) -> I
 # A policy of what was seen ------------------------------------------------------------------------
 
 
-def made_policy(found: Played) -> dict[str, Any]:
+def made_policy(found: PlayedApp) -> dict[str, Any]:
     """Return the table of a policy under which an app would have sent what it did.
 
     Arrays that are like what came in must be so; of numbers under a key, and of arrays that are
@@ -236,7 +236,7 @@ def add_policy(site_file: Path, table: Mapping[str, Any]) -> None:
     rewrite(site_file, f"{text.rstrip()}\n\n{tomli_w.dumps({KEY: dict(table)})}", by_hand)
 
 
-def _array_rule(name: str, records: Sequence[ArrayRecord], sent: Sent) -> dict[str, Any]:
+def _array_rule(name: str, records: Sequence[ArrayRecord], sent: SentReplies) -> dict[str, Any]:
     if _as_received(name, sent):
         return {"as-received": True}
     names: dict[str, dict[str, Any]] = {}
@@ -277,7 +277,7 @@ def _above(value: float) -> float:
     return float(10.0 ** (np.floor(np.log10(value)) + 2))
 
 
-def _records(sent: Sent) -> dict[tuple[str, str], list[Any]]:
+def _records(sent: SentReplies) -> dict[tuple[str, str], list[Any]]:
     """Return the records of replies by their key, and by whether they are of arrays or values."""
     found: dict[tuple[str, str], list[Any]] = {}
     for content in sent.contents:
@@ -295,7 +295,7 @@ def _by_key(records: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     return found
 
 
-def _as_received(name: str, sent: Sent) -> bool:
+def _as_received(name: str, sent: SentReplies) -> bool:
     for content, question in zip(sent.contents, sent.received, strict=True):
         record = content.get(name)
         came = {k: r for k, r in question.items() if isinstance(r, ArrayRecord)}

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from common.errors import BudgetError, ConfigError, WithheldError
-from common.messages import decode_arrays, encode_arrays
+from common.messages import (
+    INTRODUCE,
+    LOSS,
+    Introduction,
+    MessageMark,
+    Order,
+    content,
+    decode_arrays,
+    encode_arrays,
+    marked,
+)
 from deploy.policy.policy import Policy
 from deploy.policy.rules import Value
 
@@ -209,6 +219,33 @@ def test_arrays_of_any_length_leave_up_to_their_most_entries():
     for wrong in (np.zeros(5, np.uint8), np.zeros(4, np.int8)):
         with pytest.raises(WithheldError):
             kept({"0": wrong}, rules=rules)
+
+
+def masked(mark, record=None, **theirs):
+    reply = marked(content(record), mark, RecordDict(theirs))
+    rules = Policy.parse({"train": {"only": "masked"}})
+    return rules.kept("train", reply, lambda: ASKED, lambda noise: None)
+
+
+def test_only_masked_lets_out_a_secure_sums_messages_and_nothing_beside_them():
+    said = Introduction("north", 10, 0, 1, [1], ["masked-model"])
+    mark = MessageMark(INTRODUCE, "masked-model")
+    assert masked(mark, said) == marked(content(said), mark)
+    for wrong in (
+        lambda: masked(mark, said, metrics=MetricRecord({"loss": 1.0})),
+        lambda: masked(mark, Order(1, 1, 0)),
+        lambda: masked(MessageMark(LOSS, "masked-model"), Order(1, 1, 0)),
+        lambda: masked(MessageMark(INTRODUCE, "label-histogram"), said),
+        lambda: kept(rules=Policy.parse({"train": {"only": "masked"}})),
+    ):
+        with pytest.raises(WithheldError, match=r"^lets-out\.train: only = 'masked'$"):
+            wrong()
+
+
+def test_why_a_mod_refused_stays_at_the_site():
+    left = masked(MessageMark(INTRODUCE, "masked-model", "row 17: 0.25"))
+    assert "row 17" not in str(left)
+    assert "this site's log says more" in str(left)
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False, width=32), st.integers(1, 8))
