@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import secrets as system_secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, astuple, dataclass, field, replace
 
 import numpy as np
@@ -25,7 +25,7 @@ from client_app.received import received_model
 from client_app.site import Participant, Site
 from common import messages
 from common.config import Training
-from common.errors import SecaggError, TrustError
+from common.errors import CoterieError, SecaggError, TrustError
 from common.identity import EphemeralKey, Occasion, SignedKeys
 from common.messages import Order, Parameters, ReleaseNote
 from common.privacy.updates import tells_loss
@@ -128,7 +128,9 @@ def train(message: Message, site: Site, context: Context) -> Message:
     fitted, noise = with_noise.update_answer(message, site, fitted)
     metrics = [fitted.loss] if tells_loss(site.settings) else []
     weight = order.weight or len(site.rows.train)
-    vector = summand(scale, fitted.parameters, parameters, metrics, weight, site.name)
+    vector = summand(
+        scale, parameters, len(metrics), site.name, lambda: (fitted.parameters, metrics, weight)
+    )
     order = replace(order, weight=weight)
     report = advertised(order, site, context, parameters, vector, fitted.seconds)
     if noise is not None:
@@ -140,11 +142,14 @@ def begin(order: SecaggOrder, site: Participant, context: Context) -> Scale:
     """Return what a site's vector is scaled to, before it trains for a sum.
 
     Raises:
-        SecaggError: a sum of too few sites, or one that the site was in before.
+        SecaggError: a sum of too few sites, of another weight than any has, or one that the site
+            was in before.
     """
     scale = Scale(
         order.members, order.max_weight, order.total_weight, order.entry_bytes, order.fraction_bits
     )
+    if order.weight:
+        scale.check_weight(order.weight)
     fewest = _fewest(order.members, site.settings)
     if order.members < fewest:
         raise SecaggError(f"a sum of {order.members} sites: at least {fewest} must be in one")
@@ -155,30 +160,34 @@ def begin(order: SecaggOrder, site: Participant, context: Context) -> Scale:
 
 def summand(
     scale: Scale,
-    trained: Parameters,
     sent: Parameters,
-    metrics: Sequence[float],
-    weight: int,
+    num_metrics: int,
     name: str,
+    work: Callable[[], tuple[Parameters, Sequence[float], int]],
 ) -> Packed:
     """Return a site's vector of a sum: of zeros, its weight too, where there is none to be sent.
 
-    Whether a training overflowed can depend on a row, so nothing but the sum may tell it.
+    Whether a training fails, overflows or gives more than there is room for can depend on a row, so
+    nothing but the sum may tell it: the vector has the same bytes then.
 
     Args:
         scale: of the sum.
-        trained: the site's model.
-        sent: the one that it was trained from.
-        metrics: numbers beside it.
-        weight: of the site.
+        sent: the model that is trained from.
+        num_metrics: how many numbers go beside it.
         name: of the site.
+        work: whatever looks at rows; returns the site's model, its numbers and its weight.
     """
-    scale.check_weight(weight)
-    layout = scale.layout(sent, len(metrics))
+    layout = scale.layout(sent, num_metrics)
     try:
+        trained, metrics, weight = work()
+        if len(metrics) != num_metrics:
+            raise SecaggError(f"{len(metrics)} numbers beside a model, {num_metrics} were asked")
         vector = scale.encode(trained, sent, metrics, weight)
-    except SecaggError as error:
+    except CoterieError as error:
         log.warning("site %s: it adds nothing to this sum: %s", name, error)
+        vector = layout.zeros()
+    except Exception:
+        log.exception("site %s: it adds nothing to this sum", name)
         vector = layout.zeros()
     return Packed(layout, layout.packed(vector).tobytes())
 

@@ -63,14 +63,16 @@ def secure_sum_mod(most_examples: int = 1_000_000, min_cohort: int = 3) -> Mod:
         scale = secagg.begin(order, node, context)
         began = time.perf_counter()
         received = _model(training.received)
-        reply = training.reply()
-        if reply.has_error():
-            return reply
-        parameters = _as_received(_model(reply.content), received)
-        weight, metrics = _numbers(reply, order)
-        vector = secagg.summand(
-            scale, parameters, received, metrics, order.weight or weight, node.name
-        )
+
+        def trained() -> tuple[Parameters, list[float], int]:
+            reply = training.reply()
+            if reply.has_error():
+                raise MessageError(f"the app's training failed: {reply.error.reason}")
+            parameters = _as_received(_model(reply.content), received)
+            weight, metrics = _numbers(reply, order)
+            return parameters, metrics, order.weight or weight
+
+        vector = secagg.summand(scale, received, len(order.metrics), node.name, trained)
         seconds = time.perf_counter() - began
         return messages.reply(
             message, secagg.advertised(order, node, context, received, vector, seconds)
